@@ -1,0 +1,193 @@
+"""Probabilistic circuits as immutable arrays in topological order."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.domain import Domain
+from certimap.errors import ModelError
+
+
+class NodeKind(IntEnum):
+    """What a node of a circuit computes."""
+
+    CATEGORICAL = 0
+    GAUSSIAN = 1
+    PRODUCT = 2
+    SUM = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Circuit:
+    """A circuit: nonnegative, possibly unnormalised; children come before parents, the root is last.
+
+    Attributes
+    ----------
+    domain
+        The variables.
+    kind
+        int8, shape (n_nodes,): a `NodeKind` each.
+    child_ptr, children
+        int64, shapes (n_nodes + 1,) and (n_edges,): the children of node i are
+        `children[child_ptr[i]:child_ptr[i + 1]]`; leaves have none.
+    log_weights
+        float64, shape (n_edges,): natural logs of the sum weights; 0 on product edges.
+    leaf_var
+        int32, shape (n_nodes,): the variable of a leaf, -1 for inner nodes.
+    param_ptr, params
+        int64 and float64: the parameters of leaf i are `params[param_ptr[i]:param_ptr[i + 1]]`. A
+        categorical leaf has one natural-log weight a state (-inf is accepted: an indicator is 0 and
+        -inf); a Gaussian one has mean and standard deviation.
+    """
+
+    domain: Domain
+    kind: NDArray[np.int8]
+    child_ptr: NDArray[np.int64]
+    children: NDArray[np.int64]
+    log_weights: NDArray[np.float64]
+    leaf_var: NDArray[np.int32]
+    param_ptr: NDArray[np.int64]
+    params: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        for name in ("kind", "child_ptr", "children", "log_weights", "leaf_var", "param_ptr", "params"):
+            getattr(self, name).setflags(write=False)
+
+    @property
+    def n_nodes(self) -> int:
+        return len(self.kind)
+
+    @property
+    def n_edges(self) -> int:
+        return len(self.children)
+
+    @property
+    def root(self) -> int:
+        return self.n_nodes - 1
+
+    def __repr__(self) -> str:
+        return f"Circuit({len(self.domain)} variables, {self.n_nodes} nodes, {self.n_edges} edges)"
+
+    def children_of(self, node: int) -> NDArray[np.int64]:
+        """Return the children of a node."""
+        return self.children[self.child_ptr[node] : self.child_ptr[node + 1]]
+
+    def params_of(self, node: int) -> NDArray[np.float64]:
+        """Return the parameters of a leaf."""
+        return self.params[self.param_ptr[node] : self.param_ptr[node + 1]]
+
+
+class CircuitBuilder:
+    """Builds a circuit bottom-up; each method returns the id of the node that it added.
+
+    The last node added is the root. Identical indicators and categorical leaves are the caller's to
+    share. Raises ModelError for an unknown child, a NaN or infinite weight, and an empty circuit.
+    """
+
+    def __init__(self, domain: Domain) -> None:
+        self.domain = domain
+        self._kind = array("b")
+        self._child_ptr = array("q", [0])
+        self._children = array("q")
+        self._log_weights = array("d")
+        self._leaf_var = array("i")
+        self._param_ptr = array("q", [0])
+        self._params = array("d")
+
+    def __len__(self) -> int:
+        return len(self._kind)
+
+    def categorical(self, variable: int, log_weights: Iterable[float]) -> int:
+        """Add a leaf with one natural-log weight a state of `variable` (-inf is accepted)."""
+        values = [float(w) for w in log_weights]
+        expected = int(self.domain.n_states[variable])
+        if len(values) != expected:
+            raise ModelError(
+                f"a leaf of variable {self.domain.names[variable]!r} has {len(values)} weights; "
+                f"its {expected} states need one each"
+            )
+        if any(math.isnan(w) or w == math.inf for w in values):
+            raise ModelError(
+                f"a leaf of variable {self.domain.names[variable]!r} has the log weights {values}; "
+                "finite numbers and -inf are accepted"
+            )
+        return self._add(NodeKind.CATEGORICAL, variable=variable, params=values)
+
+    def indicator(self, variable: int, state: int) -> int:
+        """Add the leaf that is 1 on one state and 0 elsewhere."""
+        size = int(self.domain.n_states[variable])
+        if not 0 <= state < size:
+            raise ModelError(
+                f"an indicator names state {state} of variable {self.domain.names[variable]!r}; "
+                f"0 to {size - 1} are accepted"
+            )
+        return self.categorical(variable, (0.0 if s == state else -math.inf for s in range(size)))
+
+    def gaussian(self, variable: int, mean: float, sd: float) -> int:
+        """Add a Gaussian leaf on a real variable."""
+        if self.domain.n_states[variable] or not (math.isfinite(mean) and 0 < sd < math.inf):
+            raise ModelError(
+                f"a Gaussian leaf of variable {self.domain.names[variable]!r} has mean {mean} and sd {sd}; "
+                "a real variable, a finite mean and a positive finite sd are accepted"
+            )
+        return self._add(NodeKind.GAUSSIAN, variable=variable, params=[mean, sd])
+
+    def product(self, children: Sequence[int]) -> int:
+        """Add the product of nodes added before."""
+        return self._add(NodeKind.PRODUCT, children, [0.0] * len(children))
+
+    def sum(self, children: Sequence[int], log_weights: Sequence[float]) -> int:
+        """Add the sum of nodes added before, with natural-log weights (-inf drops a child's mass)."""
+        if len(children) != len(log_weights):
+            raise ModelError(f"a sum has {len(children)} children and {len(log_weights)} weights")
+        if any(math.isnan(w) or w == math.inf for w in log_weights):
+            raise ModelError(
+                f"sum node {len(self)} has the log weights {list(log_weights)}; "
+                "finite numbers and -inf are accepted"
+            )
+        return self._add(NodeKind.SUM, children, log_weights)
+
+    def _add(
+        self,
+        kind: NodeKind,
+        children: Sequence[int] = (),
+        log_weights: Sequence[float] = (),
+        variable: int = -1,
+        params: Sequence[float] = (),
+    ) -> int:
+        node = len(self._kind)
+        if kind >= NodeKind.PRODUCT:
+            if not children:
+                raise ModelError(f"node {node} is a {kind.name.lower()} without children")
+            if min(children) < 0 or max(children) >= node:
+                raise ModelError(f"node {node} has the children {list(children)}; 0 to {node - 1} are accepted")
+        self._kind.append(kind)
+        self._children.extend(children)
+        self._log_weights.extend(log_weights)
+        self._child_ptr.append(len(self._children))
+        self._leaf_var.append(variable)
+        self._params.extend(params)
+        self._param_ptr.append(len(self._params))
+        return node
+
+    def build(self) -> Circuit:
+        """Return the circuit; its root is the last node added."""
+        if not len(self):
+            raise ModelError("a circuit needs at least one node")
+        return Circuit(
+            self.domain,
+            np.array(self._kind, np.int8),
+            np.array(self._child_ptr, np.int64),
+            np.array(self._children, np.int64),
+            np.array(self._log_weights, np.float64),
+            np.array(self._leaf_var, np.int32),
+            np.array(self._param_ptr, np.int64),
+            np.array(self._params, np.float64),
+        )

@@ -1,0 +1,230 @@
+"""Ordered variables with names and states: the only place where labels become positions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.errors import ModelError, QueryError
+
+Label = Hashable
+MAX_STATES = 32767  # points are stored as int16
+
+
+def _shown(values: Sequence[object], limit: int = 8) -> str:
+    """List values for an error message, cut after `limit`."""
+    text = ", ".join(repr(v) for v in values[:limit])
+    return text if len(values) <= limit else f"{text}, ... ({len(values)} in all)"
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """A discrete variable: a name and its state labels, in order.
+
+    Labels are compared as dictionary keys, so `True`, `1`, `np.int64(1)` and `1.0` are the same
+    label; a position never stands for a label.
+    """
+
+    name: str
+    states: tuple[Label, ...]
+
+    def __post_init__(self) -> None:
+        if not self.states:
+            raise ModelError(f"variable {self.name!r} has no states; at least one is needed")
+        if len(self.states) > MAX_STATES:
+            raise ModelError(
+                f"variable {self.name!r} has {len(self.states)} states; at most {MAX_STATES} are accepted"
+            )
+        if len(self._positions) != len(self.states):
+            raise ModelError(f"variable {self.name!r} has a doubled state among {_shown(self.states)}")
+
+    @property
+    def n_states(self) -> int:
+        return len(self.states)
+
+    @cached_property
+    def _positions(self) -> dict[Label, int]:
+        return {label: i for i, label in enumerate(self.states)}
+
+    def index(self, label: Label) -> int:
+        """Return the position of a label; raise QueryError when it is no state of the variable."""
+        try:
+            return self._positions[label]
+        except (KeyError, TypeError):
+            raise QueryError(
+                f"{label!r} is no state of variable {self.name!r}; its states are {_shown(self.states)}"
+            ) from None
+
+    def parse(self, text: str) -> Label:
+        """Return the label that a text (from a shell or a file) names, or raise QueryError.
+
+        A label that is that text wins; otherwise the one label that prints as the text does.
+        """
+        if text in self._positions:
+            return self.states[self._positions[text]]
+        matches = [s for s in self.states if str(s) == text]
+        if len(matches) == 1:
+            return matches[0]
+        return self.states[self.index(text)]
+
+
+@dataclass(frozen=True)
+class Real:
+    """A continuous variable: a name and the closed interval that it lives in."""
+
+    name: str
+    low: float = -math.inf
+    high: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise ModelError(
+                f"variable {self.name!r} has the interval [{self.low}, {self.high}]; low must be below high"
+            )
+
+    @property
+    def n_states(self) -> int:
+        return 0
+
+    def parse(self, text: str) -> float:
+        """Return the number that a text names, or raise QueryError."""
+        try:
+            return float(text)
+        except ValueError:
+            raise QueryError(f"{text!r} is no value of variable {self.name!r}; a number is accepted") from None
+
+
+Variable = Categorical | Real
+
+
+class Domain:
+    """Ordered variables; immutable.
+
+    Attributes
+    ----------
+    variables
+        The variables, in order.
+    n_states
+        int64, shape (n,): the number of states of each; 0 marks a real variable.
+    offsets
+        int64, shape (n + 1,): variable i owns columns `offsets[i]:offsets[i+1]` of every array of
+        shape (..., total_states).
+    """
+
+    def __init__(self, variables: Iterable[Variable]) -> None:
+        self.variables: tuple[Variable, ...] = tuple(variables)
+        self._index: dict[str, int] = {v.name: i for i, v in enumerate(self.variables)}
+        if len(self._index) != len(self.variables):
+            names = [v.name for v in self.variables]
+            doubled = next(n for n in names if names.count(n) > 1)
+            raise ModelError(f"variable {doubled!r} is declared twice; names must be distinct")
+        self.n_states: NDArray[np.int64] = np.array([v.n_states for v in self.variables], np.int64)
+        self.offsets: NDArray[np.int64] = np.concatenate([[0], np.cumsum(self.n_states)]).astype(np.int64)
+        self.n_states.setflags(write=False)
+        self.offsets.setflags(write=False)
+
+    @classmethod
+    def of_sizes(cls, sizes: Iterable[int]) -> Domain:
+        """Build variables "0", "1", ... with states 0..K-1, as UAI and .spn files have them."""
+        return cls(Categorical(str(i), tuple(range(k))) for i, k in enumerate(sizes))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(v.name for v in self.variables)
+
+    @property
+    def total_states(self) -> int:
+        return int(self.offsets[-1])
+
+    @cached_property
+    def is_discrete(self) -> bool:
+        """Whether every variable is categorical."""
+        return bool(np.all(self.n_states > 0))
+
+    @property
+    def point_dtype(self) -> np.dtype[Any]:
+        """The dtype of points: int16 state positions, or float64 when a variable is real."""
+        return np.dtype(np.int16) if self.is_discrete else np.dtype(np.float64)
+
+    @property
+    def log_size(self) -> float:
+        """The natural log of the number of joint states; inf with a real variable."""
+        return float(np.sum(np.log(self.n_states))) if self.is_discrete else math.inf
+
+    def __len__(self) -> int:
+        return len(self.variables)
+
+    def __iter__(self) -> Iterator[Variable]:
+        return iter(self.variables)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._index
+
+    def __getitem__(self, name: str) -> Variable:
+        return self.variables[self.index(name)]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Domain) and self.variables == other.variables
+
+    def __hash__(self) -> int:
+        return hash(self.variables)
+
+    def __repr__(self) -> str:
+        return f"Domain({_shown(self.names)})"
+
+    def index(self, name: object) -> int:
+        """Return a variable's position by name, or raise QueryError."""
+        if isinstance(name, str) and name in self._index:
+            return self._index[name]
+        raise QueryError(f"{name!r} is no variable of the model; its variables are {_shown(self.names)}")
+
+    def state_offset(self, variable: int, state: int) -> int:
+        """Return the column of (variable, state) in arrays of shape (..., total_states)."""
+        return int(self.offsets[variable]) + state
+
+    def subset(self, positions: Iterable[int]) -> Domain:
+        """Return the domain of some variables, in the order given."""
+        return Domain(self.variables[i] for i in positions)
+
+    def encode(self, assignment: dict[str, Label]) -> NDArray[Any]:
+        """Turn a full assignment of labels into one point, shape (n,)."""
+        missing = [n for n in self.names if n not in assignment]
+        if missing:
+            raise QueryError(f"the assignment lacks a value for {_shown(missing)}")
+        for name in assignment:
+            self.index(name)
+        point = np.empty(len(self), self.point_dtype)
+        for i, variable in enumerate(self.variables):
+            value = assignment[variable.name]
+            if isinstance(variable, Categorical):
+                point[i] = variable.index(value)
+            else:
+                point[i] = as_real(variable, value)
+        return point
+
+    def decode(self, point: NDArray[Any]) -> dict[str, Label]:
+        """Turn one point, shape (n,), into labels by name, in the domain's order."""
+        return {
+            v.name: v.states[int(x)] if isinstance(v, Categorical) else float(x)
+            for v, x in zip(self.variables, point, strict=True)
+        }
+
+
+def as_real(variable: Real, value: object) -> float:
+    """Turn a user's value into a number inside the variable's interval, or raise QueryError."""
+    try:
+        number = float(value)  # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError):
+        number = math.nan
+    if not variable.low <= number <= variable.high:
+        raise QueryError(
+            f"{value!r} is no value of variable {variable.name!r}; "
+            f"a number in [{variable.low}, {variable.high}] is accepted"
+        )
+    return number

@@ -1,0 +1,23 @@
+"""The one place that touches numba: compiled, cached on disk, free of the interpreter lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+import numba  # pyright: ignore[reportMissingTypeStubs]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def jit(*, fastmath: bool | set[str] = False, inline: Literal["never", "always"] = "never") -> Callable[[F], F]:
+    """Compile a kernel on first call and keep it in the disk cache.
+
+    Kernels release the interpreter lock, so that blocks of rows run on a thread pool. `fastmath` takes
+    LLVM flag names; leave `nnan` and `ninf` out where infinities are meaningful.
+    """
+
+    def wrap(function: F) -> F:
+        return numba.njit(cache=True, nogil=True, fastmath=fastmath, inline=inline, error_model="numpy")(function)  # pyright: ignore
+
+    return wrap

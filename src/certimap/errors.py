@@ -1,0 +1,49 @@
+"""Typed errors: each message is one sentence naming the value, the place and what is accepted."""
+
+from __future__ import annotations
+
+from os import PathLike, fspath
+
+
+class CertimapError(Exception):
+    """Base class of every error that certimap raises on purpose."""
+
+
+class ModelError(CertimapError, ValueError):
+    """A model is malformed, or too large for the limits in force."""
+
+
+class ParseError(ModelError):
+    """A file does not follow its format.
+
+    Parameters
+    ----------
+    message
+        What is wrong and what is accepted, without the place.
+    path, line
+        The place; `line` counts from 1 and is None where no line applies.
+    """
+
+    def __init__(self, message: str, path: str | PathLike[str] | None = None, line: int | None = None) -> None:
+        self.path = None if path is None else fspath(path)
+        self.line = line
+        place = self.path or "<text>"
+        if line is not None:
+            place = f"{place}:{line}"
+        super().__init__(f"{place}: {message}")
+
+
+class QueryError(CertimapError, ValueError):
+    """A query names something unknown, or contradicts itself."""
+
+
+class ImpossibleEvidence(QueryError):
+    """The evidence has probability zero under the model."""
+
+
+class SolverError(CertimapError, ValueError):
+    """A solver cannot run on this posterior, or its settings are out of range."""
+
+
+class MissingDependency(CertimapError, ImportError):
+    """An optional package is not installed; the message says what to install."""

@@ -1,0 +1,187 @@
+"""What a query returns: plain data that pickles and goes to JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from enum import Enum, StrEnum
+from typing import Any
+
+from certimap.domain import Label
+
+
+class CertificateKind(StrEnum):
+    """How much is proved about an answer."""
+
+    EXACT = "exact"
+    EPSILON = "epsilon"
+    PAC = "pac"
+    NONE = "none"
+
+
+class Rule(StrEnum):
+    """The rule that earned a certificate."""
+
+    RESIDUAL = "residual"
+    DRAWS = "draws"
+    LIPSCHITZ = "lipschitz"
+    FRONTIER = "frontier"
+    BOUND = "bound"
+    ENUMERATION = "enumeration"
+    EXTERNAL = "external"
+
+
+class Status(StrEnum):
+    """Why a run ended; the message tells what to do next."""
+
+    CERTIFIED = "certified"
+    HEURISTIC = "heuristic"
+    TIME_LIMIT = "time_limit"
+    SAMPLE_LIMIT = "sample_limit"
+    NODE_LIMIT = "node_limit"
+    MEMORY_LIMIT = "memory_limit"
+    INTERRUPTED = "interrupted"
+    EXHAUSTED = "exhausted"
+
+    @property
+    def message(self) -> str:
+        """One sentence for the user."""
+        return _MESSAGES[self]
+
+
+_MESSAGES = {
+    Status.CERTIFIED: "The answer carries the certificate that was asked for.",
+    Status.HEURISTIC: (
+        "The method proves nothing beyond the bounds shown; use solver='auto' or warm-start 'pac' with "
+        "this answer for a certificate."
+    ),
+    Status.TIME_LIMIT: (
+        "The time limit was reached; raise time_limit, or accept a pair (epsilon, delta) of the Pareto front."
+    ),
+    Status.SAMPLE_LIMIT: (
+        "The draw limit was reached; raise max_samples, or accept a pair (epsilon, delta) of the Pareto front."
+    ),
+    Status.NODE_LIMIT: (
+        "The node limit was reached; raise max_nodes, or accept a pair (epsilon, delta) of the Pareto front."
+    ),
+    Status.MEMORY_LIMIT: (
+        "The memory limit was reached; raise max_memory, or accept a pair (epsilon, delta) of the Pareto front."
+    ),
+    Status.INTERRUPTED: ("The run was interrupted; the answer carries exactly what it had earned by then."),
+    Status.EXHAUSTED: (
+        "The method ran to its end without the certificate asked for; try solver='auto', or accept a pair "
+        "(epsilon, delta) of the Pareto front."
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is proved: p(answer | e) >= (1 - epsilon) p*, with probability at least 1 - delta.
+
+    `epsilon` and `delta` are the pair achieved; when `kind` is none, `epsilon` is the one requested
+    and `delta` the failure probability that the run supports there (1 when it supports nothing).
+    """
+
+    kind: CertificateKind
+    epsilon: float
+    delta: float
+    requested_epsilon: float
+    requested_delta: float
+    rule: Rule | None = None
+    assumptions: tuple[str, ...] = ()
+    tolerance: float = 1e-9
+
+
+@dataclass(frozen=True)
+class HistoryEntry:
+    """One moment of a run; logs are natural."""
+
+    seconds: float
+    n_draws: int
+    n_evaluations: int
+    log_prob: float
+    log_upper_bound: float
+    log_open_mass: float
+
+
+@dataclass(frozen=True)
+class MapResult:
+    """The answer of a MAP query.
+
+    Attributes
+    ----------
+    assignment
+        Labels by variable name, in query order.
+    log_prob
+        ln p(q | e) in nats; None where p(e) is unknown.
+    log_evidence, log_joint
+        ln p(e), and ln p(q, e) = `log_prob` + `log_evidence`; of the unnormalised product in a Markov
+        network.
+    log_upper_bound, log_joint_upper_bound
+        Upper bounds on ln p* and on ln p* + ln p(e).
+    certificate
+        What is proved.
+    pareto
+        Admissible pairs (epsilon, delta), by rising epsilon.
+    ties
+        Other assignments as probable as the answer, and known to be all of them, or None.
+    top
+        With `top_k`, the k best as (assignment, log_prob) pairs, best first.
+    """
+
+    assignment: dict[str, Label]
+    log_prob: float | None
+    log_evidence: float | None
+    log_joint: float | None
+    log_upper_bound: float | None
+    log_joint_upper_bound: float | None
+    certificate: Certificate
+    pareto: list[tuple[float, float]]
+    status: Status
+    n_draws: int
+    n_draws_to_best: int | None
+    n_evaluations: int
+    seconds: float
+    seed: int | None
+    solver: str
+    version: str
+    history: list[HistoryEntry] = field(default_factory=list[HistoryEntry])
+    ties: list[dict[str, Label]] | None = None
+    top: list[tuple[dict[str, Label], float]] | None = None
+
+    @property
+    def certified(self) -> bool:
+        """Whether the certificate that was asked for was earned."""
+        return self.certificate.kind is not CertificateKind.NONE
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON-ready data (infinite numbers become None)."""
+        data = asdict(self)
+        data["status"] = {"code": self.status.value, "message": self.status.message}
+        del data["history"]
+        if self.top is None:
+            del data["top"]
+        return _plain(data)
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Return `to_dict` as JSON text."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """Turn labels, enums and non-finite floats into what JSON accepts."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]  # pyright: ignore[reportUnknownVariableType]
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return str(value)
