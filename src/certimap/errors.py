@@ -45,5 +45,9 @@ class SolverError(CertimapError, ValueError):
     """A solver cannot run on this posterior, or its settings are out of range."""
 
 
+class DataError(CertimapError, ValueError):
+    """A table of data is empty, malformed, absent, or holds what the method or the model cannot take."""
+
+
 class MissingDependency(CertimapError, ImportError):
     """An optional package is not installed; the message says what to install."""

@@ -1,0 +1,111 @@
+"""Row clusters: k-means, hard EM of a naive Bayes mixture, or any scikit-learn clusterer."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.engine._kernels.learn import k_means
+from certimap.errors import DataError, MissingDependency
+
+
+@runtime_checkable
+class Clusterer(Protocol):
+    """What a clusterer of rows must offer; every one of scikit-learn's does."""
+
+    def fit_predict(self, X: Any) -> NDArray[Any]:
+        """Return a cluster number for each row of `X`, float32 of shape (n_rows, n_features)."""
+        ...
+
+
+Clusters = Literal["kmeans", "em", "sklearn"] | Clusterer
+MAX_STEPS = 30
+EM_STEPS = 25
+_WORD = (1 << 64) - 1
+
+
+def mix(key: int, value: int) -> int:
+    """Derive a 64-bit key from another one and a number (the finaliser of splitmix64)."""
+    z = (key + 0x9E3779B97F4A7C15 * (value + 1)) & _WORD
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _WORD
+    return z ^ (z >> 31)
+
+
+def check_clusters(clusters: Any) -> None:
+    """Raise DataError when `clusters` is neither a known name nor a clusterer."""
+    if clusters not in ("kmeans", "em", "sklearn") and not isinstance(clusters, Clusterer):
+        raise DataError(
+            f"clusters is {clusters!r}; 'kmeans', 'em', 'sklearn' or an object with fit_predict is accepted"
+        )
+
+
+def row_clusters(features: NDArray[np.float32], n_clusters: int, clusters: Clusters, key: int) -> NDArray[np.int64]:
+    """Split rows into at most `n_clusters` clusters.
+
+    Parameters
+    ----------
+    features
+        float32, shape (n_rows, n_features), contiguous.
+    n_clusters
+        At least 2.
+    clusters
+        "kmeans" (k-means++ and Lloyd, single-threaded, so that a seed replays), "em" (a mixture whose
+        features are independent Gaussians given the cluster, started by k-means), "sklearn"
+        (scikit-learn's KMeans), or an object with `fit_predict`, of which a copy is used.
+    key
+        64 bits; equal keys give equal clusters.
+
+    Returns
+    -------
+    NDArray
+        int64, shape (n_rows,): cluster numbers without gaps.
+    """
+    n_clusters = min(n_clusters, len(features))
+    if clusters in ("kmeans", "em"):
+        labels = np.empty(len(features), np.int64)
+        k_means(features, n_clusters, np.uint64(key), MAX_STEPS, labels)
+        if clusters == "em":
+            labels = _naive_bayes_em(features, labels)
+    else:
+        model = _seeded(_sklearn_kmeans(n_clusters) if clusters == "sklearn" else clusters, key)
+        labels = np.asarray(model.fit_predict(features), np.int64)
+    return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+
+
+def _sklearn_kmeans(n_clusters: int) -> Any:
+    try:
+        from sklearn.cluster import KMeans
+    except ImportError:
+        raise MissingDependency("clusters='sklearn' needs scikit-learn; pip install certimap[learn]") from None
+    return KMeans(n_clusters, n_init=1, max_iter=MAX_STEPS)
+
+
+def _seeded(clusterer: Any, key: int) -> Any:
+    model = copy.deepcopy(clusterer)
+    parameters = model.get_params() if hasattr(model, "get_params") else {}
+    if "random_state" in parameters:
+        model.set_params(random_state=key & 0x7FFFFFFF)
+    return model
+
+
+def _naive_bayes_em(features: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Refine clusters by hard EM of a mixture with independent Gaussian features of one floor variance."""
+    n = len(features)
+    floor = 0.02 + 0.01 * features.var(axis=0)
+    for _ in range(EM_STEPS):
+        numbers, labels = np.unique(labels, return_inverse=True)
+        scores = np.empty((n, len(numbers)), np.float32)
+        for c in range(len(numbers)):
+            rows = features[labels == c]
+            variance = rows.var(axis=0) + floor
+            distance = (features - rows.mean(axis=0)) ** 2 @ (1.0 / variance)
+            scores[:, c] = np.log(len(rows) / n) - 0.5 * (distance + np.log(variance).sum())
+        updated = np.argmax(scores, axis=1)
+        if np.count_nonzero(updated != labels) * 1000 <= n:
+            return updated
+        labels = updated
+    return labels

@@ -1,0 +1,381 @@
+"""Reading a user's table: columns become variables, labels become positions.
+
+What a column becomes:
+
+- booleans, integers and strings (and pandas categories, in their order): a categorical variable whose
+  states are the labels seen, sorted;
+- floating-point numbers: a categorical variable with integer states when every value present is a whole
+  number and at most `MAX_WHOLE_LEVELS` distinct ones occur (that is what integers with gaps look like in
+  pandas), otherwise a real variable;
+- `kinds={"column": "categorical" | "real"}` overrules this, `domain=` settles it for all columns.
+
+NaN, None and the missing marks of pandas are missing values everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Points
+from certimap.domain import Categorical, Domain, Label, Real, Variable
+from certimap.errors import DataError, MissingDependency
+
+Kind = Literal["categorical", "real"]
+MAX_WHOLE_LEVELS = 20
+MISSING = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows in positions.
+
+    Attributes
+    ----------
+    domain
+        The variables, one a column.
+    points
+        Shape (n_rows, n_variables): int16 positions with -1 for missing, or float64 with NaN for missing
+        when a variable is real (states are positions there too).
+    """
+
+    domain: Domain
+    points: Points
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    @property
+    def missing(self) -> NDArray[np.bool_]:
+        """Where values are missing, shape (n_rows, n_variables)."""
+        return missing_in(self.points)
+
+
+def missing_in(points: Points) -> NDArray[np.bool_]:
+    """Return where values are missing, in the shape of `points`."""
+    return np.isnan(points) if points.dtype.kind == "f" else points < 0
+
+
+@dataclass(frozen=True, eq=False)
+class _Column:
+    """One column: its values, where they are missing, and declared categories if any."""
+
+    name: str
+    values: NDArray[Any]
+    missing: NDArray[np.bool_]
+    categories: tuple[Label, ...] | None = None
+
+
+def read_table(
+    data: Any, *, domain: Domain | None = None, kinds: Mapping[str, Kind] | None = None, also: Sequence[Any] = ()
+) -> Table:
+    """Read a table and settle its domain.
+
+    Parameters
+    ----------
+    data
+        A 2-D array or anything that NumPy turns into one, a pandas frame, any frame with `columns` or
+        the interchange protocol `__dataframe__`, or a mapping from names to columns. The columns of an
+        array are named "0", "1", ...
+    domain
+        The variables; by default they are read off the columns.
+    kinds
+        Overrules what a column becomes, by name.
+    also
+        More tables whose labels belong to the domain (a validation split).
+
+    Raises
+    ------
+    DataError
+        For an empty table, a column of an unusable type or without any value, or what the domain lacks.
+    """
+    if domain is not None:
+        return encode(data, domain)
+    columns = _columns_of(data)
+    if not columns or not len(columns[0].values):
+        shape = (len(columns[0].values) if columns else 0, len(columns))
+        raise DataError(f"the table is empty (shape {shape}); at least one row and one column are needed")
+    unknown = [name for name in kinds or {} if name not in {c.name for c in columns}]
+    if unknown:
+        raise DataError(f"kinds names the column {unknown[0]!r}, which the table does not have")
+    others = [{c.name: c for c in _columns_of(more)} for more in also]
+    variables = [
+        _variable_of(c, (kinds or {}).get(c.name), [o[c.name] for o in others if c.name in o]) for c in columns
+    ]
+    found = Domain(variables)
+    return Table(found, _encode_columns(columns, found))
+
+
+def encode(data: Any, domain: Domain) -> Table:
+    """Turn a table into positions of a known domain.
+
+    Frames and mappings are matched by column name (further columns are ignored), arrays by position.
+    Raises DataError for a missing column, a wrong number of columns, or a value that is no state.
+    """
+    columns = _columns_of(data)
+    if _has_names(data):
+        by_name = {c.name: c for c in columns}
+        absent = [name for name in domain.names if name not in by_name]
+        if absent:
+            raise DataError(f"the table has no column {absent[0]!r}; the model's variables are needed")
+        columns = [by_name[name] for name in domain.names]
+    elif len(columns) != len(domain):
+        raise DataError(f"the table has {len(columns)} columns; the model has {len(domain)} variables")
+    return Table(domain, _encode_columns(columns, domain))
+
+
+def decode(points: Points, domain: Domain) -> dict[str, NDArray[Any]]:
+    """Turn positions into columns of labels by name (object arrays where labels are not all of one kind)."""
+    out: dict[str, NDArray[Any]] = {}
+    for i, variable in enumerate(domain):
+        if isinstance(variable, Real):
+            out[variable.name] = np.asarray(points[:, i], np.float64)
+            continue
+        labels = np.empty(variable.n_states, object)
+        labels[:] = variable.states
+        if len({type(s) for s in variable.states}) == 1 and isinstance(variable.states[0], bool | int | float):
+            labels = np.array(variable.states)
+        out[variable.name] = labels[points[:, i].astype(np.int64)]
+    return out
+
+
+def refuse_missing(table: Table, method: str) -> None:
+    """Raise DataError when values are missing, naming the first place."""
+    rows, columns = np.nonzero(table.missing)
+    if len(rows):
+        raise DataError(
+            f"column {table.domain.names[columns[0]]!r} misses a value in row {rows[0]} ({len(rows)} are missing in "
+            f"all), which {method} cannot take; fill or drop them, or learn with hclt, which accepts them"
+        )
+
+
+def refuse_real(table: Table, method: str) -> None:
+    """Raise DataError when a variable is real, naming it."""
+    real = [v.name for v in table.domain if isinstance(v, Real)]
+    if real:
+        raise DataError(
+            f"column {real[0]!r} is continuous, which {method} cannot take; discretise it, declare it with "
+            f"kinds={{{real[0]!r}: 'categorical'}}, or learn with learnspn, which gives it Gaussian leaves"
+        )
+
+
+# ---------------------------------------------------------------- columns of the kinds of tables
+
+
+def _has_names(data: Any) -> bool:
+    if isinstance(data, Mapping) or hasattr(data, "columns") or hasattr(data, "column_names"):
+        return True
+    return hasattr(data, "__dataframe__")
+
+
+def _columns_of(data: Any) -> list[_Column]:
+    if isinstance(data, Mapping):
+        columns = [_column(str(name), values) for name, values in cast("Mapping[Any, Any]", data).items()]
+    elif _has_names(data):
+        columns = _frame_columns(data)
+    else:
+        columns = _array_columns(data)
+    lengths = {len(c.values) for c in columns}
+    if len(lengths) > 1:
+        raise DataError(f"the columns have different lengths: {sorted(lengths)}")
+    return columns
+
+
+def _frame_columns(data: Any) -> list[_Column]:
+    if hasattr(data, "columns") and hasattr(data, "__getitem__"):
+        names = list(cast("Iterable[Any]", data.columns))
+    elif hasattr(data, "column_names") and hasattr(data, "__getitem__"):
+        names = list(cast("Iterable[Any]", data.column_names))
+    else:
+        return _frame_columns(_interchanged(data))
+    if len(set(names)) != len(names):
+        doubled = next(n for n in names if names.count(n) > 1)
+        raise DataError(f"the table has two columns named {doubled!r}; names must be distinct")
+    return [_column(str(name), data[name]) for name in names]
+
+
+def _interchanged(data: Any) -> Any:
+    """Turn a frame that only speaks the interchange protocol into a pandas frame."""
+    try:
+        from pandas.api.interchange import from_dataframe
+    except ImportError:
+        raise MissingDependency(
+            f"reading a {type(data).__name__} through __dataframe__ needs pandas; pip install certimap[pandas]"
+        ) from None
+    return from_dataframe(data)
+
+
+def _array_columns(data: Any) -> list[_Column]:
+    try:
+        array: NDArray[Any] = np.asarray(data)
+    except ValueError:
+        raise DataError("the rows of the table have different lengths; a rectangular table is accepted") from None
+    if array.dtype.kind in "US":
+        # A list of rows that mixes numbers and text arrives as text only; keep each value as it was.
+        array = np.asarray(data, dtype=object) if not isinstance(data, np.ndarray) else array
+    if array.ndim != 2:
+        raise DataError(f"the table has shape {array.shape}; two dimensions (rows, columns) are accepted")
+    return [_column(str(i), array[:, i]) for i in range(array.shape[1])]
+
+
+def _column(name: str, values: Any) -> _Column:
+    dtype = getattr(values, "dtype", None)
+    if hasattr(dtype, "categories") and hasattr(values, "cat"):  # a pandas categorical
+        codes = np.asarray(values.cat.codes, np.int64)
+        categories = tuple(_plain(np.asarray(dtype.categories, dtype=object)))
+        return _Column(name, codes, codes < 0, categories)
+    if hasattr(values, "to_numpy") and getattr(dtype, "na_value", None) is not None:  # a nullable pandas dtype
+        array: NDArray[Any] = np.asarray(values.to_numpy(dtype=object))
+    else:
+        array = np.asarray(values)
+    if array.ndim != 1:
+        raise DataError(f"column {name!r} has shape {array.shape}; one dimension is accepted")
+    if array.dtype.kind == "O":
+        return _object_column(name, array)
+    if array.dtype.kind == "f":
+        return _Column(name, array.astype(np.float64), np.isnan(array))
+    if array.dtype.kind not in "biuUS":
+        raise DataError(
+            f"column {name!r} is of type {array.dtype}; booleans, integers, strings and floating-point numbers "
+            "are accepted"
+        )
+    return _Column(name, array, np.zeros(len(array), np.bool_))
+
+
+def _object_column(name: str, array: NDArray[Any]) -> _Column:
+    """Sort out missing values, and turn columns of plain numbers into number columns."""
+    missing = np.array([_is_missing(value) for value in array], np.bool_)
+    present = [v.item() if isinstance(v, np.generic) else v for v in array[~missing]]
+    if present and all(isinstance(v, float | int) and not isinstance(v, bool) for v in present):
+        values = np.full(len(array), np.nan)
+        values[~missing] = present
+        if any(isinstance(v, float) for v in present):
+            return _Column(name, values, missing)
+    kept = np.empty(len(array), object)
+    kept[~missing] = present
+    return _Column(name, kept, missing)
+
+
+def _is_missing(value: Any) -> bool:
+    if value is None:
+        return True
+    try:
+        return bool(value != value)
+    except (TypeError, ValueError):
+        return type(value).__name__ == "NAType"
+
+
+# ---------------------------------------------------------------- domains
+
+
+def _plain(values: NDArray[Any]) -> list[Label]:
+    """Turn NumPy scalars into Python labels."""
+    return [v.item() if isinstance(v, np.generic) else v for v in values.tolist()]
+
+
+def _labels_in(column: _Column) -> list[Label]:
+    present = column.values[~column.missing]
+    if present.dtype.kind == "O":
+        try:
+            return list(dict.fromkeys(present))
+        except TypeError:
+            raise DataError(f"column {column.name!r} holds values that are no labels (they cannot be hashed)") from None
+    labels = _plain(np.unique(present))
+    return [int(v) if isinstance(v, float) and v.is_integer() else v for v in labels]
+
+
+def _variable_of(column: _Column, kind: Kind | None, others: list[_Column]) -> Variable:
+    if kind not in (None, "categorical", "real"):
+        raise DataError(f"the kind of column {column.name!r} is {kind!r}; 'categorical' and 'real' are accepted")
+    if column.categories is not None and kind != "real":
+        return Categorical(column.name, column.categories)
+    if np.all(column.missing):
+        raise DataError(f"column {column.name!r} has no value at all; drop it or give a domain")
+    everything = [column, *others]
+    numeric = column.values.dtype.kind in "biuf"
+    if kind == "real" or (kind is None and any(_is_real(c) for c in everything)):
+        if not numeric or column.categories is not None:
+            raise DataError(f"column {column.name!r} holds labels and cannot become a real variable")
+        if not np.all(np.isfinite(column.values[~column.missing].astype(np.float64))):
+            raise DataError(f"column {column.name!r} holds an infinite value; finite numbers are accepted")
+        return Real(column.name)
+    labels = list(dict.fromkeys(label for c in everything for label in _labels_in(c)))
+    return Categorical(column.name, tuple(_sorted(labels)))
+
+
+def _is_real(column: _Column) -> bool:
+    if column.values.dtype.kind != "f":
+        return False
+    present = column.values[~column.missing]
+    whole = bool(np.all(np.isfinite(present)) and np.all(present == np.rint(present)))
+    return not (whole and len(np.unique(present)) <= MAX_WHOLE_LEVELS)
+
+
+def _sorted(labels: list[Label]) -> list[Label]:
+    try:
+        return sorted(labels)  # pyright: ignore[reportArgumentType, reportUnknownVariableType, reportCallIssue]
+    except TypeError:
+        return sorted(labels, key=lambda v: (type(v).__name__, repr(v)))
+
+
+# ---------------------------------------------------------------- positions
+
+
+def _encode_columns(columns: list[_Column], domain: Domain) -> Points:
+    points: Points = np.empty((len(columns[0].values) if columns else 0, len(domain)), domain.point_dtype)
+    for i, (column, variable) in enumerate(zip(columns, domain, strict=True)):
+        if isinstance(variable, Real):
+            points[:, i] = _real_values(column, variable)
+            continue
+        codes = _positions(column, variable)
+        points[:, i] = np.where(column.missing, np.nan, codes) if points.dtype.kind == "f" else codes
+    return points
+
+
+def _real_values(column: _Column, variable: Real) -> NDArray[np.float64]:
+    try:
+        values = np.array(column.values, np.float64)
+    except (TypeError, ValueError):
+        raise DataError(f"column {column.name!r} holds labels; variable {variable.name!r} is real") from None
+    values[column.missing] = np.nan
+    outside = ~column.missing & ~((values >= variable.low) & (values <= variable.high) & np.isfinite(values))
+    if np.any(outside):
+        row = int(np.flatnonzero(outside)[0])
+        raise DataError(
+            f"{values[row]} in row {row} is no value of variable {variable.name!r}; "
+            f"finite numbers in [{variable.low}, {variable.high}] are accepted"
+        )
+    return values
+
+
+def _positions(column: _Column, variable: Categorical) -> NDArray[np.int64]:
+    """Return the position of each label, -1 where missing."""
+    out = np.full(len(column.values), MISSING, np.int64)
+    present = np.flatnonzero(~column.missing)
+    if not len(present):
+        return out
+    values = column.values[present]
+    if values.dtype.kind == "O":
+        table: dict[Any, int] = {}
+        for value in dict.fromkeys(values):
+            table[value] = _position(value, column, variable)
+        out[present] = [table[value] for value in values]
+        return out
+    labels, inverse = np.unique(values, return_inverse=True)
+    if column.categories is not None:
+        plain: list[Any] = [column.categories[int(code)] for code in labels]
+    else:
+        plain = _plain(labels)
+    out[present] = np.array([_position(label, column, variable) for label in plain], np.int64)[inverse]
+    return out
+
+
+def _position(label: Any, column: _Column, variable: Categorical) -> int:
+    if label in variable.states:
+        return variable.index(label)
+    shown = ", ".join(repr(s) for s in variable.states[:8]) + (", ..." if variable.n_states > 8 else "")
+    raise DataError(f"{label!r} in column {column.name!r} is no state of variable {variable.name!r}; they are {shown}")
