@@ -1,0 +1,52 @@
+# Needs Python 3.11 or later with pip, and nothing else: everything is installed into .venv.
+
+PYTHON ?= python3
+WORKERS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+RUN_STAMP := $(VENV)/.certimap-installed
+DEV_STAMP := $(VENV)/.certimap-dev-installed
+
+.PHONY: demo test lint types pytest pytest-nojit format clean
+
+demo: $(RUN_STAMP)
+	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
+
+test: lint types pytest-nojit pytest
+
+lint: $(DEV_STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(DEV_STAMP)
+	$(BIN)/pyright src
+
+# The suite proper. Files stay together on a worker, so that a kernel is compiled by few of them.
+pytest: $(DEV_STAMP)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+# The small part once more, with the kernels run as plain Python.
+pytest-nojit: $(DEV_STAMP)
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m nojit -q
+
+format: $(DEV_STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "certimap needs Python 3.11 or later; name one with: make PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# Every target shares one environment; the stamps make repeated calls quick.
+$(DEV_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $(DEV_STAMP) $(RUN_STAMP)
+
+$(RUN_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
