@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 class SolverState(Protocol):
     """What a solver carries from step to step.
 
-    `work` counts the edge evaluations done so far, the unit of every budget share inside a solver.
+    Optional attributes that the driver heeds: `n_nodes` (search nodes so far, for `max_nodes`) and
+    `n_bytes` (memory held, for `max_memory`).
     """
 
     @property
@@ -26,7 +27,15 @@ class SolverState(Protocol):
 class Solver(Protocol):
     """A frozen dataclass of settings. No loop, clock, print or certificate inside.
 
-    `requires` names the posterior methods that it needs beyond `sample` and `log_prob`.
+    `requires` names the posterior methods that it needs beyond `log_prob` (`sample` included).
+
+    Optional attributes that the driver heeds:
+
+    - `heuristic` (class, default False): proves nothing by itself;
+    - `rule` (default "sharp"): "published" counts draws as the paper does;
+    - `early_stop` (default True): False keeps drawing to its own end;
+    - `max_draws` (default None): a cap on draws where the user sets none;
+    - `unsuited(posterior) -> str | None`: a sentence that refuses the posterior and names the alternative.
     """
 
     name: ClassVar[str]
@@ -37,5 +46,9 @@ class Solver(Protocol):
         ...
 
     def step(self, state: Any, ledger: Ledger) -> Any:
-        """Do a bounded piece of work (a fraction of a second), report events, return the next state."""
+        """Do a bounded piece of work (a fraction of a second), report events, return the next state.
+
+        Randomness comes from the generator given to `init` alone, and no choice may depend on a clock.
+        A step that may take longer polls `ledger.should_stop`.
+        """
         ...

@@ -1,1 +1,5 @@
-"""certimap."""
+"""What third parties need to test posteriors and solvers of their own."""
+
+from certimap.testing.posteriors import TablePosterior
+
+__all__ = ["TablePosterior"]

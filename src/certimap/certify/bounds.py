@@ -1,0 +1,191 @@
+"""Every formula that a certificate rests on, once, as a pure function.
+
+Symbols: p̂ best evaluated probability; τ(ε) = p̂ / (1 - ε); p̌ residual mass; p* the maximum; m a number
+of draws; R the mass of the open boxes; w_k the weighted volume of a Hamming ball. An answer is false at ε
+when p* > τ(ε), strictly. All logs are natural and every function works where p̂ is e^-4000. The direction
+of rounding is always the safe one: p̂ and τ down; p̌, R and bounds up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.errors import SolverError
+
+LN2 = math.log(2.0)
+SMALLEST = math.ulp(0.0)
+
+
+def slack(log_x: float) -> float:
+    """Return how far (nats) a log computed in float64 may be off, with room to spare."""
+    return 1e-12 + 1e-15 * abs(log_x) if math.isfinite(log_x) else 0.0
+
+
+def round_up(log_x: float) -> float:
+    """Return a log (nats) moved up by its rounding error."""
+    return log_x + slack(log_x)
+
+
+def round_down(log_x: float) -> float:
+    """Return a log (nats) moved down by its rounding error."""
+    return log_x - slack(log_x)
+
+
+def log_tau(log_p_hat: float, epsilon: float) -> float:
+    """ln τ(ε) = ln p̂ - ln(1 - ε), in nats."""
+    return log_p_hat - math.log1p(-epsilon)
+
+
+def log_tau_within(log_p_hat: float, epsilon: float, tolerance: float) -> float:
+    """ln max(τ(ε), p̂ (1 + tol)): the largest p* that still makes the answer right at ε, in nats."""
+    return log_p_hat + max(-math.log1p(-epsilon), math.log1p(tolerance))
+
+
+def log_closing_threshold(log_p_hat: float, epsilon: float, tolerance: float) -> float:
+    """Return the largest bound (nats) at which a box may close.
+
+    Rounded down so far that a bound at it stays within τ after it has been rounded up.
+    """
+    log_t = log_tau_within(log_p_hat, epsilon, tolerance)
+    return log_t - 2.0 * slack(log_t)
+
+
+def log_p_check(evaluated: float, compensation: float = 0.0) -> float:
+    """Rule 1: ln p̌ = ln(1 - Σ_{q in S} p(q|e)), rounded up, in nats.
+
+    Parameters
+    ----------
+    evaluated, compensation
+        The sum of the distinct evaluated probabilities as a compensated pair.
+    """
+    residual = (1.0 - evaluated) - compensation
+    residual = max(residual, 0.0) + 1e-12 * min(max(evaluated, 0.0), 1.0)
+    return min(math.log(residual), 0.0) if residual > 0.0 else -math.inf
+
+
+def evidence_per_draw(log_t: float, log_r: float = 0.0) -> float:
+    """Rules 2 and 6: -ln(1 - τ/R) in nats; inf when τ >= R, which contradicts p* <= R."""
+    ratio = log_t - log_r
+    if ratio >= 0.0:
+        return math.inf
+    return -math.log1p(-math.exp(ratio))
+
+
+def published_evidence_per_draw(log_t: float) -> float:
+    """Rule 2 as published: τ in nats (m draws suffice when m τ >= ln(1/δ)); smaller than -ln(1 - τ)."""
+    return math.exp(log_t) if log_t < 0.0 else math.inf
+
+
+def martingale_evidence(
+    log_t: float,
+    log_t_within: float,
+    log_r: NDArray[np.float64],
+    log_closed: NDArray[np.float64],
+    counts: NDArray[np.int64],
+) -> float:
+    """Rule 6: Σ -ln(1 - τ/R_t), in nats, over the draws that count at τ.
+
+    Parameters
+    ----------
+    log_t, log_t_within
+        ln τ, and the largest ln p* that leaves the answer right (`log_tau_within`).
+    log_r, log_closed, counts
+        Shape (n,): the open mass that a group of draws was made at, the largest bound of a box closed
+        before it, and the number of draws. A group counts when that bound is within τ.
+    """
+    if not len(counts) or log_t == -math.inf:
+        return 0.0
+    usable = log_closed <= log_t_within
+    ratio = log_t - log_r[usable]
+    if np.any(ratio >= 0.0):
+        return math.inf
+    return float(np.sum(-np.log1p(-np.exp(ratio)) * counts[usable]))
+
+
+def log_delta(evidence: float, top_k: int = 1) -> float:
+    """Rules 3 and 8: ln δ = ln k - evidence, at most 0, in nats."""
+    return min(0.0, math.log(top_k) - evidence)
+
+
+def delta_of(log_d: float) -> float:
+    """Return δ from ln δ; positive unless ln δ is -inf, so that no underflow claims certainty."""
+    return 0.0 if log_d == -math.inf else max(min(math.exp(log_d), 1.0), SMALLEST)
+
+
+def required_evidence(delta: float, top_k: int = 1) -> float:
+    """ln(k/δ): the evidence (nats) at which a probabilistic stop is sound; inf for δ = 0."""
+    return math.inf if delta <= 0.0 else math.log(top_k) - math.log(delta)
+
+
+def log_draws_needed(log_t: float, delta: float, log_r: float = 0.0, top_k: int = 1) -> float:
+    """Rule 2 solved for the number of draws at a fixed p̂: ln m; inf for δ = 0 unless τ >= R."""
+    ratio = log_t - log_r
+    if ratio >= 0.0:
+        return 0.0
+    need = required_evidence(delta, top_k)
+    log_each = ratio if ratio < -36.0 else math.log(-math.log1p(-math.exp(ratio)))
+    return max(0.0, math.log(need) - log_each) if need > 0.0 else 0.0
+
+
+def good_radius(epsilon: float, bits: float, radius: int) -> int:
+    """Rule 4: k = min(r, floor(log2(1/(1-ε)) / L)), the radius in which every atom is ε-good."""
+    if bits <= 0.0:
+        raise SolverError(f"the Lipschitz constant is {bits}; a positive number of bits per variable is accepted")
+    return min(radius, math.floor(-math.log1p(-epsilon) / LN2 / bits))
+
+
+def log_shells(n_states: Sequence[int] | NDArray[np.int64], radius: int) -> NDArray[np.float64]:
+    """ln e_j(K_1 - 1, ..., K_n - 1), j = 0..radius: ln of the number of points at Hamming distance j."""
+    shells = np.full(radius + 1, -np.inf)
+    shells[0] = 0.0
+    for k in n_states:
+        if k > 1:
+            shells[1:] = np.logaddexp(shells[1:], shells[:-1] + math.log(int(k) - 1))
+    return shells
+
+
+def log_ball_weight(n_states: Sequence[int] | NDArray[np.int64], bits: float, k: int) -> float:
+    """Rule 4: ln w_k = ln Σ_{j=0..k} e_j 2^{-Lj}, rounded down, in nats."""
+    terms = log_shells(n_states, k) - bits * LN2 * np.arange(k + 1)
+    top = float(np.max(terms))
+    return round_down(top + math.log(float(np.sum(np.exp(terms - top))))) if k else 0.0
+
+
+def log_real_ball_weight(n: int, epsilon: float, bits: float, radius: float) -> float:
+    """Rule 9: ln W, W = ∫_{‖x‖<=ρ} 2^{-L‖x‖} dx with ρ = min(r, log2(1/(1-ε)) / L), rounded down.
+
+    In polar coordinates W = S_{n-1} γ(n, aρ) / a^n with a = L ln 2 and S_{n-1} the area of the unit sphere.
+    """
+    from scipy.special import gammainc  # pyright: ignore[reportMissingTypeStubs,reportUnknownVariableType]
+
+    if bits <= 0.0:
+        raise SolverError(f"the Lipschitz constant is {bits}; a positive number of bits per unit is accepted")
+    a = bits * LN2
+    rho = min(radius, -math.log1p(-epsilon) / a)
+    if rho <= 0.0:
+        return -math.inf
+    share = float(gammainc(n, a * rho))  # pyright: ignore[reportUnknownArgumentType]
+    if share > 0.0:
+        log_share = math.log(share) + math.lgamma(n)
+    else:  # γ(n, x) = x^n/n (1 + ...) >= x^n e^-x / n where it underflows
+        log_share = n * math.log(a * rho) - a * rho - math.log(n)
+    log_sphere = LN2 + 0.5 * n * math.log(math.pi) - math.lgamma(0.5 * n)
+    return round_down(log_sphere + log_share - n * math.log(a))
+
+
+def log_upper(log_p_hat: float, log_unseen: float, log_external: float) -> float:
+    """Rule 7: the upper bound on ln p*: ln max(p̂, min(every bound on what is not evaluated, proofs))."""
+    return max(log_p_hat, min(log_unseen, log_external))
+
+
+def achieved_epsilon(log_p_hat: float, log_u: float, tolerance: float) -> float:
+    """Return the smallest ε that an upper bound proves: 1 - p̂/u rounded up; 0 when u <= p̂ (1 + tol)."""
+    if log_u == -math.inf or log_u <= log_p_hat + math.log1p(tolerance):
+        return 0.0
+    if log_p_hat == -math.inf:
+        return 1.0
+    return min(-math.expm1(log_p_hat - log_u) * (1.0 + 1e-15), 1.0)

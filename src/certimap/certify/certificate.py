@@ -1,0 +1,74 @@
+"""Turning what a ledger holds into the certificate that a result carries."""
+
+from __future__ import annotations
+
+import math
+
+from certimap.certify import bounds
+from certimap.certify.ledger import Ledger
+from certimap.certify.pareto import certain_epsilon
+from certimap.result import Certificate, CertificateKind, Rule
+
+OWN_SOURCES = frozenset({"set_elimination", "frontier", "exhaustive"})
+
+
+def issue(ledger: Ledger) -> Certificate:
+    """Return the strongest certificate that meets the request, or one of kind none with what is supported.
+
+    What is certain comes before what is probable, and what needs no assumption before what does.
+    """
+    certain = certain_epsilon(ledger)
+    if certain == 0.0 or certain <= ledger.epsilon:
+        kind = CertificateKind.EXACT if certain == 0.0 else CertificateKind.EPSILON
+        rule, assumptions = _proof(ledger)
+        return _certificate(ledger, kind, certain, 0.0, rule, assumptions)
+    log_requested = math.log(ledger.delta) if ledger.delta > 0.0 else -math.inf
+    log_plain = ledger.log_delta(ledger.epsilon)
+    if log_plain <= log_requested:
+        return _certificate(
+            ledger, _kind(log_plain), ledger.epsilon, bounds.delta_of(log_plain), _draw_rule(ledger)
+        )
+    if ledger.lipschitz is not None:
+        log_smooth = ledger.log_delta(ledger.epsilon, smooth=True)
+        if log_smooth <= log_requested:
+            said = ledger.lipschitz.describe(ledger.epsilon, ledger.delta, ledger.best_log_prob)
+            delta = bounds.delta_of(log_smooth)
+            return _certificate(ledger, _kind(log_smooth), ledger.epsilon, delta, Rule.LIPSCHITZ, said)
+    return _certificate(ledger, CertificateKind.NONE, ledger.epsilon, bounds.delta_of(log_plain))
+
+
+def _proof(ledger: Ledger) -> tuple[Rule, tuple[str, ...]]:
+    """Name the rule behind the smallest upper bound."""
+    if ledger.is_enumerated:
+        return Rule.ENUMERATION, ()
+    residual = ledger.log_residual if ledger.has_masses else math.inf
+    external = math.inf if ledger.external is None else ledger.external[0]
+    smallest = min(residual, ledger.log_frontier_bound, external)
+    if ledger.log_frontier_bound == smallest:
+        return Rule.BOUND, ()
+    if residual == smallest:
+        return Rule.RESIDUAL, ()
+    assert ledger.external is not None
+    source = ledger.external[1]
+    if source in OWN_SOURCES:
+        return Rule.BOUND, ()
+    return Rule.EXTERNAL, (f"the upper bound from {source} holds",)
+
+
+def _draw_rule(ledger: Ledger) -> Rule:
+    return Rule.FRONTIER if any(log_r < 0.0 for log_r, _, _ in ledger.draw_groups) else Rule.DRAWS
+
+
+def _kind(log_delta: float) -> CertificateKind:
+    return CertificateKind.EPSILON if log_delta == -math.inf else CertificateKind.PAC
+
+
+def _certificate(
+    ledger: Ledger,
+    kind: CertificateKind,
+    epsilon: float,
+    delta: float,
+    rule: Rule | None = None,
+    assumptions: tuple[str, ...] = (),
+) -> Certificate:
+    return Certificate(kind, epsilon, delta, ledger.epsilon, ledger.delta, rule, assumptions, ledger.tolerance)

@@ -1,0 +1,514 @@
+"""The ledger: keeps what a run has seen, judges draws in order, and knows what that proves."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Points
+from certimap.certify import bounds
+from certimap.certify.atoms import AtomStore
+from certimap.certify.lipschitz import Lipschitz
+from certimap.engine.posterior import Posterior
+from certimap.errors import SolverError
+
+EVALUATION_ROWS = 65536
+
+
+class Ledger:
+    """Receives the events of one run and alone knows what they certify.
+
+    Solvers call `draws`, `candidates`, `close`, `frontier`, `upper_bound`, `enumerated` and
+    `assume_lipschitz`; they read `log_threshold`, `satisfied`, `remaining_draws` and so on. The oracle is
+    called here, once a distinct point. All logs are natural.
+
+    Parameters
+    ----------
+    posterior
+        Asked for `log_prob` only.
+    epsilon, delta
+        The certificate asked for; `epsilon=0` asks for exactness within the tolerance, `delta=0` forbids
+        probabilistic stops.
+    top_k
+        How many of the most probable points the certificate covers.
+    tolerance
+        Relative: "exact" means p* <= p̂ (1 + tolerance).
+    rule
+        "sharp" counts -ln(1 - tau) a draw, "published" counts tau.
+    max_draws
+        Draws beyond this number are not taken.
+    early_stop
+        False: keep every draw, as a method with a fixed number of draws must.
+    """
+
+    def __init__(
+        self,
+        posterior: Posterior,
+        *,
+        epsilon: float = 0.01,
+        delta: float = 0.01,
+        top_k: int = 1,
+        tolerance: float = 1e-9,
+        rule: Literal["sharp", "published"] = "sharp",
+        max_draws: int | None = None,
+        early_stop: bool = True,
+    ) -> None:
+        _check_settings(epsilon, delta, top_k, rule)
+        self.posterior = posterior
+        self.domain = posterior.domain
+        self.epsilon, self.delta, self.tolerance = float(epsilon), float(delta), tolerance
+        self.rule = rule
+        self.max_draws = max_draws
+        self.early_stop = early_stop
+        self.top_k = int(min(top_k, math.exp(min(self.domain.log_size, 60.0)) + 0.5))
+        # p(e) unknown (ratios only) or a density: nothing that weighs a point against the mass 1 applies.
+        self.has_masses = self.domain.is_discrete and bool(getattr(posterior, "normalised", True))
+        self.atoms = AtomStore(self.domain)
+        self.n_draws = 0
+        self.n_draws_to_best: int | None = None
+        self.log_closed_bound = -math.inf
+        self.log_closed_mass = -math.inf
+        self.log_open_mass: float | None = None
+        self.log_frontier_bound = math.inf
+        self.external: tuple[float, str] | None = None
+        self.is_enumerated = False
+        self.lipschitz: Lipschitz | None = None
+        # Set by the driver: limits that a solver may heed, and whether to come back soon.
+        self.max_nodes: int | None = None
+        self.max_memory: int | None = None
+        self.deadline: float | None = None
+        self.interrupted = False
+        self.busy = False
+        self._sum, self._compensation = 0.0, 0.0
+        self._best: list[tuple[float, int]] = []  # (ln p, position), best first, at most top_k
+        self._groups: list[tuple[float, float, int]] = []  # (ln R, largest bound closed before, draws)
+        self._stopped = False
+
+    # --- events ------------------------------------------------------------------------------------------
+
+    def draws(self, points: Points, log_open_mass: float = 0.0) -> NDArray[np.float64]:
+        """Take i.i.d. draws, in order, made at ln R = `log_open_mass`; return ln p of those kept.
+
+        The draws must come from p(. | e, open boxes) with the open set fixed before any value was known, and
+        must be reported before what they lead to is closed. They are judged one by one: from the draw that
+        earns the certificate asked for on, draws are forgotten, so that the stop depends on no batch size.
+        """
+        points = self._checked(points)[: self.remaining_draws]
+        log_r = min(bounds.round_up(float(log_open_mass)), 0.0) if log_open_mass < 0.0 else 0.0
+        if log_r < 0.0 and (self.lipschitz is not None or self.rule == "published"):
+            raise SolverError(
+                "draws from open boxes cannot be combined with a Lipschitz constant or the published rule; "
+                "use solver='frontier' without them, or 'smooth_pac'"
+            )
+        if self._stopped or not len(points):
+            return np.empty(0)
+        with self._atomically():
+            n_before = self.atoms.n
+            ids = self._evaluate(points)
+            earlier = np.maximum.accumulate(np.concatenate([[n_before - 1], ids[:-1]]))
+            first_rows = np.flatnonzero(ids > earlier)
+            sums, lost = self._running_sums(n_before)
+            stop = self._stopping_row(n_before, first_rows, sums, lost, len(points), log_r)
+            n_kept = len(points) if stop is None else stop + 1
+            self._stopped = stop is not None
+            n_new = int(np.searchsorted(first_rows, n_kept))
+            log_probs = self.atoms.log_probs[ids[:n_kept]].copy()
+            self.atoms.truncate(n_before + n_new)
+            self._absorb(n_before, first_rows[:n_new], sums, lost)
+            self._add_group(log_r, n_kept)
+        return log_probs
+
+    def candidates(self, points: Points) -> NDArray[np.float64]:
+        """Take points from anywhere; return their ln p, shape (batch,). They never count as draws."""
+        points = self._checked(points)
+        parts: list[NDArray[np.float64]] = []
+        for start in range(0, len(points), EVALUATION_ROWS):
+            with self._atomically():
+                n_before = self.atoms.n
+                ids = self._evaluate(points[start : start + EVALUATION_ROWS])
+                sums, lost = self._running_sums(n_before)
+                parts.append(self.atoms.log_probs[ids])
+                self._absorb(n_before, None, sums, lost)
+        return np.concatenate(parts) if parts else np.empty(0)
+
+    def close(
+        self, log_bound: float | NDArray[np.float64], log_mass: float | NDArray[np.float64] | None = None
+    ) -> None:
+        """Close boxes: everything in them has p at most exp(`log_bound`), or has been evaluated (-inf)."""
+        if np.size(log_bound):
+            self.log_closed_bound = max(self.log_closed_bound, bounds.round_up(float(np.max(log_bound))))
+        if log_mass is not None and np.size(log_mass):
+            total = float(np.logaddexp.reduce(np.atleast_1d(log_mass)))
+            self.log_closed_mass = float(np.logaddexp(self.log_closed_mass, total))
+
+    def frontier(self, log_open_mass: float, log_open_bound: float) -> None:
+        """State the boxes open now: ln of their total mass and of the largest bound (-inf when none is)."""
+        self.log_open_mass = float(log_open_mass)
+        open_bound = bounds.round_up(float(log_open_bound))
+        if self.has_masses:
+            open_bound = min(open_bound, bounds.round_up(self.log_open_mass))
+        # Whatever is not evaluated was closed before, or is open now: true at this moment, so true for good.
+        self.log_frontier_bound = min(self.log_frontier_bound, max(self.log_closed_bound, open_bound))
+
+    def upper_bound(self, value: float, source: str) -> None:
+        """Take a proof from elsewhere that ln p* <= `value`."""
+        value = bounds.round_up(float(value))
+        if self.external is None or value < self.external[0]:
+            self.external = (value, source)
+
+    def enumerated(self) -> None:
+        """State that every point of the space has been evaluated (checked)."""
+        if not self.domain.is_discrete or self.atoms.n != math.prod(int(k) for k in self.domain.n_states):
+            raise SolverError(f"{self.atoms.n} points were evaluated, which is not the whole space")
+        self.is_enumerated = True
+
+    def assume_lipschitz(self, bits: float, radius: float) -> None:
+        """Assume rule 4 (rule 9 in a real domain): `bits` per changed variable (or unit) within `radius`."""
+        if self.lipschitz is None:
+            if any(log_r < 0.0 for log_r, _, _ in self._groups):
+                raise SolverError("a Lipschitz constant cannot be combined with draws from open boxes")
+            self.lipschitz = Lipschitz(self.domain, bits, radius)
+
+    # --- what solvers read -------------------------------------------------------------------------------
+
+    @property
+    def n_evaluations(self) -> int:
+        """The number of distinct points evaluated."""
+        return self.atoms.n
+
+    @property
+    def best_log_prob(self) -> float:
+        """ln p̂; -inf before anything is evaluated."""
+        return self._best[0][0] if self._best else -math.inf
+
+    @property
+    def best_point(self) -> Points | None:
+        """The best point evaluated, shape (n,), or None."""
+        return self.atoms.points(np.array([self._best[0][1]]))[0] if self._best else None
+
+    @property
+    def log_kth_best(self) -> float:
+        """ln of the top_k-th best probability; -inf while fewer points are known."""
+        return self._best[-1][0] if len(self._best) == self.top_k else -math.inf
+
+    @property
+    def log_threshold(self) -> float:
+        """The largest bound (nats) at which a box may close."""
+        best = self.log_kth_best
+        return bounds.log_closing_threshold(best, self.epsilon, self.tolerance) if best > -math.inf else best
+
+    @property
+    def remaining_draws(self) -> int | None:
+        """How many draws the limit leaves; None when there is none."""
+        return None if self.max_draws is None else max(0, self.max_draws - self.n_draws)
+
+    @property
+    def log_residual(self) -> float:
+        """ln p̌, rounded up; 0 where masses do not apply."""
+        return bounds.log_p_check(self._sum, self._compensation) if self.has_masses else 0.0
+
+    @property
+    def log_unseen_bound(self) -> float:
+        """The smallest bound on ln p of every point not evaluated; inf when there is none."""
+        if self.is_enumerated:
+            return -math.inf
+        return min(self.log_frontier_bound, self.log_residual if self.has_masses else math.inf)
+
+    @property
+    def log_upper_bound(self) -> float:
+        """The smallest proved upper bound on ln p* (inf when there is none)."""
+        external = math.inf if self.external is None else self.external[0]
+        return bounds.log_upper(self.best_log_prob, self.log_unseen_bound, external)
+
+    @property
+    def log_rival_bound(self) -> float:
+        """The smallest bound on ln p of every point outside the top_k answers' reach, proofs included."""
+        external = math.inf if self.external is None else self.external[0]
+        return min(self.log_unseen_bound, external)
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether the certificate asked for is earned."""
+        if self._stopped:
+            return True
+        if len(self._best) < self.top_k:
+            return False
+        within = bounds.log_tau_within(self.log_kth_best, self.epsilon, self.tolerance)
+        if self.log_rival_bound <= within:
+            return True
+        return self.log_delta(self.epsilon) <= _log(self.delta) or (
+            self.lipschitz is not None and self.log_delta(self.epsilon, smooth=True) <= _log(self.delta)
+        )
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether a long step should return soon: the time is up, or the user has interrupted."""
+        return self.interrupted or (self.deadline is not None and time.perf_counter() >= self.deadline)
+
+    @property
+    def n_bytes(self) -> int:
+        """The memory that the ledger holds, in bytes."""
+        return self.atoms.n_bytes
+
+    @property
+    def best(self) -> list[tuple[float, int]]:
+        """(ln p, position in `atoms`) of the top_k best, best first."""
+        return list(self._best)
+
+    @property
+    def draw_groups(self) -> list[tuple[float, float, int]]:
+        """(ln R, largest ln bound closed before, number of draws) of every group of draws."""
+        return list(self._groups)
+
+    # --- what the draws prove ----------------------------------------------------------------------------
+
+    def log_delta(self, epsilon: float, *, smooth: bool = False) -> float:
+        """ln δ(ε): the failure probability that the draws support at ε, valid at any moment, for all ε at once.
+
+        `smooth` uses the Lipschitz assumption. 0 (no support) where masses do not apply.
+        """
+        return bounds.log_delta(self._evidence(self.log_kth_best, epsilon, smooth), self.top_k)
+
+    def _evidence(self, log_kth: float, epsilon: float, smooth: bool) -> float:
+        """Evidence (nats) of the draws so far at ε, were the k-th best `log_kth`."""
+        if log_kth == -math.inf or not self._groups or not (smooth or self.has_masses):
+            return 0.0
+        log_t = bounds.round_down(bounds.log_tau(log_kth, epsilon))
+        if smooth or self.rule == "published":
+            return self.n_draws * self._evidence_each(log_t, epsilon, smooth, 0.0)
+        within = bounds.log_tau_within(log_kth, epsilon, self.tolerance)
+        log_r, log_closed, counts = (np.array(column) for column in zip(*self._groups, strict=True))
+        return bounds.martingale_evidence(log_t, within, log_r, log_closed, counts)
+
+    def _evidence_each(self, log_t: float, epsilon: float, smooth: bool, log_r: float) -> float:
+        if smooth:
+            assert self.lipschitz is not None
+            log_t += self.lipschitz.log_weight(epsilon)
+        if self.rule == "published":
+            return bounds.published_evidence_per_draw(log_t)
+        return bounds.evidence_per_draw(log_t, log_r)
+
+    # --- judging -----------------------------------------------------------------------------------------
+
+    def _stopping_row(
+        self,
+        n_before: int,
+        first_rows: NDArray[np.int64],
+        sums: NDArray[np.float64],
+        lost: NDArray[np.float64],
+        n_rows: int,
+        log_r: float,
+    ) -> int | None:
+        """Return the first row of a batch of draws after which the certificate asked for is earned."""
+        if not self.early_stop:
+            return None
+        changes = self._best_changes(n_before, first_rows)
+        for (start, log_kth), (end, _) in zip(changes, [*changes[1:], (n_rows, 0.0)], strict=True):
+            if log_kth == -math.inf or start >= end:
+                continue
+            row = min(
+                self._proof_row(log_kth, start, first_rows, sums, lost),
+                self._evidence_row(log_kth, start, log_r, smooth=False),
+                self._evidence_row(log_kth, start, log_r, smooth=True) if self.lipschitz is not None else math.inf,
+            )
+            if row < end:
+                return int(row)
+        return None
+
+    def _best_changes(self, n_before: int, first_rows: NDArray[np.int64]) -> list[tuple[int, float]]:
+        """(row, ln of the k-th best from that row on) over a batch, by row."""
+        log_probs = self.atoms.log_probs[n_before:]
+        kept = [value for value, _ in self._best]
+        changes = [(0, self.log_kth_best)]
+        at = 0
+        while at < len(log_probs):
+            bar = kept[-1] if len(kept) == self.top_k else -math.inf
+            above = log_probs[at:] > bar
+            if len(kept) < self.top_k:
+                above[0] = True
+            step = int(np.argmax(above))
+            if not above[step]:
+                break
+            at += step
+            kept = sorted([*kept, float(log_probs[at])], reverse=True)[: self.top_k]
+            if len(kept) == self.top_k:
+                changes.append((int(first_rows[at]), kept[-1]))
+            at += 1
+        return changes
+
+    def _proof_row(
+        self,
+        log_kth: float,
+        start: int,
+        first_rows: NDArray[np.int64],
+        sums: NDArray[np.float64],
+        lost: NDArray[np.float64],
+    ) -> float:
+        """Return the first row >= start at which what is proved for certain suffices, or inf."""
+        within = bounds.log_tau_within(log_kth, self.epsilon, self.tolerance)
+        external = math.inf if self.external is None else self.external[0]
+        if min(self.log_frontier_bound, external, self.log_residual if self.has_masses else math.inf) <= within:
+            return start
+        if not self.has_masses or not len(sums):
+            return math.inf
+        if bounds.log_p_check(sums[-1], lost[-1]) > within:
+            return math.inf
+        low, high = 0, len(sums) - 1  # the residual only falls: the first new point after which it suffices
+        while low < high:
+            middle = (low + high) // 2
+            if bounds.log_p_check(sums[middle], lost[middle]) <= within:
+                high = middle
+            else:
+                low = middle + 1
+        return max(start, int(first_rows[low]))
+
+    def _evidence_row(self, log_kth: float, start: int, log_r: float, *, smooth: bool) -> float:
+        """Return the first row >= start after which the draws' evidence suffices, or inf."""
+        if not (smooth or self.has_masses):
+            return math.inf
+        need = bounds.required_evidence(self.delta, self.top_k) * (1.0 + 1e-12)
+        log_t = bounds.round_down(bounds.log_tau(log_kth, self.epsilon))
+        each = self._evidence_each(log_t, self.epsilon, smooth, log_r)
+        if each == math.inf:
+            return start
+        if each <= 0.0 or need == math.inf:
+            return math.inf
+        if self.log_closed_bound > bounds.log_tau_within(log_kth, self.epsilon, self.tolerance):
+            each = 0.0
+        # A batch at the R of the last group continues it, so that the count, not a sum of parts, is judged.
+        merged = self._groups[-1][2] if self._groups and self._groups[-1][:2] == self._group_key(log_r) else 0
+        if smooth or self.rule == "published":
+            merged, base = self.n_draws, 0.0
+        else:
+            held = self._groups
+            self._groups = held[:-1] if merged else held
+            base = self._evidence(log_kth, self.epsilon, smooth)
+            self._groups = held
+        if base >= need:
+            return start
+        if each <= 0.0:
+            return math.inf
+        n = max(math.ceil((need - base) / each) - 1 - merged, start + 1)
+        while base + (merged + n) * each < need:
+            n += 1
+        return n - 1
+
+    # --- bookkeeping -------------------------------------------------------------------------------------
+
+    def _group_key(self, log_r: float) -> tuple[float, float]:
+        return log_r, self.log_closed_bound
+
+    def _add_group(self, log_r: float, n: int) -> None:
+        self.n_draws += n
+        key = self._group_key(log_r)
+        if self._groups and self._groups[-1][:2] == key:
+            n += self._groups.pop()[2]
+        self._groups.append((*key, n))
+        if self.has_masses and log_r < 0.0:
+            self.log_frontier_bound = min(self.log_frontier_bound, max(self.log_closed_bound, log_r))
+
+    def _absorb(
+        self,
+        n_before: int,
+        first_rows: NDArray[np.int64] | None,
+        sums: NDArray[np.float64],
+        lost: NDArray[np.float64],
+    ) -> None:
+        """Enter the new points into the best list and the evaluated mass."""
+        log_probs = self.atoms.log_probs[n_before:]
+        if not len(log_probs):
+            return
+        if len(sums):
+            self._sum, self._compensation = float(sums[len(log_probs) - 1]), float(lost[len(log_probs) - 1])
+        contenders = np.flatnonzero(log_probs > self.log_kth_best) if len(self._best) == self.top_k else None
+        old = self._best[0] if self._best else None
+        if contenders is None:
+            contenders = np.arange(len(log_probs))
+        if len(contenders) > 4 * self.top_k:  # ties keep the order of appearance
+            order = np.argsort(-log_probs[contenders], kind="stable")[: self.top_k]
+            contenders = np.sort(contenders[order])
+        new = [(float(log_probs[i]), n_before + int(i)) for i in contenders]
+        self._best = sorted([*self._best, *new], key=lambda pair: (-pair[0], pair[1]))[: self.top_k]
+        if self._best[0] != old:
+            row = -1 if first_rows is None else int(first_rows[self._best[0][1] - n_before])
+            self.n_draws_to_best = self.n_draws + row + 1
+
+    def _evaluate(self, points: Points) -> NDArray[np.int64]:
+        """Return the positions of points, after asking the oracle about the new ones."""
+        n_before = self.atoms.n
+        ids = self.atoms.insert(points)
+        try:
+            for start in range(n_before, self.atoms.n, EVALUATION_ROWS):
+                rows = slice(start, min(start + EVALUATION_ROWS, self.atoms.n))
+                self.busy = False  # an interrupt may break into the oracle, not into the bookkeeping
+                log_probs = np.asarray(self.posterior.log_prob(self.atoms.points(rows)), np.float64)
+                self.busy = True
+                _check_log_probs(log_probs, rows.stop - rows.start, self.has_masses)
+                self.atoms.set_log_probs(start, log_probs)
+        except BaseException:
+            self.busy = True
+            self.atoms.truncate(n_before)
+            raise
+        return ids
+
+    def _running_sums(self, n_before: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the compensated sum of evaluated probabilities after each new point."""
+        log_probs = self.atoms.log_probs[n_before:]
+        sums, lost = np.empty(len(log_probs)), np.empty(len(log_probs))
+        if self.has_masses and len(log_probs):
+            from certimap.engine._kernels.hashing import running_sums
+
+            running_sums(log_probs, self._sum, self._compensation, sums, lost)
+            return sums, lost
+        return sums[:0], lost[:0]
+
+    def _checked(self, points: Points) -> Points:
+        points = np.asarray(points, self.domain.point_dtype)
+        if points.ndim != 2 or points.shape[1] != len(self.domain):
+            raise SolverError(
+                f"points have shape {points.shape}; (batch, {len(self.domain)}), a column a variable, is accepted"
+            )
+        return points
+
+    @contextmanager
+    def _atomically(self) -> Generator[None]:
+        """Keep an interrupt out; one that came meanwhile is raised at the end."""
+        self.busy = True
+        try:
+            yield
+        finally:
+            self.busy = False
+        if self.interrupted:
+            raise KeyboardInterrupt
+
+
+def _log(x: float) -> float:
+    return math.log(x) if x > 0.0 else -math.inf
+
+
+def _check_settings(epsilon: float, delta: float, top_k: int, rule: str) -> None:
+    if not 0.0 <= epsilon < 1.0:
+        raise SolverError(f"epsilon is {epsilon}; a number in [0, 1) is accepted")
+    if not 0.0 <= delta < 1.0:
+        raise SolverError(f"delta is {delta}; a number in [0, 1) is accepted")
+    if top_k < 1:
+        raise SolverError(f"top_k is {top_k}; a positive number of answers is accepted")
+    if rule not in ("sharp", "published"):
+        raise SolverError(f"rule is {rule!r}; 'sharp' and 'published' are accepted")
+
+
+def _check_log_probs(log_probs: NDArray[np.float64], n: int, has_masses: bool) -> None:
+    if log_probs.shape != (n,):
+        raise SolverError(f"log_prob returned shape {log_probs.shape} for {n} points; ({n},) is accepted")
+    if np.any(np.isnan(log_probs)) or (has_masses and np.any(log_probs > 1e-9)):
+        worst = float(np.nanmax(log_probs)) if not np.all(np.isnan(log_probs)) else math.nan
+        raise SolverError(
+            f"log_prob returned {worst if not np.any(np.isnan(log_probs)) else math.nan}; natural logs of "
+            "probabilities, at most 0, are accepted"
+        )

@@ -1,0 +1,280 @@
+"""The one loop: budgets, progress, history, interruption, and the result."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from certimap.certify.certificate import issue
+from certimap.certify.ledger import Ledger
+from certimap.certify.pareto import pareto_front
+from certimap.domain import Label
+from certimap.engine.posterior import Posterior
+from certimap.errors import SolverError
+from certimap.result import Certificate, CertificateKind, HistoryEntry, MapResult, Status
+from certimap.solvers.base import Solver
+from certimap.solvers.history import History
+from certimap.solvers.registry import HEURISTICS, resolve
+from certimap.solvers.warm_start import apply_warm_start
+
+DEFAULT_MAX_DRAWS = 10_000_000
+Progress = bool | Callable[[HistoryEntry], None] | None
+
+
+def run(
+    posterior: Posterior,
+    solver: str | Solver = "auto",
+    *,
+    epsilon: float = 0.01,
+    delta: float = 0.01,
+    rng: int | np.random.Generator | None = None,
+    time_limit: float | None = None,
+    max_samples: int | None = None,
+    max_nodes: int | None = None,
+    max_memory: int | None = None,
+    warm_start: Any = None,
+    top_k: int | None = None,
+    tolerance: float = 1e-9,
+    progress: Progress = None,
+    options: dict[str, Any] | None = None,
+) -> MapResult:
+    """Answer a MAP query on a posterior.
+
+    Parameters
+    ----------
+    posterior
+        The distribution of the query variables.
+    solver
+        A name, a solver object, or "auto".
+    epsilon, delta
+        The certificate asked for: p(answer) >= (1 - epsilon) p* with probability at least 1 - delta. 0 and 0 ask
+        for a proof of exactness.
+    rng
+        A seed, a generator (a seed is drawn from it), or None (a fresh seed); the result records the seed.
+    time_limit
+        Seconds; checked between steps. The steps themselves never look at the clock, so that a seed replays.
+    max_samples, max_nodes
+        Limits on draws and on search nodes. Without `max_samples` and `time_limit`, at most 10 million draws.
+    max_memory
+        Bytes that the solver and the ledger may hold, the model not counted.
+    warm_start
+        See `certimap.solvers.warm_start.apply_warm_start`.
+    top_k
+        Return the k most probable assignments with a proof that covers them all.
+    tolerance
+        Relative; "exact" means within it.
+    progress
+        None shows a progress line on a terminal, True always, False never; a function gets each `HistoryEntry`.
+    options
+        Settings for a solver given by name.
+
+    Returns
+    -------
+    MapResult
+
+    Raises
+    ------
+    SolverError
+        When the solver cannot run on the posterior (the message names one that can) or a setting is out of range.
+    """
+    started = time.perf_counter()
+    _check_limits(time_limit, max_samples, max_nodes, max_memory)
+    chosen = resolve(solver, posterior, options or {})
+    seed = _seed_of(rng)
+    cap = max_samples if max_samples is not None else getattr(chosen, "max_draws", None)
+    if cap is None and time_limit is None:
+        cap = DEFAULT_MAX_DRAWS
+    ledger = Ledger(
+        posterior,
+        epsilon=epsilon,
+        delta=delta,
+        top_k=1 if top_k is None else top_k,
+        tolerance=tolerance,
+        rule=getattr(chosen, "rule", "sharp"),
+        max_draws=cap,
+        early_stop=getattr(chosen, "early_stop", True),
+    )
+    ledger.max_nodes, ledger.max_memory = max_nodes, max_memory
+    ledger.deadline = None if time_limit is None else started + time_limit
+    history = History(ledger, started, progress)
+    with _interruptible(ledger), history:
+        try:
+            status = _loop(posterior, chosen, ledger, history, np.random.default_rng(seed), warm_start)
+        except KeyboardInterrupt:
+            ledger.interrupted = False  # what follows must run to its end
+            status = Status.INTERRUPTED
+        _ensure_answer(posterior, ledger, seed)
+        history.record(force=True)
+    return _result(ledger, chosen, status, history, seed, time.perf_counter() - started, listed=top_k is not None)
+
+
+def _loop(
+    posterior: Posterior,
+    solver: Solver,
+    ledger: Ledger,
+    history: History,
+    rng: np.random.Generator,
+    warm_start: Any,
+) -> Status:
+    """Step until something ends the run; return what did."""
+    warm_rng, solver_rng = rng.spawn(2)
+    apply_warm_start(warm_start, posterior, ledger, warm_rng)
+    history.record()
+    if ledger.early_stop and ledger.satisfied:
+        return Status.CERTIFIED
+    state = solver.init(posterior, solver_rng)
+    while True:
+        if state.done:
+            return _ending(solver, ledger)
+        if ledger.remaining_draws == 0 and "sample" in solver.requires:
+            return Status.SAMPLE_LIMIT if not ledger.satisfied else Status.CERTIFIED
+        state = solver.step(state, ledger)
+        history.record()
+        if ledger.early_stop and ledger.satisfied:
+            return Status.CERTIFIED
+        limit = _limit_reached(state, ledger)
+        if limit is not None and not state.done:
+            return limit
+
+
+def _ending(solver: Solver, ledger: Ledger) -> Status:
+    if ledger.satisfied:
+        return Status.CERTIFIED
+    if solver.name in HEURISTICS or getattr(solver, "heuristic", False):
+        return Status.HEURISTIC
+    return Status.EXHAUSTED
+
+
+def _limit_reached(state: Any, ledger: Ledger) -> Status | None:
+    if ledger.interrupted:
+        return Status.INTERRUPTED
+    if ledger.deadline is not None and time.perf_counter() >= ledger.deadline:
+        return Status.TIME_LIMIT
+    if ledger.max_nodes is not None and getattr(state, "n_nodes", 0) >= ledger.max_nodes:
+        return Status.NODE_LIMIT
+    if ledger.max_memory is not None and ledger.n_bytes + getattr(state, "n_bytes", 0) > ledger.max_memory:
+        return Status.MEMORY_LIMIT
+    return None
+
+
+def _ensure_answer(posterior: Posterior, ledger: Ledger, seed: int) -> None:
+    """Evaluate one draw as a candidate when a run was cut before anything was evaluated."""
+    if ledger.best_point is None:
+        if not callable(getattr(posterior, "sample", None)):
+            raise SolverError("the run ended before any assignment was evaluated; raise time_limit or max_nodes")
+        ledger.candidates(posterior.sample(1, np.random.default_rng([seed, 1])))
+
+
+@contextmanager
+def _interruptible(ledger: Ledger) -> Generator[None]:
+    """Let the first Ctrl-C end the run with what it has; a second one is raised as usual."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.getsignal(signal.SIGINT)
+    if previous is not signal.default_int_handler:
+        yield  # whoever installed a handler of their own keeps it
+        return
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        again = ledger.interrupted
+        ledger.interrupted = True
+        if again or not ledger.busy:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _seed_of(rng: int | np.random.Generator | None) -> int:
+    if rng is None:
+        return int(np.random.default_rng().integers(2**63))
+    if isinstance(rng, np.random.Generator):
+        return int(rng.integers(2**63))
+    if isinstance(rng, bool) or not hasattr(rng, "__index__") or rng < 0:
+        raise SolverError(
+            f"rng is {rng!r}; a seed (an integer not below 0), a numpy Generator or None is accepted"
+        )
+    return int(rng)
+
+
+def _check_limits(
+    time_limit: float | None, max_samples: int | None, max_nodes: int | None, max_memory: int | None
+) -> None:
+    names = ("time_limit", "max_samples", "max_nodes", "max_memory")
+    for name, value in zip(names, (time_limit, max_samples, max_nodes, max_memory), strict=True):
+        if value is not None and not value >= 0:
+            raise SolverError(f"{name} is {value}; a number not below 0, or None for no limit, is accepted")
+
+
+def _result(
+    ledger: Ledger, solver: Solver, status: Status, history: History, seed: int, seconds: float, *, listed: bool
+) -> MapResult:
+    """Assemble the result."""
+    from certimap import __version__
+
+    certificate = issue(ledger)
+    status = _settled(status, certificate)
+    domain = ledger.domain
+    best = ledger.best
+    labels = [domain.decode(p) for p in ledger.atoms.points(np.array([i for _, i in best], np.int64))]
+    evidence = getattr(ledger.posterior, "log_evidence", None)
+    upper = ledger.log_upper_bound
+    normalised = bool(getattr(ledger.posterior, "normalised", True))
+    conditional = best[0][0] if normalised else None
+    conditional_upper = upper if normalised else None
+    if normalised:
+        joint = None if evidence is None else best[0][0] + evidence
+        joint_upper = None if evidence is None else upper + evidence
+    else:
+        joint, joint_upper = best[0][0], upper
+    return MapResult(
+        assignment=labels[0],
+        log_prob=conditional,
+        log_evidence=evidence,
+        log_joint=joint,
+        log_upper_bound=conditional_upper,
+        log_joint_upper_bound=joint_upper,
+        certificate=certificate,
+        pareto=pareto_front(ledger),
+        status=status,
+        n_draws=ledger.n_draws,
+        n_draws_to_best=ledger.n_draws_to_best,
+        n_evaluations=ledger.n_evaluations,
+        seconds=seconds,
+        seed=seed,
+        solver=solver.name,
+        version=__version__,
+        history=history.entries,
+        ties=_ties(ledger),
+        top=[(label, value) for label, (value, _) in zip(labels, best, strict=True)] if listed else None,
+    )
+
+
+def _settled(status: Status, certificate: Certificate) -> Status:
+    """A run that a limit ended may have earned the certificate with its last step, and one stopped may not."""
+    if certificate.kind is not CertificateKind.NONE:
+        return status if status is Status.INTERRUPTED else Status.CERTIFIED
+    return Status.EXHAUSTED if status is Status.CERTIFIED else status
+
+
+def _ties(ledger: Ledger) -> list[dict[str, Label]] | None:
+    """Return the other assignments as probable as the answer; None unless these are known to be all."""
+    best = ledger.best_log_prob
+    margin = math.log1p(ledger.tolerance)
+    if best == -math.inf or ledger.log_unseen_bound >= best - margin:
+        return None
+    ids = np.flatnonzero(ledger.atoms.log_probs >= best - margin)
+    ids = ids[ids != ledger.best[0][1]]
+    return [ledger.domain.decode(p) for p in ledger.atoms.points(ids)]

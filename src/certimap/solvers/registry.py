@@ -1,0 +1,132 @@
+"""Names of solvers, resolved lazily, and what solver="auto" picks."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from typing import Any, cast
+
+from certimap.engine.posterior import Posterior
+from certimap.errors import SolverError
+from certimap.solvers.base import Solver
+
+_SOLVERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "uniform_exploration": ("certimap.solvers.uniform_exploration:UniformExploration", {}),
+    "pac": ("certimap.solvers.pac:Pac", {}),
+    "smooth_pac": ("certimap.solvers.smooth_pac:SmoothPac", {}),
+    "budget": ("certimap.solvers.budget:Budget", {}),
+    "exhaustive": ("certimap.solvers.exhaustive:Exhaustive", {}),
+    "independent": ("certimap.solvers.independent:Independent", {}),
+    "max_product": ("certimap.solvers.max_product:MaxProduct", {}),
+    "argmax_product": ("certimap.solvers.argmax_product:ArgmaxProduct", {}),
+    "frontier": ("certimap.solvers.frontier:Frontier", {}),
+    "set_elimination": ("certimap.solvers.set_elimination:SetElimination", {}),
+    # The settings of the published experiments, for reproduction.
+    "paper": (
+        "certimap.solvers.smooth_pac:SmoothPac",
+        {"batch": 250, "radius": 1, "period": 250, "rule": "published", "max_draws": 2_500_000},
+    ),
+    "paper_pac": (
+        "certimap.solvers.pac:Pac",
+        {"batch": 250, "rule": "published", "max_draws": 2_500_000},
+    ),
+}
+HEURISTICS = frozenset({"independent", "max_product", "argmax_product"})
+SMALL_SPACE = 2**16
+SMALL_WORK = 2_000_000_000
+
+
+def names() -> tuple[str, ...]:
+    """Return the names that `solver=` accepts, "auto" first."""
+    return ("auto", *_SOLVERS)
+
+
+def make(name: str, **options: Any) -> Solver:
+    """Build a solver by name; `options` are its settings.
+
+    Raises
+    ------
+    SolverError
+        For an unknown name or setting.
+    """
+    if name not in _SOLVERS:
+        raise SolverError(f"{name!r} is no solver; {', '.join(names())} are accepted")
+    place, preset = _SOLVERS[name]
+    factory = _load(place)
+    if factory is None:
+        raise SolverError(f"solver {name!r} is not part of this installation; use solver='auto'")
+    settings = {**preset, **options}
+    accepted = set(getattr(factory, "__dataclass_fields__", settings))
+    for key in settings:
+        if key not in accepted:
+            raise SolverError(f"solver {name!r} has no setting {key!r}; it has {', '.join(sorted(accepted))}")
+    return factory(**settings)
+
+
+def _load(place: str) -> Any:
+    module, _, attribute = place.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name == module:
+            return None
+        raise
+
+
+def choose(posterior: Posterior) -> Solver:
+    """Return the solver that `solver="auto"` stands for.
+
+    - `exhaustive` where the query space has at most 65,536 states and listing them is cheap;
+    - else `set_elimination` where the posterior offers regions that it can work on within its limits;
+    - else `frontier` where the posterior answers questions about boxes;
+    - else `smooth_pac` in a discrete domain, `pac` in a real one (a sampler and an oracle are enough).
+    """
+    domain = posterior.domain
+    n_edges = float(getattr(posterior, "n_edges", 1))
+    small = domain.log_size <= math.log(SMALL_SPACE) + 1e-9
+    if small and math.exp(domain.log_size) * n_edges <= SMALL_WORK:
+        return make("exhaustive")
+    for name in ("set_elimination", "frontier"):
+        factory = _load(_SOLVERS[name][0])
+        if factory is not None and refusal(factory(), posterior) is None:
+            return cast("Solver", factory())
+    return make("smooth_pac" if domain.is_discrete else "pac")
+
+
+def refusal(solver: Solver, posterior: Posterior) -> str | None:
+    """Return the sentence that refuses a posterior, or None when the solver can run on it."""
+    for method in sorted(solver.requires):
+        if not callable(getattr(posterior, method, None)):
+            return (
+                f"solver {solver.name!r} needs the posterior to have {method}(), and a {type(posterior).__name__} "
+                f"has not; use solver={alternative(posterior)!r}"
+            )
+    unsuited = getattr(solver, "unsuited", None)
+    return None if unsuited is None else unsuited(posterior)
+
+
+def alternative(posterior: Posterior) -> str:
+    """Name a solver that runs on any posterior of this kind."""
+    if callable(getattr(posterior, "log_bound", None)) and not callable(getattr(posterior, "sample", None)):
+        return "frontier"
+    return "smooth_pac" if posterior.domain.is_discrete else "pac"
+
+
+def resolve(solver: str | Solver, posterior: Posterior, options: dict[str, Any]) -> Solver:
+    """Turn what a user gives for `solver=` into a solver; refuse what cannot run on the posterior."""
+    if isinstance(solver, str):
+        if solver == "auto":
+            if options:
+                raise SolverError(f"solver 'auto' has no setting {next(iter(options))!r}; name a solver")
+            return choose(posterior)
+        chosen = make(solver, **options)
+    else:
+        if options:
+            raise SolverError(f"{next(iter(options))!r} is no argument here; set it on the solver object")
+        chosen = solver
+    if not (callable(getattr(chosen, "init", None)) and callable(getattr(chosen, "step", None))):
+        raise SolverError(f"{solver!r} is no solver; one of {', '.join(names())} or a solver object is accepted")
+    sentence = refusal(chosen, posterior)
+    if sentence is not None:
+        raise SolverError(sentence)
+    return chosen

@@ -1,0 +1,104 @@
+"""Warm starts: assignments from anywhere, or the name of a heuristic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from certimap.box import Points
+from certimap.domain import Categorical, Domain
+from certimap.errors import SolverError
+
+if TYPE_CHECKING:
+    from certimap.certify.ledger import Ledger
+    from certimap.engine.posterior import Posterior
+
+
+def apply_warm_start(warm_start: Any, posterior: Posterior, ledger: Ledger, rng: np.random.Generator) -> None:
+    """Give a warm start to the ledger: probabilities are recomputed, doubles dropped, nothing counts as a draw.
+
+    Parameters
+    ----------
+    warm_start
+        None; the name of a solver that finishes by itself (such as "argmax_product"), or a solver object; an
+        assignment of labels by name; a data frame of labels, one assignment a row; points as an array of state
+        positions, shape (batch, n) or (n,); or a list of any of these.
+
+    Raises
+    ------
+    QueryError
+        For an assignment with unknown, missing or misspelt names or labels.
+    SolverError
+        For anything else that is not one of the above.
+    """
+    if warm_start is None:
+        return
+    if isinstance(warm_start, str) or hasattr(warm_start, "step"):
+        _run_heuristic(warm_start, posterior, ledger, rng)
+        return
+    if isinstance(warm_start, list | tuple) and not _is_row_of_numbers(warm_start):
+        for item in cast("list[Any]", warm_start):
+            apply_warm_start(item, posterior, ledger, rng)
+        return
+    ledger.candidates(as_points(warm_start, posterior.domain))
+
+
+def as_points(given: Any, domain: Domain) -> Points:
+    """Turn an assignment, a frame of assignments or an array of positions into points, shape (batch, n)."""
+    if isinstance(given, Mapping):
+        return domain.encode(dict(cast("Mapping[str, Any]", given)))[None, :]
+    if hasattr(given, "to_dict") and hasattr(given, "columns"):
+        rows = cast("list[dict[str, Any]]", given.to_dict("records"))
+        return np.stack([domain.encode(row) for row in rows]) if rows else _none(domain)
+    if hasattr(given, "to_dict"):
+        return domain.encode(given.to_dict())[None, :]
+    try:
+        raw = np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        raise SolverError(
+            f"a warm start is a {type(given).__name__}; an assignment of labels by name, a data frame of them, an "
+            "array of state positions, a list of these, or the name of a heuristic is accepted"
+        ) from None
+    points = np.atleast_2d(raw)
+    _check_positions(points, domain)
+    return points.astype(domain.point_dtype)
+
+
+def _check_positions(points: Points, domain: Domain) -> None:
+    if points.ndim != 2 or points.shape[1] != len(domain):
+        raise SolverError(f"a warm start has shape {points.shape}; (batch, {len(domain)}) is accepted")
+    for i, variable in enumerate(domain):
+        column = points[:, i]
+        if isinstance(variable, Categorical):
+            bad = (column != np.floor(column)) | (column < 0) | (column >= variable.n_states)
+            accepted = f"a position from 0 to {variable.n_states - 1}"
+        else:
+            bad = ~((column >= variable.low) & (column <= variable.high))
+            accepted = f"a number in [{variable.low}, {variable.high}]"
+        if np.any(bad):
+            raise SolverError(
+                f"a warm start gives {column[bad][0]:g} to variable {variable.name!r}; {accepted} is accepted"
+            )
+
+
+def _run_heuristic(chosen: Any, posterior: Posterior, ledger: Ledger, rng: np.random.Generator) -> None:
+    from certimap.solvers.registry import HEURISTICS, resolve
+
+    solver = resolve(chosen, posterior, {})
+    if "sample" in solver.requires and getattr(solver, "name", None) not in HEURISTICS:
+        raise SolverError(
+            f"solver {solver.name!r} draws, and a warm start may not; {', '.join(sorted(HEURISTICS))} may"
+        )
+    state = solver.init(posterior, rng)
+    while not (state.done or ledger.should_stop):
+        state = solver.step(state, ledger)
+
+
+def _is_row_of_numbers(items: Any) -> bool:
+    return len(items) > 0 and all(isinstance(x, int | float | np.integer | np.floating) for x in items)
+
+
+def _none(domain: Domain) -> Points:
+    return np.empty((0, len(domain)), domain.point_dtype)

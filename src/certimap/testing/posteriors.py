@@ -1,0 +1,107 @@
+"""A dense table as a posterior: every answer by enumeration, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Boxes, Points
+from certimap.domain import Domain
+from certimap.errors import ModelError
+
+
+class TablePosterior:
+    """A distribution given by its table; answers every question of `BoxPosterior` by enumeration.
+
+    Parameters
+    ----------
+    domain
+        Categorical variables only; at most 2^22 joint states.
+    probs
+        Nonnegative weights, shape (K_1, ..., K_n) or flat with the last variable fastest; normalised.
+    log_evidence
+        ln p(e) in nats, or None when it is unknown.
+    looseness
+        Nats added to every `log_bound`, to stand for bounds that are not tight.
+    """
+
+    def __init__(
+        self,
+        domain: Domain | Sequence[int],
+        probs: Any,
+        *,
+        log_evidence: float | None = 0.0,
+        looseness: float = 0.0,
+    ) -> None:
+        self._domain = domain if isinstance(domain, Domain) else Domain.of_sizes(domain)
+        if not self._domain.is_discrete:
+            raise ModelError("a table needs categorical variables only")
+        weights: NDArray[np.float64] = np.array(probs, np.float64).reshape(-1)
+        n = int(np.prod(self._domain.n_states))
+        if weights.shape != (n,) or not np.all(weights >= 0.0) or not 0.0 < weights.sum() < np.inf:
+            raise ModelError(f"a table over {n} joint states needs as many nonnegative weights, not all zero")
+        self.probs: NDArray[np.float64] = weights / weights.sum()
+        with np.errstate(divide="ignore"):
+            self._log_probs = np.log(self.probs)
+        self._log_evidence = log_evidence
+        self.looseness = looseness
+        sizes = tuple(int(k) for k in self._domain.n_states)
+        self.points: Points = np.stack(np.unravel_index(np.arange(n), sizes), axis=1).astype(np.int16)
+        self._strides = np.array([int(np.prod(sizes[i + 1 :])) for i in range(len(sizes))], np.int64)
+
+    @property
+    def domain(self) -> Domain:
+        return self._domain
+
+    @property
+    def log_evidence(self) -> float | None:
+        return self._log_evidence
+
+    def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
+        """Draw n independent points, from the union of disjoint boxes where given."""
+        probs = self.probs
+        if boxes is not None:
+            probs = probs * np.any(self._inside(boxes), axis=0)
+        total = np.cumsum(probs)
+        if not total[-1] > 0.0:
+            raise ModelError("the boxes to sample from have no mass")
+        u = rng.random(n) * total[-1]
+        return self.points[np.minimum(np.searchsorted(total, u, side="right"), np.flatnonzero(probs)[-1])]
+
+    def log_prob(self, points: Points) -> NDArray[np.float64]:
+        return self._log_probs[np.asarray(points, np.int64) @ self._strides]
+
+    def log_mass(self, boxes: Boxes) -> NDArray[np.float64]:
+        with np.errstate(divide="ignore"):
+            return np.log(self._inside(boxes) @ self.probs)
+
+    def log_bound(self, boxes: Boxes) -> NDArray[np.float64]:
+        best = np.where(self._inside(boxes), self._log_probs[None, :], -np.inf).max(axis=1, initial=-np.inf)
+        return np.minimum(best + self.looseness, 0.0)
+
+    def log_mass_each(self, boxes: Boxes) -> NDArray[np.float64]:
+        return self._each(boxes, self.log_mass)
+
+    def log_bound_each(self, boxes: Boxes) -> NDArray[np.float64]:
+        return self._each(boxes, self.log_bound)
+
+    def _each(self, boxes: Boxes, answer: Any) -> NDArray[np.float64]:
+        out = np.empty(boxes.mask.shape)
+        offsets = self._domain.offsets
+        for i in range(len(self._domain)):
+            for column in range(int(offsets[i]), int(offsets[i + 1])):
+                mask = boxes.mask.copy()
+                mask[:, offsets[i] : offsets[i + 1]] = False
+                mask[:, column] = True
+                out[:, column] = answer(Boxes(self._domain, mask))
+        return out
+
+    def _inside(self, boxes: Boxes) -> NDArray[np.bool_]:
+        """Which joint states each box holds, shape (batch, n_joint)."""
+        held = np.ones((len(boxes), len(self.points)), np.bool_)
+        for i in range(len(self._domain)):
+            held &= boxes.mask[:, self._domain.offsets[i] + self.points[:, i].astype(np.int64)]
+        return held
