@@ -1,0 +1,158 @@
+"""Circuits of the benchmark: learned once per dataset, kept on disk with how they were learned."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from certimap import __version__
+from certimap.bench.protocol import condition_on
+from certimap.bench.records import BenchError, Record, write_json
+from certimap.query import make_query
+
+if TYPE_CHECKING:
+    from certimap.datasets import Dataset
+
+Learner = Callable[["Dataset", int | None, int], Any]
+"""Dataset, the number in the circuit's name (or None), seed -> model."""
+
+
+def _learnspn(dataset: Dataset, _size: int | None, seed: int) -> Any:
+    from certimap import learn
+
+    return learn.learnspn(dataset.train, valid=dataset.validation, rng=seed)
+
+
+def _chow_liu(dataset: Dataset, _size: int | None, seed: int) -> Any:
+    from certimap import learn
+
+    return learn.chow_liu(dataset.train, rng=seed)
+
+
+def _clt_mixture(dataset: Dataset, size: int | None, seed: int) -> Any:
+    from certimap import learn
+
+    return learn.clt_mixture(dataset.train, n_components=size or 8, rng=seed)
+
+
+def _hclt(dataset: Dataset, size: int | None, seed: int) -> Any:
+    from certimap import learn
+
+    return learn.hclt(dataset.train, n_states=size or 16, valid=dataset.validation, rng=seed)
+
+
+LEARNERS: dict[str, Learner] = {
+    "learnspn": _learnspn,
+    "chow-liu": _chow_liu,
+    "clt-mixture": _clt_mixture,
+    "hclt": _hclt,
+}
+
+
+@dataclass(frozen=True)
+class CircuitKind:
+    """A circuit of the benchmark by name: a learner and a size, as in "hclt16"."""
+
+    name: str
+    learner: str
+    size: int | None
+
+    @classmethod
+    def parse(cls, text: str) -> CircuitKind:
+        """Read a name like "learnspn", "hclt16" or "clt-mixture8"; raise BenchError for others."""
+        match = re.fullmatch(r"([a-z-]+?)(\d+)?", text.strip())
+        sized = ("hclt", "clt-mixture")
+        if match and match[1] in LEARNERS and (match[2] is None or (match[1] in sized and int(match[2]) > 0)):
+            return cls(text.strip(), match[1], int(match[2]) if match[2] else None)
+        raise BenchError(
+            f"{text!r} is no circuit of the benchmark; learnspn, chow-liu, hclt16 or clt-mixture8 (with any "
+            "number) are accepted"
+        )
+
+
+def model_path(run: Path, dataset: str, circuit: str) -> Path:
+    """Return where a run keeps the model of a dataset and circuit."""
+    return run / "models" / f"{dataset}-{circuit}.npz"
+
+
+def ensure_model(run: Path, data_dir: str | None, dataset: str, circuit: str, seed: int) -> Record:
+    """Learn and keep a model unless the run has it; return how it was learned.
+
+    The record holds the files learned on, the seconds, the size of the circuit and the mean test
+    log-likelihood in nats (of the rows that `test_rows_from` names).
+    """
+    import json
+
+    path = model_path(run, dataset, circuit)
+    provenance = path.with_suffix(".json")
+    if path.is_file() and provenance.is_file():
+        return json.loads(provenance.read_text())
+    from certimap import datasets
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", datasets.StandInWarning)
+        data = datasets.load(dataset, data_dir)
+    kind = CircuitKind.parse(circuit)
+    started = time.perf_counter()
+    model = LEARNERS[kind.learner](data, kind.size, seed)
+    seconds = time.perf_counter() - started
+    record = _provenance(model, data, kind, seed, seconds)
+    _write_whole(model, path)
+    write_json(provenance, record)
+    return record
+
+
+def load_model(run: Path, dataset: str, circuit: str) -> Any:
+    """Read a model that `ensure_model` has kept."""
+    from certimap import io
+
+    return io.read(model_path(run, dataset, circuit))
+
+
+def _write_whole(model: Any, path: Path) -> None:
+    """Write a model so that a stopped run leaves it whole or absent."""
+    from certimap import io
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"part-{os.getpid()}-{path.name}")
+    io.write(model, part)
+    part.replace(path)
+
+
+def _provenance(model: Any, data: Dataset, kind: CircuitKind, seed: int, seconds: float) -> Record:
+    posterior: Any = condition_on(model, make_query(model.domain))
+    log_probs = posterior.log_prob(np.ascontiguousarray(data.test))
+    return {
+        "dataset": data.name,
+        "circuit": kind.name,
+        "learner": kind.learner,
+        "size": kind.size,
+        "settings": _settings(model),
+        "n_variables": len(model.domain),
+        "n_edges": getattr(posterior, "n_edges", None),
+        "train_rows_from": data.sources["train"],
+        "valid_rows_from": data.sources["valid"],
+        "test_rows_from": data.sources["test"],
+        "n_train_rows": len(data.train),
+        "test_log_likelihood": float(np.mean(log_probs)),
+        "seconds_learning": round(seconds, 3),
+        "seed": seed,
+        "version": __version__,
+    }
+
+
+def _settings(model: Any) -> Any:
+    """Return the settings that the learner reports on the model, if it does."""
+    for name in ("learning", "provenance", "metadata"):
+        found = getattr(model, name, None)
+        if found is not None and not callable(found):
+            return found
+    return None

@@ -1,0 +1,21 @@
+"""The published figures that runs are set beside, with their source."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+METHODS = ("independent", "max_product", "argmax_product", "pac", "smooth_pac")
+"""The published methods that certimap has too."""
+
+
+@lru_cache(maxsize=1)
+def paper() -> dict[str, Any]:
+    """Return the published figures.
+
+    Keys: `source`; `average_rank[dataset][split][method]`, `times_ranked_highest[split][method]`;
+    `seconds[dataset][split][method]` as [mean, standard error]; `warm_start`, `pareto`, `illustration`.
+    """
+    return json.loads(resources.files("certimap.bench").joinpath("paper.json").read_text())
