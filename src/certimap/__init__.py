@@ -1,3 +1,131 @@
-"""Maximum a posteriori inference with a proof of how good the answer is."""
+"""Maximum a posteriori inference with a proof of how good the answer is.
+
+Names are loaded when first used, so that importing the package is quick and compiles nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_PLACES = {
+    "Boxes": "certimap.box",
+    "Categorical": "certimap.domain",
+    "Domain": "certimap.domain",
+    "Real": "certimap.domain",
+    "Query": "certimap.query",
+    "make_query": "certimap.query",
+    "CertimapError": "certimap.errors",
+    "ImpossibleEvidence": "certimap.errors",
+    "MissingDependency": "certimap.errors",
+    "ModelError": "certimap.errors",
+    "ParseError": "certimap.errors",
+    "QueryError": "certimap.errors",
+    "SolverError": "certimap.errors",
+    "Certificate": "certimap.result",
+    "CertificateKind": "certimap.result",
+    "HistoryEntry": "certimap.result",
+    "MapResult": "certimap.result",
+    "ResultList": "certimap.result",
+    "Rule": "certimap.result",
+    "Status": "certimap.result",
+    "Circuit": "certimap.circuits.circuit",
+    "CircuitBuilder": "certimap.circuits.circuit",
+    "BayesianNetwork": "certimap.networks",
+    "Factor": "certimap.networks",
+    "MarkovNetwork": "certimap.networks",
+    "FunctionPosterior": "certimap.engine.function_posterior",
+    "Posterior": "certimap.engine.posterior",
+    "BoxPosterior": "certimap.engine.posterior",
+    "condition": "certimap.api",
+    "map_query": "certimap.api",
+    "read": "certimap.api",
+}
+_MODULES = frozenset(
+    {
+        "bench",
+        "certify",
+        "circuits",
+        "datasets",
+        "engine",
+        "errors",
+        "io",
+        "learn",
+        "networks",
+        "plots",
+        "solvers",
+        "testing",
+    }
+)
+
+__all__ = [
+    "BayesianNetwork",
+    "BoxPosterior",
+    "Boxes",
+    "Categorical",
+    "Certificate",
+    "CertificateKind",
+    "CertimapError",
+    "Circuit",
+    "CircuitBuilder",
+    "Domain",
+    "Factor",
+    "FunctionPosterior",
+    "HistoryEntry",
+    "ImpossibleEvidence",
+    "MapResult",
+    "MarkovNetwork",
+    "MissingDependency",
+    "ModelError",
+    "ParseError",
+    "Posterior",
+    "Query",
+    "QueryError",
+    "Real",
+    "ResultList",
+    "Rule",
+    "SolverError",
+    "Status",
+    "__version__",
+    "condition",
+    "make_query",
+    "map_query",
+    "read",
+]
+
+if TYPE_CHECKING:
+    from certimap.api import condition, map_query, read
+    from certimap.box import Boxes
+    from certimap.circuits.circuit import Circuit, CircuitBuilder
+    from certimap.domain import Categorical, Domain, Real
+    from certimap.engine.function_posterior import FunctionPosterior
+    from certimap.engine.posterior import BoxPosterior, Posterior
+    from certimap.errors import (
+        CertimapError,
+        ImpossibleEvidence,
+        MissingDependency,
+        ModelError,
+        ParseError,
+        QueryError,
+        SolverError,
+    )
+    from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
+    from certimap.query import Query, make_query
+    from certimap.result import Certificate, CertificateKind, HistoryEntry, MapResult, ResultList, Rule, Status
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PLACES:
+        value = getattr(importlib.import_module(_PLACES[name]), name)
+    elif name in _MODULES:
+        value = importlib.import_module(f"certimap.{name}")
+    else:
+        raise AttributeError(f"module 'certimap' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_MODULES})

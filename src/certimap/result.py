@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum, StrEnum
-from typing import Any
+from typing import Any, cast
 
-from certimap.domain import Label
+from certimap.domain import Categorical, Domain, Label
+from certimap.errors import MissingDependency, ModelError
 
 
 class CertificateKind(StrEnum):
@@ -157,17 +159,90 @@ class MapResult:
         return self.certificate.kind is not CertificateKind.NONE
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as JSON-ready data (infinite numbers become None)."""
+        """Return the result as JSON-ready data (infinite numbers become None), the history left out."""
         data = asdict(self)
         data["status"] = {"code": self.status.value, "message": self.status.message}
         del data["history"]
         if self.top is None:
             del data["top"]
-        return _plain(data)
+        return cast("dict[str, Any]", _plain(data))
 
     def to_json(self, indent: int | None = None) -> str:
         """Return `to_dict` as JSON text."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    def to_uai(self, domain: Domain, evidence: Mapping[str, Label] | None = None) -> str:
+        """Return the answer as a result file of the UAI inference competitions.
+
+        Parameters
+        ----------
+        domain
+            The model's variables, which give the numbers of variables and states.
+        evidence
+            The hard evidence of the query. When the answer and the evidence together assign every variable,
+            the text is an MPE result (all values in order), else an MMAP result (variable and value pairs).
+
+        Raises
+        ------
+        ModelError
+            For a real variable, which the format cannot hold.
+        """
+        pairs: dict[int, int] = {}
+        for name, label in {**(evidence or {}), **self.assignment}.items():
+            variable = domain[name]
+            if not isinstance(variable, Categorical):
+                raise ModelError(f"variable {name!r} is real; UAI result files hold categorical variables only")
+            pairs[domain.index(name)] = variable.index(label)
+        if len(pairs) == len(domain):
+            return f"MPE\n{len(domain)} " + " ".join(str(pairs[i]) for i in range(len(domain))) + "\n"
+        queried = [domain.index(name) for name in self.assignment]
+        return f"MMAP\n{len(queried)} " + " ".join(f"{i} {pairs[i]}" for i in queried) + "\n"
+
+
+class ResultList(list[MapResult]):
+    """The results of a frame of evidence rows, in its order.
+
+    `labels` holds the row labels of that frame.
+    """
+
+    def __init__(self, results: Iterable[MapResult] = (), labels: Sequence[Any] | None = None) -> None:
+        super().__init__(results)
+        self.labels: list[Any] = list(range(len(self))) if labels is None else list(labels)
+
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame: a column a query variable, then logs (natural), certificate and cost.
+
+        Raises
+        ------
+        MissingDependency
+            When pandas is not installed.
+        """
+        try:
+            import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
+        except ModuleNotFoundError:
+            raise MissingDependency("a data frame needs pandas; pip install 'certimap[pandas]'") from None
+        rows = [{**result.assignment, **_summary(result)} for result in self]
+        return pd.DataFrame(rows, index=self.labels)
+
+
+def _summary(result: MapResult) -> dict[str, Any]:
+    certificate = result.certificate
+    return {
+        "log_prob": result.log_prob,
+        "log_upper_bound": result.log_upper_bound,
+        "log_evidence": result.log_evidence,
+        "log_joint": result.log_joint,
+        "kind": certificate.kind.value,
+        "epsilon": certificate.epsilon,
+        "delta": certificate.delta,
+        "rule": None if certificate.rule is None else certificate.rule.value,
+        "status": result.status.value,
+        "n_draws": result.n_draws,
+        "n_evaluations": result.n_evaluations,
+        "seconds": result.seconds,
+        "seed": result.seed,
+        "solver": result.solver,
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -175,9 +250,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
+        return {str(k): _plain(v) for k, v in cast("dict[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]  # pyright: ignore[reportUnknownVariableType]
+        return [_plain(v) for v in cast("list[Any]", value)]
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float):

@@ -20,19 +20,25 @@ LN2 = math.log(2.0)
 SMALLEST = math.ulp(0.0)
 
 
-def slack(log_x: float) -> float:
-    """Return how far (nats) a log computed in float64 may be off, with room to spare."""
-    return 1e-12 + 1e-15 * abs(log_x) if math.isfinite(log_x) else 0.0
+SLACK = 1e-12
 
 
-def round_up(log_x: float) -> float:
+def slack(log_x: float, floor: float = SLACK) -> float:
+    """Return how far (nats) a log computed in float64 may be off, with room to spare.
+
+    `floor` is the relative rounding error of the computation that gave it.
+    """
+    return floor + 1e-15 * abs(log_x) if math.isfinite(log_x) else 0.0
+
+
+def round_up(log_x: float, floor: float = SLACK) -> float:
     """Return a log (nats) moved up by its rounding error."""
-    return log_x + slack(log_x)
+    return log_x + slack(log_x, floor)
 
 
-def round_down(log_x: float) -> float:
+def round_down(log_x: float, floor: float = SLACK) -> float:
     """Return a log (nats) moved down by its rounding error."""
-    return log_x - slack(log_x)
+    return log_x - slack(log_x, floor)
 
 
 def log_tau(log_p_hat: float, epsilon: float) -> float:
@@ -45,16 +51,16 @@ def log_tau_within(log_p_hat: float, epsilon: float, tolerance: float) -> float:
     return log_p_hat + max(-math.log1p(-epsilon), math.log1p(tolerance))
 
 
-def log_closing_threshold(log_p_hat: float, epsilon: float, tolerance: float) -> float:
+def log_closing_threshold(log_p_hat: float, epsilon: float, tolerance: float, floor: float = SLACK) -> float:
     """Return the largest bound (nats) at which a box may close.
 
     Rounded down so far that a bound at it stays within τ after it has been rounded up.
     """
     log_t = log_tau_within(log_p_hat, epsilon, tolerance)
-    return log_t - 2.0 * slack(log_t)
+    return log_t - 2.0 * slack(log_t, floor)
 
 
-def log_p_check(evaluated: float, compensation: float = 0.0) -> float:
+def log_p_check(evaluated: float, compensation: float = 0.0, floor: float = SLACK) -> float:
     """Rule 1: ln p̌ = ln(1 - Σ_{q in S} p(q|e)), rounded up, in nats.
 
     Parameters
@@ -63,7 +69,7 @@ def log_p_check(evaluated: float, compensation: float = 0.0) -> float:
         The sum of the distinct evaluated probabilities as a compensated pair.
     """
     residual = (1.0 - evaluated) - compensation
-    residual = max(residual, 0.0) + 1e-12 * min(max(evaluated, 0.0), 1.0)
+    residual = max(residual, 0.0) + floor * min(max(evaluated, 0.0), 1.0)
     return min(math.log(residual), 0.0) if residual > 0.0 else -math.inf
 
 
@@ -169,10 +175,9 @@ def log_real_ball_weight(n: int, epsilon: float, bits: float, radius: float) -> 
     if rho <= 0.0:
         return -math.inf
     share = float(gammainc(n, a * rho))  # pyright: ignore[reportUnknownArgumentType]
-    if share > 0.0:
-        log_share = math.log(share) + math.lgamma(n)
-    else:  # γ(n, x) = x^n/n (1 + ...) >= x^n e^-x / n where it underflows
-        log_share = n * math.log(a * rho) - a * rho - math.log(n)
+    # γ(n, x) >= x^n e^-x / n, and close to it where it underflows
+    floor = n * math.log(a * rho) - a * rho - math.log(n)
+    log_share = math.log(share) + math.lgamma(n) if share > 0.0 else floor
     log_sphere = LN2 + 0.5 * n * math.log(math.pi) - math.lgamma(0.5 * n)
     return round_down(log_sphere + log_share - n * math.log(a))
 

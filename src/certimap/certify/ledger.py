@@ -69,6 +69,9 @@ class Ledger:
         self.top_k = int(min(top_k, math.exp(min(self.domain.log_size, 60.0)) + 0.5))
         # p(e) unknown (ratios only) or a density: nothing that weighs a point against the mass 1 applies.
         self.has_masses = self.domain.is_discrete and bool(getattr(posterior, "normalised", True))
+        # The oracle's own rounding error; a worst-case figure, so capped well within the tolerance.
+        own = float(getattr(posterior, "log_slack", 0.0))
+        self._slack = min(max(bounds.SLACK, own), max(bounds.SLACK, 0.2 * tolerance))
         self.atoms = AtomStore(self.domain)
         self.n_draws = 0
         self.n_draws_to_best: int | None = None
@@ -100,7 +103,7 @@ class Ledger:
         earns the certificate asked for on, draws are forgotten, so that the stop depends on no batch size.
         """
         points = self._checked(points)[: self.remaining_draws]
-        log_r = min(bounds.round_up(float(log_open_mass)), 0.0) if log_open_mass < 0.0 else 0.0
+        log_r = min(bounds.round_up(float(log_open_mass), self._slack), 0.0) if log_open_mass < 0.0 else 0.0
         if log_r < 0.0 and (self.lipschitz is not None or self.rule == "published"):
             raise SolverError(
                 "draws from open boxes cannot be combined with a Lipschitz constant or the published rule; "
@@ -142,7 +145,9 @@ class Ledger:
     ) -> None:
         """Close boxes: everything in them has p at most exp(`log_bound`), or has been evaluated (-inf)."""
         if np.size(log_bound):
-            self.log_closed_bound = max(self.log_closed_bound, bounds.round_up(float(np.max(log_bound))))
+            self.log_closed_bound = max(
+                self.log_closed_bound, bounds.round_up(float(np.max(log_bound)), self._slack)
+            )
         if log_mass is not None and np.size(log_mass):
             total = float(np.logaddexp.reduce(np.atleast_1d(log_mass)))
             self.log_closed_mass = float(np.logaddexp(self.log_closed_mass, total))
@@ -150,15 +155,15 @@ class Ledger:
     def frontier(self, log_open_mass: float, log_open_bound: float) -> None:
         """State the boxes open now: ln of their total mass and of the largest bound (-inf when none is)."""
         self.log_open_mass = float(log_open_mass)
-        open_bound = bounds.round_up(float(log_open_bound))
+        open_bound = bounds.round_up(float(log_open_bound), self._slack)
         if self.has_masses:
-            open_bound = min(open_bound, bounds.round_up(self.log_open_mass))
+            open_bound = min(open_bound, bounds.round_up(self.log_open_mass, self._slack))
         # Whatever is not evaluated was closed before, or is open now: true at this moment, so true for good.
         self.log_frontier_bound = min(self.log_frontier_bound, max(self.log_closed_bound, open_bound))
 
     def upper_bound(self, value: float, source: str) -> None:
         """Take a proof from elsewhere that ln p* <= `value`."""
-        value = bounds.round_up(float(value))
+        value = bounds.round_up(float(value), self._slack)
         if self.external is None or value < self.external[0]:
             self.external = (value, source)
 
@@ -201,7 +206,11 @@ class Ledger:
     def log_threshold(self) -> float:
         """The largest bound (nats) at which a box may close."""
         best = self.log_kth_best
-        return bounds.log_closing_threshold(best, self.epsilon, self.tolerance) if best > -math.inf else best
+        return (
+            bounds.log_closing_threshold(best, self.epsilon, self.tolerance, self._slack)
+            if best > -math.inf
+            else best
+        )
 
     @property
     def remaining_draws(self) -> int | None:
@@ -211,7 +220,7 @@ class Ledger:
     @property
     def log_residual(self) -> float:
         """ln p̌, rounded up; 0 where masses do not apply."""
-        return bounds.log_p_check(self._sum, self._compensation) if self.has_masses else 0.0
+        return bounds.log_p_check(self._sum, self._compensation, self._slack) if self.has_masses else 0.0
 
     @property
     def log_unseen_bound(self) -> float:
@@ -279,7 +288,7 @@ class Ledger:
         """Evidence (nats) of the draws so far at ε, were the k-th best `log_kth`."""
         if log_kth == -math.inf or not self._groups or not (smooth or self.has_masses):
             return 0.0
-        log_t = bounds.round_down(bounds.log_tau(log_kth, epsilon))
+        log_t = bounds.round_down(bounds.log_tau(log_kth, epsilon), self._slack)
         if smooth or self.rule == "published":
             return self.n_draws * self._evidence_each(log_t, epsilon, smooth, 0.0)
         within = bounds.log_tau_within(log_kth, epsilon, self.tolerance)
@@ -357,12 +366,12 @@ class Ledger:
             return start
         if not self.has_masses or not len(sums):
             return math.inf
-        if bounds.log_p_check(sums[-1], lost[-1]) > within:
+        if bounds.log_p_check(sums[-1], lost[-1], self._slack) > within:
             return math.inf
         low, high = 0, len(sums) - 1  # the residual only falls: the first new point after which it suffices
         while low < high:
             middle = (low + high) // 2
-            if bounds.log_p_check(sums[middle], lost[middle]) <= within:
+            if bounds.log_p_check(sums[middle], lost[middle], self._slack) <= within:
                 high = middle
             else:
                 low = middle + 1
@@ -373,7 +382,7 @@ class Ledger:
         if not (smooth or self.has_masses):
             return math.inf
         need = bounds.required_evidence(self.delta, self.top_k) * (1.0 + 1e-12)
-        log_t = bounds.round_down(bounds.log_tau(log_kth, self.epsilon))
+        log_t = bounds.round_down(bounds.log_tau(log_kth, self.epsilon), self._slack)
         each = self._evidence_each(log_t, self.epsilon, smooth, log_r)
         if each == math.inf:
             return start

@@ -52,7 +52,7 @@ class Lipschitz:
             )
         log_m = bounds.log_draws_needed(bounds.log_tau(log_best, epsilon) + self.log_weight(epsilon), delta)
         return (
-            f"within distance {self.radius:g} of the mode, log2 of the density falls by at most {self.bits:g} bits "
-            f"per unit, and that ball lies inside the domain; at the density found this takes about "
-            f"10^{log_m / math.log(10.0):.1f} draws",
+            f"within distance {self.radius:g} of the mode, log2 of its density falls by at most "
+            f"{self.bits:g} bits per unit, and that ball lies inside the domain; at the density found this "
+            f"takes about 10^{log_m / math.log(10.0):.1f} draws",
         )

@@ -1,0 +1,83 @@
+"""Enumeration of a small query space."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from certimap.box import Points
+from certimap.domain import Domain
+from certimap.errors import SolverError
+
+if TYPE_CHECKING:
+    from certimap.certify.ledger import Ledger
+    from certimap.engine.posterior import Posterior
+
+EDGES_PER_STEP = 200_000_000
+LARGEST_STEP = 65536
+
+
+@dataclass(frozen=True)
+class EnumerationState:
+    """How many joint states have been evaluated."""
+
+    n_done: int
+    n_total: int
+    n_step: int
+
+    @property
+    def done(self) -> bool:
+        return self.n_done >= self.n_total
+
+
+@dataclass(frozen=True)
+class Exhaustive:
+    """Evaluate every joint state of the query variables; the answer is exact.
+
+    Parameters
+    ----------
+    max_states
+        Refuse larger spaces.
+    """
+
+    max_states: int = 2**22
+
+    name: ClassVar[str] = "exhaustive"
+    requires: ClassVar[frozenset[str]] = frozenset()
+    early_stop: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.max_states < 1:
+            raise SolverError(f"max_states is {self.max_states}; a positive number is accepted")
+
+    def unsuited(self, posterior: Posterior) -> str | None:
+        """Refuse real variables and spaces beyond `max_states`."""
+        if not posterior.domain.is_discrete:
+            return "solver 'exhaustive' cannot list the values of a real variable; use solver='frontier' or 'pac'"
+        if posterior.domain.log_size > math.log(self.max_states) + 1e-9:
+            return (
+                f"solver 'exhaustive' would evaluate 10^{posterior.domain.log_size / math.log(10):.1f} joint states, and "
+                f" max_states is {self.max_states:,}; use solver='auto' or raise max_states"
+            )
+        return None
+
+    def init(self, posterior: Posterior, rng: np.random.Generator) -> EnumerationState:
+        n_edges = int(getattr(posterior, "n_edges", 1)) or 1
+        n_total = math.prod(int(k) for k in posterior.domain.n_states)
+        return EnumerationState(0, n_total, max(256, min(LARGEST_STEP, EDGES_PER_STEP // n_edges)))
+
+    def step(self, state: EnumerationState, ledger: Ledger) -> EnumerationState:
+        end = min(state.n_done + state.n_step, state.n_total)
+        ledger.candidates(joint_states(ledger.domain, state.n_done, end))
+        if end == state.n_total:
+            ledger.enumerated()
+        return EnumerationState(end, state.n_total, state.n_step)
+
+
+def joint_states(domain: Domain, start: int, end: int) -> Points:
+    """Return joint states number `start` to `end` - 1, the last variable varying fastest, shape (batch, n)."""
+    sizes = tuple(int(k) for k in domain.n_states)
+    return np.stack(np.unravel_index(np.arange(start, end), sizes), axis=1).astype(domain.point_dtype)
