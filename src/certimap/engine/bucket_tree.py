@@ -167,6 +167,11 @@ class BucketTreePosterior:
         return self.region_tree.log_evidence
 
     @property
+    def n_edges(self) -> int:
+        """The work of one evaluation, in table entries."""
+        return self.region_tree.n_entries
+
+    @property
     def log_slack(self) -> float:
         """A bound on the relative rounding error of one pass: every value is a sum of positive products."""
         a = self.region_tree.arrays
@@ -285,6 +290,22 @@ class BucketTreePosterior:
 
         self._map(block, range(0, len(mask), rows))
         return out
+
+    def bound_messages(self, mask: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return upper bounds on every region's message inside one box.
+
+        Parameters
+        ----------
+        mask
+            bool, shape (total_states,).
+
+        Returns
+        -------
+        The messages, laid out by `message_ptr`, and the natural log of each region's scale, shape (n_regions,).
+        """
+        work = self._work(1)
+        self._pass_up(work, mask.astype(np.float64)[:, None], is_bound=True)
+        return work.message[:, 0].copy(), work.log_message[:, 0].copy()
 
     def _each(self, mask: NDArray[np.bool_], *, is_bound: bool) -> NDArray[np.float64]:
         out = np.empty(mask.shape)
