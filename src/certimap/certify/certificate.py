@@ -56,7 +56,7 @@ def _proof(ledger: Ledger) -> tuple[Rule, tuple[str, ...]]:
 
 
 def _draw_rule(ledger: Ledger) -> Rule:
-    return Rule.FRONTIER if any(log_r < 0.0 for log_r, _, _ in ledger.draw_groups) else Rule.DRAWS
+    return Rule.FRONTIER if any(log_r != 0.0 for log_r, _, _ in ledger.draw_groups) else Rule.DRAWS
 
 
 def _kind(log_delta: float) -> CertificateKind:

@@ -98,13 +98,14 @@ class Ledger:
     def draws(self, points: Points, log_open_mass: float = 0.0) -> NDArray[np.float64]:
         """Take i.i.d. draws, in order, made at ln R = `log_open_mass`; return ln p of those kept.
 
-        The draws must come from p(. | e, open boxes) with the open set fixed before any value was known, and
+        The draws must come from p(. | e, open boxes), in proportion to mass (an allocation a_j to parts of mass
+        M_j counts as R = max M_j/a_j), with the open set fixed before any value was known, and
         must be reported before what they lead to is closed. They are judged one by one: from the draw that
         earns the certificate asked for on, draws are forgotten, so that the stop depends on no batch size.
         """
         points = self._checked(points)[: self.remaining_draws]
-        log_r = min(bounds.round_up(float(log_open_mass), self._slack), 0.0) if log_open_mass < 0.0 else 0.0
-        if log_r < 0.0 and (self.lipschitz is not None or self.rule == "published"):
+        log_r = self._rounded_mass(float(log_open_mass))
+        if log_r != 0.0 and (self.lipschitz is not None or self.rule == "published"):
             raise SolverError(
                 "draws from open boxes cannot be combined with a Lipschitz constant or the published rule; "
                 "use solver='frontier' without them, or 'smooth_pac'"
@@ -176,7 +177,7 @@ class Ledger:
     def assume_lipschitz(self, bits: float, radius: float) -> None:
         """Assume rule 4 (rule 9 in a real domain): `bits` per changed variable (or unit) within `radius`."""
         if self.lipschitz is None:
-            if any(log_r < 0.0 for log_r, _, _ in self._groups):
+            if any(log_r != 0.0 for log_r, _, _ in self._groups):
                 raise SolverError("a Lipschitz constant cannot be combined with draws from open boxes")
             self.lipschitz = Lipschitz(self.domain, bits, radius)
 
@@ -476,6 +477,13 @@ class Ledger:
             running_sums(log_probs, self._sum, self._compensation, sums, lost)
             return sums, lost
         return sums[:0], lost[:0]
+
+    def _rounded_mass(self, log_mass: float) -> float:
+        """Round ln R up; a mass within rounding of 1 is 1, and an uneven allocation may give more than 1."""
+        if abs(log_mass) <= self._slack:
+            return 0.0
+        log_mass = bounds.round_up(log_mass, self._slack)
+        return 0.0 if abs(log_mass) <= self._slack else log_mass
 
     def _checked(self, points: Points) -> Points:
         points = np.asarray(points, self.domain.point_dtype)

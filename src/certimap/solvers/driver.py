@@ -134,8 +134,6 @@ def _loop(
     while True:
         if state.done:
             return _ending(solver, ledger)
-        if ledger.remaining_draws == 0 and "sample" in solver.requires:
-            return Status.SAMPLE_LIMIT if not ledger.satisfied else Status.CERTIFIED
         state = solver.step(state, ledger)
         history.record()
         if ledger.early_stop and ledger.satisfied:
@@ -150,6 +148,8 @@ def _ending(solver: Solver, ledger: Ledger) -> Status:
         return Status.CERTIFIED
     if solver.name in HEURISTICS or getattr(solver, "heuristic", False):
         return Status.HEURISTIC
+    if ledger.early_stop and ledger.remaining_draws == 0:
+        return Status.SAMPLE_LIMIT
     return Status.EXHAUSTED
 
 

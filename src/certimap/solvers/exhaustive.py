@@ -58,9 +58,10 @@ class Exhaustive:
         if not posterior.domain.is_discrete:
             return "solver 'exhaustive' cannot list the values of a real variable; use solver='frontier' or 'pac'"
         if posterior.domain.log_size > math.log(self.max_states) + 1e-9:
+            digits = posterior.domain.log_size / math.log(10)
             return (
-                f"solver 'exhaustive' would evaluate 10^{posterior.domain.log_size / math.log(10):.1f} joint states, and "
-                f" max_states is {self.max_states:,}; use solver='auto' or raise max_states"
+                f"solver 'exhaustive' would evaluate 10^{digits:.1f} joint states, and max_states is "
+                f"{self.max_states:,}; use solver='auto' or raise max_states"
             )
         return None
 

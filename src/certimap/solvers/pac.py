@@ -68,4 +68,4 @@ class Pac:
 
     def step(self, state: DrawState, ledger: Ledger) -> DrawState:
         ledger.draws(state.stream.take(next_batch(state.stream, self.batch, ledger)))
-        return state
+        return DrawState(state.stream, done=ledger.remaining_draws == 0)

@@ -115,6 +115,7 @@ class SmoothPac:
             return state
         n = min(next_batch(state.stream, self.batch, ledger), state.next_sweep - ledger.n_draws)
         ledger.draws(state.stream.take(n))
+        state.done = ledger.remaining_draws == 0
         return state
 
     def _pause(self, state: SmoothState, *, first: bool = False) -> int:

@@ -69,7 +69,7 @@ class TablePosterior:
         if not total[-1] > 0.0:
             raise ModelError("the boxes to sample from have no mass")
         u = rng.random(n) * total[-1]
-        return self.points[np.minimum(np.searchsorted(total, u, side="right"), np.flatnonzero(probs)[-1])]
+        return self.points[np.minimum(np.searchsorted(total, u, side="right"), int(np.flatnonzero(probs)[-1]))]
 
     def log_prob(self, points: Points) -> NDArray[np.float64]:
         return self._log_probs[np.asarray(points, np.int64) @ self._strides]

@@ -1,0 +1,68 @@
+"""Small random models with the features that break things: zeros, ties, one-state variables, shared nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.domain import Domain
+from certimap.testing.posteriors import TablePosterior
+
+
+def random_domain(rng: np.random.Generator, *, max_variables: int = 5, max_states: int = 4) -> Domain:
+    """Return a domain of 1 to `max_variables` variables with 1 to `max_states` states each."""
+    n = int(rng.integers(1, max_variables + 1))
+    return Domain.of_sizes(int(k) for k in rng.integers(1, max_states + 1, n))
+
+
+def random_table(rng: np.random.Generator, domain: Domain | None = None) -> TablePosterior:
+    """Return a random table: skewed or flat, sometimes with zeros, sometimes with ties."""
+    domain = random_domain(rng) if domain is None else domain
+    n = int(np.prod(domain.n_states))
+    probs = rng.gamma(rng.choice([0.1, 1.0, 20.0]), size=n)
+    if rng.random() < 0.3:
+        probs[rng.random(n) < 0.4] = 0.0
+    if rng.random() < 0.3:
+        probs = np.ceil(4.0 * probs / max(probs.max(), 1e-300))
+    if not probs.sum() > 0.0:
+        probs[int(rng.integers(n))] = 1.0
+    return TablePosterior(domain, probs, looseness=float(rng.choice([0.0, 0.5])))
+
+
+def random_circuit(
+    rng: np.random.Generator, domain: Domain, *, n_components: int = 3, zeros: float = 0.2
+) -> Circuit:
+    """Return a random smooth and decomposable circuit over categorical variables.
+
+    Scopes are split at random; every scope has a pool of `n_components` mixtures that parents share, so that the
+    circuit is a graph, not a tree. `zeros` is the chance of an impossible state in a leaf.
+    """
+    build = CircuitBuilder(domain)
+
+    def leaf(variable: int) -> int:
+        size = int(domain.n_states[variable])
+        weights = rng.gamma(0.7, size=size) + 1e-9
+        dropped = rng.random(size) < zeros
+        dropped[int(rng.integers(size))] = False
+        weights[dropped] = 0.0
+        with np.errstate(divide="ignore"):
+            return build.categorical(variable, np.log(weights / weights.sum()))
+
+    def pool(scope: list[int]) -> list[int]:
+        if len(scope) == 1:
+            return [leaf(scope[0]) for _ in range(n_components)]
+        order = [scope[int(i)] for i in rng.permutation(len(scope))]
+        cut = int(rng.integers(1, len(order)))
+        left, right = pool(order[:cut]), pool(order[cut:])
+        products = [
+            build.product([left[int(rng.integers(len(left)))], right[int(rng.integers(len(right)))]])
+            for _ in range(n_components + 1)
+        ]
+        return [mixture(products) for _ in range(n_components)]
+
+    def mixture(children: list[int]) -> int:
+        weights = rng.dirichlet(np.ones(len(children)))
+        return build.sum(children, [float(w) for w in np.log(weights + 1e-12)])
+
+    mixture(pool(list(range(len(domain)))))
+    return build.build()
