@@ -1,0 +1,163 @@
+"""Tables over a few discrete variables, multiplied and reduced without underflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.errors import ModelError
+
+Floats = NDArray[np.float64]
+MAX_SCOPE = 60  # numpy allows 64 axes
+
+
+class Factor:
+    """A nonnegative function of some discrete variables; immutable.
+
+    Parameters
+    ----------
+    scope
+        Positions of the variables, one an axis.
+    table
+        Nonnegative and finite, one axis a variable of the scope; the last axis varies fastest. A
+        number for an empty scope.
+
+    Raises
+    ------
+    ModelError
+        For a doubled variable, a scope that does not fit the table's axes, or an entry that is
+        negative, NaN or infinite.
+    """
+
+    def __init__(self, scope: Iterable[int], table: Sequence[object] | Floats | float) -> None:
+        self.scope: tuple[int, ...] = _checked_scope(scope)
+        values = np.array(table, np.float64)
+        if values.ndim != len(self.scope):
+            raise ModelError(
+                f"a factor over {len(self.scope)} variables has a table with {values.ndim} axes; one axis a "
+                "variable is accepted"
+            )
+        if not np.all(np.isfinite(values)) or np.any(values < 0):
+            wrong = values[~(np.isfinite(values) & (values >= 0))].flat[0]
+            raise ModelError(
+                f"a factor over the variables {self.scope} has the entry {wrong}; "
+                "finite numbers that are not negative are accepted"
+            )
+        values.setflags(write=False)
+        self.__dict__["table"] = values
+
+    @classmethod
+    def from_log(cls, scope: Iterable[int], log_table: Floats) -> Factor:
+        """Build a factor from natural logs (-inf is accepted), which may exceed what `table` can hold."""
+        factor = cls.__new__(cls)
+        factor.scope = _checked_scope(scope)
+        values = np.array(log_table, np.float64)
+        if values.ndim != len(factor.scope) or np.any(np.isnan(values)) or np.any(values == np.inf):
+            raise ModelError(
+                f"a factor over the variables {factor.scope} has a log table of shape {values.shape} or an entry "
+                "that is NaN or +inf; one axis a variable, finite numbers and -inf are accepted"
+            )
+        values.setflags(write=False)
+        factor.__dict__["log_table"] = values
+        return factor
+
+    @cached_property
+    def table(self) -> Floats:
+        """The values, float64; 0 or inf where the log is out of range."""
+        with np.errstate(over="ignore"):
+            return np.exp(self.log_table)
+
+    @cached_property
+    def log_table(self) -> Floats:
+        """The natural logs of the values, float64; -inf where a value is zero."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.table)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of states of each variable of the scope."""
+        values: Floats = self.__dict__["table"] if "table" in self.__dict__ else self.log_table
+        return values.shape
+
+    def __repr__(self) -> str:
+        return f"Factor(scope={self.scope}, shape={self.shape})"
+
+    def multiply(self, other: Factor) -> Factor:
+        """Return the product, over this scope followed by what only the other has.
+
+        Cost: the size of the product's table.
+        """
+        scope = (*self.scope, *(v for v in other.scope if v not in self.scope))
+        return Factor.from_log(
+            scope, spread(self.log_table, self.scope, scope) + spread(other.log_table, other.scope, scope)
+        )
+
+    def sum(self, variables: Iterable[int]) -> Factor:
+        """Sum variables out."""
+        axes, scope = self._split(variables)
+        return Factor.from_log(scope, log_sum(self.log_table, axes))
+
+    def max(self, variables: Iterable[int]) -> Factor:
+        """Maximise over variables."""
+        axes, scope = self._split(variables)
+        return Factor.from_log(scope, self.log_table.max(axis=axes) if axes else self.log_table)
+
+    def reduce(self, states: Mapping[int, int]) -> Factor:
+        """Fix variables to states, given by positions; those outside the scope are ignored."""
+        index = tuple(states.get(v, slice(None)) for v in self.scope)
+        scope = tuple(v for v in self.scope if v not in states)
+        if "table" in self.__dict__:
+            return Factor(scope, self.table[index])
+        return Factor.from_log(scope, self.log_table[index])
+
+    def log_value(self, points: NDArray[np.integer]) -> Floats:
+        """Return the natural log of the value at each row of `points`, shape (batch,).
+
+        `points` has one column for each variable of the *model*, as state positions.
+        """
+        if not self.scope:
+            return np.full(len(points), float(self.log_table))
+        flat = np.zeros(len(points), np.int64)
+        for variable, size in zip(self.scope, self.shape, strict=True):
+            flat *= size
+            flat += points[:, variable]
+        return self.log_table.reshape(-1)[flat]
+
+    def _split(self, variables: Iterable[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        gone = set(variables)
+        unknown = gone - set(self.scope)
+        if unknown:
+            raise ModelError(f"variable {min(unknown)} is not in the factor's scope {self.scope}")
+        axes = tuple(i for i, v in enumerate(self.scope) if v in gone)
+        return axes, tuple(v for v in self.scope if v not in gone)
+
+
+def spread(values: Floats, scope: Sequence[int], target: Sequence[int]) -> Floats:
+    """Return a view of `values` whose axes follow `target`, with length 1 where it lacks a variable."""
+    place = {v: i for i, v in enumerate(scope)}
+    kept = [place[v] for v in target if v in place]
+    shape = [values.shape[place[v]] if v in place else 1 for v in target]
+    return values.transpose(kept).reshape(shape)
+
+
+def log_sum(log_values: Floats, axes: int | tuple[int, ...]) -> Floats:
+    """Return the natural log of the sum along axes; -inf where all entries are."""
+    if axes == ():
+        return log_values
+    top = np.asarray(log_values.max(axis=axes, keepdims=True))
+    shift = np.where(np.isfinite(top), top, 0.0)
+    with np.errstate(divide="ignore"):
+        logs = np.log(np.exp(log_values - shift).sum(axis=axes, keepdims=True)) + shift
+    return np.asarray(np.squeeze(logs, axis=axes))
+
+
+def _checked_scope(scope: Iterable[int]) -> tuple[int, ...]:
+    values = tuple(int(v) for v in scope)
+    if len(set(values)) != len(values):
+        raise ModelError(f"a factor has the scope {values}; each variable is accepted once")
+    if len(values) > MAX_SCOPE:
+        raise ModelError(f"a factor has {len(values)} variables; at most {MAX_SCOPE} are accepted")
+    return values

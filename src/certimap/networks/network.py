@@ -1,0 +1,132 @@
+"""What Bayesian and Markov networks share: a product of factors that can be asked and compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Points
+from certimap.domain import Domain
+from certimap.errors import ModelError
+from certimap.networks.factor import Factor
+
+if TYPE_CHECKING:
+    from certimap.circuits.circuit import Circuit
+    from certimap.networks.elimination import Elimination
+    from certimap.query import Query
+
+DEFAULT_MAX_EDGES = 20_000_000
+
+
+class Network:
+    """A product of nonnegative factors over discrete variables; immutable.
+
+    Attributes
+    ----------
+    domain
+        The variables.
+    factors
+        The factors, whose scopes are positions in `domain`.
+    owners
+        The variable whose conditional distribution a factor is, or None: a factor whose owner is
+        barren can be left out of a query.
+    """
+
+    domain: Domain
+    factors: tuple[Factor, ...]
+    owners: tuple[int | None, ...]
+
+    def __init__(self, domain: Domain, factors: Sequence[Factor], owners: Sequence[int | None]) -> None:
+        if not domain.is_discrete:
+            real = next(v.name for v in domain if not v.n_states)
+            raise ModelError(f"variable {real!r} of a network is real; categorical variables are accepted")
+        for factor in factors:
+            if factor.scope and not 0 <= min(factor.scope) <= max(factor.scope) < len(domain):
+                raise ModelError(
+                    f"a factor has the scope {factor.scope}; positions 0 to {len(domain) - 1} are accepted"
+                )
+            expected = tuple(int(domain.n_states[v]) for v in factor.scope)
+            if factor.shape != expected:
+                names = tuple(domain.names[v] for v in factor.scope)
+                raise ModelError(
+                    f"the factor over {names} has a table of shape {factor.shape}; {expected} is accepted"
+                )
+        self.domain = domain
+        self.factors = tuple(factors)
+        self.owners = tuple(owners)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.domain)} variables, {len(self.factors)} factors)"
+
+    def relevant(self, variables: set[int]) -> set[int]:
+        """Return the variables that the marginal of some variables depends on."""
+        return set(range(len(self.domain)))
+
+    def log_joint(self, points: Points) -> NDArray[np.float64]:
+        """Return the natural log of the product of all factors at each full assignment.
+
+        Parameters
+        ----------
+        points
+            Integer state positions, shape (batch, n) or (n,); columns follow the domain.
+
+        Returns
+        -------
+        float64, shape (batch,); -inf where a factor is zero. Cost: batch times the number of factors.
+        """
+        rows = np.atleast_2d(np.asarray(points)).astype(np.int64)
+        if rows.shape[1] != len(self.domain):
+            raise ModelError(f"points have {rows.shape[1]} columns; the network has {len(self.domain)} variables")
+        if len(rows) and (np.any(rows < 0) or np.any(rows >= self.domain.n_states)):
+            raise ModelError("a point has a state position outside its variable's states")
+        total = np.zeros(len(rows))
+        for factor in self.factors:
+            total += factor.log_value(rows)
+        return total
+
+    def size_report(self, query: Query | None = None) -> Elimination:
+        """Return induced width and estimated sizes of a compilation; takes no memory to speak of."""
+        from certimap.networks.elimination import size_report
+
+        return size_report(self, query)
+
+    def compile(self, *, max_edges: int = DEFAULT_MAX_EDGES) -> Circuit:
+        """Compile the network to a circuit over its whole domain.
+
+        Raises
+        ------
+        ModelError
+            When the circuit is estimated to have more than `max_edges` edges, before memory is taken.
+        ImpossibleEvidence
+            When the product of the factors is zero everywhere.
+        """
+        from certimap.networks.compile import compile_query
+
+        return compile_query(self, None, max_edges=max_edges)
+
+    def compile_query(self, query: Query, *, max_edges: int = DEFAULT_MAX_EDGES) -> Circuit:
+        """Compile the network for one query, to a circuit over the query variables in the user's order.
+
+        The circuit's value is p(q, e); see `compile` for the errors.
+        """
+        from certimap.networks.compile import compile_query
+
+        return compile_query(self, query, max_edges=max_edges)
+
+    def condition(self, query: Query, *, max_edges: int = DEFAULT_MAX_EDGES, workers: int | None = None):  # noqa: ANN201
+        """Return the posterior of a query, as a `CircuitPosterior`; see `compile` for the errors."""
+        from certimap.engine.circuit_posterior import CircuitPosterior
+        from certimap.query import make_query
+
+        circuit = self.compile_query(query, max_edges=max_edges)
+        return CircuitPosterior.from_circuit(circuit, make_query(circuit.domain), workers=workers)
+
+    def write(self, path: str | PathLike[str], format: str | None = None) -> None:
+        """Write the network to a file whose suffix (or `format`) names the format."""
+        from certimap import io
+
+        io.write(self, path, format)

@@ -1,0 +1,164 @@
+"""What a query leaves of a network: evidence absorbed, barren variables and impossible states gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.domain import Domain
+from certimap.errors import ImpossibleEvidence, ModelError
+from certimap.networks.factor import Factor
+
+if TYPE_CHECKING:
+    from certimap.networks.network import Network
+    from certimap.query import Query
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """Factors over the variables that are still open.
+
+    Attributes
+    ----------
+    domain
+        The network's domain; positions below are its.
+    factors
+        In natural logs, over the surviving states of open variables.
+    sizes
+        The number of surviving states of each open variable (at least 2, or a queried variable that no
+        factor mentions).
+    states
+        Which states survive, as positions, for each variable that is not barren.
+    query
+        The query variables, in the user's order.
+    log_constant
+        Natural log of the factors that became constants.
+    """
+
+    domain: Domain
+    factors: list[Factor]
+    sizes: dict[int, int]
+    states: dict[int, NDArray[np.int64]]
+    query: tuple[int, ...]
+    log_constant: float
+
+
+def reduce_network(model: Network, query: Query | None = None) -> Reduced:
+    """Absorb a query's evidence into a network's factors.
+
+    Parameters
+    ----------
+    model
+        A network; it is not changed.
+    query
+        None stands for the query of all variables without evidence.
+
+    Raises
+    ------
+    ImpossibleEvidence
+        When a factor, or the states that factors leave to a variable, show that p(e) = 0.
+    """
+    domain = model.domain
+    if query is None:
+        queried = tuple(range(len(domain)))
+        allowed = {i: np.arange(int(domain.n_states[i])) for i in queried}
+        factors = list(model.factors)
+    else:
+        queried = tuple(int(i) for i in query.variables)
+        factors, allowed = _with_evidence(model, query)
+    states = _surviving_states(factors, allowed, domain)
+    taken = [_take(f, states) for f in factors]
+    log_constant = float(sum(float(f.log_table) for f in taken if not f.scope))
+    if log_constant == -np.inf:
+        raise _impossible(domain)
+    open_variables = {v for f in taken for v in f.scope}
+    sizes = {v: len(states[v]) for v in sorted(states) if len(states[v]) > 1 or v in open_variables}
+    return Reduced(domain, [f for f in taken if f.scope], sizes, states, queried, log_constant)
+
+
+def _with_evidence(model: Network, query: Query) -> tuple[list[Factor], dict[int, NDArray[np.int64]]]:
+    """Return the factors that matter, weights of soft evidence added, and the states allowed."""
+    domain = model.domain
+    weighed: dict[int, NDArray[np.float64]] = {}
+    for i in range(len(domain)):
+        weights = query.log_weights[domain.offsets[i] : domain.offsets[i + 1]]
+        if np.any(weights != 0.0):
+            weighed[i] = weights
+    needed = model.relevant({*(int(i) for i in query.variables), *weighed})
+    factors = [f for f, own in zip(model.factors, model.owners, strict=True) if own is None or own in needed]
+    allowed = {i: np.arange(int(domain.n_states[i])) for i in sorted(needed)}
+    for i, weights in weighed.items():
+        allowed[i] = np.flatnonzero(weights > -np.inf)
+        if np.any(weights[allowed[i]] != 0.0):
+            factors.append(Factor.from_log((i,), weights))
+    return factors, allowed
+
+
+def _surviving_states(
+    factors: list[Factor], allowed: dict[int, NDArray[np.int64]], domain: Domain
+) -> dict[int, NDArray[np.int64]]:
+    """Drop states that some factor makes impossible, until nothing changes (arc consistency)."""
+    states = dict(allowed)
+    touching: dict[int, list[int]] = {v: [] for v in states}
+    for k, factor in enumerate(factors):
+        for v in factor.scope:
+            touching[v].append(k)
+    waiting = dict.fromkeys(range(len(factors)))  # an ordered set
+    while waiting:
+        k = next(iter(waiting))
+        del waiting[k]
+        scope = factors[k].scope
+        possible = _restricted(factors[k], states) > -np.inf
+        for axis, v in enumerate(scope):
+            alive = possible.any(axis=tuple(a for a in range(len(scope)) if a != axis))
+            if alive.all():
+                continue
+            states[v] = states[v][alive]
+            if not len(states[v]):
+                raise _impossible(domain)
+            waiting.update(dict.fromkeys(touching[v]))
+            waiting[k] = None
+            break
+    return states
+
+
+def _restricted(factor: Factor, states: dict[int, NDArray[np.int64]]) -> NDArray[np.float64]:
+    table = factor.log_table
+    for axis, v in enumerate(factor.scope):
+        if len(states[v]) < table.shape[axis]:
+            table = table.take(states[v], axis=axis)
+    return table
+
+
+def _take(factor: Factor, states: dict[int, NDArray[np.int64]]) -> Factor:
+    """Restrict a factor to surviving states; a variable with one left leaves the scope."""
+    table = _restricted(factor, states)
+    scope = tuple(v for v in factor.scope if len(states[v]) > 1)
+    return Factor.from_log(scope, table.reshape([len(states[v]) for v in scope]))
+
+
+def _impossible(domain: Domain) -> ImpossibleEvidence:
+    return ImpossibleEvidence(
+        f"the evidence has probability zero under this network of {len(domain)} variables; "
+        "evidence that some joint state allows is accepted"
+    )
+
+
+def ancestors(parents: Iterable[tuple[int, ...]], of: set[int]) -> set[int]:
+    """Return the variables `of` with all their ancestors; `parents[i]` are those of variable i."""
+    lists = list(parents)
+    found = set(of)
+    stack = list(of)
+    while stack:
+        v = stack.pop()
+        if not 0 <= v < len(lists):
+            raise ModelError(f"variable {v} is not in the network; 0 to {len(lists) - 1} are accepted")
+        for parent in lists[v]:
+            if parent not in found:
+                found.add(parent)
+                stack.append(parent)
+    return found
