@@ -1,0 +1,285 @@
+"""Conditioning: from a circuit and a query to the plan of p(q | e)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.circuits import properties
+from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.domain import Domain, Real
+from certimap.engine.plan import GAUSSIAN_PARAMS, Plan
+from certimap.errors import ImpossibleEvidence, ModelError
+from certimap.query import Query
+
+
+@dataclass(frozen=True, eq=False)
+class _Leaves:
+    """The leaves of a circuit under a query: their masses, and normalised vectors for queried ones."""
+
+    log_mass: NDArray[np.float64]  # (n_nodes,), 0 on inner nodes
+    position: NDArray[np.int32]  # (n_nodes,), position of the variable in the query, else -1
+    states: NDArray[np.int64]  # (n_nodes,), bits of the states that a categorical leaf allows
+    start: NDArray[np.int64]  # (n_nodes,), where the vector of a queried leaf starts in `log_tables`
+    log_tables: NDArray[np.float64]
+
+
+def condition(circuit: Circuit, query: Query, *, max_edges: int | None = None) -> tuple[Plan, float]:
+    """Fold evidence and nuisance variables away and normalise.
+
+    Evidence becomes weights, nuisance leaves are summed or integrated, constants move up into the
+    weights of sums, children of zero mass disappear, sums over one categorical variable become leaves,
+    products inside products and sums inside sums are dissolved where they have no other parent, and
+    every node is normalised. Linear in the edges.
+
+    Parameters
+    ----------
+    circuit
+        Smooth and decomposable up to observed variables; where a categorical variable is missing it is
+        taken as a constant over its states. May be unnormalised.
+    query
+        Positions in the circuit's domain.
+    max_edges
+        Refuse circuits with more edges.
+
+    Returns
+    -------
+    The plan over the query variables in the query's order, and the natural log of the circuit's mass
+    under the evidence (ln p(e) when the circuit is normalised).
+
+    Raises
+    ------
+    ImpossibleEvidence
+        When that mass is zero.
+    ModelError
+        When the circuit is not decomposable, cannot be made smooth, or is too large.
+    """
+    if max_edges is not None and circuit.n_edges > max_edges:
+        raise ModelError(
+            f"the circuit has {circuit.n_edges} edges; max_edges={max_edges} accepts fewer, and can be raised"
+        )
+    if circuit.domain != query.domain:
+        raise ModelError("the query was made for another domain; make it with the circuit's own")
+    circuit = _checked(circuit, query)
+    leaves = _leaves(circuit, query)
+    arrays = (circuit.kind, circuit.child_ptr, circuit.children, circuit.log_weights)
+    from certimap.engine._kernels import structure as kernels
+
+    log_mass = leaves.log_mass
+    kernels.upward_log_mass(*arrays, log_mass)
+    log_evidence = float(log_mass[-1])
+    if log_evidence == -np.inf:
+        raise ImpossibleEvidence("the evidence has probability zero under the circuit")
+    if not np.isfinite(log_evidence):
+        raise ModelError(f"the circuit's mass under the evidence is {np.exp(log_evidence)}; it must be finite")
+    parents = np.empty(circuit.n_nodes, np.int64)
+    kernels.count_parents(*arrays, log_mass, parents)
+    return _simplify(circuit, query, leaves, parents), log_evidence
+
+
+def _checked(circuit: Circuit, query: Query) -> Circuit:
+    """Return the circuit, made smooth where needed, or raise ModelError when it does not decompose."""
+    ignored = query.observed
+    found = properties.structure(circuit, ignored)
+    if found.rough_sum >= 0 or found.missing:
+        circuit = properties.smoothed(circuit, ignored)
+        found = properties.structure(circuit, ignored)
+    if found.overlapping:
+        node, variable = properties.overlapping_product(circuit, ignored) or (circuit.root, 0)
+        raise ModelError(
+            f"product node {node} multiplies two children over variable {circuit.domain.names[variable]!r}; "
+            "a decomposable circuit, whose products have children over disjoint variables, is accepted"
+        )
+    return circuit
+
+
+def _leaves(circuit: Circuit, query: Query) -> _Leaves:
+    domain, n_nodes = circuit.domain, circuit.n_nodes
+    positions = np.full(len(domain) + 1, -1, np.int32)
+    positions[query.variables] = np.arange(len(query.variables), dtype=np.int32)
+    position = positions[circuit.leaf_var]  # leaf_var is -1 on inner nodes: the last entry
+    log_mass = np.zeros(n_nodes)
+    packed = properties.categorical_params(circuit)
+    sizes = np.diff(packed.ptr)
+    columns = np.repeat(domain.offsets[circuit.leaf_var[packed.nodes]], sizes) + packed.states
+    weighted = packed.values + query.log_weights[columns]
+    if len(packed.nodes):
+        log_mass[packed.nodes] = _log_add_segments(weighted, packed.ptr)
+    start = np.zeros(n_nodes, np.int64)
+    start[packed.nodes] = packed.ptr[:-1]
+    with np.errstate(invalid="ignore"):
+        log_tables = weighted - np.repeat(log_mass[packed.nodes], sizes)
+    leaf_sets = properties.CategoricalParams(packed.nodes, packed.ptr, weighted, packed.states)
+    gaussian = np.flatnonzero(circuit.kind == NodeKind.GAUSSIAN)
+    if len(gaussian):
+        entries = _gaussian_entries(circuit, query, gaussian)
+        log_mass[gaussian] = entries[:, 4]
+        start[gaussian] = len(log_tables) + GAUSSIAN_PARAMS * np.arange(len(gaussian))
+        log_tables = np.concatenate([log_tables, entries.ravel()])
+    return _Leaves(log_mass, position, properties.leaf_state_sets(n_nodes, leaf_sets), start, log_tables)
+
+
+def _log_add_segments(values: NDArray[np.float64], ptr: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return ln Σ exp over each segment `ptr[k]:ptr[k + 1]`; -inf where all are."""
+    largest = np.maximum.reduceat(values, ptr[:-1])
+    safe = np.where(largest > -np.inf, largest, 0.0)
+    with np.errstate(divide="ignore"):
+        return safe + np.log(np.add.reduceat(np.exp(values - np.repeat(safe, np.diff(ptr))), ptr[:-1]))
+
+
+def _gaussian_entries(circuit: Circuit, query: Query, nodes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return (mean, sd, low, high, log mass) of Gaussian leaves under the query, shape (n, 5).
+
+    The last entry of an observed variable's leaf is the log density at the observed value.
+    """
+    entries = np.empty((len(nodes), GAUSSIAN_PARAMS))
+    first = circuit.param_ptr[nodes]
+    entries[:, 0], entries[:, 1] = circuit.params[first], circuit.params[first + 1]
+    low, high = np.full(len(circuit.domain), -np.inf), np.full(len(circuit.domain), np.inf)
+    for i, variable in enumerate(circuit.domain):
+        if isinstance(variable, Real):
+            low[i], high[i] = query.intervals.get(i, (variable.low, variable.high))
+    variables = circuit.leaf_var[nodes]
+    entries[:, 2], entries[:, 3] = low[variables], high[variables]
+    entries[:, 4] = log_interval_mass(*entries[:, :4].T)
+    for i, value in query.values.items():
+        rows = variables == i
+        scaled = (value - entries[rows, 0]) / entries[rows, 1]
+        entries[rows, 4] = -0.5 * scaled**2 - np.log(entries[rows, 1]) - 0.5 * np.log(2 * np.pi)
+    return entries
+
+
+def log_interval_mass(
+    mean: NDArray[np.float64], sd: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the natural log of the mass that Gaussians have in [low, high]; accurate in both tails."""
+    if np.all(np.isneginf(low)) and np.all(np.isposinf(high)):
+        return np.zeros_like(mean)
+    from scipy.special import log_ndtr  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+
+    a, b = (low - mean) / sd, (high - mean) / sd
+    flip = a > 0  # mirror intervals in the upper tail to the lower one, where the cdf keeps its digits
+    a, b = np.where(flip, -b, a), np.where(flip, -a, b)
+    log_low, log_high = np.asarray(log_ndtr(a)), np.asarray(log_ndtr(b))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(a < b, log_high + np.log1p(-np.exp(log_low - log_high)), -np.inf)
+
+
+def _simplify(circuit: Circuit, query: Query, leaves: _Leaves, parents: NDArray[np.int64]) -> Plan:
+    """Rewrite the live part of a circuit as a plan."""
+    from certimap.engine._kernels import simplify, structure
+
+    domain, n_nodes = query.query_domain, circuit.n_nodes
+    arrays = (circuit.kind, circuit.child_ptr, circuit.children, circuit.log_weights)
+    decides = np.empty(n_nodes, np.int32)
+    full = properties.full_state_sets(domain)
+    structure.decided_variables(*arrays, parents, leaves.position, leaves.states, full, decides)
+    single = np.empty(n_nodes, np.int32)
+    structure.single_variables(*arrays[:3], parents, leaves.position, single)
+    n_states = domain.n_states
+    merged = single[(circuit.kind == NodeKind.SUM) & (single >= 0)]
+    log_tables = np.concatenate([leaves.log_tables, np.empty(int(n_states[merged].sum()))])
+    n_live = int(np.count_nonzero((parents > 0) & (single != -1)))
+    new_kind, new_ptr = np.empty(n_live, np.int8), np.empty(n_live + 1, np.int64)
+    new_var, new_start = np.empty(n_live, np.int32), np.empty(n_live, np.int64)
+    new_decides, inlined = np.empty(n_live, np.int32), np.empty(n_live, np.bool_)
+    pool_child, pool_weight = np.empty(circuit.n_edges + 1, np.int64), np.empty(circuit.n_edges + 1)
+    alias = np.empty(n_nodes, np.int64)
+    simplify.fold(
+        *arrays,
+        leaves.log_mass,
+        parents,
+        single,
+        n_states,
+        leaves.start,
+        decides,
+        log_tables,
+        len(leaves.log_tables),
+        new_kind,
+        new_ptr,
+        new_var,
+        new_start,
+        new_decides,
+        inlined,
+        pool_child,
+        pool_weight,
+        alias,
+    )
+    root = int(alias[-1])
+    new_arrays = (new_kind, new_ptr, new_var, new_start, new_decides, inlined, pool_child, pool_weight)
+    return _laid_out(domain, root, new_arrays, log_tables)
+
+
+def _laid_out(
+    domain: Domain, root: int, new_arrays: tuple[NDArray[np.generic], ...], log_tables: NDArray[np.float64]
+) -> Plan:
+    """Lay the rewritten nodes out in depth-first postorder."""
+    from certimap.engine._kernels import simplify
+
+    new_ptr, n_pool = new_arrays[1], int(new_arrays[1][root + 1])
+    kinds = new_arrays[0]
+    owner_is_sum = np.repeat(kinds[: root + 1] == simplify.SUM, np.diff(new_ptr[: root + 2]))
+    pool_child = new_arrays[6][:n_pool]
+    n_wrapped = int(np.count_nonzero(owner_is_sum & (kinds[pool_child] != simplify.PRODUCT)))
+    n_inner = int(np.count_nonzero(kinds[pool_child] != simplify.LEAF)) + 2 * n_wrapped
+    n_nodes = int(np.count_nonzero(kinds[: root + 1] != simplify.LEAF)) + n_wrapped + 1
+    n_leaves = int(np.count_nonzero(kinds[pool_child] == simplify.LEAF)) + 1
+    is_sum, out_ptr = np.empty(n_nodes, np.bool_), np.empty(n_nodes + 1, np.int64)
+    out_child, out_weight = np.empty(n_inner, np.int32), np.empty(n_inner)
+    leaf_ptr = np.empty(n_nodes + 1, np.int64)
+    leaf_var, leaf_start = np.empty(n_leaves, np.int32), np.empty(n_leaves, np.int64)
+    decides, sizes = np.empty(n_nodes, np.int32), np.empty(3, np.int64)
+    simplify.lay_out(
+        root,
+        *new_arrays[:6],
+        pool_child,
+        new_arrays[7][:n_pool],
+        is_sum,
+        out_ptr,
+        out_child,
+        out_weight,
+        leaf_ptr,
+        leaf_var,
+        leaf_start,
+        decides,
+        sizes,
+    )
+    n_nodes, n_inner, n_leaves = (int(x) for x in sizes)
+    weights = np.exp(out_weight[:n_inner])
+    tables, log_tables, leaf_start = _used_tables(domain, leaf_var[:n_leaves], leaf_start[:n_leaves], log_tables)
+    return Plan(
+        domain,
+        is_sum[:n_nodes],
+        out_ptr[: n_nodes + 1],
+        out_child[:n_inner],
+        weights,
+        out_weight[:n_inner],
+        leaf_ptr[: n_nodes + 1],
+        leaf_var[:n_leaves],
+        leaf_start,
+        tables,
+        log_tables,
+        decides[:n_nodes],
+    )
+
+
+def _used_tables(
+    domain: Domain, leaf_var: NDArray[np.int32], leaf_start: NDArray[np.int64], log_tables: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Keep only the vectors that leaves point to; return them as probabilities and logs, and new starts."""
+    sizes_of_var = np.where(domain.n_states > 0, domain.n_states, GAUSSIAN_PARAMS)
+    used = np.zeros(len(log_tables), np.int64)  # at each start, the vector's length
+    used[leaf_start] = sizes_of_var[leaf_var]
+    starts = np.flatnonzero(used)
+    sizes = used[starts]
+    new_starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    within = np.arange(int(sizes.sum())) - np.repeat(new_starts, sizes)
+    kept = log_tables[np.repeat(starts, sizes) + within]
+    used[starts] = new_starts
+    is_real = np.zeros(len(log_tables), np.bool_)
+    is_real[leaf_start] = domain.n_states[leaf_var] == 0
+    real_entry = np.repeat(is_real[starts], sizes)
+    with np.errstate(over="ignore"):
+        return np.where(real_entry, kept, np.exp(kept)), kept, used[leaf_start]

@@ -1,0 +1,304 @@
+"""Structural properties of a circuit, computed from its arrays and never trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.domain import Domain
+from certimap.errors import ModelError
+
+
+@dataclass(frozen=True, eq=False)
+class CategoricalParams:
+    """The parameters of a circuit's categorical leaves, packed.
+
+    Attributes
+    ----------
+    nodes
+        int64, shape (n_leaves,): the leaves.
+    ptr
+        int64, shape (n_leaves + 1,): leaf k owns `values[ptr[k]:ptr[k + 1]]`.
+    values
+        float64: natural-log weights, one a state.
+    states
+        int64: the state that each entry of `values` is about.
+    """
+
+    nodes: NDArray[np.int64]
+    ptr: NDArray[np.int64]
+    values: NDArray[np.float64]
+    states: NDArray[np.int64]
+
+
+def categorical_params(circuit: Circuit) -> CategoricalParams:
+    """Pack the parameters of the categorical leaves of a circuit; linear in their number."""
+    nodes = np.flatnonzero(circuit.kind == NodeKind.CATEGORICAL)
+    sizes = np.diff(circuit.param_ptr)[nodes]
+    ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    states = np.arange(ptr[-1]) - np.repeat(ptr[:-1], sizes)
+    if ptr[-1] == len(circuit.params):
+        return CategoricalParams(nodes, ptr, circuit.params, states)
+    values = circuit.params[np.repeat(circuit.param_ptr[nodes], sizes) + states]
+    return CategoricalParams(nodes, ptr, values, states)
+
+
+def _state_bits(states: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.left_shift(np.uint64(1), states.astype(np.uint64) & np.uint64(63)).view(np.int64)
+
+
+def full_state_sets(domain: Domain) -> NDArray[np.int64]:
+    """Return each variable's set of all states as bits (state modulo 64), int64, shape (n,)."""
+    sizes = np.minimum(domain.n_states, 64).astype(np.uint64)
+    ones = np.uint64(0xFFFFFFFFFFFFFFFF)
+    shift = (np.uint64(64) - np.maximum(sizes, np.uint64(1))) & np.uint64(63)
+    return np.where(sizes > 0, ones >> shift, np.uint64(0)).astype(np.uint64).view(np.int64)
+
+
+def leaf_state_sets(n_nodes: int, leaves: CategoricalParams) -> NDArray[np.int64]:
+    """Return the states that each categorical leaf allows as bits, int64, shape (n_nodes,); 0 elsewhere."""
+    sets = np.zeros(n_nodes, np.int64)
+    if len(leaves.nodes):
+        bits = np.where(leaves.values > -np.inf, _state_bits(leaves.states), np.int64(0))
+        sets[leaves.nodes] = np.bitwise_or.reduceat(bits, leaves.ptr[:-1])
+    return sets
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """What one pass over a circuit tells about its scopes.
+
+    Attributes
+    ----------
+    parents
+        int64, shape (n_nodes,): edges into each node from nodes that the root reaches; 0 is unreachable.
+    rough_sum
+        The first reachable sum whose children differ in scope, or -1.
+    overlapping
+        Whether some reachable product multiplies two children that share a variable (known only when
+        `rough_sum` is -1).
+    missing
+        Variables that count but that the root does not reach.
+    """
+
+    parents: NDArray[np.int64]
+    rough_sum: int
+    overlapping: bool
+    missing: tuple[int, ...]
+
+
+def structure(circuit: Circuit, ignored: Iterable[int] = ()) -> Structure:
+    """Check smoothness and decomposability in one pass, leaving out the `ignored` variables.
+
+    Scopes are compared by a 128-bit random fingerprint and their size, so that the cost is linear in
+    the edges whatever the number of variables; two different scopes agree by chance with probability
+    about 2^-128.
+    """
+    from certimap.engine._kernels import structure as kernels
+
+    n_nodes = circuit.n_nodes
+    parents = np.empty(n_nodes, np.int64)
+    arrays = (circuit.kind, circuit.child_ptr, circuit.children, circuit.log_weights)
+    kernels.count_parents(*arrays, np.zeros(n_nodes), parents)
+    n_vars = len(circuit.domain)
+    words = np.random.default_rng(0x5EED).integers(-(2**62), 2**62, (n_vars, 2))
+    fingerprints = np.concatenate([words, np.ones((n_vars, 1), np.int64)], axis=1)
+    fingerprints[list(ignored)] = 0
+    scopes = np.zeros((n_nodes, 3), np.int64)
+    rough = int(kernels.check_scopes(*arrays, circuit.leaf_var, parents, fingerprints, scopes))
+    used = np.zeros(n_vars, np.bool_)
+    used[circuit.leaf_var[(circuit.leaf_var >= 0) & (parents > 0)]] = True
+    overlapping = rough < 0 and bool(np.any(scopes[circuit.root] != fingerprints[used].sum(axis=0)))
+    missing = np.flatnonzero(~used & (fingerprints[:, 2] > 0))
+    return Structure(parents, rough, overlapping, tuple(int(i) for i in missing))
+
+
+def is_smooth(circuit: Circuit) -> bool:
+    """Tell whether the children of every reachable sum have one scope; linear in the edges."""
+    return structure(circuit).rough_sum < 0
+
+
+def is_decomposable(circuit: Circuit) -> bool:
+    """Tell whether the children of every reachable product have disjoint scopes.
+
+    Linear in the edges on a smooth circuit; otherwise explicit scopes are built.
+    """
+    found = structure(circuit)
+    return not found.overlapping if found.rough_sum < 0 else overlapping_product(circuit) is None
+
+
+def decided_variables(circuit: Circuit) -> NDArray[np.int32]:
+    """Return for each node the variable that it decides, int32, shape (n_nodes,), else -1.
+
+    A sum decides a variable when its children allow pairwise disjoint sets of that variable's states;
+    at most one of them is then nonzero on any point. Linear in the edges; a node tracks a bounded number
+    of restricted variables, so that in rare cases a decided variable is overlooked.
+    """
+    from certimap.engine._kernels import structure as kernels
+
+    parents = np.empty(circuit.n_nodes, np.int64)
+    arrays = (circuit.kind, circuit.child_ptr, circuit.children, circuit.log_weights)
+    kernels.count_parents(*arrays, np.zeros(circuit.n_nodes), parents)
+    sets = leaf_state_sets(circuit.n_nodes, categorical_params(circuit))
+    out = np.empty(circuit.n_nodes, np.int32)
+    kernels.decided_variables(*arrays, parents, circuit.leaf_var, sets, full_state_sets(circuit.domain), out)
+    return out
+
+
+def is_deterministic(circuit: Circuit) -> bool:
+    """Tell whether every reachable sum with several children decides a variable (sufficient, not necessary)."""
+    decided = decided_variables(circuit)
+    parents = structure(circuit).parents
+    starts = circuit.child_ptr[:-1]
+    live = np.concatenate([[0], np.cumsum(circuit.log_weights > -np.inf)])
+    several = live[circuit.child_ptr[1:]] - live[starts] > 1
+    return bool(np.all(decided[(circuit.kind == NodeKind.SUM) & (parents > 0) & several] >= 0))
+
+
+def _explicit_scopes(circuit: Circuit, parents: NDArray[np.int64]) -> list[int]:
+    """Return each reachable node's scope as the bits of an int; only for errors and for smoothing."""
+    scopes = [0] * circuit.n_nodes
+    for node in np.flatnonzero(parents):
+        if circuit.leaf_var[node] >= 0:
+            scopes[node] = 1 << int(circuit.leaf_var[node])
+        else:
+            for child in circuit.children_of(int(node)):
+                scopes[node] |= scopes[child]
+    return scopes
+
+
+def _bits(scope: int) -> list[int]:
+    return [i for i, bit in enumerate(reversed(f"{scope:b}")) if bit == "1"]
+
+
+def overlapping_product(circuit: Circuit, ignored: Iterable[int] = ()) -> tuple[int, int] | None:
+    """Return a reachable product and a variable that two of its children share, or None."""
+    skipped = sum(1 << i for i in ignored)
+    parents = structure(circuit).parents
+    scopes = _explicit_scopes(circuit, parents)
+    for node in np.flatnonzero((circuit.kind == NodeKind.PRODUCT) & (parents > 0)):
+        union = 0
+        for child in circuit.children_of(int(node)):
+            shared = union & scopes[child] & ~skipped
+            if shared:
+                return int(node), _bits(shared)[0]
+            union |= scopes[child]
+    return None
+
+
+def smoothed(circuit: Circuit, ignored: Iterable[int] = ()) -> Circuit:
+    """Return an equal circuit in which every sum is smooth and the root has every variable in scope.
+
+    Where a child of a sum (or the root) lacks a categorical variable, it is multiplied by a leaf of
+    weight 1 on every state: the function does not change. `ignored` variables may stay missing.
+
+    Raises
+    ------
+    ModelError
+        When a real variable is missing: a constant over it has no finite mass.
+    """
+    skipped = sum(1 << i for i in ignored)
+    parents = structure(circuit).parents
+    scopes = [scope & ~skipped for scope in _explicit_scopes(circuit, parents)]
+    patch = _Patch(circuit, scopes)
+    for node in np.flatnonzero((circuit.kind == NodeKind.SUM) & (parents > 0)):
+        edges = range(int(circuit.child_ptr[node]), int(circuit.child_ptr[node + 1]))
+        for edge in edges:
+            if circuit.log_weights[edge] > -np.inf:
+                patch.widen(edge, scopes[node])
+    everything = ((1 << len(circuit.domain)) - 1) & ~skipped
+    return patch.build(everything & ~scopes[circuit.root])
+
+
+class _Patch:
+    """Nodes to insert into a circuit: constant leaves, and products that widen children of sums."""
+
+    def __init__(self, circuit: Circuit, scopes: list[int]) -> None:
+        self.circuit = circuit
+        self.scopes = scopes
+        self.constants: dict[int, int] = {}  # variable -> index among the constant leaves
+        self.widened: dict[tuple[int, int], int] = {}  # (child, missing) -> index among the wideners
+        self.edges: dict[int, int] = {}  # edge -> index among the wideners
+
+    def _require(self, missing: int) -> None:
+        for i in _bits(missing):
+            if not self.circuit.domain.n_states[i]:
+                raise ModelError(
+                    f"the circuit does not constrain the real variable {self.circuit.domain.names[i]!r} everywhere; "
+                    "every term needs a leaf for it"
+                )
+            self.constants.setdefault(i, len(self.constants))
+
+    def widen(self, edge: int, scope: int) -> None:
+        child = int(self.circuit.children[edge])
+        missing = scope & ~self.scopes[child]
+        if missing:
+            self._require(missing)
+            self.edges[edge] = self.widened.setdefault((child, missing), len(self.widened))
+
+    def build(self, missing_at_root: int) -> Circuit:
+        self._require(missing_at_root)
+        old = self.circuit
+        new_id, widener_id = self._numbering()
+        first = len(self.constants)
+        domain = old.domain
+        kinds = [int(NodeKind.CATEGORICAL)] * first
+        members: list[list[int]] = [[] for _ in range(first)]
+        weights: list[list[float]] = [[] for _ in range(first)]
+        leaf_var = list(self.constants)
+        params = [np.zeros(int(domain.n_states[i])) for i in self.constants]
+        by_child: dict[int, list[tuple[int, int]]] = {}
+        for (child, missing), index in self.widened.items():
+            by_child.setdefault(child, []).append((missing, index))
+        for node in range(old.n_nodes):
+            start, stop = int(old.child_ptr[node]), int(old.child_ptr[node + 1])
+            kinds.append(int(old.kind[node]))
+            members.append(
+                [
+                    widener_id[self.edges[e]] if e in self.edges else int(new_id[old.children[e]])
+                    for e in range(start, stop)
+                ]
+            )
+            weights.append(old.log_weights[start:stop].tolist())
+            leaf_var.append(int(old.leaf_var[node]))
+            params.append(old.params_of(node))
+            for missing, _ in by_child.get(node, []):
+                kinds.append(int(NodeKind.PRODUCT))
+                members.append([int(new_id[node]), *(self.constants[i] for i in _bits(missing))])
+                weights.append([0.0] * len(members[-1]))
+                leaf_var.append(-1)
+                params.append(np.zeros(0))
+        if missing_at_root:
+            members.append([len(kinds) - 1, *(self.constants[i] for i in _bits(missing_at_root))])
+            kinds.append(int(NodeKind.PRODUCT))
+            weights.append([0.0] * len(members[-1]))
+            leaf_var.append(-1)
+            params.append(np.zeros(0))
+        return Circuit(
+            domain,
+            np.array(kinds, np.int8),
+            np.concatenate([[0], np.cumsum([len(m) for m in members])]).astype(np.int64),
+            np.array([c for m in members for c in m], np.int64),
+            np.array([w for ws in weights for w in ws], np.float64),
+            np.array(leaf_var, np.int32),
+            np.concatenate([[0], np.cumsum([len(p) for p in params])]).astype(np.int64),
+            np.concatenate(params),
+        )
+
+    def _numbering(self) -> tuple[NDArray[np.int64], list[int]]:
+        """Return new ids of the old nodes, and of the wideners; each widener follows its child."""
+        n_after = np.zeros(self.circuit.n_nodes, np.int64)
+        for child, _ in self.widened:
+            n_after[child] += 1
+        before = np.concatenate([[0], np.cumsum(n_after)[:-1]])
+        new_id = np.arange(self.circuit.n_nodes) + before + len(self.constants)
+        widener_id = [0] * len(self.widened)
+        placed: dict[int, int] = {}
+        for (child, _), index in self.widened.items():
+            placed[child] = placed.get(child, 0) + 1
+            widener_id[index] = int(new_id[child]) + placed[child]
+        return new_id, widener_id

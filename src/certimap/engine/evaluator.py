@@ -1,0 +1,319 @@
+"""Answering questions about points and boxes from a plan: blocks of rows, threads, and the choice of domain."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Boxes, Points
+from certimap.engine.parallel import for_blocks
+from certimap.engine.plan import Plan
+
+POINT, MASS, BOUND = 0, 1, 2
+ACCURATE = 1e-280  # a linear value at least this large has lost nothing that matters to underflow
+_LANES = 8
+_BLOCK_NUMBERS = 1 << 18  # numbers that a block of rows keeps at hand: 2 MB
+_TASK_EDGES = 1 << 26  # edge evaluations that one task does, so that a task lasts some 10 ms
+_EPS = float(np.finfo(np.float64).eps)
+
+
+class Evaluator:
+    """Evaluates a plan on batches of points and boxes.
+
+    Rows are evaluated in the linear domain, where every value is at most 1; rows that come out below
+    `ACCURATE` are evaluated again in logs, unless the plan cannot take such a value other than zero.
+    Plans with real variables are always evaluated in logs.
+
+    Attributes
+    ----------
+    relative_error
+        No computed probability is off by more than this factor of itself (rounding alone).
+    """
+
+    def __init__(self, plan: Plan, workers: int) -> None:
+        self.plan = plan
+        self.workers = workers
+        domain = plan.domain
+        self.is_discrete = domain.is_discrete
+        self._offsets = np.ascontiguousarray(domain.offsets)
+        self._n_states = np.ascontiguousarray(domain.n_states)
+        self._summarise()
+
+    def _summarise(self) -> None:
+        from certimap.engine._kernels.statistics import summarise
+
+        plan = self.plan
+        log_smallest, n_roundings = np.empty(plan.n_nodes), np.empty(plan.n_nodes)
+        is_top = np.empty(plan.n_nodes, np.bool_)
+        summarise(
+            plan.is_sum,
+            plan.child_ptr,
+            plan.children,
+            plan.log_weights,
+            plan.leaf_ptr,
+            plan.leaf_var,
+            plan.leaf_start,
+            plan.log_tables,
+            plan.decides,
+            self._n_states,
+            log_smallest,
+            n_roundings,
+            is_top,
+        )
+        self.can_underflow = not float(log_smallest[-1]) > np.log(ACCURATE)
+        self.relative_error = float(n_roundings[-1]) * _EPS
+        self._is_top = is_top
+        self._not_top = np.zeros_like(is_top)
+
+    @cached_property
+    def leaf_order(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The leaves with those of binary variables first in each product, and where these end."""
+        plan = self.plan
+        binary = self._n_states[plan.leaf_var] == 2
+        order = np.lexsort((~binary, plan.parent_of_leaf)) if not np.all(binary) else np.arange(plan.n_leaves)
+        counts = np.concatenate([[0], np.cumsum(binary)])
+        ends = plan.leaf_ptr[:-1] + counts[plan.leaf_ptr[1:]] - counts[plan.leaf_ptr[:-1]]
+        return order, ends
+
+    @cached_property
+    def leaf_arrays(self) -> tuple[NDArray[Any], ...]:
+        """(leaf_ptr, binary_end, leaf_var, leaf_start, first, second): leaves in `leaf_order`.
+
+        `first` and `second` are the first two entries of each leaf's vector.
+        """
+        plan = self.plan
+        order, ends = self.leaf_order
+        start = plan.leaf_start[order]
+        second = plan.tables[np.minimum(start + 1, len(plan.tables) - 1)]
+        return plan.leaf_ptr, ends, plan.leaf_var[order], start, plan.tables[start], second
+
+    @cached_property
+    def _slots(self) -> tuple[NDArray[np.int32], int]:
+        from certimap.engine._kernels.evaluate import assign_slots
+
+        plan = self.plan
+        n_parents = np.bincount(plan.children, minlength=plan.n_nodes).astype(np.int32)
+        slot = np.empty(plan.n_nodes, np.int32)
+        return slot, int(assign_slots(plan.child_ptr, plan.children, n_parents, slot))
+
+    @cached_property
+    def _own_slots(self) -> NDArray[np.int32]:
+        return np.arange(self.plan.n_nodes, dtype=np.int32)
+
+    @cached_property
+    def _max_members(self) -> int:
+        plan = self.plan
+        return int(np.max(np.diff(plan.leaf_ptr) + np.diff(plan.child_ptr)))
+
+    def _linear_arrays(self) -> tuple[NDArray[Any], ...]:
+        plan = self.plan
+        return (
+            plan.is_sum,
+            plan.child_ptr,
+            plan.children,
+            plan.weights,
+            *self.leaf_arrays,
+            plan.tables,
+            plan.decides,
+            self._offsets,
+        )
+
+    def _log_arrays(self) -> tuple[NDArray[Any], ...]:
+        plan = self.plan
+        return (
+            plan.is_sum,
+            plan.child_ptr,
+            plan.children,
+            plan.log_weights,
+            plan.leaf_ptr,
+            plan.leaf_var,
+            plan.leaf_start,
+            plan.log_tables,
+            plan.decides,
+            self._offsets,
+        )
+
+    def _task_rows(self, width: int) -> int:
+        rows = min(max(_TASK_EDGES // max(self.plan.n_edges, 1), width), 1 << 16)
+        return -(-rows // width) * width
+
+    @staticmethod
+    def _width(n_rows: int, numbers_a_lane: int, largest: int = 256) -> int:
+        """Return how many lanes a block has: as many as keep its numbers at hand, 8 at least."""
+        fitting = max(_BLOCK_NUMBERS // max(numbers_a_lane, 1), 4 * _LANES)
+        if numbers_a_lane > _BLOCK_NUMBERS * 32:
+            fitting = _LANES
+        width = min(largest, fitting, n_rows)
+        return max(-(-width // _LANES) * _LANES, _LANES)
+
+    def box_width(self, n_boxes: int) -> int:
+        """Return how many boxes to evaluate at once when the values of all nodes are kept."""
+        return self._width(n_boxes, self.plan.n_nodes + self.plan.domain.total_states, 64)
+
+    def log_values(self, mode: int, points: Points | None, boxes: Boxes | None) -> NDArray[np.float64]:
+        """Return the root's log value for each row, shape (batch,), rounded to nearest."""
+        rows = _Rows(points, boxes)
+        if not self.is_discrete:
+            return self._log_domain(mode, rows, np.arange(rows.n))
+        values = self._linear(mode, rows)
+        with np.errstate(divide="ignore"):
+            out = np.log(values)
+        if self.can_underflow:
+            low = np.flatnonzero(values < ACCURATE)
+            if len(low):
+                out[low] = self._log_domain(mode, rows, low)
+        return out
+
+    def _linear(self, mode: int, rows: _Rows) -> NDArray[np.float64]:
+        from certimap.engine._kernels.evaluate import evaluate
+
+        out = np.empty(rows.n)
+        slot, n_slots = self._slots
+        n_inputs = len(self.plan.domain) if mode == POINT else self.plan.domain.total_states
+        width = self._width(rows.n, n_slots + n_inputs)
+        arrays = self._linear_arrays()
+
+        def task(start: int, stop: int) -> None:
+            inputs, scratch = np.empty((n_inputs, width)), np.empty(width)
+            values = np.empty((n_slots, width))
+            points, mask = rows.points[start:stop], rows.mask[start:stop]
+            evaluate(mode, points, mask, *arrays, slot, inputs, scratch, values, out[start:stop])
+
+        for_blocks(task, rows.n, self._task_rows(width), self.workers)
+        return out
+
+    def _log_domain(self, mode: int, rows: _Rows, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
+        from certimap.engine._kernels.logdomain import log_evaluate
+
+        out = np.empty(len(chosen))
+        slot, n_slots = self._slots
+        width = self._width(len(chosen), n_slots, 64)
+        arrays = self._log_arrays()
+
+        def task(start: int, stop: int) -> None:
+            inputs = rows.take(chosen[start:stop])
+            scratch, values = np.empty(width), np.empty((n_slots, width))
+            log_evaluate(mode, *arrays, *inputs, slot, scratch, values, out[start:stop])
+
+        for_blocks(task, len(chosen), max(self._task_rows(width) // 8, width), self.workers)
+        return out
+
+    def log_each(self, mode: int, boxes: Boxes) -> NDArray[np.float64]:
+        """Return the root's log value with variable i set to state a, shape (batch, total_states)."""
+        rows = _Rows(None, boxes)
+        if not self.is_discrete:
+            return self._log_each_domain(mode, rows, np.arange(rows.n))
+        values = self._linear_each(mode, rows)
+        with np.errstate(divide="ignore"):
+            out = np.log(values)
+        if self.can_underflow:
+            low = np.flatnonzero(np.any(values < ACCURATE, axis=1))
+            if len(low):
+                out[low] = self._log_each_domain(mode, rows, low)
+        return out
+
+    def upward_values(self, mode: int, rows: _Rows, first: int, width: int) -> tuple[int, Any, Any]:
+        """Evaluate all nodes on `width` rows from `first` on; return lanes used, inputs and node values."""
+        from certimap.engine._kernels.evaluate import load_block, upward
+
+        inputs = np.empty((self.plan.domain.total_states, width))
+        values, scratch = np.empty((self.plan.n_nodes, width)), np.empty(width)
+        lanes = int(load_block(mode, first, width, rows.points, rows.mask, inputs))
+        upward(mode, *self._linear_arrays(), self._own_slots, inputs, scratch, values)
+        return lanes, inputs, values
+
+    def log_upward_values(self, mode: int, rows: _Rows, chosen: NDArray[np.int64]) -> tuple[Any, Any]:
+        """Evaluate all nodes on chosen rows in logs; return the rows' inputs and the node values."""
+        from certimap.engine._kernels.logdomain import log_upward
+
+        n = len(chosen)
+        inputs = rows.take(chosen)
+        values, scratch = np.empty((self.plan.n_nodes, n)), np.empty(n)
+        log_upward(mode, 0, n, *self._log_arrays(), *inputs, self._own_slots, scratch, values)
+        return inputs, values
+
+    def _linear_each(self, mode: int, rows: _Rows) -> NDArray[np.float64]:
+        from certimap.engine._kernels.each import downward
+
+        plan = self.plan
+        n_states, n_members = plan.domain.total_states, self._max_members
+        out = np.empty((rows.n, n_states))
+        width = self._width(rows.n, 2 * plan.n_nodes + 3 * n_states + 2 * n_members, 128)
+        is_top = self._is_top if mode == BOUND else self._not_top
+        leaf_ptr, _, leaf_var, leaf_start, _, _ = self.leaf_arrays
+        arrays = (plan.is_sum, plan.child_ptr, plan.children, plan.weights, leaf_ptr, leaf_var, leaf_start)
+
+        def task(start: int, stop: int) -> None:
+            context = np.empty((plan.n_nodes, width))
+            members, prefix = np.empty((n_members, width)), np.empty((n_members + 1, width))
+            total, largest = np.empty((n_states, width)), np.empty((n_states, width))
+            for first in range(start, stop, width):
+                lanes, inputs, values = self.upward_values(mode, rows, first, width)
+                lanes = min(lanes, stop - first)
+                scratch = (context, members, prefix, total, largest)
+                downward(mode, *arrays, plan.tables, self._offsets, is_top, inputs, values, *scratch)
+                out[first : first + lanes] = np.maximum(total, largest)[:, :lanes].T
+
+        for_blocks(task, rows.n, max(self._task_rows(width) // 4 // width, 1) * width, self.workers)
+        return out
+
+    def _log_each_domain(self, mode: int, rows: _Rows, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
+        from certimap.engine._kernels.logdomain import log_downward
+
+        plan = self.plan
+        out = np.empty((len(chosen), plan.domain.total_states))
+        is_top = self._is_top if mode == BOUND else self._not_top
+        log_arrays = self._log_arrays()
+        arrays = (*log_arrays[:8], log_arrays[9], is_top)
+
+        def task(start: int, stop: int) -> None:
+            context = np.empty(plan.n_nodes)
+            members, prefix = np.empty(self._max_members), np.empty(self._max_members + 1)
+            for k in range(start, stop):
+                inputs, values = self.log_upward_values(mode, rows, chosen[k : k + 1])
+                log_downward(mode, 0, *arrays, *inputs, values, context, members, prefix, out[k])
+
+        for_blocks(task, len(chosen), max(self._task_rows(_LANES) // 32, 1), self.workers)
+        return out
+
+    def outward(self, log_bounds: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Round upper bounds up: by the error of the bound and that of a probability held against it.
+
+        Sums and products of nonnegative numbers keep a relative error of one rounding an operation, so
+        that a bound and a probability under it together may be off by `relative_error`. In logs each
+        operation errs relative to the size of the log.
+        """
+        size = np.abs(np.where(np.isfinite(log_bounds), log_bounds, 0.0))
+        slack = self.relative_error * (1.0 if self.is_discrete else 1.0 + size) + 8 * _EPS * size
+        if self.is_discrete and self.can_underflow:
+            slack = np.where(log_bounds < np.log(ACCURATE), self.relative_error * (1.0 + size), slack)
+        raised = log_bounds + slack
+        return np.minimum(raised, 0.0) if self.is_discrete else raised
+
+
+class _Rows:
+    """A batch of points or boxes as the kernels take it: whichever is not asked about is empty."""
+
+    def __init__(self, points: Points | None, boxes: Boxes | None) -> None:
+        self.points: NDArray[Any] = np.zeros((0, 0), np.int16) if points is None else points
+        self.mask: NDArray[np.bool_] = np.zeros((0, 0), np.bool_)
+        self.low_high: NDArray[np.float64] = np.zeros((2, 0, 0))
+        self.n = len(self.points)
+        if boxes is not None:
+            self.mask = np.ascontiguousarray(boxes.mask)
+            self.n = len(self.mask)
+            if boxes.low is not None and boxes.high is not None:
+                self.low_high = np.stack([boxes.low, boxes.high])
+
+    def take(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
+        """Return (points, mask, low_high) of some rows, as the kernels in logs take them."""
+        if len(self.points):
+            return np.ascontiguousarray(self.points[rows], np.float64), self.mask, self.low_high
+        low_high = self.low_high[:, rows] if self.low_high.size else self.low_high
+        return np.zeros((0, 0)), self.mask[rows], np.ascontiguousarray(low_high)
+
+
+Rows = _Rows
