@@ -18,6 +18,8 @@ from certimap.engine._kernels import bucket as kernels
 from certimap.engine.bucket_tree_build import Factor
 from certimap.engine.bucket_tree_regions import Bucket, RegionTree, condition, contract_chains, make_tree
 from certimap.errors import ImpossibleEvidence, ModelError, SolverError
+from certimap.networks.network import Network
+from certimap.networks.reduction import reduce_network
 from certimap.query import Query
 
 MAX_TABLE = 4_000_000
@@ -83,7 +85,7 @@ class BucketTreePosterior:
             When the evidence has probability zero.
         """
         reduced, sizes = build.with_evidence(factors, query)
-        chosen = build.elimination_order(reduced, sizes) if order is None else list(order)
+        chosen = build.elimination_order(reduced, sizes, _ints(query.variables)) if order is None else list(order)
         if sorted(chosen) != sorted(sizes):
             raise ModelError(
                 f"the elimination order has {len(chosen)} variables; each of the {len(sizes)} variables "
@@ -148,10 +150,23 @@ class BucketTreePosterior:
         return cls._of_buckets(buckets, 0.0, query, workers)
 
     @classmethod
+    def of_network(
+        cls, network: Network, query: Query, *, max_table: int = MAX_TABLE, workers: int | None = None
+    ) -> BucketTreePosterior:
+        """Condition a Bayesian or Markov network: barren variables and impossible states go first.
+
+        Parameters and errors as in `from_factors`.
+        """
+        factors, sizes = build.of_reduced(reduce_network(network, query))
+        order = build.elimination_order(factors, sizes, _ints(query.variables))
+        buckets, constant = build.buckets_of_factors(factors, sizes, order, max_table)
+        return cls._of_buckets(buckets, constant, query, workers)
+
+    @classmethod
     def _of_buckets(
         cls, buckets: Sequence[Bucket], constant: float, query: Query, workers: int | None
     ) -> BucketTreePosterior:
-        positions = {int(v): i for i, v in enumerate(query.variables)}
+        positions = {v: i for i, v in enumerate(_ints(query.variables))}
         conditioned, log_evidence = condition(buckets, positions)
         log_evidence += constant
         if log_evidence == -math.inf or math.isnan(log_evidence):
@@ -213,8 +228,8 @@ class BucketTreePosterior:
         if len(boxes) > 1:
             masses = self.log_mass(boxes)
             weights = np.cumsum(np.exp(masses - masses.max()))
-            choice = np.searchsorted(weights, rng.random(n) * weights[-1], side="right")
-            choice = np.minimum(choice, len(boxes) - 1)
+            found = np.searchsorted(weights, rng.random(n) * float(weights[-1]), side="right")
+            choice = np.minimum(found.astype(np.int64), len(boxes) - 1)
         a = self.region_tree.arrays
         by_box = np.argsort(choice, kind="stable")
         starts = np.flatnonzero(np.diff(choice[by_box], prepend=-1))
@@ -230,7 +245,9 @@ class BucketTreePosterior:
             self._draw(cumulative, key, rows, points)
         return points
 
-    def _draw(self, cumulative: NDArray[np.float64], key: np.uint64, rows: NDArray[np.int64], points: Points) -> None:
+    def _draw(
+        self, cumulative: NDArray[np.float64], key: np.uint64, rows: NDArray[np.int64], points: Points
+    ) -> None:
         tree = self.region_tree
         slot_map = np.where(tree.slot >= 0, tree.arrays.map_ptr[tree.slot], -1)
 
@@ -400,25 +417,25 @@ def bucket_tree_of(
     Parameters
     ----------
     model
-        A model with a method `bucket_tree(query, max_table=, workers=)`, or with an attribute `factors`:
-        objects with a `scope` (positions in the model's domain) and a `table` (nonnegative), or such pairs.
+        A network, or any model with a method `bucket_tree(query, max_table=, workers=)`.
     query
         The query over the model's domain.
 
     Raises
     ------
     ModelError
-        When the model has neither, or a table would exceed `max_table` entries.
+        When it is neither, or a table would exceed `max_table` entries.
     """
     own = getattr(model, "bucket_tree", None)
     if callable(own):
         return cast(BucketTreePosterior, own(query, max_table=max_table, workers=workers))
-    factors = getattr(model, "factors", None)
-    if factors is None:
-        raise ModelError(
-            f"a {type(model).__name__} has no factors; a network or a model with `bucket_tree` is accepted"
-        )
-    pairs = [f if isinstance(f, tuple) else (f.scope, f.table) for f in (factors() if callable(factors) else factors)]
-    return BucketTreePosterior.from_factors(
-        cast("list[Factor]", pairs), query, max_table=max_table, workers=workers
+    if isinstance(model, Network):
+        return BucketTreePosterior.of_network(model, query, max_table=max_table, workers=workers)
+    raise ModelError(
+        f"a {type(model).__name__} is no network of moderate width; a Bayesian or Markov network, or a model "
+        "with a method `bucket_tree`, is accepted"
     )
+
+
+def _ints(values: NDArray[np.int64]) -> list[int]:
+    return [int(v) for v in values]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterable, Sequence
 
@@ -11,6 +10,8 @@ from numpy.typing import NDArray
 
 from certimap.engine.bucket_tree_regions import Bucket, Floats, spread
 from certimap.errors import ModelError
+from certimap.networks.elimination import plan_elimination
+from certimap.networks.reduction import Reduced
 from certimap.query import Query
 
 Factor = tuple[Sequence[int], NDArray[np.float64]]
@@ -52,49 +53,34 @@ def with_evidence(factors: Iterable[Factor], query: Query) -> tuple[list[Factor]
     return out, sizes
 
 
-def elimination_order(factors: Iterable[Factor], sizes: dict[int, int]) -> list[int]:
-    """Order variables by least fill, then least clique size.
+def elimination_order(factors: Iterable[Factor], sizes: dict[int, int], queried: Iterable[int]) -> list[int]:
+    """Order variables by least fill, nuisance variables first where their cliques stay small."""
+    return list(plan_elimination([f[0] for f in factors], sizes, set(queried)).order)
 
-    Cost: near linear in the number of fill-in checks; fine up to a few thousand variables.
-    """
-    neighbours: dict[int, set[int]] = {v: set() for v in sizes}
-    for scope, _ in factors:
-        for v in scope:
-            neighbours[v].update(scope)
-    for v, near in neighbours.items():
-        near.discard(v)
-    log_size = {v: math.log(n) for v, n in sizes.items()}
 
-    def cost(v: int) -> tuple[int, float, int]:
-        near = neighbours[v]
-        known = sum(len(near & neighbours[u]) for u in near)
-        fill = len(near) * (len(near) - 1) - known
-        return fill, log_size[v] + sum(log_size[u] for u in near), v
-
-    current = {v: cost(v) for v in sizes}
-    heap = list(current.values())
-    heapq.heapify(heap)
-    order: list[int] = []
-    while heap:
-        entry = heapq.heappop(heap)
-        v = entry[2]
-        if current.get(v) != entry:
-            continue
-        del current[v]
-        order.append(v)
-        near = neighbours.pop(v)
-        touched = set(near)
-        for u in near:
-            neighbours[u].discard(v)
-            if entry[0]:
-                neighbours[u].update(near)
-                neighbours[u].discard(u)
-        for u in near:
-            touched |= neighbours[u] if entry[0] else set()
-        for u in touched:
-            current[u] = cost(u)
-            heapq.heappush(heap, current[u])
-    return order
+def of_reduced(reduced: Reduced) -> tuple[list[Factor], dict[int, int]]:
+    """Turn a reduced network into factors in natural logs in which query variables have all their states."""
+    n_states = reduced.domain.n_states
+    out: list[Factor] = [((), np.array(reduced.log_constant))]
+    sizes = dict(reduced.sizes)
+    for v in reduced.query:
+        sizes[v] = int(n_states[v])
+        if len(reduced.states[v]) < sizes[v]:
+            weights = np.full(sizes[v], -np.inf)
+            weights[reduced.states[v]] = 0.0
+            out.append(((v,), weights))
+    partial = {v for v in reduced.query if len(reduced.states[v]) < n_states[v]}
+    for factor in reduced.factors:
+        table = factor.log_table
+        for axis, v in enumerate(factor.scope):
+            if v in partial:
+                shape = list(table.shape)
+                shape[axis] = sizes[v]
+                wide = np.full(shape, -np.inf)
+                np.moveaxis(wide, axis, 0)[reduced.states[v]] = np.moveaxis(table, axis, 0)
+                table = wide
+        out.append((factor.scope, table))
+    return out, sizes
 
 
 def buckets_of_factors(

@@ -156,21 +156,24 @@ def contract_chains(buckets: Sequence[Bucket], queried: Iterable[int]) -> list[B
         assert lower is not None
         if any(upper.own in alive[g].separator for g in children[c]):  # pyright: ignore[reportOptionalMemberAccess]
             continue
-        separator = (*upper.separator, *(v for v in lower.separator if v != upper.own and v not in upper.separator))
+        separator = (
+            *upper.separator,
+            *(v for v in lower.separator if v != upper.own and v not in upper.separator),
+        )
         shape = {v: s for b in (upper, lower) for v, s in zip(b.scope, b.table.shape, strict=True)}
         size = lower.table.shape[-1] * int(np.prod([shape[v] for v in separator], dtype=np.int64))
         if size > upper.table.size + lower.table.size:
             continue
         label = {v: n for n, v in enumerate(shape)}
-        table = np.einsum(
-            upper.table,
+        table: Floats = np.einsum(  # pyright: ignore[reportCallIssue, reportUnknownVariableType]
+            upper.table,  # pyright: ignore[reportArgumentType]
             [label[v] for v in upper.scope],
             lower.table,
             [label[v] for v in lower.scope],
             [label[v] for v in (*separator, lower.own)],
             optimize=True,
         )
-        alive[i] = Bucket(lower.own, separator, table, upper.parent)
+        alive[i] = Bucket(lower.own, separator, np.asarray(table, np.float64), upper.parent)  # pyright: ignore[reportUnknownArgumentType]
         children[i] = children[c]
         for g in children[c]:
             grandchild = alive[g]
@@ -180,7 +183,9 @@ def contract_chains(buckets: Sequence[Bucket], queried: Iterable[int]) -> list[B
     kept = [i for i, b in enumerate(alive) if b is not None]
     place = {i: p for p, i in enumerate(kept)}
     return [
-        Bucket(b.own, b.separator, b.table, place.get(b.parent, -1)) for b in (alive[i] for i in kept) if b is not None
+        Bucket(b.own, b.separator, b.table, place.get(b.parent, -1))
+        for b in (alive[i] for i in kept)
+        if b is not None
     ]
 
 

@@ -122,8 +122,8 @@ class SetElimination:
         if isinstance(posterior, BucketTreePosterior):
             return None
         return (
-            f"solver 'set_elimination' needs a tree of regions (a network of moderate width, a hidden Markov model or "
-            f"a hidden Chow-Liu tree), and a {type(posterior).__name__} has none; use solver='frontier'"
+            "solver 'set_elimination' needs a tree of regions (a network of moderate width, a hidden Markov "
+            f"model or a hidden Chow-Liu tree), and a {type(posterior).__name__} has none; use solver='frontier'"
         )
 
     def init(self, posterior: Posterior, rng: np.random.Generator) -> EliminationState:
@@ -304,9 +304,7 @@ class _Search:
         masks[np.arange(len(columns)), columns] = True
         masses = self._mass(masks)
         return [
-            OpenBox(
-                masks[i], min(float(bounds[c]), masses[i]), masses[i], box.messages, box.log_states, box.limit
-            )
+            OpenBox(masks[i], min(float(bounds[c]), masses[i]), masses[i], box.messages, box.log_states, box.limit)
             for i, c in enumerate(columns)
         ]
 

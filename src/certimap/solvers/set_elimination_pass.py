@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 
 from certimap.engine._kernels import dominance as kernels
 from certimap.engine.bucket_tree_regions import RegionTree
-from certimap.solvers.set_elimination_sets import Floats, Link, ProductOverflow, VectorSet, compact, ones, product
+from certimap.solvers.set_elimination_sets import (
+    Floats,
+    Link,
+    ProductOverflowError,
+    VectorSet,
+    compact,
+    ones,
+    product,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +57,9 @@ class Geometry:
             start = a.map_ptr[tree.slot[r]]
             gather = a.gather[start : start + tree.joint_size(parent)]
             links.append(_link(shapes[r], shapes[parent], bool(is_query[parent]), gather))
-        order = [sorted((int(c) for c in tree.children_of(r)), key=lambda c: size[c]) for r in range(tree.n_regions)]
+        order = [
+            sorted((int(c) for c in tree.children_of(r)), key=lambda c: size[c]) for r in range(tree.n_regions)
+        ]
         return cls(tree, shapes, tables, links, order, is_query)  # pyright: ignore[reportArgumentType]
 
     def counts(self, r: int) -> tuple[int, int]:
@@ -65,7 +75,9 @@ class Geometry:
     def to_contexts(self, r: int, message: Floats) -> Floats:
         """Reshape a separator vector to (contexts, hidden states)."""
         sq, sh, rq, rh, _ = self.shapes[r]
-        return np.ascontiguousarray(message.reshape(sq, sh, rq, rh).transpose(0, 2, 1, 3)).reshape(sq * rq, sh * rh)
+        return np.ascontiguousarray(message.reshape(sq, sh, rq, rh).transpose(0, 2, 1, 3)).reshape(
+            sq * rq, sh * rh
+        )
 
     def project(self, r: int, outside: Floats) -> Floats:
         """Carry a functional on a region's separator down to its joint space, through its table."""
@@ -339,7 +351,7 @@ class _Visit:
             try:
                 out, scores, work = product(left, right, child, link, functional, threshold, max_pairs)
                 break
-            except ProductOverflow:
+            except ProductOverflowError:
                 run.n_merged += 1
                 run.work += max_pairs * functional.shape[1]
                 if left.crowding >= right.crowding:
@@ -398,9 +410,7 @@ class _Visit:
         source, state = np.empty(n, np.int64), np.empty(n, np.int16)
         kernels.lift(found.values, found.ptr, table, (sq, sh, rq, rh, k), is_query, out, ptr, source, state)
         pointers = [(c, p[source]) for c, p in found.pointers]
-        return VectorSet(
-            out, ptr, found.relaxed[source], found.log_scale, pointers, state if is_query else None
-        )
+        return VectorSet(out, ptr, found.relaxed[source], found.log_scale, pointers, state if is_query else None)
 
 
 def _own_scores(found: VectorSet, functional: Floats, link: Link | None, right: VectorSet | None) -> Floats:

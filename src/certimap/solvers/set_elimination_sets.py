@@ -167,7 +167,7 @@ class Link:
             summed[:, self.hidden] = functional
         else:
             summed = np.zeros((functional.shape[0], self.n_hidden))
-            np.add.at(summed, (slice(None), self.hidden), functional)
+            np.add.at(summed.T, self.hidden, functional.T)
         if len(self.context) == self.n_contexts == 1:
             return summed
         out = np.zeros((self.n_contexts, self.n_hidden))
@@ -175,7 +175,7 @@ class Link:
         return out
 
 
-class ProductOverflow(Exception):
+class ProductOverflowError(Exception):
     """More pairs survive than may be built at once."""
 
 
@@ -196,7 +196,7 @@ def product(
 
     Raises
     ------
-    ProductOverflow
+    ProductOverflowError
         When more than `max_pairs` pairs survive.
     """
     room = min(max_pairs, max(1024, 2 * (len(left) + len(right))))
@@ -223,7 +223,7 @@ def product(
         if n >= 0:
             break
         if room >= max_pairs:
-            raise ProductOverflow
+            raise ProductOverflowError
         room = min(max_pairs, 8 * room)
     left_rows, right_rows = left_rows[:n], right_rows[:n]
     values = np.empty((n, left.values.shape[1]))

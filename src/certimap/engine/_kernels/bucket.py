@@ -128,7 +128,7 @@ def upward(
         if first == last:
             joint[jp : jp + size, :] = 1.0
         for c in range(first, last):
-            child = a.children[c]
+            child = int(a.children[c])
             mp = a.message_ptr[child]
             gp = a.map_ptr[c]
             for j in range(size):
@@ -162,9 +162,16 @@ def upward(
 
 @jit(inline="never")
 def project_down(
-    table: Floats, down: Floats, shared: int, rest_query: int, rest_hidden: int, k: int, is_bound: bool, out: Floats
+    table: Floats,
+    down: Floats,
+    shared: int,
+    rest_query: int,
+    rest_hidden: int,
+    k: int,
+    is_bound: bool,
+    out: Floats,
 ) -> None:
-    """Write out[(shared, v), row]: `down` times the table, hidden rest summed, queried rest summed or maximised."""
+    """Write out[(shared, v), row]: `down` times the table, hidden rest summed, queried summed (or maximised)."""
     n_rows = down.shape[1]
     total = np.empty(n_rows)
     for s in range(shared):
@@ -189,9 +196,7 @@ def project_down(
 
 
 @jit(inline="never")
-def scatter_down(
-    values: Floats, order: Ints, breaks: Ints, is_bound: bool, out: Floats
-) -> None:
+def scatter_down(values: Floats, order: Ints, breaks: Ints, is_bound: bool, out: Floats) -> None:
     """Reduce a joint vector to a child's separator.
 
     `order` lists joint positions by (separator state, configuration of the queried variables that the
@@ -279,19 +284,17 @@ def downward(
         suffix[(n_children - 1) * size : n_children * size, :] = 1.0
         suffix_log[n_children - 1, :] = 0.0
         for i in range(n_children - 2, -1, -1):
-            child = a.children[first + i + 1]
+            child = int(a.children[first + i + 1])
             gp = a.map_ptr[first + i + 1]
             cp = a.message_ptr[child]
             for j in range(size):
                 for b in range(n_rows):
-                    suffix[i * size + j, b] = (
-                        suffix[(i + 1) * size + j, b] * message[cp + a.gather[gp + j], b]
-                    )
+                    suffix[i * size + j, b] = suffix[(i + 1) * size + j, b] * message[cp + a.gather[gp + j], b]
             for b in range(n_rows):
                 suffix_log[i, b] = suffix_log[i + 1, b] + log_message[child, b]
             rescale(suffix, i * size, (i + 1) * size, suffix_log[i], flags)
         for i in range(n_children):
-            child = a.children[first + i]
+            child = int(a.children[first + i])
             gp = a.map_ptr[first + i]
             cp = a.message_ptr[child]
             sep = a.shared_query[child] * a.shared_hidden[child] * a.rest_query[child] * a.rest_hidden[child]
@@ -370,7 +373,7 @@ def upward_logs(a: RegionArrays, mask: NDArray[np.bool_], is_bound: bool, joint:
                             total += np.exp(np.log(a.tables[t + v]) + joint[s * k + v] - top)
                     value = top + np.log(total)
                 message[a.message_ptr[r] + s * n_rest + i] = value
-    return message[a.message_ptr[len(a.own_states) - 1]]
+    return float(message[int(a.message_ptr[len(a.own_states) - 1])])
 
 
 @jit()

@@ -88,22 +88,26 @@ def block_maxima(values: Floats, order: Ints, n: int, size: int, out: Floats) ->
 
 @jit(inline="never")
 def _dominates(values: Floats, w: int, v: int, factor: float) -> bool:
-    for d in range(values.shape[1]):
-        if values[w, d] * factor < values[v, d]:
-            return False
-    return True
+    width = values.shape[1]
+    d = 0
+    while d < width and values[w, d] * factor >= values[v, d]:
+        d += 1
+    return d == width
 
 
 @jit(inline="never")
 def _covers(maxima: Floats, b: int, values: Floats, v: int, factor: float) -> bool:
-    for d in range(values.shape[1]):
-        if maxima[b, d] * factor < values[v, d]:
-            return False
-    return True
+    width = values.shape[1]
+    d = 0
+    while d < width and maxima[b, d] * factor >= values[v, d]:
+        d += 1
+    return d == width
 
 
 @jit(inline="never")
-def _skyband_segment(values: Floats, start: int, stop: int, k: int, factor: float, alive: NDArray[np.bool_]) -> None:
+def _skyband_segment(
+    values: Floats, start: int, stop: int, k: int, factor: float, alive: NDArray[np.bool_]
+) -> None:
     n = stop - start
     totals = np.empty(n)
     for i in range(n):
@@ -207,7 +211,9 @@ def _dots(weighted: Floats, a: int, columns: Floats, low: int, high: int, out: F
         w0, w1, w2, w3 = weighted[a, d], weighted[a, d + 1], weighted[a, d + 2], weighted[a, d + 3]
         for i in range(n):
             j = low + i
-            out[i] += (w0 * columns[d, j] + w1 * columns[d + 1, j]) + (w2 * columns[d + 2, j] + w3 * columns[d + 3, j])
+            out[i] += (w0 * columns[d, j] + w1 * columns[d + 1, j]) + (
+                w2 * columns[d + 2, j] + w3 * columns[d + 3, j]
+            )
         d += 4
     while d < width:
         w = weighted[a, d]
@@ -249,8 +255,9 @@ def select_pairs(
     buffer = np.empty(BLOCK)
     for c in range(len(left_ptr) - 1):
         out_ptr[c] = n_out
-        a0, a1 = left_ptr[c], left_ptr[c + 1]
-        b0, b1 = right_ptr[right_context[c]], right_ptr[right_context[c] + 1]
+        a0, a1 = int(left_ptr[c]), int(left_ptr[c + 1])
+        other = int(right_context[c])
+        b0, b1 = int(right_ptr[other]), int(right_ptr[other + 1])
         n_left, n_right = a1 - a0, b1 - b0
         if n_left == 0 or n_right == 0:
             continue
