@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from certimap import __version__
 from certimap.bench.protocol import condition_on
@@ -129,7 +130,7 @@ def _write_whole(model: Any, path: Path) -> None:
 
 def _provenance(model: Any, data: Dataset, kind: CircuitKind, seed: int, seconds: float) -> Record:
     posterior: Any = condition_on(model, make_query(model.domain))
-    log_probs = posterior.log_prob(np.ascontiguousarray(data.test))
+    log_probs: NDArray[np.float64] = posterior.log_prob(np.ascontiguousarray(data.test))
     return {
         "dataset": data.name,
         "circuit": kind.name,

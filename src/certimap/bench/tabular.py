@@ -63,7 +63,9 @@ class Table:
     def add(self, *cells: Cell | str) -> None:
         """Append a row; raise ValueError when it does not fit the header."""
         if len(cells) != len(self.header):
-            raise ValueError(f"a row of {len(cells)} cells does not fit the {len(self.header)} columns of {self.name}")
+            raise ValueError(
+                f"a row of {len(cells)} cells does not fit the {len(self.header)} columns of {self.name}"
+            )
         self.rows.append(list(cells))
 
     def to_markdown(self, level: int = 3) -> str:

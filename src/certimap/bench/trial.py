@@ -104,7 +104,7 @@ def run_trial(model: Any, query: BenchQuery, method: Method, settings: TrialSett
     try:
         posterior = condition_on(model, query.on(model.domain), settings.workers)
         conditioned = time.perf_counter()
-        result = map_query(
+        result: MapResult = map_query(
             posterior,
             epsilon=settings.epsilon,
             delta=settings.delta,

@@ -1,0 +1,182 @@
+"""`certimap bench`: the benchmarks behind docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from certimap.errors import CertimapError
+
+app = typer.Typer(
+    help="Benchmarks: the Twenty Datasets, networks with known answers, the engine, and their tables.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+Limit = Annotated[float | None, typer.Option(help="Seconds a trial may solve; 0 means no limit.")]
+Epsilon = Annotated[float, typer.Option(help="Tolerance asked for.")]
+Delta = Annotated[float, typer.Option(help="Failure probability asked for.")]
+MaxSamples = Annotated[int, typer.Option("--max-samples", help="Draws a trial may make.")]
+MaxMemory = Annotated[int, typer.Option("--max-memory", help="MiB that a solver may hold, the model not counted.")]
+Jobs = Annotated[int, typer.Option(help="Trials at once, each in a process of its own.")]
+Workers = Annotated[int, typer.Option(help="Threads of each trial.")]
+Seed = Annotated[int, typer.Option(help="Seed of partitions, evidence, learning and solvers.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print the summary alone.")]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _command() -> str:
+    return shlex.join(["certimap", *sys.argv[1:]])
+
+
+def _reporter(quiet: bool) -> Callable[[str], None]:
+    """Return what shows a line a trial on standard error."""
+    return (lambda _: None) if quiet else (lambda line: typer.echo(line, err=True))
+
+
+def _fail(problem: CertimapError) -> typer.Exit:
+    typer.echo(f"error: {problem}", err=True)
+    return typer.Exit(2)
+
+
+@app.command()
+def twenty(
+    out: Annotated[Path, typer.Option("--out", help="Folder of the run; a stopped run there resumes.")],
+    data: Annotated[
+        str | None, typer.Option("--data", envvar="CERTIMAP_DATA", help="Folder with NAME.train.data and so on.")
+    ] = None,
+    datasets: Annotated[str, typer.Option(help="Names, or 'all' for the twenty.")] = "all",
+    circuits: Annotated[str, typer.Option(help="learnspn, chow-liu, hclt16, clt-mixture8, ...")] = "learnspn",
+    splits: Annotated[str, typer.Option(help="QUERY/EVIDENCE in percent.")] = "20/80,50/50,20/50,50/30",
+    queries: Annotated[int, typer.Option(help="Queries a dataset and split.")] = 10,
+    solvers: Annotated[
+        str, typer.Option(help="Names; SOLVER+HEURISTIC starts from a heuristic's answer.")
+    ] = "independent,max_product,argmax_product,pac,smooth_pac,auto",
+    epsilon: Epsilon = 0.01,
+    delta: Delta = 0.01,
+    max_samples: MaxSamples = 2_500_000,
+    time_limit: Limit = 60.0,
+    max_memory: MaxMemory = 4096,
+    jobs: Jobs = 1,
+    workers: Workers = 1,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Run solvers on random queries of circuits learned from the Twenty Datasets, one JSON line a trial."""
+    from certimap import datasets as collection
+    from certimap.bench.trial import TrialSettings
+    from certimap.bench.twenty import Plan, run_twenty, summary_line
+
+    plan = Plan(
+        run=out,
+        data_dir=data,
+        datasets=tuple(collection.names()) if datasets == "all" else _names(datasets),
+        circuits=_names(circuits),
+        splits=_names(splits),
+        solvers=_names(solvers),
+        n_queries=queries,
+        n_processes=jobs,
+        settings=TrialSettings(
+            epsilon=epsilon,
+            delta=delta,
+            max_samples=max_samples,
+            time_limit=time_limit or None,
+            max_memory=max_memory,
+            workers=workers,
+            seed=seed,
+        ),
+    )
+    try:
+        summary = run_twenty(plan, command=_command(), report=_reporter(quiet))
+    except CertimapError as problem:
+        raise _fail(problem) from None
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; the same command goes on from the trials in {out}", err=True)
+        raise typer.Exit(130) from None
+    typer.echo(summary_line(summary))
+
+
+@app.command()
+def tables(
+    run: Annotated[Path, typer.Argument(help="Folder of a run of 'twenty' or 'networks'.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Where to write; RUN/tables by default.")] = None,
+    circuits: Annotated[str | None, typer.Option(help="Only these circuits.")] = None,
+    figures: Annotated[bool, typer.Option(help="Draw the figures (needs matplotlib).")] = True,
+    show: Annotated[bool, typer.Option("--print/--no-print", help="Print the Markdown of all tables.")] = True,
+) -> None:
+    """Write a run's tables (Markdown, CSV) and figures (PNG, SVG), and print the Markdown."""
+    from certimap.bench.report import write_report
+
+    try:
+        written, problem = write_report(
+            run, out, circuits=None if circuits is None else _names(circuits), figures=figures
+        )
+    except CertimapError as error:
+        raise _fail(error) from None
+    if show:
+        typer.echo(written[-1].read_text())
+    typer.echo(f"{len(written)} files in {written[-1].parent}", err=True)
+    if problem is not None:
+        typer.echo(f"no figures: {problem}", err=True)
+
+
+@app.command()
+def networks(
+    data: Annotated[Path, typer.Option("--data", help="Folder with cases.json and the networks it names.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the run; a stopped run there resumes.")
+    ] = None,
+    solvers: Annotated[str, typer.Option(help="Names of solvers.")] = "auto",
+    cases: Annotated[str, typer.Option(help="Names of cases or networks; all when empty.")] = "",
+    epsilon: Epsilon = 0.01,
+    delta: Delta = 0.01,
+    max_samples: MaxSamples = 2_500_000,
+    time_limit: Limit = 60.0,
+    max_memory: MaxMemory = 4096,
+    jobs: Jobs = 1,
+    workers: Workers = 1,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Run solvers on queries of Bayesian networks whose best known answers are on file, and compare."""
+    from certimap.bench.networks import NetworkPlan, network_summary, network_tables, run_networks
+    from certimap.bench.trial import TrialSettings
+
+    settings = TrialSettings(epsilon, delta, max_samples, time_limit or None, max_memory, workers, seed)
+    plan = NetworkPlan(data, out, _names(solvers), _names(cases), jobs, settings=settings)
+    try:
+        records = run_networks(plan, command=_command(), report=_reporter(quiet))
+    except CertimapError as problem:
+        raise _fail(problem) from None
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+        raise typer.Exit(130) from None
+    for table in network_tables(records):
+        typer.echo(table.to_markdown())
+    typer.echo(network_summary(records))
+
+
+@app.command()
+def engine(
+    workers: Workers = 2,
+    out: Annotated[Path | None, typer.Option("--out", help="Also write the Markdown to this file.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes and few repetitions.")] = False,
+) -> None:
+    """Measure evaluation, sampling and scaling of the circuit engine; beside sparc-pc where it is installed."""
+    from certimap.bench.engine import run_engine_benchmark
+
+    try:
+        text = str(run_engine_benchmark(workers=workers, quick=quick))
+    except CertimapError as problem:
+        raise _fail(problem) from None
+    typer.echo(text)
+    if out is not None:
+        out.write_text(text + "\n")

@@ -1,0 +1,201 @@
+"""Figures of results and benchmark runs; needs matplotlib, the extra `plot`.
+
+Every function draws on `ax` (a new figure where it is None) and returns the axes. Nothing here opens a
+window: `ax.figure.savefig(path)` writes the picture.
+"""
+
+# matplotlib leaves parts of its signatures untyped
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from certimap.errors import MissingDependency, QueryError
+from certimap.result import HistoryEntry, MapResult
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LOWER, UPPER, MASS, NEUTRAL = "#00A087", "#E64B35", "#3C5488", "#7E6148"
+_CYCLE = ("#E64B35", "#4DBBD5", "#00A087", "#3C5488", "#F39B7F", "#8491B4", "#7E6148", "#91D1C2", "#B09C85")
+
+
+def new_figure(n_columns: int = 1, *, width: float = 6.4, height: float = 4.0) -> tuple[Figure, list[Axes]]:
+    """Return a figure with axes side by side, sized in inches, that no window shows.
+
+    Raises
+    ------
+    MissingDependency
+        When matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingDependency(
+            "figures need matplotlib, which is not installed; pip install 'certimap[plot]' brings it"
+        ) from None
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = [figure.add_subplot(1, n_columns, i + 1) for i in range(n_columns)]
+    for ax in axes:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.set_prop_cycle(color=_CYCLE)
+    return figure, axes
+
+
+def plot_history(result: MapResult, ax: Axes | None = None, *, against: str = "seconds") -> Axes:
+    """Draw how the bounds on ln p* closed over a run, and the mass left open.
+
+    Parameters
+    ----------
+    result
+        A result with a history.
+    against
+        "seconds", "n_draws" or "n_evaluations".
+
+    Raises
+    ------
+    QueryError
+        When the history is empty or `against` is none of these.
+    """
+    if against not in ("seconds", "n_draws", "n_evaluations"):
+        raise QueryError(f"against is {against!r}; seconds, n_draws or n_evaluations are accepted")
+    entries = [e for e in result.history if math.isfinite(e.log_prob)]
+    if not entries:
+        raise QueryError("the result has no history to draw")
+    ax = ax or new_figure()[1][0]
+    x = [float(getattr(e, against)) for e in entries]
+    upper = [e.log_upper_bound for e in entries]
+    ax.step(x, [e.log_prob for e in entries], where="post", color=LOWER, label="best found")
+    ax.step(x, upper, where="post", color=UPPER, label="upper bound")
+    ax.fill_between(x, [e.log_prob for e in entries], upper, step="post", color=NEUTRAL, alpha=0.12, linewidth=0)
+    ax.set_xlabel({"seconds": "seconds", "n_draws": "draws", "n_evaluations": "assignments evaluated"}[against])
+    ax.set_ylabel("natural log of probability")
+    _draw_open_mass(ax, x, entries)
+    ax.set_title(f"{result.solver}: {_earned(result)}", fontsize="medium")
+    ax.legend(frameon=False, fontsize="small")
+    return ax
+
+
+def _draw_open_mass(ax: Axes, x: list[float], entries: Sequence[HistoryEntry]) -> None:
+    masses = [e.log_open_mass for e in entries]
+    if any(math.isfinite(m) and m < 0.0 for m in masses):
+        ax.step(x, masses, where="post", color=MASS, linestyle=":", label="open mass")
+
+
+def _earned(result: MapResult) -> str:
+    c = result.certificate
+    if c.kind.value == "exact":
+        return "exact"
+    if c.kind.value == "none":
+        return "not certified"
+    return f"within {c.epsilon:.3g}" + (f" with probability {1 - c.delta:.4g}" if c.delta > 0 else ", certain")
+
+
+def plot_pareto(
+    results: MapResult | Mapping[str, MapResult] | Mapping[str, Sequence[tuple[float, float]]],
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the admissible pairs (epsilon, delta) that one or several runs support.
+
+    Parameters
+    ----------
+    results
+        A result, or results or fronts by the name that the legend shows.
+    """
+    ax = ax or new_figure()[1][0]
+    named = {"": results} if isinstance(results, MapResult) else results
+    for name, found in named.items():
+        pairs = found.pareto if isinstance(found, MapResult) else found
+        epsilon = np.array([p[0] for p in pairs], np.float64)
+        delta = np.array([p[1] for p in pairs], np.float64)
+        ax.plot(epsilon, delta, label=name, marker="o" if len(pairs) < 3 else None, markersize=5, linewidth=1.8)
+    ax.set_xlabel("tolerance ε")
+    ax.set_ylabel("failure probability δ")
+    ax.set_xlim(0.0, 1.0)
+    ax.set_ylim(-0.02, 1.02)
+    if any(named):
+        ax.legend(frameon=False, fontsize="small")
+    return ax
+
+
+def plot_warm_start(
+    names: Sequence[str], means: Sequence[float], errors: Sequence[float | None], ax: Axes | None = None
+) -> Axes:
+    """Draw the mean log2 ratio of two methods' probabilities per dataset, with standard errors as whiskers."""
+    ax = ax or new_figure(width=8.0)[1][0]
+    order = sorted(range(len(names)), key=lambda i: -means[i])
+    whiskers = [errors[i] or 0.0 for i in order]
+    ax.bar(range(len(order)), [means[i] for i in order], yerr=whiskers, color=LOWER, capsize=3, ecolor=NEUTRAL)
+    ax.set_xticks(range(len(order)), [names[i] for i in order], rotation=45, ha="right")
+    ax.set_ylabel("mean log2 ratio of probabilities")
+    ax.set_ylim(bottom=0.0)
+    if not any(means):
+        ax.set_ylim(0.0, 1.0)
+    return ax
+
+
+def plot_certified_over_time(
+    seconds: Mapping[str, Sequence[float]], n_trials: Mapping[str, int], ax: Axes | None = None
+) -> Axes:
+    """Draw the share of trials that each method has certified within a time.
+
+    `seconds[method]` holds the times of its certified trials, `n_trials[method]` counts all of them.
+    """
+    ax = ax or new_figure()[1][0]
+    latest = max((max(times) for times in seconds.values() if len(times)), default=1.0)
+    for name, times in seconds.items():
+        x = np.sort(np.asarray(times, np.float64))
+        y = np.arange(1, len(x) + 1) / max(n_trials[name], 1)
+        last = y[-1] if len(y) else 0.0
+        ax.step([*x, latest * 1.5], [*y, last], where="post", label=name)
+    ax.set_xscale("log")
+    ax.set_xlabel("seconds (conditioning and solving)")
+    ax.set_ylabel("share of trials certified")
+    ax.set_ylim(-0.02, 1.02)
+    ax.legend(frameon=False, fontsize="small", loc="best")
+    return ax
+
+
+def plot_schematic(trace: Mapping[str, Any], axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
+    """Draw bounds (A) and failure probability (B) against draws for one run of the purely random method.
+
+    Parameters
+    ----------
+    trace
+        `n_draws`, `lower`, `upper`, `delta` as sequences (probabilities, not logs), `p_star`, the level
+        `requested_delta`, and the draws at which the mode was found, `discovered_at`, and the answer was
+        certified, `certified_at`.
+    """
+    axes = axes or new_figure(2, width=9.0, height=3.6)[1]
+    bounds, failure = axes
+    x = trace["n_draws"]
+    bounds.step(x, trace["upper"], where="post", color=UPPER, label="upper bound (mass not seen)")
+    bounds.step(x, trace["lower"], where="post", color=LOWER, label="lower bound (best seen)")
+    bounds.axhline(trace["p_star"], color=NEUTRAL, linestyle="--", linewidth=1, label="p*")
+    bounds.set_ylabel("probability")
+    bounds.set_title("A  bounds on p*", loc="left", fontsize="medium")
+    failure.step(x, trace["delta"], where="post", color=MASS, label="failure probability")
+    failure.axhline(trace["requested_delta"], color=NEUTRAL, linestyle="--", linewidth=1, label="δ asked for")
+    failure.set_yscale("log")
+    failure.set_ylabel("failure probability")
+    failure.set_title("B  failure probability", loc="left", fontsize="medium")
+    for ax in axes:
+        ax.set_xlabel("draws")
+        ax.axvline(trace["discovered_at"], color=LOWER, linewidth=1, linestyle=":")
+        ax.axvline(trace["certified_at"], color=MASS, linewidth=1, linestyle=":")
+        ax.legend(frameon=False, fontsize="small")
+    top = bounds.get_ylim()[1]
+    for key, word in (("discovered_at", "mode found"), ("certified_at", "certified")):
+        bounds.annotate(
+            f"{word}\n{trace[key]}", (trace[key], top * 0.62), ha="left", va="top", fontsize="x-small",
+            xytext=(3, 0), textcoords="offset points",
+        )  # fmt: skip
+    return axes
