@@ -85,8 +85,10 @@ def plot_history(result: MapResult, ax: Axes | None = None, *, against: str = "s
 
 
 def _draw_open_mass(ax: Axes, x: list[float], entries: Sequence[HistoryEntry]) -> None:
+    """Draw the open mass, unless it is the upper bound itself."""
     masses = [e.log_open_mass for e in entries]
-    if any(math.isfinite(m) and m < 0.0 for m in masses):
+    told = [e.log_upper_bound for e in entries]
+    if any(math.isfinite(m) and m < 0.0 for m in masses) and not np.allclose(masses, told, atol=1e-6):
         ax.step(x, masses, where="post", color=MASS, linestyle=":", label="open mass")
 
 
@@ -120,7 +122,9 @@ def plot_pareto(
     ax.set_xlabel("tolerance ε")
     ax.set_ylabel("failure probability δ")
     ax.set_xlim(0.0, 1.0)
-    ax.set_ylim(-0.02, 1.02)
+    highest = max((float(line.get_ydata()[0]) for line in ax.lines if len(line.get_ydata())), default=1.0)  # pyright: ignore[reportArgumentType,reportIndexIssue,reportUnknownArgumentType]
+    top = min(1.0, 1.2 * highest) or 1.0
+    ax.set_ylim(-0.02 * top, 1.02 * top)
     if any(named):
         ax.legend(frameon=False, fontsize="small")
     return ax
@@ -136,9 +140,10 @@ def plot_warm_start(
     ax.bar(range(len(order)), [means[i] for i in order], yerr=whiskers, color=LOWER, capsize=3, ecolor=NEUTRAL)
     ax.set_xticks(range(len(order)), [names[i] for i in order], rotation=45, ha="right")
     ax.set_ylabel("mean log2 ratio of probabilities")
-    ax.set_ylim(bottom=0.0)
     if not any(means):
         ax.set_ylim(0.0, 1.0)
+    elif min(means) >= 0.0:
+        ax.set_ylim(bottom=0.0)
     return ax
 
 
@@ -191,11 +196,12 @@ def plot_schematic(trace: Mapping[str, Any], axes: Sequence[Axes] | None = None)
         ax.set_xlabel("draws")
         ax.axvline(trace["discovered_at"], color=LOWER, linewidth=1, linestyle=":")
         ax.axvline(trace["certified_at"], color=MASS, linewidth=1, linestyle=":")
-        ax.legend(frameon=False, fontsize="small")
+    bounds.legend(fontsize="small", loc="upper right", framealpha=1.0, edgecolor="none")
+    failure.legend(frameon=False, fontsize="small", loc="lower left", bbox_to_anchor=(0.0, 0.12))
     top = bounds.get_ylim()[1]
-    for key, word in (("discovered_at", "mode found"), ("certified_at", "certified")):
+    for key, word, side in (("discovered_at", "mode found", "left"), ("certified_at", "certified", "right")):
         bounds.annotate(
-            f"{word}\n{trace[key]}", (trace[key], top * 0.62), ha="left", va="top", fontsize="x-small",
-            xytext=(3, 0), textcoords="offset points",
+            f"{word}\n{trace[key]}", (trace[key], top * 0.66), ha=side, va="top", fontsize="x-small",
+            xytext=(3 if side == "left" else -3, 0), textcoords="offset points",
         )  # fmt: skip
     return axes

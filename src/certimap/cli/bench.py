@@ -10,8 +10,6 @@ from typing import Annotated
 
 import typer
 
-from certimap.errors import CertimapError
-
 app = typer.Typer(
     help="Benchmarks: the Twenty Datasets, networks with known answers, the engine, and their tables.",
     no_args_is_help=True,
@@ -40,11 +38,6 @@ def _command() -> str:
 def _reporter(quiet: bool) -> Callable[[str], None]:
     """Return what shows a line a trial on standard error."""
     return (lambda _: None) if quiet else (lambda line: typer.echo(line, err=True))
-
-
-def _fail(problem: CertimapError) -> typer.Exit:
-    typer.echo(f"error: {problem}", err=True)
-    return typer.Exit(2)
 
 
 @app.command()
@@ -96,11 +89,9 @@ def twenty(
     )
     try:
         summary = run_twenty(plan, command=_command(), report=_reporter(quiet))
-    except CertimapError as problem:
-        raise _fail(problem) from None
     except KeyboardInterrupt:
         typer.echo(f"stopped; the same command goes on from the trials in {out}", err=True)
-        raise typer.Exit(130) from None
+        raise
     typer.echo(summary_line(summary))
 
 
@@ -115,12 +106,8 @@ def tables(
     """Write a run's tables (Markdown, CSV) and figures (PNG, SVG), and print the Markdown."""
     from certimap.bench.report import write_report
 
-    try:
-        written, problem = write_report(
-            run, out, circuits=None if circuits is None else _names(circuits), figures=figures
-        )
-    except CertimapError as error:
-        raise _fail(error) from None
+    chosen = None if circuits is None else _names(circuits)
+    written, problem = write_report(run, out, circuits=chosen, figures=figures)
     if show:
         typer.echo(written[-1].read_text())
     typer.echo(f"{len(written)} files in {written[-1].parent}", err=True)
@@ -152,13 +139,7 @@ def networks(
 
     settings = TrialSettings(epsilon, delta, max_samples, time_limit or None, max_memory, workers, seed)
     plan = NetworkPlan(data, out, _names(solvers), _names(cases), jobs, settings=settings)
-    try:
-        records = run_networks(plan, command=_command(), report=_reporter(quiet))
-    except CertimapError as problem:
-        raise _fail(problem) from None
-    except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
-        raise typer.Exit(130) from None
+    records = run_networks(plan, command=_command(), report=_reporter(quiet))
     for table in network_tables(records):
         typer.echo(table.to_markdown())
     typer.echo(network_summary(records))
@@ -173,10 +154,7 @@ def engine(
     """Measure evaluation, sampling and scaling of the circuit engine; beside sparc-pc where it is installed."""
     from certimap.bench.engine import run_engine_benchmark
 
-    try:
-        text = str(run_engine_benchmark(workers=workers, quick=quick))
-    except CertimapError as problem:
-        raise _fail(problem) from None
+    text = str(run_engine_benchmark(workers=workers, quick=quick))
     typer.echo(text)
     if out is not None:
         out.write_text(text + "\n")
