@@ -214,8 +214,7 @@ def buckets_of_latent_tree(
         for v in range(n):
             if v not in queried:
                 weights = np.exp(query.log_weights[domain.offsets[v] : domain.offsets[v + 1]])
-                if np.any(weights != 1.0):
-                    unary[latent_of[v]] = unary[latent_of[v]] + np.log(emissions[v] @ weights)
+                unary[latent_of[v]] = unary[latent_of[v]] + np.log(emissions[v] @ weights)
     if root is None:
         count = np.bincount(latent_of[query.variables], minlength=len(parent)).astype(np.float64)
         root = centroid(parent, count)

@@ -142,7 +142,8 @@ class SetElimination:
         for work in state.search:
             spent += work
             state.work += work
-            if ledger.satisfied or spent >= STEP_WORK or ledger.should_stop:
+            over = ledger.max_nodes is not None and state.n_nodes >= ledger.max_nodes
+            if over or ledger.satisfied or spent >= STEP_WORK or ledger.should_stop:
                 return state
         state.done = True
         return state

@@ -1,0 +1,220 @@
+"""Bucket trees: every question about boxes against brute force, extremes, refusals."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from certimap.box import Boxes
+from certimap.domain import Domain, Real
+from certimap.engine.bucket_tree import BucketTreePosterior, bucket_tree_of
+from certimap.errors import ImpossibleEvidence, ModelError, SolverError
+from certimap.query import make_query
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
+
+from bucket_twin import build, inside, random_case, random_latent_tree, random_network
+
+
+def possible_cases(seed, n, maker=random_case):
+    for t in range(n):
+        rng = np.random.default_rng([seed, t])
+        case = maker(rng)
+        log_evidence, probs = case.brute_force()
+        if log_evidence > -np.inf:
+            yield rng, case, float(log_evidence), probs
+
+
+@pytest.mark.nojit
+def test_points_masses_and_evidence_match_brute_force():
+    for rng, case, log_evidence, probs in possible_cases(1, 60):
+        posterior = build(case, rng)
+        points = case.points()
+        assert posterior.log_evidence == pytest.approx(log_evidence, abs=1e-9)
+        with np.errstate(divide="ignore"):
+            np.testing.assert_allclose(posterior.log_prob(points), np.log(probs), atol=1e-9)
+        mask = rng.random((9, posterior.domain.total_states)) < 0.7
+        held = inside(posterior.domain, mask, points)
+        boxes = Boxes(posterior.domain, mask)
+        np.testing.assert_allclose(np.exp(posterior.log_mass(boxes)), held @ probs, atol=1e-12)
+        largest = np.where(held, probs, 0.0).max(axis=1)
+        bound = np.exp(posterior.log_bound(boxes))
+        assert np.all(bound >= largest)
+        assert np.all(bound <= held @ probs + 1e-12)
+
+
+@pytest.mark.nojit
+def test_each_matches_brute_force_also_for_states_outside_the_box():
+    for rng, case, _, probs in possible_cases(2, 40):
+        posterior = build(case, rng)
+        domain, points = posterior.domain, case.points()
+        mask = rng.random((7, domain.total_states)) < 0.6
+        boxes = Boxes(domain, mask)
+        masses, bounds = np.exp(posterior.log_mass_each(boxes)), np.exp(posterior.log_bound_each(boxes))
+        for i in range(len(domain)):
+            for state in range(int(domain.n_states[i])):
+                changed = mask.copy()
+                changed[:, domain.offsets[i] : domain.offsets[i + 1]] = False
+                column = domain.state_offset(i, state)
+                changed[:, column] = True
+                held = inside(domain, changed, points)
+                np.testing.assert_allclose(masses[:, column], held @ probs, atol=1e-12)
+                assert np.all(bounds[:, column] >= np.where(held, probs, 0.0).max(axis=1))
+
+
+def test_bounds_of_single_points_are_their_probabilities():
+    for rng, case, _, _ in possible_cases(3, 10):
+        posterior = build(case, rng)
+        points = case.points()
+        boxes = Boxes.of_points(posterior.domain, points)
+        np.testing.assert_allclose(posterior.log_bound(boxes), posterior.log_prob(points), atol=1e-9)
+
+
+def test_bounds_are_exact_where_every_variable_is_queried():
+    for _, case, _, _ in possible_cases(4, 20, random_network):
+        everything = make_query(case.query.domain, None, None)
+        case.query = everything
+        log_evidence, probs = case.brute_force()
+        if log_evidence == -np.inf:
+            continue
+        posterior = build(case)
+        bound = posterior.log_bound(Boxes.full(posterior.domain))
+        assert bound[0] == pytest.approx(math.log(probs.max()), abs=1e-9)
+
+
+def test_draws_follow_the_posterior_and_stay_in_their_boxes():
+    rng, case, _, probs = next(c for c in possible_cases(5, 40) if len(c[3]) > 12)
+    posterior = build(case)
+    domain, points = posterior.domain, case.points()
+    sizes = [int(k) for k in domain.n_states]
+    free = next(i for i, k in enumerate(sizes) if k > 1)
+    mask = np.ones((2, domain.total_states), bool)
+    mask[:, domain.offsets[free] : domain.offsets[free + 1]] = False
+    mask[0, domain.offsets[free]] = mask[1, domain.offsets[free] + 1] = True
+    boxes = Boxes(domain, mask)
+    keep = np.isfinite(posterior.log_mass(boxes))
+    for region, held in ((None, np.ones(len(points), bool)), (boxes[keep], inside(domain, mask[keep], points).any(0))):
+        drawn = posterior.sample(20000, rng, region)
+        counts = np.bincount(np.ravel_multi_index(tuple(drawn.T.astype(int)), sizes), minlength=len(points))
+        assert counts[~held].sum() == 0
+        expected = np.where(held, probs, 0.0)
+        expected = expected / expected.sum() * 20000
+        common = expected > 5
+        observed = np.append(counts[common], counts[~common].sum())
+        wanted = np.append(expected[common], expected[~common].sum())
+        if wanted[-1] == 0.0:
+            observed, wanted = observed[:-1], wanted[:-1]
+        assert chisquare(observed, wanted * observed.sum() / wanted.sum()).pvalue > 1e-4
+
+
+def test_draws_do_not_depend_on_workers_and_repeat_with_the_seed():
+    _, case, _, _ = next(possible_cases(6, 10))
+    one, two = build(case), build(case, workers=2)
+    a = one.sample(9000, np.random.default_rng(3))
+    np.testing.assert_array_equal(a, two.sample(9000, np.random.default_rng(3)))
+    np.testing.assert_array_equal(a, one.sample(9000, np.random.default_rng(3)))
+    np.testing.assert_array_equal(one.log_prob(a[:500]), two.log_prob(a[:500]))
+
+
+def chain_query(n, weights):
+    """A two-state hidden chain of n observables with a slow drift and given emissions."""
+    transition = np.array([[0.9, 0.1], [0.2, 0.8]])
+    tree = {
+        "parent": np.arange(n) - 1,
+        "transitions": [transition] * n,
+        "priors": {0: np.array([0.5, 0.5])},
+        "latent_of": np.arange(n),
+        "emissions": [weights] * n,
+    }
+    return tree, Domain.of_sizes([2] * n)
+
+
+def test_probabilities_near_the_smallest_floats_do_not_underflow():
+    n = 400
+    tree, domain = chain_query(n, np.array([[1 - 1e-9, 1e-9], [1 - 1e-7, 1e-7]]))
+    posterior = BucketTreePosterior.from_tree(query=make_query(domain), **tree)
+    point = np.ones((1, n), np.int16)
+    emission = tree["emissions"][0][:, 1]
+    log_state, log_scale = np.array([0.5, 0.5]), 0.0
+    for i in range(n):
+        log_state = (log_state if i == 0 else log_state @ tree["transitions"][0]) * emission
+        log_scale += math.log(log_state.sum())
+        log_state = log_state / log_state.sum()
+    value = posterior.log_prob(point)[0]
+    assert value < -4000
+    assert value == pytest.approx(log_scale, rel=1e-12)
+    each = posterior.log_mass_each(Boxes.of_points(domain, point))
+    assert each[0, 1] == pytest.approx(log_scale, rel=1e-12)
+
+
+def test_separator_states_that_no_float_can_hold_together_are_computed_in_logs():
+    # Two halves, each sure of a different state of one hidden variable by a factor of e^-900: scaled linear
+    # messages lose both, so that rows like this one must be done again in logarithms.
+    n = 60
+    tiny = 1e-15
+    emissions = [np.array([[1 - tiny, tiny], [tiny, 1 - tiny]])] * (2 * n)
+    tree = {
+        "parent": np.array([-1]),
+        "transitions": [np.zeros((1, 1))],
+        "priors": {0: np.array([0.5, 0.5])},
+        "latent_of": np.zeros(2 * n, np.int64),
+        "emissions": emissions,
+    }
+    domain = Domain.of_sizes([2] * (2 * n))
+    posterior = BucketTreePosterior.from_tree(query=make_query(domain), **tree)
+    point = np.repeat(np.array([[0, 1]], np.int16), n, axis=1)
+    expected = n * (math.log(tiny) + math.log1p(-tiny))
+    assert posterior.log_prob(point)[0] == pytest.approx(expected, rel=1e-12)
+    boxes = Boxes.of_points(domain, point)
+    assert posterior.log_bound(boxes)[0] == pytest.approx(expected, rel=1e-12)
+    each = posterior.log_mass_each(boxes)
+    assert each[0, 0] == pytest.approx(expected, rel=1e-12)
+    assert each[0, 1] == pytest.approx(expected - math.log(tiny) + math.log1p(-tiny) - math.log(2), rel=1e-9)
+
+
+def test_impossible_evidence_is_refused():
+    domain = Domain.of_sizes([2, 2])
+    factors = [((0,), np.array([1.0, 0.0])), ((0, 1), np.array([[1.0, 0.0], [0.2, 0.8]]))]
+    with pytest.raises(ImpossibleEvidence):
+        BucketTreePosterior.from_factors(factors, make_query(domain, ["0"], {"1": 1}))
+
+
+def test_tables_that_would_be_too_large_are_refused_before_they_are_built():
+    n = 30
+    factors = [((i, j), np.ones((2, 2))) for i in range(n) for j in range(i)]
+    with pytest.raises(ModelError, match="induced width 29"):
+        BucketTreePosterior.from_factors(factors, make_query(Domain.of_sizes([2] * n), ["0"]))
+
+
+def test_misfits_are_refused():
+    domain = Domain.of_sizes([2, 3])
+    query = make_query(domain, ["0"])
+    with pytest.raises(ModelError, match="has shape"):
+        BucketTreePosterior.from_factors([((0, 1), np.ones((3, 2)))], query)
+    with pytest.raises(ModelError, match="elimination order"):
+        BucketTreePosterior.from_factors([((0, 1), np.ones((2, 3)))], query, order=[0])
+    with pytest.raises(ModelError, match="no network"):
+        bucket_tree_of(object(), query)
+    real = make_query(Domain([Real("x")]), ["x"])
+    with pytest.raises(ModelError, match="categorical"):
+        BucketTreePosterior.from_factors([], real)
+    posterior = BucketTreePosterior.from_factors([((0, 1), np.array([[1.0, 1, 1], [0, 0, 0]]))], query)
+    box = Boxes(posterior.domain, np.array([[False, True]]))
+    with pytest.raises(SolverError, match="probability zero"):
+        posterior.sample(3, np.random.default_rng(0), box)
+
+
+def test_roots_and_contraction_change_nothing():
+    for rng, case, _, probs in possible_cases(7, 25, random_latent_tree):
+        for root in range(len(case.tree["parent"])):
+            case.tree["root"] = root
+            posterior = build(case)
+            np.testing.assert_allclose(np.exp(posterior.log_prob(case.points())), probs, atol=1e-12)
+            case_as_factors = BucketTreePosterior.from_tree(query=case.query, **case.tree)
+            assert case_as_factors.region_tree.n_regions <= len(case.sizes) + len(case.tree["parent"]) + 1
+        assert rng is not None
