@@ -231,9 +231,8 @@ def choose_splits(
         if plan.n_states[v] == 0:
             split = space.moment[v] / space.weight[v] if space.weight[v] > 0.0 else np.nan
             margin = 1e-3 * (high[v] - low[v])
-            if not low[v] + margin < split or not split < high[v] - margin:
-                if np.isfinite(margin):
-                    split = 0.5 * (low[v] + high[v])
+            if (not low[v] + margin < split or not split < high[v] - margin) and np.isfinite(margin):
+                split = 0.5 * (low[v] + high[v])
             if not (low[v] < split < high[v]):
                 split = np.nan
             space.split[v] = split

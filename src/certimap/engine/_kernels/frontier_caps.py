@@ -344,7 +344,7 @@ def push_children(plan: PlanArrays, variables: Any, choice: int, n_open: int, po
 
 @jit()
 def take_best(plan: PlanArrays, variables: Any, n_open: int, pool: Pool) -> float:
-    """Move the open box with the largest bound to the last row, the last open one to its place; return the bound."""
+    """Move the open box with the largest bound to the last row and close the gap; return the bound."""
     best = n_open - 1
     for k in range(n_open - 1):
         if pool.bound[k] > pool.bound[best]:
