@@ -91,7 +91,7 @@ class AtomStore:
             whole = np.ascontiguousarray(points, kind)
             if kind is np.float64:
                 whole = whole + 0.0  # -0.0 and 0.0 are one point
-            packed[:, : self._n_bytes_row] = whole.view(np.uint8).reshape(len(points), -1)
+            packed[:, : self._n_bytes_row] = whole.view(np.uint8).reshape(len(points), self._n_bytes_row)
         return packed.view(np.uint64)
 
     def _reserve(self, n: int) -> None:

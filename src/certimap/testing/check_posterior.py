@@ -59,8 +59,7 @@ def random_boxes(domain: Domain, rng: np.random.Generator, n: int) -> Boxes:
     mask = rng.random((n, domain.total_states)) < rng.choice([0.3, 0.6, 0.9], (n, 1))
     for row in mask:
         for i in range(len(domain)):
-            kept = int(rng.integers(domain.offsets[i], domain.offsets[i + 1]))
-            row[kept] = True
+            row[int(domain.offsets[i]) + int(rng.integers(int(domain.n_states[i])))] = True
     mask[0] = True
     return Boxes(domain, mask)
 

@@ -65,11 +65,13 @@ class TablePosterior:
         probs = self.probs
         if boxes is not None:
             probs = probs * np.any(self._inside(boxes), axis=0)
-        total = np.cumsum(probs)
+        total: NDArray[np.float64] = np.cumsum(probs)
         if not total[-1] > 0.0:
             raise ModelError("the boxes to sample from have no mass")
-        u = rng.random(n) * total[-1]
-        return self.points[np.minimum(np.searchsorted(total, u, side="right"), int(np.flatnonzero(probs)[-1]))]
+        u = rng.random(n) * float(total[-1])
+        last = int(np.flatnonzero(probs)[-1])  # rounding never lands on a state without mass
+        rows: NDArray[np.int64] = np.searchsorted(total, u, side="right").astype(np.int64)
+        return self.points[np.minimum(rows, last)]
 
     def log_prob(self, points: Points) -> NDArray[np.float64]:
         return self._log_probs[np.asarray(points, np.int64) @ self._strides]

@@ -1,0 +1,131 @@
+"""Each formula against a direct computation that shares no code with it, and at p = e^-4000."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import integrate
+
+from certimap.certify import bounds
+from certimap.errors import SolverError
+
+TINY = -4000.0
+
+
+@pytest.mark.parametrize("p_hat", [0.3, 0.04, 1e-9])
+@pytest.mark.parametrize("epsilon", [0.0, 0.05, 0.5])
+def test_tau_and_the_evidence_of_a_draw(p_hat, epsilon):
+    log_t = bounds.log_tau(math.log(p_hat), epsilon)
+    tau = p_hat / (1 - epsilon)
+    assert math.exp(log_t) == pytest.approx(tau, rel=1e-12)
+    assert bounds.evidence_per_draw(log_t) == pytest.approx(-math.log(1 - tau), rel=1e-6)
+    assert bounds.evidence_per_draw(log_t, math.log(0.7)) == pytest.approx(-math.log(1 - tau / 0.7), rel=1e-6)
+    assert bounds.published_evidence_per_draw(log_t) == pytest.approx(tau, rel=1e-12)
+    assert bounds.published_evidence_per_draw(log_t) <= bounds.evidence_per_draw(log_t)
+
+
+def test_a_threshold_above_the_open_mass_is_certain():
+    assert bounds.evidence_per_draw(math.log(0.5), math.log(0.5)) == math.inf
+    assert bounds.evidence_per_draw(0.1) == math.inf
+    assert bounds.log_delta(math.inf) == -math.inf
+    assert bounds.delta_of(-math.inf) == 0.0
+
+
+def test_draws_needed_counts_what_the_rule_needs():
+    log_t = bounds.log_tau(math.log(0.97 / 35), 0.05)
+    assert math.ceil(math.exp(bounds.log_draws_needed(log_t, 0.05))) == 102
+    assert bounds.log_draws_needed(log_t, 0.0) == math.inf
+    assert bounds.log_draws_needed(0.5, 0.0) == 0.0
+
+
+def test_nothing_underflows_at_e_to_the_minus_4000():
+    log_t = bounds.log_tau(TINY, 0.01)
+    assert log_t == pytest.approx(TINY - math.log(0.99), abs=1e-9)
+    assert bounds.evidence_per_draw(log_t) >= 0.0
+    assert bounds.evidence_per_draw(log_t, TINY + 1.0) == pytest.approx(
+        -math.log1p(-math.exp(-1.0) / 0.99), rel=1e-9
+    )
+    assert bounds.log_draws_needed(log_t, 0.01) == pytest.approx(-log_t + math.log(math.log(100)), rel=1e-12)
+    assert bounds.achieved_epsilon(TINY, TINY + math.log(2.0), 1e-9) == pytest.approx(0.5, rel=1e-9)
+    evidence = bounds.martingale_evidence(
+        log_t, log_t, np.array([TINY + 2.0]), np.array([-np.inf]), np.array([10])
+    )
+    assert evidence == pytest.approx(-10 * math.log1p(-math.exp(-2.0) / 0.99), rel=1e-9)
+    assert bounds.log_upper(TINY, TINY + 3.0, math.inf) == TINY + 3.0
+
+
+def test_delta_never_underflows_to_certainty():
+    assert bounds.delta_of(-1e6) > 0.0
+    assert bounds.delta_of(0.0) == 1.0
+
+
+def test_residual_mass_rounds_up_and_stays_below_one():
+    assert bounds.log_p_check(0.0) == 0.0
+    assert math.exp(bounds.log_p_check(0.25)) == pytest.approx(0.75, rel=1e-11)
+    assert bounds.log_p_check(0.25) >= math.log(0.75)
+    assert bounds.log_p_check(1.0 + 1e-15) < math.log(1e-11)
+
+
+def test_groups_count_only_where_what_was_closed_before_could_not_hide_the_mode():
+    log_r = np.log([1.0, 0.5])
+    log_closed = np.array([-np.inf, math.log(0.2)])
+    counts = np.array([3, 4])
+    low, high = math.log(0.1), math.log(0.2)
+    assert bounds.martingale_evidence(low, low, log_r, log_closed, counts) == pytest.approx(-3 * math.log(0.9))
+    both = bounds.martingale_evidence(high, high, log_r, log_closed, counts)
+    assert both == pytest.approx(-3 * math.log(0.8) - 4 * math.log(0.6))
+
+
+@pytest.mark.parametrize("sizes", [(2, 2, 2, 2), (3, 2, 4), (1, 5, 2)])
+@pytest.mark.parametrize("radius", [0, 1, 2, 3])
+def test_ball_weights_against_a_listing_of_the_ball(sizes, radius):
+    bits = 0.3
+    points = np.array(list(itertools.product(*(range(k) for k in sizes))))
+    distances = (points != 0).sum(axis=1)
+    weight = sum(2.0 ** (-bits * d) for d in distances if d <= radius)
+    assert math.exp(bounds.log_ball_weight(sizes, bits, radius)) == pytest.approx(weight, rel=1e-9)
+    shells = np.exp(bounds.log_shells(sizes, radius))
+    assert shells == pytest.approx([np.sum(distances == j) for j in range(radius + 1)], abs=1e-9)
+
+
+def test_weight_of_the_smallest_ball_is_one():
+    assert bounds.log_ball_weight((2, 2, 2), 1.0, 0) == 0.0  # the sum starts at distance 0
+
+
+def test_good_radius_follows_epsilon():
+    assert bounds.good_radius(0.5, 1.0, 3) == 1
+    assert bounds.good_radius(0.75, 1.0, 3) == 2
+    assert bounds.good_radius(0.99, 0.1, 3) == 3
+    assert bounds.good_radius(0.0, 0.1, 3) == 0
+    with pytest.raises(SolverError, match="positive number of bits"):
+        bounds.good_radius(0.1, 0.0, 3)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_real_ball_weight_against_quadrature(n):
+    epsilon, bits, radius = 0.5, 0.7, 5.0
+    rho = min(radius, 1.0 / bits)
+    area = {1: 2.0, 2: 2 * math.pi, 3: 4 * math.pi}[n]
+    weight, _ = integrate.quad(lambda x: area * x ** (n - 1) * 2.0 ** (-bits * x), 0, rho)
+    assert math.exp(bounds.log_real_ball_weight(n, epsilon, bits, radius)) == pytest.approx(weight, rel=1e-8)
+    assert bounds.log_real_ball_weight(n, 0.0, bits, radius) == -math.inf
+
+
+def test_real_ball_weight_in_many_dimensions_does_not_underflow():
+    assert -1e5 < bounds.log_real_ball_weight(400, 0.01, 5.0, 1.0) < -1000
+
+
+def test_a_bound_at_the_closing_threshold_stays_within_tau_once_rounded_up():
+    for log_best in (-0.1, -30.0, TINY):
+        for epsilon in (0.0, 0.01):
+            threshold = bounds.log_closing_threshold(log_best, epsilon, 1e-9)
+            assert bounds.round_up(threshold) <= bounds.log_tau_within(log_best, epsilon, 1e-9)
+
+
+def test_several_answers_cost_the_log_of_their_number():
+    assert bounds.required_evidence(0.1, 5) == pytest.approx(math.log(50))
+    assert math.exp(bounds.log_delta(math.log(50), 5)) == pytest.approx(0.1)
+    assert bounds.required_evidence(0.0) == math.inf
