@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from certimap.domain import Domain, Real
 from certimap.engine.plan import GAUSSIAN_PARAMS, Plan
 from certimap.errors import ImpossibleEvidence, ModelError
 from certimap.query import Query
+
+if TYPE_CHECKING:
+    from certimap.engine._kernels.arrays import NewNodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,18 +68,17 @@ def condition(circuit: Circuit, query: Query, *, max_edges: int | None = None) -
         raise ModelError("the query was made for another domain; make it with the circuit's own")
     circuit = _checked(circuit, query)
     leaves = _leaves(circuit, query)
-    arrays = (circuit.kind, circuit.child_ptr, circuit.children, circuit.log_weights)
     from certimap.engine._kernels import structure as kernels
 
-    log_mass = leaves.log_mass
-    kernels.upward_log_mass(*arrays, log_mass)
+    arrays, log_mass = properties.circuit_arrays(circuit), leaves.log_mass
+    kernels.upward_log_mass(arrays, log_mass)
     log_evidence = float(log_mass[-1])
     if log_evidence == -np.inf:
         raise ImpossibleEvidence("the evidence has probability zero under the circuit")
     if not np.isfinite(log_evidence):
         raise ModelError(f"the circuit's mass under the evidence is {np.exp(log_evidence)}; it must be finite")
     parents = np.empty(circuit.n_nodes, np.int64)
-    kernels.count_parents(*arrays, log_mass, parents)
+    kernels.count_parents(arrays, log_mass, parents)
     return _simplify(circuit, query, leaves, parents), log_evidence
 
 
@@ -170,98 +173,77 @@ def log_interval_mass(
 def _simplify(circuit: Circuit, query: Query, leaves: _Leaves, parents: NDArray[np.int64]) -> Plan:
     """Rewrite the live part of a circuit as a plan."""
     from certimap.engine._kernels import simplify, structure
+    from certimap.engine._kernels.arrays import NewNodes
 
-    domain, n_nodes = query.query_domain, circuit.n_nodes
-    arrays = (circuit.kind, circuit.child_ptr, circuit.children, circuit.log_weights)
-    decides = np.empty(n_nodes, np.int32)
+    domain, arrays = query.query_domain, properties.circuit_arrays(circuit)
+    decides, single = np.empty(circuit.n_nodes, np.int32), np.empty(circuit.n_nodes, np.int32)
     full = properties.full_state_sets(domain)
-    structure.decided_variables(*arrays, parents, leaves.position, leaves.states, full, decides)
-    single = np.empty(n_nodes, np.int32)
-    structure.single_variables(*arrays[:3], parents, leaves.position, single)
+    structure.decided_variables(arrays, parents, leaves.position, leaves.states, full, decides)
+    structure.single_variables(arrays, parents, leaves.position, single)
     n_states = domain.n_states
     merged = single[(circuit.kind == NodeKind.SUM) & (single >= 0)]
+    n_table = len(leaves.log_tables)
     log_tables = np.concatenate([leaves.log_tables, np.empty(int(n_states[merged].sum()))])
     n_live = int(np.count_nonzero((parents > 0) & (single != -1)))
-    new_kind, new_ptr = np.empty(n_live, np.int8), np.empty(n_live + 1, np.int64)
-    new_var, new_start = np.empty(n_live, np.int32), np.empty(n_live, np.int64)
-    new_decides, inlined = np.empty(n_live, np.int32), np.empty(n_live, np.bool_)
-    pool_child, pool_weight = np.empty(circuit.n_edges + 1, np.int64), np.empty(circuit.n_edges + 1)
-    alias = np.empty(n_nodes, np.int64)
-    simplify.fold(
-        *arrays,
-        leaves.log_mass,
-        parents,
-        single,
-        n_states,
-        leaves.start,
-        decides,
-        log_tables,
-        len(leaves.log_tables),
-        new_kind,
-        new_ptr,
-        new_var,
-        new_start,
-        new_decides,
-        inlined,
-        pool_child,
-        pool_weight,
-        alias,
+    new = NewNodes(
+        kind=np.empty(n_live, np.int8),
+        ptr=np.empty(n_live + 1, np.int64),
+        leaf_var=np.empty(n_live, np.int32),
+        leaf_start=np.empty(n_live, np.int64),
+        decides=np.empty(n_live, np.int32),
+        inlined=np.empty(n_live, np.bool_),
+        n_parents=np.zeros(n_live, np.int64),
+        pool_child=np.empty(circuit.n_edges + 1, np.int64),
+        pool_weight=np.empty(circuit.n_edges + 1),
     )
-    root = int(alias[-1])
-    new_arrays = (new_kind, new_ptr, new_var, new_start, new_decides, inlined, pool_child, pool_weight)
-    return _laid_out(domain, root, new_arrays, log_tables)
+    alias = np.empty(circuit.n_nodes, np.int64)
+    inputs = (leaves.log_mass, parents, single, n_states, leaves.start, decides)
+    simplify.fold(arrays, *inputs, n_table, log_tables, new, alias)
+    return _laid_out(domain, int(alias[-1]), new, log_tables)
 
 
-def _laid_out(
-    domain: Domain, root: int, new_arrays: tuple[NDArray[np.generic], ...], log_tables: NDArray[np.float64]
-) -> Plan:
+def _laid_out(domain: Domain, root: int, new: NewNodes, log_tables: NDArray[np.float64]) -> Plan:
     """Lay the rewritten nodes out in depth-first postorder."""
     from certimap.engine._kernels import simplify
+    from certimap.engine._kernels.arrays import Layout
 
-    new_ptr, n_pool = new_arrays[1], int(new_arrays[1][root + 1])
-    kinds = new_arrays[0]
-    owner_is_sum = np.repeat(kinds[: root + 1] == simplify.SUM, np.diff(new_ptr[: root + 2]))
-    pool_child = new_arrays[6][:n_pool]
-    n_wrapped = int(np.count_nonzero(owner_is_sum & (kinds[pool_child] != simplify.PRODUCT)))
-    n_inner = int(np.count_nonzero(kinds[pool_child] != simplify.LEAF)) + 2 * n_wrapped
-    n_nodes = int(np.count_nonzero(kinds[: root + 1] != simplify.LEAF)) + n_wrapped + 1
-    n_leaves = int(np.count_nonzero(kinds[pool_child] == simplify.LEAF)) + 1
-    is_sum, out_ptr = np.empty(n_nodes, np.bool_), np.empty(n_nodes + 1, np.int64)
-    out_child, out_weight = np.empty(n_inner, np.int32), np.empty(n_inner)
-    leaf_ptr = np.empty(n_nodes + 1, np.int64)
-    leaf_var, leaf_start = np.empty(n_leaves, np.int32), np.empty(n_leaves, np.int64)
-    decides, sizes = np.empty(n_nodes, np.int32), np.empty(3, np.int64)
-    simplify.lay_out(
-        root,
-        *new_arrays[:6],
-        pool_child,
-        new_arrays[7][:n_pool],
-        is_sum,
-        out_ptr,
-        out_child,
-        out_weight,
-        leaf_ptr,
-        leaf_var,
-        leaf_start,
-        decides,
-        sizes,
+    n_pool, kinds = int(new.ptr[root + 1]), new.kind[: root + 1]
+    owner_is_sum = np.repeat(kinds == simplify.SUM, np.diff(new.ptr[: root + 2]))
+    member_kinds = kinds[new.pool_child[:n_pool]]
+    n_wrapped = int(np.count_nonzero(owner_is_sum & (member_kinds != simplify.PRODUCT)))
+    n_inner = int(np.count_nonzero(member_kinds != simplify.LEAF)) + 2 * n_wrapped
+    n_leaves = int(np.count_nonzero(member_kinds == simplify.LEAF)) + 1
+    n_nodes = int(np.count_nonzero(kinds != simplify.LEAF)) + n_wrapped + 1
+    out = Layout(
+        is_sum=np.empty(n_nodes, np.bool_),
+        child_ptr=np.empty(n_nodes + 1, np.int64),
+        children=np.empty(n_inner, np.int32),
+        log_weights=np.empty(n_inner),
+        leaf_ptr=np.empty(n_nodes + 1, np.int64),
+        leaf_var=np.empty(n_leaves, np.int32),
+        leaf_start=np.empty(n_leaves, np.int64),
+        decides=np.empty(n_nodes, np.int32),
+        sizes=np.empty(3, np.int64),
     )
-    n_nodes, n_inner, n_leaves = (int(x) for x in sizes)
-    weights = np.exp(out_weight[:n_inner])
-    tables, log_tables, leaf_start = _used_tables(domain, leaf_var[:n_leaves], leaf_start[:n_leaves], log_tables)
+    pools = {"pool_child": new.pool_child[:n_pool], "pool_weight": new.pool_weight[:n_pool]}
+    simplify.lay_out(root, new._replace(**pools), out)
+    n_nodes, n_inner, n_leaves = (int(x) for x in out.sizes)
+    leaf_var = out.leaf_var[:n_leaves].copy()
+    tables, log_tables, leaf_start = _used_tables(domain, leaf_var, out.leaf_start[:n_leaves], log_tables)
+    log_weights = out.log_weights[:n_inner].copy()
     return Plan(
         domain,
-        is_sum[:n_nodes],
-        out_ptr[: n_nodes + 1],
-        out_child[:n_inner],
-        weights,
-        out_weight[:n_inner],
-        leaf_ptr[: n_nodes + 1],
-        leaf_var[:n_leaves],
+        out.is_sum[:n_nodes].copy(),
+        out.child_ptr[: n_nodes + 1].copy(),
+        out.children[:n_inner].copy(),
+        np.exp(log_weights),
+        log_weights,
+        out.leaf_ptr[: n_nodes + 1].copy(),
+        leaf_var,
         leaf_start,
         tables,
         log_tables,
-        decides[:n_nodes],
+        out.decides[:n_nodes].copy(),
     )
 
 

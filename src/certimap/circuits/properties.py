@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.domain import Domain
 from certimap.errors import ModelError
+
+if TYPE_CHECKING:
+    from certimap.engine._kernels.arrays import CircuitArrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,11 +44,18 @@ def categorical_params(circuit: Circuit) -> CategoricalParams:
     nodes = np.flatnonzero(circuit.kind == NodeKind.CATEGORICAL)
     sizes = np.diff(circuit.param_ptr)[nodes]
     ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    states = np.arange(ptr[-1]) - np.repeat(ptr[:-1], sizes)
+    states = np.arange(int(ptr[-1])) - np.repeat(ptr[:-1], sizes)
     if ptr[-1] == len(circuit.params):
         return CategoricalParams(nodes, ptr, circuit.params, states)
     values = circuit.params[np.repeat(circuit.param_ptr[nodes], sizes) + states]
     return CategoricalParams(nodes, ptr, values, states)
+
+
+def circuit_arrays(circuit: Circuit) -> CircuitArrays:
+    """Return the inner structure of a circuit as the kernels take it."""
+    from certimap.engine._kernels.arrays import CircuitArrays
+
+    return CircuitArrays(circuit.kind, circuit.child_ptr, circuit.children, circuit.log_weights, circuit.leaf_var)
 
 
 def _state_bits(states: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -102,14 +113,14 @@ def structure(circuit: Circuit, ignored: Iterable[int] = ()) -> Structure:
 
     n_nodes = circuit.n_nodes
     parents = np.empty(n_nodes, np.int64)
-    arrays = (circuit.kind, circuit.child_ptr, circuit.children, circuit.log_weights)
-    kernels.count_parents(*arrays, np.zeros(n_nodes), parents)
+    arrays = circuit_arrays(circuit)
+    kernels.count_parents(arrays, np.zeros(n_nodes), parents)
     n_vars = len(circuit.domain)
     words = np.random.default_rng(0x5EED).integers(-(2**62), 2**62, (n_vars, 2))
     fingerprints = np.concatenate([words, np.ones((n_vars, 1), np.int64)], axis=1)
     fingerprints[list(ignored)] = 0
     scopes = np.zeros((n_nodes, 3), np.int64)
-    rough = int(kernels.check_scopes(*arrays, circuit.leaf_var, parents, fingerprints, scopes))
+    rough = int(kernels.check_scopes(arrays, parents, fingerprints, scopes))
     used = np.zeros(n_vars, np.bool_)
     used[circuit.leaf_var[(circuit.leaf_var >= 0) & (parents > 0)]] = True
     overlapping = rough < 0 and bool(np.any(scopes[circuit.root] != fingerprints[used].sum(axis=0)))
@@ -141,11 +152,11 @@ def decided_variables(circuit: Circuit) -> NDArray[np.int32]:
     from certimap.engine._kernels import structure as kernels
 
     parents = np.empty(circuit.n_nodes, np.int64)
-    arrays = (circuit.kind, circuit.child_ptr, circuit.children, circuit.log_weights)
-    kernels.count_parents(*arrays, np.zeros(circuit.n_nodes), parents)
+    arrays = circuit_arrays(circuit)
+    kernels.count_parents(arrays, np.zeros(circuit.n_nodes), parents)
     sets = leaf_state_sets(circuit.n_nodes, categorical_params(circuit))
     out = np.empty(circuit.n_nodes, np.int32)
-    kernels.decided_variables(*arrays, parents, circuit.leaf_var, sets, full_state_sets(circuit.domain), out)
+    kernels.decided_variables(arrays, parents, circuit.leaf_var, sets, full_state_sets(circuit.domain), out)
     return out
 
 
@@ -180,12 +191,14 @@ def overlapping_product(circuit: Circuit, ignored: Iterable[int] = ()) -> tuple[
     skipped = sum(1 << i for i in ignored)
     parents = structure(circuit).parents
     scopes = _explicit_scopes(circuit, parents)
-    for node in np.flatnonzero((circuit.kind == NodeKind.PRODUCT) & (parents > 0)):
+    products: list[int] = np.flatnonzero((circuit.kind == NodeKind.PRODUCT) & (parents > 0)).tolist()
+    for node in products:
         union = 0
-        for child in circuit.children_of(int(node)):
+        children: list[int] = circuit.children_of(node).tolist()
+        for child in children:
             shared = union & scopes[child] & ~skipped
             if shared:
-                return int(node), _bits(shared)[0]
+                return node, _bits(shared)[0]
             union |= scopes[child]
     return None
 
@@ -228,8 +241,8 @@ class _Patch:
         for i in _bits(missing):
             if not self.circuit.domain.n_states[i]:
                 raise ModelError(
-                    f"the circuit does not constrain the real variable {self.circuit.domain.names[i]!r} everywhere; "
-                    "every term needs a leaf for it"
+                    f"the circuit leaves the real variable {self.circuit.domain.names[i]!r} free in places; "
+                    "a leaf for it in every term is accepted"
                 )
             self.constants.setdefault(i, len(self.constants))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from certimap.box import Boxes, Points
 from certimap.engine.parallel import for_blocks
 from certimap.engine.plan import Plan
+
+if TYPE_CHECKING:
+    from certimap.engine._kernels.arrays import LogRows, PlanArrays
 
 POINT, MASS, BOUND = 0, 1, 2
 ACCURATE = 1e-280  # a linear value at least this large has lost nothing that matters to underflow
@@ -38,57 +41,47 @@ class Evaluator:
         self.workers = workers
         domain = plan.domain
         self.is_discrete = domain.is_discrete
-        self._offsets = np.ascontiguousarray(domain.offsets)
-        self._n_states = np.ascontiguousarray(domain.n_states)
         self._summarise()
 
     def _summarise(self) -> None:
         from certimap.engine._kernels.statistics import summarise
 
-        plan = self.plan
-        log_smallest, n_roundings = np.empty(plan.n_nodes), np.empty(plan.n_nodes)
-        is_top = np.empty(plan.n_nodes, np.bool_)
-        summarise(
-            plan.is_sum,
-            plan.child_ptr,
-            plan.children,
-            plan.log_weights,
-            plan.leaf_ptr,
-            plan.leaf_var,
-            plan.leaf_start,
-            plan.log_tables,
-            plan.decides,
-            self._n_states,
-            log_smallest,
-            n_roundings,
-            is_top,
-        )
+        n_nodes = self.plan.n_nodes
+        log_smallest, n_roundings, is_top = np.empty(n_nodes), np.empty(n_nodes), np.empty(n_nodes, np.bool_)
+        summarise(self.arrays, log_smallest, n_roundings, is_top)
         self.can_underflow = not float(log_smallest[-1]) > np.log(ACCURATE)
         self.relative_error = float(n_roundings[-1]) * _EPS
         self._is_top = is_top
         self._not_top = np.zeros_like(is_top)
 
     @cached_property
-    def leaf_order(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The leaves with those of binary variables first in each product, and where these end."""
+    def arrays(self) -> PlanArrays:
+        """The plan as the kernels take it, with the leaves of binary variables first in each product."""
+        from certimap.engine._kernels.arrays import PlanArrays
+
         plan = self.plan
-        binary = self._n_states[plan.leaf_var] == 2
-        order = np.lexsort((~binary, plan.parent_of_leaf)) if not np.all(binary) else np.arange(plan.n_leaves)
-        counts = np.concatenate([[0], np.cumsum(binary)])
+        binary = plan.domain.n_states[plan.leaf_var] == 2
+        order = np.arange(plan.n_leaves) if binary.all() else np.lexsort((~binary, plan.parent_of_leaf))
+        counts = np.concatenate([[0], np.cumsum(binary)]).astype(np.int64)
         ends = plan.leaf_ptr[:-1] + counts[plan.leaf_ptr[1:]] - counts[plan.leaf_ptr[:-1]]
-        return order, ends
-
-    @cached_property
-    def leaf_arrays(self) -> tuple[NDArray[Any], ...]:
-        """(leaf_ptr, binary_end, leaf_var, leaf_start, first, second): leaves in `leaf_order`.
-
-        `first` and `second` are the first two entries of each leaf's vector.
-        """
-        plan = self.plan
-        order, ends = self.leaf_order
         start = plan.leaf_start[order]
-        second = plan.tables[np.minimum(start + 1, len(plan.tables) - 1)]
-        return plan.leaf_ptr, ends, plan.leaf_var[order], start, plan.tables[start], second
+        return PlanArrays(
+            is_sum=plan.is_sum,
+            child_ptr=plan.child_ptr,
+            children=plan.children,
+            weights=plan.weights,
+            log_weights=plan.log_weights,
+            leaf_ptr=plan.leaf_ptr,
+            binary_end=ends,
+            leaf_var=plan.leaf_var[order],
+            leaf_start=start,
+            first=plan.tables[start],
+            second=plan.tables[np.minimum(start + 1, len(plan.tables) - 1)],
+            tables=plan.tables,
+            log_tables=plan.log_tables,
+            decides=plan.decides,
+            offsets=plan.domain.offsets,
+        )
 
     @cached_property
     def _slots(self) -> tuple[NDArray[np.int32], int]:
@@ -107,34 +100,6 @@ class Evaluator:
     def _max_members(self) -> int:
         plan = self.plan
         return int(np.max(np.diff(plan.leaf_ptr) + np.diff(plan.child_ptr)))
-
-    def _linear_arrays(self) -> tuple[NDArray[Any], ...]:
-        plan = self.plan
-        return (
-            plan.is_sum,
-            plan.child_ptr,
-            plan.children,
-            plan.weights,
-            *self.leaf_arrays,
-            plan.tables,
-            plan.decides,
-            self._offsets,
-        )
-
-    def _log_arrays(self) -> tuple[NDArray[Any], ...]:
-        plan = self.plan
-        return (
-            plan.is_sum,
-            plan.child_ptr,
-            plan.children,
-            plan.log_weights,
-            plan.leaf_ptr,
-            plan.leaf_var,
-            plan.leaf_start,
-            plan.log_tables,
-            plan.decides,
-            self._offsets,
-        )
 
     def _task_rows(self, width: int) -> int:
         rows = min(max(_TASK_EDGES // max(self.plan.n_edges, 1), width), 1 << 16)
@@ -155,7 +120,7 @@ class Evaluator:
 
     def log_values(self, mode: int, points: Points | None, boxes: Boxes | None) -> NDArray[np.float64]:
         """Return the root's log value for each row, shape (batch,), rounded to nearest."""
-        rows = _Rows(points, boxes)
+        rows = Rows(points, boxes)
         if not self.is_discrete:
             return self._log_domain(mode, rows, np.arange(rows.n))
         values = self._linear(mode, rows)
@@ -167,43 +132,41 @@ class Evaluator:
                 out[low] = self._log_domain(mode, rows, low)
         return out
 
-    def _linear(self, mode: int, rows: _Rows) -> NDArray[np.float64]:
+    def _linear(self, mode: int, rows: Rows) -> NDArray[np.float64]:
         from certimap.engine._kernels.evaluate import evaluate
 
         out = np.empty(rows.n)
         slot, n_slots = self._slots
         n_inputs = len(self.plan.domain) if mode == POINT else self.plan.domain.total_states
         width = self._width(rows.n, n_slots + n_inputs)
-        arrays = self._linear_arrays()
 
         def task(start: int, stop: int) -> None:
             inputs, scratch = np.empty((n_inputs, width)), np.empty(width)
             values = np.empty((n_slots, width))
             points, mask = rows.points[start:stop], rows.mask[start:stop]
-            evaluate(mode, points, mask, *arrays, slot, inputs, scratch, values, out[start:stop])
+            evaluate(self.arrays, mode, points, mask, slot, inputs, scratch, values, out[start:stop])
 
         for_blocks(task, rows.n, self._task_rows(width), self.workers)
         return out
 
-    def _log_domain(self, mode: int, rows: _Rows, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _log_domain(self, mode: int, rows: Rows, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
         from certimap.engine._kernels.logdomain import log_evaluate
 
         out = np.empty(len(chosen))
         slot, n_slots = self._slots
         width = self._width(len(chosen), n_slots, 64)
-        arrays = self._log_arrays()
 
         def task(start: int, stop: int) -> None:
-            inputs = rows.take(chosen[start:stop])
             scratch, values = np.empty(width), np.empty((n_slots, width))
-            log_evaluate(mode, *arrays, *inputs, slot, scratch, values, out[start:stop])
+            some = rows.take(chosen[start:stop])
+            log_evaluate(self.arrays, some, mode, slot, scratch, values, out[start:stop])
 
         for_blocks(task, len(chosen), max(self._task_rows(width) // 8, width), self.workers)
         return out
 
     def log_each(self, mode: int, boxes: Boxes) -> NDArray[np.float64]:
         """Return the root's log value with variable i set to state a, shape (batch, total_states)."""
-        rows = _Rows(None, boxes)
+        rows = Rows(None, boxes)
         if not self.is_discrete:
             return self._log_each_domain(mode, rows, np.arange(rows.n))
         values = self._linear_each(mode, rows)
@@ -215,27 +178,31 @@ class Evaluator:
                 out[low] = self._log_each_domain(mode, rows, low)
         return out
 
-    def upward_values(self, mode: int, rows: _Rows, first: int, width: int) -> tuple[int, Any, Any]:
+    def upward_values(
+        self, mode: int, rows: Rows, first: int, width: int
+    ) -> tuple[int, NDArray[np.float64], NDArray[np.float64]]:
         """Evaluate all nodes on `width` rows from `first` on; return lanes used, inputs and node values."""
         from certimap.engine._kernels.evaluate import load_block, upward
 
         inputs = np.empty((self.plan.domain.total_states, width))
         values, scratch = np.empty((self.plan.n_nodes, width)), np.empty(width)
         lanes = int(load_block(mode, first, width, rows.points, rows.mask, inputs))
-        upward(mode, *self._linear_arrays(), self._own_slots, inputs, scratch, values)
+        upward(self.arrays, mode, self._own_slots, inputs, scratch, values)
         return lanes, inputs, values
 
-    def log_upward_values(self, mode: int, rows: _Rows, chosen: NDArray[np.int64]) -> tuple[Any, Any]:
+    def log_upward_values(
+        self, mode: int, rows: Rows, chosen: NDArray[np.int64]
+    ) -> tuple[LogRows, NDArray[np.float64]]:
         """Evaluate all nodes on chosen rows in logs; return the rows' inputs and the node values."""
         from certimap.engine._kernels.logdomain import log_upward
 
         n = len(chosen)
         inputs = rows.take(chosen)
         values, scratch = np.empty((self.plan.n_nodes, n)), np.empty(n)
-        log_upward(mode, 0, n, *self._log_arrays(), *inputs, self._own_slots, scratch, values)
+        log_upward(self.arrays, inputs, mode, 0, n, self._own_slots, scratch, values)
         return inputs, values
 
-    def _linear_each(self, mode: int, rows: _Rows) -> NDArray[np.float64]:
+    def _linear_each(self, mode: int, rows: Rows) -> NDArray[np.float64]:
         from certimap.engine._kernels.each import downward
 
         plan = self.plan
@@ -243,8 +210,6 @@ class Evaluator:
         out = np.empty((rows.n, n_states))
         width = self._width(rows.n, 2 * plan.n_nodes + 3 * n_states + 2 * n_members, 128)
         is_top = self._is_top if mode == BOUND else self._not_top
-        leaf_ptr, _, leaf_var, leaf_start, _, _ = self.leaf_arrays
-        arrays = (plan.is_sum, plan.child_ptr, plan.children, plan.weights, leaf_ptr, leaf_var, leaf_start)
 
         def task(start: int, stop: int) -> None:
             context = np.empty((plan.n_nodes, width))
@@ -254,27 +219,26 @@ class Evaluator:
                 lanes, inputs, values = self.upward_values(mode, rows, first, width)
                 lanes = min(lanes, stop - first)
                 scratch = (context, members, prefix, total, largest)
-                downward(mode, *arrays, plan.tables, self._offsets, is_top, inputs, values, *scratch)
+                downward(self.arrays, mode, is_top, inputs, values, *scratch)
                 out[first : first + lanes] = np.maximum(total, largest)[:, :lanes].T
 
         for_blocks(task, rows.n, max(self._task_rows(width) // 4 // width, 1) * width, self.workers)
         return out
 
-    def _log_each_domain(self, mode: int, rows: _Rows, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _log_each_domain(self, mode: int, rows: Rows, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
         from certimap.engine._kernels.logdomain import log_downward
 
         plan = self.plan
         out = np.empty((len(chosen), plan.domain.total_states))
         is_top = self._is_top if mode == BOUND else self._not_top
-        log_arrays = self._log_arrays()
-        arrays = (*log_arrays[:8], log_arrays[9], is_top)
 
         def task(start: int, stop: int) -> None:
             context = np.empty(plan.n_nodes)
             members, prefix = np.empty(self._max_members), np.empty(self._max_members + 1)
             for k in range(start, stop):
                 inputs, values = self.log_upward_values(mode, rows, chosen[k : k + 1])
-                log_downward(mode, 0, *arrays, *inputs, values, context, members, prefix, out[k])
+                scratch = (context, members, prefix)
+                log_downward(self.arrays, inputs, mode, 0, is_top, values, *scratch, out[k])
 
         for_blocks(task, len(chosen), max(self._task_rows(_LANES) // 32, 1), self.workers)
         return out
@@ -294,7 +258,7 @@ class Evaluator:
         return np.minimum(raised, 0.0) if self.is_discrete else raised
 
 
-class _Rows:
+class Rows:
     """A batch of points or boxes as the kernels take it: whichever is not asked about is empty."""
 
     def __init__(self, points: Points | None, boxes: Boxes | None) -> None:
@@ -308,12 +272,11 @@ class _Rows:
             if boxes.low is not None and boxes.high is not None:
                 self.low_high = np.stack([boxes.low, boxes.high])
 
-    def take(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
-        """Return (points, mask, low_high) of some rows, as the kernels in logs take them."""
+    def take(self, rows: NDArray[np.int64]) -> LogRows:
+        """Return some rows as the kernels in logs take them."""
+        from certimap.engine._kernels.arrays import LogRows
+
         if len(self.points):
-            return np.ascontiguousarray(self.points[rows], np.float64), self.mask, self.low_high
+            return LogRows(np.ascontiguousarray(self.points[rows], np.float64), self.mask, self.low_high)
         low_high = self.low_high[:, rows] if self.low_high.size else self.low_high
-        return np.zeros((0, 0)), self.mask[rows], np.ascontiguousarray(low_high)
-
-
-Rows = _Rows
+        return LogRows(np.zeros((0, 0)), self.mask[rows], np.ascontiguousarray(low_high))

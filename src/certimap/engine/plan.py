@@ -104,7 +104,7 @@ class Plan:
         is_gaussian = gaussian[first]
         sizes = np.where(is_gaussian, 2, self.domain.n_states[variables])
         param_ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        within = np.arange(param_ptr[-1]) - np.repeat(param_ptr[:-1], sizes)
+        within = np.arange(int(param_ptr[-1])) - np.repeat(param_ptr[:-1], sizes)
         params = self.log_tables[np.repeat(starts, sizes) + within]
         counts = np.diff(self.child_ptr) + np.diff(self.leaf_ptr)
         child_ptr = np.concatenate([np.zeros(n_leaf_nodes + 1, np.int64), np.cumsum(counts)])

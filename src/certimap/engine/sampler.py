@@ -47,16 +47,14 @@ class Sampler:
         """Draw n points from the whole space, shape (n, n_vars)."""
         from certimap.engine._kernels.sample import sample
 
-        plan, key = self.plan, _key(rng)
+        key = _key(rng)
         states, reals = self._outputs(n)
-        leaf_ptr, binary_end, leaf_var, leaf_start, first, _ = self.evaluator.leaf_arrays
-        leaves = (leaf_ptr, binary_end, leaf_var, leaf_start, first, plan.tables, plan.domain.n_states)
-        nodes = (plan.is_sum, plan.child_ptr, plan.children, self._cumulated)
+        arrays, cumulated = self.evaluator.arrays, self._cumulated
 
         def task(start: int, stop: int) -> None:
             stack, words = self._walk()
             with np.errstate(over="ignore"):
-                sample(key, start, *nodes, *leaves, stack, words, states[start:stop], reals[start:stop])
+                sample(arrays, key, start, cumulated, stack, words, states[start:stop], reals[start:stop])
 
         for_blocks(task, n, _TASK_ROWS, self.evaluator.workers)
         return self._finish(states, reals)
@@ -77,8 +75,8 @@ class Sampler:
         if largest == -np.inf:
             raise QueryError(f"the {len(boxes)} boxes to draw from have mass zero; at least one must have some")
         running = np.cumsum(np.exp(log_mass - largest))
-        chosen = np.searchsorted(running, rng.random(n) * running[-1], side="right")
-        chosen = np.minimum(chosen, np.flatnonzero(log_mass > -np.inf)[-1])
+        last = int(np.flatnonzero(log_mass > -np.inf)[-1])
+        chosen = np.minimum(np.searchsorted(running, rng.random(n) * running[-1], side="right"), last)
         states, reals = self._outputs(n)
         rows = np.argsort(chosen, kind="stable")
         distinct, counts = np.unique(chosen, return_counts=True)
@@ -113,39 +111,16 @@ class Sampler:
         """Draw some rows inside the boxes `start:stop` of `source`."""
         from certimap.engine._kernels.sample import sample_in_boxes
 
-        plan = self.plan
         if in_logs:
-            _, values = self.evaluator.log_upward_values(MASS, source, np.arange(start, stop))
-            weights = plan.log_weights
+            inside, values = self.evaluator.log_upward_values(MASS, source, np.arange(start, stop))
         else:
             width = -(-(stop - start) // 8) * 8
             _, _, values = self.evaluator.upward_values(MASS, source, start, width)
-            weights = plan.weights
+            inside = source.take(np.arange(start, stop))
         stack, words = self._walk()
+        arrays = self.evaluator.arrays
         with np.errstate(over="ignore"):
-            sample_in_boxes(
-                key,
-                in_logs,
-                rows,
-                lanes,
-                lanes + start,
-                plan.is_sum,
-                plan.child_ptr,
-                plan.children,
-                weights,
-                plan.leaf_ptr,
-                plan.leaf_var,
-                plan.leaf_start,
-                plan.tables,
-                plan.domain.offsets,
-                source.mask,
-                source.low_high,
-                values,
-                stack,
-                words,
-                states,
-                reals,
-            )
+            sample_in_boxes(arrays, inside, key, in_logs, rows, lanes, values, stack, words, states, reals)
 
 
 def _key(rng: np.random.Generator) -> np.uint64:

@@ -5,26 +5,26 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.engine._kernels.arrays import PlanArrays
 from certimap.engine._kernels.evaluate import leaf_values
 from certimap.engine._kernels.jit import jit
 
 
 @jit(fastmath={"contract"})
 def _spread(
+    plan: PlanArrays,
+    leaf: int,
     is_top: bool,
-    size: int,
-    start: int,
-    column: int,
-    tables: NDArray[np.float64],
     context: NDArray[np.float64],
     outside: NDArray[np.float64],
     total: NDArray[np.float64],
     largest: NDArray[np.float64],
 ) -> None:
-    """Credit a leaf's variable: each of its `size` states gets its probability times the leaf's context."""
+    """Credit a leaf's variable: each of its states gets its probability times the leaf's context."""
     width = context.shape[0]
-    for state in range(size):
-        probability = tables[start + state]
+    column, start = plan.offsets[plan.leaf_var[leaf]], plan.leaf_start[leaf]
+    for state in range(plan.offsets[plan.leaf_var[leaf] + 1] - column):
+        probability = plan.tables[start + state]
         if is_top:
             row = largest[column + state]
             for b in range(width):
@@ -37,16 +37,8 @@ def _spread(
 
 @jit(fastmath={"contract"})
 def downward(
+    plan: PlanArrays,
     mode: int,
-    is_sum: NDArray[np.bool_],
-    child_ptr: NDArray[np.int64],
-    children: NDArray[np.int32],
-    weights: NDArray[np.float64],
-    leaf_ptr: NDArray[np.int64],
-    leaf_var: NDArray[np.int32],
-    leaf_start: NDArray[np.int64],
-    tables: NDArray[np.float64],
-    offsets: NDArray[np.int64],
     is_top: NDArray[np.bool_],
     inputs: NDArray[np.float64],
     values: NDArray[np.float64],
@@ -65,17 +57,17 @@ def downward(
     bounds errs upward. A deciding sum gives every child its weight, not the largest one alone.
     """
     width = context.shape[1]
-    n_nodes = is_sum.shape[0]
+    n_nodes = plan.is_sum.shape[0]
     context[:] = 0.0
     context[n_nodes - 1] = 1.0
     total[:] = 0.0
     largest[:] = 0.0
     for node in range(n_nodes - 1, -1, -1):
         mine = context[node]
-        if is_sum[node]:
-            for edge in range(child_ptr[node], child_ptr[node + 1]):
-                child = children[edge]
-                theirs, weight = context[child], weights[edge]
+        if plan.is_sum[node]:
+            for edge in range(plan.child_ptr[node], plan.child_ptr[node + 1]):
+                child = plan.children[edge]
+                theirs, weight = context[child], plan.weights[edge]
                 if is_top[child]:
                     for b in range(width):
                         theirs[b] = max(theirs[b], weight * mine[b])
@@ -83,17 +75,17 @@ def downward(
                     for b in range(width):
                         theirs[b] += weight * mine[b]
             continue
-        n_leaves = leaf_ptr[node + 1] - leaf_ptr[node]
-        n_members = n_leaves + child_ptr[node + 1] - child_ptr[node]
+        n_leaves = plan.leaf_ptr[node + 1] - plan.leaf_ptr[node]
+        n_members = n_leaves + plan.child_ptr[node + 1] - plan.child_ptr[node]
         for b in range(width):
             prefix[0, b] = mine[b]
         for k in range(n_members):
             if k < n_leaves:
-                leaf = leaf_ptr[node] + k
-                leaf_values(mode, leaf_var[leaf], leaf_start[leaf], offsets, tables, inputs, members[k])
+                leaf = plan.leaf_ptr[node] + k
+                leaf_values(plan, mode, leaf, inputs, members[k])
                 value = members[k]
             else:
-                value = values[children[child_ptr[node] + k - n_leaves]]
+                value = values[plan.children[plan.child_ptr[node] + k - n_leaves]]
             before, after = prefix[k], prefix[k + 1]
             for b in range(width):
                 after[b] = before[b] * value[b]
@@ -103,13 +95,11 @@ def downward(
         for k in range(n_members - 1, -1, -1):
             before = prefix[k]
             if k < n_leaves:
-                leaf = leaf_ptr[node] + k
-                column = offsets[leaf_var[leaf]]
-                size = offsets[leaf_var[leaf] + 1] - column
-                _spread(is_top[node], size, leaf_start[leaf], column, tables, before, suffix, total, largest)
+                leaf = plan.leaf_ptr[node] + k
+                _spread(plan, leaf, is_top[node], before, suffix, total, largest)
                 value = members[k]
             else:
-                child = children[child_ptr[node] + k - n_leaves]
+                child = plan.children[plan.child_ptr[node] + k - n_leaves]
                 theirs = context[child]
                 if is_top[child]:
                     for b in range(width):

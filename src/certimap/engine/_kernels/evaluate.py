@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.engine._kernels.arrays import PlanArrays
 from certimap.engine._kernels.jit import jit
 
 POINT, MASS, BOUND = 0, 1, 2
@@ -74,16 +75,15 @@ def load_block(
 
 @jit(fastmath={"contract"})
 def multiply_binary_points(
+    plan: PlanArrays,
     start: int,
     stop: int,
-    leaf_var: NDArray[np.int32],
-    first: NDArray[np.float64],
-    second: NDArray[np.float64],
     inputs: NDArray[np.float64],
     out: NDArray[np.float64],
 ) -> None:
     """Multiply `out` by leaves of binary variables at points: p0 + (p1 - p0) x, four at a time."""
     width = out.shape[0]
+    leaf_var, first, second = plan.leaf_var, plan.first, plan.second
     leaf = start
     while leaf + 4 <= stop:
         x0, x1 = inputs[leaf_var[leaf]], inputs[leaf_var[leaf + 1]]
@@ -104,17 +104,16 @@ def multiply_binary_points(
 
 @jit(fastmath={"contract"})
 def leaf_values(
+    plan: PlanArrays,
     mode: int,
-    variable: int,
-    start: int,
-    offsets: NDArray[np.int64],
-    tables: NDArray[np.float64],
+    leaf: int,
     inputs: NDArray[np.float64],
     out: NDArray[np.float64],
 ) -> None:
     """Write one leaf's value in each lane."""
     width = out.shape[0]
-    column, size = offsets[variable], offsets[variable + 1] - offsets[variable]
+    variable, start, tables = plan.leaf_var[leaf], plan.leaf_start[leaf], plan.tables
+    column, size = plan.offsets[variable], plan.offsets[variable + 1] - plan.offsets[variable]
     if mode == 0:
         states = inputs[variable]
         for b in range(width):
@@ -135,21 +134,18 @@ def leaf_values(
 
 @jit(fastmath={"contract"})
 def multiply_binary_boxes(
+    plan: PlanArrays,
     mode: int,
     start: int,
     stop: int,
-    leaf_var: NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    first: NDArray[np.float64],
-    second: NDArray[np.float64],
     inputs: NDArray[np.float64],
     out: NDArray[np.float64],
 ) -> None:
     """Multiply `out` by leaves of binary variables on boxes."""
     width = out.shape[0]
     for leaf in range(start, stop):
-        column = offsets[leaf_var[leaf]]
-        m0, m1, p0, p1 = inputs[column], inputs[column + 1], first[leaf], second[leaf]
+        column = plan.offsets[plan.leaf_var[leaf]]
+        m0, m1, p0, p1 = inputs[column], inputs[column + 1], plan.first[leaf], plan.second[leaf]
         if mode == 1:
             for b in range(width):
                 out[b] *= p0 * m0[b] + p1 * m1[b]
@@ -160,22 +156,21 @@ def multiply_binary_boxes(
 
 @jit(fastmath={"contract"})
 def add_children(
+    plan: PlanArrays,
     use_max: bool,
     start: int,
     stop: int,
-    children: NDArray[np.int32],
-    weights: NDArray[np.float64],
     slot: NDArray[np.int32],
     values: NDArray[np.float64],
     out: NDArray[np.float64],
 ) -> None:
     """Write the weighted sum (or the largest weighted term) of a sum's children."""
     width = out.shape[0]
-    child, weight = values[slot[children[start]]], weights[start]
+    child, weight = values[slot[plan.children[start]]], plan.weights[start]
     for b in range(width):
         out[b] = weight * child[b]
     for edge in range(start + 1, stop):
-        child, weight = values[slot[children[edge]]], weights[edge]
+        child, weight = values[slot[plan.children[edge]]], plan.weights[edge]
         if use_max:
             for b in range(width):
                 out[b] = max(out[b], weight * child[b])
@@ -186,20 +181,8 @@ def add_children(
 
 @jit()
 def upward(
+    plan: PlanArrays,
     mode: int,
-    is_sum: NDArray[np.bool_],
-    child_ptr: NDArray[np.int64],
-    children: NDArray[np.int32],
-    weights: NDArray[np.float64],
-    leaf_ptr: NDArray[np.int64],
-    binary_end: NDArray[np.int64],
-    leaf_var: NDArray[np.int32],
-    leaf_start: NDArray[np.int64],
-    first: NDArray[np.float64],
-    second: NDArray[np.float64],
-    tables: NDArray[np.float64],
-    decides: NDArray[np.int32],
-    offsets: NDArray[np.int64],
     slot: NDArray[np.int32],
     inputs: NDArray[np.float64],
     scratch: NDArray[np.float64],
@@ -207,47 +190,35 @@ def upward(
 ) -> None:
     """Evaluate every node of one block; node i's lanes are `values[slot[i]]`."""
     width = scratch.shape[0]
-    for node in range(is_sum.shape[0]):
+    for node in range(plan.is_sum.shape[0]):
         out = values[slot[node]]
-        if is_sum[node]:
-            use_max = mode == 2 and decides[node] >= 0
-            add_children(use_max, child_ptr[node], child_ptr[node + 1], children, weights, slot, values, out)
+        if plan.is_sum[node]:
+            use_max = mode == 2 and plan.decides[node] >= 0
+            add_children(plan, use_max, plan.child_ptr[node], plan.child_ptr[node + 1], slot, values, out)
             continue
         for b in range(width):
             out[b] = 1.0
-        start, end = leaf_ptr[node], binary_end[node]
+        start, end = plan.leaf_ptr[node], plan.binary_end[node]
         if mode == 0:
-            multiply_binary_points(start, end, leaf_var, first, second, inputs, out)
+            multiply_binary_points(plan, start, end, inputs, out)
         else:
-            multiply_binary_boxes(mode, start, end, leaf_var, offsets, first, second, inputs, out)
-        for leaf in range(end, leaf_ptr[node + 1]):
-            leaf_values(mode, leaf_var[leaf], leaf_start[leaf], offsets, tables, inputs, scratch)
+            multiply_binary_boxes(plan, mode, start, end, inputs, out)
+        for leaf in range(end, plan.leaf_ptr[node + 1]):
+            leaf_values(plan, mode, leaf, inputs, scratch)
             for b in range(width):
                 out[b] *= scratch[b]
-        for edge in range(child_ptr[node], child_ptr[node + 1]):
-            child = values[slot[children[edge]]]
+        for edge in range(plan.child_ptr[node], plan.child_ptr[node + 1]):
+            child = values[slot[plan.children[edge]]]
             for b in range(width):
                 out[b] *= child[b]
 
 
 @jit()
 def evaluate(
+    plan: PlanArrays,
     mode: int,
     points: NDArray[np.int16],
     mask: NDArray[np.bool_],
-    is_sum: NDArray[np.bool_],
-    child_ptr: NDArray[np.int64],
-    children: NDArray[np.int32],
-    weights: NDArray[np.float64],
-    leaf_ptr: NDArray[np.int64],
-    binary_end: NDArray[np.int64],
-    leaf_var: NDArray[np.int32],
-    leaf_start: NDArray[np.int64],
-    first: NDArray[np.float64],
-    second: NDArray[np.float64],
-    tables: NDArray[np.float64],
-    decides: NDArray[np.int32],
-    offsets: NDArray[np.int64],
     slot: NDArray[np.int32],
     inputs: NDArray[np.float64],
     scratch: NDArray[np.float64],
@@ -256,28 +227,9 @@ def evaluate(
 ) -> None:
     """Write the root's value for every row of `points` (mode 0) or of `mask`."""
     n_rows, width = out.shape[0], scratch.shape[0]
-    root = values[slot[is_sum.shape[0] - 1]]
+    root = values[slot[plan.is_sum.shape[0] - 1]]
     for row in range(0, n_rows, width):
         lanes = load_block(mode, row, width, points, mask, inputs)
-        upward(
-            mode,
-            is_sum,
-            child_ptr,
-            children,
-            weights,
-            leaf_ptr,
-            binary_end,
-            leaf_var,
-            leaf_start,
-            first,
-            second,
-            tables,
-            decides,
-            offsets,
-            slot,
-            inputs,
-            scratch,
-            values,
-        )
+        upward(plan, mode, slot, inputs, scratch, values)
         for b in range(lanes):
             out[row + b] = root[b]

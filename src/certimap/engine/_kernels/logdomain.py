@@ -10,6 +10,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.engine._kernels.arrays import LogRows, PlanArrays, Scalar
 from certimap.engine._kernels.jit import jit
 
 _NEG_INF = -math.inf
@@ -17,7 +18,7 @@ _HALF_LOG_2PI = 0.9189385332046727
 
 
 @jit()
-def log_normal_cdf(x: float) -> float:
+def log_normal_cdf(x: Scalar) -> Scalar:
     """Return ln Phi(x), accurate to rounding for any x."""
     if x > 0.0:
         return math.log1p(-0.5 * math.erfc(x * 0.7071067811865476))
@@ -31,7 +32,7 @@ def log_normal_cdf(x: float) -> float:
 
 
 @jit()
-def log_normal_mass(low: float, high: float) -> float:
+def log_normal_mass(low: Scalar, high: Scalar) -> Scalar:
     """Return ln of the mass of [low, high] under the standard normal distribution."""
     if not low < high:
         return _NEG_INF
@@ -42,40 +43,31 @@ def log_normal_mass(low: float, high: float) -> float:
 
 
 @jit()
-def log_leaf(
-    mode: int,
-    row: int,
-    variable: int,
-    start: int,
-    offsets: NDArray[np.int64],
-    log_tables: NDArray[np.float64],
-    points: NDArray[np.float64],
-    mask: NDArray[np.bool_],
-    low_high: NDArray[np.float64],
-) -> float:
+def log_leaf(plan: PlanArrays, rows: LogRows, mode: int, row: int, leaf: int) -> Scalar:
     """Return one leaf's log value on one row."""
-    column, size = offsets[variable], offsets[variable + 1] - offsets[variable]
+    variable, start, log_tables = plan.leaf_var[leaf], plan.leaf_start[leaf], plan.log_tables
+    column, size = plan.offsets[variable], plan.offsets[variable + 1] - plan.offsets[variable]
     if size > 0:
         if mode == 0:
-            return log_tables[start + np.int64(points[row, variable])]
+            return log_tables[start + np.int64(rows.points[row, variable])]
         largest = _NEG_INF
         for state in range(size):
-            if mask[row, column + state]:
+            if rows.mask[row, column + state]:
                 largest = max(largest, log_tables[start + state])
         if mode == 2 or largest == _NEG_INF:
             return largest
         total = 0.0
         for state in range(size):
-            if mask[row, column + state]:
+            if rows.mask[row, column + state]:
                 total += math.exp(log_tables[start + state] - largest)
         return largest + math.log(total)
     mean, sd = log_tables[start], log_tables[start + 1]
     low, high, log_norm = log_tables[start + 2], log_tables[start + 3], log_tables[start + 4]
     if mode == 0:
-        x = points[row, variable]
+        x = rows.points[row, variable]
     else:
-        low = max(low, low_high[0, row, variable])
-        high = min(high, low_high[1, row, variable])
+        low = max(low, rows.low_high[0, row, variable])
+        high = min(high, rows.low_high[1, row, variable])
         if mode == 1:
             return log_normal_mass((low - mean) / sd, (high - mean) / sd) - log_norm
         x = min(max(mean, low), high)
@@ -87,59 +79,45 @@ def log_leaf(
 
 @jit()
 def log_upward(
+    plan: PlanArrays,
+    rows: LogRows,
     mode: int,
     first_row: int,
     lanes: int,
-    is_sum: NDArray[np.bool_],
-    child_ptr: NDArray[np.int64],
-    children: NDArray[np.int32],
-    log_weights: NDArray[np.float64],
-    leaf_ptr: NDArray[np.int64],
-    leaf_var: NDArray[np.int32],
-    leaf_start: NDArray[np.int64],
-    log_tables: NDArray[np.float64],
-    decides: NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    points: NDArray[np.float64],
-    mask: NDArray[np.bool_],
-    low_high: NDArray[np.float64],
     slot: NDArray[np.int32],
     scratch: NDArray[np.float64],
     values: NDArray[np.float64],
 ) -> None:
     """Evaluate every node on rows `first_row`, ...; node i's lanes are `values[slot[i]]`."""
-    for node in range(is_sum.shape[0]):
+    for node in range(plan.is_sum.shape[0]):
         out = values[slot[node]]
-        start, stop = child_ptr[node], child_ptr[node + 1]
-        if not is_sum[node]:
+        start, stop = plan.child_ptr[node], plan.child_ptr[node + 1]
+        if not plan.is_sum[node]:
             for b in range(lanes):
                 out[b] = 0.0
-            for leaf in range(leaf_ptr[node], leaf_ptr[node + 1]):
-                variable, at = leaf_var[leaf], leaf_start[leaf]
+            for leaf in range(plan.leaf_ptr[node], plan.leaf_ptr[node + 1]):
                 for b in range(lanes):
-                    out[b] += log_leaf(
-                        mode, first_row + b, variable, at, offsets, log_tables, points, mask, low_high
-                    )
+                    out[b] += log_leaf(plan, rows, mode, first_row + b, leaf)
             for edge in range(start, stop):
-                child = values[slot[children[edge]]]
+                child = values[slot[plan.children[edge]]]
                 for b in range(lanes):
                     out[b] += child[b]
             continue
         for b in range(lanes):
             out[b] = _NEG_INF
         for edge in range(start, stop):
-            child = values[slot[children[edge]]]
+            child = values[slot[plan.children[edge]]]
             for b in range(lanes):
-                out[b] = max(out[b], log_weights[edge] + child[b])
-        if mode == 2 and decides[node] >= 0:
+                out[b] = max(out[b], plan.log_weights[edge] + child[b])
+        if mode == 2 and plan.decides[node] >= 0:
             continue
         for b in range(lanes):
             scratch[b] = 0.0
         for edge in range(start, stop):
-            child = values[slot[children[edge]]]
+            child = values[slot[plan.children[edge]]]
             for b in range(lanes):
                 if out[b] > _NEG_INF:
-                    scratch[b] += math.exp(log_weights[edge] + child[b] - out[b])
+                    scratch[b] += math.exp(plan.log_weights[edge] + child[b] - out[b])
         for b in range(lanes):
             if out[b] > _NEG_INF:
                 out[b] += math.log(scratch[b])
@@ -147,20 +125,9 @@ def log_upward(
 
 @jit()
 def log_evaluate(
+    plan: PlanArrays,
+    rows: LogRows,
     mode: int,
-    is_sum: NDArray[np.bool_],
-    child_ptr: NDArray[np.int64],
-    children: NDArray[np.int32],
-    log_weights: NDArray[np.float64],
-    leaf_ptr: NDArray[np.int64],
-    leaf_var: NDArray[np.int32],
-    leaf_start: NDArray[np.int64],
-    log_tables: NDArray[np.float64],
-    decides: NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    points: NDArray[np.float64],
-    mask: NDArray[np.bool_],
-    low_high: NDArray[np.float64],
     slot: NDArray[np.int32],
     scratch: NDArray[np.float64],
     values: NDArray[np.float64],
@@ -168,36 +135,16 @@ def log_evaluate(
 ) -> None:
     """Write the root's log value for every row."""
     width = scratch.shape[0]
-    root = values[slot[is_sum.shape[0] - 1]]
+    root = values[slot[plan.is_sum.shape[0] - 1]]
     for row in range(0, out.shape[0], width):
         lanes = min(width, out.shape[0] - row)
-        log_upward(
-            mode,
-            row,
-            lanes,
-            is_sum,
-            child_ptr,
-            children,
-            log_weights,
-            leaf_ptr,
-            leaf_var,
-            leaf_start,
-            log_tables,
-            decides,
-            offsets,
-            points,
-            mask,
-            low_high,
-            slot,
-            scratch,
-            values,
-        )
+        log_upward(plan, rows, mode, row, lanes, slot, scratch, values)
         for b in range(lanes):
             out[row + b] = root[b]
 
 
 @jit()
-def _log_add(x: float, y: float) -> float:
+def _log_add(x: Scalar, y: Scalar) -> Scalar:
     if x < y:
         x, y = y, x
     if y == _NEG_INF:
@@ -207,21 +154,11 @@ def _log_add(x: float, y: float) -> float:
 
 @jit()
 def log_downward(
+    plan: PlanArrays,
+    rows: LogRows,
     mode: int,
     row: int,
-    is_sum: NDArray[np.bool_],
-    child_ptr: NDArray[np.int64],
-    children: NDArray[np.int32],
-    log_weights: NDArray[np.float64],
-    leaf_ptr: NDArray[np.int64],
-    leaf_var: NDArray[np.int32],
-    leaf_start: NDArray[np.int64],
-    log_tables: NDArray[np.float64],
-    offsets: NDArray[np.int64],
     is_top: NDArray[np.bool_],
-    points: NDArray[np.float64],
-    mask: NDArray[np.bool_],
-    low_high: NDArray[np.float64],
     values: NDArray[np.float64],
     context: NDArray[np.float64],
     members: NDArray[np.float64],
@@ -229,7 +166,7 @@ def log_downward(
     out: NDArray[np.float64],
 ) -> None:
     """Fill `out` (total_states,) for one row from the node values `values[:, 0]`; see `each.downward`."""
-    n_nodes = is_sum.shape[0]
+    n_nodes = plan.is_sum.shape[0]
     context[:] = _NEG_INF
     context[n_nodes - 1] = 0.0
     out[:] = _NEG_INF
@@ -237,23 +174,21 @@ def log_downward(
         mine = context[node]
         if mine == _NEG_INF:
             continue
-        start, stop = child_ptr[node], child_ptr[node + 1]
-        if is_sum[node]:
+        start, stop = plan.child_ptr[node], plan.child_ptr[node + 1]
+        if plan.is_sum[node]:
             for edge in range(start, stop):
-                child, term = children[edge], log_weights[edge] + mine
+                child, term = plan.children[edge], plan.log_weights[edge] + mine
                 context[child] = max(context[child], term) if is_top[child] else _log_add(context[child], term)
             continue
-        n_leaves = leaf_ptr[node + 1] - leaf_ptr[node]
+        n_leaves = plan.leaf_ptr[node + 1] - plan.leaf_ptr[node]
         n_members = n_leaves + stop - start
         prefix[0] = mine
         for k in range(n_members):
             if k < n_leaves:
-                leaf = leaf_ptr[node] + k
-                members[k] = log_leaf(
-                    mode, row, leaf_var[leaf], leaf_start[leaf], offsets, log_tables, points, mask, low_high
-                )
+                leaf = plan.leaf_ptr[node] + k
+                members[k] = log_leaf(plan, rows, mode, row, leaf)
             else:
-                members[k] = values[children[start + k - n_leaves], 0]
+                members[k] = values[plan.children[start + k - n_leaves], 0]
             prefix[k + 1] = prefix[k] + members[k]
         suffix = 0.0
         for k in range(n_members - 1, -1, -1):
@@ -262,16 +197,16 @@ def log_downward(
             if outside == _NEG_INF:
                 continue
             if k >= n_leaves:
-                child = children[start + k - n_leaves]
+                child = plan.children[start + k - n_leaves]
                 if is_top[child]:
                     context[child] = max(context[child], outside)
                 else:
                     context[child] = _log_add(context[child], outside)
                 continue
-            leaf = leaf_ptr[node] + k
-            column = offsets[leaf_var[leaf]]
-            for state in range(offsets[leaf_var[leaf] + 1] - column):
-                term = outside + log_tables[leaf_start[leaf] + state]
+            leaf = plan.leaf_ptr[node] + k
+            column = plan.offsets[plan.leaf_var[leaf]]
+            for state in range(plan.offsets[plan.leaf_var[leaf] + 1] - column):
+                term = outside + plan.log_tables[plan.leaf_start[leaf] + state]
                 if is_top[node]:
                     out[column + state] = max(out[column + state], term)
                 else:

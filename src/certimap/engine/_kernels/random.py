@@ -12,6 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.engine._kernels.arrays import Scalar
 from certimap.engine._kernels.jit import jit
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -52,7 +53,7 @@ def uniform(state: NDArray[np.uint64]) -> float:
 
 
 @jit()
-def truncated_normal(low: float, high: float, state: NDArray[np.uint64]) -> float:
+def truncated_normal(low: Scalar, high: Scalar, state: NDArray[np.uint64]) -> float:
     """Draw a standard normal number inside [low, high], by rejection.
 
     Proposals: the normal itself (polar method) where the interval has much of the mass, uniform on a

@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.engine._kernels.arrays import PlanArrays
 from certimap.engine._kernels.jit import jit
 
 _NEG_INF = -math.inf
@@ -14,16 +15,7 @@ _NEG_INF = -math.inf
 
 @jit()
 def summarise(
-    is_sum: NDArray[np.bool_],
-    child_ptr: NDArray[np.int64],
-    children: NDArray[np.int32],
-    log_weights: NDArray[np.float64],
-    leaf_ptr: NDArray[np.int64],
-    leaf_var: NDArray[np.int32],
-    leaf_start: NDArray[np.int64],
-    log_tables: NDArray[np.float64],
-    decides: NDArray[np.int32],
-    n_states: NDArray[np.int64],
+    plan: PlanArrays,
     log_smallest: NDArray[np.float64],
     n_roundings: NDArray[np.float64],
     is_top: NDArray[np.bool_],
@@ -34,35 +26,36 @@ def summarise(
     - `n_roundings`: how many roundings lie at most on the way from the parameters to its value;
     - `is_top`: whether all its ancestors are products and deciding sums.
     """
-    n_nodes = is_sum.shape[0]
+    n_nodes = plan.is_sum.shape[0]
     for node in range(n_nodes):
-        start, stop = child_ptr[node], child_ptr[node + 1]
+        start, stop = plan.child_ptr[node], plan.child_ptr[node + 1]
         smallest, roundings = 0.0, 0.0
-        if is_sum[node]:
+        if plan.is_sum[node]:
             smallest = math.inf
             for edge in range(start, stop):
-                child = children[edge]
-                if log_weights[edge] > _NEG_INF:
-                    smallest = min(smallest, log_weights[edge] + log_smallest[child])
+                child = plan.children[edge]
+                if plan.log_weights[edge] > _NEG_INF:
+                    smallest = min(smallest, plan.log_weights[edge] + log_smallest[child])
                 roundings = max(roundings, n_roundings[child])
             roundings += 1.0 + (stop - start)
         else:
-            for leaf in range(leaf_ptr[node], leaf_ptr[node + 1]):
-                size, at = n_states[leaf_var[leaf]], leaf_start[leaf]
+            for leaf in range(plan.leaf_ptr[node], plan.leaf_ptr[node + 1]):
+                variable, at = plan.leaf_var[leaf], plan.leaf_start[leaf]
+                size = plan.offsets[variable + 1] - plan.offsets[variable]
                 least = math.inf
                 for state in range(size):
-                    if log_tables[at + state] > _NEG_INF:
-                        least = min(least, log_tables[at + state])
+                    if plan.log_tables[at + state] > _NEG_INF:
+                        least = min(least, plan.log_tables[at + state])
                 smallest += least if size > 0 else _NEG_INF
                 roundings += 2.0 + size
             for edge in range(start, stop):
-                smallest += log_smallest[children[edge]]
-                roundings += 1.0 + n_roundings[children[edge]]
+                smallest += log_smallest[plan.children[edge]]
+                roundings += 1.0 + n_roundings[plan.children[edge]]
         log_smallest[node] = smallest
         n_roundings[node] = roundings
         is_top[node] = True
     for node in range(n_nodes - 1, -1, -1):
-        passes = is_top[node] and (not is_sum[node] or decides[node] >= 0)
+        passes = is_top[node] and (not plan.is_sum[node] or plan.decides[node] >= 0)
         if not passes:
-            for edge in range(child_ptr[node], child_ptr[node + 1]):
-                is_top[children[edge]] = False
+            for edge in range(plan.child_ptr[node], plan.child_ptr[node + 1]):
+                is_top[plan.children[edge]] = False

@@ -1,7 +1,6 @@
 """Kernels over the structure of a circuit: reachability, scopes, masses, decided variables.
 
-Node kinds are those of `NodeKind`: 0 and 1 are leaves, 2 is a product, 3 a sum. Every kernel is one
-pass over the edges.
+Every kernel is one pass over the edges.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.engine._kernels.arrays import CircuitArrays
 from certimap.engine._kernels.jit import jit
 
 _NEG_INF = -math.inf
@@ -18,64 +18,53 @@ MAX_TRACKED = 16  # how many restricted variables a node keeps at most; dropping
 
 
 @jit()
-def count_parents(
-    kind: NDArray[np.int8],
-    child_ptr: NDArray[np.int64],
-    children: NDArray[np.int64],
-    log_weights: NDArray[np.float64],
-    log_mass: NDArray[np.float64],
-    out: NDArray[np.int64],
-) -> None:
+def count_parents(circuit: CircuitArrays, log_mass: NDArray[np.float64], out: NDArray[np.int64]) -> None:
     """Count the edges into each node from nodes that the root reaches; the root itself counts one.
 
     Edges of zero weight, and edges into nodes of zero mass, do not count.
     """
-    n_nodes = kind.shape[0]
+    n_nodes = circuit.kind.shape[0]
     out[:] = 0
     out[n_nodes - 1] = 1
     for node in range(n_nodes - 1, -1, -1):
         if out[node] == 0:
             continue
-        for edge in range(child_ptr[node], child_ptr[node + 1]):
-            child = children[edge]
-            if log_weights[edge] > _NEG_INF and log_mass[child] > _NEG_INF:
+        for edge in range(circuit.child_ptr[node], circuit.child_ptr[node + 1]):
+            child = circuit.children[edge]
+            if circuit.log_weights[edge] > _NEG_INF and log_mass[child] > _NEG_INF:
                 out[child] += 1
 
 
 @jit()
 def check_scopes(
-    kind: NDArray[np.int8],
-    child_ptr: NDArray[np.int64],
-    children: NDArray[np.int64],
-    log_weights: NDArray[np.float64],
-    leaf_var: NDArray[np.int32],
+    circuit: CircuitArrays,
     parents: NDArray[np.int64],
     fingerprints: NDArray[np.int64],
     scopes: NDArray[np.int64],
 ) -> int:
-    """Fill `scopes` (n_nodes, 3) with fingerprints of scopes as multisets; return the first sum that is not smooth.
+    """Fill in the scopes of nodes as fingerprints of multisets; return the first sum that is not smooth.
 
     `fingerprints` (n_vars, 3) holds two random words and the number 1 for each variable (all 0 for
-    variables that do not count). A product adds those of its children, so a variable that occurs
-    twice below a product counts twice all the way up to the root. Returns -1 when every reachable sum
-    is smooth.
+    variables that do not count); `scopes` is (n_nodes, 3). A product adds those of its children, so a
+    variable that occurs twice below a product counts twice all the way up to the root. Returns -1 when
+    every reachable sum is smooth.
     """
-    for node in range(kind.shape[0]):
+    for node in range(circuit.kind.shape[0]):
         if parents[node] == 0:
             continue
-        if kind[node] < 2:
+        if circuit.kind[node] < 2:
             for k in range(3):
-                scopes[node, k] = fingerprints[leaf_var[node], k]
+                scopes[node, k] = fingerprints[circuit.leaf_var[node], k]
             continue
         first = True
         for k in range(3):
             scopes[node, k] = 0
-        for edge in range(child_ptr[node], child_ptr[node + 1]):
-            child = children[edge]
-            if kind[node] == 2:
+        for edge in range(circuit.child_ptr[node], circuit.child_ptr[node + 1]):
+            child = circuit.children[edge]
+            if circuit.kind[node] == 2:
                 for k in range(3):
                     scopes[node, k] += scopes[child, k]
-            elif log_weights[edge] > _NEG_INF:
+            elif circuit.log_weights[edge] > _NEG_INF:
                 for k in range(3):
                     if first:
                         scopes[node, k] = scopes[child, k]
@@ -86,56 +75,45 @@ def check_scopes(
 
 
 @jit()
-def upward_log_mass(
-    kind: NDArray[np.int8],
-    child_ptr: NDArray[np.int64],
-    children: NDArray[np.int64],
-    log_weights: NDArray[np.float64],
-    out: NDArray[np.float64],
-) -> None:
+def upward_log_mass(circuit: CircuitArrays, out: NDArray[np.float64]) -> None:
     """Fill in the log masses of inner nodes; those of the leaves are given in `out`."""
-    for node in range(kind.shape[0]):
-        start, stop = child_ptr[node], child_ptr[node + 1]
-        if kind[node] == 2:
+    for node in range(circuit.kind.shape[0]):
+        start, stop = circuit.child_ptr[node], circuit.child_ptr[node + 1]
+        if circuit.kind[node] == 2:
             total = 0.0
             for edge in range(start, stop):
-                total += out[children[edge]]
+                total += out[circuit.children[edge]]
             out[node] = total
-        elif kind[node] == 3:
+        elif circuit.kind[node] == 3:
             largest = _NEG_INF
             for edge in range(start, stop):
-                largest = max(largest, log_weights[edge] + out[children[edge]])
+                largest = max(largest, circuit.log_weights[edge] + out[circuit.children[edge]])
             if largest == _NEG_INF:
                 out[node] = _NEG_INF
                 continue
             total = 0.0
             for edge in range(start, stop):
-                total += math.exp(log_weights[edge] + out[children[edge]] - largest)
+                total += math.exp(circuit.log_weights[edge] + out[circuit.children[edge]] - largest)
             out[node] = largest + math.log(total)
 
 
 @jit()
 def single_variables(
-    kind: NDArray[np.int8],
-    child_ptr: NDArray[np.int64],
-    children: NDArray[np.int64],
-    parents: NDArray[np.int64],
-    leaf_position: NDArray[np.int32],
-    out: NDArray[np.int32],
+    circuit: CircuitArrays, parents: NDArray[np.int64], leaf_position: NDArray[np.int32], out: NDArray[np.int32]
 ) -> None:
     """Tell how many query variables a live node has: -1 none, v exactly v, -2 more than one.
 
     `leaf_position` is the position of each leaf's variable in the query, -1 when it is not queried.
     """
-    for node in range(kind.shape[0]):
+    for node in range(circuit.kind.shape[0]):
         if parents[node] == 0:
             out[node] = -1
-        elif kind[node] < 2:
+        elif circuit.kind[node] < 2:
             out[node] = leaf_position[node]
         else:
             found = -1
-            for edge in range(child_ptr[node], child_ptr[node + 1]):
-                child = children[edge]
+            for edge in range(circuit.child_ptr[node], circuit.child_ptr[node + 1]):
+                child = circuit.children[edge]
                 if parents[child] == 0 or out[child] == -1:
                     continue
                 if found == -1:
@@ -145,20 +123,83 @@ def single_variables(
             out[node] = found
 
 
-@jit(inline="always")
-def _find(variables: NDArray[np.int32], start: int, count: int, variable: int) -> int:
-    for k in range(start, start + count):
-        if variables[k] == variable:
-            return k
-    return -1
+@jit()
+def _restrict_product(
+    circuit: CircuitArrays,
+    node: int,
+    start: NDArray[np.int64],
+    count: NDArray[np.int8],
+    variables: NDArray[np.int32],
+    states: NDArray[np.int64],
+    used: int,
+) -> int:
+    """Collect the sets of a product's children, leaves first: the nearest is the likeliest to decide."""
+    kept = 0
+    for near in range(2):
+        for edge in range(circuit.child_ptr[node], circuit.child_ptr[node + 1]):
+            child = circuit.children[edge]
+            if (circuit.kind[child] < 2) != (near == 0):
+                continue
+            for k in range(start[child], start[child] + count[child]):
+                if kept < MAX_TRACKED:
+                    variables[used + kept] = variables[k]
+                    states[used + kept] = states[k]
+                    kept += 1
+    return kept
+
+
+@jit()
+def _restrict_sum(
+    circuit: CircuitArrays,
+    node: int,
+    parents: NDArray[np.int64],
+    all_states: NDArray[np.int64],
+    start: NDArray[np.int64],
+    count: NDArray[np.int8],
+    variables: NDArray[np.int32],
+    states: NDArray[np.int64],
+    used: int,
+    out: NDArray[np.int32],
+) -> int:
+    """Unite the sets of a sum's live children; note the variable that they share out, if any."""
+    first, stop = circuit.child_ptr[node], circuit.child_ptr[node + 1]
+    while first < stop and (circuit.log_weights[first] == _NEG_INF or parents[circuit.children[first]] == 0):
+        first += 1
+    if first == stop:
+        return 0
+    kept = 0
+    child = circuit.children[first]
+    for k in range(start[child], start[child] + count[child]):
+        variable = variables[k]
+        union = states[k]
+        disjoint = True
+        n_children = 1
+        for edge in range(first + 1, stop):
+            other = circuit.children[edge]
+            if circuit.log_weights[edge] == _NEG_INF or parents[other] == 0:
+                continue
+            more = all_states[variable]
+            for place in range(start[other], start[other] + count[other]):
+                if variables[place] == variable:
+                    more = states[place]
+            n_children += 1
+            if union & more != 0:
+                disjoint = False
+            union |= more
+            if union == all_states[variable] and not disjoint:
+                break
+        if disjoint and n_children > 1 and out[node] < 0:
+            out[node] = variable
+        if union != all_states[variable]:
+            variables[used + kept] = variable
+            states[used + kept] = union
+            kept += 1
+    return kept
 
 
 @jit()
 def decided_variables(
-    kind: NDArray[np.int8],
-    child_ptr: NDArray[np.int64],
-    children: NDArray[np.int64],
-    log_weights: NDArray[np.float64],
+    circuit: CircuitArrays,
     parents: NDArray[np.int64],
     leaf_position: NDArray[np.int32],
     leaf_states: NDArray[np.int64],
@@ -172,7 +213,7 @@ def decided_variables(
     that it restricts, so that the cost stays linear; what is dropped can hide a decided variable
     but never invent one.
     """
-    n_nodes = kind.shape[0]
+    n_nodes = circuit.kind.shape[0]
     start = np.zeros(n_nodes, np.int64)
     count = np.zeros(n_nodes, np.int8)
     variables = np.empty(1024, np.int32)
@@ -190,88 +231,15 @@ def decided_variables(
             variables, states = more_variables, more_states
         start[node] = used
         kept = 0
-        if kind[node] < 2:
+        if circuit.kind[node] < 2:
             position = leaf_position[node]
-            if kind[node] == 0 and position >= 0 and leaf_states[node] != all_states[position]:
+            if circuit.kind[node] == 0 and position >= 0 and leaf_states[node] != all_states[position]:
                 variables[used] = position
                 states[used] = leaf_states[node]
                 kept = 1
-        elif kind[node] == 2:
-            for near in range(2):  # leaves first: the nearest restriction is the likeliest to decide
-                for edge in range(child_ptr[node], child_ptr[node + 1]):
-                    child = children[edge]
-                    if (kind[child] < 2) == (near == 0):
-                        for k in range(start[child], start[child] + count[child]):
-                            if kept < MAX_TRACKED:
-                                variables[used + kept] = variables[k]
-                                states[used + kept] = states[k]
-                                kept += 1
+        elif circuit.kind[node] == 2:
+            kept = _restrict_product(circuit, node, start, count, variables, states, used)
         else:
-            kept = _restrict_sum(
-                node,
-                child_ptr,
-                children,
-                log_weights,
-                parents,
-                all_states,
-                start,
-                count,
-                variables,
-                states,
-                used,
-                out,
-            )
+            kept = _restrict_sum(circuit, node, parents, all_states, start, count, variables, states, used, out)
         count[node] = kept
         used += kept
-
-
-@jit()
-def _restrict_sum(
-    node: int,
-    child_ptr: NDArray[np.int64],
-    children: NDArray[np.int64],
-    log_weights: NDArray[np.float64],
-    parents: NDArray[np.int64],
-    all_states: NDArray[np.int64],
-    start: NDArray[np.int64],
-    count: NDArray[np.int8],
-    variables: NDArray[np.int32],
-    states: NDArray[np.int64],
-    used: int,
-    out: NDArray[np.int32],
-) -> int:
-    """Unite the sets of a sum's live children; note the variable that they share out, if any."""
-    first = -1
-    for edge in range(child_ptr[node], child_ptr[node + 1]):
-        child = children[edge]
-        if log_weights[edge] > _NEG_INF and parents[child] > 0:
-            first = edge
-            break
-    if first < 0:
-        return 0
-    kept = 0
-    child = children[first]
-    for k in range(start[child], start[child] + count[child]):
-        variable = variables[k]
-        union = states[k]
-        disjoint = True
-        n_children = 1
-        for edge in range(first + 1, child_ptr[node + 1]):
-            other = children[edge]
-            if log_weights[edge] == _NEG_INF or parents[other] == 0:
-                continue
-            place = _find(variables, start[other], count[other], variable)
-            more = states[place] if place >= 0 else all_states[variable]
-            n_children += 1
-            if union & more != 0:
-                disjoint = False
-            union |= more
-            if union == all_states[variable] and not disjoint:
-                break
-        if disjoint and n_children > 1 and out[node] < 0:
-            out[node] = variable
-        if union != all_states[variable]:
-            variables[used + kept] = variable
-            states[used + kept] = union
-            kept += 1
-    return kept

@@ -1,0 +1,85 @@
+"""Bundles of arrays that kernels take as one argument."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Scalar = Any  # a number read from an array: a machine number inside a kernel, a NumPy scalar outside
+
+
+class CircuitArrays(NamedTuple):
+    """The inner structure of a `Circuit`; node kinds are those of `NodeKind` (0 and 1 are leaves)."""
+
+    kind: NDArray[np.int8]
+    child_ptr: NDArray[np.int64]
+    children: NDArray[np.int64]
+    log_weights: NDArray[np.float64]
+    leaf_var: NDArray[np.int32]
+
+
+class NewNodes(NamedTuple):
+    """Nodes of a rewritten circuit, with members in a pool; kinds are 0 leaf, 1 product, 2 sum.
+
+    Node i has the members `pool_child[ptr[i]:ptr[i + 1]]` with natural-log weights `pool_weight`. A
+    leaf has a variable and the start of its vector. `inlined` nodes dissolve into their only parent.
+    """
+
+    kind: NDArray[np.int8]
+    ptr: NDArray[np.int64]
+    leaf_var: NDArray[np.int32]
+    leaf_start: NDArray[np.int64]
+    decides: NDArray[np.int32]
+    inlined: NDArray[np.bool_]
+    n_parents: NDArray[np.int64]
+    pool_child: NDArray[np.int64]
+    pool_weight: NDArray[np.float64]
+
+
+class Layout(NamedTuple):
+    """The arrays of a `Plan` while they are written; `sizes` counts nodes, inner edges and leaves."""
+
+    is_sum: NDArray[np.bool_]
+    child_ptr: NDArray[np.int64]
+    children: NDArray[np.int32]
+    log_weights: NDArray[np.float64]
+    leaf_ptr: NDArray[np.int64]
+    leaf_var: NDArray[np.int32]
+    leaf_start: NDArray[np.int64]
+    decides: NDArray[np.int32]
+    sizes: NDArray[np.int64]
+
+
+class PlanArrays(NamedTuple):
+    """A `Plan` as the evaluation kernels take it.
+
+    In each product the leaves of binary variables come first and end at `binary_end`; `first` and
+    `second` are the first two entries of each leaf's vector. `offsets` gives a variable's columns; a
+    real variable has none.
+    """
+
+    is_sum: NDArray[np.bool_]
+    child_ptr: NDArray[np.int64]
+    children: NDArray[np.int32]
+    weights: NDArray[np.float64]
+    log_weights: NDArray[np.float64]
+    leaf_ptr: NDArray[np.int64]
+    binary_end: NDArray[np.int64]
+    leaf_var: NDArray[np.int32]
+    leaf_start: NDArray[np.int64]
+    first: NDArray[np.float64]
+    second: NDArray[np.float64]
+    tables: NDArray[np.float64]
+    log_tables: NDArray[np.float64]
+    decides: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+
+
+class LogRows(NamedTuple):
+    """Rows as the kernels in logs take them: `points`, or `mask` and `low_high` (2, batch, n); else empty."""
+
+    points: NDArray[np.float64]
+    mask: NDArray[np.bool_]
+    low_high: NDArray[np.float64]
