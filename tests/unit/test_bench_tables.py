@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from certimap.bench.figures import delta_at, illustration, pareto_records, warm_
 from certimap.bench.paper import METHODS, paper
 from certimap.bench.ranks import Trials, competition_ranks, is_timeout, kind_of, mean_and_error, winners
 from certimap.bench.records import BenchError, RecordFile, read_records
-from certimap.bench.report import write_report
+from certimap.bench.report import insert_section, write_report
 from certimap.bench.tables import (
     below_table,
     certificate_table,
@@ -284,6 +285,26 @@ def test_illustration_certifies_where_the_rule_says() -> None:
     assert trace["delta"][-1] <= 0.01 < trace["delta"][-2]
 
 
+def test_a_section_of_a_page_is_replaced_and_nothing_else(tmp_path: Any) -> None:
+    page = tmp_path / "p.md"
+    page.write_text("A\n<!-- begin x -->\nold\n<!-- end x -->\nB\n")
+    for text in ("new", "newer"):
+        insert_section(page, "x", text)
+    assert page.read_text() == "A\n<!-- begin x -->\n\nnewer\n\n<!-- end x -->\nB\n"
+    with pytest.raises(BenchError, match="no section"):
+        insert_section(page, "y", "text")
+
+
+def test_report_without_matplotlib_says_so(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    (tmp_path / "trials.jsonl").write_text(json.dumps(trial("pac", 0, -2.0, "pac")) + "\n")
+    report = write_report(tmp_path)
+    assert report.problem is not None
+    assert "certimap[plot]" in report.problem
+    assert not list((tmp_path / "tables").glob("*.png"))
+    assert (tmp_path / "tables" / "ranks-learnspn-20-80.md").is_file()
+
+
 def test_report_writes_tables_figures_and_page(tmp_path: Any) -> None:
     pytest.importorskip("matplotlib")
     front = [[0.01, 0.4], [0.1, 0.3], [0.6, 0.0]]
@@ -292,8 +313,9 @@ def test_report_writes_tables_figures_and_page(tmp_path: Any) -> None:
     records += [trial("smooth_pac+argmax_product", q, -2.0, "pac", split="25/75") for q in range(2)]
     records += [trial("budget", 0, -9.0, dataset="baudio", status="sample_limit", pareto=front)]
     (tmp_path / "trials.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    written, problem = write_report(tmp_path)
-    assert problem is None
+    report = write_report(tmp_path, link="there")
+    written = report.files
+    assert report.problem is None
     names = {path.name for path in written}
     assert {"ranks-learnspn-20-80.md", "ranks-learnspn-20-80.csv", "pareto-learnspn.png", "schematic.svg"} <= names
     assert "warm-start-learnspn-25-75-smooth_pac-from-argmax_product.png" in names
@@ -301,5 +323,8 @@ def test_report_writes_tables_figures_and_page(tmp_path: Any) -> None:
     page = written[-1].read_text()
     assert "7 trials: 4 certified" in page
     assert "![Schematic" in page
+    assert "](there/schematic.png)" in report.summary
+    assert "## Average ranks" in page
+    assert "## Average ranks" not in report.summary
     with pytest.raises(BenchError, match="holds no trials"):
         write_report(tmp_path / "empty")

@@ -174,8 +174,9 @@ def illustration(discovered_at: int | None = None) -> dict[str, Any]:
 
 def _illustrated_distribution(n: int, p_star: float) -> Any:
     for seed in range(N_TRIES):
-        draws: NDArray[np.float64] = np.random.default_rng(seed).exponential(size=2**n)
-        probabilities = draws / np.sum(draws)
+        rng: Any = np.random.default_rng(seed)
+        draws = np.asarray(rng.exponential(size=2**n), np.float64)
+        probabilities: NDArray[np.float64] = draws / np.sum(draws)
         if round(float(np.max(probabilities)), 3) == p_star:
             return probabilities
     raise AssertionError("no seed gives the illustrated distribution")

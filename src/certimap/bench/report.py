@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from certimap.bench.figures import (
     warm_start_table,
 )
 from certimap.bench.machine import machine_line
-from certimap.bench.networks import NETWORK_TRIALS, network_tables
+from certimap.bench.networks import NETWORK_TRIALS, SETTINGS, network_tables
 from certimap.bench.ranks import Trials
 from certimap.bench.records import BenchError, Record, read_records
 from certimap.bench.tables import all_tables
@@ -29,14 +30,41 @@ from certimap.errors import MissingDependency
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+FORMATS = ("md", "csv", "png", "svg")
+SUMMARY = ("overview", "certificates", "ratios", "below", "warm-start", "pareto", "networks-summary",
+           "paper-overview", "paper-speed")  # fmt: skip
 Picture = tuple[str, str, Callable[[], "Figure"]]
 """File stem, caption, and what draws it."""
 
 
+@dataclass(frozen=True)
+class Report:
+    """What `write_report` wrote.
+
+    Attributes
+    ----------
+    files
+        The files; the last one is the page with everything.
+    summary
+        Markdown of the short tables and the figures, for a page that links to the whole one.
+    problem
+        The sentence that says why there are no figures, or None.
+    """
+
+    files: list[Path]
+    summary: str
+    problem: str | None
+
+
 def write_report(
-    run: Path, out: Path | None = None, *, circuits: Sequence[str] | None = None, figures: bool = True
-) -> tuple[list[Path], str | None]:
-    """Write every table (Markdown and CSV) and figure (PNG and SVG) of a run, and `README.md` with all.
+    run: Path,
+    out: Path | None = None,
+    *,
+    circuits: Sequence[str] | None = None,
+    formats: Sequence[str] = FORMATS,
+    link: str = "",
+) -> Report:
+    """Write the tables (Markdown and CSV) and figures (PNG and SVG) of a run, and `README.md` with all.
 
     Parameters
     ----------
@@ -46,18 +74,19 @@ def write_report(
         Where to write; `run/tables` by default.
     circuits
         Only these; all by default.
-    figures
-        False leaves the figures out.
-
-    Returns
-    -------
-    The files written, and the sentence that says why there are no figures, if matplotlib is absent.
+    formats
+        Some of "md", "csv", "png", "svg": what gets files of its own beside the page.
+    link
+        Where `out` is, seen from the page that the summary is for.
 
     Raises
     ------
     BenchError
-        When the folder holds no records.
+        When the folder holds no records, or a format is unknown.
     """
+    unknown = [f for f in formats if f not in FORMATS]
+    if unknown:
+        raise BenchError(f"{unknown[0]!r} is no format; {', '.join(FORMATS)} are accepted")
     records = read_records(run / TRIALS)
     if circuits is not None:
         records = [r for r in records if r["circuit"] in circuits]
@@ -72,12 +101,18 @@ def write_report(
     tables = all_tables(trials, _models(run, trials)) + _figure_tables(trials) + network_tables(network_records)
     for circuit in trials.circuits:
         tables += comparison_tables(trials, circuit)
-    written = [path for table in tables for path in _write_table(table, folder)]
-    pictures, problem = _draw(_pictures(trials), folder) if figures else ([], None)
-    written += [folder / f"{stem}{suffix}" for stem, _ in pictures for suffix in (".png", ".svg")]
+    suffixes = [f for f in formats if f in ("png", "svg")]
+    pictures, problem = _draw(_pictures(trials), folder, suffixes) if suffixes else ([], None)
+    written = [path for table in tables for path in _write_table(table, folder, formats)]
+    written += [folder / f"{stem}.{suffix}" for stem, _ in pictures for suffix in suffixes]
+    head = _head(run, records)
     page = folder / "README.md"
-    page.write_text(_page(run, records, tables, pictures))
-    return [*written, page], problem
+    page.write_text("\n".join(["# Benchmark tables", "", *head, *_body(tables, pictures, suffixes, "", 2)]) + "\n")
+    short = [t for t in tables if t.name.startswith(SUMMARY)]
+    prefix = f"{link.rstrip('/')}/" if link else ""
+    more = ["", f"All tables: [{prefix}README.md]({prefix}README.md)."] if link else []
+    summary = "\n".join([*head, *_body(short, pictures, suffixes, prefix, 4), *more])
+    return Report([*written, page], summary, problem)
 
 
 def _models(run: Path, trials: Trials) -> list[Record]:
@@ -86,11 +121,12 @@ def _models(run: Path, trials: Trials) -> list[Record]:
     return [m for m in found if m["circuit"] in trials.circuits]
 
 
-def _write_table(table: Table, folder: Path) -> Iterator[Path]:
-    for suffix, text in ((".md", table.to_markdown()), (".csv", table.to_csv())):
-        path = folder / f"{table.name}{suffix}"
-        path.write_text(text)
-        yield path
+def _write_table(table: Table, folder: Path, formats: Sequence[str]) -> Iterator[Path]:
+    for suffix, text in (("md", table.to_markdown()), ("csv", table.to_csv())):
+        if suffix in formats:
+            path = folder / f"{table.name}.{suffix}"
+            path.write_text(text)
+            yield path
 
 
 def _figure_tables(trials: Trials) -> list[Table]:
@@ -166,7 +202,9 @@ def draw_schematic() -> Figure:
     return figure
 
 
-def _draw(pictures: Sequence[Picture], folder: Path) -> tuple[list[tuple[str, str]], str | None]:
+def _draw(
+    pictures: Sequence[Picture], folder: Path, suffixes: Sequence[str]
+) -> tuple[list[tuple[str, str]], str | None]:
     """Write the pictures; return (stem, caption) of each, and why there are none."""
     done: list[tuple[str, str]] = []
     for stem, caption, make in pictures:
@@ -174,25 +212,51 @@ def _draw(pictures: Sequence[Picture], folder: Path) -> tuple[list[tuple[str, st
             figure: Any = make()
         except MissingDependency as problem:
             return done, str(problem)
-        figure.savefig(folder / f"{stem}.png", dpi=150)
-        figure.savefig(folder / f"{stem}.svg")
+        for suffix in suffixes:
+            figure.savefig(folder / f"{stem}.{suffix}", dpi=150)
         done.append((stem, caption))
     return done, None
 
 
-def _page(run: Path, records: list[Record], tables: Sequence[Table], pictures: Sequence[tuple[str, str]]) -> str:
-    """Return everything as one page: how the run was made, figures, tables."""
-    lines = ["# Benchmark tables", ""]
-    about_path = run / ABOUT
-    if about_path.is_file():
-        about: dict[str, Any] = json.loads(about_path.read_text())
+def _head(run: Path, records: list[Record]) -> list[str]:
+    """Return how a run was made, and its counts."""
+    lines: list[str] = []
+    for name in (ABOUT, SETTINGS):
+        if not (run / name).is_file():
+            continue
+        about: dict[str, Any] = json.loads((run / name).read_text())
+        calls = about.get("calls", [about])
         lines += [f"Machine: {machine_line(about['machine'])}.", "", "Commands:", ""]
-        lines += [f"    {call['command']}" for call in about["calls"] if call.get("command")]
+        lines += [f"    {command}" for command in dict.fromkeys(c["command"] for c in calls) if command]
         settings = ", ".join(f"{k} {v}" for k, v in about["settings"].items())
         lines += ["", f"Settings: {settings}.", ""]
     if records:
         lines += [summary_line(summarize(records)) + ".", ""]
+    return lines
+
+
+def _body(
+    tables: Sequence[Table], pictures: Sequence[tuple[str, str]], suffixes: Sequence[str], prefix: str, level: int
+) -> Iterator[str]:
+    """Yield figures and tables as Markdown, headings at a level."""
     for stem, caption in pictures:
-        lines += [f"![{caption}]({stem}.png)", "", f"*{caption}.*", ""]
-    lines += [table.to_markdown(2) for table in tables]
-    return "\n".join(lines) + "\n"
+        yield from (f"![{caption}]({prefix}{stem}.{suffixes[0]})", "", f"*{caption}.*", "")
+    for table in tables:
+        yield table.to_markdown(level)
+
+
+def insert_section(path: Path, section: str, text: str) -> None:
+    """Replace what stands between `<!-- begin NAME -->` and `<!-- end NAME -->` in a page.
+
+    Raises
+    ------
+    BenchError
+        When the page lacks these two lines.
+    """
+    begin, end = f"<!-- begin {section} -->", f"<!-- end {section} -->"
+    page = path.read_text() if path.is_file() else ""
+    head, found_begin, rest = page.partition(begin)
+    _, found_end, tail = rest.partition(end)
+    if not (found_begin and found_end):
+        raise BenchError(f"{path} has no section between {begin!r} and {end!r}; both lines are needed")
+    path.write_text(f"{head}{begin}\n\n{text.strip()}\n\n{end}{tail}")

@@ -236,6 +236,25 @@ class TrialRunner:
         }
 
 
+def replay(run: Path, record: Record) -> Record:
+    """Run a recorded trial again, on the model that its run kept, and return the new measurements.
+
+    Where no time limit ended the trial, answer, bounds and certificate come out the same.
+    """
+    settings = TrialSettings(
+        epsilon=record["requested_epsilon"],
+        delta=record["requested_delta"],
+        max_samples=record["max_samples"],
+        time_limit=record["time_limit"],
+        max_memory=record["max_memory"],
+        workers=record["workers"],
+        seed=record["seed"],
+    )
+    model = load_model(run, record["dataset"], record["circuit"])
+    query = BenchQuery.from_record(record, model.domain)
+    return run_trial(model, query, Method.parse(record["solver"]), settings, record["rng"])
+
+
 def describe(record: Record) -> str:
     """Return a trial's outcome as a few words."""
     if "error" in record:

@@ -100,19 +100,30 @@ def tables(
     run: Annotated[Path, typer.Argument(help="Folder of a run of 'twenty' or 'networks'.")],
     out: Annotated[Path | None, typer.Option("--out", help="Where to write; RUN/tables by default.")] = None,
     circuits: Annotated[str | None, typer.Option(help="Only these circuits.")] = None,
-    figures: Annotated[bool, typer.Option(help="Draw the figures (needs matplotlib).")] = True,
+    formats: Annotated[
+        str, typer.Option(help="Of md, csv, png, svg: what gets files of its own.")
+    ] = "md,csv,png,svg",
+    into: Annotated[Path | None, typer.Option("--into", help="Page that gets the short tables.")] = None,
+    section: Annotated[
+        str, typer.Option(help="Section of that page, between its begin and end marks.")
+    ] = "twenty",
     show: Annotated[bool, typer.Option("--print/--no-print", help="Print the Markdown of all tables.")] = True,
 ) -> None:
     """Write a run's tables (Markdown, CSV) and figures (PNG, SVG), and print the Markdown."""
-    from certimap.bench.report import write_report
+    import os
+
+    from certimap.bench.report import insert_section, write_report
 
     chosen = None if circuits is None else _names(circuits)
-    written, problem = write_report(run, out, circuits=chosen, figures=figures)
+    link = "" if into is None else os.path.relpath(out or run / "tables", into.parent)
+    report = write_report(run, out, circuits=chosen, formats=_names(formats), link=link)
+    if into is not None:
+        insert_section(into, section, report.summary)
     if show:
-        typer.echo(written[-1].read_text())
-    typer.echo(f"{len(written)} files in {written[-1].parent}", err=True)
-    if problem is not None:
-        typer.echo(f"no figures: {problem}", err=True)
+        typer.echo(report.files[-1].read_text())
+    typer.echo(f"{len(report.files)} files in {report.files[-1].parent}", err=True)
+    if report.problem is not None:
+        typer.echo(f"no figures: {report.problem}", err=True)
 
 
 @app.command()
@@ -148,13 +159,17 @@ def networks(
 @app.command()
 def engine(
     workers: Workers = 2,
-    out: Annotated[Path | None, typer.Option("--out", help="Also write the Markdown to this file.")] = None,
+    into: Annotated[
+        Path | None, typer.Option("--into", help="Page whose section 'engine' gets the tables.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes and few repetitions.")] = False,
 ) -> None:
     """Measure evaluation, sampling and scaling of the circuit engine; beside sparc-pc where it is installed."""
     from certimap.bench.engine import run_engine_benchmark
+    from certimap.bench.machine import describe_machine, machine_line
+    from certimap.bench.report import insert_section
 
     text = str(run_engine_benchmark(workers=workers, quick=quick))
     typer.echo(text)
-    if out is not None:
-        out.write_text(text + "\n")
+    if into is not None:
+        insert_section(into, "engine", f"Machine: {machine_line(describe_machine())}.\n\n{text}")
