@@ -323,5 +323,5 @@ def _fill_up(state: FrontierState, ledger: Ledger) -> None:
     for _ in range(64):
         if len(ledger.best) >= ledger.top_k:
             return
-        sizes = domain.n_states[None].repeat(4 * ledger.top_k, axis=0)
-        ledger.candidates(state.rng.integers(sizes).astype(domain.point_dtype))
+        points: Points = state.rng.integers(domain.n_states, size=(4 * ledger.top_k, len(domain)))
+        ledger.candidates(points)

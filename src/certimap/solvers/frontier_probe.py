@@ -14,6 +14,7 @@ from certimap.domain import Domain
 if TYPE_CHECKING:
     from certimap.engine.caps import PlanView
 
+Floats = NDArray[np.float64]
 BLOCK = 8  # boxes a thread takes at a time
 
 
@@ -90,7 +91,7 @@ class Answers:
     Attributes
     ----------
     log_mass, log_bound
-        float64, shape (batch,): the mass of each box (NaN where masses do not apply) and an upper bound on its points.
+        float64, shape (batch,): the mass of each box (NaN where masses do not apply), and a bound on its points.
     each_mass, each_bound
         float64, shape (batch, columns): the same with the column's variable held there; -inf outside the box.
     splits
@@ -124,7 +125,7 @@ class PlanProber:
         from certimap.engine._kernels.frontier import probe_rows
         from certimap.engine.parallel import for_blocks
 
-        batch, columns = boxes.mask.shape
+        batch, columns = len(boxes), self.view.n_columns
         answers = Answers(
             np.empty(batch),
             np.empty(batch),
@@ -175,11 +176,11 @@ class PosteriorProber:
     def probe(self, boxes: SearchBoxes) -> Answers:
         public = self.layout.public(boxes)
         inside = public.mask
-        each = np.where(inside, self.posterior.log_bound_each(public), -np.inf)
-        bound = np.asarray(self.posterior.log_bound(public), np.float64)
+        each: Floats = np.where(inside, self.posterior.log_bound_each(public), -np.inf)
+        bound: Floats = np.asarray(self.posterior.log_bound(public), np.float64)
         if self.has_masses:
-            mass = np.asarray(self.posterior.log_mass(public), np.float64)
-            each_mass = np.where(inside, self.posterior.log_mass_each(public), -np.inf)
+            mass: Floats = np.asarray(self.posterior.log_mass(public), np.float64)
+            each_mass: Floats = np.where(inside, self.posterior.log_mass_each(public), -np.inf)
             bound = np.minimum(bound, mass + slack(mass))
             each = np.minimum(each, each_mass + slack(each_mass))
         else:

@@ -17,6 +17,9 @@ from certimap.engine._kernels.jit import jit
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
+# The type checker takes an element of an array for an array; these spare it.
+Indices = Any  # int64 arrays
+Number = Any  # a float, or an int
 
 # A relative flow below this may have underflowed on its way down; adding it keeps bounds upper bounds.
 FLOW_FLOOR = 1e-290
@@ -95,7 +98,7 @@ def new_space(plan: PlanArrays) -> Space:
 
 
 @jit()
-def peak_density(plan: PlanArrays, start: int, low: float, high: float) -> float:
+def peak_density(plan: PlanArrays, start: int, low: Number, high: Number) -> float:
     """Return the largest density in [low, high] of the truncated Gaussian whose parameters are at `start`."""
     mean, sd = plan.tables[start], plan.tables[start + 1]
     low, high = max(low, plan.tables[start + 2]), min(high, plan.tables[start + 3])
@@ -107,7 +110,14 @@ def peak_density(plan: PlanArrays, start: int, low: float, high: float) -> float
 
 @jit()
 def upward(
-    plan: PlanArrays, nodes: Any, count: int, mask: Bytes, low: Floats, high: Floats, caps: Floats, space: Space
+    plan: PlanArrays,
+    nodes: Indices,
+    count: int,
+    mask: Bytes,
+    low: Floats,
+    high: Floats,
+    caps: Floats,
+    space: Space,
 ) -> None:
     """Fill in the mass and the bound of the first `count` of `nodes` (children first) in one box.
 
@@ -177,7 +187,7 @@ def upward(
 
 
 @jit()
-def flow_down(plan: PlanArrays, nodes: Any, count: int, space: Space) -> None:
+def flow_down(plan: PlanArrays, nodes: Indices, count: int, space: Space) -> None:
     """Fill in each node's flow: what it passes on to the root's value, relative to that value.
 
     A sum that decides a variable passes its weight to every child, not to its largest alone: the others
@@ -208,7 +218,7 @@ def flow_down(plan: PlanArrays, nodes: Any, count: int, space: Space) -> None:
 
 @jit()
 def choose_splits(
-    plan: PlanArrays, nodes: Any, count: int, variables: Any, low: Floats, high: Floats, space: Space
+    plan: PlanArrays, nodes: Indices, count: int, variables: Indices, low: Floats, high: Floats, space: Space
 ) -> None:
     """Pick where each real variable would be split: at the mean of its leaves' peaks, weighted by flow.
 
@@ -241,9 +251,9 @@ def choose_splits(
 @jit()
 def downward(
     plan: PlanArrays,
-    nodes: Any,
+    nodes: Indices,
     count: int,
-    variables: Any,
+    variables: Indices,
     low: Floats,
     high: Floats,
     space: Space,
@@ -296,7 +306,7 @@ def log_share(relative: float, margin: float) -> float:
 
 
 @jit()
-def slack_of(value: float, n_terms: float) -> float:
+def slack_of(value: Number, n_terms: float) -> float:
     """Return what floating point may have taken from a log that `n_terms` additions built."""
     if value == -np.inf:
         return 0.0

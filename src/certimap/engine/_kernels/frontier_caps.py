@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from certimap.engine._kernels.frontier import (
     Bytes,
     Floats,
+    Indices,
     Ints,
+    Number,
     PlanArrays,
     Space,
     downward,
@@ -87,7 +89,7 @@ def gather(plan: PlanArrays, top: int, pool: Pool) -> int:
 
 
 @jit()
-def pull_reals(plan: PlanArrays, nodes: Any, count: int, variables: Any, space: Space) -> None:
+def pull_reals(plan: PlanArrays, nodes: Indices, count: int, variables: Indices, space: Space) -> None:
     """Fill in the mean-shift step of every real variable: precision-weighted leaf means (moment / weight)."""
     for v in variables:
         space.moment[v], space.weight[v] = 0.0, 0.0
@@ -106,8 +108,8 @@ def pull_reals(plan: PlanArrays, nodes: Any, count: int, variables: Any, space: 
 
 @jit()
 def propose(
-    plan: PlanArrays, variables: Any, low: Floats, high: Floats, point: Floats, trial: Floats, space: Space
-) -> tuple[int, int, float]:
+    plan: PlanArrays, variables: Indices, low: Floats, high: Floats, point: Floats, trial: Floats, space: Space
+) -> tuple[int, int, Number]:
     """Move every variable to its best value given the others; return (moves, best single variable, its state)."""
     moves, best_v, best_state, best_gain = 0, -1, 0.0, 1.0 + 1e-9
     for v in variables:
@@ -133,7 +135,7 @@ def propose(
 
 
 @jit()
-def assemble(plan: PlanArrays, product: int, table: CapTable, low: Floats, high: Floats, pool: Pool) -> None:
+def assemble(plan: PlanArrays, product: Number, table: CapTable, low: Floats, high: Floats, pool: Pool) -> None:
     """Write a product's best point, built of its leaves' modes and of the best points below, to `pool.trial`."""
     depth = 1
     pool.stack[0] = product
@@ -164,17 +166,17 @@ def assemble(plan: PlanArrays, product: int, table: CapTable, low: Floats, high:
 @jit()
 def climb(
     plan: PlanArrays,
-    nodes: Any,
+    nodes: Indices,
     count: int,
-    variables: Any,
+    variables: Indices,
     low: Floats,
     high: Floats,
     table: CapTable,
-    n_starts: int,
-    enough: float,
+    n_starts: Number,
+    enough: Number,
     pool: Pool,
     space: Space,
-) -> tuple[float, int]:
+) -> tuple[Number, int]:
     """Climb from `pool.point`, in place, to a value of at least `enough`; return (log value, points scored).
 
     With `n_starts`, first take the best of that many points assembled from the children of the top node. Each
@@ -261,9 +263,9 @@ def climb_rows(
 @jit()
 def shrink(
     plan: PlanArrays,
-    variables: Any,
-    bound: float,
-    mass: float,
+    variables: Indices,
+    bound: Number,
+    mass: Number,
     rounding: float,
     tau: float,
     pool: Pool,
@@ -312,7 +314,7 @@ def shrink(
 
 
 @jit()
-def copy_box(plan: PlanArrays, variables: Any, source: int, target: int, pool: Pool) -> None:
+def copy_box(plan: PlanArrays, variables: Indices, source: int, target: int, pool: Pool) -> None:
     """Copy the columns of `variables` from one row of the pool to another."""
     for v in variables:
         for column in range(plan.offsets[v], plan.offsets[v + 1]):
@@ -323,7 +325,7 @@ def copy_box(plan: PlanArrays, variables: Any, source: int, target: int, pool: P
 
 
 @jit()
-def push_children(plan: PlanArrays, variables: Any, choice: int, n_open: int, pool: Pool, space: Space) -> int:
+def push_children(plan: PlanArrays, variables: Indices, choice: int, n_open: int, pool: Pool, space: Space) -> int:
     """Append the columns of variable `choice` as boxes of their own; return the new number of open boxes."""
     work = len(pool.bound) - 1
     for column in range(plan.offsets[choice], plan.offsets[choice + 1]):
@@ -343,7 +345,7 @@ def push_children(plan: PlanArrays, variables: Any, choice: int, n_open: int, po
 
 
 @jit()
-def take_best(plan: PlanArrays, variables: Any, n_open: int, pool: Pool) -> float:
+def take_best(plan: PlanArrays, variables: Indices, n_open: int, pool: Pool) -> float:
     """Move the open box with the largest bound to the last row and close the gap; return the bound."""
     best = n_open - 1
     for k in range(n_open - 1):
@@ -358,7 +360,7 @@ def take_best(plan: PlanArrays, variables: Any, n_open: int, pool: Pool) -> floa
 
 
 @jit()
-def promising_point(plan: PlanArrays, variables: Any, pool: Pool, space: Space) -> None:
+def promising_point(plan: PlanArrays, variables: Indices, pool: Pool, space: Space) -> None:
     """Write the point of largest column bounds in the box at work to `pool.point`."""
     work = len(pool.bound) - 1
     for v in variables:
@@ -378,7 +380,7 @@ def search_cap(
     plan: PlanArrays,
     row: int,
     count: int,
-    variables: Any,
+    variables: Indices,
     log_factor: float,
     n_terms: float,
     max_boxes: int,
