@@ -21,3 +21,21 @@ def jit(*, fastmath: bool | set[str] = False, inline: Literal["never", "always"]
         return numba.njit(cache=True, nogil=True, fastmath=fastmath, inline=inline, error_model="numpy")(function)  # pyright: ignore
 
     return wrap
+
+
+def on_first_compilation(callback: Callable[[], None]) -> None:
+    """Call `callback` once, when the first kernel has to be compiled rather than loaded from disk."""
+    from numba.core import event
+
+    class Listener(event.Listener):
+        pending = True
+
+        def on_start(self, event: object) -> None:
+            if self.pending:
+                self.pending = False
+                callback()
+
+        def on_end(self, event: object) -> None:
+            pass
+
+    event.register("numba:compile", Listener())  # pyright: ignore

@@ -1,0 +1,114 @@
+"""`certimap info`: what a model holds, and how hard a query is, before memory is taken."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+from certimap.cli.output import print_rows
+from certimap.cli.solve import (
+    EvidenceFileOption,
+    EvidenceOption,
+    EvidKindOption,
+    JsonOption,
+    ModelArgument,
+    QueryFileOption,
+    QueryOption,
+    read_cases,
+)
+
+if TYPE_CHECKING:
+    from certimap.circuits.circuit import Circuit
+    from certimap.domain import Domain
+
+_SHOWN_STATES = 8
+_SHOWN_VARIABLES = 40
+
+
+def info(
+    model: ModelArgument,
+    query: QueryOption = None,
+    evidence: EvidenceOption = None,
+    evidence_file: EvidenceFileOption = None,
+    evid_kind: EvidKindOption = None,
+    query_file: QueryFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print a model's variables and size; with a query or evidence, what answering it takes."""
+    import certimap
+
+    source = certimap.read(model)
+    domain: Domain = source.domain
+    facts: dict[str, Any] = {"kind": type(source).__name__, "variables": len(domain)}
+    if domain.is_discrete:
+        facts["log10_joint_states"] = domain.log_size / math.log(10.0)
+    asked = query is not None or evidence is not None or evidence_file is not None or query_file is not None
+    one = None
+    if asked:
+        cases = read_cases(domain, query, evidence, query_file, evidence_file, evid_kind)
+        from certimap.query import make_query
+
+        one = make_query(domain, *cases[0])
+        facts["query_variables"] = len(one.variables)
+        facts["observed_variables"] = len(one.observed)
+        facts["summed_out_variables"] = len(one.nuisance)
+    facts |= _circuit_facts(source) if hasattr(source, "child_ptr") else _network_facts(source, one)
+    if as_json:
+        facts["domain"] = {v.name: list(getattr(v, "states", ())) or [v.low, v.high] for v in domain}  # pyright: ignore
+        print(json.dumps(facts, indent=2, default=str))
+        return
+    print_rows((name.replace("_", " "), _shown(value)) for name, value in facts.items())
+    print()
+    _print_variables(domain)
+
+
+def _circuit_facts(circuit: Circuit) -> dict[str, Any]:
+    """Count nodes and edges, and compute the properties that decide which queries are easy."""
+    from certimap.circuits.properties import is_decomposable, is_deterministic, is_smooth
+
+    return {
+        "nodes": circuit.n_nodes,
+        "edges": circuit.n_edges,
+        "smooth": is_smooth(circuit),
+        "decomposable": is_decomposable(circuit),
+        "deterministic": is_deterministic(circuit),
+    }
+
+
+def _network_facts(network: Any, query: Any) -> dict[str, Any]:
+    """Report the size of the circuit that a network compiles to, without compiling it."""
+    facts: dict[str, Any] = {}
+    if hasattr(network, "factors"):
+        facts["factors"] = len(network.factors)
+        facts["table_entries"] = int(sum(factor.log_table.size for factor in network.factors))
+    if hasattr(network, "size_report"):
+        size = network.size_report(query)
+        facts["induced_width"] = size.induced_width
+        facts["log2_largest_table"] = size.log2_largest
+        facts["estimated_circuit_edges"] = size.n_edges
+    return facts
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}" if value < 1e15 else f"{value:.2e}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _print_variables(domain: Domain) -> None:
+    rows: list[tuple[str, str]] = []
+    for variable in domain.variables[:_SHOWN_VARIABLES]:
+        states = getattr(variable, "states", None)
+        if states is None:
+            rows.append((variable.name, f"a number in [{variable.low}, {variable.high}]"))  # pyright: ignore
+            continue
+        text = ", ".join(str(s) for s in states[:_SHOWN_STATES])
+        rows.append(
+            (variable.name, text if len(states) <= _SHOWN_STATES else f"{text}, ... ({len(states)} in all)")
+        )
+    print_rows(rows)
+    if len(domain) > _SHOWN_VARIABLES:
+        print(f"... {len(domain) - _SHOWN_VARIABLES} more variables (--json lists them all)")

@@ -1,0 +1,81 @@
+"""`certimap learn`: a table becomes a model."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from certimap.cli.inputs import parse_settings
+
+
+class Method(StrEnum):
+    """How a model is learned."""
+
+    LEARNSPN = "learnspn"
+    CHOW_LIU = "chow-liu"
+    CLT_MIXTURE = "clt-mixture"
+    HCLT = "hclt"
+
+
+def learn(
+    data: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATA", help="A .csv with a header, or .data without one; .gz of either.", show_default=False
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="Where the model goes; the suffix names its format.", show_default=False
+        ),
+    ],
+    method: Annotated[Method, typer.Option("--method", help="What to learn.")] = Method.LEARNSPN,
+    valid: Annotated[
+        Path | None, typer.Option("--valid", help="A table that settings are chosen on.", show_default=False)
+    ] = None,
+    test: Annotated[
+        Path | None,
+        typer.Option("--test", help="A table to report the mean log-likelihood of.", show_default=False),
+    ] = None,
+    rng: Annotated[int | None, typer.Option("--rng", help="A seed.", show_default=False)] = None,
+    time_limit: Annotated[
+        float | None, typer.Option("--time-limit", help="Seconds to learn for.", show_default=False)
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of the method; repeatable.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Learn a model from a table: columns become variables, the labels that occur become their states."""
+    import certimap.learn
+    from certimap import io
+    from certimap.cli.notice import announce_compilation
+    from certimap.cli.tables import has_header, read_columns
+    from certimap.errors import SolverError
+
+    announce_compilation()
+
+    options: dict[str, Any] = {"rng": rng, **parse_settings(settings)}
+    if valid is not None:
+        options["valid"] = read_columns(valid, has_header(valid))
+    if time_limit is not None:
+        options["time_limit"] = time_limit
+    function: Any = getattr(certimap.learn, method.value.replace("-", "_"))
+    try:
+        model = function(read_columns(data, has_header(data)), **options)
+    except TypeError as error:
+        if "unexpected keyword" not in str(error):
+            raise
+        name = str(error).split("'")[1]
+        raise SolverError(
+            f"method {method.value!r} has no setting {name!r}; see certimap.learn.{function.__name__}"
+        ) from None
+    io.write(model, output)
+    print(f"{output}: {model!r}", file=sys.stderr)

@@ -1,0 +1,104 @@
+"""The command `certimap`: its subcommands, and what an error looks like."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import certimap
+from certimap.cli import convert, info, learn, solve
+from certimap.errors import CertimapError
+
+FAILED = 2
+INTERRUPTED = 130
+_LAZY = {"bench": "certimap.cli.bench"}
+
+
+class _LazyGroup(TyperGroup):
+    """A group some of whose subcommands are imported only when asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *_LAZY]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in _LAZY:
+            return typer.main.get_command(importlib.import_module(_LAZY[cmd_name]).app)
+        return super().get_command(ctx, cmd_name)
+
+
+app = typer.Typer(
+    cls=_LazyGroup,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Maximum a posteriori inference with a proof of how good the answer is.",
+)
+app.command("solve")(solve.solve)
+app.command("info")(info.info)
+app.command("convert")(convert.convert)
+app.command("learn")(learn.learn)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"certimap {certimap.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(  # pyright: ignore[reportUnusedFunction]
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Maximum a posteriori inference with a proof of how good the answer is."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit code.
+
+    An error that the user can act on is one sentence on standard error and exit code 2; a traceback means
+    a bug in certimap. An answer without its certificate is no error: it exits 0 and says so first.
+    """
+    try:
+        code = app(args=arguments, standalone_mode=False, prog_name="certimap")
+    except CertimapError as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        print("certimap: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stdout = None  # the reader has gone; nothing is left to flush to
+        return 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _fail(f"{error.filename}: {error.strerror}")
+    except MemoryError:
+        return _fail("memory ran out; lower --max-memory or --max-edges, or ask a smaller query")
+    except Exception as error:
+        # Usage errors of the option parser; their class depends on typer's version.
+        if type(error).__name__ == "Abort":
+            return INTERRUPTED
+        if not hasattr(error, "format_message"):
+            raise
+        message: str = error.format_message()  # pyright: ignore[reportAttributeAccessIssue,reportUnknownVariableType,reportUnknownMemberType]
+        if not message:  # help was printed instead
+            return FAILED
+        return _fail(str(message).strip().rstrip(".").replace("\n", " "))  # pyright: ignore[reportUnknownArgumentType]
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str) -> int:
+    print(f"certimap: {message}", file=sys.stderr)
+    return FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

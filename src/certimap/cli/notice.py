@@ -1,0 +1,15 @@
+"""Says so when the first run compiles the kernels."""
+
+from __future__ import annotations
+
+import sys
+
+
+def announce_compilation() -> None:
+    """Print one line on standard error as soon as a kernel is compiled; later runs load it from disk."""
+    from certimap.engine._kernels.jit import on_first_compilation
+
+    def say() -> None:
+        print("compiling kernels, once (about 15 s; they are kept on disk)", file=sys.stderr, flush=True)
+
+    on_first_compilation(say)
