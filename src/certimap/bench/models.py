@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -79,23 +80,29 @@ class CircuitKind:
         )
 
 
-def model_path(run: Path, dataset: str, circuit: str) -> Path:
-    """Return where a run keeps the model of a dataset and circuit."""
-    return run / "models" / f"{dataset}-{circuit}.npz"
+def model_path(folder: Path, dataset: str, circuit: str) -> Path:
+    """Return where a folder of models keeps that of a dataset and circuit."""
+    return folder / f"{dataset}-{circuit}.npz"
 
 
-def ensure_model(run: Path, data_dir: str | None, dataset: str, circuit: str, seed: int) -> Record:
-    """Learn and keep a model unless the run has it; return how it was learned.
+def known_model(folder: Path, dataset: str, circuit: str) -> Record | None:
+    """Return how a kept model was learned, or None where it is not kept."""
+    path = model_path(folder, dataset, circuit)
+    provenance = path.with_suffix(".json")
+    if path.is_file() and provenance.is_file():
+        return json.loads(provenance.read_text())
+    return None
+
+
+def ensure_model(folder: Path, data_dir: str | None, dataset: str, circuit: str, seed: int) -> Record:
+    """Learn and keep a model unless the folder has it; return how it was learned.
 
     The record holds the files learned on, the seconds, the size of the circuit and the mean test
     log-likelihood in nats (of the rows that `test_rows_from` names).
     """
-    import json
-
-    path = model_path(run, dataset, circuit)
-    provenance = path.with_suffix(".json")
-    if path.is_file() and provenance.is_file():
-        return json.loads(provenance.read_text())
+    known = known_model(folder, dataset, circuit)
+    if known is not None:
+        return known
     from certimap import datasets
 
     with warnings.catch_warnings():
@@ -106,16 +113,17 @@ def ensure_model(run: Path, data_dir: str | None, dataset: str, circuit: str, se
     model = LEARNERS[kind.learner](data, kind.size, seed)
     seconds = time.perf_counter() - started
     record = _provenance(model, data, kind, seed, seconds)
+    path = model_path(folder, dataset, circuit)
     _write_whole(model, path)
-    write_json(provenance, record)
+    write_json(path.with_suffix(".json"), record)
     return record
 
 
-def load_model(run: Path, dataset: str, circuit: str) -> Any:
+def load_model(folder: Path, dataset: str, circuit: str) -> Any:
     """Read a model that `ensure_model` has kept."""
     from certimap import io
 
-    return io.read(model_path(run, dataset, circuit))
+    return io.read(model_path(folder, dataset, circuit))
 
 
 def _write_whole(model: Any, path: Path) -> None:

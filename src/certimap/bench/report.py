@@ -24,7 +24,7 @@ from certimap.bench.ranks import Trials
 from certimap.bench.records import BenchError, Record, read_records
 from certimap.bench.tables import all_tables
 from certimap.bench.tabular import Cell, Table
-from certimap.bench.twenty import ABOUT, TRIALS, summarize, summary_line
+from certimap.bench.twenty import ABOUT, CIRCUITS, TRIALS, summarize, summary_line
 from certimap.errors import MissingDependency
 
 if TYPE_CHECKING:
@@ -117,7 +117,8 @@ def write_report(
 
 def _models(run: Path, trials: Trials) -> list[Record]:
     """Return how the models of a run were learned."""
-    found = [json.loads(path.read_text()) for path in sorted((run / "models").glob("*.json"))]
+    path = run / CIRCUITS
+    found: list[Record] = json.loads(path.read_text()) if path.is_file() else []
     return [m for m in found if m["circuit"] in trials.circuits]
 
 

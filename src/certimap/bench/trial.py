@@ -182,8 +182,8 @@ class TrialRunner:
     that loading compiled code is not measured.
     """
 
-    def __init__(self, run: Path, settings: TrialSettings) -> None:
-        self.run = run
+    def __init__(self, models: Path, settings: TrialSettings) -> None:
+        self.models = models
         self.settings = settings
         self._model: tuple[str, str, Any] | None = None
         self._query: tuple[Any, BenchQuery] | None = None
@@ -191,7 +191,7 @@ class TrialRunner:
 
     def model(self, dataset: str, circuit: str) -> Any:
         if self._model is None or self._model[:2] != (dataset, circuit):
-            self._model = (dataset, circuit, load_model(self.run, dataset, circuit))
+            self._model = (dataset, circuit, load_model(self.models, dataset, circuit))
         return self._model[2]
 
     def query(self, task: Task) -> BenchQuery:
@@ -236,8 +236,8 @@ class TrialRunner:
         }
 
 
-def replay(run: Path, record: Record) -> Record:
-    """Run a recorded trial again, on the model that its run kept, and return the new measurements.
+def replay(models: Path, record: Record) -> Record:
+    """Run a recorded trial again, on the model kept in a folder, and return the new measurements.
 
     Where no time limit ended the trial, answer, bounds and certificate come out the same.
     """
@@ -250,7 +250,7 @@ def replay(run: Path, record: Record) -> Record:
         workers=record["workers"],
         seed=record["seed"],
     )
-    model = load_model(run, record["dataset"], record["circuit"])
+    model = load_model(models, record["dataset"], record["circuit"])
     query = BenchQuery.from_record(record, model.domain)
     return run_trial(model, query, Method.parse(record["solver"]), settings, record["rng"])
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from certimap import __version__
 from certimap.bench.machine import describe_machine
-from certimap.bench.models import CircuitKind, ensure_model
+from certimap.bench.models import CircuitKind, ensure_model, known_model
 from certimap.bench.protocol import Split
 from certimap.bench.records import BenchError, Record, RecordFile, to_plain, write_json
 from certimap.bench.trial import Method, Task, TrialRunner, TrialSettings, describe, record_key
@@ -19,6 +19,7 @@ from certimap.bench.workers import Job, WorkerPool
 
 TRIALS = "trials.jsonl"
 ABOUT = "run.json"
+CIRCUITS = "circuits.json"
 SPLITS = ("20/80", "50/50", "20/50", "50/30")
 SOLVERS = ("independent", "max_product", "argmax_product", "pac", "smooth_pac", "auto")
 
@@ -30,7 +31,9 @@ class Plan:
     Attributes
     ----------
     run
-        The folder that gets `trials.jsonl`, `run.json` and `models/`.
+        The folder that gets `trials.jsonl`, `run.json`, `circuits.json` and `models/`.
+    models
+        The folder of learned models, to share them between runs; `run/models` when None.
     data_dir
         The folder of the datasets; None stands for the environment variable CERTIMAP_DATA.
     n_queries
@@ -50,7 +53,12 @@ class Plan:
     n_queries: int = 10
     n_processes: int = 1
     overrun: float = 60.0
+    models: Path | None = None
     settings: TrialSettings = field(default_factory=TrialSettings)
+
+    @property
+    def model_dir(self) -> Path:
+        return self.models or self.run / "models"
 
     def check(self) -> None:
         """Raise BenchError, naming the value, unless everything named exists."""
@@ -84,20 +92,20 @@ Report = Callable[[str], None]
 class _Learning:
     """Learns models in a process of its own."""
 
-    def __init__(self, run: Path, data_dir: str | None, seed: int) -> None:
-        self._arguments = (run, data_dir)
+    def __init__(self, folder: Path, data_dir: str | None, seed: int) -> None:
+        self._arguments = (folder, data_dir)
         self._seed = seed
 
     def __call__(self, job: Any, part: Any) -> Record:
-        run, data_dir = self._arguments
-        return ensure_model(run, data_dir, job, part, self._seed)
+        folder, data_dir = self._arguments
+        return ensure_model(folder, data_dir, job, part, self._seed)
 
 
 class _Solving:
     """Runs trials in a process of its own."""
 
-    def __init__(self, run: Path, settings: TrialSettings) -> None:
-        self._runner = TrialRunner(run, settings)
+    def __init__(self, models: Path, settings: TrialSettings) -> None:
+        self._runner = TrialRunner(models, settings)
 
     def __call__(self, job: Any, part: Any) -> Record:
         return self._runner.trial(job, part)
@@ -130,7 +138,7 @@ def run_twenty(plan: Plan, *, command: str = "", report: Report | None = None) -
         pool = WorkerPool(
             plan.n_processes,
             _Solving,
-            (plan.run, plan.settings),
+            (plan.model_dir, plan.settings),
             n_threads=plan.settings.workers,
             part_limit=None if limit is None else 2 * limit + plan.overrun,
         )
@@ -171,23 +179,27 @@ def _tasks(plan: Plan, learned: set[tuple[str, str]]) -> Iterator[Task]:
 def _learn(plan: Plan, say: Report) -> set[tuple[str, str]]:
     """Learn what the run lacks; return the (dataset, circuit) pairs that there are."""
     jobs = [Job(dataset, [circuit]) for circuit in plan.circuits for dataset in plan.datasets]
-    missing = [j for j in jobs if not (plan.run / "models" / f"{j.payload}-{j.parts[0]}.json").is_file()]
-    learned = {(j.payload, j.parts[0]) for j in jobs if j not in missing}
-    pool = WorkerPool(plan.n_processes, _Learning, (plan.run, plan.data_dir, plan.settings.seed))
+    found = {(j.payload, j.parts[0]): known_model(plan.model_dir, j.payload, j.parts[0]) for j in jobs}
+    learned = {place: record for place, record in found.items() if record is not None}
+    missing = [j for j in jobs if (j.payload, j.parts[0]) not in learned]
+    pool = WorkerPool(plan.n_processes, _Learning, (plan.model_dir, plan.data_dir, plan.settings.seed))
     for outcome in pool.run(missing):
         place = f"{outcome.part} on {outcome.payload}"
         if outcome.record is None:
             say(f"could not learn {place}: {(outcome.problem or '').strip().splitlines()[-1]}")
             continue
-        learned.add((outcome.payload, outcome.part))
-        r = outcome.record
+        learned[outcome.payload, outcome.part] = r = outcome.record
         say(f"learned {place}: {r['n_edges']} edges, test {r['test_log_likelihood']:.3f} nats, "
             f"{r['seconds_learning']:.1f} s")  # fmt: skip
     if not learned:
         raise BenchError(
             f"no model could be learned from {plan.data_dir or 'CERTIMAP_DATA'}; see the reasons above"
         )
-    return learned
+    path = plan.run / CIRCUITS
+    kept: list[Record] = json.loads(path.read_text()) if path.is_file() else []
+    others = [m for m in kept if (m["dataset"], m["circuit"]) not in learned]
+    write_json(path, [*others, *learned.values()])
+    return set(learned)
 
 
 def _open_run(plan: Plan, command: str) -> None:

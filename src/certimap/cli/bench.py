@@ -61,6 +61,9 @@ def twenty(
     jobs: Jobs = 1,
     workers: Workers = 1,
     seed: Seed = 0,
+    models: Annotated[
+        Path | None, typer.Option("--models", help="Folder of learned models, to share; RUN/models by default.")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Run solvers on random queries of circuits learned from the Twenty Datasets, one JSON line a trial."""
@@ -77,6 +80,7 @@ def twenty(
         solvers=_names(solvers),
         n_queries=queries,
         n_processes=jobs,
+        models=models,
         settings=TrialSettings(
             epsilon=epsilon,
             delta=delta,
