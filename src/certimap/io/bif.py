@@ -1,0 +1,400 @@
+"""BIF: Bayesian networks as text (Interchange Format for Bayesian Networks, version 0.15).
+
+Accepted beyond the standard: names and states with almost any character, blanks inside quotes (or
+between commas), rows of a conditional table by the labels of the parents in any order, `default` rows,
+commas or blanks between entries. A conditional table given as one `table` counts like the standard's:
+the variable itself slowest, its last parent fastest; if only the other order (the variable fastest)
+adds to 1, that one is taken.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.domain import Categorical, Domain
+from certimap.errors import CertimapError, ModelError, ParseError
+from certimap.io.files import AnyPath, line_of, read_text, write_text
+from certimap.io.tables import ACCEPTED, RowNormaliser
+from certimap.networks.bayesian import BayesianNetwork
+from certimap.networks.factor import Factor
+
+_QUOTED = r'"[^"]*"'
+_COMMENT = re.compile(rf"{_QUOTED}|/\*.*?\*/|(?<![^\s,;(){{}}\[\]|])//[^\n]*", re.DOTALL)
+_BLANK = re.compile(r"[\s,;]*")
+_KEYWORD = re.compile(r"(network|variable|probability|property)\b")
+_PROPERTY = re.compile(rf"property\b(?:{_QUOTED}|[^;\"])*;")
+_NETWORK = re.compile(rf"network\b((?:{_QUOTED}|[^{{\"])*)\{{")
+_NETWORK_BODY = re.compile(rf"(?:\s|property\b(?:{_QUOTED}|[^;\"])*;|[^}}p\s])*\}}")
+_VARIABLE = re.compile(rf"variable\s*({_QUOTED}|[^\s{{\"]+)\s*\{{")
+_TYPE = re.compile(
+    rf"type\s+discrete\s*(?:\[\s*(\d+)\s*\])?\s*\{{((?:{_QUOTED}|[^}}\"])*)\}}\s*;?",
+)
+_PROBABILITY = re.compile(rf"probability\s*\(((?:{_QUOTED}|[^()\"]|\([^()]*\))*)\)\s*\{{")
+_ROW = re.compile(rf"\(((?:{_QUOTED}|[^()\"]|\([^()\"]*\))*)\)([^;()}}]*);")
+_TABLE = re.compile(r"(table|default)\b([^;()}]*);")
+_END = re.compile(r"\}")
+_ITEM = re.compile(rf"\s*({_QUOTED}|[^\s,\"]+)\s*")
+
+
+@dataclass
+class _Table:
+    """The body of a probability block as it was written."""
+
+    start: int
+    scope: list[int] = field(default_factory=list)
+    rows: dict[tuple[int, ...], list[float]] = field(default_factory=dict)
+    default: list[float] | None = None
+    table: list[float] | None = None
+
+
+def read_bif(path: AnyPath) -> BayesianNetwork:
+    """Read a Bayesian network.
+
+    Raises
+    ------
+    ParseError
+        With file and line: for anything that does not follow the format, a doubled variable, a missing
+        or doubled row, a wrong number of entries, an entry that is negative or NaN, a row that adds to 1
+        only beyond 1e-3, a directed cycle.
+
+    Warns
+    -----
+    UserWarning
+        Once, when rows add to 1 within 1e-3 but not within 1e-9: they are renormalised.
+    """
+    return _Reader(path, read_text(path)).network()
+
+
+class _Reader:
+    """One pass over the text."""
+
+    def __init__(self, path: AnyPath, text: str) -> None:
+        self.path = path
+        self.text = _COMMENT.sub(_without_comment, text)
+        self.at = 0
+        self.variables: dict[str, Categorical] = {}
+        self.variable_list: list[Categorical] = []
+        self.position: dict[str, int] = {}
+        self.tables: dict[int, _Table] = {}
+        self.normalise = RowNormaliser(path)
+
+    def fail(self, message: str, position: int | None = None) -> ParseError:
+        return ParseError(message, self.path, line_of(self.text, self.at if position is None else position))
+
+    def network(self) -> BayesianNetwork:
+        headers: list[int] = []
+        self.skip_blank()
+        while self.at < len(self.text):
+            keyword = _KEYWORD.match(self.text, self.at)
+            if keyword is None:
+                raise self.fail(
+                    f"{self.glimpse()!r} begins no block; network, variable and probability are accepted"
+                )
+            if keyword[1] == "network":
+                self.network_block()
+            elif keyword[1] == "property":
+                self.take(_PROPERTY, "a property that ends in ';'")
+            elif keyword[1] == "variable":
+                self.variable_block()
+            else:
+                # Variables may be declared after their tables, so that these wait.
+                headers.append(self.at)
+                self.skip_block()
+            self.skip_blank()
+        if not self.variables:
+            raise self.fail("declares no variable; at least one is needed")
+        self.variable_list = list(self.variables.values())
+        self.position = {v.name: i for i, v in enumerate(self.variable_list)}
+        for start in headers:
+            self.at = start
+            self.probability_block()
+        return self.assemble()
+
+    def take(self, pattern: re.Pattern[str], wanted: str) -> re.Match[str]:
+        found = pattern.match(self.text, self.at)
+        if found is None:
+            raise self.fail(f"{self.glimpse()!r} stands where {wanted} is accepted")
+        self.at = found.end()
+        return found
+
+    def glimpse(self) -> str:
+        rest = self.text[self.at : self.at + 60].split("\n", 1)[0].strip()
+        return rest[:40] or "the end of the line or file"
+
+    def skip_blank(self) -> None:
+        found = _BLANK.match(self.text, self.at)
+        self.at = found.end() if found else self.at
+
+    def skip_block(self) -> None:
+        start = self.at
+        self.take(_PROBABILITY, "probability ( NAME | PARENTS ) {")
+        for token in _BLOCK_TOKEN.finditer(self.text, self.at):
+            if token[0] == "}":
+                self.at = token.end()
+                return
+        raise self.fail("the probability block has no closing '}'", start)
+
+    def network_block(self) -> None:
+        self.take(_NETWORK, "network NAME {")
+        self.skip_blank()
+        while not (end := _END.match(self.text, self.at)):
+            self.take(_PROPERTY, "a property that ends in ';', or '}'")
+            self.skip_blank()
+        self.at = end.end()
+
+    def variable_block(self) -> None:
+        start = self.at
+        name = _unquoted(self.take(_VARIABLE, "variable NAME {")[1])
+        states: list[str] | None = None
+        self.skip_blank()
+        while not (end := _END.match(self.text, self.at)):
+            if self.text.startswith("property", self.at):
+                self.take(_PROPERTY, "a property that ends in ';'")
+            else:
+                place = self.at
+                found = self.take(_TYPE, "type discrete [ COUNT ] { STATES };")
+                count = int(found[1]) if found[1] else None
+                states = _items(found[2], count)
+                if count is not None and len(states) != count:
+                    raise self.fail(
+                        f"variable {name!r} has {len(states)} states where its type says {count}", place
+                    )
+            self.skip_blank()
+        self.at = end.end()
+        if states is None:
+            raise self.fail(
+                f"variable {name!r} has no type; type discrete [ COUNT ] {{ STATES }}; is needed", start
+            )
+        if name in self.variables:
+            raise self.fail(f"variable {name!r} is declared twice", start)
+        try:
+            self.variables[name] = Categorical(name, tuple(states))
+        except ModelError as error:
+            raise self.fail(str(error), start) from None
+
+    def probability_block(self) -> None:
+        start = self.at
+        header = self.take(_PROBABILITY, "probability ( NAME | PARENTS ) {")[1]
+        names = _header_names(header)
+        if not names:
+            raise self.fail("the probability block names no variable", start)
+        for name in names:
+            if name not in self.position:
+                raise self.fail(f"{name!r} is no variable of the network", start)
+        if len(set(names)) < len(names):
+            raise self.fail(f"the probability block of {names[0]!r} names a variable twice", start)
+        child = self.position[names[0]]
+        if child in self.tables:
+            raise self.fail(f"variable {names[0]!r} has two probability blocks", start)
+        own = _Table(start, [*(self.position[n] for n in names[1:]), child])
+        self.tables[child] = own
+        self.skip_blank()
+        while not (end := _END.match(self.text, self.at)):
+            self.statement(own)
+            self.skip_blank()
+        self.at = end.end()
+
+    def statement(self, own: _Table) -> None:
+        """Read one row, table, default or property of a probability block."""
+        place = self.at
+        name = self.variable_list[own.scope[-1]].name
+        head = self.text[place]
+        if head == "(":
+            row = self.take(_ROW, "a row ( LABELS ) NUMBERS ;")
+            index = self.row_index(row[1], own.scope[:-1], place)
+            if index in own.rows:
+                raise self.fail(f"the row ({row[1].strip()}) of {name!r} is given twice", place)
+            own.rows[index] = self.numbers(row[2], place)
+        elif self.text.startswith("property", place):
+            self.take(_PROPERTY, "a property that ends in ';'")
+        else:
+            found = self.take(_TABLE, "a row ( LABELS ) NUMBERS ; or table NUMBERS ; or default NUMBERS ;")
+            values = self.numbers(found[2], place)
+            if (own.table if found[1] == "table" else own.default) is not None:
+                raise self.fail(f"{name!r} has two {found[1]} lines", place)
+            if found[1] == "table":
+                own.table = values
+            else:
+                own.default = values
+        self.check_counts(own, place)
+
+    def check_counts(self, own: _Table, place: int) -> None:
+        """Refuse the statement just read when it has a wrong number of entries."""
+        sizes = [self.variable_list[v].n_states for v in own.scope]
+        name = self.variable_list[own.scope[-1]].name
+        last = next(reversed(own.rows.values())) if own.rows and self.text[place] == "(" else None
+        for values, wanted in ((own.table, math.prod(sizes)), (own.default, sizes[-1]), (last, sizes[-1])):
+            if values is not None and len(values) != wanted:
+                raise self.fail(f"{name!r} has {len(values)} entries here; {wanted} are accepted", place)
+
+    def row_index(self, labels: str, parents: list[int], place: int) -> tuple[int, ...]:
+        items = _items(labels, len(parents))
+        if len(items) != len(parents):
+            raise self.fail(
+                f"the row ({labels.strip()}) has {len(items)} labels for {len(parents)} parents", place
+            )
+        index: list[int] = []
+        for parent, label in zip(parents, items, strict=True):
+            variable = self.variable_list[parent]
+            try:
+                index.append(variable.index(label))
+            except CertimapError as error:
+                raise self.fail(str(error), place) from None
+        return tuple(index)
+
+    def numbers(self, text: str, place: int) -> list[float]:
+        if "/" in text:
+            text = re.sub(r"//[^\n]*", " ", text)
+        tokens = text.replace(",", " ").split()
+        try:
+            values = [float(t) for t in tokens]
+        except ValueError:
+            values = []
+        if len(values) == len(tokens) and "_" not in text and all(0.0 <= v < math.inf for v in values):
+            return values
+        wrong = next(t for t in tokens if not _is_probability(t))
+        raise self.fail(
+            f"{wrong!r} is no probability; numbers that are finite and not negative are accepted", place
+        )
+
+    def assemble(self) -> BayesianNetwork:
+        domain = Domain(self.variable_list)
+        cpts: list[Factor] = []
+        for child, variable in enumerate(self.variable_list):
+            if child not in self.tables:
+                self.at = len(self.text)
+                raise self.fail(f"variable {variable.name!r} has no probability block")
+            own = self.tables[child]
+            cpts.append(Factor(own.scope, self.filled(own)))
+        self.normalise.warn()
+        try:
+            return BayesianNetwork(domain, cpts)
+        except ModelError as error:
+            raise ParseError(str(error), self.path) from None
+
+    def filled(self, own: _Table) -> NDArray[np.float64]:
+        """Return the conditional table, parents first and the variable last, rows adding to 1."""
+        shape = tuple(self.variable_list[v].n_states for v in own.scope)
+        name = self.variable_list[own.scope[-1]].name
+        if own.table is not None:
+            if own.rows or own.default is not None:
+                raise self.fail(
+                    f"{name!r} has a table beside rows or a default; one or the other is accepted", own.start
+                )
+            table = _in_order(np.array(own.table), shape)
+        else:
+            table = np.empty(shape)
+            for index in itertools.product(*(range(k) for k in shape[:-1])):
+                row = own.rows.get(index, own.default)
+                if row is None:
+                    raise self.fail(
+                        f"the probability block of {name!r} lacks the row ({self.labels(own, index)})", own.start
+                    )
+                table[index] = row
+        table, wrong = self.normalise(table)
+        if wrong is not None:
+            raise self.fail(
+                f"the distribution of {name!r} given ({self.labels(own, wrong)}) adds to "
+                f"{float(table[wrong].sum()):.10g}; 1 within 0.001 is accepted",
+                own.start,
+            )
+        return table
+
+    def labels(self, own: _Table, index: tuple[int, ...]) -> str:
+        return ", ".join(str(self.variable_list[v].states[s]) for v, s in zip(own.scope, index, strict=False))
+
+
+_BLOCK_TOKEN = re.compile(rf"{_QUOTED}|\((?:{_QUOTED}|[^()\"]|\([^()\"]*\))*\)|\}}")
+
+
+def _without_comment(found: re.Match[str]) -> str:
+    """Keep quoted text, and of a comment the ends of its lines."""
+    return found[0] if found[0].startswith('"') else " " + "\n" * found[0].count("\n")
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if text.startswith('"') else text
+
+
+def _items(text: str, count: int | None) -> list[str]:
+    """Split names at commas, or at blanks too when that is what gives `count` of them."""
+    if '"' not in text:
+        by_comma = [" ".join(part.split()) for part in text.split(",")]
+        by_comma = [part for part in by_comma if part]
+        return by_comma if len(by_comma) == count else text.replace(",", " ").split()
+    by_comma = [part for part in re.findall(rf"(?:{_QUOTED}|[^,\"])+", text) if part.strip()]
+    if len(by_comma) == count:
+        return [_unquoted(part.strip()) for part in by_comma]
+    return [_unquoted(item) for item in _ITEM.findall(text)]
+
+
+def _header_names(header: str) -> list[str]:
+    """Return the variable and then its parents; a bar, commas or blanks may separate them."""
+    return [_unquoted(item) for item in re.findall(rf"{_QUOTED}|[^\s,|\"]+", header)]
+
+
+def _is_probability(token: str) -> bool:
+    try:
+        return 0.0 <= float(token) < math.inf and "_" not in token
+    except ValueError:
+        return False
+
+
+def _in_order(values: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Turn a flat conditional table into one with the parents first and the variable last."""
+    standard = np.moveaxis(values.reshape(shape[-1:] + shape[:-1]), 0, -1)
+    other = values.reshape(shape)
+    fits = [bool(np.all(np.abs(t.sum(axis=-1) - 1.0) <= ACCEPTED)) for t in (standard, other)]
+    return np.ascontiguousarray(other if fits[1] and not fits[0] else standard)
+
+
+_PLAIN = re.compile(r'[^\s"(){}\[\],;|/]+')
+
+
+def write_bif(model: BayesianNetwork, path: AnyPath) -> None:
+    """Write a Bayesian network; numbers read back exactly, state labels read back as text.
+
+    Raises ModelError when a name cannot be written, or when two states of a variable read the same.
+    """
+    names = [_written(n, n) for n in model.domain.names]
+    states: list[list[str]] = []
+    for variable in model.domain:
+        labels = variable.states if isinstance(variable, Categorical) else ()
+        texts = [_written(str(s), variable.name) for s in labels]
+        if len(set(texts)) < len(texts):
+            raise ModelError(f"variable {variable.name!r} has two states that read the same in BIF")
+        states.append(texts)
+    lines = ["network unknown {", "}"]
+    for name, texts in zip(names, states, strict=True):
+        lines += [f"variable {name} {{", f"  type discrete [ {len(texts)} ] {{ {', '.join(texts)} }};", "}"]
+    for factor in model.factors:
+        *parents, child = factor.scope
+        if not parents:
+            lines += [f"probability ( {names[child]} ) {{", f"  table {_numbers(factor.table)};", "}"]
+            continue
+        lines.append(f"probability ( {names[child]} | {', '.join(names[p] for p in parents)} ) {{")
+        for index in itertools.product(*(range(k) for k in factor.shape[:-1])):
+            given = ", ".join(states[p][s] for p, s in zip(parents, index, strict=True))
+            lines.append(f"  ({given}) {_numbers(factor.table[index])};")
+        lines.append("}")
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def _numbers(values: NDArray[np.float64]) -> str:
+    return ", ".join(map(repr, values.tolist()))
+
+
+def _written(text: str, variable: str) -> str:
+    if _PLAIN.fullmatch(text):
+        return text
+    if '"' in text or "\n" in text or not text:
+        raise ModelError(
+            f"{text!r} of variable {variable!r} cannot be written as BIF: it is empty, or has a quote or line break"
+        )
+    return f'"{text}"'

@@ -1,0 +1,43 @@
+"""What the network formats share: conditional tables whose rows should add to 1."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.io.files import AnyPath
+
+EXACT = 1e-9  # rows this close to 1 are left as they are
+ACCEPTED = 1e-3 * (1 + 1e-9)  # rows this close to 1 are renormalised
+
+
+class RowNormaliser:
+    """Renormalises rows that nearly add to 1, and warns once for all of a file."""
+
+    def __init__(self, path: AnyPath) -> None:
+        self.path = path
+        self.n_rows = 0
+        self.worst = 0.0
+
+    def __call__(self, table: NDArray[np.float64]) -> tuple[NDArray[np.float64], tuple[int, ...] | None]:
+        """Return the table with its rows (last axis) adding to 1, and the first row that is too far off."""
+        totals = table.sum(axis=-1)
+        off = np.abs(totals - 1.0)
+        if np.all(off <= EXACT):
+            return table, None
+        if np.any(off > ACCEPTED):
+            return table, tuple(int(i) for i in np.argwhere(off > ACCEPTED)[0])
+        self.n_rows += int(np.count_nonzero(off > EXACT))
+        self.worst = max(self.worst, float(off.max()))
+        return np.where((off > EXACT)[..., None], table / totals[..., None], table), None
+
+    def warn(self) -> None:
+        """Warn if any row was changed."""
+        if self.n_rows:
+            warnings.warn(
+                f"{self.path}: {self.n_rows} rows of conditional tables were renormalised; "
+                f"the farthest added to 1 only within {self.worst:.1e}",
+                stacklevel=4,
+            )

@@ -1,0 +1,340 @@
+"""UAI: networks as numbers, with their evidence, query and result files.
+
+The last variable of a scope varies fastest. Variables are named by their number, states are 0..K-1.
+`#` begins a comment.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.domain import Domain
+from certimap.errors import ModelError, ParseError
+from certimap.io.files import AnyPath, line_of, read_text, write_text
+from certimap.io.tables import RowNormaliser
+from certimap.networks.bayesian import BayesianNetwork
+from certimap.networks.factor import Factor
+from certimap.networks.markov import MarkovNetwork
+from certimap.networks.network import Network
+
+Evidence = dict[int, int]
+EvidenceKind = Literal["single", "cases"]
+
+
+class Tokens:
+    """The words of a text, taken one after the other; errors name the line."""
+
+    def __init__(self, path: AnyPath, text: str) -> None:
+        self.path = path
+        self.text = re.sub(r"#[^\n]*", "", text) if "#" in text else text
+        self.words = self.text.split()
+        self.at = 0
+
+    def fail(self, message: str, at: int | None = None) -> ParseError:
+        wanted = self.at if at is None else at
+        if wanted >= len(self.words):
+            return ParseError(message, self.path, line_of(self.text.rstrip(), len(self.text.rstrip())))
+        for k, found in enumerate(re.finditer(r"\S+", self.text)):
+            if k == wanted:
+                return ParseError(message, self.path, line_of(self.text, found.start()))
+        return ParseError(message, self.path)
+
+    def integers(self, n: int, what: str, low: int = 0, high: int | None = None) -> list[int]:
+        """Take n integers, each at least `low` and below `high`."""
+        words = self.words[self.at : self.at + n]
+        if len(words) < n:
+            raise self.fail(f"the file ends where {what} is needed", len(self.words))
+        values: list[int] = []
+        for k, word in enumerate(words):
+            value = int(word) if re.fullmatch(r"[+-]?\d+", word, re.ASCII) else None
+            if value is None or value < low or (high is not None and value >= high):
+                limit = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high - 1}"
+                raise self.fail(f"{word!r} stands where {what} is needed; {limit} is accepted", self.at + k)
+            values.append(value)
+        self.at += n
+        return values
+
+    def integer(self, what: str, low: int = 0, high: int | None = None) -> int:
+        return self.integers(1, what, low, high)[0]
+
+    def numbers(self, n: int, what: str) -> NDArray[np.float64]:
+        """Take n numbers that are finite and not negative."""
+        words = self.words[self.at : self.at + n]
+        if len(words) < n:
+            raise self.fail(f"the file ends where an entry of {what} is needed", len(self.words))
+        try:
+            values = np.array(list(map(float, words)), np.float64)
+        except ValueError:
+            values = np.full(n, np.nan)
+        good = np.isfinite(values) & (values >= 0)
+        if not good.all():
+            k = next(k for k, word in enumerate(words) if not _is_entry(word))
+            raise self.fail(
+                f"{words[k]!r} is an entry of {what}; numbers that are finite and not negative are accepted",
+                self.at + k,
+            )
+        self.at += n
+        return values
+
+
+def _is_entry(word: str) -> bool:
+    try:
+        return 0.0 <= float(word) < math.inf
+    except ValueError:
+        return False
+
+
+def read_uai(path: AnyPath) -> Network:
+    """Read a network: a BayesianNetwork from a BAYES file, a MarkovNetwork from a MARKOV file.
+
+    Raises
+    ------
+    ParseError
+        With file and line: for anything that does not follow the format, an entry that is negative or
+        NaN, a row of a BAYES table that adds to 1 only beyond 1e-3.
+
+    Warns
+    -----
+    UserWarning
+        When rows of BAYES tables are renormalised, and when the functions of a BAYES file are not one
+        conditional table a variable: the file is then read as a Markov network.
+    """
+    tokens = Tokens(path, read_text(path))
+    kind = tokens.words[0].upper() if tokens.words else ""
+    if kind not in ("BAYES", "MARKOV"):
+        shown = repr(tokens.words[0]) if tokens.words else "nothing"
+        raise tokens.fail(f"the file begins with {shown}; BAYES and MARKOV are accepted")
+    tokens.at = 1
+    n = tokens.integer("the number of variables")
+    sizes = tokens.integers(n, "a number of states", low=1)
+    scopes: list[list[int]] = []
+    for _ in range(tokens.integer("the number of functions")):
+        start = tokens.at
+        size = tokens.integer("the size of a scope", high=n + 1)
+        scope = tokens.integers(size, "a variable of a scope", high=n)
+        if len(set(scope)) < len(scope):
+            raise tokens.fail(f"the scope {scope} has a variable twice", start)
+        scopes.append(scope)
+    domain = _domain(tokens, sizes)
+    is_bayes = kind == "BAYES" and _is_bayesian(path, scopes, n)
+    normalise = RowNormaliser(path)
+    factors: list[Factor] = []
+    for k, scope in enumerate(scopes):
+        shape = tuple(sizes[v] for v in scope)
+        start = tokens.at
+        count = tokens.integer(f"the number of entries of function {k}")
+        if count != math.prod(shape):
+            raise tokens.fail(
+                f"function {k} says {count} entries; its scope {scope} has {math.prod(shape)}", start
+            )
+        table = tokens.numbers(count, f"function {k}").reshape(shape)
+        if is_bayes:
+            table, wrong = normalise(table)
+            if wrong is not None:
+                raise tokens.fail(
+                    f"the distribution of variable {scope[-1]} given states {wrong} of {scope[:-1]} adds to "
+                    f"{float(table[wrong].sum()):.10g}; 1 within 0.001 is accepted in a BAYES file",
+                    start,
+                )
+        factors.append(_factor(tokens, scope, table, start))
+    if tokens.at < len(tokens.words):
+        raise tokens.fail(f"{tokens.words[tokens.at]!r} follows the last table; the end of the file is accepted")
+    normalise.warn()
+    if not is_bayes:
+        return MarkovNetwork(domain, factors)
+    try:
+        return BayesianNetwork(domain, factors)
+    except ModelError as error:
+        raise ParseError(str(error), path) from None
+
+
+def _domain(tokens: Tokens, sizes: list[int]) -> Domain:
+    try:
+        return Domain.of_sizes(sizes)
+    except ModelError as error:
+        raise ParseError(str(error), tokens.path) from None
+
+
+def _factor(tokens: Tokens, scope: list[int], table: NDArray[np.float64], start: int) -> Factor:
+    try:
+        return Factor(scope, table)
+    except ModelError as error:
+        raise tokens.fail(str(error), start) from None
+
+
+def _is_bayesian(path: AnyPath, scopes: list[list[int]], n: int) -> bool:
+    """Whether the scopes are those of one conditional table a variable; warn if they are not."""
+    children = sorted(scope[-1] for scope in scopes if scope)
+    if len(scopes) == n and children == list(range(n)):
+        return True
+    warnings.warn(
+        f"{path}: the functions of this BAYES file are not one conditional table a variable; "
+        "their product is read as a Markov network",
+        stacklevel=3,
+    )
+    return False
+
+
+def write_uai(model: Network, path: AnyPath) -> None:
+    """Write a network; numbers read back exactly, names and state labels are lost."""
+    is_bayes = isinstance(model, BayesianNetwork)
+    lines = ["BAYES" if is_bayes else "MARKOV", str(len(model.domain))]
+    lines += [" ".join(map(str, model.domain.n_states.tolist())), str(len(model.factors))]
+    lines += [" ".join(map(str, (len(f.scope), *f.scope))) for f in model.factors]
+    for factor in model.factors:
+        lines += ["", str(factor.table.size), " ".join(map(repr, factor.table.reshape(-1).tolist()))]
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def read_evidence(path: AnyPath, *, kind: EvidenceKind | None = None) -> list[Evidence]:
+    """Read a `.evid` file: for each case, states of observed variables, both by number.
+
+    Parameters
+    ----------
+    path
+        The file. Two layouts exist: "single" has a count k and then k pairs; "cases" has the number of
+        cases and then, for each, a count and its pairs. An empty file and a lone 0 are one case
+        without evidence.
+    kind
+        The layout; None decides. "cases" it is when its first line is one number and as many lines of
+        the right length follow; else "single" when the file has 1 + 2k numbers; else "cases".
+
+    Raises
+    ------
+    ParseError
+        When neither fits, or a case gives a variable two states.
+    """
+    if kind not in (None, "single", "cases"):
+        raise ModelError(f"the kind of an evidence file is {kind!r}; 'single' and 'cases' are accepted")
+    tokens = Tokens(path, read_text(path))
+    values = tokens.integers(len(tokens.words), "a number of the evidence")
+    if not values or values == [0]:
+        return [{}]
+    is_single = len(values) == 1 + 2 * values[0]
+    if kind is None:
+        kind = "single" if is_single and not _has_case_lines(tokens.text) else "cases"
+    tokens.at = 0
+    if kind == "single":
+        if not is_single:
+            raise tokens.fail(
+                f"the file has {len(values)} numbers; {values[0]} pairs after the count are accepted"
+            )
+        return [_case(tokens)]
+    cases: list[Evidence] = []
+    for _ in range(tokens.integer("the number of cases")):
+        cases.append(_case(tokens))
+    if tokens.at < len(values):
+        raise tokens.fail(
+            f"{len(values)} numbers are neither {values[0]} pairs after the count nor {values[0]} cases of them; "
+            "one or the other is accepted"
+        )
+    return cases
+
+
+def _case(tokens: Tokens) -> Evidence:
+    count = tokens.integer("the number of observed variables")
+    case: Evidence = {}
+    for _ in range(count):
+        start = tokens.at
+        variable, state = tokens.integers(2, "an observed variable or its state")
+        if case.setdefault(variable, state) != state:
+            raise tokens.fail(f"variable {variable} has the states {case[variable]} and {state}", start)
+    return case
+
+
+def _has_case_lines(text: str) -> bool:
+    """Whether the lines are a number of cases and then one case each."""
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    return (
+        len(lines) > 1
+        and len(lines[0]) == 1
+        and len(lines) == 1 + int(lines[0][0])
+        and all(len(line) == 1 + 2 * int(line[0]) for line in lines[1:])
+    )
+
+
+def write_evidence(cases: Sequence[Mapping[int, int]] | Mapping[int, int], path: AnyPath) -> None:
+    """Write evidence by number: one case on one line, several after a line with their number."""
+    if isinstance(cases, Mapping):
+        text = _evidence_line(cases)
+    else:
+        text = "\n".join([str(len(cases)), *(_evidence_line(case) for case in cases)])
+    write_text(path, text + "\n")
+
+
+def _evidence_line(case: Mapping[int, int]) -> str:
+    return " ".join(map(str, (len(case), *(x for pair in case.items() for x in pair))))
+
+
+def read_query(path: AnyPath) -> list[int]:
+    """Read a `.query` file: a count, then the query variables by number."""
+    tokens = Tokens(path, read_text(path))
+    count = tokens.integer("the number of query variables", low=1)
+    variables = tokens.integers(count, "a query variable")
+    if tokens.at < len(tokens.words):
+        raise tokens.fail(f"{tokens.words[tokens.at]!r} follows the {count} query variables that the file counts")
+    _check_distinct(tokens, variables)
+    return variables
+
+
+def _check_distinct(tokens: Tokens, variables: list[int]) -> None:
+    if len(set(variables)) < len(variables):
+        doubled = next(v for v in variables if variables.count(v) > 1)
+        raise tokens.fail(f"variable {doubled} is queried twice; name it once", 0)
+
+
+def write_query(variables: Sequence[int], path: AnyPath) -> None:
+    """Write query variables by number, after their count."""
+    write_text(path, " ".join(map(str, (len(variables), *variables))) + "\n")
+
+
+def read_map(path: AnyPath) -> list[tuple[list[int], Evidence]]:
+    """Read a `.map` file of queries: pairs of lines, query variables and then `variable state` pairs.
+
+    All by number and without counts; an empty second line is no evidence.
+    """
+    lines = read_text(path).splitlines()
+    while lines and not lines[-1].strip() and (len(lines) % 2 or not lines[-2].strip()):
+        lines.pop()
+    if len(lines) % 2:
+        lines.append("")  # the last query has no evidence and its empty line was left out
+    cases: list[tuple[list[int], Evidence]] = []
+    for at in range(0, len(lines), 2):
+        query = _line_integers(path, lines, at)
+        pairs = _line_integers(path, lines, at + 1)
+        if not query or len(set(query)) < len(query):
+            raise ParseError("a query line names distinct variables, at least one", path, at + 1)
+        if len(pairs) % 2:
+            raise ParseError(
+                f"an evidence line has {len(pairs)} numbers; pairs of them are accepted", path, at + 2
+            )
+        evidence = dict(zip(pairs[::2], pairs[1::2], strict=True))
+        if 2 * len(evidence) < len(pairs):
+            raise ParseError("an evidence line names a variable twice; once is accepted", path, at + 2)
+        cases.append((query, evidence))
+    return cases
+
+
+def _line_integers(path: AnyPath, lines: list[str], at: int) -> list[int]:
+    words = lines[at].split()
+    wrong = next((w for w in words if not (w.isascii() and w.isdigit())), None)
+    if wrong is not None:
+        raise ParseError(f"{wrong!r} is no number of a variable or state", path, at + 1)
+    return [int(w) for w in words]
+
+
+def write_mpe(states: Sequence[int], path: AnyPath) -> None:
+    """Write an MPE result file: the states of all variables, in order."""
+    write_text(path, "MPE\n" + " ".join(map(str, (len(states), *map(int, states)))) + "\n")
+
+
+def write_mmap(assignment: Mapping[int, int], path: AnyPath) -> None:
+    """Write an MMAP result file: pairs of query variable and state."""
+    write_text(path, "MMAP\n" + _evidence_line(assignment) + "\n")
