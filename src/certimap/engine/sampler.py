@@ -74,9 +74,11 @@ class Sampler:
         largest = float(log_mass.max(initial=-np.inf))
         if largest == -np.inf:
             raise QueryError(f"the {len(boxes)} boxes to draw from have mass zero; at least one must have some")
-        running = np.cumsum(np.exp(log_mass - largest))
+        running: NDArray[np.float64] = np.cumsum(np.exp(log_mass - largest))
         last = int(np.flatnonzero(log_mass > -np.inf)[-1])
-        chosen = np.minimum(np.searchsorted(running, rng.random(n) * running[-1], side="right"), last)
+        targets: NDArray[np.float64] = rng.random(n) * running[-1]
+        places: NDArray[np.int64] = np.searchsorted(running, targets, side="right")  # pyright: ignore
+        chosen = np.minimum(places, last)
         states, reals = self._outputs(n)
         rows = np.argsort(chosen, kind="stable")
         distinct, counts = np.unique(chosen, return_counts=True)
