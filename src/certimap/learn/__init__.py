@@ -1,1 +1,34 @@
-"""certimap."""
+"""Learning models from tables: estimators with the habits of scikit-learn, and functions that return models."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from certimap.learn.spn import LearnSPN as LearnSPN
+    from certimap.learn.spn import learnspn as learnspn
+
+_PLACES = {
+    "LearnSPN": "spn",
+    "learnspn": "spn",
+    "ChowLiuTree": "tree",
+    "chow_liu": "tree",
+    "ChowLiuMixture": "tree_mixture",
+    "clt_mixture": "tree_mixture",
+    "HiddenChowLiuTree": "hidden_tree",
+    "hclt": "hidden_tree",
+    "HiddenChowLiuModel": "hidden_model",
+}
+
+__all__ = list(_PLACES)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PLACES:
+        return getattr(import_module(f"certimap.learn.{_PLACES[name]}"), name)
+    raise AttributeError(f"module 'certimap.learn' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PLACES])

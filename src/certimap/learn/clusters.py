@@ -43,7 +43,9 @@ def check_clusters(clusters: Any) -> None:
         )
 
 
-def row_clusters(features: NDArray[np.float32], n_clusters: int, clusters: Clusters, key: int) -> NDArray[np.int64]:
+def row_clusters(
+    features: NDArray[np.float32], n_clusters: int, clusters: Clusters, key: int
+) -> NDArray[np.int64]:
     """Split rows into at most `n_clusters` clusters.
 
     Parameters

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,6 +13,7 @@ from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.domain import Domain
 
 LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
+LOWEST = -1e6  # stands for ln 0 while settings are compared: a matrix product cannot hold infinities
 
 
 @dataclass(slots=True)
@@ -86,18 +85,32 @@ class Sketch:
 
 
 class _Evaluator:
-    """Log-likelihoods of rows: all leaf products at once as a matrix product, then the inner nodes."""
+    """Log-likelihoods of rows: all leaf products at once as matrix products, then the inner nodes."""
 
     def __init__(self, sketch: Sketch, points: Points) -> None:
         self.sketch = sketch
         self.n_rows = len(points)
-        domain = sketch.domain
-        self.one_hot = np.zeros((len(points), domain.total_states), np.float64)
-        rows = np.arange(len(points))
-        for i in range(len(domain)):
-            if domain.n_states[i]:
-                self.one_hot[rows, domain.offsets[i] + points[:, i].astype(np.int64)] = 1.0
         self.points = points
+        domain = sketch.domain
+        self.one_hot = np.zeros((domain.total_states, len(points)), np.float64)
+        rows = np.arange(len(points))
+        for i in np.flatnonzero(domain.n_states).tolist():
+            self.one_hot[domain.offsets[i] + points[:, i].astype(np.int64), rows] = 1.0
+        nodes = sketch.nodes
+        self.owners = [i for i, node in enumerate(nodes) if node.leaves is not None and len(node.leaves)]
+        leaves: list[NDArray[np.int64]] = [nodes[i].leaves for i in self.owners]  # pyright: ignore[reportAssignmentType]
+        variables = np.concatenate(leaves)
+        ranks = np.repeat(np.arange(len(leaves)), [len(v) for v in leaves])
+        discrete = domain.n_states[variables] > 0
+        statistics = [values for i in self.owners for values in nodes[i].statistics]
+        sizes = domain.n_states[variables[discrete]]
+        self.starts = np.cumsum(sizes) - sizes
+        self.sizes = sizes
+        self.counts = np.concatenate([np.empty(0), *(statistics[k] for k in np.flatnonzero(discrete))])
+        within = np.arange(len(self.counts)) - np.repeat(self.starts, sizes)
+        self.columns = np.repeat(domain.offsets[variables[discrete]], sizes) + within
+        self.ranks = np.repeat(ranks[discrete], sizes)
+        self.gaussians = [(int(ranks[k]), int(variables[k]), statistics[k]) for k in np.flatnonzero(~discrete)]
 
     def __call__(self, smoothing: float) -> NDArray[np.float64]:
         nodes = self.sketch.nodes
@@ -107,8 +120,9 @@ class _Evaluator:
             node = nodes[i]
             if node.weights is not None:
                 total = sum(node.weights)
-                terms = [values.pop(c) + math.log(w / total) for c, w in zip(node.children, node.weights, strict=True)]
-                values[i] = _log_sum(terms)
+                values[i] = _log_sum(
+                    [values.pop(c) + math.log(w / total) for c, w in zip(node.children, node.weights, strict=True)]
+                )
                 continue
             value = leaves.pop(i) if i in leaves else np.zeros(self.n_rows)
             for c in node.children:
@@ -117,28 +131,21 @@ class _Evaluator:
         return values[0]
 
     def _leaf_products(self, smoothing: float) -> dict[int, NDArray[np.float64]]:
-        sketch, domain = self.sketch, self.sketch.domain
-        owners = [i for i, node in enumerate(sketch.nodes) if node.leaves is not None and len(node.leaves)]
-        out: dict[int, NDArray[np.float64]] = {}
-        for start in range(0, len(owners), 512):
-            chunk = owners[start : start + 512]
-            log_params = np.zeros((len(chunk), domain.total_states))
-            extra = np.zeros((len(chunk), self.n_rows)) if not domain.is_discrete else None
-            for k, i in enumerate(chunk):
-                node = sketch.nodes[i]
-                assert node.leaves is not None
-                for variable, values in zip(
-                    node.leaves.tolist(), sketch.leaf_log_params(node, smoothing), strict=True
-                ):
-                    if domain.n_states[variable]:
-                        log_params[k, domain.offsets[variable] : domain.offsets[variable + 1]] = values
-                    elif extra is not None:
-                        extra[k] += gaussian_log_density(self.points[:, variable], values[0], values[1])
-            product: NDArray[Any] = np.ascontiguousarray(log_params @ self.one_hot.T)
-            if extra is not None:
-                product += extra
-            out.update(zip(chunk, product, strict=True))
-        return out
+        """Return ln of the product of its leaves for each node that has some, shape (n_rows,) each."""
+        smoothed = self.counts + smoothing
+        totals = np.add.reduceat(smoothed, self.starts) if len(self.starts) else np.empty(0)
+        with np.errstate(divide="ignore"):
+            logs = np.maximum(np.log(smoothed) - np.repeat(np.log(totals), self.sizes), LOWEST)
+        products = np.empty((len(self.owners), self.n_rows))
+        for start in range(0, len(self.owners), 512):
+            stop = min(start + 512, len(self.owners))
+            some = slice(*np.searchsorted(self.ranks, [start, stop]))
+            log_params = np.zeros((stop - start, len(self.one_hot)))
+            log_params[self.ranks[some] - start, self.columns[some]] = logs[some]
+            np.matmul(log_params, self.one_hot, out=products[start:stop])
+        for rank, variable, (mean, sd) in self.gaussians:
+            products[rank] += gaussian_log_density(self.points[:, variable], mean, sd)
+        return dict(zip(self.owners, products, strict=True))
 
 
 def gaussian_log_density(x: NDArray[Any], mean: float, sd: float) -> NDArray[np.float64]:

@@ -209,7 +209,9 @@ class StructureLearner:
 
 def _indicators(domain: Domain, points: Points) -> NDArray[np.float32]:
     columns = [
-        (points[:, i, None] == np.arange(1, k)).astype(np.float32) for i, k in enumerate(domain.n_states.tolist()) if k
+        (points[:, i, None] == np.arange(1, k)).astype(np.float32)
+        for i, k in enumerate(domain.n_states.tolist())
+        if k
     ]
     if not columns:
         return np.empty((len(points), 0), np.float32)

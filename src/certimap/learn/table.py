@@ -3,7 +3,8 @@
 What a column becomes:
 
 - booleans, integers and strings (and pandas categories, in their order): a categorical variable whose
-  states are the labels seen, sorted;
+  states are the labels seen, sorted; a column of booleans, or of zeros and ones, has both states even
+  where only one occurs;
 - floating-point numbers: a categorical variable with integer states when every value present is a whole
   number and at most `MAX_WHOLE_LEVELS` distinct ones occur (that is what integers with gaps look like in
   pandas), otherwise a real variable;
@@ -283,7 +284,9 @@ def _labels_in(column: _Column) -> list[Label]:
         try:
             return list(dict.fromkeys(present))
         except TypeError:
-            raise DataError(f"column {column.name!r} holds values that are no labels (they cannot be hashed)") from None
+            raise DataError(
+                f"column {column.name!r} holds values that are no labels (they cannot be hashed)"
+            ) from None
     labels = _plain(np.unique(present))
     return [int(v) if isinstance(v, float) and v.is_integer() else v for v in labels]
 
@@ -304,6 +307,8 @@ def _variable_of(column: _Column, kind: Kind | None, others: list[_Column]) -> V
             raise DataError(f"column {column.name!r} holds an infinite value; finite numbers are accepted")
         return Real(column.name)
     labels = list(dict.fromkeys(label for c in everything for label in _labels_in(c)))
+    if len(labels) == 1 and labels[0] in (0, 1) and isinstance(labels[0], int):
+        labels = [False, True] if isinstance(labels[0], bool) else [0, 1]
     return Categorical(column.name, tuple(_sorted(labels)))
 
 
@@ -378,4 +383,6 @@ def _position(label: Any, column: _Column, variable: Categorical) -> int:
     if label in variable.states:
         return variable.index(label)
     shown = ", ".join(repr(s) for s in variable.states[:8]) + (", ..." if variable.n_states > 8 else "")
-    raise DataError(f"{label!r} in column {column.name!r} is no state of variable {variable.name!r}; they are {shown}")
+    raise DataError(
+        f"{label!r} in column {column.name!r} is no state of variable {variable.name!r}; they are {shown}"
+    )

@@ -1,0 +1,194 @@
+"""What the estimators share: the habits of scikit-learn, without needing it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Points
+from certimap.datasets import Dataset
+from certimap.domain import Domain
+from certimap.errors import DataError
+from certimap.learn import scoring
+from certimap.learn.table import Table, decode, encode, missing_in
+
+Seed = int | np.random.Generator | None
+
+
+class DensityEstimator:
+    """Base class: parameters, scoring and sampling. Subclasses implement `_fit` and set `model_`.
+
+    Attributes
+    ----------
+    model_
+        The fitted model.
+    domain_
+        Its variables.
+    seed_
+        The number that the run was seeded with; pass it as `random_state` to repeat the run.
+    n_features_in_, feature_names_in_
+        How many columns were seen, and their names.
+    """
+
+    model_: Any
+    domain_: Domain
+    seed_: int
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
+    random_state: Seed
+    _as_frame: bool
+    _posterior: Any
+
+    # ------------------------------------------------------------ parameters
+
+    @classmethod
+    def _parameter_names(cls) -> list[str]:
+        return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the settings given to the constructor."""
+        return {name: getattr(self, name) for name in self._parameter_names()}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change settings; raise DataError for one that does not exist."""
+        names = self._parameter_names()
+        for name, value in params.items():
+            if name not in names:
+                raise DataError(f"{name!r} is no parameter of {type(self).__name__}; they are {', '.join(names)}")
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        signature = inspect.signature(type(self).__init__).parameters
+        changed = [
+            f"{name}={value!r}"
+            for name, value in self.get_params().items()
+            if value is not signature[name].default
+        ]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    def __sklearn_tags__(self) -> Any:
+        """Describe the estimator to scikit-learn's searches and pipelines."""
+        from sklearn.utils import InputTags, Tags, TargetTags  # pyright: ignore[reportMissingTypeStubs]
+
+        return Tags(
+            estimator_type="density_estimator",
+            target_tags=TargetTags(required=False),
+            input_tags=InputTags(categorical=True, string=True, allow_nan=True),
+        )
+
+    # ------------------------------------------------------------ fitting
+
+    def fit(self, X: Any, y: Any = None, *, valid: Any = None) -> Self:
+        """Learn from a table.
+
+        Parameters
+        ----------
+        X
+            A 2-D array, a frame, a mapping of columns, or a `Dataset`, whose training and validation
+            rows are used then.
+        y
+            Ignored.
+        valid
+            Rows on which settings are chosen (or the best step kept); by default a tenth of the rows.
+
+        Raises
+        ------
+        DataError
+            For an empty table, and for columns or missing values that the method cannot take.
+        """
+        self._as_frame = hasattr(X, "columns") or hasattr(X, "__dataframe__")
+        domain: Domain | None = getattr(self, "domain", None)
+        if isinstance(X, Dataset):
+            domain, valid, X = X.domain, X.validation if valid is None else valid, X.train
+        self.seed_ = draw_seed(self.random_state)
+        self._fit(X, valid, domain)
+        self.n_features_in_ = len(self.domain_)
+        self.feature_names_in_ = np.array(self.domain_.names, object)
+        self._posterior = None
+        return self
+
+    def _fit(self, X: Any, valid: Any, domain: Domain | None) -> None:
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ using what was learned
+
+    def _fitted(self) -> Any:
+        if not hasattr(self, "model_"):
+            raise DataError(f"this {type(self).__name__} is not fitted; call fit first")
+        return self.model_
+
+    def score_samples(self, X: Any) -> NDArray[np.float64]:
+        """Return the natural-log likelihood of each row, shape (n_rows,), missing values summed out.
+
+        Raises DataError for a value that is no state of its variable.
+        """
+        model = self._fitted()
+        table = encode(X, self.domain_)
+        return self._log_likelihoods(model, table)
+
+    def _log_likelihoods(self, model: Any, table: Table) -> NDArray[np.float64]:
+        missing = missing_in(table.points)
+        if not self.domain_.is_discrete and missing.any():
+            return scoring.log_likelihoods_by_pattern(model, table.points, missing)
+        return scoring.log_likelihoods(self._posterior_over_all(), table.points, missing)
+
+    def _posterior_over_all(self) -> Any:
+        if self._posterior is None:
+            self._posterior = scoring.posterior_over_all(self._fitted())
+        return self._posterior
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the mean natural-log likelihood of the rows."""
+        return float(np.mean(self.score_samples(X)))
+
+    def sample(self, n_samples: int = 1, *, rng: Seed = None) -> Any:
+        """Draw rows from the model.
+
+        Returns
+        -------
+        A pandas frame if the estimator was fitted on one (or on another frame, where pandas is there),
+        otherwise an array of labels, shape (n_samples, n_variables).
+        """
+        model = self._fitted()
+        points = self._draw(model, n_samples, np.random.default_rng(rng))
+        columns = decode(points, self.domain_)
+        if self._as_frame:
+            try:
+                import pandas as pd
+            except ImportError:
+                pass
+            else:
+                return pd.DataFrame(columns)
+        kinds = {column.dtype.kind for column in columns.values()}
+        stacked = list(columns.values()) if len(kinds) == 1 else [c.astype(object) for c in columns.values()]
+        return np.stack(stacked, axis=1)
+
+    def _draw(self, model: Any, n: int, rng: np.random.Generator) -> Points:
+        return cast("Points", self._posterior_over_all().sample(n, rng))
+
+    def to_circuit(self) -> Any:
+        """Return what was learned as a `Circuit`."""
+        return self._fitted()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_posterior": None}
+
+
+def draw_seed(rng: Seed) -> int:
+    """Return the seed itself, or draw one from a generator or from the system's entropy."""
+    if isinstance(rng, int | np.integer) and not isinstance(rng, bool):
+        if rng < 0:
+            raise DataError(f"the seed is {rng}; a nonnegative integer is accepted")
+        return int(rng)
+    return int(np.random.default_rng(rng).integers(1 << 63))
+
+
+def split_rows(n_rows: int, share: float, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Split row numbers at random into (kept, held out); at least one row is held out of two or more."""
+    order = rng.permutation(n_rows)
+    held = max(1, round(share * n_rows)) if n_rows > 1 else 0
+    return np.sort(order[held:]), np.sort(order[:held])

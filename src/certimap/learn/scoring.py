@@ -1,0 +1,73 @@
+"""Log-likelihoods of rows, with missing values summed out, and samples from any model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Boxes, Points
+from certimap.query import make_query
+
+if TYPE_CHECKING:
+    from certimap.engine.posterior import BoxPosterior
+
+BATCH = 4096
+
+
+def posterior_over_all(model: Any) -> BoxPosterior:
+    """Return the model's distribution over all its variables, without evidence."""
+    from certimap.engine.condition import posterior_of
+
+    return posterior_of(model, make_query(model.domain))
+
+
+def log_likelihoods(posterior: BoxPosterior, points: Points, missing: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return ln p of what is known in each row.
+
+    Parameters
+    ----------
+    posterior
+        A distribution over all variables.
+    points, missing
+        Shape (n_rows, n_variables); what `points` holds where `missing` is set does not matter.
+    """
+    out = np.empty(len(points))
+    partial = missing.any(axis=1)
+    whole = np.flatnonzero(~partial)
+    if len(whole):
+        out[whole] = posterior.log_prob(np.ascontiguousarray(points[whole]))
+    rows = np.flatnonzero(partial)
+    for start in range(0, len(rows), BATCH):
+        chunk = rows[start : start + BATCH]
+        out[chunk] = _marginals(posterior, points[chunk], missing[chunk])
+    return out
+
+
+def _marginals(posterior: BoxPosterior, points: Points, missing: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return ln of the mass of the box that each row's known values describe (discrete domains)."""
+    domain = posterior.domain
+    filled = np.where(missing, 0, points)
+    mask = Boxes.of_points(domain, filled).mask
+    mask |= np.repeat(missing, domain.n_states, axis=1)
+    return posterior.log_mass(Boxes(domain, mask))
+
+
+def log_likelihoods_by_pattern(model: Any, points: Points, missing: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return ln of the density of what is known in each row, one posterior a pattern of missing values.
+
+    For domains with real variables, where a point has no mass. A row without any known value scores 0.
+    """
+    from certimap.engine.condition import posterior_of
+
+    out = np.zeros(len(points))
+    patterns, which = np.unique(missing, axis=0, return_inverse=True)
+    for k, pattern in enumerate(patterns):
+        rows = np.flatnonzero(which.ravel() == k)
+        known = np.flatnonzero(~pattern)
+        if len(known):
+            query = make_query(model.domain, [model.domain.names[i] for i in known])
+            subset = np.ascontiguousarray(points[np.ix_(rows, known)])
+            out[rows] = posterior_of(model, query).log_prob(subset.astype(query.query_domain.point_dtype))
+    return out

@@ -1,0 +1,226 @@
+"""LearnSPN: sum-product networks whose structure follows the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from certimap.circuits.circuit import Circuit
+from certimap.domain import Domain
+from certimap.errors import DataError
+from certimap.learn.blas import single_threaded_blas
+from certimap.learn.clusters import Clusters, check_clusters
+from certimap.learn.estimator import DensityEstimator, Seed, split_rows
+from certimap.learn.progress import Progress, deadline_of, is_late
+from certimap.learn.sketch import Sketch
+from certimap.learn.structure import StructureLearner, StructureSettings
+from certimap.learn.table import Kind, Table, encode, read_table, refuse_missing
+
+THRESHOLDS = (0.05, 0.01, 1e-3, 1e-5, 1e-7, 1e-10)
+SMOOTHINGS = (0.01, 0.1, 0.5, 1.0)
+HELD_OUT = 0.1
+
+T = TypeVar("T", int, float)
+
+
+class Choice(NamedTuple):
+    """Settings tried by LearnSPN, and what they were worth.
+
+    Attributes
+    ----------
+    threshold, smoothing, min_rows, n_clusters
+        The settings.
+    log_likelihood
+        Mean natural-log likelihood of the validation rows; None where nothing was to be chosen.
+    """
+
+    threshold: float
+    smoothing: float
+    min_rows: int
+    n_clusters: int
+    log_likelihood: float | None
+
+
+class LearnSPN(DensityEstimator):
+    """Learn a sum-product network (Gens and Domingos 2013).
+
+    Variables that G-tests find independent become factors; otherwise rows are clustered and each cluster
+    is modelled in turn. Categorical variables get smoothed counts as leaves, real ones Gaussians (tested
+    in quartile bins). The significance level of the tests decides the quality, and no one level suits all
+    data: by default it is chosen on validation rows, together with the smoothing.
+
+    Parameters
+    ----------
+    threshold
+        Significance level of the G-tests in (0, 1), or several to choose from; smaller ones find more
+        independence.
+    smoothing
+        Pseudo-counts added to every state of a leaf (Laplace), or several to choose from.
+    min_rows
+        Regions with fewer rows become products of leaves; or several numbers to choose from.
+    n_clusters
+        How many clusters rows are split into at most; or several numbers to choose from.
+    clusters
+        "kmeans", "em", "sklearn" (scikit-learn's KMeans), or a scikit-learn clusterer.
+    kinds
+        Overrules which columns are "categorical" and which "real"; see `certimap.learn.table`.
+    domain
+        The variables and their states; by default they are read off the table.
+    random_state
+        Seed or generator. A seed gives the same network on every machine with "kmeans" and "em".
+    time_limit
+        Seconds; regions that are left then become products of leaves.
+    progress
+        Whether to show progress; None means on a terminal.
+
+    Attributes
+    ----------
+    model_
+        The `Circuit`.
+    choice_
+        The settings chosen, with the validation log-likelihood.
+    choices_
+        All settings tried.
+    timed_out_
+        Whether the time limit cut learning short.
+
+    Notes
+    -----
+    Cost of one threshold: rows times variables squared at the root, less in every level below. Where
+    nothing is to be chosen no rows are held out; where rows were held out, the network is learned again
+    on all rows at the settings chosen.
+    """
+
+    def __init__(
+        self,
+        *,
+        threshold: float | Sequence[float] = THRESHOLDS,
+        smoothing: float | Sequence[float] = SMOOTHINGS,
+        min_rows: int | Sequence[int] = 30,
+        n_clusters: int | Sequence[int] = 2,
+        clusters: Clusters = "kmeans",
+        kinds: Mapping[str, Kind] | None = None,
+        domain: Domain | None = None,
+        random_state: Seed = None,
+        time_limit: float | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.threshold = threshold
+        self.smoothing = smoothing
+        self.min_rows = min_rows
+        self.n_clusters = n_clusters
+        self.clusters = clusters
+        self.kinds = kinds
+        self.domain = domain
+        self.random_state = random_state
+        self.time_limit = time_limit
+        self.progress = progress
+
+    def _fit(self, X: Any, valid: Any, domain: Domain | None) -> None:
+        grid = self._grid()
+        deadline = deadline_of(self.time_limit)
+        table = read_table(X, domain=domain, kinds=self.kinds, also=[] if valid is None else [valid])
+        refuse_missing(table, "learnspn")
+        held_out = None if valid is None else encode(valid, table.domain)
+        train, refit = table, False
+        if held_out is None and len(grid) * len(_several("smoothing", self.smoothing)) > 1 and len(table) > 1:
+            kept, held = split_rows(len(table), HELD_OUT, np.random.default_rng(self.seed_))
+            train, held_out = Table(table.domain, table.points[kept]), Table(table.domain, table.points[held])
+            refit = True
+        if held_out is not None:
+            refuse_missing(held_out, "learnspn (for the validation rows)")
+        with single_threaded_blas():
+            sketch = self._choose(train, held_out, grid, deadline)
+            if refit:
+                sketch = self._learner(table, self.choice_).learn(self.choice_.threshold, deadline)
+                self.timed_out_ = is_late(deadline)
+        self.domain_ = table.domain
+        self.model_ = sketch.to_circuit(self.choice_.smoothing)
+
+    def _grid(self) -> list[tuple[int, int, float]]:
+        """Return (min_rows, n_clusters, threshold) to try, checked."""
+        check_clusters(self.clusters)
+        thresholds = _several("threshold", self.threshold, lambda t: 0 < t < 1, "a number in (0, 1)")
+        rows = _several("min_rows", self.min_rows, lambda n: n >= 1, "an integer of at least 1")
+        clusters = _several("n_clusters", self.n_clusters, lambda n: n >= 2, "an integer of at least 2")
+        _several("smoothing", self.smoothing, lambda a: a >= 0, "a nonnegative number")
+        return list(product(rows, clusters, thresholds))
+
+    def _learner(self, table: Table, choice: Choice) -> StructureLearner:
+        settings = StructureSettings(int(choice.min_rows), int(choice.n_clusters), self.clusters)
+        return StructureLearner(table.domain, table.points, settings, self.seed_ & ((1 << 64) - 1))
+
+    def _choose(
+        self, train: Table, held_out: Table | None, grid: list[tuple[int, int, float]], deadline: float | None
+    ) -> Sketch:
+        """Try all settings, keep the best sketch, and record the choices."""
+        smoothings = _several("smoothing", self.smoothing)
+        self.choices_: list[Choice] = []
+        best: tuple[float, Sketch, Choice] | None = None
+        learner, learner_for = None, None
+        with Progress("LearnSPN", len(grid), self.progress) as bar:
+            for min_rows, n_clusters, threshold in grid:
+                if best is not None and is_late(deadline):
+                    break
+                trial = Choice(threshold, smoothings[0], min_rows, n_clusters, None)
+                if learner is None or learner_for != (min_rows, n_clusters):
+                    learner, learner_for = self._learner(train, trial), (min_rows, n_clusters)
+                sketch = learner.learn(threshold, deadline)
+                for choice in _judge(sketch, held_out, smoothings, trial):
+                    self.choices_.append(choice)
+                    worth = 0.0 if choice.log_likelihood is None else choice.log_likelihood
+                    if best is None or worth > best[0]:
+                        best = worth, sketch, choice
+                bar.step(f"threshold {threshold:g}, {len(sketch.nodes)} nodes")
+        assert best is not None
+        self.timed_out_ = is_late(deadline)
+        self.choice_ = best[2]
+        return best[1]
+
+
+def _judge(sketch: Sketch, held_out: Table | None, smoothings: Sequence[float], trial: Choice) -> Iterable[Choice]:
+    """Return the choices that one sketch gives, one a smoothing, each with its validation likelihood."""
+    if held_out is None:
+        return [trial]
+    evaluate = sketch.evaluator(held_out.points)
+    worth = [float(np.mean(evaluate(smoothing))) for smoothing in smoothings]
+    return [
+        trial._replace(smoothing=smoothing, log_likelihood=value)
+        for smoothing, value in zip(smoothings, worth, strict=True)
+    ]
+
+
+def _several(name: str, value: T | Sequence[T], accepts: Any = None, accepted: str = "") -> list[T]:
+    """Return the values of a setting as a list, each checked."""
+    values = list(value) if isinstance(value, Iterable) else [value]
+    for one in values:
+        if accepts is not None and not (isinstance(one, int | float | np.number) and accepts(one)):
+            raise DataError(f"{name} is {one!r}; {accepted}, or several of them, is accepted")
+    if not values:
+        raise DataError(f"{name} is empty; at least one value is needed")
+    return values
+
+
+def learnspn(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Any) -> Circuit:
+    """Learn a sum-product network and return it as a circuit.
+
+    Parameters
+    ----------
+    data
+        A table (see `certimap.learn.table`), or a `Dataset`.
+    valid
+        Rows on which the threshold and the smoothing are chosen; by default a tenth of the rows.
+    rng
+        Seed or generator.
+    **settings
+        Those of `LearnSPN`.
+
+    Raises
+    ------
+    DataError
+        For an empty table, missing values, or settings out of range.
+    """
+    return LearnSPN(random_state=rng, **settings).fit(data, valid=valid).model_
