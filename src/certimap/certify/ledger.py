@@ -457,6 +457,8 @@ class Ledger:
             for start in range(n_before, self.atoms.n, EVALUATION_ROWS):
                 rows = slice(start, min(start + EVALUATION_ROWS, self.atoms.n))
                 self.busy = False  # an interrupt may break into the oracle, not into the bookkeeping
+                if self.interrupted:
+                    raise KeyboardInterrupt
                 log_probs = np.asarray(self.posterior.log_prob(self.atoms.points(rows)), np.float64)
                 self.busy = True
                 _check_log_probs(log_probs, rows.stop - rows.start, self.has_masses)

@@ -105,10 +105,12 @@ def run(
     ledger.max_nodes, ledger.max_memory = max_nodes, max_memory
     ledger.deadline = None if time_limit is None else started + time_limit
     history = History(ledger, started, progress)
-    with _interruptible(ledger), history:
+    with _interruptible(ledger) as interrupts, history:
         try:
             status = _loop(posterior, chosen, ledger, history, np.random.default_rng(seed), warm_start)
         except KeyboardInterrupt:
+            if len(interrupts) > 1:
+                raise
             ledger.interrupted = False  # what follows must run to its end
             status = Status.INTERRUPTED
         _ensure_answer(posterior, ledger, seed)
@@ -174,25 +176,29 @@ def _ensure_answer(posterior: Posterior, ledger: Ledger, seed: int) -> None:
 
 
 @contextmanager
-def _interruptible(ledger: Ledger) -> Generator[None]:
-    """Let the first Ctrl-C end the run with what it has; a second one is raised as usual."""
+def _interruptible(ledger: Ledger) -> Generator[list[int]]:
+    """Let the first Ctrl-C end the run with what it has; a second one is raised as usual.
+
+    Yields the list of signals received so far.
+    """
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield received
         return
     previous = signal.getsignal(signal.SIGINT)
     if previous is not signal.default_int_handler:
-        yield  # whoever installed a handler of their own keeps it
+        yield received  # whoever installed a handler of their own keeps it
         return
 
     def handle(signum: int, frame: FrameType | None) -> None:
-        again = ledger.interrupted
+        received.append(signum)
         ledger.interrupted = True
-        if again or not ledger.busy:
+        if len(received) > 1 or not ledger.busy:
             raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, handle)
     try:
-        yield
+        yield received
     finally:
         signal.signal(signal.SIGINT, previous)
 
