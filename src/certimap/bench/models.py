@@ -7,13 +7,9 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from certimap import __version__
 from certimap.bench.protocol import condition_on
@@ -23,40 +19,13 @@ from certimap.query import make_query
 if TYPE_CHECKING:
     from certimap.datasets import Dataset
 
-Learner = Callable[["Dataset", int | None, int], Any]
-"""Dataset, the number in the circuit's name (or None), seed -> model."""
-
-
-def _learnspn(dataset: Dataset, _size: int | None, seed: int) -> Any:
-    from certimap import learn
-
-    return learn.learnspn(dataset.train, valid=dataset.validation, rng=seed)
-
-
-def _chow_liu(dataset: Dataset, _size: int | None, seed: int) -> Any:
-    from certimap import learn
-
-    return learn.chow_liu(dataset.train, rng=seed)
-
-
-def _clt_mixture(dataset: Dataset, size: int | None, seed: int) -> Any:
-    from certimap import learn
-
-    return learn.clt_mixture(dataset.train, n_components=size or 8, rng=seed)
-
-
-def _hclt(dataset: Dataset, size: int | None, seed: int) -> Any:
-    from certimap import learn
-
-    return learn.hclt(dataset.train, n_states=size or 16, valid=dataset.validation, rng=seed)
-
-
-LEARNERS: dict[str, Learner] = {
-    "learnspn": _learnspn,
-    "chow-liu": _chow_liu,
-    "clt-mixture": _clt_mixture,
-    "hclt": _hclt,
+LEARNERS = {
+    "learnspn": ("LearnSPN", None),
+    "chow-liu": ("ChowLiuTree", None),
+    "clt-mixture": ("ChowLiuMixture", "n_components"),
+    "hclt": ("HiddenChowLiuTree", "n_states"),
 }
+"""The estimator of each kind of circuit in `certimap.learn`, and the setting that the number in a name sets."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +40,24 @@ class CircuitKind:
     def parse(cls, text: str) -> CircuitKind:
         """Read a name like "learnspn", "hclt16" or "clt-mixture8"; raise BenchError for others."""
         match = re.fullmatch(r"([a-z-]+?)(\d+)?", text.strip())
-        sized = ("hclt", "clt-mixture")
-        if match and match[1] in LEARNERS and (match[2] is None or (match[1] in sized and int(match[2]) > 0)):
+        if (
+            match
+            and match[1] in LEARNERS
+            and (match[2] is None or (LEARNERS[match[1]][1] is not None and int(match[2]) > 0))
+        ):
             return cls(text.strip(), match[1], int(match[2]) if match[2] else None)
         raise BenchError(
             f"{text!r} is no circuit of the benchmark; learnspn, chow-liu, hclt16 or clt-mixture8 (with any "
             "number) are accepted"
         )
+
+    def estimator(self, seed: int) -> Any:
+        """Return the unfitted estimator."""
+        from certimap import learn
+
+        name, size_setting = LEARNERS[self.learner]
+        sizes = {} if size_setting is None or self.size is None else {size_setting: self.size}
+        return getattr(learn, name)(random_state=seed, progress=False, **sizes)
 
 
 def model_path(folder: Path, dataset: str, circuit: str) -> Path:
@@ -110,11 +90,11 @@ def ensure_model(folder: Path, data_dir: str | None, dataset: str, circuit: str,
         data = datasets.load(dataset, data_dir)
     kind = CircuitKind.parse(circuit)
     started = time.perf_counter()
-    model = LEARNERS[kind.learner](data, kind.size, seed)
+    estimator = kind.estimator(seed).fit(data)
     seconds = time.perf_counter() - started
-    record = _provenance(model, data, kind, seed, seconds)
+    record = _provenance(estimator, data, kind, seed, seconds)
     path = model_path(folder, dataset, circuit)
-    _write_whole(model, path)
+    _write_whole(estimator.model_, path)
     write_json(path.with_suffix(".json"), record)
     return record
 
@@ -136,32 +116,26 @@ def _write_whole(model: Any, path: Path) -> None:
     part.replace(path)
 
 
-def _provenance(model: Any, data: Dataset, kind: CircuitKind, seed: int, seconds: float) -> Record:
+def _provenance(estimator: Any, data: Dataset, kind: CircuitKind, seed: int, seconds: float) -> Record:
+    model = estimator.model_
     posterior: Any = condition_on(model, make_query(model.domain))
-    log_probs: NDArray[np.float64] = posterior.log_prob(np.ascontiguousarray(data.test))
+    settings = {k: v for k, v in estimator.get_params().items() if k not in ("random_state", "progress", "domain")}
+    choice = getattr(estimator, "choice_", None)
     return {
         "dataset": data.name,
         "circuit": kind.name,
         "learner": kind.learner,
         "size": kind.size,
-        "settings": _settings(model),
+        "settings": settings,
+        "chosen": choice._asdict() if hasattr(choice, "_asdict") else choice,
         "n_variables": len(model.domain),
         "n_edges": getattr(posterior, "n_edges", None),
         "train_rows_from": data.sources["train"],
         "valid_rows_from": data.sources["valid"],
         "test_rows_from": data.sources["test"],
         "n_train_rows": len(data.train),
-        "test_log_likelihood": float(np.mean(log_probs)),
+        "test_log_likelihood": float(estimator.score(data.test)),
         "seconds_learning": round(seconds, 3),
         "seed": seed,
         "version": __version__,
     }
-
-
-def _settings(model: Any) -> Any:
-    """Return the settings that the learner reports on the model, if it does."""
-    for name in ("learning", "provenance", "metadata"):
-        found = getattr(model, name, None)
-        if found is not None and not callable(found):
-            return found
-    return None
