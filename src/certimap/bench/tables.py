@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -118,13 +119,22 @@ def certificate_table(trials: Trials, circuit: str) -> Table:
             "with delta = 0 %", "median s", "95 % s", "worst s", "median conditioning s", "peak MiB",
         ),
     )  # fmt: skip
+    everything: dict[str, list[Record]] = {}
     for split in trials.splits(circuit):
         for solver in trials.solvers(circuit, split):
             records = trials.records(circuit, split, solver)
             table.add(split, solver, *_ending_cells(records))
+            everything.setdefault(solver, []).extend(records)
+    if len(trials.splits(circuit)) > 1:
+        for solver in in_order(everything):
+            table.add("all", solver, *_ending_cells(everything[solver]))
     table.notes.append(
         "Seconds of solving alone except where it says conditioning; failed trials count in the shares only."
     )
+    picked = Counter(r["engine"] for r in everything.get("auto", []) if "engine" in r)
+    if picked:
+        shown = ", ".join(f"{name} {n}" for name, n in picked.most_common())
+        table.notes.append(f"What auto ran: {shown}.")
     return table
 
 

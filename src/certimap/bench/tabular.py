@@ -32,7 +32,8 @@ def number(value: float | None, digits: int = 1, *, bold: bool = False, underlin
     """Return a cell with fixed decimals, or the mark of a missing value."""
     if value is None or not math.isfinite(value):
         return Cell(MISSING)
-    return Cell(f"{value:.{digits}f}", value, bold, underline)
+    text = f"{value:.{digits}f}"
+    return Cell(text.removeprefix("-") if float(text) == 0 else text, value, bold, underline)
 
 
 def significant(value: float | None, digits: int = 3) -> str:
