@@ -72,6 +72,7 @@ class PlanView:
             plan.decides,
             offsets,
             domain.n_states,
+            _scales(plan),
             domain.is_discrete,
         )
         return cls(domain, arrays, low, high, float(len(domain) + 4 * _depth_bound(plan)))
@@ -96,6 +97,14 @@ def _categorical_entries(plan: Plan) -> NDArray[np.bool_]:
     for start in np.unique(plan.leaf_start[plan.domain.n_states[plan.leaf_var] == 0]):
         marks[start : start + 5] = False
     return marks
+
+
+def _scales(plan: Plan) -> NDArray[np.float64]:
+    """Return the smallest standard deviation among each real variable's leaves; 1 for categorical variables."""
+    scales = np.full(len(plan.domain), np.inf)
+    real = plan.domain.n_states[plan.leaf_var] == 0
+    np.minimum.at(scales, plan.leaf_var[real], plan.tables[plan.leaf_start[real] + 1])
+    return np.where(np.isfinite(scales), scales, 1.0)
 
 
 def _depth_bound(plan: Plan) -> float:

@@ -39,7 +39,7 @@ class FrontierState:
     rng: np.random.Generator
     open: OpenBoxes
     stage: str = "start"
-    stuck: tuple[float, float] = (-math.inf, -math.inf)
+    stuck: float = -math.inf
     work: int = 0
     draw_credit: float = 0.0
     draw_at: float = 1.0
@@ -111,6 +111,7 @@ class Frontier:
             view = PlanView.of(plan)
             workers = int(getattr(posterior, "workers", 1))
             state.prober = PlanProber(view, empty_table(view).caps, workers)
+            state.layout = Layout.of(posterior.domain, view.arrays.scales)
         bound = np.full(1, 0.0 if _has_masses(posterior) else np.inf)
         opened.push(layout.full(), bound, np.zeros(1), np.zeros(1, np.int32))
         return state
@@ -220,14 +221,12 @@ class Frontier:
             state.log_evaluated = float(np.logaddexp(state.log_evaluated, found.point_mass))
         if found.closed != (-math.inf, -math.inf):
             ledger.close(found.closed[0], found.closed[1] if _has_masses(state.posterior) else None)
-        state.stuck = (
-            max(state.stuck[0], found.stuck[0]),
-            float(np.logaddexp(state.stuck[1], found.stuck[1])),
-        )
-        if self.incumbent and found.hints:
+        state.stuck = max(state.stuck, found.stuck)
+        is_real = not state.posterior.domain.is_discrete  # where boxes never become points
+        if found.hints and (self.incumbent or is_real):
             hints = np.concatenate(found.hints)[:N_STARTS]
             ledger.candidates(hints)
-            if state.n_steps > 2 and (state.n_nodes & 63 == 0 or ledger.best_log_prob > before):
+            if is_real or (state.n_steps > 2 and ledger.best_log_prob > before):
                 ledger.candidates(state.prober.climb(hints[:1]))
 
     def _prune(self, state: FrontierState, ledger: Ledger) -> None:
@@ -238,8 +237,8 @@ class Frontier:
 
     def _report(self, state: FrontierState, ledger: Ledger) -> None:
         """State the open boxes to the ledger."""
-        bound = max(state.open.log_bound, state.stuck[0])
-        mass = np.logaddexp(state.open.log_mass, state.stuck[1]) if _has_masses(state.posterior) else 0.0
+        bound = max(state.open.log_bound, state.stuck)
+        mass = state.open.log_mass if _has_masses(state.posterior) else 0.0
         rounded = float(mass + slack(np.array([mass]))[0])
         ledger.frontier(rounded if rounded < 0.0 else 0.0, bound)
 

@@ -13,6 +13,7 @@ from certimap.solvers.frontier_open import log_total
 from certimap.solvers.frontier_probe import Answers, Layout, Prober, SearchBoxes
 
 MAX_HINTS = 4  # most promising points of a generation that are worth scoring
+WIDTH_BONUS = 0.05  # worth, in shares of bound, of splitting an interval a standard deviation wide
 Floats = NDArray[np.float64]
 
 
@@ -30,13 +31,13 @@ class Children:
 class Expansion:
     """What became of a batch of boxes; natural logs.
 
-    `closed` and `stuck` are (largest bound, mass) of what was closed and of real boxes too small to split;
-    `points` are boxes of one point, whose mass is `point_mass`; `hints` are points worth scoring.
+    `closed` is (largest bound, mass) of what was closed, `stuck` the largest bound of real boxes too small to
+    split; `points` are boxes of one point, whose mass is `point_mass`; `hints` are points worth scoring.
     """
 
     children: list[Children] = field(default_factory=list[Children])
     closed: tuple[float, float] = (-math.inf, -math.inf)
-    stuck: tuple[float, float] = (-math.inf, -math.inf)
+    stuck: float = -math.inf
     points: list[Points] = field(default_factory=list[Points])
     point_mass: float = -math.inf
     hints: list[Points] = field(default_factory=list[Points])
@@ -45,9 +46,10 @@ class Expansion:
     def close(self, bounds: Floats, masses: Floats) -> None:
         """Count boxes, or parts of boxes, as closed."""
         if len(bounds):
+            known = masses[~np.isnan(masses)]  # masses do not apply to densities
             self.closed = (
                 max(self.closed[0], float(np.max(bounds))),
-                float(np.logaddexp(self.closed[1], log_total(masses))),
+                float(np.logaddexp(self.closed[1], log_total(known))),
             )
 
 
@@ -137,10 +139,7 @@ def _finish(
             result.point_mass = float(np.logaddexp(result.point_mass, log_total(answers.log_mass[single])))
     elif np.any(single):
         result.hints.append(best[single][:MAX_HINTS])
-        result.stuck = (
-            max(result.stuck[0], float(np.max(bounds[single]))),
-            float(np.logaddexp(result.stuck[1], log_total(answers.log_mass[single]))),
-        )
+        result.stuck = max(result.stuck, float(np.max(bounds[single])))
     open_rows = np.flatnonzero(~single)
     if not len(open_rows):
         return
@@ -148,6 +147,9 @@ def _finish(
     result.hints.append(best[open_rows[order]])
     shares = np.exp(each - bounds[:, None])
     scores = np.add.reduceat(shares, layout.offsets[:-1], axis=1)
+    if not layout.domain.is_discrete:  # where splitting gains nothing at once, the wide intervals go first
+        widths = (boxes.high - boxes.low)[:, layout.is_real] / layout.scales[layout.is_real]
+        scores[:, layout.is_real] -= WIDTH_BONUS * np.minimum(widths, 2.0)
     scores[counts == 1] = np.inf
     choice = np.argmin(scores, axis=1)
     result.children.append(_branch(layout, boxes, depths, answers, each, open_rows, choice))

@@ -51,17 +51,25 @@ class Layout:
         int64, shape (n + 1,): the columns of every variable.
     variable_of
         int64, shape (columns,).
+    scales
+        float64, shape (n,): a length that counts as long, for each real variable.
     """
 
     domain: Domain
     offsets: NDArray[np.int64]
     variable_of: NDArray[np.int64]
+    scales: NDArray[np.float64]
 
     @classmethod
-    def of(cls, domain: Domain) -> Layout:
+    def of(cls, domain: Domain, scales: NDArray[np.float64] | None = None) -> Layout:
         widths = np.where(domain.n_states == 0, 2, domain.n_states)
         offsets = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
-        return cls(domain, offsets, np.repeat(np.arange(len(domain)), widths))
+        return cls(
+            domain,
+            offsets,
+            np.repeat(np.arange(len(domain)), widths),
+            np.ones(len(domain)) if scales is None else scales,
+        )
 
     @property
     def is_real(self) -> NDArray[np.bool_]:

@@ -31,7 +31,8 @@ ROOT_2PI = 2.5066282746310002
 class PlanArrays(NamedTuple):
     """A plan's arrays as the kernels take them; see `certimap.engine.plan.Plan` for their meaning.
 
-    `offsets` (n + 1,) gives every variable's columns and `n_states` (n,) is 0 for real variables;
+    `offsets` (n + 1,) gives every variable's columns and `n_states` (n,) is 0 for real variables, whose smallest
+    standard deviation `scales` (n,) holds;
     `discrete` says whether there are none of these, so that a box's mass bounds its points.
     """
 
@@ -46,6 +47,7 @@ class PlanArrays(NamedTuple):
     decides: NDArray[np.int32]
     offsets: Ints
     n_states: Ints
+    scales: Floats
     discrete: bool
 
 
