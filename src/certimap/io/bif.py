@@ -19,27 +19,11 @@ from numpy.typing import NDArray
 
 from certimap.domain import Categorical, Domain
 from certimap.errors import CertimapError, ModelError, ParseError
+from certimap.io import bif_words as words
 from certimap.io.files import AnyPath, line_of, read_text, write_text
 from certimap.io.tables import ACCEPTED, RowNormaliser
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
-
-_QUOTED = r'"[^"]*"'
-_COMMENT = re.compile(rf"{_QUOTED}|/\*.*?\*/|(?<![^\s,;(){{}}\[\]|])//[^\n]*", re.DOTALL)
-_BLANK = re.compile(r"[\s,;]*")
-_KEYWORD = re.compile(r"(network|variable|probability|property)\b")
-_PROPERTY = re.compile(rf"property\b(?:{_QUOTED}|[^;\"])*;")
-_NETWORK = re.compile(rf"network\b((?:{_QUOTED}|[^{{\"])*)\{{")
-_NETWORK_BODY = re.compile(rf"(?:\s|property\b(?:{_QUOTED}|[^;\"])*;|[^}}p\s])*\}}")
-_VARIABLE = re.compile(rf"variable\s*({_QUOTED}|[^\s{{\"]+)\s*\{{")
-_TYPE = re.compile(
-    rf"type\s+discrete\s*(?:\[\s*(\d+)\s*\])?\s*\{{((?:{_QUOTED}|[^}}\"])*)\}}\s*;?",
-)
-_PROBABILITY = re.compile(rf"probability\s*\(((?:{_QUOTED}|[^()\"]|\([^()]*\))*)\)\s*\{{")
-_ROW = re.compile(rf"\(((?:{_QUOTED}|[^()\"]|\([^()\"]*\))*)\)([^;()}}]*);")
-_TABLE = re.compile(r"(table|default)\b([^;()}]*);")
-_END = re.compile(r"\}")
-_ITEM = re.compile(rf"\s*({_QUOTED}|[^\s,\"]+)\s*")
 
 
 @dataclass
@@ -47,8 +31,8 @@ class _Table:
     """The body of a probability block as it was written."""
 
     start: int
-    scope: list[int] = field(default_factory=list)
-    rows: dict[tuple[int, ...], list[float]] = field(default_factory=dict)
+    scope: list[int]
+    rows: dict[tuple[int, ...], list[float]] = field(default_factory=dict[tuple[int, ...], list[float]])
     default: list[float] | None = None
     table: list[float] | None = None
 
@@ -76,7 +60,7 @@ class _Reader:
 
     def __init__(self, path: AnyPath, text: str) -> None:
         self.path = path
-        self.text = _COMMENT.sub(_without_comment, text)
+        self.text = words.without_comments(text)
         self.at = 0
         self.variables: dict[str, Categorical] = {}
         self.variable_list: list[Categorical] = []
@@ -91,7 +75,7 @@ class _Reader:
         headers: list[int] = []
         self.skip_blank()
         while self.at < len(self.text):
-            keyword = _KEYWORD.match(self.text, self.at)
+            keyword = words.KEYWORD.match(self.text, self.at)
             if keyword is None:
                 raise self.fail(
                     f"{self.glimpse()!r} begins no block; network, variable and probability are accepted"
@@ -99,7 +83,7 @@ class _Reader:
             if keyword[1] == "network":
                 self.network_block()
             elif keyword[1] == "property":
-                self.take(_PROPERTY, "a property that ends in ';'")
+                self.take(words.PROPERTY, "a property that ends in ';'")
             elif keyword[1] == "variable":
                 self.variable_block()
             else:
@@ -128,39 +112,39 @@ class _Reader:
         return rest[:40] or "the end of the line or file"
 
     def skip_blank(self) -> None:
-        found = _BLANK.match(self.text, self.at)
+        found = words.BLANK.match(self.text, self.at)
         self.at = found.end() if found else self.at
 
     def skip_block(self) -> None:
         start = self.at
-        self.take(_PROBABILITY, "probability ( NAME | PARENTS ) {")
-        for token in _BLOCK_TOKEN.finditer(self.text, self.at):
+        self.take(words.PROBABILITY, "probability ( NAME | PARENTS ) {")
+        for token in words.BLOCK_TOKEN.finditer(self.text, self.at):
             if token[0] == "}":
                 self.at = token.end()
                 return
         raise self.fail("the probability block has no closing '}'", start)
 
     def network_block(self) -> None:
-        self.take(_NETWORK, "network NAME {")
+        self.take(words.NETWORK, "network NAME {")
         self.skip_blank()
-        while not (end := _END.match(self.text, self.at)):
-            self.take(_PROPERTY, "a property that ends in ';', or '}'")
+        while not (end := words.END.match(self.text, self.at)):
+            self.take(words.PROPERTY, "a property that ends in ';', or '}'")
             self.skip_blank()
         self.at = end.end()
 
     def variable_block(self) -> None:
         start = self.at
-        name = _unquoted(self.take(_VARIABLE, "variable NAME {")[1])
+        name = words.unquoted(self.take(words.VARIABLE, "variable NAME {")[1])
         states: list[str] | None = None
         self.skip_blank()
-        while not (end := _END.match(self.text, self.at)):
+        while not (end := words.END.match(self.text, self.at)):
             if self.text.startswith("property", self.at):
-                self.take(_PROPERTY, "a property that ends in ';'")
+                self.take(words.PROPERTY, "a property that ends in ';'")
             else:
                 place = self.at
-                found = self.take(_TYPE, "type discrete [ COUNT ] { STATES };")
+                found = self.take(words.TYPE, "type discrete [ COUNT ] { STATES };")
                 count = int(found[1]) if found[1] else None
-                states = _items(found[2], count)
+                states = words.items(found[2], count)
                 if count is not None and len(states) != count:
                     raise self.fail(
                         f"variable {name!r} has {len(states)} states where its type says {count}", place
@@ -169,7 +153,7 @@ class _Reader:
         self.at = end.end()
         if states is None:
             raise self.fail(
-                f"variable {name!r} has no type; type discrete [ COUNT ] {{ STATES }}; is needed", start
+                f"variable {name!r} has no type; type discrete [ COUNT ] {{ STATES }}; is accepted", start
             )
         if name in self.variables:
             raise self.fail(f"variable {name!r} is declared twice", start)
@@ -180,8 +164,8 @@ class _Reader:
 
     def probability_block(self) -> None:
         start = self.at
-        header = self.take(_PROBABILITY, "probability ( NAME | PARENTS ) {")[1]
-        names = _header_names(header)
+        header = self.take(words.PROBABILITY, "probability ( NAME | PARENTS ) {")[1]
+        names = words.header_names(header)
         if not names:
             raise self.fail("the probability block names no variable", start)
         for name in names:
@@ -195,7 +179,7 @@ class _Reader:
         own = _Table(start, [*(self.position[n] for n in names[1:]), child])
         self.tables[child] = own
         self.skip_blank()
-        while not (end := _END.match(self.text, self.at)):
+        while not (end := words.END.match(self.text, self.at)):
             self.statement(own)
             self.skip_blank()
         self.at = end.end()
@@ -206,15 +190,15 @@ class _Reader:
         name = self.variable_list[own.scope[-1]].name
         head = self.text[place]
         if head == "(":
-            row = self.take(_ROW, "a row ( LABELS ) NUMBERS ;")
+            row = self.take(words.ROW, "a row ( LABELS ) NUMBERS ;")
             index = self.row_index(row[1], own.scope[:-1], place)
             if index in own.rows:
                 raise self.fail(f"the row ({row[1].strip()}) of {name!r} is given twice", place)
             own.rows[index] = self.numbers(row[2], place)
         elif self.text.startswith("property", place):
-            self.take(_PROPERTY, "a property that ends in ';'")
+            self.take(words.PROPERTY, "a property that ends in ';'")
         else:
-            found = self.take(_TABLE, "a row ( LABELS ) NUMBERS ; or table NUMBERS ; or default NUMBERS ;")
+            found = self.take(words.TABLE, "a row ( LABELS ) NUMBERS ; or table NUMBERS ; or default NUMBERS ;")
             values = self.numbers(found[2], place)
             if (own.table if found[1] == "table" else own.default) is not None:
                 raise self.fail(f"{name!r} has two {found[1]} lines", place)
@@ -234,7 +218,7 @@ class _Reader:
                 raise self.fail(f"{name!r} has {len(values)} entries here; {wanted} are accepted", place)
 
     def row_index(self, labels: str, parents: list[int], place: int) -> tuple[int, ...]:
-        items = _items(labels, len(parents))
+        items = words.items(labels, len(parents))
         if len(items) != len(parents):
             raise self.fail(
                 f"the row ({labels.strip()}) has {len(items)} labels for {len(parents)} parents", place
@@ -310,35 +294,6 @@ class _Reader:
         return ", ".join(str(self.variable_list[v].states[s]) for v, s in zip(own.scope, index, strict=False))
 
 
-_BLOCK_TOKEN = re.compile(rf"{_QUOTED}|\((?:{_QUOTED}|[^()\"]|\([^()\"]*\))*\)|\}}")
-
-
-def _without_comment(found: re.Match[str]) -> str:
-    """Keep quoted text, and of a comment the ends of its lines."""
-    return found[0] if found[0].startswith('"') else " " + "\n" * found[0].count("\n")
-
-
-def _unquoted(text: str) -> str:
-    return text[1:-1] if text.startswith('"') else text
-
-
-def _items(text: str, count: int | None) -> list[str]:
-    """Split names at commas, or at blanks too when that is what gives `count` of them."""
-    if '"' not in text:
-        by_comma = [" ".join(part.split()) for part in text.split(",")]
-        by_comma = [part for part in by_comma if part]
-        return by_comma if len(by_comma) == count else text.replace(",", " ").split()
-    by_comma = [part for part in re.findall(rf"(?:{_QUOTED}|[^,\"])+", text) if part.strip()]
-    if len(by_comma) == count:
-        return [_unquoted(part.strip()) for part in by_comma]
-    return [_unquoted(item) for item in _ITEM.findall(text)]
-
-
-def _header_names(header: str) -> list[str]:
-    """Return the variable and then its parents; a bar, commas or blanks may separate them."""
-    return [_unquoted(item) for item in re.findall(rf"{_QUOTED}|[^\s,|\"]+", header)]
-
-
 def _is_probability(token: str) -> bool:
     try:
         return 0.0 <= float(token) < math.inf and "_" not in token
@@ -395,6 +350,7 @@ def _written(text: str, variable: str) -> str:
         return text
     if '"' in text or "\n" in text or not text:
         raise ModelError(
-            f"{text!r} of variable {variable!r} cannot be written as BIF: it is empty, or has a quote or line break"
+            f"{text!r} of variable {variable!r} cannot be written as BIF; "
+            "text without double quotes and line breaks is accepted"
         )
     return f'"{text}"'

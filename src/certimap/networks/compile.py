@@ -168,10 +168,7 @@ class _Compiler:
         rows, states = np.divmod(live, sizes[-1])
         keys, combos = _combined([np.broadcast_to(c, sizes).reshape(-1)[live] for c in columns], len(live))
         groups = _Groups(rows, states, keys, flat[live])
-        if queried:
-            nodes = self.with_leaves(variable, groups, combos)
-        else:
-            nodes = self.joined(combos)[groups.key]
+        nodes = self.with_leaves(variable, groups, combos) if queried else self.joined(combos)[groups.key]
         weights, found = self.sums(groups, nodes, log_weight.size // sizes[-1])
         return Message(separator, weights.reshape(sizes[:-1]), found.reshape(sizes[:-1]))
 
@@ -191,11 +188,11 @@ class _Compiler:
                 open_tables.append((scope, nodes, weight))
             else:
                 own = self.product_table(nodes, weight)
-                host[1].append(spread(own, scope, host[0]))  # pyright: ignore[reportArgumentType]
+                host[1].append(spread(own, scope, host[0]))
         out: list[Ints] = []
         for scope, nodes, weight in open_tables:
             parts = [self.product_table(nodes, weight)] if weight.size < size else nodes
-            out += [spread(p, scope, clique) for p in parts]  # pyright: ignore[reportArgumentType]
+            out += [spread(p, scope, clique) for p in parts]
         return out
 
     def product_table(self, nodes: list[Ints], log_weight: Floats) -> Ints:

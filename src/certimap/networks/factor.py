@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from certimap.errors import ModelError
 
 Floats = NDArray[np.float64]
+Number = TypeVar("Number", np.float64, np.int64)
 MAX_SCOPE = 60  # numpy allows 64 axes
 
 
@@ -79,8 +81,7 @@ class Factor:
     @property
     def shape(self) -> tuple[int, ...]:
         """The number of states of each variable of the scope."""
-        values: Floats = self.__dict__["table"] if "table" in self.__dict__ else self.log_table
-        return values.shape
+        return self.table.shape if "table" in self.__dict__ else self.log_table.shape
 
     def __repr__(self) -> str:
         return f"Factor(scope={self.scope}, shape={self.shape})"
@@ -135,7 +136,7 @@ class Factor:
         return axes, tuple(v for v in self.scope if v not in gone)
 
 
-def spread(values: Floats, scope: Sequence[int], target: Sequence[int]) -> Floats:
+def spread(values: NDArray[Number], scope: Sequence[int], target: Sequence[int]) -> NDArray[Number]:
     """Return a view of `values` whose axes follow `target`, with length 1 where it lacks a variable."""
     place = {v: i for i, v in enumerate(scope)}
     kept = [place[v] for v in target if v in place]

@@ -117,7 +117,7 @@ class Network:
 
         return compile_query(self, query, max_edges=max_edges)
 
-    def condition(self, query: Query, *, max_edges: int = DEFAULT_MAX_EDGES, workers: int | None = None):  # noqa: ANN201
+    def condition(self, query: Query, *, max_edges: int = DEFAULT_MAX_EDGES, workers: int | None = None):
         """Return the posterior of a query, as a `CircuitPosterior`; see `compile` for the errors."""
         from certimap.engine.circuit_posterior import CircuitPosterior
         from certimap.query import make_query

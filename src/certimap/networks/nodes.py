@@ -35,13 +35,13 @@ class NodeStore:
 
     def leaves(self, variable: int, log_weights: Floats) -> Ints:
         """Add a categorical leaf a row of `log_weights`, shape (n, n_states); return their ids."""
-        n, size = log_weights.shape
+        n, size = int(log_weights.shape[0]), int(log_weights.shape[1])
         self._params.append(log_weights.reshape(-1))
         return self._add(NodeKind.CATEGORICAL, np.zeros(n, np.int64), variable, size)
 
     def products(self, children: Ints) -> Ints:
         """Add a product a row of `children`, shape (n, n_children); return their ids."""
-        n, size = children.shape
+        n, size = int(children.shape[0]), int(children.shape[1])
         self._children.append(children.reshape(-1))
         self._log_weights.append(np.zeros(n * size))
         return self._add(NodeKind.PRODUCT, np.full(n, size, np.int64))
@@ -65,11 +65,11 @@ class NodeStore:
         """Return the circuit whose root is the last node added, without nodes that it does not reach."""
         kind = np.concatenate(self._kinds)
         child_ptr = _starts(np.concatenate(self._n_children))
-        children = _joined(self._children, np.int64)
-        log_weights = _joined(self._log_weights, np.float64)
+        children = np.concatenate([*self._children, np.zeros(0, np.int64)])
+        log_weights = np.concatenate([*self._log_weights, np.zeros(0)])
         leaf_var = np.concatenate(self._leaf_vars)
         param_ptr = _starts(np.concatenate(self._n_params))
-        params = _joined(self._params, np.float64)
+        params = np.concatenate([*self._params, np.zeros(0)])
         alive = _reached(child_ptr, children)
         if not alive.all():
             renumbered = np.cumsum(alive) - 1
@@ -83,10 +83,6 @@ class NodeStore:
 
 def _starts(counts: Ints) -> Ints:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int64)
-
-
-def _joined(parts: Sequence[NDArray[np.generic]], dtype: type) -> NDArray[np.generic]:
-    return np.concatenate([*parts, np.zeros(0, dtype)])
 
 
 def _reached(child_ptr: Ints, children: Ints) -> NDArray[np.bool_]:

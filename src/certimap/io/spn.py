@@ -1,0 +1,323 @@
+"""`.spn` text: circuits, one node a line, children before parents, the last line the root.
+
+    indicator ID VAR STATE        (also: l ID VAR STATE)
+    gaussian ID VAR MEAN SD
+    + ID CHILD WEIGHT CHILD WEIGHT ...
+    * ID CHILD CHILD ...
+
+Variables are named by their number, states are 0..K-1 with K one more than the largest state in the
+file; ids are any integers. `#` begins a comment line.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.domain import MAX_STATES, Categorical, Domain, Real, Variable
+from certimap.errors import ParseError
+from certimap.io.files import AnyPath, read_bytes, write_text
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_KINDS = {
+    "indicator": NodeKind.CATEGORICAL,
+    "l": NodeKind.CATEGORICAL,
+    "gaussian": NodeKind.GAUSSIAN,
+    "*": NodeKind.PRODUCT,
+    "+": NodeKind.SUM,
+}
+_LARGEST_INTEGER = 2.0**53  # numbers are read as float64 and integers up to here are exact
+_MIN_NORMAL = 1e-307
+
+
+def read_spn(path: AnyPath) -> Circuit:
+    """Read a circuit.
+
+    Raises
+    ------
+    ParseError
+        With file and line: an unknown kind of node, a wrong number of fields, an id that is defined twice
+        or used before it is, a weight that is negative or NaN, a standard deviation that is not positive.
+
+    Notes
+    -----
+    All numbers are parsed in one sweep: tens of megabytes take seconds.
+    """
+    return _Reader(path, read_bytes(path)).circuit()
+
+
+class _Reader:
+    """The numbers of a file, and which line each belongs to.
+
+    Attributes
+    ----------
+    line
+        int64, shape (n_nodes,): the number of each node's line.
+    kind
+        int8, shape (n_nodes,).
+    numbers
+        float64: what follows the kind on each line, one line after the other.
+    start, length
+        int64, shape (n_nodes,): where each node's numbers are.
+    """
+
+    def __init__(self, path: AnyPath, data: bytes) -> None:
+        self.path = path
+        text = np.frombuffer(data.removeprefix(b"\xef\xbb\xbf"), np.uint8).copy()
+        is_blank = (text == 32) | ((text >= 9) & (text <= 13))
+        begins = ~is_blank
+        begins[1:] &= is_blank[:-1]
+        word = np.flatnonzero(begins)
+        line_of_word = np.searchsorted(np.flatnonzero(text == 10), word) + 1
+        first = np.flatnonzero(np.diff(line_of_word, prepend=0))
+        comment = text[word[first]] == ord("#")
+        if comment.any():
+            self._blank_lines(text, word[first][comment])
+            kept = np.repeat(~comment, np.diff(first, append=len(word)))
+            word, line_of_word = word[kept], line_of_word[kept]
+            first = np.flatnonzero(np.diff(line_of_word, prepend=0))
+        if not len(first):
+            raise ParseError("has no node; one a line is accepted", path)
+        self.line = line_of_word[first]
+        self.length = np.diff(first, append=len(word)) - 1
+        self.start = np.cumsum(self.length) - self.length
+        self.kind = self._kinds(text, word[first])
+        self.data = text.tobytes()  # the kinds are blank now: numbers only
+        self.numbers = self._numbers(len(word) - len(first))
+
+    @staticmethod
+    def _blank_lines(text: NDArray[np.uint8], starts: Ints) -> None:
+        ends = np.append(np.flatnonzero(text == 10), len(text))
+        for start, end in zip(starts, ends[np.searchsorted(ends, starts)], strict=True):
+            text[start:end] = 32
+
+    def _kinds(self, text: NDArray[np.uint8], starts: Ints) -> NDArray[np.int8]:
+        """Read the kind of every line, and blank it."""
+        out = np.full(len(starts), -1, np.int8)
+        padded = np.append(text, np.full(16, 32, np.uint8))
+        for name, kind in _KINDS.items():
+            letters = np.frombuffer(name.encode(), np.uint8)
+            span = starts[:, None] + np.arange(len(letters))
+            after = padded[starts + len(letters)]
+            same = (padded[span] == letters).all(axis=1) & ((after == 32) | ((after >= 9) & (after <= 13)))
+            out[same] = kind
+            text[span[same]] = 32
+        wrong = np.flatnonzero(out < 0)
+        if len(wrong):
+            end = min(int(starts[wrong[0]]) + 20, len(text))
+            shown = text[starts[wrong[0]] : end].tobytes().decode("utf-8", "replace").split()[0]
+            self.fail(int(wrong[0]), f"{shown!r} is no kind of node; indicator, l, gaussian, + and * are accepted")
+        return out
+
+    def _numbers(self, expected: int) -> Floats:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", DeprecationWarning)
+                values = np.fromstring(self.data, np.float64, sep=" ")
+        except (ValueError, DeprecationWarning):
+            values = np.zeros(0)
+        if len(values) != expected:
+            self._refuse_words()
+        return values
+
+    def _refuse_words(self) -> NoReturn:
+        """Find the first word that is no number."""
+        for number, line in enumerate(self.data.decode("utf-8", "replace").split("\n"), 1):
+            for word in line.split():
+                try:
+                    if "_" in word:
+                        raise ValueError
+                    float(word)
+                except ValueError:
+                    raise ParseError(f"{word!r} is no number", self.path, number) from None
+        raise ParseError("holds something that is no number", self.path)
+
+    def fail(self, node: int, message: str) -> NoReturn:
+        raise ParseError(message, self.path, int(self.line[node]))
+
+    def require(self, good: NDArray[np.bool_], nodes: Ints, message: str) -> None:
+        """Refuse the file at the first of some nodes that is not good."""
+        wrong = np.flatnonzero(~good)
+        if len(wrong):
+            self.fail(int(nodes[wrong[0]]), message)
+
+    def of_kind(self, kind: NodeKind) -> Ints:
+        return np.flatnonzero(self.kind == kind)
+
+    def field(self, nodes: Ints, k: int) -> Floats:
+        return self.numbers[self.start[nodes] + k]
+
+    def integers(self, nodes: Ints, values: Floats, what: str, low: float = 0.0) -> Ints:
+        good = (values == np.floor(values)) & (values >= low) & (np.abs(values) < _LARGEST_INTEGER)
+        self.require(good, nodes, f"{what} is no integer{' of at least 0' if low == 0.0 else ''}")
+        return values.astype(np.int64)
+
+    def circuit(self) -> Circuit:
+        n = len(self.kind)
+        self.check_lengths()
+        everything = np.arange(n)
+        ids = self.integers(everything, self.field(everything, 0), "the id", -_LARGEST_INTEGER)
+        leaf_var, variables, param_ptr, params = self.leaves()
+        owner, children, log_weights = self.edges(ids)
+        n_children = np.bincount(owner, minlength=n)
+        child_ptr = np.concatenate([[0], np.cumsum(n_children)]).astype(np.int64)
+        domain = Domain(variables)
+        return Circuit(
+            domain, self.kind, child_ptr, children, log_weights, leaf_var.astype(np.int32), param_ptr, params
+        )
+
+    def check_lengths(self) -> None:
+        wanted = (
+            (NodeKind.CATEGORICAL, self.length == 3, "an indicator has an id, a variable and a state"),
+            (NodeKind.GAUSSIAN, self.length == 4, "a gaussian has an id, a variable, a mean and an sd"),
+            (NodeKind.PRODUCT, self.length >= 2, "a product has an id and at least one child"),
+            (
+                NodeKind.SUM,
+                (self.length >= 3) & (self.length % 2 == 1),
+                "a sum has an id and at least one pair of a child and its weight",
+            ),
+        )
+        for kind, good, message in wanted:
+            nodes = self.of_kind(kind)
+            self.require(good[nodes], nodes, message)
+
+    def leaves(self) -> tuple[Ints, list[Variable], Ints, Floats]:
+        """Return the variable of each node (-1 inside), the variables, and the leaves' parameters."""
+        indicators, gaussians = self.of_kind(NodeKind.CATEGORICAL), self.of_kind(NodeKind.GAUSSIAN)
+        leaves = np.sort(np.concatenate([indicators, gaussians]))
+        if not len(leaves):
+            raise ParseError("has no leaf; indicators and gaussians are accepted", self.path)
+        numbers = self.integers(leaves, self.field(leaves, 1), "the variable")
+        names, of_leaf = np.unique(numbers, return_inverse=True)
+        variable = np.full(len(self.kind), -1, np.int64)
+        variable[leaves] = of_leaf
+        states = self.integers(indicators, self.field(indicators, 2), "the state")
+        self.require(states < MAX_STATES, indicators, f"the state is beyond {MAX_STATES - 1}")
+        sizes = np.zeros(len(names), np.int64)
+        np.maximum.at(sizes, variable[indicators], states + 1)
+        self.require(sizes[variable[gaussians]] == 0, gaussians, "the variable of a gaussian has indicators too")
+        mean, sd = self.field(gaussians, 2), self.field(gaussians, 3)
+        self.require(
+            np.isfinite(mean) & np.isfinite(sd) & (sd > 0),
+            gaussians,
+            "a gaussian has a finite mean and a finite positive sd",
+        )
+        n_params = np.zeros(len(self.kind), np.int64)
+        n_params[indicators] = sizes[variable[indicators]]
+        n_params[gaussians] = 2
+        param_ptr = np.concatenate([[0], np.cumsum(n_params)]).astype(np.int64)
+        params = np.full(int(param_ptr[-1]), -np.inf)
+        params[param_ptr[indicators] + states] = 0.0
+        params[param_ptr[gaussians]], params[param_ptr[gaussians] + 1] = mean, sd
+        variables: list[Variable] = [
+            Categorical(str(name), tuple(range(size))) if size else Real(str(name))
+            for name, size in zip(names.tolist(), sizes.tolist(), strict=True)
+        ]
+        return variable, variables, param_ptr, params
+
+    def edges(self, ids: Ints) -> tuple[Ints, Ints, Floats]:
+        """Return the parent, the child and the log weight of every edge, sorted by parent."""
+        owner = np.repeat(np.arange(len(ids)), self.length)
+        column = np.arange(len(self.numbers)) - self.start[owner]
+        is_sum = self.kind[owner] == NodeKind.SUM
+        is_child = (is_sum & (column % 2 == 1)) | ((self.kind[owner] == NodeKind.PRODUCT) & (column > 0))
+        at = np.flatnonzero(is_child)
+        parent = owner[at]
+        given = self.integers(parent, self.numbers[at], "a child's id", -_LARGEST_INTEGER)
+        order = np.argsort(ids, kind="stable")
+        ordered = ids[order]
+        doubled = np.flatnonzero(ordered[1:] == ordered[:-1])
+        if len(doubled):
+            node = int(np.min(order[doubled + 1]))
+            self.fail(node, f"the id {ids[node]} is defined twice")
+        place = np.minimum(np.searchsorted(ordered, given), len(ids) - 1)
+        child = order[place]
+        known = (ordered[place] == given) & (child < parent)
+        if not known.all():
+            first = int(np.flatnonzero(~known)[0])
+            self.fail(int(parent[first]), f"the child {given[first]} is not defined on an earlier line")
+        log_weights = np.zeros(len(at))
+        weighed = np.flatnonzero(is_sum[at])
+        log_weights[weighed] = self.log_weights(parent[weighed], at[weighed] + 1)
+        return parent, child, log_weights
+
+    def log_weights(self, parents: Ints, at: Ints) -> Floats:
+        weights = self.numbers[at]
+        good = np.isfinite(weights) & (weights >= 0)
+        self.require(
+            good, parents, "a weight is negative, NaN or infinite; finite weights of at least 0 are accepted"
+        )
+        with np.errstate(divide="ignore"):
+            logs = np.log(weights)
+        tiny = np.flatnonzero(weights < _MIN_NORMAL)
+        if len(tiny):
+            # Smaller than float64 holds: read again from the text, which can be far slower.
+            words = self.data.split()
+            logs[tiny] = [_log_of(words[int(k)].decode()) for k in at[tiny]]
+        return logs
+
+
+def _log_of(word: str) -> float:
+    """Return the natural log of a number that may be too small for float64."""
+    mantissa, _, exponent = word.lower().partition("e")
+    value = float(mantissa)
+    return math.log(value) + int(exponent or 0) * math.log(10.0) if value > 0 else -math.inf
+
+
+def write_spn(model: Circuit, path: AnyPath) -> None:
+    """Write a circuit; names and state labels are lost, and a leaf that is no indicator becomes a sum.
+
+    A variable without a leaf is lost too.
+    """
+    lines: list[str] = []
+    indicator: dict[tuple[int, int], int] = {}
+    ids: list[int] = []
+
+    def add(kind: str, *fields: str) -> int:
+        lines.append(f"{kind} {len(lines)} {' '.join(fields)}")
+        return len(lines) - 1
+
+    def leaf(node: int) -> int:
+        variable = int(model.leaf_var[node])
+        log_weights = model.params_of(node)
+        for state in range(len(log_weights)):
+            if (variable, state) not in indicator:
+                indicator[variable, state] = add("indicator", str(variable), str(state))
+        if np.count_nonzero(log_weights > -np.inf) == 1 and log_weights.max() == 0.0:
+            return indicator[variable, int(np.argmax(log_weights))]
+        pairs = [f"{indicator[variable, s]} {_weight(float(w))}" for s, w in enumerate(log_weights)]
+        return add("+", *pairs)
+
+    for node, kind in enumerate(model.kind.tolist()):
+        below = model.children_of(node).tolist()
+        if kind == NodeKind.CATEGORICAL:
+            ids.append(leaf(node))
+        elif kind == NodeKind.GAUSSIAN:
+            mean, sd = model.params_of(node).tolist()
+            ids.append(add("gaussian", str(model.leaf_var[node]), repr(mean), repr(sd)))
+        elif kind == NodeKind.PRODUCT:
+            ids.append(add("*", *(str(ids[c]) for c in below)))
+        else:
+            logs = model.log_weights[model.child_ptr[node] : model.child_ptr[node + 1]].tolist()
+            ids.append(add("+", *(f"{ids[c]} {_weight(w)}" for c, w in zip(below, logs, strict=True))))
+    if ids[-1] != len(lines) - 1:
+        add("*", str(ids[-1]))
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def _weight(log_weight: float) -> str:
+    """Write a weight given by its log; one beyond float64 as mantissa and exponent."""
+    weight = math.exp(log_weight) if log_weight < 700.0 else math.inf
+    if weight == 0.0 and log_weight == -math.inf:
+        return "0"
+    if _MIN_NORMAL <= weight < math.inf:
+        return repr(weight)
+    exponent = math.floor(log_weight / math.log(10.0))
+    return f"{math.exp(log_weight - exponent * math.log(10.0))!r}e{exponent}"
