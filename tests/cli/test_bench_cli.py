@@ -18,7 +18,7 @@ from certimap.bench.records import read_records
 from certimap.bench.trial import replay
 from certimap.cli.main import main
 
-SOLVERS = "independent,max_product,argmax_product,pac,smooth_pac,smooth_pac+argmax_product,exhaustive,auto"
+SOLVERS = "independent,max_product,argmax_product,pac,smooth_pac,smooth_pac+argmax_product,exhaustive,frontier,auto"
 
 
 def write_tables(folder: Path) -> None:
@@ -48,7 +48,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def test_every_solver_answers_every_query(finished: tuple[Path, Path]) -> None:
     records = read_records(finished[1] / "trials.jsonl")
-    assert len(records) == 2 * 2 * 2 * 8
+    assert len(records) == 2 * 2 * 2 * 9
     assert not [r["error"] for r in records if "error" in r]
     queries: dict[Any, set[str]] = {}
     for r in records:
@@ -103,22 +103,22 @@ def test_a_stopped_run_goes_on(
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     n_before = len(read_records(trials))
-    assert 5 <= n_before < 64
+    assert 5 <= n_before < 72
     with trials.open("ab") as file:
         file.write(b'{"circuit":"learnspn","data')
     assert main(arguments(data, run, models=str(whole / "models"))) == 0
     shown = capsys.readouterr()
     assert f"{n_before} done before" in shown.err
-    assert "64 trials:" in shown.out
+    assert "72 trials:" in shown.out
 
     def answers(folder: Path) -> dict[Any, Any]:
         names = ("dataset", "split", "query", "solver")
         return {tuple(r[n] for n in names): r["assignment"] for r in read_records(folder / "trials.jsonl")}
 
     assert answers(run) == answers(whole)
-    assert len(read_records(trials)) == 64
+    assert len(read_records(trials)) == 72
     assert main(arguments(data, run, models=str(whole / "models"))) == 0
-    assert len(read_records(trials)) == 64  # nothing left to do
+    assert len(read_records(trials)) == 72  # nothing left to do
 
 
 def test_a_run_keeps_its_settings(finished: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,7 +120,7 @@ def _provenance(estimator: Any, data: Dataset, kind: CircuitKind, seed: int, sec
     model = estimator.model_
     posterior: Any = condition_on(model, make_query(model.domain))
     settings = {k: v for k, v in estimator.get_params().items() if k not in ("random_state", "progress", "domain")}
-    choice = getattr(estimator, "choice_", None)
+    choice: Any = getattr(estimator, "choice_", None)
     return {
         "dataset": data.name,
         "circuit": kind.name,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from certimap import __version__
 from certimap.bench.machine import describe_machine, peak_memory_mib, reset_peak_memory
@@ -17,7 +17,6 @@ from certimap.bench.tabular import MISSING, Cell, Table, number, significant
 from certimap.bench.trial import Method, TrialSettings, answer_fields
 from certimap.bench.workers import Job, WorkerPool
 from certimap.errors import CertimapError
-from certimap.result import MapResult
 
 NETWORK_TRIALS = "networks.jsonl"
 CASES = "cases.json"
@@ -97,10 +96,10 @@ def _answer(model: Any, case: Record, method: Method, settings: TrialSettings) -
     reset_peak_memory()
     started = time.perf_counter()
     try:
-        result: MapResult = map_query(
+        result = map_query(
             model,
-            case["query"],
-            case["evidence"],
+            cast("list[str]", case["query"]),
+            cast("dict[str, str]", case["evidence"]),
             epsilon=settings.epsilon,
             delta=settings.delta,
             solver=method.solver,
