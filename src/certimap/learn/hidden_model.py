@@ -1,0 +1,233 @@
+"""Hidden Chow-Liu trees: a tree of latent variables, each emitting one observed variable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Points
+from certimap.domain import Categorical, Domain
+from certimap.errors import ModelError
+
+if TYPE_CHECKING:
+    from certimap.circuits.circuit import Circuit
+    from certimap.engine.posterior import Posterior
+    from certimap.networks.bayesian import BayesianNetwork
+    from certimap.query import Query
+
+Floats = NDArray[np.float64]
+MAX_EDGES = 20_000_000
+
+
+class HiddenChowLiuModel:
+    """A tree of latent variables z_i, where z_i emits the observed variable i (Liu and Van den Broeck 2021).
+
+    A network with latent variables and a circuit at once: `to_network` and `to_circuit` give either view.
+    Queries name observed variables only; the latent ones are always summed out.
+
+    Attributes
+    ----------
+    domain
+        The observed variables, all categorical.
+    n_hidden
+        The number of states K of every latent variable.
+    order
+        int64, shape (n,): the variables from the root, parents first.
+    parent
+        int64, shape (n,): z_{parent[i]} is the parent of z_i; -1 for the root.
+    root_prior
+        float64, shape (K,): P(z_root).
+    transition
+        float64, shape (n, K, K): `transition[i][a, b]` = P(z_i = b | z_parent = a); the root's rows all
+        hold `root_prior`.
+    emission
+        One float64 array a variable, shape (K, n_states): P(x_i | z_i).
+    """
+
+    def __init__(
+        self,
+        domain: Domain,
+        parent: NDArray[np.int64],
+        root_prior: Floats,
+        transition: Floats,
+        emission: Sequence[Floats],
+    ) -> None:
+        self.domain = domain
+        self.parent = np.array(parent, np.int64)
+        self.root_prior = np.array(root_prior, np.float64)
+        self.transition = np.array(transition, np.float64)
+        self.emission = [np.array(e, np.float64) for e in emission]
+        self._check()
+        self.order = _parents_first(self.parent)
+        self.transition[self.order[0]] = self.root_prior
+        for array in (self.parent, self.root_prior, self.transition, self.order, *self.emission):
+            array.setflags(write=False)
+
+    def _check(self) -> None:
+        n, k = len(self.domain), len(self.root_prior)
+        if not self.domain.is_discrete:
+            raise ModelError("a hidden Chow-Liu tree needs categorical variables; the domain has a real one")
+        if self.parent.shape != (n,) or self.transition.shape != (n, k, k) or len(self.emission) != n:
+            raise ModelError(
+                f"a hidden Chow-Liu tree of {n} variables and {k} latent states has arrays of shapes "
+                f"{self.parent.shape}, {self.transition.shape} and {len(self.emission)} emissions; "
+                f"({n},), ({n}, {k}, {k}) and {n} are accepted"
+            )
+        for i, table in enumerate(self.emission):
+            if table.shape != (k, self.domain.n_states[i]):
+                raise ModelError(
+                    f"the emission of {self.domain.names[i]!r} has shape {table.shape}; "
+                    f"({k}, {self.domain.n_states[i]}) is accepted"
+                )
+        for rows in (self.root_prior, self.transition[self.parent >= 0], *self.emission):
+            if not np.all(rows >= 0) or not np.allclose(rows.sum(axis=-1), 1.0, atol=1e-8):
+                raise ModelError("a hidden Chow-Liu tree has a row of probabilities that does not add to 1")
+
+    @property
+    def n_hidden(self) -> int:
+        return len(self.root_prior)
+
+    def __repr__(self) -> str:
+        return f"HiddenChowLiuModel({len(self.domain)} variables, {self.n_hidden} latent states each)"
+
+    # ------------------------------------------------------------ views
+
+    @property
+    def latent_names(self) -> tuple[str, ...]:
+        """The names of the latent variables in the network view: "z:NAME"."""
+        return tuple(f"z:{name}" for name in self.domain.names)
+
+    def to_network(self) -> BayesianNetwork:
+        """Return the Bayesian network: the observed variables, then the latent ones ("z:NAME")."""
+        from certimap.networks.bayesian import BayesianNetwork
+        from certimap.networks.factor import Factor
+
+        n = len(self.domain)
+        latent = [Categorical(name, tuple(range(self.n_hidden))) for name in self.latent_names]
+        factors: list[Factor] = []
+        for i in range(n):
+            factors.append(Factor((n + i, i), self.emission[i]))
+            if self.parent[i] < 0:
+                factors.append(Factor((n + i,), self.root_prior))
+            else:
+                factors.append(Factor((n + int(self.parent[i]), n + i), self.transition[i]))
+        return BayesianNetwork(Domain([*self.domain.variables, *latent]), factors)
+
+    def to_circuit(self) -> Circuit:
+        """Return the circuit over the observed variables: n K^2 sum edges."""
+        from certimap.circuits.circuit import CircuitBuilder
+
+        k = self.n_hidden
+        builder = CircuitBuilder(self.domain)
+        with np.errstate(divide="ignore"):
+            log_emission = [np.log(e).tolist() for e in self.emission]
+            log_transition = np.log(self.transition).tolist()
+            log_prior = np.log(self.root_prior).tolist()
+        parts: list[list[list[int]]] = [[[] for _ in range(k)] for _ in range(len(self.domain))]
+        for i in self.order[::-1].tolist():
+            states = [
+                builder.product([builder.categorical(i, log_emission[i][z]), *parts[i][z]])
+                if parts[i][z]
+                else builder.categorical(i, log_emission[i][z])
+                for z in range(k)
+            ]
+            up = int(self.parent[i])
+            if up < 0:
+                builder.sum(states, log_prior)
+                break
+            for z in range(k):
+                parts[up][z].append(builder.sum(states, log_transition[i][z]))
+        return builder.build()
+
+    # ------------------------------------------------------------ use
+
+    def condition(self, query: Query, *, max_edges: int = MAX_EDGES, workers: int | None = None) -> Posterior:
+        """Return p(query | evidence), by passes over the tree.
+
+        Raises ImpossibleEvidence when the evidence has probability zero, and ModelError when the tree has
+        more than `max_edges` transitions.
+        """
+        from certimap.engine.bucket_tree import BucketTreePosterior
+
+        n_edges = len(self.domain) * self.n_hidden**2
+        if n_edges > max_edges:
+            raise ModelError(f"the hidden tree has {n_edges} edges, more than max_edges={max_edges}")
+        root = int(self.order[0])
+        return BucketTreePosterior.from_tree(
+            self.parent,
+            list(self.transition),
+            {root: self.root_prior},
+            np.arange(len(self.domain), dtype=np.int64),
+            self.emission,
+            query,
+            workers=workers,
+        )
+
+    def sample(self, n: int, rng: np.random.Generator) -> Points:
+        """Draw n rows of positions, int16, shape (n, n_variables), from the root down."""
+        points = np.empty((n, len(self.domain)), np.int16)
+        hidden = np.empty((n, len(self.domain)), np.int64)
+        for i in self.order.tolist():
+            up = int(self.parent[i])
+            rows = np.zeros(n, np.int64) if up < 0 else hidden[:, up]
+            table = self.root_prior[None] if up < 0 else self.transition[i]
+            hidden[:, i] = _draw_rows(table, rows, rng)
+            points[:, i] = _draw_rows(self.emission[i], hidden[:, i], rng)
+        return points
+
+    def write(self, path: str | PathLike[str]) -> None:
+        """Write the model to a file of the native format (.npz)."""
+        from certimap import io
+
+        io.write(self, path)
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the parameters as plain arrays (the domain apart): what `from_arrays` takes."""
+        return {
+            "parent": self.parent,
+            "root_prior": self.root_prior,
+            "transition": self.transition,
+            "emission": np.concatenate([e.ravel() for e in self.emission]),
+        }
+
+    @classmethod
+    def from_arrays(cls, domain: Domain, arrays: Mapping[str, NDArray[Any]]) -> HiddenChowLiuModel:
+        """Build a model from its domain and the arrays of `to_arrays`; raise ModelError if they do not fit."""
+        k = len(arrays["root_prior"])
+        flat = arrays["emission"]
+        if flat.shape != (k * domain.total_states,):
+            raise ModelError(
+                f"the emissions have {flat.size} entries; {k} states times {domain.total_states} are accepted"
+            )
+        cuts = (domain.offsets[1:-1] * k).tolist()
+        emission = [part.reshape(k, -1) for part in np.split(flat, cuts)]
+        return cls(domain, arrays["parent"], arrays["root_prior"], arrays["transition"], emission)
+
+
+def _parents_first(parent: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the order of a tree from its root; raise ModelError unless there is exactly one tree."""
+    children: list[list[int]] = [[] for _ in parent]
+    roots: list[int] = []
+    for i, up in enumerate(parent.tolist()):
+        if up >= len(parent):
+            raise ModelError(f"the parent of variable {i} is {up}; -1 to {len(parent) - 1} are accepted")
+        (roots if up < 0 else children[up]).append(i)
+    order = roots[:1]
+    for i in order:
+        order.extend(children[i])
+    if len(roots) != 1 or len(order) != len(parent):
+        raise ModelError(
+            f"the parents have {len(roots)} roots and reach {len(order)} variables; one tree is accepted"
+        )
+    return np.array(order, np.int64)
+
+
+def _draw_rows(table: Floats, rows: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Draw from row `rows[r]` of a table of probabilities for each r."""
+    cumulative = np.cumsum(table, axis=1)
+    cumulative /= cumulative[:, -1:]
+    return np.sum(rng.random(len(rows))[:, None] >= cumulative[rows], axis=1)

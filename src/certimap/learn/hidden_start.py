@@ -1,0 +1,89 @@
+"""Where expectation-maximisation of a hidden tree starts: clusters of each variable's neighbourhood."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.domain import Domain
+from certimap.engine._kernels.learn import k_means
+from certimap.learn.clusters import mix
+from certimap.learn.hidden_passes import Counts
+
+NEIGHBOURS = 12
+ROWS_CLUSTERED = 4000
+STEPS = 20
+TIE_BREAKING = 1e-3  # spreads equal rows over several states
+
+
+def neighbourhoods(parent: NDArray[np.int64], limit: int = NEIGHBOURS) -> list[list[int]]:
+    """Return for each variable itself and its nearest variables in the tree, at most `limit`."""
+    near: list[list[int]] = [[] for _ in parent]
+    for i, up in enumerate(parent.tolist()):
+        if up >= 0:
+            near[up].append(i)
+            near[i].append(up)
+    out: list[list[int]] = []
+    for i in range(len(near)):
+        found, seen = [i], {i}
+        for at in found:
+            if len(found) >= limit:
+                break
+            fresh = [j for j in near[at] if j not in seen]
+            seen.update(fresh)
+            found.extend(fresh)
+        out.append(found[:limit])
+    return out
+
+
+def counts_of_clusters(
+    domain: Domain, indicators: NDArray[np.float32], parent: NDArray[np.int64], n_hidden: int, seed: int
+) -> Counts:
+    """Return the counts as if each latent variable were the cluster of its variable's neighbourhood.
+
+    Parameters
+    ----------
+    indicators
+        float32, shape (n_rows, total_states); rows of a missing value hold 0.
+    parent
+        int64, shape (n,), -1 at the root.
+    n_hidden
+        The number of clusters.
+    seed
+        Equal seeds give equal counts.
+    """
+    n_rows, n = len(indicators), len(domain)
+    rng = np.random.default_rng(seed)
+    rows = np.sort(rng.permutation(n_rows)[:ROWS_CLUSTERED])
+    labels = np.empty((n, n_rows), np.int64)
+    for i, near in enumerate(neighbourhoods(parent)):
+        columns = np.concatenate([np.arange(domain.offsets[j], domain.offsets[j + 1]) for j in near])
+        features = np.ascontiguousarray(indicators[:, columns])
+        features += TIE_BREAKING * rng.random(features.shape, np.float32)
+        labels[i] = _cluster(features, rows, n_hidden, mix(seed & ((1 << 64) - 1), i))
+    one_hot = np.zeros((n, n_rows, n_hidden), np.float32)
+    counts = Counts(
+        np.zeros(n_hidden), np.zeros((n, n_hidden, n_hidden)), np.zeros((domain.total_states + n, n_hidden))
+    )
+    for i in range(n):
+        one_hot[i, np.arange(n_rows), labels[i]] = 1.0
+    for i, up in enumerate(parent.tolist()):
+        start = int(domain.offsets[i]) + i
+        mine = slice(domain.offsets[i], domain.offsets[i + 1])
+        counts.emission[start : start + int(domain.n_states[i])] = indicators[:, mine].T @ one_hot[i]
+        if up < 0:
+            counts.root += one_hot[i].sum(axis=0)
+        else:
+            counts.transition[i] = one_hot[up].T @ one_hot[i]
+    return counts
+
+
+def _cluster(features: NDArray[np.float32], rows: NDArray[np.int64], n_hidden: int, key: int) -> NDArray[np.int64]:
+    """Cluster some of the rows, and assign every row to the nearest centre."""
+    labels = np.empty(len(rows), np.int64)
+    some = np.ascontiguousarray(features[rows])
+    k_means(some, min(n_hidden, len(rows)), np.uint64(key), STEPS, labels)
+    used = np.unique(labels)
+    centres = np.stack([some[labels == c].mean(axis=0) for c in used])
+    scores = features @ centres.T - 0.5 * np.sum(centres**2, axis=1)
+    return used[np.argmax(scores, axis=1)]

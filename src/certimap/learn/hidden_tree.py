@@ -1,0 +1,287 @@
+"""HiddenChowLiuTree: learning hidden Chow-Liu trees by expectation-maximisation, missing values allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Points
+from certimap.domain import Domain
+from certimap.errors import DataError
+from certimap.learn.blas import single_threaded_blas
+from certimap.learn.estimator import DensityEstimator, Seed, split_rows
+from certimap.learn.hidden_model import HiddenChowLiuModel
+from certimap.learn.hidden_passes import Counts, Parameters, Passes
+from certimap.learn.hidden_start import counts_of_clusters
+from certimap.learn.pairs import mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
+from certimap.learn.progress import Progress, deadline_of, is_late
+from certimap.learn.table import Kind, Table, encode, read_table, refuse_real
+
+HELD_OUT = 0.1
+
+
+class Step(NamedTuple):
+    """One pass over the data: mean natural-log likelihoods before it (train) and after it (validation)."""
+
+    train: float
+    valid: float | None
+
+
+class HiddenChowLiuTree(DensityEstimator):
+    """Learn a hidden Chow-Liu tree (Liu and Van den Broeck 2021).
+
+    The tree is the Chow-Liu tree of the data (Chow and Liu 1968); each variable gets a latent one, and the
+    latent ones form that tree. Parameters start from clusters of each variable's neighbourhood in the tree
+    and are improved by expectation-maximisation, at first on batches of rows, then on all rows.
+
+    Parameters
+    ----------
+    n_states
+        States of every latent variable.
+    max_steps
+        Passes over the data at most.
+    batch_rows
+        Rows of a batch in the first passes; None takes an eighth of the rows and at least 500. Later
+        passes use all rows.
+    smoothing
+        Pseudo-counts of every distribution, spread over its states: emissions towards the variable's
+        margin, transitions towards the latent variable's margin.
+    patience
+        Passes without a better validation likelihood before learning stops.
+    kinds, domain
+        See `LearnSPN`; all variables must be categorical.
+    random_state
+        Seed or generator. The model does not depend on the number of workers.
+    workers
+        Threads; None takes one a processor.
+    time_limit
+        Seconds; the best model so far is kept.
+    progress
+        Whether to show progress; None means on a terminal.
+
+    Attributes
+    ----------
+    model_
+        The `HiddenChowLiuModel`; `to_circuit()` and `model_.to_network()` are its views.
+    history_
+        A `Step` a pass.
+    timed_out_
+        Whether the time limit ended learning.
+
+    Notes
+    -----
+    The model kept is that of the pass with the best validation likelihood. Validation rows are those
+    given, or a tenth of the rows, drawn at random and not learned from; fewer than 20 rows are all learned
+    from and none held out. One pass costs about 6 n K^2 multiplications a row.
+    """
+
+    def __init__(
+        self,
+        n_states: int = 16,
+        *,
+        max_steps: int = 60,
+        batch_rows: int | None = None,
+        smoothing: float = 1.0,
+        patience: int = 6,
+        kinds: Mapping[str, Kind] | None = None,
+        domain: Domain | None = None,
+        random_state: Seed = None,
+        workers: int | None = None,
+        time_limit: float | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.n_states = n_states
+        self.max_steps = max_steps
+        self.batch_rows = batch_rows
+        self.smoothing = smoothing
+        self.patience = patience
+        self.kinds = kinds
+        self.domain = domain
+        self.random_state = random_state
+        self.workers = workers
+        self.time_limit = time_limit
+        self.progress = progress
+
+    def _fit(self, X: Any, valid: Any, domain: Domain | None) -> None:
+        self._check()
+        deadline = deadline_of(self.time_limit)
+        table = read_table(X, domain=domain, kinds=self.kinds, also=[] if valid is None else [valid])
+        refuse_real(table, "hclt")
+        rng = np.random.default_rng(self.seed_)
+        held_out = None if valid is None else encode(valid, table.domain)
+        if held_out is None and len(table) >= 20:
+            kept, held = split_rows(len(table), HELD_OUT, rng)
+            held_out = Table(table.domain, table.points[held])
+            table = Table(table.domain, table.points[kept])
+        self.domain_ = table.domain
+        with single_threaded_blas():
+            run = _Training(self, table, held_out, rng)
+            self._train(run, deadline)
+        self.model_ = run.best_model()
+
+    def _check(self) -> None:
+        for name, least in (("n_states", 1), ("max_steps", 0), ("patience", 1), ("batch_rows", 1)):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int | np.integer) or value < least):
+                raise DataError(f"{name} is {value!r}; an integer of at least {least} is accepted")
+        if not self.smoothing > 0:
+            raise DataError(f"smoothing is {self.smoothing!r}; a positive number is accepted")
+
+    def _train(self, run: _Training, deadline: float | None) -> None:
+        self.history_: list[Step] = []
+        self.timed_out_ = False
+        with Progress(f"Hidden Chow-Liu tree, {self.n_states} states", self.max_steps, self.progress) as bar:
+            for step in range(self.max_steps):
+                if is_late(deadline):
+                    self.timed_out_ = True
+                    break
+                self.history_.append(run.step(step))
+                bar.step(f"{self.history_[-1].train:.3f} nats a row")
+                if run.steps_since_best >= self.patience:
+                    break
+
+    def _draw(self, model: HiddenChowLiuModel, n: int, rng: np.random.Generator) -> Points:
+        return model.sample(n, rng)
+
+    def to_circuit(self) -> Any:
+        """Return the circuit view of the model."""
+        return self._fitted().to_circuit()
+
+    def to_network(self) -> Any:
+        """Return the network view of the model, with its latent variables."""
+        return self._fitted().to_network()
+
+
+class _Training:
+    """The state of one run: parameters, running counts, and the best parameters so far."""
+
+    def __init__(
+        self, settings: HiddenChowLiuTree, table: Table, held_out: Table | None, rng: np.random.Generator
+    ) -> None:
+        self.settings = settings
+        self.domain = table.domain
+        self.rng = rng
+        k = int(settings.n_states)
+        indicators = one_hot(self.domain, table.points)
+        counts = pair_counts(indicators)
+        joint = smoothed_joint(counts, self.domain, 1.0)
+        self.order, self.parent = spanning_tree(mutual_information(joint, self.domain))
+        self.offsets = self.domain.offsets[:-1] + np.arange(len(self.domain))
+        diagonal = np.diag(counts)
+        observed = np.add.reduceat(diagonal, self.domain.offsets[:-1])
+        self.margin = (diagonal + 1.0 / np.repeat(self.domain.n_states, self.domain.n_states)) / np.repeat(
+            observed + 1.0, self.domain.n_states
+        )
+        self.passes = Passes(self.domain, _codes(table), k, settings.workers)
+        self.held_out = None if held_out is None else Passes(self.domain, _codes(held_out), k, settings.workers)
+        self.running = counts_of_clusters(self.domain, indicators, self.parent, k, int(rng.integers(1 << 63)))
+        self.parameters = self.maximise(self.running)
+        self.best = self.parameters
+        self.best_value = self._value(None)
+        self.steps_since_best = 0
+
+    def step(self, number: int) -> Step:
+        """Make one pass over the data, in batches at first, and judge it."""
+        n_rows = self.passes.n_rows
+        batch = self.settings.batch_rows or max(500, -(-n_rows // 8))
+        total = 0.0
+        if number < self.settings.max_steps // 3 and batch < n_rows:
+            order = self.rng.permutation(n_rows)
+            cuts = list(range(0, n_rows, batch))
+            for b, start in enumerate(cuts):
+                rows = np.sort(order[start : start + batch])
+                counts, log_likelihood = self.passes.expected_counts(self.parameters, rows)
+                total += log_likelihood
+                rate = (2.0 + number + b / len(cuts)) ** -0.7
+                self.running.scale(1.0 - rate)
+                self.running.add(counts, rate * n_rows / len(rows))
+                self.parameters = self.maximise(self.running)
+        else:
+            self.running, total = self.passes.expected_counts(self.parameters)
+            self.parameters = self.maximise(self.running)
+        train = total / n_rows
+        value = self._value(train)
+        self.steps_since_best += 1
+        if value > self.best_value:
+            self.best, self.best_value, self.steps_since_best = self.parameters, value, 0
+        return Step(train, None if self.held_out is None else value)
+
+    def _value(self, train: float | None) -> float:
+        """Return what parameters are judged by: validation likelihood, else that of training."""
+        if self.held_out is not None:
+            return self.held_out.mean_log_likelihood(self.parameters)
+        return -np.inf if train is None else train
+
+    def maximise(self, counts: Counts) -> Parameters:
+        """Return the parameters that expected counts and the smoothing make most probable."""
+        smoothing = float(self.settings.smoothing)
+        emission = np.ones_like(counts.emission)
+        for i in range(len(self.domain)):
+            start = int(self.offsets[i])
+            rows = slice(start, start + int(self.domain.n_states[i]))
+            mine = slice(self.domain.offsets[i], self.domain.offsets[i + 1])
+            smoothed = counts.emission[rows] + smoothing * self.margin[mine, None]
+            emission[rows] = smoothed / smoothed.sum(axis=0)
+        k = len(counts.root)
+        root = counts.root + smoothing / k
+        root /= root.sum()
+        margins = counts.transition.sum(axis=1, keepdims=True) + smoothing / k
+        margins /= margins.sum(axis=2, keepdims=True)
+        transition = counts.transition + smoothing * margins
+        transition /= transition.sum(axis=2, keepdims=True)
+        single = np.float32
+        return Parameters(
+            self.order,
+            self.parent,
+            root.astype(single),
+            transition.astype(single),
+            emission.astype(single),
+            self.offsets,
+        )
+
+    def best_model(self) -> HiddenChowLiuModel:
+        """Return the best parameters as a model, in double precision and normalised."""
+        emission: list[NDArray[np.float64]] = []
+        for i in range(len(self.domain)):
+            start = int(self.offsets[i])
+            table = self.best.emission[start : start + int(self.domain.n_states[i])].T.astype(np.float64)
+            emission.append(table / table.sum(axis=1, keepdims=True))
+        transition = self.best.transition.astype(np.float64)
+        transition /= transition.sum(axis=2, keepdims=True)
+        root = self.best.root_prior.astype(np.float64)
+        return HiddenChowLiuModel(self.domain, self.parent, root / root.sum(), transition, emission)
+
+
+def _codes(table: Table) -> NDArray[np.int64]:
+    """Return positions as the passes want them: shape (n, n_rows), missing ones after the last state."""
+    points = table.points.astype(np.int64)
+    return np.ascontiguousarray(np.where(points < 0, table.domain.n_states, points).T)
+
+
+def hclt(
+    data: Any, *, n_states: int = 16, valid: Any = None, rng: Seed = None, **settings: Any
+) -> HiddenChowLiuModel:
+    """Learn a hidden Chow-Liu tree and return it as a latent-variable model.
+
+    Parameters
+    ----------
+    data
+        A table (see `certimap.learn.table`) of categorical columns, missing values allowed, or a `Dataset`.
+    n_states
+        States of every latent variable.
+    valid
+        Rows by which the best pass is chosen; by default a tenth of the rows.
+    rng
+        Seed or generator.
+    **settings
+        Those of `HiddenChowLiuTree`.
+
+    Raises
+    ------
+    DataError
+        For an empty table, a continuous column, or settings out of range.
+    """
+    return HiddenChowLiuTree(n_states, random_state=rng, **settings).fit(data, valid=valid).model_
