@@ -61,20 +61,17 @@ def counts_of_clusters(
         features = np.ascontiguousarray(indicators[:, columns])
         features += TIE_BREAKING * rng.random(features.shape, np.float32)
         labels[i] = _cluster(features, rows, n_hidden, mix(seed & ((1 << 64) - 1), i))
-    one_hot = np.zeros((n, n_rows, n_hidden), np.float32)
-    counts = Counts(
-        np.zeros(n_hidden), np.zeros((n, n_hidden, n_hidden)), np.zeros((domain.total_states + n, n_hidden))
-    )
-    for i in range(n):
-        one_hot[i, np.arange(n_rows), labels[i]] = 1.0
+    k = n_hidden
+    counts = Counts(np.zeros(k), np.zeros((n, k, k)), np.zeros((domain.total_states + n, k)))
     for i, up in enumerate(parent.tolist()):
         start = int(domain.offsets[i]) + i
-        mine = slice(domain.offsets[i], domain.offsets[i + 1])
-        counts.emission[start : start + int(domain.n_states[i])] = indicators[:, mine].T @ one_hot[i]
+        for s in range(int(domain.n_states[i])):
+            weights = indicators[:, domain.offsets[i] + s]
+            counts.emission[start + s] = np.bincount(labels[i], weights, minlength=k)
         if up < 0:
-            counts.root += one_hot[i].sum(axis=0)
+            counts.root += np.bincount(labels[i], minlength=k)
         else:
-            counts.transition[i] = one_hot[up].T @ one_hot[i]
+            counts.transition[i] = np.bincount(labels[up] * k + labels[i], minlength=k * k).reshape(k, k)
     return counts
 
 

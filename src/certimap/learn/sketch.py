@@ -149,7 +149,7 @@ class _Evaluator:
         return dict(zip(self.owners, products, strict=True))
 
 
-def gaussian_log_density(x: NDArray[Any], mean: float, sd: float) -> NDArray[np.float64]:
+def gaussian_log_density(x: Points, mean: float, sd: float) -> NDArray[np.float64]:
     """Return the natural-log density of a Gaussian at each value."""
     return -0.5 * ((x - mean) / sd) ** 2 - math.log(sd) - LOG_SQRT_2PI
 

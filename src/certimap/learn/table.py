@@ -29,6 +29,8 @@ from certimap.errors import DataError, MissingDependency
 Kind = Literal["categorical", "real"]
 MAX_WHOLE_LEVELS = 20
 MISSING = -1
+_BINARY: tuple[Label, ...] = (0, 1)
+_LOGICAL: tuple[Label, ...] = (False, True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,8 +151,8 @@ def refuse_missing(table: Table, method: str) -> None:
     rows, columns = np.nonzero(table.missing)
     if len(rows):
         raise DataError(
-            f"column {table.domain.names[columns[0]]!r} misses a value in row {rows[0]} ({len(rows)} are missing in "
-            f"all), which {method} cannot take; fill or drop them, or learn with hclt, which accepts them"
+            f"column {table.domain.names[columns[0]]!r} misses a value in row {rows[0]} ({len(rows)} are missing "
+            f"in all), which {method} cannot take; fill or drop them, or learn with hclt, which accepts them"
         )
 
 
@@ -202,7 +204,7 @@ def _frame_columns(data: Any) -> list[_Column]:
 def _interchanged(data: Any) -> Any:
     """Turn a frame that only speaks the interchange protocol into a pandas frame."""
     try:
-        from pandas.api.interchange import from_dataframe
+        from pandas.api.interchange import from_dataframe  # pyright: ignore[reportUnknownVariableType]
     except ImportError:
         raise MissingDependency(
             f"reading a {type(data).__name__} through __dataframe__ needs pandas; pip install certimap[pandas]"
@@ -227,7 +229,7 @@ def _column(name: str, values: Any) -> _Column:
     dtype = getattr(values, "dtype", None)
     if hasattr(dtype, "categories") and hasattr(values, "cat"):  # a pandas categorical
         codes = np.asarray(values.cat.codes, np.int64)
-        categories = tuple(_plain(np.asarray(dtype.categories, dtype=object)))
+        categories = tuple(_plain(np.asarray(values.cat.categories, dtype=object)))
         return _Column(name, codes, codes < 0, categories)
     if hasattr(values, "to_numpy") and getattr(dtype, "na_value", None) is not None:  # a nullable pandas dtype
         array: NDArray[Any] = np.asarray(values.to_numpy(dtype=object))
@@ -250,7 +252,7 @@ def _column(name: str, values: Any) -> _Column:
 def _object_column(name: str, array: NDArray[Any]) -> _Column:
     """Sort out missing values, and turn columns of plain numbers into number columns."""
     missing = np.array([_is_missing(value) for value in array], np.bool_)
-    present = [v.item() if isinstance(v, np.generic) else v for v in array[~missing]]
+    present: list[Any] = [v.item() if isinstance(v, np.generic) else v for v in array[~missing]]
     if present and all(isinstance(v, float | int) and not isinstance(v, bool) for v in present):
         values = np.full(len(array), np.nan)
         values[~missing] = present
@@ -307,8 +309,9 @@ def _variable_of(column: _Column, kind: Kind | None, others: list[_Column]) -> V
             raise DataError(f"column {column.name!r} holds an infinite value; finite numbers are accepted")
         return Real(column.name)
     labels = list(dict.fromkeys(label for c in everything for label in _labels_in(c)))
-    if len(labels) == 1 and labels[0] in (0, 1) and isinstance(labels[0], int):
-        labels = [False, True] if isinstance(labels[0], bool) else [0, 1]
+    only: Any = labels[0]
+    if len(labels) == 1 and isinstance(only, int) and only in (0, 1):
+        labels = list(_LOGICAL if isinstance(only, bool) else _BINARY)
     return Categorical(column.name, tuple(_sorted(labels)))
 
 
