@@ -60,7 +60,9 @@ def test_pairs_and_their_products():
         assert n == room
         assert {(int(a), int(b)) for a, b in zip(rows, columns, strict=True)} == set(scores)
         for c in range(3):
-            assert np.all((rows[ptr[c] : ptr[c + 1]] >= left_ptr[c]) & (rows[ptr[c] : ptr[c + 1]] < left_ptr[c + 1]))
+            assert np.all(
+                (rows[ptr[c] : ptr[c + 1]] >= left_ptr[c]) & (rows[ptr[c] : ptr[c + 1]] < left_ptr[c + 1])
+            )
         out = np.empty((n, width))
         kernels.multiply_pairs(left, right, rows, columns, hidden, out)
         for i in range(n):

@@ -98,7 +98,10 @@ def test_draws_follow_the_posterior_and_stay_in_their_boxes():
     mask[0, domain.offsets[free]] = mask[1, domain.offsets[free] + 1] = True
     boxes = Boxes(domain, mask)
     keep = np.isfinite(posterior.log_mass(boxes))
-    for region, held in ((None, np.ones(len(points), bool)), (boxes[keep], inside(domain, mask[keep], points).any(0))):
+    for region, held in (
+        (None, np.ones(len(points), bool)),
+        (boxes[keep], inside(domain, mask[keep], points).any(0)),
+    ):
         drawn = posterior.sample(20000, rng, region)
         counts = np.bincount(np.ravel_multi_index(tuple(drawn.T.astype(int)), sizes), minlength=len(points))
         assert counts[~held].sum() == 0

@@ -296,8 +296,11 @@ class _Search:
         linear = np.where(box.mask, np.exp(bounds - box.log_bound), 0.0)
         sums = np.where(counts > 1, np.add.reduceat(linear, domain.offsets[:-1]), np.inf)
         variable = int(np.argmin(sums))
-        if counts[variable] < 2:
-            raise SolverError("an open box of one point was left after its elimination; this is a defect")
+        if counts[variable] < 2:  # one point: evaluating it settles the box
+            point = np.flatnonzero(box.mask) - domain.offsets[:-1]
+            self.ledger.candidates(point[None].astype(np.int16))
+            self._close(-math.inf)
+            return []
         start, stop = domain.offsets[variable], domain.offsets[variable + 1]
         columns = [c for c in range(start, stop) if box.mask[c]]
         masks = np.repeat(box.mask[None], len(columns), axis=0)

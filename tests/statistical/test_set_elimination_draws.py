@@ -1,0 +1,107 @@
+"""How often set elimination's probabilistic certificates are false when it is stopped half-way."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from certimap.engine.bucket_tree import BucketTreePosterior
+from certimap.solvers import set_elimination
+from certimap.solvers.driver import run
+from certimap.solvers.set_elimination import SetElimination
+from certimap.solvers.set_elimination_pass import Elimination
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
+
+from bucket_twin import build, random_latent_tree
+
+LEVELS = (0.01, 0.05, 0.1, 0.3)
+N_RUNS = 600
+LOOSER = 1.0  # nats added to every bound, so that boxes stay open
+
+
+def no_climb(*args):
+    return iter(())
+
+
+def spoil(monkeypatch):
+    """Leave all finding to the draws: eliminations decode nothing of use, and their bounds are loose."""
+    outcome, threshold = Elimination._outcome, Elimination.linear_threshold
+
+    def worst_rows(self, rows, n_variables):
+        states = self.geometry.tree.arrays.own_states
+        by_variable = dict(zip(self.geometry.tree.variable.tolist(), states.tolist(), strict=True))
+        return np.array([[by_variable[v] - 1 for v in range(n_variables)]], np.int16)
+
+    def looser_outcome(self, root):
+        if root is not None:
+            root.log_scale += LOOSER
+        self.log_states += LOOSER
+        self.n_merged += 1
+        return outcome(self, root)
+
+    monkeypatch.setattr(Elimination, "decode", worst_rows)
+    monkeypatch.setattr(Elimination, "_outcome", looser_outcome)
+    monkeypatch.setattr(Elimination, "linear_threshold", lambda self, scale: threshold(self, scale + LOOSER))
+    monkeypatch.setattr(set_elimination, "climb", no_climb)
+    monkeypatch.setattr(set_elimination, "DRAW_ROWS", 3)
+    monkeypatch.setattr(set_elimination, "STEP_WORK", 0)
+
+
+def smallest_false_delta(t):
+    """Run one random case to a random limit; return the smallest delta of a pair that was false (1 if none), and the draws."""
+    rng = np.random.default_rng([21, t])
+    while True:
+        case = random_latent_tree(rng)
+        log_evidence, probs = case.brute_force()
+        if log_evidence > -np.inf and 8 <= len(probs) and 0.01 < probs.max() < 0.4:
+            break
+    posterior = build(case, rng)
+    solver = SetElimination(
+        limits=(1,), split_limit=1, n_starts=1, n_first_draws=int(rng.integers(1, 4)), draw_share=0.9
+    )
+    result = run(
+        posterior,
+        solver,
+        epsilon=float(rng.choice([0.0, 0.2])),
+        delta=1e-300,
+        rng=t,
+        max_nodes=int(rng.integers(2, 12)),
+        max_samples=int(rng.integers(3, 120)),
+        progress=False,
+    )
+    assert np.exp(result.log_upper_bound) >= probs.max() * (1 - 1e-12)
+    p = np.exp(result.log_prob)
+    false = [d for e, d in result.pareto if p < (1 - e) * probs.max() * (1 - 3e-9)]
+    assert 0.0 not in false
+    return min(false, default=1.0), result.n_draws
+
+
+@pytest.mark.statistical
+def test_pairs_of_runs_stopped_half_way_are_false_no_more_often_than_they_say(monkeypatch):
+    spoil(monkeypatch)
+    smallest, draws = zip(*(smallest_false_delta(t) for t in range(N_RUNS)), strict=True)
+    assert np.mean(np.array(draws) > 5) > 0.8
+    for level in LEVELS:
+        n_false = sum(d <= level for d in smallest)
+        assert binomtest(n_false, N_RUNS, level, alternative="greater").pvalue > 1e-3
+    assert sum(d <= 0.3 for d in smallest) > 8  # the runs are hard enough for the test to have power
+
+
+@pytest.mark.statistical
+def test_draws_that_avoid_the_mode_are_found_out(monkeypatch):
+    spoil(monkeypatch)
+    sample = BucketTreePosterior.sample
+
+    def biased(self, n, rng, boxes=None):
+        points = sample(self, 5 * n, rng, boxes)
+        return points[np.argsort(self.log_prob(points), kind="stable")[:n]]
+
+    monkeypatch.setattr(BucketTreePosterior, "sample", biased)
+    smallest = [smallest_false_delta(t)[0] for t in range(N_RUNS // 3)]
+    n_false = sum(d <= 0.1 for d in smallest)
+    assert binomtest(n_false, len(smallest), 0.1, alternative="greater").pvalue < 1e-3
