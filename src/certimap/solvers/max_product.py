@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from certimap.box import Points
 
@@ -116,18 +117,28 @@ def circuit_needed(name: str, posterior: Posterior) -> str | None:
     )
 
 
-def _groups(plan: Plan) -> tuple[np.ndarray[Any, np.dtype[np.int32]], np.ndarray[Any, np.dtype[np.int32]]]:
-    """Return, for every node, the first sum with the same children and the next one (-1 ends)."""
-    group = np.arange(plan.n_nodes, dtype=np.int32)
+def _groups(plan: Plan) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return, for every node, the first with the same children (see `Nodes.group`) and the next one.
+
+    Hashes decide; two unlike nodes that collide could only cost the heuristic its quality, since its
+    answer is scored exactly, and like lengths are checked.
+    """
+    from certimap.engine._kernels.decode import hash_nodes
+
+    leaf_words = plan.leaf_start * len(plan.domain) + plan.leaf_var
+    identity, key = np.empty(plan.n_nodes, np.int64), np.empty(plan.n_nodes, np.int64)
+    weight_bits = plan.log_weights.view(np.int64)
+    with np.errstate(over="ignore"):  # hashes wrap around
+        hash_nodes(
+            plan.is_sum, plan.child_ptr, plan.children, weight_bits, plan.leaf_ptr, leaf_words, identity, key
+        )
+    _, first, places = np.unique(key, return_index=True, return_inverse=True)
+    group = first[places]
+    n_children = np.diff(plan.child_ptr)
+    unlike = (n_children != n_children[group]) | (plan.is_sum != plan.is_sum[group])
+    group[unlike] = np.flatnonzero(unlike)
+    order = np.argsort(group, kind="stable")
     following = np.full(plan.n_nodes, -1, np.int32)
-    last_of: dict[bytes, int] = {}
-    pointers = plan.child_ptr.tolist()
-    children = plan.children
-    for node in np.flatnonzero(plan.is_sum).tolist():
-        key = children[pointers[node] : pointers[node + 1]].tobytes()
-        before = last_of.get(key)
-        if before is not None:
-            group[node] = group[before]
-            following[before] = node
-        last_of[key] = node
-    return group, following
+    same = group[order[1:]] == group[order[:-1]]
+    following[order[:-1][same]] = order[1:][same]
+    return group.astype(np.int32), following

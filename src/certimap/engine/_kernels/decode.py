@@ -27,7 +27,7 @@ class Nodes(NamedTuple):
     """A plan's arrays as the walks read them; the first eight are described at `Plan`.
 
     `leaf_size` holds the number of states of a leaf's variable, 0 for a Gaussian; `group` the first sum
-    with the same children (a product is its own group); `next_in_group` the next such sum, or -1.
+    with the same children, or the first product that is the same; `next_in_group` the next one, or -1.
     """
 
     is_sum: Flags
@@ -66,6 +66,36 @@ class Scratch(NamedTuple):
     slot: Ints32  # (n_nodes,)
     order: Ints32  # (n_nodes,)
     values: Floats  # (n_nodes + 1, BLOCK); the last row is spare
+
+
+@jit(inline="always")
+def _mixed(hashed: np.int64, value: np.int64) -> np.int64:
+    """Fold a 64-bit value into a hash (wrapping arithmetic on int64)."""
+    hashed = (hashed ^ value) * np.int64(-0x61C8864680B583EB)
+    return hashed ^ (hashed >> np.int64(29))
+
+
+@jit()
+def hash_nodes(
+    is_sum: Flags, child_ptr: Ints, children: Ints32, weight_bits: Ints, leaf_ptr: Ints, leaf_words: Ints,
+    identity: Ints, key: Ints,
+) -> None:  # fmt: skip
+    """Fill hashes by which like nodes are found, children first.
+
+    Nodes that compute the same have the same `identity`. Sums over the same children, whatever the
+    weights, have the same `key`; a product's key is its identity. `leaf_words` tells leaves apart.
+    """
+    for node in range(len(is_sum)):
+        hashed = np.int64(1) if is_sum[node] else np.int64(2)
+        for leaf in range(leaf_ptr[node], leaf_ptr[node + 1]):
+            hashed = _mixed(hashed, np.int64(leaf_words[leaf]))
+        for edge in range(child_ptr[node], child_ptr[node + 1]):
+            hashed = _mixed(hashed, np.int64(identity[children[edge]]))
+        key[node] = hashed
+        if is_sum[node]:
+            for edge in range(child_ptr[node], child_ptr[node + 1]):
+                hashed = _mixed(hashed, np.int64(weight_bits[edge]))
+        identity[node] = hashed
 
 
 @jit()
@@ -161,7 +191,7 @@ def _aligned_value(product: int, candidate: int, nodes: Nodes, kept: Kept, point
     It is known when every inner child of `product` has a sibling under `candidate` with the very same
     children: what that sibling picked was then one of the candidates at which the child was evaluated.
     """
-    if product == candidate:
+    if nodes.group[product] == nodes.group[candidate]:
         return kept.log_value[product]
     total = 0.0
     for edge in range(nodes.child_ptr[product], nodes.child_ptr[product + 1]):
