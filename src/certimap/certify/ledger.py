@@ -405,6 +405,8 @@ class Ledger:
         if each <= 0.0:
             return math.inf
         n = max(math.ceil((need - base) / each) - 1 - merged, start + 1)
+        if n >= 1 << 40:  # out of reach; and so large that adding 1 would not move the sum below
+            return math.inf
         while base + (merged + n) * each < need:
             n += 1
         return n - 1
