@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 STEP_WORK = 40_000_000  # edge visits of one step, a fraction of a second
 OPEN_BYTES = 1_000_000_000  # where the user sets no max_memory
-FIRST_DRAWS = 256
+MIN_DRAWS = 64  # in one batch
 N_STARTS = 4
 MAX_BATCH = 512
 MAX_DRAWS = 16384  # in one batch
@@ -49,7 +49,6 @@ class FrontierState:
     n_nodes: int = 0
     n_steps: int = 0
     done: bool = False
-    log_evaluated: float = field(default=-math.inf)
 
     @property
     def n_bytes(self) -> int:
@@ -74,6 +73,8 @@ class Frontier:
     ----------
     draw_share
         Share of the work that goes to draws from the open boxes, in [0, 1); 0 makes none.
+    first_draws
+        Draws from the whole space before the search.
     caps
         Whether to find the maxima of subcircuits first.
     incumbent
@@ -81,6 +82,7 @@ class Frontier:
     """
 
     draw_share: float = 0.2
+    first_draws: int = 256
     caps: bool = True
     incumbent: bool = True
 
@@ -90,6 +92,8 @@ class Frontier:
     def __post_init__(self) -> None:
         if not 0.0 <= self.draw_share < 1.0:
             raise SolverError(f"draw_share is {self.draw_share}; a number in [0, 1) is accepted")
+        if self.first_draws < 0:
+            raise SolverError(f"first_draws is {self.first_draws}; a number not below 0 is accepted")
 
     def unsuited(self, posterior: Posterior) -> str | None:
         """Return why a posterior cannot be searched, or None."""
@@ -131,7 +135,7 @@ class Frontier:
     def _start(self, state: FrontierState, ledger: Ledger) -> None:
         """Look for a good answer, then bound the whole space; go for caps unless that settles it."""
         if self.incumbent:
-            first_answers(state, ledger)
+            first_answers(state, ledger, self.first_draws)
         state.stage = "search"
         self._expand_batch(state, ledger, 1)
         self._report(state, ledger)
@@ -218,7 +222,6 @@ class Frontier:
         if found.points:
             ledger.candidates(np.concatenate(found.points))
             ledger.close(-math.inf, found.point_mass)
-            state.log_evaluated = float(np.logaddexp(state.log_evaluated, found.point_mass))
         if found.closed != (-math.inf, -math.inf):
             ledger.close(found.closed[0], found.closed[1] if _has_masses(state.posterior) else None)
         state.stuck = max(state.stuck, found.stuck)
@@ -250,14 +253,14 @@ class Frontier:
             return False
         if not callable(getattr(state.posterior, "sample", None)) or ledger.remaining_draws == 0:
             return False
-        return state.draw_credit >= _draw_cost(state, 64) * state.draw_at
+        return state.draw_credit >= _draw_cost(state, MIN_DRAWS) * state.draw_at
 
     def _draw(self, state: FrontierState, ledger: Ledger) -> None:
         """Draw from the union of the open boxes, in proportion to mass, and report it as such."""
         log_mass = ledger.log_open_mass
         assert log_mass is not None
         edges = max(state.prober.work // 4, 1)
-        n = int(min(max(state.draw_credit / (2 * edges) - len(state.open), 64), MAX_DRAWS))
+        n = int(min(max(state.draw_credit / (2 * edges) - len(state.open), MIN_DRAWS), MAX_DRAWS))
         if ledger.remaining_draws is not None:
             n = min(n, ledger.remaining_draws)
         state.work += _draw_cost(state, n)
@@ -290,7 +293,7 @@ def _draw_cost(state: FrontierState, n: int) -> int:
     return max(state.prober.work // 4, 1) * (len(state.open) + 2 * n)
 
 
-def first_answers(state: FrontierState, ledger: Ledger) -> None:
+def first_answers(state: FrontierState, ledger: Ledger, n_draws: int) -> None:
     """Report the answers of quick heuristics: max-product on circuits, draws, climbs from the best of these."""
     posterior = state.posterior
     if isinstance(state.prober, PlanProber):
@@ -300,7 +303,9 @@ def first_answers(state: FrontierState, ledger: Ledger) -> None:
     if not callable(getattr(posterior, "sample", None)):
         return
     left = ledger.remaining_draws
-    n = FIRST_DRAWS if left is None else min(left, FIRST_DRAWS)
+    n = n_draws if left is None else min(left, n_draws)
+    if not n:
+        return
     points: Points = posterior.sample(n, state.rng)
     state.work += 2 * n * max(state.prober.work // 4, 1)
     if ledger.delta > 0.0 and ledger.has_masses:
