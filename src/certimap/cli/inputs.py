@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from certimap.cli.tables import MISSING, read_rows, read_text
 from certimap.domain import Categorical, Domain
 from certimap.errors import ParseError, QueryError
 
 Evidence = dict[str, Any]
+EvidKind = Literal["single", "cases"]
 
 
 def split_list(text: str) -> list[str]:
@@ -99,7 +100,7 @@ def label_of(domain: Domain, name: str, value: Any) -> Any:
     return value
 
 
-def read_evidence_file(path: Path, domain: Domain, kind: str | None = None) -> list[Evidence]:
+def read_evidence_file(path: Path, domain: Domain, kind: EvidKind | None = None) -> list[Evidence]:
     """Return the evidence of each case of a file.
 
     Parameters
@@ -118,7 +119,7 @@ def read_evidence_file(path: Path, domain: Domain, kind: str | None = None) -> l
     if suffix == ".evid":
         from certimap import io
 
-        return [_by_label(case, domain) for case in io.read_evidence(path, kind=kind)]
+        return [_case_by_number(path, case, domain) for case in io.read_evidence(path, kind=kind)]
     raise QueryError(f"{path} is no evidence file by its name; .evid, .csv and .json are accepted")
 
 
@@ -133,11 +134,14 @@ def read_query_file(path: Path, domain: Domain) -> list[tuple[list[str], Evidenc
     if suffix == ".query":
         from certimap import io
 
-        return [([str(v) for v in io.read_query(path)], {})]
+        return [(_by_number(path, io.read_query(path), domain), {})]
     if suffix == ".map":
         from certimap import io
 
-        return [([str(v) for v in query], _by_label(case, domain)) for query, case in io.read_map(path)]
+        return [
+            (_by_number(path, query, domain), _case_by_number(path, case, domain))
+            for query, case in io.read_map(path)
+        ]
     raise QueryError(f"{path} is no query file by its name; .query, .map and .json are accepted")
 
 
@@ -193,8 +197,27 @@ def _suffix(path: Path) -> str:
     return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
 
 
-def _by_label(case: Mapping[Any, Any], domain: Domain) -> Evidence:
-    return {str(name): domain[str(name)].parse(str(state)) for name, state in case.items()}
+def _by_number(path: Path, numbers: Iterable[int], domain: Domain) -> list[str]:
+    """Return the names of variables that a UAI file gives by their numbers."""
+    names = domain.names
+    out: list[str] = []
+    for number in numbers:
+        if not 0 <= number < len(names):
+            raise QueryError(f"{path}: {number} is no variable of the model; 0 to {len(names) - 1} are accepted")
+        out.append(names[number])
+    return out
+
+
+def _case_by_number(path: Path, case: Mapping[int, int], domain: Domain) -> Evidence:
+    """Return the labels of evidence that a UAI file gives by numbers of variables and states."""
+    evidence: Evidence = {}
+    for name, state in zip(_by_number(path, case, domain), case.values(), strict=True):
+        variable = domain[name]
+        if not isinstance(variable, Categorical) or not 0 <= state < variable.n_states:
+            accepted = f"0 to {variable.n_states - 1}" if variable.n_states else "no state, for it is continuous,"
+            raise QueryError(f"{path}: {state} is no state of variable {name!r}; {accepted} is accepted")
+        evidence[name] = variable.states[state]
+    return evidence
 
 
 def _csv_cases(path: Path, domain: Domain) -> list[Evidence]:

@@ -88,11 +88,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return INTERRUPTED
         if not hasattr(error, "format_message"):
             raise
-        message: str = error.format_message()  # pyright: ignore[reportAttributeAccessIssue,reportUnknownVariableType,reportUnknownMemberType]
-        if not message:  # help was printed instead
-            return FAILED
-        return _fail(str(message).strip().rstrip(".").replace("\n", " "))  # pyright: ignore[reportUnknownArgumentType]
+        return _usage_error(error)
     return code if isinstance(code, int) else 0
+
+
+def _usage_error(error: Any) -> int:
+    """Report what the option parser refused."""
+    message = " ".join(str(error.format_message()).split()).rstrip(".")
+    if not message or type(error).__name__ == "NoArgsIsHelpError":
+        return FAILED  # help was printed instead
+    command = getattr(getattr(error, "ctx", None), "command_path", "certimap")
+    return _fail(f"{message}; {command} --help lists what is accepted")
 
 
 def _fail(message: str) -> int:

@@ -78,7 +78,7 @@ def certificate_sentence(certificate: Certificate, tolerance_shown: bool = True)
         return f"certain: at least {factor} times as probable as the best (epsilon {epsilon:.3g}, delta 0)"
     if certificate.kind is CertificateKind.PAC:
         return (
-            f"probable: at least {factor} times as probable as the best; a statement like this is wrong in at most "
+            f"probable: at least {factor} times as probable as the best; such a statement is wrong in at most "
             f"{delta:.3g} of all runs (epsilon {epsilon:.3g}, delta {delta:.3g})"
         )
     return (

@@ -18,6 +18,13 @@ from certimap.errors import QueryError
 Case = tuple[list[str] | None, Evidence]
 
 
+class EvidLayout(StrEnum):
+    """The layouts of .evid files."""
+
+    SINGLE = "single"
+    CASES = "cases"
+
+
 class Preset(StrEnum):
     """Settings of published experiments."""
 
@@ -46,10 +53,8 @@ EvidenceFileOption = Annotated[
     Path | None, typer.Option("--evidence-file", help="Evidence: .evid, .csv or .json.", show_default=False)
 ]
 EvidKindOption = Annotated[
-    str | None,
-    typer.Option(
-        "--evid-kind", metavar="single|cases", help="How an ambiguous .evid is read.", show_default=False
-    ),
+    EvidLayout | None,
+    typer.Option("--evid-kind", help="How an ambiguous .evid is read.", show_default=False),
 ]
 QueryFileOption = Annotated[
     Path | None, typer.Option("--query-file", help="Query variables: .query, .map or .json.", show_default=False)
@@ -150,21 +155,19 @@ def read_cases(
     evidence: Sequence[str] | None,
     query_file: Path | None,
     evidence_file: Path | None,
-    evid_kind: str | None = None,
+    evid_kind: EvidLayout | None = None,
 ) -> list[Case]:
     """Join options and files into the queries to answer: one, or one a case of a file."""
     names = inputs.parse_query(query, domain)
     given = inputs.parse_evidence(evidence, domain)
     if names is not None and query_file is not None:
         raise QueryError("--query and --query-file both name the query; give one of them")
-    if evid_kind not in (None, "single", "cases"):
-        raise QueryError(f"--evid-kind is {evid_kind!r}; single and cases are accepted")
     asked: list[Case] = [(names, {})]
     if query_file is not None:
         asked = [(variables, more) for variables, more in inputs.read_query_file(query_file, domain)]
     rows: list[Evidence] = [{}]
     if evidence_file is not None:
-        rows = inputs.read_evidence_file(evidence_file, domain, evid_kind)
+        rows = inputs.read_evidence_file(evidence_file, domain, evid_kind and evid_kind.value)
     if len(asked) > 1 and len(rows) == len(asked):
         pairs = list(zip(asked, rows, strict=True))
     elif len(asked) > 1 and len(rows) > 1:
