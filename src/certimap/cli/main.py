@@ -34,7 +34,6 @@ class _LazyGroup(TyperGroup):
 app = typer.Typer(
     cls=_LazyGroup,
     add_completion=False,
-    no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Maximum a posteriori inference with a proof of how good the answer is.",
@@ -66,8 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     An error that the user can act on is one sentence on standard error and exit code 2; a traceback means
     a bug in certimap. An answer without its certificate is no error: it exits 0 and says so first.
     """
+    given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
-        code = app(args=arguments, standalone_mode=False, prog_name="certimap")
+        code = app(args=given, standalone_mode=False, prog_name="certimap")
     except CertimapError as error:
         return _fail(str(error))
     except KeyboardInterrupt:
@@ -95,8 +95,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _usage_error(error: Any) -> int:
     """Report what the option parser refused."""
     message = " ".join(str(error.format_message()).split()).rstrip(".")
-    if not message or type(error).__name__ == "NoArgsIsHelpError":
-        return FAILED  # help was printed instead
     command = getattr(getattr(error, "ctx", None), "command_path", "certimap")
     return _fail(f"{message}; {command} --help lists what is accepted")
 

@@ -64,7 +64,7 @@ def log_text(log_value: float | None) -> str:
     """Show a natural log."""
     if log_value is None or not math.isfinite(log_value):
         return "unknown" if log_value is None or math.isnan(log_value) else str(log_value)
-    return f"{log_value:.6f}"
+    return f"{round(log_value, 6) + 0.0:.6f}"  # adding 0 turns -0 into 0
 
 
 def certificate_sentence(certificate: Certificate, tolerance_shown: bool = True) -> str:
@@ -105,7 +105,7 @@ def print_result(result: MapResult) -> None:
         f"{probability_text(low)} <= best <= {probability_text(high)}  (ln: {log_text(low)} to {log_text(high)})"
     )
     rows.append(("bounds", bound))
-    if result.log_evidence is not None:
+    if result.log_evidence is not None and abs(result.log_evidence) > 1e-9:
         text = f"{probability_text(result.log_evidence)}  (ln p(e) = {log_text(result.log_evidence)})"
         rows.append(("evidence", text))
     rows.append(("certificate", certificate_sentence(result.certificate)))

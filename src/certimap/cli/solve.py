@@ -167,7 +167,9 @@ def read_cases(
         asked = [(variables, more) for variables, more in inputs.read_query_file(query_file, domain)]
     rows: list[Evidence] = [{}]
     if evidence_file is not None:
-        rows = inputs.read_evidence_file(evidence_file, domain, evid_kind and evid_kind.value)
+        rows = inputs.read_evidence_file(
+            evidence_file, domain, "cases" if evid_kind is EvidLayout.CASES else "single" if evid_kind else None
+        )
     if len(asked) > 1 and len(rows) == len(asked):
         pairs = list(zip(asked, rows, strict=True))
     elif len(asked) > 1 and len(rows) > 1:
