@@ -12,7 +12,7 @@ from certimap.errors import ImpossibleEvidence, QueryError
 from certimap.query import make_query
 from certimap.result import MapResult, ResultList
 from certimap.solvers.base import Solver
-from certimap.solvers.driver import Progress, run
+from certimap.solvers.driver import Progress, run, seed_of
 
 
 def read(path: Any, **options: Any) -> Any:
@@ -186,12 +186,12 @@ def _map_rows(
     limits: dict[str, Any],
 ) -> ResultList:
     """Answer one query a row; each result records a seed of its own."""
-    seeds = np.random.default_rng(rng)
+    generator = np.random.default_rng(seed_of(rng))
     results: list[MapResult] = []
-    labels = list(frame.index)
-    columns = list(frame.columns)
+    labels: list[Any] = list(frame.index)
+    columns: list[Any] = list(frame.columns)
     for label, row in zip(labels, frame.itertuples(index=False, name=None), strict=True):
-        seed = int(seeds.integers(2**63))
+        seed = seed_of(generator)
         try:
             posterior = _posterior(model, variables, dict(zip(columns, row, strict=True)), limits)
         except ImpossibleEvidence as error:

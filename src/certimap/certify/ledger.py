@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 from certimap.box import Points
 from certimap.certify import bounds
 from certimap.certify.atoms import AtomStore
+from certimap.certify.checks import as_rows, check_log_probs, check_settings
+from certimap.certify.draw_record import DrawRecord
 from certimap.certify.lipschitz import Lipschitz
+from certimap.certify.ranking import Ranking
 from certimap.engine.posterior import Posterior
 from certimap.errors import SolverError
 
@@ -59,7 +62,7 @@ class Ledger:
         max_draws: int | None = None,
         early_stop: bool = True,
     ) -> None:
-        _check_settings(epsilon, delta, top_k, rule)
+        check_settings(epsilon, delta, top_k, rule)
         self.posterior = posterior
         self.domain = posterior.domain
         self.epsilon, self.delta, self.tolerance = float(epsilon), float(delta), tolerance
@@ -73,7 +76,6 @@ class Ledger:
         own = float(getattr(posterior, "log_slack", 0.0))
         self._slack = min(max(bounds.SLACK, own), max(bounds.SLACK, 0.2 * tolerance))
         self.atoms = AtomStore(self.domain)
-        self.n_draws = 0
         self.n_draws_to_best: int | None = None
         self.log_closed_bound = -math.inf
         self.log_closed_mass = -math.inf
@@ -89,8 +91,8 @@ class Ledger:
         self.interrupted = False
         self.busy = False
         self._sum, self._compensation = 0.0, 0.0
-        self._best: list[tuple[float, int]] = []  # (ln p, position), best first, at most top_k
-        self._groups: list[tuple[float, float, int]] = []  # (ln R, largest bound closed before, draws)
+        self._ranking = Ranking(self.top_k)
+        self._draws = DrawRecord(published=rule == "published", tolerance=tolerance, slack=self._slack)
         self._stopped = False
 
     # --- events ------------------------------------------------------------------------------------------
@@ -103,7 +105,7 @@ class Ledger:
         must be reported before what they lead to is closed. They are judged one by one: from the draw that
         earns the certificate asked for on, draws are forgotten, so that the stop depends on no batch size.
         """
-        points = self._checked(points)[: self.remaining_draws]
+        points = as_rows(points, self.domain)[: self.remaining_draws]
         log_r = self._rounded_mass(float(log_open_mass))
         if log_r != 0.0 and (self.lipschitz is not None or self.rule == "published"):
             raise SolverError(
@@ -125,12 +127,14 @@ class Ledger:
             log_probs = self.atoms.log_probs[ids[:n_kept]].copy()
             self.atoms.truncate(n_before + n_new)
             self._absorb(n_before, first_rows[:n_new], sums, lost)
-            self._add_group(log_r, n_kept)
+            self._draws.add(log_r, self.log_closed_bound, n_kept)
+            if self.has_masses and log_r < 0.0:
+                self.log_frontier_bound = min(self.log_frontier_bound, max(self.log_closed_bound, log_r))
         return log_probs
 
     def candidates(self, points: Points) -> NDArray[np.float64]:
         """Take points from anywhere; return their ln p, shape (batch,). They never count as draws."""
-        points = self._checked(points)
+        points = as_rows(points, self.domain)
         parts: list[NDArray[np.float64]] = []
         for start in range(0, len(points), EVALUATION_ROWS):
             with self._atomically():
@@ -177,11 +181,16 @@ class Ledger:
     def assume_lipschitz(self, bits: float, radius: float) -> None:
         """Assume rule 4 (rule 9 in a real domain): `bits` per changed variable (or unit) within `radius`."""
         if self.lipschitz is None:
-            if any(log_r != 0.0 for log_r, _, _ in self._groups):
+            if self._draws.is_partial:
                 raise SolverError("a Lipschitz constant cannot be combined with draws from open boxes")
             self.lipschitz = Lipschitz(self.domain, bits, radius)
 
     # --- what solvers read -------------------------------------------------------------------------------
+
+    @property
+    def n_draws(self) -> int:
+        """The number of draws taken."""
+        return self._draws.n
 
     @property
     def n_evaluations(self) -> int:
@@ -191,17 +200,17 @@ class Ledger:
     @property
     def best_log_prob(self) -> float:
         """ln p̂; -inf before anything is evaluated."""
-        return self._best[0][0] if self._best else -math.inf
+        return self._ranking.best
 
     @property
     def best_point(self) -> Points | None:
         """The best point evaluated, shape (n,), or None."""
-        return self.atoms.points(np.array([self._best[0][1]]))[0] if self._best else None
+        return self.atoms.points(np.array([self._ranking.pairs[0][1]]))[0] if self._ranking.pairs else None
 
     @property
     def log_kth_best(self) -> float:
         """ln of the top_k-th best probability; -inf while fewer points are known."""
-        return self._best[-1][0] if len(self._best) == self.top_k else -math.inf
+        return self._ranking.last
 
     @property
     def log_threshold(self) -> float:
@@ -247,13 +256,14 @@ class Ledger:
         """Whether the certificate asked for is earned."""
         if self._stopped:
             return True
-        if len(self._best) < self.top_k:
+        if not self._ranking.is_full:
             return False
         within = bounds.log_tau_within(self.log_kth_best, self.epsilon, self.tolerance)
         if self.log_rival_bound <= within:
             return True
-        return self.log_delta(self.epsilon) <= _log(self.delta) or (
-            self.lipschitz is not None and self.log_delta(self.epsilon, smooth=True) <= _log(self.delta)
+        log_asked = math.log(self.delta) if self.delta > 0.0 else -math.inf
+        return self.log_delta(self.epsilon) <= log_asked or (
+            self.lipschitz is not None and self.log_delta(self.epsilon, smooth=True) <= log_asked
         )
 
     @property
@@ -269,12 +279,12 @@ class Ledger:
     @property
     def best(self) -> list[tuple[float, int]]:
         """(ln p, position in `atoms`) of the top_k best, best first."""
-        return list(self._best)
+        return list(self._ranking.pairs)
 
     @property
     def draw_groups(self) -> list[tuple[float, float, int]]:
         """(ln R, largest ln bound closed before, number of draws) of every group of draws."""
-        return list(self._groups)
+        return list(self._draws.groups)
 
     # --- what the draws prove ----------------------------------------------------------------------------
 
@@ -283,26 +293,10 @@ class Ledger:
 
         `smooth` uses the Lipschitz assumption. 0 (no support) where masses do not apply.
         """
-        return bounds.log_delta(self._evidence(self.log_kth_best, epsilon, smooth), self.top_k)
-
-    def _evidence(self, log_kth: float, epsilon: float, smooth: bool) -> float:
-        """Evidence (nats) of the draws so far at ε, were the k-th best `log_kth`."""
-        if log_kth == -math.inf or not self._groups or not (smooth or self.has_masses):
+        if not (smooth or self.has_masses):
             return 0.0
-        log_t = bounds.round_down(bounds.log_tau(log_kth, epsilon), self._slack)
-        if smooth or self.rule == "published":
-            return self.n_draws * self._evidence_each(log_t, epsilon, smooth, 0.0)
-        within = bounds.log_tau_within(log_kth, epsilon, self.tolerance)
-        log_r, log_closed, counts = (np.array(column) for column in zip(*self._groups, strict=True))
-        return bounds.martingale_evidence(log_t, within, log_r, log_closed, counts)
-
-    def _evidence_each(self, log_t: float, epsilon: float, smooth: bool, log_r: float) -> float:
-        if smooth:
-            assert self.lipschitz is not None
-            log_t += self.lipschitz.log_weight(epsilon)
-        if self.rule == "published":
-            return bounds.published_evidence_per_draw(log_t)
-        return bounds.evidence_per_draw(log_t, log_r)
+        weight = self.lipschitz.log_weight(epsilon) if smooth and self.lipschitz is not None else None
+        return bounds.log_delta(self._draws.evidence(self.log_kth_best, epsilon, weight), self.top_k)
 
     # --- judging -----------------------------------------------------------------------------------------
 
@@ -318,7 +312,8 @@ class Ledger:
         """Return the first row of a batch of draws after which the certificate asked for is earned."""
         if not self.early_stop:
             return None
-        changes = self._best_changes(n_before, first_rows)
+        found = self._ranking.changes(self.atoms.log_probs[n_before:])
+        changes = [(0, self.log_kth_best), *((int(first_rows[i]), log_kth) for i, log_kth in found)]
         for (start, log_kth), (end, _) in zip(changes, [*changes[1:], (n_rows, 0.0)], strict=True):
             if log_kth == -math.inf or start >= end:
                 continue
@@ -330,27 +325,6 @@ class Ledger:
             if row < end:
                 return int(row)
         return None
-
-    def _best_changes(self, n_before: int, first_rows: NDArray[np.int64]) -> list[tuple[int, float]]:
-        """(row, ln of the k-th best from that row on) over a batch, by row."""
-        log_probs = self.atoms.log_probs[n_before:]
-        kept = [value for value, _ in self._best]
-        changes = [(0, self.log_kth_best)]
-        at = 0
-        while at < len(log_probs):
-            bar = kept[-1] if len(kept) == self.top_k else -math.inf
-            above = log_probs[at:] > bar
-            if len(kept) < self.top_k:
-                above[0] = True
-            step = int(np.argmax(above))
-            if not above[step]:
-                break
-            at += step
-            kept = sorted([*kept, float(log_probs[at])], reverse=True)[: self.top_k]
-            if len(kept) == self.top_k:
-                changes.append((int(first_rows[at]), kept[-1]))
-            at += 1
-        return changes
 
     def _proof_row(
         self,
@@ -383,47 +357,11 @@ class Ledger:
         if not (smooth or self.has_masses):
             return math.inf
         need = bounds.required_evidence(self.delta, self.top_k) * (1.0 + 1e-12)
-        log_t = bounds.round_down(bounds.log_tau(log_kth, self.epsilon), self._slack)
-        each = self._evidence_each(log_t, self.epsilon, smooth, log_r)
-        if each == math.inf:
-            return start
-        if each <= 0.0 or need == math.inf:
-            return math.inf
-        if self.log_closed_bound > bounds.log_tau_within(log_kth, self.epsilon, self.tolerance):
-            each = 0.0
-        # A batch at the R of the last group continues it, so that the count, not a sum of parts, is judged.
-        merged = self._groups[-1][2] if self._groups and self._groups[-1][:2] == self._group_key(log_r) else 0
-        if smooth or self.rule == "published":
-            merged, base = self.n_draws, 0.0
-        else:
-            held = self._groups
-            self._groups = held[:-1] if merged else held
-            base = self._evidence(log_kth, self.epsilon, smooth)
-            self._groups = held
-        if base >= need:
-            return start
-        if each <= 0.0:
-            return math.inf
-        n = max(math.ceil((need - base) / each) - 1 - merged, start + 1)
-        if n >= 1 << 40:  # out of reach; and so large that adding 1 would not move the sum below
-            return math.inf
-        while base + (merged + n) * each < need:
-            n += 1
-        return n - 1
+        weight = self.lipschitz.log_weight(self.epsilon) if smooth and self.lipschitz is not None else None
+        n = self._draws.needed(need, log_kth, self.epsilon, log_r, self.log_closed_bound, weight)
+        return max(start, n - 1)
 
     # --- bookkeeping -------------------------------------------------------------------------------------
-
-    def _group_key(self, log_r: float) -> tuple[float, float]:
-        return log_r, self.log_closed_bound
-
-    def _add_group(self, log_r: float, n: int) -> None:
-        self.n_draws += n
-        key = self._group_key(log_r)
-        if self._groups and self._groups[-1][:2] == key:
-            n += self._groups.pop()[2]
-        self._groups.append((*key, n))
-        if self.has_masses and log_r < 0.0:
-            self.log_frontier_bound = min(self.log_frontier_bound, max(self.log_closed_bound, log_r))
 
     def _absorb(
         self,
@@ -438,17 +376,8 @@ class Ledger:
             return
         if len(sums):
             self._sum, self._compensation = float(sums[len(log_probs) - 1]), float(lost[len(log_probs) - 1])
-        contenders = np.flatnonzero(log_probs > self.log_kth_best) if len(self._best) == self.top_k else None
-        old = self._best[0] if self._best else None
-        if contenders is None:
-            contenders = np.arange(len(log_probs))
-        if len(contenders) > 4 * self.top_k:  # ties keep the order of appearance
-            order = np.argsort(-log_probs[contenders], kind="stable")[: self.top_k]
-            contenders = np.sort(contenders[order])
-        new = [(float(log_probs[i]), n_before + int(i)) for i in contenders]
-        self._best = sorted([*self._best, *new], key=lambda pair: (-pair[0], pair[1]))[: self.top_k]
-        if self._best[0] != old:
-            row = -1 if first_rows is None else int(first_rows[self._best[0][1] - n_before])
+        if self._ranking.add(log_probs, n_before):
+            row = -1 if first_rows is None else int(first_rows[self._ranking.pairs[0][1] - n_before])
             self.n_draws_to_best = self.n_draws + row + 1
 
     def _evaluate(self, points: Points) -> NDArray[np.int64]:
@@ -463,7 +392,7 @@ class Ledger:
                     raise KeyboardInterrupt
                 log_probs = np.asarray(self.posterior.log_prob(self.atoms.points(rows)), np.float64)
                 self.busy = True
-                _check_log_probs(log_probs, rows.stop - rows.start, self.has_masses)
+                check_log_probs(log_probs, rows.stop - rows.start, self.has_masses)
                 self.atoms.set_log_probs(start, log_probs)
         except BaseException:
             self.busy = True
@@ -489,14 +418,6 @@ class Ledger:
         log_mass = bounds.round_up(log_mass, self._slack)
         return 0.0 if abs(log_mass) <= self._slack else log_mass
 
-    def _checked(self, points: Points) -> Points:
-        points = np.asarray(points, self.domain.point_dtype)
-        if points.ndim != 2 or points.shape[1] != len(self.domain):
-            raise SolverError(
-                f"points have shape {points.shape}; (batch, {len(self.domain)}), a column a variable, is accepted"
-            )
-        return points
-
     @contextmanager
     def _atomically(self) -> Generator[None]:
         """Keep an interrupt out; one that came meanwhile is raised at the end."""
@@ -507,29 +428,3 @@ class Ledger:
             self.busy = False
         if self.interrupted:
             raise KeyboardInterrupt
-
-
-def _log(x: float) -> float:
-    return math.log(x) if x > 0.0 else -math.inf
-
-
-def _check_settings(epsilon: float, delta: float, top_k: int, rule: str) -> None:
-    if not 0.0 <= epsilon < 1.0:
-        raise SolverError(f"epsilon is {epsilon}; a number in [0, 1) is accepted")
-    if not 0.0 <= delta < 1.0:
-        raise SolverError(f"delta is {delta}; a number in [0, 1) is accepted")
-    if top_k < 1:
-        raise SolverError(f"top_k is {top_k}; a positive number of answers is accepted")
-    if rule not in ("sharp", "published"):
-        raise SolverError(f"rule is {rule!r}; 'sharp' and 'published' are accepted")
-
-
-def _check_log_probs(log_probs: NDArray[np.float64], n: int, has_masses: bool) -> None:
-    if log_probs.shape != (n,):
-        raise SolverError(f"log_prob returned shape {log_probs.shape} for {n} points; ({n},) is accepted")
-    if np.any(np.isnan(log_probs)) or (has_masses and np.any(log_probs > 1e-9)):
-        worst = float(np.nanmax(log_probs)) if not np.all(np.isnan(log_probs)) else math.nan
-        raise SolverError(
-            f"log_prob returned {worst if not np.any(np.isnan(log_probs)) else math.nan}; natural logs of "
-            "probabilities, at most 0, are accepted"
-        )

@@ -88,7 +88,7 @@ def run(
     started = time.perf_counter()
     _check_limits(time_limit, max_samples, max_nodes, max_memory)
     chosen = resolve(solver, posterior, options or {})
-    seed = _seed_of(rng)
+    seed = seed_of(rng)
     cap = max_samples if max_samples is not None else getattr(chosen, "max_draws", None)
     if cap is None and time_limit is None:
         cap = DEFAULT_MAX_DRAWS
@@ -203,7 +203,8 @@ def _interruptible(ledger: Ledger) -> Generator[list[int]]:
         signal.signal(signal.SIGINT, previous)
 
 
-def _seed_of(rng: int | np.random.Generator | None) -> int:
+def seed_of(rng: int | np.random.Generator | None) -> int:
+    """Return the seed that a user gave, or one drawn from the generator given or afresh."""
     if rng is None:
         return int(np.random.default_rng().integers(2**63))
     if isinstance(rng, np.random.Generator):

@@ -1,0 +1,42 @@
+"""What a ledger accepts."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Points
+from certimap.domain import Domain
+from certimap.errors import SolverError
+
+
+def check_settings(epsilon: float, delta: float, top_k: int, rule: str) -> None:
+    if not 0.0 <= epsilon < 1.0:
+        raise SolverError(f"epsilon is {epsilon}; a number in [0, 1) is accepted")
+    if not 0.0 <= delta < 1.0:
+        raise SolverError(f"delta is {delta}; a number in [0, 1) is accepted")
+    if top_k < 1:
+        raise SolverError(f"top_k is {top_k}; a positive number of answers is accepted")
+    if rule not in ("sharp", "published"):
+        raise SolverError(f"rule is {rule!r}; 'sharp' and 'published' are accepted")
+
+
+def check_log_probs(log_probs: NDArray[np.float64], n: int, has_masses: bool) -> None:
+    """Refuse answers of an oracle that are no natural logs of probabilities."""
+    if log_probs.shape != (n,):
+        raise SolverError(f"log_prob returned shape {log_probs.shape} for {n} points; ({n},) is accepted")
+    wrong = np.isnan(log_probs) | (log_probs > 1e-9 if has_masses else log_probs == np.inf)
+    if np.any(wrong):
+        raise SolverError(
+            f"log_prob returned {log_probs[wrong][0]}; natural logs of probabilities, at most 0, are accepted"
+        )
+
+
+def as_rows(points: Points, domain: Domain) -> Points:
+    """Return points in the domain's dtype; refuse any other shape than (batch, n)."""
+    points = np.asarray(points, domain.point_dtype)
+    if points.ndim != 2 or points.shape[1] != len(domain):
+        raise SolverError(
+            f"points have shape {points.shape}; (batch, {len(domain)}), a column a variable, is accepted"
+        )
+    return points

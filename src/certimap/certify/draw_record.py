@@ -1,0 +1,106 @@
+"""The draws of a run and the evidence that they give."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.certify import bounds
+
+
+class DrawRecord:
+    """Numbers of draws by the open mass that they were made at and the largest bound closed before.
+
+    Parameters
+    ----------
+    published
+        Count tau a draw, as the paper does, rather than -ln(1 - tau).
+    tolerance
+        Relative slack of "right".
+    slack
+        Rounding error of logs, in nats.
+    """
+
+    def __init__(self, *, published: bool, tolerance: float, slack: float) -> None:
+        self.n = 0
+        self.groups: list[tuple[float, float, int]] = []  # (ln R, largest ln bound closed before, draws)
+        self._published = published
+        self._tolerance, self._slack = tolerance, slack
+        self._columns: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]] | None = None
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether some draw came from less than the whole space."""
+        return any(log_r != 0.0 for log_r, _, _ in self.groups)
+
+    def add(self, log_r: float, log_closed: float, n: int) -> None:
+        """Enter n draws; those that go on from the last group join it."""
+        self.n += n
+        if self.groups and self.groups[-1][:2] == (log_r, log_closed):
+            n += self.groups.pop()[2]
+        self.groups.append((log_r, log_closed, n))
+        self._columns = None
+
+    def evidence(self, log_kth: float, epsilon: float, log_weight: float | None = None) -> float:
+        """Evidence (nats) at ε against anything above the k-th best, `log_kth`.
+
+        `log_weight` is ln w of the Lipschitz assumption, which counts every draw alike.
+        """
+        if log_kth == -math.inf or not self.groups:
+            return 0.0
+        if log_weight is not None or self._published:
+            return self.n * self._each(log_kth, epsilon, 0.0, log_weight)
+        return self._earlier(log_kth, epsilon, len(self.groups))
+
+    def needed(
+        self,
+        need: float,
+        log_kth: float,
+        epsilon: float,
+        log_r: float,
+        log_closed: float,
+        log_weight: float | None = None,
+    ) -> float:
+        """Return how many further draws, made at `log_r`, bring the evidence to `need`; inf when none do.
+
+        The count of a group, not a sum of its parts, is judged, so that the answer depends on no batch.
+        """
+        each = self._each(log_kth, epsilon, log_r, log_weight)
+        if each == math.inf:
+            return 0
+        joins = bool(self.groups) and self.groups[-1][:2] == (log_r, log_closed)
+        if log_weight is not None or self._published:
+            n_before, base = self.n, 0.0
+        else:
+            n_before = self.groups[-1][2] if joins else 0
+            base = self._earlier(log_kth, epsilon, len(self.groups) - joins)
+            if log_closed > bounds.log_tau_within(log_kth, epsilon, self._tolerance):
+                each = 0.0
+        if base >= need:
+            return 0
+        if each <= 0.0 or need == math.inf:
+            return math.inf
+        n = max(math.ceil((need - base) / each) - 1 - n_before, 0)
+        if n >= 1 << 40:  # out of reach; and so large that adding 1 would not move the sum below
+            return math.inf
+        while base + (n_before + n) * each < need:
+            n += 1
+        return n
+
+    def _each(self, log_kth: float, epsilon: float, log_r: float, log_weight: float | None) -> float:
+        log_t = bounds.round_down(bounds.log_tau(log_kth, epsilon), self._slack) + (log_weight or 0.0)
+        if self._published:
+            return bounds.published_evidence_per_draw(log_t)
+        return bounds.evidence_per_draw(log_t, log_r)
+
+    def _earlier(self, log_kth: float, epsilon: float, n_groups: int) -> float:
+        """Evidence (nats) of the first groups."""
+        if self._columns is None:
+            log_r, log_closed, counts = zip(*self.groups, strict=True) if self.groups else ((), (), ())
+            self._columns = np.array(log_r), np.array(log_closed), np.array(counts, np.int64)
+        log_t = bounds.round_down(bounds.log_tau(log_kth, epsilon), self._slack)
+        within = bounds.log_tau_within(log_kth, epsilon, self._tolerance)
+        r, closed, n = self._columns
+        return bounds.martingale_evidence(log_t, within, r[:n_groups], closed[:n_groups], n[:n_groups])
