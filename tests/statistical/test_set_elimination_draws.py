@@ -53,12 +53,12 @@ def spoil(monkeypatch):
 
 
 def smallest_false_delta(t):
-    """Run one random case to a random limit; return the smallest delta of a pair that was false (1 if none), and the draws."""
+    """Run a random case to a random limit; return the smallest delta of a false pair (or 1), and the draws."""
     rng = np.random.default_rng([21, t])
     while True:
         case = random_latent_tree(rng)
         log_evidence, probs = case.brute_force()
-        if log_evidence > -np.inf and 8 <= len(probs) and 0.01 < probs.max() < 0.4:
+        if log_evidence > -np.inf and len(probs) >= 8 and 0.01 < probs.max() < 0.4:
             break
     posterior = build(case, rng)
     solver = SetElimination(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 STEP_WORK = 20_000_000
+START_WORK = 200_000_000
 DRAW_ROWS = 1024
 HOPELESS_WORK = 1e13
 
@@ -187,13 +188,15 @@ class _Search:
 
     def _incumbent(self) -> Generator[int, None, None]:
         posterior, ledger = self.posterior, self.ledger
-        points = posterior.sample(self.settings.n_first_draws, self.state.rng)
+        affordable = START_WORK // (4 * posterior.region_tree.n_entries)
+        n = max(1, min(self.settings.n_first_draws, max(16, affordable)))
+        points = posterior.sample(n, self.state.rng)
         ledger.draws(points)
         yield len(points) * self._draw_cost()
         distinct = np.unique(points, axis=0)
         values = ledger.candidates(distinct)
         best = np.argsort(-values, kind="stable")[: self.settings.n_starts]
-        yield from climb(posterior, ledger, distinct[best], 50)
+        yield from climb(posterior, ledger, distinct[best], START_WORK)
 
     def _eliminate(self, box: OpenBox) -> Generator[int, None, None]:
         """Eliminate a box; close it, or tighten it in place."""

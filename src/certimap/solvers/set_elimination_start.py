@@ -16,22 +16,21 @@ if TYPE_CHECKING:
 
 
 def climb(
-    posterior: BucketTreePosterior, ledger: Ledger, starts: Points, max_rounds: int
+    posterior: BucketTreePosterior, ledger: Ledger, starts: Points, max_work: int
 ) -> Generator[int, None, None]:
     """Improve points until no flip of one variable helps; everything evaluated goes to the ledger.
 
     Each round asks once for every one-variable change of all points, then tries all improving changes of a
-    point together, the better half of them, and the best alone. Yields the work of each round in table
-    entries.
+    point together, the better half of them, and the best alone. Ends when nothing helps or `max_work` is
+    spent; yields the work of each round, in table entries.
     """
     points = starts.copy()
     values = ledger.candidates(points)
     active = np.arange(len(points))
     offsets = posterior.domain.offsets[:-1]
     cost = 3 * posterior.region_tree.n_entries
-    for _ in range(max_rounds):
-        if not len(active):
-            return
+    spent = 0
+    while len(active) and spent < max_work:
         each = posterior.log_mass_each(Boxes.of_points(posterior.domain, points[active]))
         best = np.maximum.reduceat(each, offsets, axis=1)
         trials: list[Points] = []
@@ -52,7 +51,9 @@ def climb(
                 points[owner], values[owner] = trial, value
                 moved.add(owner)
         active = np.array(sorted(moved), np.int64)
-        yield cost * len(best) + posterior.region_tree.n_entries * len(trials)
+        work = cost * len(best) + posterior.region_tree.n_entries * len(trials)
+        spent += work
+        yield work
 
 
 def _changed(
