@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # Of two orders of like cost, the one that sums more nuisance variables out beforehand is preferred:
 # its circuit decides more query variables, so that searches close earlier.
 CONSTRAINT_BONUS = 8.0
+_GRAIN = 2**20
 FREE_EDGES = 100_000.0
 CLIQUE_LIMITS = (math.inf, 22.0, 16.0, 10.0)  # log2 of the largest clique that nuisance goes first in
 
@@ -78,84 +79,107 @@ def min_fill(
 
     Notes
     -----
-    Neighbourhoods are bit sets and only the variables whose fill-in can have changed are looked at
-    again: a network of 1,000 variables takes some tens of milliseconds.
+    Fill-in counts are kept up to date edge by edge, so that a hub with thousands of neighbours is not
+    counted again each time that one of them goes: 1,000 variables take some tens of milliseconds.
     """
     graph = _Graph(scopes, sizes, set(first), log2_limit)
     return graph.eliminate()
 
 
 class _Graph:
-    """The interaction graph while variables leave it."""
+    """The interaction graph while variables leave it.
+
+    Attributes
+    ----------
+    near
+        The neighbours of each variable.
+    missing
+        How many edges each variable's neighbours lack to be all joined.
+    weight
+        Log base 2 of the entries of each variable's clique, in units of `1 / _GRAIN`: integers, so that
+        ties do not depend on the order of additions.
+    """
 
     def __init__(
         self, scopes: Iterable[Collection[int]], sizes: Mapping[int, int], first: set[int], limit: float
     ) -> None:
-        self.names = sorted(sizes)
-        place = {v: i for i, v in enumerate(self.names)}
-        self.log2 = [math.log2(sizes[v]) for v in self.names]
-        self.first = [v in first for v in self.names]
-        self.limit = limit
-        self.near = [0] * len(self.names)
+        self.own = {v: round(math.log2(n) * _GRAIN) for v, n in sorted(sizes.items())}
+        self.first = first
+        self.limit = limit * _GRAIN
+        self.near: dict[int, set[int]] = {v: set() for v in self.own}
         for scope in scopes:
-            bits = 0
             for v in scope:
-                bits |= 1 << place[v]
-            for v in scope:
-                self.near[place[v]] |= bits
-        for i in range(len(self.names)):
-            self.near[i] &= ~(1 << i)
+                self.near[v].update(scope)
+        for v, near in self.near.items():
+            near.discard(v)
+        self.missing = {v: len(near) * (len(near) - 1) // 2 for v, near in self.near.items()}
+        self.weight = {v: self.own[v] + sum(self.own[u] for u in near) for v, near in self.near.items()}
+        for v, near in self.near.items():
+            for u in near:
+                if u > v:
+                    for w in near & self.near[u]:
+                        if w > u:
+                            for corner in (u, v, w):
+                                self.missing[corner] -= 1
 
-    def rank(self, i: int) -> tuple[bool, int, float, int]:
-        near = self.near[i]
-        members = _members(near)
-        degree = len(members)
-        missing = degree * (degree - 1)
-        log2_clique = self.log2[i]
-        for j in members:
-            missing -= (near & self.near[j]).bit_count()
-            log2_clique += self.log2[j]
-        late = not (self.first[i] and log2_clique <= self.limit)
-        return late, missing, log2_clique, i
+    def rank(self, v: int) -> tuple[bool, int, int, int]:
+        late = not (v in self.first and self.weight[v] <= self.limit)
+        return late, self.missing[v], self.weight[v], v
 
     def eliminate(self) -> list[tuple[int, tuple[int, ...]]]:
-        current = {i: self.rank(i) for i in range(len(self.names))}
+        current = {v: self.rank(v) for v in self.own}
         heap = list(current.values())
         heapq.heapify(heap)
         order: list[tuple[int, tuple[int, ...]]] = []
         while heap:
             entry = heapq.heappop(heap)
-            i = entry[3]
-            if current.get(i) != entry:
+            v = entry[3]
+            if current.get(v) != entry:
                 continue
-            del current[i]
-            members = _members(self.near[i])
-            order.append((self.names[i], tuple(self.names[j] for j in members)))
-            for j in self.touched_by(i, members, filled=entry[1] > 0):
-                rank = self.rank(j)
-                if rank != current[j]:
-                    current[j] = rank
+            del current[v]
+            order.append((v, tuple(sorted(self.near[v]))))
+            touched = self.join_neighbours(v) if entry[1] else set[int]()
+            touched |= self.remove(v)
+            touched.discard(v)
+            for u in touched:
+                rank = self.rank(u)
+                if rank != current[u]:
+                    current[u] = rank
                     heapq.heappush(heap, rank)
         return order
 
-    def touched_by(self, i: int, members: list[int], *, filled: bool) -> list[int]:
-        """Remove a variable, join its neighbours, and return whose rank may have changed."""
-        near = self.near[i]
-        touched = near
-        for j in members:
-            self.near[j] = (self.near[j] | near) & ~((1 << i) | (1 << j))
-            if filled:
-                touched |= self.near[j]
-        return _members(touched)
+    def join_neighbours(self, v: int) -> set[int]:
+        """Add an edge between any two neighbours of a variable; return whose rank may have changed."""
+        touched: set[int] = set()
+        members = sorted(self.near[v])
+        for k, a in enumerate(members):
+            near_a = self.near[a]
+            for b in members[k + 1 :]:
+                if b in near_a:
+                    continue
+                near_b = self.near[b]
+                common = near_a & near_b
+                for w in common:
+                    self.missing[w] -= 1
+                self.missing[a] += len(near_a) - len(common)
+                self.missing[b] += len(near_b) - len(common)
+                self.weight[a] += self.own[b]
+                self.weight[b] += self.own[a]
+                near_a.add(b)
+                near_b.add(a)
+                touched |= common
+                touched.update((a, b))
+        return touched
 
-
-def _members(bits: int) -> list[int]:
-    found: list[int] = []
-    while bits:
-        low = bits & -bits
-        found.append(low.bit_length() - 1)
-        bits ^= low
-    return found
+    def remove(self, v: int) -> set[int]:
+        """Remove a variable whose neighbours are all joined; return them."""
+        near = self.near.pop(v)
+        for u in near:
+            # Of the edges that u's neighbours lack, those of v go: v is joined to u and what it shares with u.
+            self.missing[u] -= len(self.near[u]) - len(near)
+            self.near[u].discard(v)
+            self.weight[u] -= self.own[v]
+        return near
 
 
 def plan_elimination(
