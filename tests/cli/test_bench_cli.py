@@ -18,7 +18,9 @@ from certimap.bench.records import read_records
 from certimap.bench.trial import replay
 from certimap.cli.main import main
 
-SOLVERS = "independent,max_product,argmax_product,pac,smooth_pac,smooth_pac+argmax_product,exhaustive,frontier,auto"
+SOLVERS = (
+    "independent,max_product,argmax_product,pac,smooth_pac,smooth_pac+argmax_product,exhaustive,frontier,auto"
+)
 
 
 def write_tables(folder: Path) -> None:
@@ -174,3 +176,20 @@ def test_networks(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "equal the best known" in out
     assert "| asia-mmap20-s0 |" in out
     assert main(["bench", "networks", "--data", str(folder), "--cases", "nowhere"]) == 2
+
+
+def test_models_with_latent_variables(finished: tuple[Path, Path], tmp_path: Path) -> None:
+    """Methods that walk circuits get the circuit of a hidden tree, and agree with the others on probabilities."""
+    run = tmp_path / "run"
+    options = {"datasets": "small", "circuits": "hclt2", "splits": "50/25", "solvers": "argmax_product,auto"}
+    assert main(arguments(finished[0], run, **options)) == 0
+    records = {(r["solver"], r["query"]): r for r in read_records(run / "trials.jsonl")}
+    assert len(records) == 4
+    for query in range(2):
+        walked, proved = records["argmax_product", query], records["auto", query]
+        assert proved["certificate"]["kind"] in ("exact", "epsilon")
+        assert walked["log_evidence"] == pytest.approx(proved["log_evidence"], abs=1e-9)
+        if walked["assignment"] == proved["assignment"]:
+            assert walked["log_prob"] == pytest.approx(proved["log_prob"], abs=1e-9)
+    again = replay(run / "models", records["argmax_product", 0])
+    assert again["assignment"] == records["argmax_product", 0]["assignment"]

@@ -57,7 +57,10 @@ class CircuitKind:
 
         name, size_setting = LEARNERS[self.learner]
         sizes = {} if size_setting is None or self.size is None else {size_setting: self.size}
-        return getattr(learn, name)(random_state=seed, progress=False, **sizes)
+        estimator = getattr(learn, name)(random_state=seed, progress=False, **sizes)
+        if "workers" in estimator.get_params():
+            estimator.set_params(workers=1)  # circuits are learned side by side
+        return estimator
 
 
 def model_path(folder: Path, dataset: str, circuit: str) -> Path:
