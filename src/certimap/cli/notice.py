@@ -10,6 +10,6 @@ def announce_compilation() -> None:
     from certimap.engine._kernels.jit import on_first_compilation
 
     def say() -> None:
-        print("compiling kernels, once (about 15 s; they are kept on disk)", file=sys.stderr, flush=True)
+        print("compiling kernels, once; they are kept on disk for later runs", file=sys.stderr, flush=True)
 
     on_first_compilation(say)

@@ -1,0 +1,135 @@
+"""`certimap info`, `convert` and `learn`, and the table reader behind them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import certimap as cm
+from certimap.cli.inputs import parse_settings, parse_size, split_list
+from certimap.cli.main import main
+from certimap.cli.output import certificate_sentence, probability_text
+from certimap.cli.tables import read_columns
+from certimap.result import Certificate, CertificateKind
+
+
+def test_info_of_a_network_reports_width_and_size(capsys, examples):
+    assert main(["info", str(examples / "alarm.bif"), "--query", "HISTORY", "--evidence", "HRBP=HIGH"]) == 0
+    text = capsys.readouterr().out
+    for part in ("variables", "37", "induced width", "estimated circuit edges", "HRBP", "LOW, NORMAL, HIGH"):
+        assert part in text
+    assert main(["info", str(examples / "alarm.bif"), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["variables"] == 37
+    assert facts["induced_width"] == 4
+    assert list(facts["domain"]["HISTORY"]) == ["TRUE", "FALSE"]
+
+
+def test_info_of_a_circuit_reports_its_properties(capsys, examples):
+    assert main(["info", str(examples / "mixture.spn"), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["smooth"] is True
+    assert facts["decomposable"] is True
+    assert facts["deterministic"] is False
+
+
+def test_info_on_a_query_counts_what_is_left(capsys, examples):
+    assert main(["info", str(examples / "asia.bif"), "-q", "lung", "-e", "xray=yes,asia=no", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["query_variables"], facts["observed_variables"], facts["summed_out_variables"]) == (1, 2, 5)
+
+
+@pytest.mark.parametrize("suffix", [".uai", ".npz", ".uai.gz"])
+def test_convert_keeps_the_answer(capsys, examples, tmp_path, suffix):
+    target = tmp_path / f"asia{suffix}"
+    assert main(["convert", str(examples / "asia.bif"), str(target)]) == 0
+    before = cm.map_query(cm.read(examples / "asia.bif"), epsilon=0, rng=0)
+    after = cm.map_query(cm.read(target), epsilon=0, rng=0)
+    assert after.log_prob == pytest.approx(before.log_prob, abs=1e-12)
+
+
+def test_convert_refuses_what_a_format_cannot_hold(capsys, examples, tmp_path):
+    assert main(["convert", str(examples / "mixture.spn"), str(tmp_path / "mixture.bif")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_learn_turns_a_table_into_a_model(capsys, tmp_path):
+    rng = np.random.default_rng(0)
+    weather = rng.choice(["dry", "wet"], 400, p=[0.7, 0.3])
+    umbrella = np.where(rng.random(400) < np.where(weather == "wet", 0.9, 0.1), "yes", "no")
+    rows = "\n".join(f"{w},{u},{t}" for w, u, t in zip(weather, umbrella, rng.integers(0, 3, 400), strict=True))
+    (tmp_path / "table.csv").write_text(f"weather,umbrella,tea\n{rows}\n")
+    model = tmp_path / "model.npz"
+    assert (
+        main(["learn", str(tmp_path / "table.csv"), "-o", str(model), "--method", "chow-liu", "--rng", "0"]) == 0
+    )
+    capsys.readouterr()
+    assert main(["solve", str(model), "-q", "weather", "-e", "umbrella=yes", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["assignment"] == {"weather": "wet"}
+    assert main(["learn", str(tmp_path / "table.csv"), "-o", str(model), "--set", "colour=1"]) == 2
+    assert "colour" in capsys.readouterr().err
+
+
+def test_the_bench_commands_are_listed_only_when_asked_for(capsys):
+    assert main(["bench", "--help"]) == 0
+    assert "twenty" in capsys.readouterr().out
+
+
+def test_columns_are_typed_by_what_they_hold(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text('a,b,"c, d",e\n1,0.5,x,\n2,,"y, z",3\n')
+    columns = read_columns(path)
+    assert list(columns) == ["a", "b", "c, d", "e"]
+    assert columns["a"].dtype == np.int64
+    assert np.isnan(columns["b"][1])
+    assert columns["c, d"].tolist() == ["x", "y, z"]
+    assert np.isnan(columns["e"][0])
+    (tmp_path / "u.data").write_text("0,1\n1,1\n")
+    assert {k: v.tolist() for k, v in read_columns(tmp_path / "u.data", header=False).items()} == {
+        "0": [0, 1],
+        "1": [1, 1],
+    }
+
+
+def test_small_parsers():
+    assert split_list('a, "b, c" ,d') == ["a", "b, c", "d"]
+    assert parse_settings(["radius=2", "rule=published", "early_stop=false"]) == {
+        "radius": 2,
+        "rule": "published",
+        "early_stop": False,
+    }
+    assert parse_size("1.5G") == 1_500_000_000
+    assert parse_size("200MB") == 200_000_000
+    assert parse_size("17") == 17
+
+
+def test_probabilities_far_below_the_floating_point_range_are_shown():
+    assert probability_text(-4000.0) == "6.639e-1738"
+    assert probability_text(0.0) == "1"
+    assert probability_text(None) == "unknown"
+
+
+@pytest.mark.parametrize("kind", list(CertificateKind))
+def test_every_kind_of_certificate_has_its_sentence(kind):
+    sentence = certificate_sentence(Certificate(kind, 0.01, 0.02, 0.01, 0.05))
+    assert sentence.startswith(
+        {"exact": "exact", "epsilon": "certain", "pac": "probable", "none": "none"}[kind.value]
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
+def test_an_interrupt_returns_the_best_so_far(examples):
+    command = [sys.executable, "-m", "certimap.cli", "solve", str(examples / "alarm.bif"), "--solver", "pac"]
+    command += ["--epsilon", "0", "--delta", "1e-300", "--max-samples", "1000000000", "--rng", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(6.0)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert "Traceback" not in err
+    assert (process.returncode == 0 and "HISTORY" in out) or process.returncode == 130
