@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -129,8 +130,11 @@ def test_circuit_names() -> None:
             CircuitKind.parse(text)
 
 
-def _adder(offset: int) -> Any:
-    def serve(job: int, part: str) -> dict[str, Any]:
+SERVER = """
+import os, time
+
+def build(offset):
+    def serve(job, part):
         if part == "die":
             os._exit(3)
         if part == "hang":
@@ -140,10 +144,20 @@ def _adder(offset: int) -> Any:
         return {"sum": job + offset, "part": part, "threads": os.environ["OMP_NUM_THREADS"]}
 
     return serve
+"""
 
 
-def test_a_pool_outlives_crashes_overruns_and_errors() -> None:
-    pool = WorkerPool(2, _adder, (10,), n_threads=1, part_limit=20.0)
+@pytest.fixture
+def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A server of additions in a module that other processes can import."""
+    (tmp_path / "adding_server.py").write_text(SERVER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "adding_server", raising=False)
+    return importlib.import_module("adding_server").build
+
+
+def test_a_pool_outlives_crashes_and_errors(build: Any) -> None:
+    pool = WorkerPool(2, build, (10,), n_threads=1, part_limit=20.0)
     jobs = [Job(1, ["a", "die", "b"]), Job(2, ["fail", "c"])]
     outcomes = {(o.payload, o.part): o for o in pool.run(jobs)}
     assert outcomes[1, "a"].record == {"sum": 11, "part": "a", "threads": "1"}
@@ -154,8 +168,8 @@ def test_a_pool_outlives_crashes_overruns_and_errors() -> None:
     assert len(outcomes) == 5
 
 
-def test_a_pool_gives_up_what_overruns() -> None:
-    pool = WorkerPool(1, _adder, (0,), part_limit=5.0)
+def test_a_pool_gives_up_what_overruns(build: Any) -> None:
+    pool = WorkerPool(1, build, (0,), part_limit=4.0)
     started = time.monotonic()
     outcomes = {o.part: o for o in pool.run([Job(1, ["hang", "after"])])}
     assert outcomes["hang"].problem == "overran"
