@@ -179,10 +179,7 @@ class Frontier:
                     return
         state.stage_work += state.work - start
         self._report(state, ledger)
-        if not len(state.open):
-            _fill_up(state, ledger)
-            state.done = True
-        elif state.caps is not None and state.stage_work > state.budget and not state.caps.complete:
+        if not state.done and state.caps is not None and state.stage_work > state.budget and not state.caps.complete:
             if state.caps.round_done:
                 state.caps.start_round()
             state.stage, state.stage_work = "caps", 0
@@ -239,11 +236,14 @@ class Frontier:
             ledger.close(bound, mass if _has_masses(state.posterior) else None)
 
     def _report(self, state: FrontierState, ledger: Ledger) -> None:
-        """State the open boxes to the ledger."""
+        """State the open boxes to the ledger; without any the search is done."""
         bound = max(state.open.log_bound, state.stuck)
         mass = state.open.log_mass if _has_masses(state.posterior) else 0.0
         rounded = float(mass + slack(np.array([mass]))[0])
         ledger.frontier(rounded if rounded < 0.0 else 0.0, bound)
+        if not len(state.open):
+            _fill_up(state, ledger)
+            state.done = True
 
     # --- draws -------------------------------------------------------------------------------------------
 
