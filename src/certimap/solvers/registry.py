@@ -33,7 +33,7 @@ _SOLVERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 HEURISTICS = frozenset({"independent", "max_product", "argmax_product"})
 SMALL_SPACE = 2**16
-SMALL_WORK = 2_000_000_000
+SMALL_WORK = 100_000_000
 
 
 def names() -> tuple[str, ...]:
@@ -76,7 +76,8 @@ def _load(place: str) -> Any:
 def choose(posterior: Posterior) -> Solver:
     """Return the solver that `solver="auto"` stands for.
 
-    - `exhaustive` where the query space has at most 65,536 states and listing them is cheap;
+    - `exhaustive` where the query space has at most 65,536 states, and listing them takes at most 10^8 edge
+      evaluations or there is no other way to a proof;
     - else `set_elimination` where the posterior offers regions that it can work on within its limits;
     - else `frontier` where the posterior answers questions about boxes;
     - else `smooth_pac` in a discrete domain, `pac` in a real one (a sampler and an oracle are enough).
@@ -84,7 +85,8 @@ def choose(posterior: Posterior) -> Solver:
     domain = posterior.domain
     n_edges = float(getattr(posterior, "n_edges", 1))
     small = domain.log_size <= math.log(SMALL_SPACE) + 1e-9
-    if small and math.exp(domain.log_size) * n_edges <= SMALL_WORK:
+    searchable = callable(getattr(posterior, "log_bound", None))
+    if small and (not searchable or math.exp(domain.log_size) * n_edges <= SMALL_WORK):
         return make("exhaustive")
     for name in ("set_elimination", "frontier"):
         factory = _load(_SOLVERS[name][0])
