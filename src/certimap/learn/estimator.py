@@ -102,16 +102,17 @@ class DensityEstimator:
         """
         self._as_frame = hasattr(X, "columns") or hasattr(X, "__dataframe__")
         domain: Domain | None = getattr(self, "domain", None)
+        table = X
         if isinstance(X, Dataset):
-            domain, valid, X = X.domain, X.validation if valid is None else valid, X.train
+            domain, valid, table = X.domain, X.validation if valid is None else valid, X.train
         self.seed_ = draw_seed(self.random_state)
-        self._fit(X, valid, domain)
+        self._fit(table, valid, domain)
         self.n_features_in_ = len(self.domain_)
         self.feature_names_in_ = np.array(self.domain_.names, object)
         self._posterior = None
         return self
 
-    def _fit(self, X: Any, valid: Any, domain: Domain | None) -> None:
+    def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
         raise NotImplementedError
 
     # ------------------------------------------------------------ using what was learned

@@ -44,8 +44,8 @@ class HiddenChowLiuTree(DensityEstimator):
     max_steps
         Passes over the data at most.
     batch_rows
-        Rows of a batch in the first passes; None takes an eighth of the rows and at least 500. Later
-        passes use all rows.
+        Rows of a batch in the first four fifths of the passes; None takes a hundredth of the rows and at
+        least 100. The last passes use all rows.
     smoothing
         Pseudo-counts of every distribution, spread over its states: emissions towards the variable's
         margin, transitions towards the latent variable's margin.
@@ -84,7 +84,7 @@ class HiddenChowLiuTree(DensityEstimator):
         *,
         max_steps: int = 60,
         batch_rows: int | None = None,
-        smoothing: float = 1.0,
+        smoothing: float = 0.3,
         patience: int = 6,
         kinds: Mapping[str, Kind] | None = None,
         domain: Domain | None = None,
@@ -105,20 +105,20 @@ class HiddenChowLiuTree(DensityEstimator):
         self.time_limit = time_limit
         self.progress = progress
 
-    def _fit(self, X: Any, valid: Any, domain: Domain | None) -> None:
+    def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
         self._check()
         deadline = deadline_of(self.time_limit)
-        table = read_table(X, domain=domain, kinds=self.kinds, also=[] if valid is None else [valid])
-        refuse_real(table, "hclt")
+        rows = read_table(table, domain=domain, kinds=self.kinds, also=[] if valid is None else [valid])
+        refuse_real(rows, "hclt")
         rng = np.random.default_rng(self.seed_)
-        held_out = None if valid is None else encode(valid, table.domain)
-        if held_out is None and len(table) >= 20:
-            kept, held = split_rows(len(table), HELD_OUT, rng)
-            held_out = Table(table.domain, table.points[held])
-            table = Table(table.domain, table.points[kept])
-        self.domain_ = table.domain
+        held_out = None if valid is None else encode(valid, rows.domain)
+        if held_out is None and len(rows) >= 20:
+            kept, held = split_rows(len(rows), HELD_OUT, rng)
+            held_out = Table(rows.domain, rows.points[held])
+            rows = Table(rows.domain, rows.points[kept])
+        self.domain_ = rows.domain
         with single_threaded_blas():
-            run = _Training(self, table, held_out, rng)
+            run = _Training(self, rows, held_out, rng)
             self._train(run, deadline)
         self.model_ = run.best_model()
 
@@ -186,16 +186,16 @@ class _Training:
     def step(self, number: int) -> Step:
         """Make one pass over the data, in batches at first, and judge it."""
         n_rows = self.passes.n_rows
-        batch = self.settings.batch_rows or max(500, -(-n_rows // 8))
+        batch = self.settings.batch_rows or max(100, n_rows // 100)
         total = 0.0
-        if number < self.settings.max_steps // 3 and batch < n_rows:
+        if 5 * number < 4 * self.settings.max_steps and batch < n_rows:
             order = self.rng.permutation(n_rows)
             cuts = list(range(0, n_rows, batch))
             for b, start in enumerate(cuts):
                 rows = np.sort(order[start : start + batch])
                 counts, log_likelihood = self.passes.expected_counts(self.parameters, rows)
                 total += log_likelihood
-                rate = (2.0 + number + b / len(cuts)) ** -0.7
+                rate = 1.0 / (2.0 + number + b / len(cuts))
                 self.running.scale(1.0 - rate)
                 self.running.add(counts, rate * n_rows / len(rows))
                 self.parameters = self.maximise(self.running)

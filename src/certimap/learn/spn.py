@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple, TypeVar
 
@@ -119,34 +119,34 @@ class LearnSPN(DensityEstimator):
         self.time_limit = time_limit
         self.progress = progress
 
-    def _fit(self, X: Any, valid: Any, domain: Domain | None) -> None:
+    def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
         grid = self._grid()
         deadline = deadline_of(self.time_limit)
-        table = read_table(X, domain=domain, kinds=self.kinds, also=[] if valid is None else [valid])
-        refuse_missing(table, "learnspn")
-        held_out = None if valid is None else encode(valid, table.domain)
-        train, refit = table, False
-        if held_out is None and len(grid) * len(_several("smoothing", self.smoothing)) > 1 and len(table) > 1:
-            kept, held = split_rows(len(table), HELD_OUT, np.random.default_rng(self.seed_))
-            train, held_out = Table(table.domain, table.points[kept]), Table(table.domain, table.points[held])
+        rows = read_table(table, domain=domain, kinds=self.kinds, also=[] if valid is None else [valid])
+        refuse_missing(rows, "learnspn")
+        held_out = None if valid is None else encode(valid, rows.domain)
+        train, refit = rows, False
+        if held_out is None and len(grid) * len(_several("smoothing", self.smoothing)) > 1 and len(rows) > 1:
+            kept, held = split_rows(len(rows), HELD_OUT, np.random.default_rng(self.seed_))
+            train, held_out = Table(rows.domain, rows.points[kept]), Table(rows.domain, rows.points[held])
             refit = True
         if held_out is not None:
             refuse_missing(held_out, "learnspn (for the validation rows)")
         with single_threaded_blas():
             sketch = self._choose(train, held_out, grid, deadline)
             if refit:
-                sketch = self._learner(table, self.choice_).learn(self.choice_.threshold, deadline)
+                sketch = self._learner(rows, self.choice_).learn(self.choice_.threshold, deadline)
                 self.timed_out_ = is_late(deadline)
-        self.domain_ = table.domain
+        self.domain_ = rows.domain
         self.model_ = sketch.to_circuit(self.choice_.smoothing)
 
     def _grid(self) -> list[tuple[int, int, float]]:
         """Return (min_rows, n_clusters, threshold) to try, checked."""
         check_clusters(self.clusters)
-        thresholds = _several("threshold", self.threshold, lambda t: 0 < t < 1, "a number in (0, 1)")
-        rows = _several("min_rows", self.min_rows, lambda n: n >= 1, "an integer of at least 1")
-        clusters = _several("n_clusters", self.n_clusters, lambda n: n >= 2, "an integer of at least 2")
-        _several("smoothing", self.smoothing, lambda a: a >= 0, "a nonnegative number")
+        thresholds = _several("threshold", self.threshold, _is_probability, "a number in (0, 1)")
+        rows = _several("min_rows", self.min_rows, _at_least(1), "an integer of at least 1")
+        clusters = _several("n_clusters", self.n_clusters, _at_least(2), "an integer of at least 2")
+        _several("smoothing", self.smoothing, _at_least(0), "a nonnegative number")
         return list(product(rows, clusters, thresholds))
 
     def _learner(self, table: Table, choice: Choice) -> StructureLearner:
@@ -193,11 +193,22 @@ def _judge(sketch: Sketch, held_out: Table | None, smoothings: Sequence[float], 
     ]
 
 
-def _several(name: str, value: T | Sequence[T], accepts: Any = None, accepted: str = "") -> list[T]:
+def _is_probability(value: float) -> bool:
+    return 0 < value < 1
+
+
+def _at_least(least: float) -> Callable[[float], bool]:
+    return lambda value: value >= least
+
+
+def _several(
+    name: str, value: T | Sequence[T], accepts: Callable[[float], bool] | None = None, accepted: str = ""
+) -> list[T]:
     """Return the values of a setting as a list, each checked."""
     values = list(value) if isinstance(value, Iterable) else [value]
     for one in values:
-        if accepts is not None and not (isinstance(one, int | float | np.number) and accepts(one)):
+        number: Any = one
+        if accepts is not None and not (isinstance(number, int | float | np.number) and accepts(one)):
             raise DataError(f"{name} is {one!r}; {accepted}, or several of them, is accepted")
     if not values:
         raise DataError(f"{name} is empty; at least one value is needed")

@@ -1,0 +1,194 @@
+"""Mixtures of Chow-Liu trees, by expectation-maximisation (Meila and Jordan 2000)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from certimap.box import Points
+from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.domain import Domain
+from certimap.errors import DataError
+from certimap.learn.blas import single_threaded_blas
+from certimap.learn.clusters import row_clusters
+from certimap.learn.estimator import DensityEstimator, Seed, split_rows
+from certimap.learn.pairs import Floats, one_hot, pair_counts
+from certimap.learn.progress import Progress, deadline_of, is_late
+from certimap.learn.table import Kind, Table, encode, read_table, refuse_missing, refuse_real
+from certimap.learn.tree import Tree, check_smoothing, indicator_leaves
+
+HELD_OUT = 0.1
+PATIENCE = 3
+
+
+class ChowLiuMixture(DensityEstimator):
+    """Learn a mixture of Chow-Liu trees, each with a structure of its own.
+
+    Parameters
+    ----------
+    n_components
+        The number of trees; ones that lose all their rows are dropped.
+    max_steps
+        Steps of expectation-maximisation at most.
+    tolerance
+        Learning stops when a step gains less than this, in nats a row.
+    smoothing
+        Pseudo-counts of every pair's table in every tree, spread evenly over it.
+    kinds, domain
+        See `LearnSPN`; all variables must be categorical.
+    random_state
+        Seed or generator (for the k-means clusters that it starts from).
+    time_limit
+        Seconds; the best mixture so far is kept.
+    progress
+        Whether to show progress; None means on a terminal.
+
+    Attributes
+    ----------
+    model_
+        The mixture as a `Circuit`: one sum over trees.
+    weights_, trees_
+        The share and the `Tree` of every component.
+    history_
+        Mean natural-log likelihood of the rows learned from before each step.
+    timed_out_
+        Whether the time limit ended learning.
+
+    Notes
+    -----
+    The mixture kept is the best on validation rows: those given, or a tenth of the rows (of 20 or more),
+    which are not learned from. A step costs one matrix product a component: rows times squared states.
+    """
+
+    def __init__(
+        self,
+        n_components: int = 8,
+        *,
+        max_steps: int = 50,
+        tolerance: float = 1e-3,
+        smoothing: float = 1.0,
+        kinds: Mapping[str, Kind] | None = None,
+        domain: Domain | None = None,
+        random_state: Seed = None,
+        time_limit: float | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.max_steps = max_steps
+        self.tolerance = tolerance
+        self.smoothing = smoothing
+        self.kinds = kinds
+        self.domain = domain
+        self.random_state = random_state
+        self.time_limit = time_limit
+        self.progress = progress
+
+    def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
+        for name in ("n_components", "max_steps"):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or value < 1:
+                raise DataError(f"{name} is {value!r}; an integer of at least 1 is accepted")
+        check_smoothing(self.smoothing)
+        deadline = deadline_of(self.time_limit)
+        rows = read_table(table, domain=domain, kinds=self.kinds, also=[] if valid is None else [valid])
+        refuse_real(rows, "clt_mixture")
+        refuse_missing(rows, "clt_mixture")
+        held_out = None if valid is None else encode(valid, rows.domain)
+        if held_out is not None:
+            refuse_missing(held_out, "clt_mixture (for the validation rows)")
+        elif len(rows) >= 20:
+            kept, held = split_rows(len(rows), HELD_OUT, np.random.default_rng(self.seed_))
+            held_out = Table(rows.domain, rows.points[held])
+            rows = Table(rows.domain, rows.points[kept])
+        self.domain_ = rows.domain
+        with single_threaded_blas():
+            self._climb(rows, held_out, deadline)
+        self.model_ = _mixture_circuit(self.domain_, self.weights_, self.trees_)
+
+    def _climb(self, rows: Table, held_out: Table | None, deadline: float | None) -> None:
+        """Alternate trees and responsibilities, and keep the best mixture on the held-out rows."""
+        indicators = one_hot(rows.domain, rows.points)
+        responsibilities = _start(indicators, self.n_components, self.seed_ & ((1 << 64) - 1))
+        self.history_: list[float] = []
+        self.timed_out_ = False
+        best, since_best = -np.inf, 0
+        with Progress(f"Mixture of {self.n_components} Chow-Liu trees", self.max_steps, self.progress) as bar:
+            for step in range(self.max_steps):
+                weights = responsibilities.mean(axis=0)
+                kept = weights * len(rows) > 0.5
+                weights, responsibilities = weights[kept] / weights[kept].sum(), responsibilities[:, kept]
+                trees = [
+                    Tree.of_counts(pair_counts(indicators, share), rows.domain, self.smoothing)
+                    for share in responsibilities.T
+                ]
+                log_probs = _component_logs(weights, trees, rows.points)
+                total = np.logaddexp.reduce(log_probs, axis=1)
+                responsibilities = np.exp(log_probs - total[:, None])
+                self.history_.append(float(total.mean()))
+                value = self.history_[-1]
+                if held_out is not None:
+                    value = float(
+                        np.logaddexp.reduce(_component_logs(weights, trees, held_out.points), axis=1).mean()
+                    )
+                since_best += 1
+                if value > best:
+                    best, since_best = value, 0
+                    self.weights_, self.trees_ = weights, trees
+                bar.step(f"{self.history_[-1]:.3f} nats a row")
+                gained = np.inf if step == 0 else self.history_[-1] - self.history_[-2]
+                if gained < self.tolerance or since_best >= PATIENCE:
+                    break
+                if is_late(deadline):
+                    self.timed_out_ = True
+                    break
+
+
+def clt_mixture(
+    data: Any, *, n_components: int = 8, valid: Any = None, rng: Seed = None, **settings: Any
+) -> Circuit:
+    """Learn a mixture of Chow-Liu trees and return it as a circuit.
+
+    Parameters
+    ----------
+    data
+        A table of categorical columns without missing values, or a `Dataset`.
+    n_components
+        The number of trees.
+    valid
+        Rows by which the best step is chosen; by default a tenth of the rows.
+    rng
+        Seed or generator.
+    **settings
+        Those of `ChowLiuMixture`.
+
+    Raises
+    ------
+    DataError
+        For an empty table, a continuous column, missing values, or settings out of range.
+    """
+    return ChowLiuMixture(n_components, random_state=rng, **settings).fit(data, valid=valid).model_
+
+
+def _start(indicators: Any, n_components: int, key: int) -> Floats:
+    """Return responsibilities, shape (n_rows, n_components): nine tenths to the row's k-means cluster."""
+    if n_components == 1 or len(indicators) < 2:
+        return np.ones((len(indicators), 1))
+    labels = row_clusters(indicators, n_components, "kmeans", key)
+    n_found = int(labels.max()) + 1
+    return 0.9 * np.eye(n_found)[labels] + 0.1 / n_found
+
+
+def _component_logs(weights: Floats, trees: list[Tree], points: Points) -> Floats:
+    """Return ln of weight times probability, shape (n_rows, n_components)."""
+    return np.stack([tree.log_likelihood(points) for tree in trees], axis=1) + np.log(weights)
+
+
+def _mixture_circuit(domain: Domain, weights: Floats, trees: list[Tree]) -> Circuit:
+    builder = CircuitBuilder(domain)
+    leaves = indicator_leaves(builder)
+    roots = [tree.add_to(builder, leaves) for tree in trees]
+    if len(roots) > 1:
+        builder.sum(roots, np.log(weights).tolist())
+    return builder.build()
