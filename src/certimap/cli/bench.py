@@ -170,10 +170,9 @@ def engine(
 ) -> None:
     """Measure evaluation, sampling and scaling of the circuit engine; beside sparc-pc where it is installed."""
     from certimap.bench.engine import run_engine_benchmark
-    from certimap.bench.machine import describe_machine, machine_line
     from certimap.bench.report import insert_section
 
     text = str(run_engine_benchmark(workers=workers, quick=quick))
     typer.echo(text)
     if into is not None:
-        insert_section(into, "engine", f"Machine: {machine_line(describe_machine())}.\n\n{text}")
+        insert_section(into, "engine", text)
