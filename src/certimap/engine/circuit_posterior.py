@@ -83,8 +83,8 @@ class CircuitPosterior:
         return Sampler(self.evaluator)
 
     @property
-    def relative_error(self) -> float:
-        """The factor of itself by which rounding may move a probability or a mass at most."""
+    def log_slack(self) -> float:
+        """How far rounding may move the log of a probability or a mass at most (in the linear domain)."""
         return self.evaluator.relative_error
 
     def __repr__(self) -> str:
@@ -107,7 +107,7 @@ class CircuitPosterior:
         return self.evaluator.log_values(POINT, self._points(points), None)
 
     def log_mass(self, boxes: Boxes) -> NDArray[np.float64]:
-        """Return ln P(box | e), shape (batch,), rounded to nearest (see `relative_error`)."""
+        """Return ln P(box | e), shape (batch,), rounded to nearest (see `log_slack`)."""
         values = self.evaluator.log_values(MASS, None, self._boxes(boxes))
         return np.minimum(values, 0.0)
 
@@ -125,16 +125,14 @@ class CircuitPosterior:
         One upward and one downward pass; on a point this is its whole Hamming sweep of radius 1.
         """
         values = self.evaluator.log_each(MASS, self._boxes(boxes))
-        return np.minimum(values, 0.0)
+        return np.minimum(values, 0.0, out=values)
 
     def log_bound_each(self, boxes: Boxes) -> NDArray[np.float64]:
         """Return an upper bound over each box with variable i set to state a, shape (batch, total_states).
 
         One upward and one downward pass. A state that the box holds is never given more than the box.
         """
-        boxes = self._boxes(boxes)
-        each = self.evaluator.outward(self.evaluator.log_each(BOUND, boxes))
-        return np.where(boxes.mask, np.minimum(each, self.log_bound(boxes)[:, None]), each)
+        return self.evaluator.log_each(BOUND, self._boxes(boxes))
 
     def _points(self, points: Points) -> Points:
         n_vars = len(self.domain)

@@ -101,9 +101,15 @@ class Evaluator:
         plan = self.plan
         return int(np.max(np.diff(plan.leaf_ptr) + np.diff(plan.child_ptr)))
 
-    def _task_rows(self, width: int) -> int:
-        rows = min(max(_TASK_EDGES // max(self.plan.n_edges, 1), width), 1 << 16)
-        return -(-rows // width) * width
+    def _task_rows(self, n_rows: int, cost: int = 1) -> int:
+        """Return how many rows one task takes: about `_TASK_EDGES` evaluations, and 16 tasks where that pays.
+
+        `cost` is the work of an edge, in evaluations. The number of workers plays no part.
+        """
+        edges = cost * max(self.plan.n_edges, 1)
+        few = max(n_rows * edges // (_TASK_EDGES >> 5), 1)
+        rows = min(_TASK_EDGES // edges, -(-n_rows // min(few, 16)), 1 << 16)
+        return max(-(-rows // _LANES) * _LANES, _LANES)
 
     @staticmethod
     def _width(n_rows: int, numbers_a_lane: int, largest: int = 256) -> int:
@@ -111,8 +117,8 @@ class Evaluator:
         fitting = max(_BLOCK_NUMBERS // max(numbers_a_lane, 1), 4 * _LANES)
         if numbers_a_lane > _BLOCK_NUMBERS * 32:
             fitting = _LANES
-        width = min(largest, fitting, n_rows)
-        return max(-(-width // _LANES) * _LANES, _LANES)
+        n_blocks = -(-n_rows // min(largest, fitting))
+        return max(-(-n_rows // (max(n_blocks, 1) * _LANES)) * _LANES, _LANES)
 
     def box_width(self, n_boxes: int) -> int:
         """Return how many boxes to evaluate at once when the values of all nodes are kept."""
@@ -138,15 +144,16 @@ class Evaluator:
         out = np.empty(rows.n)
         slot, n_slots = self._slots
         n_inputs = len(self.plan.domain) if mode == POINT else self.plan.domain.total_states
-        width = self._width(rows.n, n_slots + n_inputs)
+        task_rows = self._task_rows(rows.n)
+        width = self._width(min(task_rows, rows.n), n_slots + n_inputs)
 
         def task(start: int, stop: int) -> None:
-            inputs, scratch = np.empty((n_inputs, width)), np.empty(width)
+            inputs, scratch = np.empty((n_inputs, width)), np.empty((1, width))
             values = np.empty((n_slots, width))
             points, mask = rows.points[start:stop], rows.mask[start:stop]
             evaluate(self.arrays, mode, points, mask, slot, inputs, scratch, values, out[start:stop])
 
-        for_blocks(task, rows.n, self._task_rows(width), self.workers)
+        for_blocks(task, rows.n, task_rows, self.workers)
         return out
 
     def _log_domain(self, mode: int, rows: Rows, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -154,41 +161,45 @@ class Evaluator:
 
         out = np.empty(len(chosen))
         slot, n_slots = self._slots
-        width = self._width(len(chosen), n_slots, 64)
+        task_rows = self._task_rows(len(chosen), 16)
+        width = self._width(min(task_rows, len(chosen)), n_slots, 64)
 
         def task(start: int, stop: int) -> None:
             scratch, values = np.empty(width), np.empty((n_slots, width))
             some = rows.take(chosen[start:stop])
             log_evaluate(self.arrays, some, mode, slot, scratch, values, out[start:stop])
 
-        for_blocks(task, len(chosen), max(self._task_rows(width) // 8, width), self.workers)
+        for_blocks(task, len(chosen), task_rows, self.workers)
         return out
 
     def log_each(self, mode: int, boxes: Boxes) -> NDArray[np.float64]:
-        """Return the root's log value with variable i set to state a, shape (batch, total_states)."""
+        """Return the root's log value with variable i set to state a, shape (batch, total_states).
+
+        Bounds are rounded up, and a state that a box holds gets no larger bound than the box.
+        """
         rows = Rows(None, boxes)
         if not self.is_discrete:
             return self._log_each_domain(mode, rows, np.arange(rows.n))
-        values = self._linear_each(mode, rows)
-        with np.errstate(divide="ignore"):
-            out = np.log(values)
+        out = self._linear_each(mode, rows)
         if self.can_underflow:
-            low = np.flatnonzero(np.any(values < ACCURATE, axis=1))
+            low = np.flatnonzero(np.any(out < np.log(ACCURATE), axis=1))
             if len(low):
                 out[low] = self._log_each_domain(mode, rows, low)
         return out
 
     def upward_values(
-        self, mode: int, rows: Rows, first: int, width: int
-    ) -> tuple[int, NDArray[np.float64], NDArray[np.float64]]:
-        """Evaluate all nodes on `width` rows from `first` on; return lanes used, inputs and node values."""
+        self, mode: int, rows: Rows, first: int, inputs: NDArray[np.float64], values: NDArray[np.float64]
+    ) -> int:
+        """Evaluate all nodes on rows from `first` on; return how many lanes hold a row.
+
+        `inputs` (total_states, width) and `values` (n_nodes, width) are filled in.
+        """
         from certimap.engine._kernels.evaluate import load_block, upward
 
-        inputs = np.empty((self.plan.domain.total_states, width))
-        values, scratch = np.empty((self.plan.n_nodes, width)), np.empty(width)
+        width = values.shape[1]
         lanes = int(load_block(mode, first, width, rows.points, rows.mask, inputs))
-        upward(self.arrays, mode, self._own_slots, inputs, scratch, values)
-        return lanes, inputs, values
+        upward(self.arrays, mode, self._own_slots, inputs, np.empty((1, width)), values)
+        return lanes
 
     def log_upward_values(
         self, mode: int, rows: Rows, chosen: NDArray[np.int64]
@@ -205,25 +216,39 @@ class Evaluator:
     def _linear_each(self, mode: int, rows: Rows) -> NDArray[np.float64]:
         from certimap.engine._kernels.each import downward
 
-        plan = self.plan
-        n_states, n_members = plan.domain.total_states, self._max_members
+        n_nodes, n_states = self.plan.n_nodes, self.plan.domain.total_states
+        n_members = self._max_members
         out = np.empty((rows.n, n_states))
-        width = self._width(rows.n, 2 * plan.n_nodes + 3 * n_states + 2 * n_members, 128)
+        task_rows = self._task_rows(rows.n, 8)
+        width = self._width(min(task_rows, rows.n), 2 * n_nodes + 3 * n_states + 2 * n_members, 64)
         is_top = self._is_top if mode == BOUND else self._not_top
 
         def task(start: int, stop: int) -> None:
-            context = np.empty((plan.n_nodes, width))
+            inputs, values = np.empty((n_states, width)), np.empty((n_nodes, width))
+            context = np.empty((n_nodes, width))
             members, prefix = np.empty((n_members, width)), np.empty((n_members + 1, width))
             total, largest = np.empty((n_states, width)), np.empty((n_states, width))
             for first in range(start, stop, width):
-                lanes, inputs, values = self.upward_values(mode, rows, first, width)
-                lanes = min(lanes, stop - first)
+                lanes = min(self.upward_values(mode, rows, first, inputs, values), stop - first)
                 scratch = (context, members, prefix, total, largest)
                 downward(self.arrays, mode, is_top, inputs, values, *scratch)
-                out[first : first + lanes] = np.maximum(total, largest)[:, :lanes].T
+                block = out[first : first + lanes]
+                np.maximum(total[:, :lanes].T, largest[:, :lanes].T, out=block)
+                with np.errstate(divide="ignore"):
+                    np.log(block, out=block)
+                    root = np.log(values[-1, :lanes])
+                self._finish_each(mode, block, root, rows.mask[first : first + lanes])
 
-        for_blocks(task, rows.n, max(self._task_rows(width) // 4 // width, 1) * width, self.workers)
+        for_blocks(task, rows.n, task_rows, self.workers)
         return out
+
+    def _finish_each(
+        self, mode: int, block: NDArray[np.float64], root: NDArray[np.float64], mask: NDArray[np.bool_]
+    ) -> None:
+        """Round bounds up, and cap them by the box's own where the box holds the state; in place."""
+        if mode == BOUND:
+            block[:] = self.outward(block)
+            np.minimum(block, self.outward(root)[:, None], out=block, where=mask)
 
     def _log_each_domain(self, mode: int, rows: Rows, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
         from certimap.engine._kernels.logdomain import log_downward
@@ -239,8 +264,9 @@ class Evaluator:
                 inputs, values = self.log_upward_values(mode, rows, chosen[k : k + 1])
                 scratch = (context, members, prefix)
                 log_downward(self.arrays, inputs, mode, 0, is_top, values, *scratch, out[k])
+                self._finish_each(mode, out[k : k + 1], values[-1], inputs.mask)
 
-        for_blocks(task, len(chosen), max(self._task_rows(_LANES) // 32, 1), self.workers)
+        for_blocks(task, len(chosen), self._task_rows(len(chosen), 32), self.workers)
         return out
 
     def outward(self, log_bounds: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -250,11 +276,11 @@ class Evaluator:
         that a bound and a probability under it together may be off by `relative_error`. In logs each
         operation errs relative to the size of the log.
         """
-        size = np.abs(np.where(np.isfinite(log_bounds), log_bounds, 0.0))
-        slack = self.relative_error * (1.0 if self.is_discrete else 1.0 + size) + 8 * _EPS * size
-        if self.is_discrete and self.can_underflow:
-            slack = np.where(log_bounds < np.log(ACCURATE), self.relative_error * (1.0 + size), slack)
-        raised = log_bounds + slack
+        in_logs = np.array(not self.is_discrete) | (log_bounds < np.log(ACCURATE) if self.can_underflow else False)
+        growth = np.where(in_logs, self.relative_error, 8 * _EPS)
+        with np.errstate(invalid="ignore"):
+            raised = log_bounds + (self.relative_error + growth * np.abs(log_bounds))
+        raised = np.where(log_bounds == -np.inf, -np.inf, raised)
         return np.minimum(raised, 0.0) if self.is_discrete else raised
 
 

@@ -117,7 +117,9 @@ class Sampler:
             inside, values = self.evaluator.log_upward_values(MASS, source, np.arange(start, stop))
         else:
             width = -(-(stop - start) // 8) * 8
-            _, _, values = self.evaluator.upward_values(MASS, source, start, width)
+            inputs = np.empty((self.plan.domain.total_states, width))
+            values = np.empty((self.plan.n_nodes, width))
+            self.evaluator.upward_values(MASS, source, start, inputs, values)
             inside = source.take(np.arange(start, stop))
         stack, words = self._walk()
         arrays = self.evaluator.arrays

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.engine._kernels.arrays import PlanArrays
+from certimap.engine._kernels.arrays import PlanArrays, Scalar
 from certimap.engine._kernels.jit import jit
 
 POINT, MASS, BOUND = 0, 1, 2
@@ -75,15 +75,18 @@ def load_block(
 
 @jit(fastmath={"contract"})
 def multiply_binary_points(
-    plan: PlanArrays,
-    start: int,
-    stop: int,
+    start: Scalar,
+    stop: Scalar,
+    leaf_var: NDArray[np.int32],
+    first: NDArray[np.float64],
+    second: NDArray[np.float64],
     inputs: NDArray[np.float64],
-    out: NDArray[np.float64],
+    at: Scalar,
+    values: NDArray[np.float64],
 ) -> None:
-    """Multiply `out` by leaves of binary variables at points: p0 + (p1 - p0) x, four at a time."""
+    """Multiply `values[at]` by leaves of binary variables at points: p0 + (p1 - p0) x, four at a time."""
+    out = values[at]
     width = out.shape[0]
-    leaf_var, first, second = plan.leaf_var, plan.first, plan.second
     leaf = start
     while leaf + 4 <= stop:
         x0, x1 = inputs[leaf_var[leaf]], inputs[leaf_var[leaf + 1]]
@@ -103,17 +106,47 @@ def multiply_binary_points(
 
 
 @jit(fastmath={"contract"})
-def leaf_values(
-    plan: PlanArrays,
-    mode: int,
-    leaf: int,
+def multiply_binary_boxes(
+    bound: bool,
+    start: Scalar,
+    stop: Scalar,
+    leaf_var: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    first: NDArray[np.float64],
+    second: NDArray[np.float64],
     inputs: NDArray[np.float64],
-    out: NDArray[np.float64],
+    at: Scalar,
+    values: NDArray[np.float64],
 ) -> None:
-    """Write one leaf's value in each lane."""
+    """Multiply `values[at]` by leaves of binary variables on boxes."""
+    out = values[at]
     width = out.shape[0]
-    variable, start, tables = plan.leaf_var[leaf], plan.leaf_start[leaf], plan.tables
-    column, size = plan.offsets[variable], plan.offsets[variable + 1] - plan.offsets[variable]
+    for leaf in range(start, stop):
+        column = offsets[leaf_var[leaf]]
+        m0, m1, p0, p1 = inputs[column], inputs[column + 1], first[leaf], second[leaf]
+        if bound:
+            for b in range(width):
+                out[b] *= max(p0 * m0[b], p1 * m1[b])
+        else:
+            for b in range(width):
+                out[b] *= p0 * m0[b] + p1 * m1[b]
+
+
+@jit(fastmath={"contract"})
+def leaf_values(
+    mode: int,
+    variable: Scalar,
+    start: Scalar,
+    offsets: NDArray[np.int64],
+    tables: NDArray[np.float64],
+    inputs: NDArray[np.float64],
+    k: Scalar,
+    values: NDArray[np.float64],
+) -> None:
+    """Write one leaf's value in each lane of `values[k]`; its vector starts at `tables[start]`."""
+    out = values[k]
+    width = out.shape[0]
+    column, past = offsets[variable], offsets[variable + 1]
     if mode == 0:
         states = inputs[variable]
         for b in range(width):
@@ -122,7 +155,7 @@ def leaf_values(
     allowed, probability = inputs[column], tables[start]
     for b in range(width):
         out[b] = probability * allowed[b]
-    for state in range(1, size):
+    for state in range(1, past - column):
         allowed, probability = inputs[column + state], tables[start + state]
         if mode == 1:
             for b in range(width):
@@ -133,44 +166,32 @@ def leaf_values(
 
 
 @jit(fastmath={"contract"})
-def multiply_binary_boxes(
-    plan: PlanArrays,
-    mode: int,
-    start: int,
-    stop: int,
-    inputs: NDArray[np.float64],
-    out: NDArray[np.float64],
-) -> None:
-    """Multiply `out` by leaves of binary variables on boxes."""
-    width = out.shape[0]
-    for leaf in range(start, stop):
-        column = plan.offsets[plan.leaf_var[leaf]]
-        m0, m1, p0, p1 = inputs[column], inputs[column + 1], plan.first[leaf], plan.second[leaf]
-        if mode == 1:
-            for b in range(width):
-                out[b] *= p0 * m0[b] + p1 * m1[b]
-        else:
-            for b in range(width):
-                out[b] *= max(p0 * m0[b], p1 * m1[b])
+def multiply_row(source: NDArray[np.float64], k: Scalar, at: Scalar, values: NDArray[np.float64]) -> None:
+    """Multiply `values[at]` by `source[k]`."""
+    factor, out = source[k], values[at]
+    for b in range(out.shape[0]):
+        out[b] *= factor[b]
 
 
 @jit(fastmath={"contract"})
 def add_children(
-    plan: PlanArrays,
     use_max: bool,
-    start: int,
-    stop: int,
+    start: Scalar,
+    stop: Scalar,
+    children: NDArray[np.int32],
+    weights: NDArray[np.float64],
     slot: NDArray[np.int32],
+    at: Scalar,
     values: NDArray[np.float64],
-    out: NDArray[np.float64],
 ) -> None:
     """Write the weighted sum (or the largest weighted term) of a sum's children."""
+    out = values[at]
     width = out.shape[0]
-    child, weight = values[slot[plan.children[start]]], plan.weights[start]
+    child, weight = values[slot[children[start]]], weights[start]
     for b in range(width):
         out[b] = weight * child[b]
     for edge in range(start + 1, stop):
-        child, weight = values[slot[plan.children[edge]]], plan.weights[edge]
+        child, weight = values[slot[children[edge]]], weights[edge]
         if use_max:
             for b in range(width):
                 out[b] = max(out[b], weight * child[b])
@@ -188,29 +209,30 @@ def upward(
     scratch: NDArray[np.float64],
     values: NDArray[np.float64],
 ) -> None:
-    """Evaluate every node of one block; node i's lanes are `values[slot[i]]`."""
-    width = scratch.shape[0]
-    for node in range(plan.is_sum.shape[0]):
-        out = values[slot[node]]
-        if plan.is_sum[node]:
-            use_max = mode == 2 and plan.decides[node] >= 0
-            add_children(plan, use_max, plan.child_ptr[node], plan.child_ptr[node + 1], slot, values, out)
+    """Evaluate every node of one block; node i's lanes are `values[slot[i]]`. `scratch` is (1, width)."""
+    # Fields are taken out once, and helpers get arrays and row numbers: a bundle or a view costs counting.
+    is_sum, child_ptr, children, weights = plan.is_sum, plan.child_ptr, plan.children, plan.weights
+    leaf_ptr, binary_end, leaf_var, leaf_start = plan.leaf_ptr, plan.binary_end, plan.leaf_var, plan.leaf_start
+    first, second, tables, decides, offsets = plan.first, plan.second, plan.tables, plan.decides, plan.offsets
+    width = scratch.shape[1]
+    for node in range(is_sum.shape[0]):
+        at, start, stop = slot[node], child_ptr[node], child_ptr[node + 1]
+        if is_sum[node]:
+            use_max = mode == 2 and decides[node] >= 0
+            add_children(use_max, start, stop, children, weights, slot, at, values)
             continue
         for b in range(width):
-            out[b] = 1.0
-        start, end = plan.leaf_ptr[node], plan.binary_end[node]
-        if mode == 0:
-            multiply_binary_points(plan, start, end, inputs, out)
-        else:
-            multiply_binary_boxes(plan, mode, start, end, inputs, out)
-        for leaf in range(end, plan.leaf_ptr[node + 1]):
-            leaf_values(plan, mode, leaf, inputs, scratch)
-            for b in range(width):
-                out[b] *= scratch[b]
-        for edge in range(plan.child_ptr[node], plan.child_ptr[node + 1]):
-            child = values[slot[plan.children[edge]]]
-            for b in range(width):
-                out[b] *= child[b]
+            values[at, b] = 1.0
+        leaf, end = leaf_ptr[node], binary_end[node]
+        if end > leaf and mode == 0:
+            multiply_binary_points(leaf, end, leaf_var, first, second, inputs, at, values)
+        elif end > leaf:
+            multiply_binary_boxes(mode == 2, leaf, end, leaf_var, offsets, first, second, inputs, at, values)
+        for leaf in range(end, leaf_ptr[node + 1]):
+            leaf_values(mode, leaf_var[leaf], leaf_start[leaf], offsets, tables, inputs, 0, scratch)
+            multiply_row(scratch, 0, at, values)
+        for edge in range(start, stop):
+            multiply_row(values, slot[children[edge]], at, values)
 
 
 @jit()
@@ -226,10 +248,10 @@ def evaluate(
     out: NDArray[np.float64],
 ) -> None:
     """Write the root's value for every row of `points` (mode 0) or of `mask`."""
-    n_rows, width = out.shape[0], scratch.shape[0]
-    root = values[slot[plan.is_sum.shape[0] - 1]]
+    n_rows, width = out.shape[0], scratch.shape[1]
+    root = slot[plan.is_sum.shape[0] - 1]
     for row in range(0, n_rows, width):
         lanes = load_block(mode, row, width, points, mask, inputs)
         upward(plan, mode, slot, inputs, scratch, values)
         for b in range(lanes):
-            out[row + b] = root[b]
+            out[row + b] = values[root, b]

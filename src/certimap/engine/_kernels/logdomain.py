@@ -43,31 +43,40 @@ def log_normal_mass(low: Scalar, high: Scalar) -> Scalar:
 
 
 @jit()
-def log_leaf(plan: PlanArrays, rows: LogRows, mode: int, row: int, leaf: int) -> Scalar:
+def log_leaf(
+    mode: int,
+    row: Scalar,
+    variable: Scalar,
+    start: Scalar,
+    offsets: NDArray[np.int64],
+    log_tables: NDArray[np.float64],
+    points: NDArray[np.float64],
+    mask: NDArray[np.bool_],
+    low_high: NDArray[np.float64],
+) -> Scalar:
     """Return one leaf's log value on one row."""
-    variable, start, log_tables = plan.leaf_var[leaf], plan.leaf_start[leaf], plan.log_tables
-    column, size = plan.offsets[variable], plan.offsets[variable + 1] - plan.offsets[variable]
+    column, size = offsets[variable], offsets[variable + 1] - offsets[variable]
     if size > 0:
         if mode == 0:
-            return log_tables[start + np.int64(rows.points[row, variable])]
+            return log_tables[start + np.int64(points[row, variable])]
         largest = _NEG_INF
         for state in range(size):
-            if rows.mask[row, column + state]:
+            if mask[row, column + state]:
                 largest = max(largest, log_tables[start + state])
         if mode == 2 or largest == _NEG_INF:
             return largest
         total = 0.0
         for state in range(size):
-            if rows.mask[row, column + state]:
+            if mask[row, column + state]:
                 total += math.exp(log_tables[start + state] - largest)
         return largest + math.log(total)
     mean, sd = log_tables[start], log_tables[start + 1]
     low, high, log_norm = log_tables[start + 2], log_tables[start + 3], log_tables[start + 4]
     if mode == 0:
-        x = rows.points[row, variable]
+        x = points[row, variable]
     else:
-        low = max(low, rows.low_high[0, row, variable])
-        high = min(high, rows.low_high[1, row, variable])
+        low = max(low, low_high[0, row, variable])
+        high = min(high, low_high[1, row, variable])
         if mode == 1:
             return log_normal_mass((low - mean) / sd, (high - mean) / sd) - log_norm
         x = min(max(mean, low), high)
@@ -89,35 +98,41 @@ def log_upward(
     values: NDArray[np.float64],
 ) -> None:
     """Evaluate every node on rows `first_row`, ...; node i's lanes are `values[slot[i]]`."""
-    for node in range(plan.is_sum.shape[0]):
+    is_sum, child_ptr, children, log_weights = plan.is_sum, plan.child_ptr, plan.children, plan.log_weights
+    leaf_ptr, leaf_var, leaf_start = plan.leaf_ptr, plan.leaf_var, plan.leaf_start
+    log_tables, offsets, decides = plan.log_tables, plan.offsets, plan.decides
+    points, mask, low_high = rows.points, rows.mask, rows.low_high
+    for node in range(is_sum.shape[0]):
         out = values[slot[node]]
-        start, stop = plan.child_ptr[node], plan.child_ptr[node + 1]
-        if not plan.is_sum[node]:
+        start, stop = child_ptr[node], child_ptr[node + 1]
+        if not is_sum[node]:
             for b in range(lanes):
                 out[b] = 0.0
-            for leaf in range(plan.leaf_ptr[node], plan.leaf_ptr[node + 1]):
+            for leaf in range(leaf_ptr[node], leaf_ptr[node + 1]):
+                variable, at = leaf_var[leaf], leaf_start[leaf]
                 for b in range(lanes):
-                    out[b] += log_leaf(plan, rows, mode, first_row + b, leaf)
+                    row = first_row + b
+                    out[b] += log_leaf(mode, row, variable, at, offsets, log_tables, points, mask, low_high)
             for edge in range(start, stop):
-                child = values[slot[plan.children[edge]]]
+                child = values[slot[children[edge]]]
                 for b in range(lanes):
                     out[b] += child[b]
             continue
         for b in range(lanes):
             out[b] = _NEG_INF
         for edge in range(start, stop):
-            child = values[slot[plan.children[edge]]]
+            child = values[slot[children[edge]]]
             for b in range(lanes):
-                out[b] = max(out[b], plan.log_weights[edge] + child[b])
-        if mode == 2 and plan.decides[node] >= 0:
+                out[b] = max(out[b], log_weights[edge] + child[b])
+        if mode == 2 and decides[node] >= 0:
             continue
         for b in range(lanes):
             scratch[b] = 0.0
         for edge in range(start, stop):
-            child = values[slot[plan.children[edge]]]
+            child = values[slot[children[edge]]]
             for b in range(lanes):
                 if out[b] > _NEG_INF:
-                    scratch[b] += math.exp(plan.log_weights[edge] + child[b] - out[b])
+                    scratch[b] += math.exp(log_weights[edge] + child[b] - out[b])
         for b in range(lanes):
             if out[b] > _NEG_INF:
                 out[b] += math.log(scratch[b])
@@ -166,7 +181,11 @@ def log_downward(
     out: NDArray[np.float64],
 ) -> None:
     """Fill `out` (total_states,) for one row from the node values `values[:, 0]`; see `each.downward`."""
-    n_nodes = plan.is_sum.shape[0]
+    is_sum, child_ptr, children, log_weights = plan.is_sum, plan.child_ptr, plan.children, plan.log_weights
+    leaf_ptr, leaf_var, leaf_start = plan.leaf_ptr, plan.leaf_var, plan.leaf_start
+    log_tables, offsets = plan.log_tables, plan.offsets
+    points, mask, low_high = rows.points, rows.mask, rows.low_high
+    n_nodes = is_sum.shape[0]
     context[:] = _NEG_INF
     context[n_nodes - 1] = 0.0
     out[:] = _NEG_INF
@@ -174,21 +193,22 @@ def log_downward(
         mine = context[node]
         if mine == _NEG_INF:
             continue
-        start, stop = plan.child_ptr[node], plan.child_ptr[node + 1]
-        if plan.is_sum[node]:
+        start, stop = child_ptr[node], child_ptr[node + 1]
+        if is_sum[node]:
             for edge in range(start, stop):
-                child, term = plan.children[edge], plan.log_weights[edge] + mine
+                child, term = children[edge], log_weights[edge] + mine
                 context[child] = max(context[child], term) if is_top[child] else _log_add(context[child], term)
             continue
-        n_leaves = plan.leaf_ptr[node + 1] - plan.leaf_ptr[node]
+        n_leaves = leaf_ptr[node + 1] - leaf_ptr[node]
         n_members = n_leaves + stop - start
         prefix[0] = mine
         for k in range(n_members):
             if k < n_leaves:
-                leaf = plan.leaf_ptr[node] + k
-                members[k] = log_leaf(plan, rows, mode, row, leaf)
+                leaf = leaf_ptr[node] + k
+                variable, at = leaf_var[leaf], leaf_start[leaf]
+                members[k] = log_leaf(mode, row, variable, at, offsets, log_tables, points, mask, low_high)
             else:
-                members[k] = values[plan.children[start + k - n_leaves], 0]
+                members[k] = values[children[start + k - n_leaves], 0]
             prefix[k + 1] = prefix[k] + members[k]
         suffix = 0.0
         for k in range(n_members - 1, -1, -1):
@@ -197,16 +217,16 @@ def log_downward(
             if outside == _NEG_INF:
                 continue
             if k >= n_leaves:
-                child = plan.children[start + k - n_leaves]
+                child = children[start + k - n_leaves]
                 if is_top[child]:
                     context[child] = max(context[child], outside)
                 else:
                     context[child] = _log_add(context[child], outside)
                 continue
-            leaf = plan.leaf_ptr[node] + k
-            column = plan.offsets[plan.leaf_var[leaf]]
-            for state in range(plan.offsets[plan.leaf_var[leaf] + 1] - column):
-                term = outside + plan.log_tables[plan.leaf_start[leaf] + state]
+            leaf = leaf_ptr[node] + k
+            column = offsets[leaf_var[leaf]]
+            for state in range(offsets[leaf_var[leaf] + 1] - column):
+                term = outside + log_tables[leaf_start[leaf] + state]
                 if is_top[node]:
                     out[column + state] = max(out[column + state], term)
                 else:
