@@ -33,6 +33,7 @@ class _Table:
     start: int
     scope: list[int]
     rows: dict[tuple[int, ...], list[float]] = field(default_factory=dict[tuple[int, ...], list[float]])
+    places: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])
     default: list[float] | None = None
     table: list[float] | None = None
 
@@ -195,6 +196,7 @@ class _Reader:
             if index in own.rows:
                 raise self.fail(f"the row ({row[1].strip()}) of {name!r} is given twice", place)
             own.rows[index] = self.numbers(row[2], place)
+            own.places[index] = place
         elif self.text.startswith("property", place):
             self.take(words.PROPERTY, "a property that ends in ';'")
         else:
@@ -286,7 +288,7 @@ class _Reader:
             raise self.fail(
                 f"the distribution of {name!r} given ({self.labels(own, wrong)}) adds to "
                 f"{float(table[wrong].sum()):.10g}; 1 within 0.001 is accepted",
-                own.start,
+                own.places.get(wrong, own.start),
             )
         return table
 

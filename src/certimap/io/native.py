@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import math
 import zipfile
 from collections.abc import Mapping
 from typing import Any, cast
@@ -157,12 +158,17 @@ def _network_arrays(model: Network) -> Arrays:
 
 
 def _network(kind: str, domain: Domain, arrays: Arrays) -> Network:
-    sizes = domain.n_states
-    scopes = np.split(arrays["scopes"], np.cumsum(arrays["scope_lengths"])[:-1])
-    shapes = [tuple(int(sizes[v]) for v in scope) for scope in scopes]
-    ends = np.cumsum([int(np.prod(shape, dtype=np.int64)) for shape in shapes])
-    tables = np.split(arrays["tables"], ends[:-1])
-    factors = [Factor(s.tolist(), t.reshape(k)) for s, t, k in zip(scopes, tables, shapes, strict=True)]
+    scopes, tables = arrays["scopes"], arrays["tables"]
+    factors: list[Factor] = []
+    at = done = 0
+    for length in arrays["scope_lengths"].tolist():
+        scope = scopes[at : at + length].tolist()
+        shape = [int(domain.n_states[v]) for v in scope]
+        size = math.prod(shape)
+        factors.append(Factor(scope, tables[done : done + size].reshape(shape)))
+        at, done = at + length, done + size
+    if at != len(scopes) or done != len(tables):
+        raise ModelError("is a damaged network: its arrays do not fit each other")
     return BayesianNetwork(domain, factors) if kind == "bayesian" else MarkovNetwork(domain, factors)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from certimap.box import Points
 from certimap.domain import Categorical, Domain, Label
-from certimap.errors import ModelError
+from certimap.errors import ModelError, QueryError
 from certimap.networks.factor import Factor
 from certimap.networks.network import Network
 from certimap.networks.reduction import ancestors
@@ -196,7 +196,10 @@ def _table_of_rows(domain: Domain, scope: Sequence[int], rows: Mapping[Any, Any]
 def _position(domain: Domain, variable: int, label: Label) -> int:
     categorical = domain.variables[variable]
     assert isinstance(categorical, Categorical)  # networks refuse real variables
-    return categorical.index(label)
+    try:
+        return categorical.index(label)
+    except QueryError as error:
+        raise ModelError(str(error)) from None
 
 
 def _topological(domain: Domain, parents: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

@@ -1,0 +1,268 @@
+"""BIF: the layouts that exist, and the errors with their line."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import warnings
+
+import numpy as np
+import pytest
+
+from certimap import io
+from certimap.domain import Categorical, Domain
+from certimap.errors import ModelError, ParseError
+from certimap.networks import BayesianNetwork, Factor
+
+PAIR = """network pair {
+}
+variable A {
+  type discrete [ 2 ] { lo, hi };
+}
+variable B {
+  type discrete [ 2 ] { y, n };
+}
+probability ( A ) {
+  table .3, .7;
+}
+probability ( B | A ) {
+  (hi) .2, .8;
+  (lo) .9, .1;
+}
+"""
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read_text(text):
+        path = tmp_path / "model.bif"
+        path.write_text(text, encoding="utf-8")
+        return io.read(path)
+
+    return read_text
+
+
+def tables(network):
+    return {network.domain.names[f.scope[-1]]: f.table.tolist() for f in network.factors}
+
+
+def refused(read, text, line, *parts):
+    with pytest.raises(ParseError) as caught:
+        read(text)
+    assert caught.value.line == line
+    for part in parts:
+        assert part in str(caught.value)
+    assert f"model.bif:{line}: " in str(caught.value)
+
+
+EXPECTED = {"A": [0.3, 0.7], "B": [[0.9, 0.1], [0.2, 0.8]]}
+
+
+def test_rows_are_matched_by_their_labels(read):
+    network = read(PAIR)
+    assert isinstance(network, BayesianNetwork)
+    assert network.domain["A"].states == ("lo", "hi")
+    assert tables(network) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "default .2, .8; (lo) .9, .1;",
+        "(lo) .9, .1; default .2, .8;",
+        "(lo) .9 .1;\n(hi) .2 .8;",
+        "( lo ) 9e-1, 1.e-1 ;( hi )2E-1,.8;",
+        "table .9 .2 .1 .8;",
+        'property "a; }" ; (lo) .9, .1; property weight = 1; (hi) .2, .8;',
+        '("lo") .9, .1; ("hi") .2, .8;',
+        "(lo) .9, .1; // the rest }\n(hi) /* here: */ .2, .8 // and here\n;",
+    ],
+)
+def test_layouts_of_a_conditional_table(read, rows):
+    start = PAIR.index("  (hi)")
+    assert tables(read(PAIR[:start] + rows + "\n}\n")) == EXPECTED
+
+
+def test_a_conditional_table_counts_its_variable_slowest_unless_only_the_other_order_adds_to_1(read):
+    text = PAIR[: PAIR.index("  (hi)")] + "table .9, .1, .2, .8; }"
+    assert tables(read(text)) == EXPECTED
+    text = PAIR[: PAIR.index("  (hi)")] + "table .4, .6, .6, .4; }"  # both add to 1: the standard's order
+    assert tables(read(text))["B"] == [[0.4, 0.6], [0.6, 0.4]]
+
+
+def test_a_whole_file_on_one_line(read):
+    assert tables(read(" ".join(PAIR.split()))) == EXPECTED
+    assert tables(read(PAIR.replace("\n", "\r\n"))) == EXPECTED
+
+
+def test_a_header_over_several_lines_without_commas_or_bar(read):
+    for header in ("probability\n(\n B\n |\n A\n)\n{", "probability(B|A){", 'probability ( "B" "A" ) {'):
+        assert tables(read(PAIR.replace("probability ( B | A ) {", header))) == EXPECTED
+
+
+def test_blocks_in_any_order(read):
+    start = PAIR.index("probability")
+    head = PAIR.index("variable")
+    assert tables(read(PAIR[start:] + PAIR[head:start])) == EXPECTED
+
+
+def test_odd_states_and_quoted_names(read):
+    network = read(
+        """
+        network "a net; with } marks" { property "version 1;" ; property author = someone; }
+        variable "Left // side" { type discrete[4] { <5, 5-12, 12+, >=13.5 }; property position = (1, 2) ; }
+        variable X{type discrete[5]{Asy/Patch,a;b,"very low","c, d",n.a.};}
+        variable Ünïcode { type discrete [1] { ж }; }  // one state
+        probability ( "Left // side" | X, Ünïcode ) {
+          (Asy/Patch, ж) .1, .2, .3, .4;
+          ("a;b", ж) 0, 0, 0, 1;
+          (very low, ж) 1, 0, 0, 0;
+          ("c, d", "ж") 0 1 0 0;
+          (n.a., ж) 0 0 1 0;
+        }
+        probability ( X ) { table .2 .2 .2 .2 .2; }
+        probability ( Ünïcode ) { table 1.0; }
+        """
+    )
+    assert network.domain.names == ("Left // side", "X", "Ünïcode")
+    assert network.domain["Left // side"].states == ("<5", "5-12", "12+", ">=13.5")
+    assert network.domain["X"].states == ("Asy/Patch", "a;b", "very low", "c, d", "n.a.")
+    table = network.factors[0].table[:, 0]
+    assert table.tolist() == [[0.1, 0.2, 0.3, 0.4], [0, 0, 0, 1], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]
+
+
+def test_states_without_commas_or_count(read):
+    text = PAIR.replace("[ 2 ] { lo, hi }", "{ lo hi }").replace("{ y, n };", "{ y n }")
+    assert tables(read(text)) == EXPECTED
+
+
+def test_comments_keep_the_lines_of_errors(read):
+    text = "/* one\ntwo\n*/\n// three\n" + PAIR.replace("(lo)", "(low)")
+    refused(read, text, 4 + PAIR[: PAIR.index("(lo)")].count("\n") + 1, "'low'", "'lo', 'hi'")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "part"),
+    [
+        ("  (lo) .9, .1;\n", "", 12, "(lo)"),
+        ("(lo) .9, .1;", "(hi) .9, .1;", 14, "twice"),
+        ("(lo) .9, .1;", "(lo) .9, .05, .05;", 14, "3 entries"),
+        ("table .3, .7;", "table .3, .3, .4;", 10, "3 entries"),
+        ("(lo) .9, .1;", "(lo) 1.1, -.1;", 14, "'-.1'"),
+        ("(lo) .9, .1;", "(lo) nan, .1;", 14, "'nan'"),
+        ("(lo) .9, .1;", "(lo) inf, .1;", 14, "'inf'"),
+        ("(lo) .9, .1;", "(lo) .9, .o1;", 14, "'.o1'"),
+        ("(lo) .9, .1;", "(lo) .9, .1", 14, "row"),
+        ("(lo) .9, .1;", "(lo, hi) .9, .1;", 14, "2 labels"),
+        ("(lo) .9, .1;", "(lo) .9, .09;", 14, "0.99"),
+        ("table .3, .7;", "table .3, .7; default .3, .7;", 9, "one or the other"),
+        ("variable B", "variable A", 6, "declared twice"),
+        ("{ y, n }", "{ y, y }", 6, "doubled state"),
+        ("[ 2 ] { y, n }", "[ 3 ] { y, n }", 7, "2 states"),
+        ("type discrete [ 2 ] { y, n };", "", 6, "no type"),
+        ("probability ( B | A )", "probability ( A | B )", 12, "two probability blocks"),
+        ("probability ( B | A )", "probability ( B | C )", 12, "'C'"),
+        ("probability ( B | A )", "probability ( B | B )", 12, "twice"),
+        ("probability ( B | A )", "potential ( B | A )", 12, "begins no block"),
+        ("}\nvariable B", "variable B", 5, "type discrete"),
+    ],
+)
+def test_errors_name_the_line(read, old, new, line, part):
+    assert old in PAIR
+    refused(read, PAIR.replace(old, new), line, part)
+
+
+def test_a_missing_block_and_an_unclosed_one(read):
+    with pytest.raises(ParseError, match="'B' has no probability block"):
+        read(PAIR[: PAIR.index("probability ( B")])
+    refused(read, PAIR.rstrip()[:-1], 12, "closing")
+    with pytest.raises(ParseError, match="no variable"):
+        read("")
+
+
+def test_a_directed_cycle_is_refused(read):
+    text = PAIR.replace(
+        "probability ( A ) {\n  table .3, .7;", "probability ( A | B ) {\n (y) .3, .7; (n) .3, .7;"
+    )
+    with pytest.raises(ParseError, match="cycle"):
+        read(text)
+
+
+def test_rows_that_nearly_add_to_1_are_renormalised_with_one_warning(read):
+    text = PAIR.replace("(lo) .9, .1;", "(lo) .9, .1009;").replace("(hi) .2, .8;", "(hi) .2, .7991;")
+    with pytest.warns(UserWarning, match="2 rows") as caught:
+        network = read(text)
+    assert len(caught) == 1
+    assert network.factors[1].table.sum(axis=1) == pytest.approx([1.0, 1.0], abs=1e-15)
+    assert network.factors[1].table[0, 0] == pytest.approx(0.9 / 1.0009, rel=1e-14)
+    refused(read, PAIR.replace("(lo) .9, .1;", "(lo) .9, .1011;"), 14, "1.0011")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read(PAIR.replace("(lo) .9, .1;", "(lo) .9, .10000000001;"))
+
+
+def test_bytes_that_are_not_utf8_and_a_byte_order_mark(tmp_path):
+    path = tmp_path / "model.bif"
+    path.write_bytes(b"\xef\xbb\xbf" + PAIR.encode())
+    assert tables(io.read(path)) == EXPECTED
+    path.write_bytes(PAIR.encode().replace(b"variable B", b"variable B\xe9"))
+    with pytest.raises(ParseError, match="UTF-8") as caught:
+        io.read(path)
+    assert caught.value.line == 6
+
+
+def test_a_written_network_reads_back_exactly(tmp_path):
+    domain = Domain(
+        [Categorical("a b", ("x y", "<5", "z/w;")), Categorical("C", ("1",)), Categorical("d,", ("t", "f"))]
+    )
+    rng = np.random.default_rng(3)
+    network = BayesianNetwork(
+        domain,
+        [
+            Factor((0,), rng.dirichlet(np.ones(3))),
+            Factor((0, 2, 1), np.ones((3, 2, 1))),
+            Factor((0, 2), rng.dirichlet(np.ones(2), 3)),
+        ],
+    )
+    for name in ("m.bif", "m.bif.gz"):
+        network.write(tmp_path / name)
+        again = io.read(tmp_path / name)
+        assert again.domain == domain
+        assert tables(again) == tables(network)
+    assert [p.name for p in sorted(tmp_path.iterdir())] == ["m.bif", "m.bif.gz"]
+
+
+def test_labels_that_bif_cannot_hold_are_refused(tmp_path):
+    for states in ((1, "1"), ('a"b', "c")):
+        network = BayesianNetwork(Domain([Categorical("A", states)]), [Factor((0,), [0.5, 0.5])])
+        with pytest.raises(ModelError):
+            network.write(tmp_path / "m.bif")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore:.*renormalised")
+def test_the_benchmark_networks_load_and_score_the_recorded_answers(shared_data):
+    cases = json.loads((shared_data / "networks" / "cases.json").read_text())["cases"]
+    networks = {}
+    for case in cases:
+        name = case["network"]
+        if name not in networks:
+            start = time.perf_counter()
+            networks[name] = io.read(shared_data / "networks" / f"{name}.bif.gz")
+            assert time.perf_counter() - start < 3.0
+        if case["task"] == "mpe":
+            network = networks[name]
+            point = network.domain.encode({**case["evidence"], **case["best_assignment"]})
+            assert float(network.log_joint(point)[0]) == pytest.approx(case["best_log_prob"], abs=1e-4)
+    assert {n: len(m.domain) for n, m in networks.items()}["munin"] == 1041
+    assert len(networks) == 8
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_examples_load(examples):
+    assert len(io.read(examples / "asia.bif").domain) == 8
+    assert len(io.read(examples / "alarm.bif").domain) == 37
+    mixture = io.read(examples / "mixture.spn")
+    assert mixture.domain.names == ("0", "1")
+    assert math.isfinite(mixture.n_edges)

@@ -1,0 +1,201 @@
+"""UAI networks, evidence, queries and results."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from certimap import io
+from certimap.domain import Domain
+from certimap.errors import ModelError, ParseError
+from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
+
+BAYES = "BAYES\n2\n2 3\n2\n1 0\n2 0 1\n2\n.3 .7\n6\n.7 .2 .1\n.1 .3 .6\n"
+MARKOV = "MARKOV 2  2 2  4\n2 0 1\n2 1 0\n0\n2 0 1\n4 1 2 3 4\n4 1 1e-5 .5 2.\n1 10\n4 1 1 1 2\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_text(text, name="m.uai"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write_text
+
+
+def test_the_last_variable_varies_fastest(write):
+    network = io.read(write(BAYES))
+    assert isinstance(network, BayesianNetwork)
+    assert network.domain == Domain.of_sizes([2, 3])
+    assert network.domain["1"].states == (0, 1, 2)
+    points = np.array([[a, b] for a in range(2) for b in range(3)])
+    expected = [0.3 * 0.7, 0.3 * 0.2, 0.3 * 0.1, 0.7 * 0.1, 0.7 * 0.3, 0.7 * 0.6]
+    assert np.exp(network.log_joint(points)) == pytest.approx(expected)
+
+
+def test_repeated_scopes_multiply_and_constants_count(write):
+    network = io.read(write(MARKOV))
+    assert isinstance(network, MarkovNetwork)
+    points = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
+    expected = [1 * 1 * 10 * 1, 2 * 0.5 * 10 * 1, 3 * 1e-5 * 10 * 1, 4 * 2 * 10 * 2]
+    assert np.exp(network.log_joint(points)) == pytest.approx(expected)
+    assert network.log_partition == pytest.approx(math.log(sum(expected)))
+    assert np.exp(network.log_prob(points)).sum() == pytest.approx(1.0)
+    assert network.condition(_all(network), workers=1).log_evidence == pytest.approx(math.log(sum(expected)))
+
+
+def _all(network):
+    from certimap.query import make_query
+
+    return make_query(network.domain)
+
+
+def test_comments_and_odd_line_breaks(write):
+    network = io.read(write("# a net\n" + BAYES.replace("\n", " # x\n")))
+    assert isinstance(network, BayesianNetwork)
+    assert isinstance(io.read(write(" ".join(BAYES.split()))), BayesianNetwork)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "part"),
+    [
+        (BAYES.replace("BAYES", "GRAPH"), 1, "'GRAPH'"),
+        ("", 1, "nothing"),
+        (BAYES.replace("2 3\n", "2 0\n", 1), 3, "'0'"),
+        (BAYES.replace("2 0 1", "2 0 2"), 6, "'2'"),
+        (BAYES.replace("2 0 1", "2 1 1"), 6, "twice"),
+        (BAYES.replace("2 0 1", "3 0 1"), 6, "size of a scope"),
+        (BAYES.replace("6\n.7", "5\n.7"), 9, "5 entries"),
+        (BAYES.replace(".6", "-.6"), 11, "'-.6'"),
+        (BAYES.replace(".6", "nan"), 11, "'nan'"),
+        (BAYES.replace(".6", "x"), 11, "'x'"),
+        (BAYES.replace(" .6", ""), 11, "ends"),
+        (BAYES + "7", 12, "'7'"),
+        (BAYES.replace(".6", ".5"), 9, "adds to 0.9"),
+        (BAYES.replace("2\n1 0", "x\n1 0"), 4, "'x'"),
+    ],
+)
+def test_errors_name_the_line(write, text, line, part):
+    with pytest.raises(ParseError) as caught:
+        io.read(write(text))
+    assert caught.value.line == line
+    assert part in str(caught.value)
+
+
+def test_a_bayes_file_with_more_functions_is_read_as_their_product(write):
+    text = BAYES.replace("\n2\n1 0\n", "\n3\n0\n1 0\n").replace("2\n.3", "1 4\n2\n.3")
+    with pytest.warns(UserWarning, match="Markov"):
+        network = io.read(write(text))
+    assert float(network.log_joint(np.array([1, 2]))[0]) == pytest.approx(math.log(4 * 0.42))
+
+
+def test_rows_of_a_bayes_file_are_renormalised_with_one_warning(write):
+    with pytest.warns(UserWarning, match="renormalised") as caught:
+        network = io.read(write(BAYES.replace(".6", ".6005")))
+    assert len(caught) == 1
+    assert network.factors[1].table.sum(axis=1) == pytest.approx([1, 1], abs=1e-15)
+
+
+@pytest.mark.parametrize("name", ["m.uai", "m.uai.gz"])
+def test_written_networks_read_back_exactly(tmp_path, name):
+    rng = np.random.default_rng(1)
+    domain = Domain.of_sizes([2, 3, 1])
+    factors = [Factor((), 2.5), Factor((2, 0), rng.random((1, 2)) * 1e-9), Factor((1, 0), rng.random((3, 2)))]
+    for network in (
+        MarkovNetwork(domain, factors),
+        BayesianNetwork(
+            domain, [Factor((0,), [0.1, 0.9]), Factor((0, 1), rng.dirichlet(np.ones(3), 2)), Factor((2,), [1.0])]
+        ),
+    ):
+        network.write(tmp_path / name)
+        again = io.read(tmp_path / name)
+        assert type(again) is type(network)
+        assert again.domain == domain
+        for one, two in zip(network.factors, again.factors, strict=True):
+            assert one.scope == two.scope
+            assert np.array_equal(one.table, two.table)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "expected"),
+    [
+        ("", None, [{}]),
+        ("0\n", None, [{}]),
+        ("3 29 1 36 1 219 1", None, [{29: 1, 36: 1, 219: 1}]),
+        ("1\n2 5 1 6 0\n", None, [{5: 1, 6: 0}]),
+        ("1 2 5 1 6 0\n", None, [{5: 1, 6: 0}]),
+        ("2\n1 3 0\n0\n", None, [{3: 0}, {}]),
+        ("2 1 3 0 0\n", None, [{1: 3, 0: 0}]),  # one long line: 1 + 2k numbers decide
+        ("2 1 3 0 0\n", "cases", [{3: 0}, {}]),
+        ("2\n1 3 0\n0\n", "single", [{1: 3, 0: 0}]),
+        ("1 0", None, [{}]),
+        ("2\n5 1\n6 0\n", None, [{5: 1, 6: 0}]),
+        ("2\n2 5 1 6 0\n1 7 2", None, [{5: 1, 6: 0}, {7: 2}]),
+        ("2 5 1 5 1", None, [{5: 1}]),
+    ],
+)
+def test_evidence_layouts(write, text, kind, expected):
+    assert io.read_evidence(write(text, "m.evid"), kind=kind) == expected
+
+
+@pytest.mark.parametrize("text", ["2 5 1", "1 5 -1", "1 5 x", "3 1 2 3 4 5 6 7 8", "2 5 1 5 0"])
+def test_bad_evidence_is_refused(write, text):
+    with pytest.raises(ParseError):
+        io.read_evidence(write(text, "m.evid"))
+
+
+def test_an_unknown_kind_of_evidence_is_refused(write):
+    with pytest.raises(ModelError, match="'pairs'"):
+        io.read_evidence(write("0", "m.evid"), kind="pairs")
+
+
+def test_written_evidence_reads_back(tmp_path):
+    path = tmp_path / "m.evid"
+    for cases, expected in (({3: 1}, [{3: 1}]), ([{3: 1}, {}], [{3: 1}, {}]), ([], [{}]), ([{}], [{}])):
+        io.write_evidence(cases, path)
+        assert io.read_evidence(path) == expected
+
+
+def test_query_files(write, tmp_path):
+    assert io.read_query(write("3 4 0 7 \r\n", "m.query")) == [4, 0, 7]
+    io.write_query([4, 0, 7], tmp_path / "n.query.gz")
+    assert io.read_query(tmp_path / "n.query.gz") == [4, 0, 7]
+    for text in ("", "0", "2 1", "1 2 3", "2 1 1", "1 a"):
+        with pytest.raises(ParseError):
+            io.read_query(write(text, "m.query"))
+
+
+def test_map_files(write):
+    expected = [([3, 1], {0: 1, 5: 2}), ([2], {})]
+    for end in ("", "\n", "\n\n", "\n\n\n\n"):
+        assert io.read_map(write("3 1\n0 1 5 2\n2" + end, "m.map")) == expected
+    assert io.read_map(write("2\n\n3 1\n0 1 5 2\n", "m.map")) == expected[::-1]
+    for text, line in (("3 x\n\n", 1), ("3\n1\n", 2), ("3\n1 0\n\n1 0\n", 3), ("1 1\n\n", 1), ("3\n1 0 1 1\n", 2)):
+        with pytest.raises(ParseError) as caught:
+            io.read_map(write(text, "m.map"))
+        assert caught.value.line == line
+
+
+def test_result_files(tmp_path):
+    io.write_mpe([1, 0, 2], tmp_path / "a.MPE")
+    assert (tmp_path / "a.MPE").read_text() == "MPE\n3 1 0 2\n"
+    io.write_mmap({4: 1, 0: 2}, tmp_path / "a.MMAP")
+    assert (tmp_path / "a.MMAP").read_text() == "MMAP\n2 4 1 0 2\n"
+
+
+def test_the_competition_instances_load(shared_data):
+    folder = shared_data / "uai2014-mmap"
+    names = sorted(
+        p.name.removesuffix(".uai.gz") for p in folder.glob("*.uai.gz") if "ImageAlignment" not in p.name
+    )
+    assert len(names) >= 7
+    for name in names:
+        network = io.read(folder / f"{name}.uai.gz")
+        query = io.read_query(folder / f"{name}.uai.query.gz")
+        (evidence,) = io.read_evidence(folder / f"{name}.uai.evid.gz")
+        assert max(query) < len(network.domain)
+        assert not set(query) & set(evidence)
+        assert len(evidence) == (3 if name == "Promedas_70" else 0)

@@ -1,0 +1,279 @@
+"""Factors, Bayesian and Markov networks, orders and sizes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+
+from certimap import io
+from certimap.domain import Categorical, Domain, Real
+from certimap.errors import ImpossibleEvidence, ModelError
+from certimap.networks import BayesianNetwork, Factor, MarkovNetwork, size_report
+from certimap.networks.elimination import min_fill
+from certimap.networks.reduction import reduce_network
+from certimap.query import make_query
+
+
+@pytest.fixture
+def weather():
+    return BayesianNetwork.from_cpts(
+        {"W": ["dry", "wet"], "T": ["lo", "mid", "hi"]},
+        {"T": ["W"]},
+        {"W": [0.55, 0.45], "T": {"wet": [0.9, 0.05, 0.05], "dry": [0.4, 0.3, 0.3]}},
+    )
+
+
+def test_factor_arithmetic_agrees_with_numpy():
+    rng = np.random.default_rng(0)
+    one, two = Factor((0, 2), rng.random((2, 3))), Factor((2, 1), rng.random((3, 4)))
+    product = one.multiply(two)
+    assert product.scope == (0, 2, 1)
+    expected = np.einsum("ac,cb->acb", one.table, two.table)
+    assert product.table == pytest.approx(expected)
+    assert product.sum([2]).table == pytest.approx(expected.sum(axis=1))
+    assert product.sum([2, 0]).scope == (1,)
+    assert product.sum([]).table == pytest.approx(expected)
+    assert product.max([0, 1]).table == pytest.approx(expected.max(axis=(0, 2)))
+    assert product.reduce({2: 1, 7: 0}).table == pytest.approx(expected[:, 1])
+    assert one.reduce({0: 1}).table.tolist() == one.table[1].tolist()
+    assert float(product.sum([0, 1, 2]).table) == pytest.approx(expected.sum())
+
+
+def test_factors_do_not_underflow():
+    tiny = Factor((0,), [1e-200, 2e-200])
+    product = tiny.multiply(tiny).multiply(tiny)
+    assert float(product.sum([0]).log_table) == pytest.approx(math.log(9) - 600 * math.log(10))
+    zero = Factor((0,), [0.0, 0.0])
+    assert float(zero.sum([0]).log_table) == -math.inf
+
+
+@pytest.mark.parametrize(
+    ("scope", "table"),
+    [((0, 0), np.ones((2, 2))), ((0,), np.ones((2, 2))), ((0,), [-1.0, 2.0]), ((0,), [math.nan, 2.0])],
+)
+def test_bad_factors_are_refused(scope, table):
+    with pytest.raises(ModelError):
+        Factor(scope, table)
+
+
+def test_factors_are_not_changed_by_their_makers():
+    values = np.array([0.5, 0.5])
+    factor = Factor((0,), values)
+    values[0] = 9.0
+    assert factor.table.tolist() == [0.5, 0.5]
+    with pytest.raises(ValueError, match="read-only"):
+        factor.table[0] = 1.0
+
+
+def test_log_joint_of_a_network(weather):
+    points = np.array([[0, 0], [1, 0], [1, 2]])
+    assert np.exp(weather.log_joint(points)) == pytest.approx([0.55 * 0.4, 0.45 * 0.9, 0.45 * 0.05])
+    assert np.array_equal(weather.log_prob(points), weather.log_joint(points))
+    assert weather.log_joint(points[0]).shape == (1,)
+    for bad in ([[0]], [[0, 3]], [[-1, 0]]):
+        with pytest.raises(ModelError):
+            weather.log_joint(np.array(bad))
+
+
+def test_from_cpts_takes_arrays_and_tuples_of_labels():
+    network = BayesianNetwork.from_cpts(
+        {"A": [0, 1], "B": ["x", "y"], "C": [False, True]},
+        {"C": ["A", "B"], "B": ["A"]},
+        {
+            "A": [0.5, 0.5],
+            "B": [[0.1, 0.9], [0.2, 0.8]],
+            "C": {(1, "x"): [0.3, 0.7], (0, "y"): [1, 0], (0, "x"): [0, 1], (1, "y"): [0.6, 0.4]},
+        },
+    )
+    assert network.factors[2].table.tolist() == [[[0, 1], [1, 0]], [[0.3, 0.7], [0.6, 0.4]]]
+    assert network.topological_order == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("parents", "tables", "message"),
+    [
+        ({"T": ["W"]}, {"W": [0.5, 0.5]}, "'T' has no conditional table"),
+        ({"T": ["W"]}, {"W": [0.5, 0.4], "T": [[0.5, 0.5]] * 2}, "adds to 0.9"),
+        ({"T": ["W"]}, {"W": [0.5, 0.5], "T": {"a": [0.5, 0.5]}}, "no row for"),
+        ({"T": ["W"]}, {"W": [0.5, 0.5], "T": {"a": [0.5, 0.5], "c": [1, 0]}}, "'c'"),
+        ({"T": ["W"]}, {"W": [0.5, 0.5], "T": {"a": [1.0], "b": [1, 0]}}, "shape"),
+        ({"T": ["W"]}, {"W": [0.5, 0.5], "T": {("a", "b"): [0.5, 0.5]}}, "no state of variable 'W'"),
+        ({"T": ["X"]}, {"W": [0.5, 0.5], "T": [0.5, 0.5]}, "'X'"),
+        ({"X": ["W"]}, {"W": [0.5, 0.5], "T": [0.5, 0.5]}, "'X'"),
+        ({"T": ["W"], "W": ["T"]}, {"W": np.full((2, 2), 0.5), "T": np.full((2, 2), 0.5)}, "cycle"),
+        ({}, {"W": [0.5, 0.5], "T": [0.2, 0.3, 0.5]}, "shape"),
+    ],
+)
+def test_bad_networks_are_refused(parents, tables, message):
+    with pytest.raises(ModelError, match=message):
+        BayesianNetwork.from_cpts({"W": ["a", "b"], "T": [0, 1]}, parents, tables)
+
+
+def test_networks_refuse_real_variables_and_foreign_scopes():
+    domain = Domain([Categorical("A", (0, 1)), Real("x")])
+    with pytest.raises(ModelError, match="'x'"):
+        MarkovNetwork(domain, [])
+    with pytest.raises(ModelError, match="positions"):
+        MarkovNetwork(Domain.of_sizes([2]), [Factor((1,), [1, 1])])
+    with pytest.raises(ModelError, match="two conditional tables"):
+        BayesianNetwork(Domain.of_sizes([2]), [Factor((0,), [0.5, 0.5])] * 2)
+    with pytest.raises(ModelError, match="empty scope"):
+        BayesianNetwork(Domain.of_sizes([2]), [Factor((), 1.0)])
+
+
+def test_samples_follow_the_distribution(weather):
+    draws = weather.sample(20_000, rng=5)
+    assert draws.dtype == np.int16
+    assert np.array_equal(draws, weather.sample(20_000, rng=np.random.default_rng(5)))
+    counts = np.bincount(draws[:, 0] * 3 + draws[:, 1], minlength=6)
+    points = np.array(list(itertools.product(range(2), range(3))))
+    expected = 20_000 * np.exp(weather.log_joint(points))
+    assert ((counts - expected) ** 2 / expected).sum() < 25.7  # the 1e-4 quantile of chi-squared, 5 degrees
+
+
+def test_impossible_states_are_never_drawn():
+    network = BayesianNetwork.from_cpts({"A": [0, 1, 2]}, {}, {"A": [0, 1, 0]})
+    assert set(network.sample(1000, rng=0)[:, 0]) == {1}
+
+
+def plain_min_fill(scopes, sizes):
+    near = {v: set() for v in sizes}
+    for scope in scopes:
+        for v in scope:
+            near[v] |= set(scope) - {v}
+    order = []
+
+    def rank(v):
+        members = sorted(near[v])
+        missing = sum(b not in near[a] for a, b in itertools.combinations(members, 2))
+        return missing, math.prod(sizes[u] for u in members) * sizes[v], v
+
+    while near:
+        v = min(near, key=rank)
+        members = near.pop(v)
+        order.append((v, tuple(sorted(members))))
+        for a in members:
+            near[a] = (near[a] | members) - {a, v}
+    return order
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_min_fill_agrees_with_counting_afresh(seed):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 15))
+    sizes = {i: int(2 ** rng.integers(1, 4)) for i in range(n)}
+    scopes = [
+        tuple(int(v) for v in rng.choice(n, size=min(n, int(rng.integers(1, 4))), replace=False))
+        for _ in range(rng.integers(0, 2 * n))
+    ]
+    assert min_fill(scopes, sizes) == plain_min_fill(scopes, sizes)
+
+
+def test_nuisance_goes_first_while_its_cliques_are_small():
+    star = [(0, i) for i in range(1, 12)]
+    sizes = dict.fromkeys(range(12), 2)
+    assert min_fill(star, sizes)[0][0] == 1
+    assert min_fill(star, sizes, first=[0])[0][0] == 0
+    assert min_fill(star, sizes, first=[0], log2_limit=5.0)[0][0] == 1
+
+
+def chain(n, query=None):
+    return BayesianNetwork(
+        Domain.of_sizes([2] * n),
+        [Factor((0,), [0.6, 0.4]), *(Factor((i - 1, i), [[0.7, 0.3], [0.4, 0.6]]) for i in range(1, n))],
+    )
+
+
+def test_sizes_are_reported_before_memory_is_taken():
+    report = chain(40).size_report()
+    assert report.induced_width == 1
+    assert report.log2_largest == 2.0
+    n = 30
+    factors = [Factor((i, j), np.ones((4, 4))) for i in range(n) for j in range(i)]
+    clique = MarkovNetwork(Domain.of_sizes([4] * n), factors)
+    report = size_report(clique)
+    assert report.induced_width == n - 1
+    assert report.log2_largest == pytest.approx(60.0)
+    with pytest.raises(ModelError, match=r"induced width 29.*max_edges=1000"):
+        clique.compile(max_edges=1000)
+    with pytest.raises(ModelError, match="max_edges"):
+        clique.condition(make_query(clique.domain, ["0"]))
+    with pytest.raises(ModelError, match="max_entries"):
+        _ = clique.log_partition
+    assert chain(10).compile(max_edges=120).n_edges <= 120
+    with pytest.raises(ModelError, match="max_edges=10 "):
+        chain(10).compile(max_edges=10)
+
+
+def test_barren_variables_and_observed_ones_leave(weather):
+    network = chain(10)
+    query = make_query(network.domain, ["2"], {"4": 1, "3": {0}})
+    reduced = reduce_network(network, query)
+    assert set(reduced.states) == {0, 1, 2, 3, 4}
+    assert set(reduced.sizes) == {0, 1, 2}
+    assert network.compile_query(query).domain.names == ("2",)
+
+
+def test_impossible_states_leave_and_impossible_evidence_is_refused():
+    network = BayesianNetwork.from_cpts(
+        {"X": [0, 1], "Y": [0, 1]}, {"Y": ["X"]}, {"X": [1, 0], "Y": [[1, 0], [0.2, 0.8]]}
+    )
+    with pytest.raises(ImpossibleEvidence):
+        network.condition(make_query(network.domain, ["X"], {"Y": 1}))
+    reduced = reduce_network(network, make_query(network.domain, ["X"], {"Y": 0}))
+    assert not reduced.sizes
+    circuit = network.compile_query(make_query(network.domain, ["X"], {"Y": 0}))
+    assert circuit.params_of(0).tolist() == [0.0, -math.inf]
+
+
+def test_evidence_of_tiny_probability_keeps_its_log():
+    n = 3000
+    domain = Domain.of_sizes([2] + [2] * n)
+    factors = [Factor((0,), [0.5, 0.5])]
+    factors += [Factor((0, i), [[0.9, 0.1], [0.2, 0.8]]) for i in range(1, n + 1)]
+    network = BayesianNetwork(domain, factors)
+    posterior = network.condition(make_query(domain, ["0"], {str(i): 1 for i in range(1, n + 1)}), workers=1)
+    assert posterior.log_evidence == pytest.approx(math.log(0.5) + n * math.log(0.8), rel=1e-12)
+    log_prob = posterior.log_prob(np.array([[0], [1]], np.int16))
+    assert log_prob == pytest.approx([-n * math.log(8), 0.0], rel=1e-12, abs=1e-12)
+
+
+def test_nuisance_is_summed_as_plain_arithmetic():
+    network = chain(60)
+    query = make_query(network.domain, ["0", "59"])
+    circuit = network.compile_query(query)
+    assert circuit.n_nodes < 12
+    power = np.linalg.matrix_power(np.array([[0.7, 0.3], [0.4, 0.6]]), 59)
+    posterior = network.condition(query, workers=1)
+    points = np.array(list(itertools.product(range(2), range(2))), np.int16)
+    assert np.exp(posterior.log_prob(points)) == pytest.approx((np.array([[0.6], [0.4]]) * power).ravel())
+
+
+def test_context_specific_independence_makes_circuits_smaller():
+    rng = np.random.default_rng(0)
+    n = 9
+    table = rng.random([2] * n)
+    table[..., 1] = 0.5  # when the last variable is 1, nothing else matters
+    network = MarkovNetwork(Domain.of_sizes([2] * n), [Factor(range(n), table)])
+    whole = MarkovNetwork(network.domain, [Factor(range(n), rng.random([2] * n))])
+    assert network.compile().n_edges < 0.6 * whole.compile().n_edges
+
+
+@pytest.mark.filterwarnings("ignore:.*renormalised")
+def test_recorded_answers_score_as_recorded(shared_data):
+    cases = json.loads((shared_data / "networks" / "cases.json").read_text())["cases"]
+    networks = {}
+    for case in cases:
+        name = case["network"]
+        if name not in networks:
+            networks[name] = io.read(shared_data / "networks" / f"{name}.bif.gz")
+        network = networks[name]
+        query = make_query(network.domain, case["query"], case["evidence"])
+        posterior = network.condition(query, workers=1)
+        point = posterior.domain.encode(case["best_assignment"])
+        log_joint = float(posterior.log_prob(point[None, :])[0]) + posterior.log_evidence
+        assert log_joint == pytest.approx(case["best_log_prob"], abs=1e-5), case["id"]
