@@ -97,7 +97,7 @@ class SmallMass(Drawing):
 
     def _draw(self, state, ledger):
         boxes = state.layout.public(state.open.boxes(slice(None)))
-        ledger.draws(state.posterior.sample(16, state.rng, boxes=boxes), ledger.log_open_mass - math.log(4.0))
+        ledger.draws(state.posterior.sample(40, state.rng, boxes=boxes), ledger.log_open_mass - math.log(4.0))
 
 
 class OwnShare(Drawing):
@@ -108,7 +108,7 @@ class OwnShare(Drawing):
         best = state.posterior.points[np.argmax(state.posterior.probs)]
         own = ~boxes.mask[:, boxes.domain.offsets[:-1] + best].all(axis=1)
         if np.any(own):
-            ledger.draws(state.posterior.sample(16, state.rng, boxes=boxes[own]), ledger.log_open_mass)
+            ledger.draws(state.posterior.sample(40, state.rng, boxes=boxes[own]), ledger.log_open_mass)
 
 
 @pytest.mark.statistical
