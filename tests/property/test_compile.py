@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from certimap.errors import ImpossibleEvidence
-from certimap.query import make_query
 from tests.reference.enumeration_networks import (
     SUM,
     all_points,
@@ -20,6 +17,9 @@ from tests.reference.enumeration_networks import (
     networks,
     queries,
 )
+
+from certimap.errors import ImpossibleEvidence
+from certimap.query import make_query
 
 
 @settings(max_examples=150)

@@ -296,11 +296,11 @@ def write_spn(model: Circuit, path: AnyPath) -> None:
         return add("+", *pairs)
 
     for node, kind in enumerate(model.kind.tolist()):
-        below = model.children_of(node).tolist()
+        below: list[int] = model.children_of(node).tolist()
         if kind == NodeKind.CATEGORICAL:
             ids.append(leaf(node))
         elif kind == NodeKind.GAUSSIAN:
-            mean, sd = model.params_of(node).tolist()
+            mean, sd = (float(x) for x in model.params_of(node))
             ids.append(add("gaussian", str(model.leaf_var[node]), repr(mean), repr(sd)))
         elif kind == NodeKind.PRODUCT:
             ids.append(add("*", *(str(ids[c]) for c in below)))

@@ -178,32 +178,31 @@ class _Compiler:
         A message whose variables are among those of another, smaller than the clique, is multiplied
         into that one first: the product is then shared by all entries of the clique that extend it.
         """
-        tables = [(m.scope, m.node, m.log_weight) for m in incoming if m.node is not None]
-        tables.sort(key=lambda t: t[1].size)
-        open_tables: list[tuple[tuple[int, ...], list[Ints], Floats]] = []
-        pending = [(scope, [node], weight) for scope, node, weight in tables]
-        for k, (scope, nodes, weight) in enumerate(pending):
-            host = next((t for t in pending[k + 1 :] if set(scope) <= set(t[0]) and t[2].size < size), None)
+        by_scope: dict[tuple[int, ...], list[Ints]] = {}
+        for message in incoming:
+            if message.node is not None:
+                by_scope.setdefault(message.scope, []).append(message.node)
+        small = sorted((s for s in by_scope if by_scope[s][0].size < size), key=lambda s: by_scope[s][0].size)
+        large = (s for s in by_scope if by_scope[s][0].size == size)
+        out = [spread(node, s, clique) for s in large for node in by_scope[s]]
+        for k, scope in enumerate(small):
+            product = self.product_table(by_scope[scope])
+            host = next((t for t in small[k + 1 :] if set(scope) <= set(t)), None)
             if host is None:
-                open_tables.append((scope, nodes, weight))
+                out.append(spread(product, scope, clique))
             else:
-                own = self.product_table(nodes, weight)
-                host[1].append(spread(own, scope, host[0]))
-        out: list[Ints] = []
-        for scope, nodes, weight in open_tables:
-            parts = [self.product_table(nodes, weight)] if weight.size < size else nodes
-            out += [spread(p, scope, clique) for p in parts]
+                by_scope[host].append(spread(product, scope, host))
         return out
 
-    def product_table(self, nodes: list[Ints], log_weight: Floats) -> Ints:
-        """Multiply node tables of one shape, entry by entry, where the weight is not zero."""
+    def product_table(self, nodes: list[Ints]) -> Ints:
+        """Multiply node tables entry by entry, where none is zero; the first has the shape of the product."""
         if len(nodes) == 1:
             return nodes[0]
-        shape = log_weight.shape
+        shape = nodes[0].shape
         flat = [np.broadcast_to(n, shape).reshape(-1) for n in nodes]
         live = np.flatnonzero(np.logical_and.reduce([f >= 0 for f in flat]))
         keys, combos = _combined([f[live] for f in flat], len(live))
-        out = np.full(log_weight.size, -1, np.int64)
+        out = np.full(nodes[0].size, -1, np.int64)
         out[live] = self.store.products(combos)[keys]
         return out.reshape(shape)
 
