@@ -89,7 +89,8 @@ def map_query(
     rng
         A seed, a numpy Generator, or None; the seed used is recorded, and replays the answer.
     time_limit, max_samples, max_nodes, max_memory
-        Limits in seconds, draws, search nodes and bytes. A run that one ends returns what it has earned.
+        Limits in seconds (counted once the model is conditioned), draws, search nodes and bytes. A run that one
+        ends returns what it has earned.
     warm_start
         Assignments (labels by name, frames, or arrays of state positions) or the name of a heuristic.
     top_k

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -29,6 +29,18 @@ def ball(domain: Domain, centre: Points, radius: int) -> Iterator[Points]:
         flat = np.array([pair for change in batch for pair in change], np.int64)
         points[rows, flat[:, 0]] = flat[:, 1]
         yield points
+
+
+def grouped(parts: Iterable[Points]) -> Iterator[Points]:
+    """Join small batches into ones of about 16,384 rows."""
+    held: list[Points] = []
+    for part in parts:
+        held.append(part)
+        if sum(len(p) for p in held) >= ROWS_AT_ONCE:
+            yield np.concatenate(held)
+            held = []
+    if held:
+        yield np.concatenate(held)
 
 
 def _changes(domain: Domain, centre: Points, radius: int) -> Iterator[tuple[tuple[int, int], ...]]:

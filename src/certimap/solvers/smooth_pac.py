@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from certimap.errors import SolverError
 from certimap.solvers.draws import DrawStream
-from certimap.solvers.hamming import ball, ball_size
+from certimap.solvers.hamming import ball, ball_size, grouped
 from certimap.solvers.pac import check_batch, next_batch
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 LARGEST_BALL = 1_000_000
 SHORTEST_PERIOD = 250
 POOL = 1024
+GROUPS = 64
 
 
 @dataclass
@@ -30,6 +32,7 @@ class SmoothState:
     rng: np.random.Generator
     period: int
     next_sweep: int
+    n_balls: int = 1
     n_seen: int = 0
     pool: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     done: bool = False
@@ -50,7 +53,7 @@ class SmoothPac:
         real domain it is a Euclidean distance there).
     period
         Draws between sweeps; None means as many as a ball has points, and at least 250, so that sweeping costs no
-        more than drawing.
+        more than drawing. Then later sweeps come in groups, at every 64th part of the draws made so far.
     eta
         Instead of a period: the probability that a step sweeps rather than draws.
     lipschitz
@@ -111,7 +114,11 @@ class SmoothPac:
             ledger.assume_lipschitz(self.lipschitz, self.radius)
         if ledger.n_draws >= state.next_sweep:
             self._sweep(state, ledger)
-            state.next_sweep += self._pause(state)
+            pause = self._pause(state)
+            if self.period is None and self.eta is None:
+                state.n_balls = max(1, ledger.n_draws // GROUPS // pause)
+                pause *= state.n_balls
+            state.next_sweep += pause
             return state
         n = min(next_batch(state.stream, self.batch, ledger), state.next_sweep - ledger.n_draws)
         ledger.draws(state.stream.take(n))
@@ -125,7 +132,7 @@ class SmoothPac:
         return min(state.period, SHORTEST_PERIOD) if first and self.period is None else state.period
 
     def _sweep(self, state: SmoothState, ledger: Ledger) -> None:
-        """Evaluate the ball around the best candidate not swept yet."""
+        """Evaluate the balls around the best candidates not swept yet."""
         log_probs = ledger.atoms.log_probs
         pool = np.concatenate([state.pool, np.arange(state.n_seen, len(log_probs))])
         state.n_seen = len(log_probs)
@@ -133,10 +140,11 @@ class SmoothPac:
             pool = pool[np.argsort(-log_probs[pool], kind="stable")[:POOL]]
         if not len(pool) or not ledger.domain.total_states:
             return
-        at = int(np.argmax(log_probs[pool]))
-        centre = ledger.atoms.points(pool[at : at + 1])[0]
-        state.pool = np.delete(pool, at)
-        for points in ball(ledger.domain, centre, int(self.radius)):
+        chosen = np.argsort(-log_probs[pool], kind="stable")[: state.n_balls]
+        centres = ledger.atoms.points(pool[chosen])
+        state.pool = np.delete(pool, chosen)
+        parts = itertools.chain.from_iterable(ball(ledger.domain, centre, int(self.radius)) for centre in centres)
+        for points in grouped(parts):
             if ledger.should_stop or ledger.satisfied:
                 return
             ledger.candidates(points)
