@@ -22,6 +22,7 @@ class Clusterer(Protocol):
 
 
 Clusters = Literal["kmeans", "em", "sklearn"] | Clusterer
+"""Names of methods, or a clusterer."""
 MAX_STEPS = 30
 EM_STEPS = 25
 _WORD = (1 << 64) - 1
@@ -83,13 +84,13 @@ def _sklearn_kmeans(n_clusters: int) -> Any:
         from sklearn.cluster import KMeans
     except ImportError:
         raise MissingDependency("clusters='sklearn' needs scikit-learn; pip install certimap[learn]") from None
-    return KMeans(n_clusters, n_init=1, max_iter=MAX_STEPS)
+    kmeans: Any = KMeans
+    return kmeans(n_clusters, n_init=1, max_iter=MAX_STEPS)
 
 
 def _seeded(clusterer: Any, key: int) -> Any:
     model = copy.deepcopy(clusterer)
-    parameters = model.get_params() if hasattr(model, "get_params") else {}
-    if "random_state" in parameters:
+    if hasattr(model, "get_params") and "random_state" in model.get_params():
         model.set_params(random_state=key & 0x7FFFFFFF)
     return model
 

@@ -127,8 +127,10 @@ class HiddenChowLiuModel:
             log_emission = [np.log(e).tolist() for e in self.emission]
             log_transition = np.log(self.transition).tolist()
             log_prior = np.log(self.root_prior).tolist()
-        parts: list[list[list[int]]] = [[[] for _ in range(k)] for _ in range(len(self.domain))]
-        for i in self.order[::-1].tolist():
+        nothing: list[int] = []
+        parts = [[list(nothing) for _ in range(k)] for _ in range(len(self.domain))]
+        backwards: list[int] = self.order[::-1].tolist()
+        for i in backwards:
             states = [
                 builder.product([builder.categorical(i, log_emission[i][z]), *parts[i][z]])
                 if parts[i][z]
@@ -174,7 +176,7 @@ class HiddenChowLiuModel:
         for i in self.order.tolist():
             up = int(self.parent[i])
             rows = np.zeros(n, np.int64) if up < 0 else hidden[:, up]
-            table = self.root_prior[None] if up < 0 else self.transition[i]
+            table: Floats = np.asarray(self.root_prior[None] if up < 0 else self.transition[i])
             hidden[:, i] = _draw_rows(table, rows, rng)
             points[:, i] = _draw_rows(self.emission[i], hidden[:, i], rng)
         return points
@@ -210,12 +212,16 @@ class HiddenChowLiuModel:
 
 def _parents_first(parent: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the order of a tree from its root; raise ModelError unless there is exactly one tree."""
-    children: list[list[int]] = [[] for _ in parent]
     roots: list[int] = []
-    for i, up in enumerate(parent.tolist()):
+    children = [list(roots) for _ in parent]
+    parents: list[int] = parent.tolist()
+    for i, up in enumerate(parents):
         if up >= len(parent):
             raise ModelError(f"the parent of variable {i} is {up}; -1 to {len(parent) - 1} are accepted")
-        (roots if up < 0 else children[up]).append(i)
+        if up < 0:
+            roots.append(i)
+        else:
+            children[up].append(i)
     order = roots[:1]
     for i in order:
         order.extend(children[i])

@@ -18,8 +18,10 @@ TIE_BREAKING = 1e-3  # spreads equal rows over several states
 
 def neighbourhoods(parent: NDArray[np.int64], limit: int = NEIGHBOURS) -> list[list[int]]:
     """Return for each variable itself and its nearest variables in the tree, at most `limit`."""
-    near: list[list[int]] = [[] for _ in parent]
-    for i, up in enumerate(parent.tolist()):
+    nothing: list[int] = []
+    near = [list(nothing) for _ in parent]
+    parents: list[int] = parent.tolist()
+    for i, up in enumerate(parents):
         if up >= 0:
             near[up].append(i)
             near[i].append(up)
@@ -57,7 +59,8 @@ def counts_of_clusters(
     rows = np.sort(rng.permutation(n_rows)[:ROWS_CLUSTERED])
     labels = np.empty((n, n_rows), np.int64)
     for i, near in enumerate(neighbourhoods(parent)):
-        columns = np.concatenate([np.arange(domain.offsets[j], domain.offsets[j + 1]) for j in near])
+        ranges = [range(int(domain.offsets[j]), int(domain.offsets[j + 1])) for j in near]
+        columns = [column for some in ranges for column in some]
         features = np.ascontiguousarray(indicators[:, columns])
         features += TIE_BREAKING * rng.random(features.shape, np.float32)
         labels[i] = _cluster(features, rows, n_hidden, mix(seed & ((1 << 64) - 1), i))

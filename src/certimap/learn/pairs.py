@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -76,24 +79,24 @@ def spanning_tree(information: Floats) -> tuple[NDArray[np.int64], NDArray[np.in
     `order` lists the variables from the root, parents first; `parent` has -1 at the root, which is a
     centre of the tree, so that it is shallow. Always one tree: pairs without information may be joined.
     """
-    from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
-
+    csgraph: Any = import_module("scipy.sparse.csgraph")  # no types there
     n = len(information)
     if n == 1:
         return np.zeros(1, np.int64), np.full(1, -1, np.int64)
     cost = information.max() + 1.0 - information  # positive: zeros would mean 'no edge'
     np.fill_diagonal(cost, 0.0)
-    tree = minimum_spanning_tree(cost)
+    tree = csgraph.minimum_spanning_tree(cost)
     links = tree + tree.T
-    far = breadth_first_order(links, 0, directed=False)[0][-1]
-    walk, before = breadth_first_order(links, int(far), directed=False)
+    far = int(csgraph.breadth_first_order(links, 0, directed=False)[0][-1])
+    walk, before = csgraph.breadth_first_order(links, far, directed=False)
     path = [int(walk[-1])]
     while before[path[-1]] >= 0:
         path.append(int(before[path[-1]]))
     centre = path[len(path) // 2]
-    order, parent = breadth_first_order(links, centre, directed=False)
-    parent = np.where(parent < 0, -1, parent)
-    return order.astype(np.int64), parent.astype(np.int64)
+    order, before = csgraph.breadth_first_order(links, centre, directed=False)
+    parent = np.array(before, np.int64)
+    parent[centre] = -1
+    return np.array(order, np.int64), parent
 
 
 def _block_sums(values: Floats, domain: Domain) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ def posterior_over_all(model: Any) -> BoxPosterior:
     """Return the model's distribution over all its variables, without evidence."""
     from certimap.engine.condition import posterior_of
 
-    return posterior_of(model, make_query(model.domain))
+    return cast("BoxPosterior", posterior_of(model, make_query(model.domain)))
 
 
 def log_likelihoods(posterior: BoxPosterior, points: Points, missing: NDArray[np.bool_]) -> NDArray[np.float64]:

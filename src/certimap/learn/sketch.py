@@ -86,14 +86,17 @@ class Sketch:
 
 
 class _Evaluator:
-    """Log-likelihoods of rows: all leaf products at once as matrix products, then the inner nodes."""
+    """Log-likelihoods of rows: all leaf products at once as matrix products, then the inner nodes.
+
+    Single precision inside: about six digits, enough to compare settings.
+    """
 
     def __init__(self, sketch: Sketch, points: Points) -> None:
         self.sketch = sketch
         self.n_rows = len(points)
         self.points = points
         domain = sketch.domain
-        self.one_hot = np.zeros((domain.total_states, len(points)), np.float64)
+        self.one_hot = np.zeros((domain.total_states, len(points)), np.float32)
         rows = np.arange(len(points))
         for i in np.flatnonzero(domain.n_states).tolist():
             self.one_hot[domain.offsets[i] + points[:, i].astype(np.int64), rows] = 1.0
@@ -115,7 +118,7 @@ class _Evaluator:
 
     def __call__(self, smoothing: float) -> NDArray[np.float64]:
         nodes = self.sketch.nodes
-        values: dict[int, NDArray[np.float64]] = {}
+        values: dict[int, NDArray[np.float32]] = {}
         leaves = self._leaf_products(smoothing)
         for i in range(len(nodes) - 1, -1, -1):
             node = nodes[i]
@@ -125,23 +128,23 @@ class _Evaluator:
                     [values.pop(c) + math.log(w / total) for c, w in zip(node.children, node.weights, strict=True)]
                 )
                 continue
-            value = leaves.pop(i) if i in leaves else np.zeros(self.n_rows)
+            value = leaves.pop(i) if i in leaves else np.zeros(self.n_rows, np.float32)
             for c in node.children:
                 value += values.pop(c)
             values[i] = value
-        return values[0]
+        return values[0].astype(np.float64)
 
-    def _leaf_products(self, smoothing: float) -> dict[int, NDArray[np.float64]]:
+    def _leaf_products(self, smoothing: float) -> dict[int, NDArray[np.float32]]:
         """Return ln of the product of its leaves for each node that has some, shape (n_rows,) each."""
         smoothed = self.counts + smoothing
         totals = np.add.reduceat(smoothed, self.starts) if len(self.starts) else np.empty(0)
         with np.errstate(divide="ignore"):
             logs = np.maximum(np.log(smoothed) - np.repeat(np.log(totals), self.sizes), LOWEST)
-        products = np.empty((len(self.owners), self.n_rows))
+        products = np.empty((len(self.owners), self.n_rows), np.float32)
         for start in range(0, len(self.owners), 512):
             stop = min(start + 512, len(self.owners))
             some = slice(*np.searchsorted(self.ranks, [start, stop]))
-            log_params = np.zeros((stop - start, len(self.one_hot)))
+            log_params = np.zeros((stop - start, len(self.one_hot)), np.float32)
             log_params[self.ranks[some] - start, self.columns[some]] = logs[some]
             np.matmul(log_params, self.one_hot, out=products[start:stop])
         for rank, variable, (mean, sd) in self.gaussians:
@@ -154,8 +157,10 @@ def gaussian_log_density(x: Points, mean: float, sd: float) -> NDArray[np.float6
     return -0.5 * ((x - mean) / sd) ** 2 - math.log(sd) - LOG_SQRT_2PI
 
 
-def _log_sum(terms: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+def _log_sum(terms: list[NDArray[np.float32]]) -> NDArray[np.float32]:
     total = terms[0]
     for term in terms[1:]:
-        total = np.logaddexp(total, term)
+        larger = np.maximum(total, term)
+        smaller = np.minimum(total, term)
+        total = larger + np.log1p(np.exp(smaller - larger))
     return total

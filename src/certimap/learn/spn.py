@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from certimap.circuits.circuit import Circuit
 from certimap.domain import Domain
 from certimap.errors import DataError
 from certimap.learn.blas import single_threaded_blas
-from certimap.learn.clusters import Clusters, check_clusters
+from certimap.learn.clusters import Clusterer, Clusters, check_clusters
 from certimap.learn.estimator import DensityEstimator, Seed, split_rows
 from certimap.learn.progress import Progress, deadline_of, is_late
 from certimap.learn.sketch import Sketch
@@ -24,6 +24,7 @@ SMOOTHINGS = (0.01, 0.1, 0.5, 1.0)
 HELD_OUT = 0.1
 
 T = TypeVar("T", int, float)
+Names = Literal["kmeans", "em", "sklearn"]
 
 
 class Choice(NamedTuple):
@@ -101,7 +102,7 @@ class LearnSPN(DensityEstimator):
         smoothing: float | Sequence[float] = SMOOTHINGS,
         min_rows: int | Sequence[int] = 30,
         n_clusters: int | Sequence[int] = 2,
-        clusters: Clusters = "kmeans",
+        clusters: Names | Clusterer = "kmeans",
         kinds: Mapping[str, Kind] | None = None,
         domain: Domain | None = None,
         random_state: Seed = None,
@@ -150,7 +151,7 @@ class LearnSPN(DensityEstimator):
         return list(product(rows, clusters, thresholds))
 
     def _learner(self, table: Table, choice: Choice) -> StructureLearner:
-        settings = StructureSettings(int(choice.min_rows), int(choice.n_clusters), self.clusters)
+        settings = StructureSettings(int(choice.min_rows), int(choice.n_clusters), cast("Clusters", self.clusters))
         return StructureLearner(table.domain, table.points, settings, self.seed_ & ((1 << 64) - 1))
 
     def _choose(

@@ -208,9 +208,9 @@ class StructureLearner:
 
 
 def _indicators(domain: Domain, points: Points) -> NDArray[np.float32]:
-    columns = [
-        (points[:, i, None] == np.arange(1, k)).astype(np.float32)
-        for i, k in enumerate(domain.n_states.tolist())
+    columns: list[NDArray[np.float32]] = [
+        np.equal(points[:, i, None], np.arange(1, k)).astype(np.float32)
+        for i, k in enumerate(int(size) for size in domain.n_states)
         if k
     ]
     if not columns:
@@ -220,6 +220,7 @@ def _indicators(domain: Domain, points: Points) -> NDArray[np.float32]:
 
 def _critical_values(threshold: float) -> NDArray[np.float64]:
     """Return the G value that has probability `threshold` under independence, by degrees of freedom."""
-    from scipy.stats import chi2
+    from scipy.special import chdtri
 
-    return np.asarray(chi2.isf(threshold, np.maximum(np.arange(MAX_DOF + 1), 1)), np.float64)
+    inverse: Any = chdtri
+    return np.asarray(inverse(np.maximum(np.arange(MAX_DOF + 1), 1), threshold), np.float64)

@@ -309,9 +309,9 @@ def _variable_of(column: _Column, kind: Kind | None, others: list[_Column]) -> V
             raise DataError(f"column {column.name!r} holds an infinite value; finite numbers are accepted")
         return Real(column.name)
     labels = list(dict.fromkeys(label for c in everything for label in _labels_in(c)))
-    only: Any = labels[0]
-    if len(labels) == 1 and isinstance(only, int) and only in (0, 1):
-        labels = list(_LOGICAL if isinstance(only, bool) else _BINARY)
+    for pair in (_LOGICAL, _BINARY):
+        if len(labels) == 1 and type(labels[0]) is type(pair[0]) and labels[0] in pair:
+            labels = list(pair)
     return Categorical(column.name, tuple(_sorted(labels)))
 
 

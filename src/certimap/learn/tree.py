@@ -63,13 +63,16 @@ class Tree:
         for i, up in enumerate(self.parent.tolist()):
             row = np.zeros(len(points), np.int64) if up < 0 else positions[:, up]
             with np.errstate(divide="ignore"):
-                out += np.log(self.tables[i])[row, positions[:, i]]
+                log_table: Floats = np.log(self.tables[i])
+            out += log_table[row, positions[:, i]]
         return out
 
     def add_to(self, builder: CircuitBuilder, indicators: list[list[int]]) -> int:
         """Add the tree to a circuit and return its root; `indicators[i][s]` are the leaves to use."""
         below: dict[int, list[list[int]]] = {}
-        for i in self.order[::-1].tolist():
+        nothing: list[int] = []
+        backwards: list[int] = self.order[::-1].tolist()
+        for i in backwards:
             with np.errstate(divide="ignore"):
                 log_table: list[list[float]] = np.log(self.tables[i]).tolist()
             hanging = below.pop(i, None)
@@ -81,7 +84,7 @@ class Tree:
             up = int(self.parent[i])
             if up < 0:
                 return sums[0]
-            lists = below.setdefault(up, [[] for _ in sums])
+            lists = below.setdefault(up, [list(nothing) for _ in sums])
             for own, node in zip(lists, sums, strict=True):
                 own.append(node)
         raise AssertionError("the order ends at the root")
@@ -215,4 +218,4 @@ def _rows(table: Floats) -> Floats:
     """Return the rows scaled to sum 1; rows of nothing become uniform."""
     totals = table.sum(axis=1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(totals > 0, table / totals, 1.0 / table.shape[1])
+        return np.asarray(np.where(totals > 0, table / totals, 1.0 / table.shape[1]), np.float64)
