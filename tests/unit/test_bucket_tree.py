@@ -31,8 +31,9 @@ def possible_cases(seed, n, maker=random_case):
 
 
 @pytest.mark.nojit
-def test_points_masses_and_evidence_match_brute_force():
-    for rng, case, log_evidence, probs in possible_cases(1, 60):
+@pytest.mark.parametrize("maker", [random_case, random_network])
+def test_points_masses_and_evidence_match_brute_force(maker):
+    for rng, case, log_evidence, probs in possible_cases(1, 60, maker):
         posterior = build(case, rng)
         points = case.points()
         assert posterior.log_evidence == pytest.approx(log_evidence, abs=1e-9)
