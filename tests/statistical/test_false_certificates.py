@@ -57,6 +57,41 @@ def test_false_share_through_the_whole_path():
     assert binomtest(int(n_false), 1000, 0.97**102).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("trusted_bits", [1.0, 0.1])
+def test_lipschitz_certificates_are_as_true_as_their_assumption(trusted_bits):
+    """Eight binary variables; log2 p falls by exactly one bit per changed variable around the mode."""
+    domain = cm.Domain.of_sizes([2] * 8)
+    near = TablePosterior(domain, np.ones(256)).points.sum(axis=1)
+    probs = np.where(near == 0, 0.012, np.where(near == 1, 0.006, 0.94 / 247))
+    posterior = TablePosterior(domain, probs)
+    n_false = n_lipschitz = 0
+    for seed in range(1500):
+        ledger = Ledger(posterior, epsilon=0.5, delta=0.1)
+        ledger.assume_lipschitz(trusted_bits, 4)
+        ledger.draws(posterior.sample(512, np.random.default_rng(seed)))
+        assert ledger.satisfied
+        n_lipschitz += ledger.log_delta(0.5) > math.log(0.1)
+        n_false += math.exp(ledger.best_log_prob) < 0.5 * posterior.probs.max() * (1 - 1e-9)
+    assert n_lipschitz > 1000
+    p_value = binomtest(n_false, 1500, 0.1, alternative="greater").pvalue
+    # Ten times smoother than the truth is a false promise, and the certificates show it.
+    assert p_value > 1e-3 if trusted_bits == 1.0 else p_value < 1e-6
+
+
+def test_top_k_certificates_cover_every_answer():
+    probs = np.full(40, 0.9 / 37)
+    probs[:3] = 0.1 / 3
+    posterior = TablePosterior([40], probs)
+    n_false = 0
+    for seed in range(2000):
+        ledger = Ledger(posterior, epsilon=0.0, delta=0.1, top_k=3)
+        ledger.draws(posterior.sample(600, np.random.default_rng(seed)))
+        assert ledger.satisfied
+        n_false += math.exp(ledger.log_kth_best) < 0.1 / 3 - 1e-9
+    assert n_false > 0
+    assert binomtest(n_false, 2000, 0.1, alternative="greater").pvalue > 1e-3
+
+
 class Search:
     """A search that draws from open states and closes states at random, and may break a condition.
 
