@@ -20,12 +20,13 @@ from certimap.testing import (
     random_table,
 )
 
+EXACT = ("exhaustive", "frontier", "auto")
 SAMPLING = ["pac", "smooth_pac", "paper", "paper_pac", "budget", "uniform_exploration"]
 
 
-@pytest.mark.parametrize("name", [*SAMPLING, "exhaustive"])
+@pytest.mark.parametrize("name", [*SAMPLING, *EXACT])
 def test_solvers_conform_on_tables(name):
-    check_solver(name, n_posteriors=30, finds_best=name == "exhaustive")
+    check_solver(name, n_posteriors=30, finds_best=name in EXACT)
 
 
 def test_tables_conform():
@@ -46,7 +47,7 @@ def test_solvers_conform_on_circuits(name):
         names = circuit.domain.names
         n_query = int(rng.integers(1, len(names) + 1))
         posteriors.append(cm.condition(circuit, list(names[:n_query])))
-    check_solver(name, posteriors=posteriors, finds_best=name == "exhaustive", max_samples=2000)
+    check_solver(name, posteriors=posteriors, finds_best=name in EXACT, max_samples=2000)
 
 
 weights = st.lists(st.sampled_from([0.0, 1.0, 1.0, 2.0, 3.5, 100.0]), min_size=12, max_size=12).filter(any)
