@@ -48,11 +48,14 @@ def model_table(models: Sequence[Record]) -> Table:
             str(m["n_variables"]),
             str(m.get("n_edges") or MISSING),
             f"{m['train_rows_from']} ({m['n_train_rows']})",
-            m["test_rows_from"],
+            m["test_rows_from"] + (" (seen)" if m["test_rows_from"] == m["train_rows_from"] else ""),
             number(m["test_log_likelihood"], 3),
             number(m["seconds_learning"], 1),
         )
-    table.notes.append("Mean log-likelihood in nats; a split whose file is absent is replaced by the one named.")
+    table.notes.append(
+        "Mean log-likelihood in nats. Where a split's file is absent the one named stands in; (seen): on the very "
+        "rows that were learned on."
+    )
     return table
 
 
