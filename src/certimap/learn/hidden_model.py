@@ -173,11 +173,11 @@ class HiddenChowLiuModel:
         """Draw n rows of positions, int16, shape (n, n_variables), from the root down."""
         points = np.empty((n, len(self.domain)), np.int16)
         hidden = np.empty((n, len(self.domain)), np.int64)
-        for i in self.order.tolist():
+        order: list[int] = self.order.tolist()
+        for i in order:
             up = int(self.parent[i])
             rows = np.zeros(n, np.int64) if up < 0 else hidden[:, up]
-            table: Floats = np.asarray(self.root_prior[None] if up < 0 else self.transition[i])
-            hidden[:, i] = _draw_rows(table, rows, rng)
+            hidden[:, i] = _draw_rows(self.transition[i], rows, rng)  # the root's rows are its prior
             points[:, i] = _draw_rows(self.emission[i], hidden[:, i], rng)
         return points
 

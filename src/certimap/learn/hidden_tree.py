@@ -44,13 +44,14 @@ class HiddenChowLiuTree(DensityEstimator):
     max_steps
         Passes over the data at most.
     batch_rows
-        Rows of a batch in the first four fifths of the passes; None takes a hundredth of the rows and at
-        least 100. The last passes use all rows.
+        Rows of a batch in the first four fifths of the passes at most; None takes a hundredth of the rows
+        and at least 100. The last passes use all rows.
     smoothing
         Pseudo-counts of every distribution, spread over its states: emissions towards the variable's
         margin, transitions towards the latent variable's margin.
     patience
-        Passes without a better validation likelihood before learning stops.
+        Passes without a better validation likelihood before batches are given up, and then before learning
+        stops.
     kinds, domain
         See `LearnSPN`; all variables must be categorical.
     random_state
@@ -140,7 +141,7 @@ class HiddenChowLiuTree(DensityEstimator):
                     break
                 self.history_.append(run.step(step))
                 bar.step(f"{self.history_[-1].train:.3f} nats a row")
-                if run.steps_since_best >= self.patience:
+                if run.steps_since_best >= self.patience and not run.leave_batches():
                     break
 
     def _draw(self, model: HiddenChowLiuModel, n: int, rng: np.random.Generator) -> Points:
@@ -182,13 +183,23 @@ class _Training:
         self.best = self.parameters
         self.best_value = self._value(None)
         self.steps_since_best = 0
+        self.in_batches = True
+
+    def leave_batches(self) -> bool:
+        """Go back to the best parameters and take all rows from now on; False if that was so before."""
+        if not self.in_batches:
+            return False
+        self.in_batches = False
+        self.parameters, self.steps_since_best = self.best, 0
+        return True
 
     def step(self, number: int) -> Step:
         """Make one pass over the data, in batches at first, and judge it."""
         n_rows = self.passes.n_rows
         batch = self.settings.batch_rows or max(100, n_rows // 100)
         total = 0.0
-        if 5 * number < 4 * self.settings.max_steps and batch < n_rows:
+        self.in_batches = self.in_batches and 5 * number < 4 * self.settings.max_steps and batch < n_rows
+        if self.in_batches:
             order = self.rng.permutation(n_rows)
             cuts = list(range(0, n_rows, batch))
             for b, start in enumerate(cuts):
