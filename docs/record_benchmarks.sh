@@ -35,7 +35,7 @@ for section in ${*:-engine learnspn warm hclt auto exact networks}; do
         twenty warm --circuits learnspn --splits 25/75 --time-limit 10 --jobs 2 \
             --solvers argmax_product,smooth_pac,smooth_pac+argmax_product,auto
         twenty warm --circuits learnspn --splits 50/50 --time-limit 10 --jobs 2 \
-            --datasets baudio,ocr_letters,msweb --queries 3 --solvers budget
+            --datasets baudio,ocr_letters,msweb --solvers budget
         ;;
     hclt)
         twenty hclt --circuits hclt16 --time-limit 10 --jobs 2 \
