@@ -13,6 +13,7 @@ from certimap.query import make_query
 from certimap.result import MapResult, ResultList
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import Progress, run, seed_of
+from certimap.solvers.registry import view_of
 
 
 def read(path: Any, **options: Any) -> Any:
@@ -131,7 +132,7 @@ def map_query(
         "progress": progress,
         "options": solver_options,
     }
-    limits: dict[str, Any] = {"max_edges": max_edges, "workers": workers}
+    limits: dict[str, Any] = {"max_edges": max_edges, "workers": workers, "view": view_of(solver)}
     if _is_frame(evidence):
         return _map_rows(model, variables, evidence, solver, rng, settings, limits)
     return run(_posterior(model, variables, evidence, limits), solver, rng=rng, **settings)

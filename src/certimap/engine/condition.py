@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from certimap.engine.posterior import Posterior
 from certimap.errors import ModelError
 from certimap.query import Query
 
 MAX_EDGES = 20_000_000
+View = Literal["circuit", "tree"]
 
 
-def posterior_of(model: Any, query: Query, *, max_edges: int = MAX_EDGES, workers: int | None = None) -> Posterior:
+def posterior_of(
+    model: Any,
+    query: Query,
+    *,
+    max_edges: int = MAX_EDGES,
+    workers: int | None = None,
+    view: View | None = None,
+) -> Posterior:
     """Return p(q | e) of a model as a posterior.
 
     Parameters
@@ -25,6 +33,9 @@ def posterior_of(model: Any, query: Query, *, max_edges: int = MAX_EDGES, worker
         The largest circuit, in edges, that may be built or conditioned.
     workers
         Threads of the posterior; None takes one a processor.
+    view
+        "circuit" or "tree" (of regions), where the model has both; None leaves it to the model, and takes the
+        tree for a network whose circuit would be too large.
 
     Raises
     ------
@@ -39,4 +50,30 @@ def posterior_of(model: Any, query: Query, *, max_edges: int = MAX_EDGES, worker
             f"a {type(model).__name__} is no model; a Circuit, a BayesianNetwork, a MarkovNetwork or an object "
             "with a method condition(query, *, max_edges, workers) is accepted"
         )
-    return cast(Posterior, condition(query, max_edges=max_edges, workers=workers))
+    if view == "circuit" and callable(getattr(model, "to_circuit", None)):
+        return posterior_of(model.to_circuit(), query, max_edges=max_edges, workers=workers)
+    if not callable(getattr(model, "compile_query", None)):
+        return cast(Posterior, condition(query, max_edges=max_edges, workers=workers))
+    if view != "tree":
+        try:
+            return cast(Posterior, condition(query, max_edges=max_edges, workers=workers))
+        except ModelError as too_large:
+            if view == "circuit":
+                raise
+            tree = _tree_or_none(model, query, max_edges, workers)
+            if tree is None:
+                raise too_large from None
+            return tree
+    from certimap.engine.bucket_tree import bucket_tree_of
+
+    return bucket_tree_of(model, query, max_table=max_edges, workers=workers)
+
+
+def _tree_or_none(model: Any, query: Query, max_edges: int, workers: int | None) -> Posterior | None:
+    """Return the network's tree of regions where its tables fit, whose sums need less room than a circuit."""
+    from certimap.engine.bucket_tree import bucket_tree_of
+
+    try:
+        return bucket_tree_of(model, query, max_table=max_edges, workers=workers)
+    except ModelError:
+        return None

@@ -26,6 +26,7 @@ class ArgmaxProduct:
 
     name: ClassVar[str] = "argmax_product"
     requires: ClassVar[frozenset[str]] = frozenset()
+    view: ClassVar[str] = "circuit"
     heuristic: ClassVar[bool] = True
 
     def unsuited(self, posterior: Posterior) -> str | None:

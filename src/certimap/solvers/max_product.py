@@ -36,6 +36,7 @@ class MaxProduct:
 
     name: ClassVar[str] = "max_product"
     requires: ClassVar[frozenset[str]] = frozenset()
+    view: ClassVar[str] = "circuit"
     heuristic: ClassVar[bool] = True
 
     def unsuited(self, posterior: Posterior) -> str | None:

@@ -73,6 +73,13 @@ def _load(place: str) -> Any:
         raise
 
 
+def view_of(solver: str | Solver) -> Any:
+    """Return the view of a model that a solver works on, "circuit" or "tree", or None when any will do."""
+    if isinstance(solver, str):
+        return getattr(_load(_SOLVERS[solver][0]), "view", None) if solver in _SOLVERS else None
+    return getattr(solver, "view", None)
+
+
 def choose(posterior: Posterior) -> Solver:
     """Return the solver that `solver="auto"` stands for.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from certimap.box import Boxes
 from certimap.engine.bucket_tree import BucketTreePosterior
 from certimap.errors import SolverError
-from certimap.solvers.set_elimination_pass import Elimination, Geometry, Messages, Outcome
+from certimap.solvers.set_elimination_geometry import Geometry, Messages
+from certimap.solvers.set_elimination_pass import Elimination, Outcome
 from certimap.solvers.set_elimination_start import climb
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class SetElimination:
 
     name: ClassVar[str] = "set_elimination"
     requires: ClassVar[frozenset[str]] = frozenset({"log_mass", "log_mass_each", "sample"})
+    view: ClassVar[str] = "tree"
 
     limits: tuple[int, ...] = (256, 16384)
     split_limit: int = 4096
@@ -353,8 +355,3 @@ class _Search:
             yield 0
             if ledger.satisfied:
                 return
-
-
-def make(**settings: Any) -> SetElimination:
-    """Build the solver from keyword settings."""
-    return SetElimination(**settings)
