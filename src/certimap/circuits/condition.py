@@ -16,7 +16,7 @@ from certimap.errors import ImpossibleEvidence, ModelError
 from certimap.query import Query
 
 if TYPE_CHECKING:
-    from certimap.engine._kernels.arrays import NewNodes
+    from certimap.engine._kernels.arrays import NewNodes, Workspace
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,9 +176,9 @@ def _simplify(circuit: Circuit, query: Query, leaves: _Leaves, parents: NDArray[
     from certimap.engine._kernels.arrays import NewNodes
 
     domain, arrays = query.query_domain, properties.circuit_arrays(circuit)
-    decides, single = np.empty(circuit.n_nodes, np.int32), np.empty(circuit.n_nodes, np.int32)
     full = properties.full_state_sets(domain)
-    structure.decided_variables(arrays, parents, leaves.position, leaves.states, full, decides)
+    decides = properties.find_decided(arrays, parents, leaves.position, leaves.states, full)
+    single = np.empty(circuit.n_nodes, np.int32)
     structure.single_variables(arrays, parents, leaves.position, single)
     n_states = domain.n_states
     merged = single[(circuit.kind == NodeKind.SUM) & (single >= 0)]
@@ -196,9 +196,10 @@ def _simplify(circuit: Circuit, query: Query, leaves: _Leaves, parents: NDArray[
         pool_child=np.empty(circuit.n_edges + 1, np.int64),
         pool_weight=np.empty(circuit.n_edges + 1),
     )
+    seen_by, seen_at = np.full(n_live, -1, np.int64), np.empty(n_live, np.int64)
     alias = np.empty(circuit.n_nodes, np.int64)
     inputs = (leaves.log_mass, parents, single, n_states, leaves.start, decides)
-    simplify.fold(arrays, *inputs, n_table, log_tables, new, alias)
+    simplify.fold(arrays, *inputs, n_table, log_tables, seen_by, seen_at, new, alias)
     return _laid_out(domain, int(alias[-1]), new, log_tables)
 
 
@@ -226,7 +227,7 @@ def _laid_out(domain: Domain, root: int, new: NewNodes, log_tables: NDArray[np.f
         sizes=np.empty(3, np.int64),
     )
     pools = {"pool_child": new.pool_child[:n_pool], "pool_weight": new.pool_weight[:n_pool]}
-    simplify.lay_out(root, new._replace(**pools), out)
+    simplify.lay_out(root, new._replace(**pools), _workspace(root + 1, n_pool), out)
     n_nodes, n_inner, n_leaves = (int(x) for x in out.sizes)
     leaf_var = out.leaf_var[:n_leaves].copy()
     tables, log_tables, leaf_start = _used_tables(domain, leaf_var, out.leaf_start[:n_leaves], log_tables)
@@ -244,6 +245,22 @@ def _laid_out(domain: Domain, root: int, new: NewNodes, log_tables: NDArray[np.f
         tables,
         log_tables,
         out.decides[:n_nodes].copy(),
+    )
+
+
+def _workspace(n_nodes: int, n_pool: int) -> Workspace:
+    from certimap.engine._kernels.arrays import Workspace
+
+    return Workspace(
+        stack=np.empty(n_nodes + 1, np.int64),
+        cursor=np.empty(n_nodes + 1, np.int64),
+        inner_stack=np.empty(n_nodes + 1, np.int64),
+        inner_weight=np.empty(n_nodes + 1),
+        flat_begin=np.empty(n_nodes, np.int64),
+        flat_end=np.empty(n_nodes, np.int64),
+        flat_child=np.empty(n_pool, np.int64),
+        flat_weight=np.empty(n_pool),
+        final=np.full(n_nodes, -1, np.int64),
     )
 
 

@@ -155,9 +155,30 @@ def decided_variables(circuit: Circuit) -> NDArray[np.int32]:
     arrays = circuit_arrays(circuit)
     kernels.count_parents(arrays, np.zeros(circuit.n_nodes), parents)
     sets = leaf_state_sets(circuit.n_nodes, categorical_params(circuit))
-    out = np.empty(circuit.n_nodes, np.int32)
-    kernels.decided_variables(arrays, parents, circuit.leaf_var, sets, full_state_sets(circuit.domain), out)
-    return out
+    return find_decided(arrays, parents, circuit.leaf_var, sets, full_state_sets(circuit.domain))
+
+
+def find_decided(
+    arrays: CircuitArrays,
+    parents: NDArray[np.int64],
+    leaf_position: NDArray[np.int32],
+    leaf_sets: NDArray[np.int64],
+    full_sets: NDArray[np.int64],
+) -> NDArray[np.int32]:
+    """Return the variable that each live sum decides, with leaves renumbered and restricted as given."""
+    from certimap.engine._kernels import structure as kernels
+
+    n_nodes = len(arrays.kind)
+    out, start, count = np.empty(n_nodes, np.int32), np.empty(n_nodes, np.int64), np.empty(n_nodes, np.int8)
+    variables, states = np.empty(1024, np.int32), np.empty(1024, np.int64)
+    node, used = 0, 0
+    while True:
+        pools = (start, count, variables, states, used)
+        node = kernels.decided_variables(arrays, parents, leaf_position, leaf_sets, full_sets, node, *pools, out)
+        if node == n_nodes:
+            return out
+        used = int(start[node])
+        variables, states = np.resize(variables, 2 * len(variables)), np.resize(states, 2 * len(states))
 
 
 def is_deterministic(circuit: Circuit) -> bool:

@@ -89,8 +89,8 @@ class Evaluator:
 
         plan = self.plan
         n_parents = np.bincount(plan.children, minlength=plan.n_nodes).astype(np.int32)
-        slot = np.empty(plan.n_nodes, np.int32)
-        return slot, int(assign_slots(plan.child_ptr, plan.children, n_parents, slot))
+        slot, free = np.empty(plan.n_nodes, np.int32), np.empty(plan.n_nodes, np.int32)
+        return slot, int(assign_slots(plan.child_ptr, plan.children, n_parents, free, slot))
 
     @cached_property
     def _own_slots(self) -> NDArray[np.int32]:

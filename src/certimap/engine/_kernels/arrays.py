@@ -38,6 +38,20 @@ class NewNodes(NamedTuple):
     pool_weight: NDArray[np.float64]
 
 
+class Workspace(NamedTuple):
+    """Scratch memory of `lay_out`: stacks, members without inlined nodes, and final numbers (-1 at first)."""
+
+    stack: NDArray[np.int64]
+    cursor: NDArray[np.int64]
+    inner_stack: NDArray[np.int64]
+    inner_weight: NDArray[np.float64]
+    flat_begin: NDArray[np.int64]
+    flat_end: NDArray[np.int64]
+    flat_child: NDArray[np.int64]
+    flat_weight: NDArray[np.float64]
+    final: NDArray[np.int64]
+
+
 class Layout(NamedTuple):
     """The arrays of a `Plan` while they are written; `sizes` counts nodes, inner edges and leaves."""
 

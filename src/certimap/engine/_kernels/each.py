@@ -185,10 +185,13 @@ def downward(
     leaf_ptr, binary_end, leaf_var, leaf_start = plan.leaf_ptr, plan.binary_end, plan.leaf_var, plan.leaf_start
     first, second, tables, offsets = plan.first, plan.second, plan.tables, plan.offsets
     n_nodes, width, bound = is_sum.shape[0], prefix.shape[1], mode == 2
-    context[:] = 0.0
-    context[n_nodes - 1, :] = 1.0
-    total[:] = 0.0
-    largest[:] = 0.0
+    for node in range(n_nodes):
+        for b in range(width):
+            context[node, b] = 1.0 if node == n_nodes - 1 else 0.0
+    for column in range(total.shape[0]):
+        for b in range(width):
+            total[column, b] = 0.0
+            largest[column, b] = 0.0
     for node in range(n_nodes - 1, -1, -1):
         first_edge, last_edge = child_ptr[node], child_ptr[node + 1]
         if is_sum[node]:

@@ -26,14 +26,14 @@ def assign_slots(
     child_ptr: NDArray[np.int64],
     children: NDArray[np.int32],
     n_parents: NDArray[np.int32],
+    free: NDArray[np.int32],
     slot: NDArray[np.int32],
 ) -> int:
     """Give each node a row of scratch memory; a row is free again after its node's last parent.
 
-    `n_parents` is used up. Returns the number of rows.
+    `n_parents` is used up, `free` is scratch. Returns the number of rows.
     """
     n_nodes = slot.shape[0]
-    free = np.empty(n_nodes, np.int32)
     n_free, n_rows = 0, 0
     for node in range(n_nodes):
         if n_free > 0:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.engine._kernels.arrays import CircuitArrays, Layout, NewNodes, Scalar
+from certimap.engine._kernels.arrays import CircuitArrays, Layout, NewNodes, Scalar, Workspace
 from certimap.engine._kernels.jit import jit
 
 _NEG_INF = -math.inf
@@ -24,7 +24,7 @@ def _gather(
     seen_by: NDArray[np.int64],
     seen_at: NDArray[np.int64],
     new: NewNodes,
-    used: int,
+    used: Scalar,
 ) -> int:
     """Append a node's members to the pool; equal members of a sum become one. Return the pool's new length."""
     is_sum = circuit.kind[node] == 3
@@ -59,6 +59,8 @@ def fold(
     old_decides: NDArray[np.int32],
     n_table: Scalar,
     log_tables: NDArray[np.float64],
+    seen_by: NDArray[np.int64],
+    seen_at: NDArray[np.int64],
     new: NewNodes,
     alias: NDArray[np.int64],
 ) -> int:
@@ -67,11 +69,10 @@ def fold(
     Constants disappear into the weights; a product or sum of one thing is that thing (`alias`); a
     sum over one categorical variable becomes a leaf whose vector is appended to `log_tables` at
     `n_table`. Products inside products and sums inside sums that have no other parent are marked to be
-    inlined by `lay_out`; a sum only into one that decides the same variable, or none as it does.
+    inlined by `lay_out`; a sum only into one that decides the same variable, or none as it does. `seen_by`
+    (-1 at first) and `seen_at` find equal members of a sum.
     """
-    n_new, used = 0, 0
-    seen_by = np.full(new.kind.shape[0], -1, np.int64)
-    seen_at = np.empty(new.kind.shape[0], np.int64)
+    n_new, used = 0, np.int64(0)  # no literal: one signature of the helpers is enough
     new.ptr[0] = 0
     for node in range(circuit.kind.shape[0]):
         alias[node] = -1
@@ -112,7 +113,9 @@ def fold(
 
 
 @jit()
-def _mix(new: NewNodes, begin: int, end: int, size: Scalar, n_table: int, log_tables: NDArray[np.float64]) -> None:
+def _mix(
+    new: NewNodes, begin: Scalar, end: Scalar, size: Scalar, n_table: int, log_tables: NDArray[np.float64]
+) -> None:
     """Write the mixture of some leaves over one variable at `n_table`."""
     for state in range(size):
         largest = _NEG_INF
@@ -130,16 +133,10 @@ def _mix(new: NewNodes, begin: int, end: int, size: Scalar, n_table: int, log_ta
 
 
 @jit()
-def _expand(
-    new: NewNodes,
-    node: int,
-    stack: NDArray[np.int64],
-    stack_weight: NDArray[np.float64],
-    used: int,
-    flat_child: NDArray[np.int64],
-    flat_weight: NDArray[np.float64],
-) -> int:
+def _expand(new: NewNodes, node: int, work: Workspace, used: Scalar) -> int:
     """Append a node's members to the flat pool, dissolving inlined ones; return the pool's new length."""
+    stack, stack_weight = work.inner_stack, work.inner_weight
+    flat_child, flat_weight = work.flat_child, work.flat_weight
     depth = 1
     stack[0] = node
     stack_weight[0] = 0.0
@@ -161,7 +158,7 @@ def _expand(
 
 
 @jit()
-def _close_node(out: Layout, is_sum: bool, decides: int, n_edges: int, n_leaves: int) -> None:
+def _close_node(out: Layout, is_sum: Scalar, decides: Scalar, n_edges: Scalar, n_leaves: Scalar) -> None:
     n_out = out.sizes[0]
     out.is_sum[n_out], out.decides[n_out] = is_sum, decides
     out.child_ptr[n_out + 1], out.leaf_ptr[n_out + 1] = n_edges, n_leaves
@@ -172,15 +169,14 @@ def _close_node(out: Layout, is_sum: bool, decides: int, n_edges: int, n_leaves:
 def _write_node(
     new: NewNodes,
     node: int,
-    begin: Scalar,
-    end: Scalar,
-    flat_child: NDArray[np.int64],
-    flat_weight: NDArray[np.float64],
-    final: NDArray[np.int64],
+    work: Workspace,
     out: Layout,
 ) -> None:
     """Write one node whose members are written; a leaf or a sum below a sum gets a product of its own."""
+    flat_child, flat_weight, final = work.flat_child, work.flat_weight, work.final
+    begin, end = work.flat_begin[node], work.flat_end[node]
     is_sum = new.kind[node] == SUM
+    decides, wrapper_decides, wrapper_is_sum = new.decides[node], np.int32(-1), new.kind[node] == LEAF
     n_edges, n_leaves = out.sizes[1], out.sizes[2]
     if is_sum:
         for at in range(begin, end):
@@ -194,7 +190,7 @@ def _write_node(
                 out.children[n_edges], out.log_weights[n_edges] = final[member], 0.0
                 n_edges += 1
             flat_child[at] = -1 - out.sizes[0]
-            _close_node(out, False, -1, n_edges, n_leaves)
+            _close_node(out, wrapper_is_sum, wrapper_decides, n_edges, n_leaves)
     for at in range(begin, end):
         member = flat_child[at]
         if member >= 0 and new.kind[member] == LEAF:
@@ -205,24 +201,21 @@ def _write_node(
             out.log_weights[n_edges] = flat_weight[at] if is_sum else 0.0
             n_edges += 1
     final[node] = out.sizes[0]
-    _close_node(out, is_sum, new.decides[node], n_edges, n_leaves)
+    _close_node(out, is_sum, decides, n_edges, n_leaves)
 
 
 @jit()
-def lay_out(root: int, new: NewNodes, out: Layout) -> None:
+def lay_out(root: int, new: NewNodes, work: Workspace, out: Layout) -> None:
     """Write the nodes that the root reaches in depth-first postorder, leaves folded into products."""
-    stack, cursor = np.empty(root + 2, np.int64), np.empty(root + 2, np.int64)
-    inner_stack, inner_weight = np.empty(root + 2, np.int64), np.empty(root + 2, np.float64)
-    flat_begin, flat_end = np.zeros(root + 1, np.int64), np.zeros(root + 1, np.int64)
-    flat_child = np.empty(new.pool_child.shape[0], np.int64)
-    flat_weight = np.empty(new.pool_child.shape[0], np.float64)
-    final = np.full(root + 1, -1, np.int64)
-    used = 0
-    out.sizes[:] = 0
+    stack, cursor, final = work.stack, work.cursor, work.final
+    flat_begin, flat_end, flat_child = work.flat_begin, work.flat_end, work.flat_child
+    used = np.int64(0)
+    for k in range(3):
+        out.sizes[k] = 0
     out.child_ptr[0], out.leaf_ptr[0] = 0, 0
     if new.kind[root] == LEAF:  # the whole circuit is one leaf
         out.leaf_var[0], out.leaf_start[0] = new.leaf_var[root], new.leaf_start[root]
-        _close_node(out, False, -1, 0, 1)
+        _close_node(out, new.kind[root] == SUM, new.decides[root], out.sizes[1], out.sizes[2] + 1)
         return
     depth = 1
     stack[0] = root
@@ -231,13 +224,13 @@ def lay_out(root: int, new: NewNodes, out: Layout) -> None:
         node = stack[depth - 1]
         if cursor[depth - 1] < 0:
             flat_begin[node] = used
-            used = _expand(new, node, inner_stack, inner_weight, used, flat_child, flat_weight)
+            used = _expand(new, node, work, used)
             flat_end[node] = used
             cursor[depth - 1] = flat_begin[node]
         at = cursor[depth - 1]
         if at == flat_end[node]:
             depth -= 1
-            _write_node(new, node, flat_begin[node], flat_end[node], flat_child, flat_weight, final, out)
+            _write_node(new, node, work, out)
             continue
         cursor[depth - 1] = at + 1
         member = flat_child[at]

@@ -204,32 +204,31 @@ def decided_variables(
     leaf_position: NDArray[np.int32],
     leaf_states: NDArray[np.int64],
     all_states: NDArray[np.int64],
+    first_node: int,
+    start: NDArray[np.int64],
+    count: NDArray[np.int8],
+    variables: NDArray[np.int32],
+    states: NDArray[np.int64],
+    used: int,
     out: NDArray[np.int32],
-) -> None:
+) -> int:
     """Find for each live sum a variable whose states its children share out among themselves, else -1.
 
     `leaf_states` (n_nodes,) is the set of states that a leaf allows, as bits (state modulo 64);
     `all_states` (n_vars,) the full sets. A node keeps the sets of at most `MAX_TRACKED` variables
     that it restricts, so that the cost stays linear; what is dropped can hide a decided variable
-    but never invent one.
+    but never invent one. Node i keeps `count[i]` sets from `start[i]` on in the pools `variables` and
+    `states`, of which `used` entries are taken. Starts at `first_node` and returns the node at which the
+    pools are full, or the number of nodes.
     """
-    n_nodes = circuit.kind.shape[0]
-    start = np.zeros(n_nodes, np.int64)
-    count = np.zeros(n_nodes, np.int8)
-    variables = np.empty(1024, np.int32)
-    states = np.empty(1024, np.int64)
-    used = 0
-    for node in range(n_nodes):
+    for node in range(first_node, circuit.kind.shape[0]):
         out[node] = -1
+        start[node] = used
+        count[node] = 0
         if parents[node] == 0:
             continue
         if used + MAX_TRACKED > variables.shape[0]:
-            more_variables = np.empty(2 * variables.shape[0], np.int32)
-            more_states = np.empty(2 * variables.shape[0], np.int64)
-            more_variables[:used] = variables[:used]
-            more_states[:used] = states[:used]
-            variables, states = more_variables, more_states
-        start[node] = used
+            return node
         kept = 0
         if circuit.kind[node] < 2:
             position = leaf_position[node]
@@ -243,3 +242,4 @@ def decided_variables(
             kept = _restrict_sum(circuit, node, parents, all_states, start, count, variables, states, used, out)
         count[node] = kept
         used += kept
+    return circuit.kind.shape[0]
