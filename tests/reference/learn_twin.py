@@ -82,3 +82,50 @@ def hidden_tree_counts(parameters, domain, rows):
                     transition[i][hidden[up], hidden[i]] += p / total
                 emission[parameters.offsets[i] + row[i], hidden[i]] += p / total
     return root, transition, emission, log_likelihood
+
+
+def splitmix64(key):
+    """Yield uniform numbers of the stream that starts at a key."""
+    word = (1 << 64) - 1
+    while True:
+        key = (key + 0x9E3779B97F4A7C15) & word
+        z = ((key ^ (key >> 30)) * 0xBF58476D1CE4E5B9) & word
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & word
+        yield ((z ^ (z >> 31)) >> 11) / (1 << 53)
+
+
+def k_means(features, n_clusters, key, max_steps):
+    """k-means++ and Lloyd with exact arithmetic on small whole numbers (centres in double precision)."""
+    draws = splitmix64(key)
+    points = [[float(x) for x in row] for row in features]
+
+    def distance(p, q):
+        return sum((a - b) ** 2 for a, b in zip(p, q, strict=True))
+
+    centres = [points[int(next(draws) * len(points))]]
+    while len(centres) < n_clusters:
+        nearest = [min(distance(p, c) for c in centres) for p in points]
+        if sum(nearest) == 0:
+            break
+        goal = next(draws) * sum(nearest)
+        for p, d in zip(points, nearest, strict=True):
+            goal -= d
+            if goal < 0 and d > 0:
+                centres.append(p)
+                break
+    used, labels = len(centres), [-1] * len(points)
+    for _ in range(max_steps):
+        before = labels
+        labels = []
+        for p in points:
+            values = [np.float32(distance(p, c)) for c in centres]
+            labels.append(values.index(min(values)))
+        if sum(a != b for a, b in zip(before, labels, strict=True)) * 1000 <= len(points):
+            break
+        for c in range(used):
+            mine = [p for p, label in zip(points, labels, strict=True) if label == c]
+            if mine:
+                centres[c] = [
+                    float(np.float32(np.float32(sum(x)) / np.float32(len(mine)))) for x in zip(*mine, strict=True)
+                ]
+    return used, labels

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import itertools
 import math
 import pickle
 import subprocess
 import sys
 
+import learn_twin as twin
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,7 +22,6 @@ from certimap.learn.hidden_passes import Parameters, Passes
 from certimap.learn.pairs import mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
 from certimap.learn.structure import StructureLearner, StructureSettings
 from certimap.query import make_query
-from tests.reference import learn_twin as twin
 
 
 def chain(n_rows=400, n=6, seed=0, sizes=None):
@@ -219,6 +220,16 @@ def test_components_match_the_slow_twin():
         assert component.tolist() == twin.components(rows, 0.1)
 
 
+def test_k_means_matches_the_slow_twin():
+    rng = np.random.default_rng(3)
+    for trial in range(20):
+        n, width, k = rng.integers(2, 60), rng.integers(1, 5), rng.integers(1, 5)
+        features = rng.integers(4, size=(n, width)).astype(np.float32)
+        labels = np.empty(n, np.int64)
+        used = k_means(features, int(k), np.uint64(trial), 30, labels)
+        assert (used, labels.tolist()) == twin.k_means(features, int(k), trial, 30)
+
+
 def test_k_means_finds_separate_groups_and_improves_on_its_start():
     rng = np.random.default_rng(0)
     centres = np.array([[0, 0], [10, 0], [0, 10]])
@@ -298,7 +309,7 @@ def test_mixed_columns_get_gaussian_leaves():
     grid = np.linspace(-8, 14, 4001)
     density = scoring.posterior_over_all(estimator.model_)
     points = np.stack([np.zeros(4001), grid, np.zeros(4001)], axis=1)
-    both = np.exp(density.log_prob(points)) + np.exp(density.log_prob(points + [1, 0, 0]))
+    both = np.exp(density.log_prob(points)) + np.exp(density.log_prob(points + np.array([1, 0, 0])))
     only_y = make_query(estimator.domain_, ["y"])
     at_zero = np.exp(estimator.model_.condition(only_y).log_prob(np.zeros((1, 1))))[0]
     assert np.trapezoid(both, grid) == pytest.approx(at_zero, rel=1e-6)
@@ -328,8 +339,6 @@ def test_the_spanning_tree_is_maximal_and_rooted():
     place = {v: i for i, v in enumerate(order.tolist())}
     assert all(parent[v] < 0 or place[parent[v]] < place[v] for v in order)
     weight = sum(information[i, parent[i]] for i in range(6) if parent[i] >= 0)
-    import itertools
-
     pairs = list(itertools.combinations(range(6), 2))
 
     def connected(edges):
@@ -431,7 +440,7 @@ def test_full_steps_never_lose_likelihood_and_workers_do_not_matter():
     one = learn.HiddenChowLiuTree(4, workers=1, **settings).fit(rows)
     three = learn.HiddenChowLiuTree(4, workers=3, **settings).fit(rows)
     train = [step.train for step in one.history_]
-    assert all(b >= a - 1e-5 for a, b in zip(train, train[1:], strict=False))
+    assert all(b >= a - 1e-5 for a, b in itertools.pairwise(train))
     assert np.array_equal(one.model_.transition, three.model_.transition)
 
 
@@ -463,7 +472,8 @@ def test_settings_out_of_range_are_named():
 
 
 def test_importing_the_package_loads_no_learner():
-    code = "import certimap.learn, sys; print([m for m in ('sklearn', 'pandas', 'numba', 'scipy') if m in sys.modules])"
+    heavy = ("sklearn", "pandas", "numba", "scipy")
+    code = f"import certimap.learn, sys; print([m for m in {heavy} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
 

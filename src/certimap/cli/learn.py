@@ -79,3 +79,6 @@ def learn(
         ) from None
     io.write(model, output)
     print(f"{output}: {model!r}", file=sys.stderr)
+    if test is not None:
+        score = certimap.learn.score_samples(model, read_columns(test, has_header(test))).mean()
+        print(f"{test}: mean log-likelihood {score:.6f} nats", file=sys.stderr)

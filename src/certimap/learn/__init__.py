@@ -6,8 +6,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from certimap.learn.hidden_model import HiddenChowLiuModel as HiddenChowLiuModel
+    from certimap.learn.hidden_tree import HiddenChowLiuTree as HiddenChowLiuTree
+    from certimap.learn.hidden_tree import hclt as hclt
+    from certimap.learn.scoring import score_samples as score_samples
     from certimap.learn.spn import LearnSPN as LearnSPN
     from certimap.learn.spn import learnspn as learnspn
+    from certimap.learn.tree import ChowLiuTree as ChowLiuTree
+    from certimap.learn.tree import chow_liu as chow_liu
+    from certimap.learn.tree_mixture import ChowLiuMixture as ChowLiuMixture
+    from certimap.learn.tree_mixture import clt_mixture as clt_mixture
 
 _PLACES = {
     "LearnSPN": "spn",
@@ -19,6 +27,7 @@ _PLACES = {
     "HiddenChowLiuTree": "hidden_tree",
     "hclt": "hidden_tree",
     "HiddenChowLiuModel": "hidden_model",
+    "score_samples": "scoring",
 }
 
 __all__ = list(_PLACES)  # pyright: ignore[reportUnsupportedDunderAll]

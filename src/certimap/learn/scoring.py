@@ -8,12 +8,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.box import Boxes, Points
+from certimap.learn.table import encode, missing_in
 from certimap.query import make_query
 
 if TYPE_CHECKING:
     from certimap.engine.posterior import BoxPosterior
 
 BATCH = 4096
+
+
+def score_samples(model: Any, data: Any) -> NDArray[np.float64]:
+    """Return the natural-log likelihood of each row of a table under any model, missing values summed out.
+
+    Parameters
+    ----------
+    model
+        A circuit, a network, or a learned model.
+    data
+        A table (see `certimap.learn.table`); frames are matched by column name.
+
+    Returns
+    -------
+    NDArray
+        float64, shape (n_rows,); their mean is what is reported as the quality of a model.
+
+    Raises
+    ------
+    DataError
+        For a column that is absent, or a value that is no state of its variable.
+    """
+    table = encode(data, model.domain)
+    missing = missing_in(table.points)
+    if not model.domain.is_discrete and missing.any():
+        return log_likelihoods_by_pattern(model, table.points, missing)
+    return log_likelihoods(posterior_over_all(model), table.points, missing)
 
 
 def posterior_over_all(model: Any) -> BoxPosterior:
