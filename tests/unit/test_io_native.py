@@ -124,6 +124,23 @@ def test_other_models_join_by_registration(tmp_path, monkeypatch):
         io.write(model, tmp_path / "n.npz")
 
 
+def test_learned_models_join_without_registration(tmp_path):
+    from certimap.learn.hidden_model import HiddenChowLiuModel
+
+    rng = np.random.default_rng(2)
+    domain = Domain([Categorical("a", ("x", "y")), Categorical("b", (1, 2, 3))])
+    emission = [rng.dirichlet(np.ones(k), 2) for k in (2, 3)]
+    model = HiddenChowLiuModel(
+        domain, np.array([-1, 0]), np.array([0.25, 0.75]), rng.dirichlet(np.ones(2), (2, 2)), emission
+    )
+    io.write(model, tmp_path / "m.npz")
+    again = io.read(tmp_path / "m.npz")
+    assert isinstance(again, HiddenChowLiuModel)
+    assert again.domain == domain
+    for name, values in model.to_arrays().items():
+        assert again.to_arrays()[name].tobytes() == values.tobytes()
+
+
 def test_damaged_files_are_refused(tmp_path):
     path = tmp_path / "m.npz"
     build_mixed().write(path)

@@ -209,6 +209,19 @@ def test_sizes_are_reported_before_memory_is_taken():
         chain(10).compile(max_edges=10)
 
 
+def test_a_network_beyond_the_edge_limit_is_answered_from_tables():
+    network = chain(12)
+    query = make_query(network.domain)
+    small = network.condition(query, workers=1)
+    tables = network.condition(query, max_edges=60, workers=1)
+    assert type(tables) is not type(small)
+    points = network.sample(50, rng=1)
+    assert tables.log_prob(points) == pytest.approx(network.log_joint(points), rel=1e-12)
+    assert small.log_prob(points) == pytest.approx(network.log_joint(points), rel=1e-12)
+    with pytest.raises(ModelError, match="max_edges=20 "):
+        network.condition(query, max_edges=20)
+
+
 def test_barren_variables_and_observed_ones_leave(weather):
     network = chain(10)
     query = make_query(network.domain, ["2"], {"4": 1, "3": {0}})

@@ -25,10 +25,11 @@ from certimap.networks.elimination import Elimination, plan_elimination
 from certimap.networks.factor import Floats, log_sum, spread
 from certimap.networks.nodes import Ints, NodeStore, distinct, grains, hashed_rows, spans
 from certimap.networks.reduction import Reduced, reduce_network
+from certimap.query import Query, make_query
 
 if TYPE_CHECKING:
+    from certimap.engine.posterior import BoxPosterior
     from certimap.networks.network import Network
-    from certimap.query import Query
 
 TABLE_FACTOR = 4.0  # table entries allowed for each edge allowed: arithmetic is cheaper than nodes
 
@@ -95,10 +96,30 @@ def log_total(model: Network, query: Query | None = None, *, max_entries: int = 
     return _Compiler(reduced, elimination, Domain(())).eliminate()[0]
 
 
+def posterior(model: Network, query: Query, *, max_edges: int, workers: int | None) -> BoxPosterior:
+    """Condition a network on a query; see `Network.condition`."""
+    reduced = reduce_network(model, query)
+    elimination = plan_elimination([f.scope for f in reduced.factors], reduced.sizes, reduced.query)
+    if is_large(elimination, max_edges) and 2.0 ** min(elimination.log2_size, 1000.0) <= max_edges:
+        from certimap.engine.bucket_tree import BucketTreePosterior
+
+        return BucketTreePosterior.of_network(model, query, max_table=max_edges, workers=workers)
+    refuse_large(elimination, max_edges)
+    from certimap.engine.circuit_posterior import CircuitPosterior
+
+    circuit = _Compiler(reduced, elimination, query.query_domain).circuit()
+    return CircuitPosterior.from_circuit(circuit, make_query(circuit.domain), workers=workers)
+
+
+def is_large(elimination: Elimination, max_edges: int) -> bool:
+    """Whether a compilation is beyond a limit of edges, or of the table entries that go with it."""
+    entries = 2.0 ** min(elimination.log2_size, 1000.0)
+    return elimination.n_edges > max_edges or entries > TABLE_FACTOR * max_edges
+
+
 def refuse_large(elimination: Elimination, max_edges: int) -> None:
     """Raise ModelError when a compilation would be too large."""
-    entries = 2.0 ** min(elimination.log2_size, 1000.0)
-    if elimination.n_edges > max_edges or entries > TABLE_FACTOR * max_edges:
+    if is_large(elimination, max_edges):
         raise ModelError(
             f"compiling this network has {elimination.describe()}; at most max_edges={max_edges} edges and "
             f"{TABLE_FACTOR:g} times as many table entries are accepted"

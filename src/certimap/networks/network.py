@@ -16,6 +16,7 @@ from certimap.networks.factor import Factor
 
 if TYPE_CHECKING:
     from certimap.circuits.circuit import Circuit
+    from certimap.engine.posterior import BoxPosterior
     from certimap.networks.elimination import Elimination
     from certimap.query import Query
 
@@ -117,13 +118,25 @@ class Network:
 
         return compile_query(self, query, max_edges=max_edges)
 
-    def condition(self, query: Query, *, max_edges: int = DEFAULT_MAX_EDGES, workers: int | None = None):
-        """Return the posterior of a query, as a `CircuitPosterior`; see `compile` for the errors."""
-        from certimap.engine.circuit_posterior import CircuitPosterior
-        from certimap.query import make_query
+    def condition(
+        self, query: Query, *, max_edges: int = DEFAULT_MAX_EDGES, workers: int | None = None
+    ) -> BoxPosterior:
+        """Return p(q | e) as a posterior.
 
-        circuit = self.compile_query(query, max_edges=max_edges)
-        return CircuitPosterior.from_circuit(circuit, make_query(circuit.domain), workers=workers)
+        It is a compiled `CircuitPosterior`, or, where the circuit is estimated to have more than
+        `max_edges` edges but the tables of its elimination have at most so many entries, a
+        `BucketTreePosterior`.
+
+        Raises
+        ------
+        ModelError
+            When neither fits, before memory is taken.
+        ImpossibleEvidence
+            When p(e) = 0.
+        """
+        from certimap.networks.compile import posterior
+
+        return posterior(self, query, max_edges=max_edges, workers=workers)
 
     def write(self, path: str | PathLike[str], format: str | None = None) -> None:
         """Write the network to a file whose suffix (or `format`) names the format."""
