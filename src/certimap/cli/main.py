@@ -71,8 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CertimapError as error:
         return _fail(str(error))
     except KeyboardInterrupt:
-        print("certimap: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        code = INTERRUPTED
     except BrokenPipeError:
         sys.stdout = None  # the reader has gone; nothing is left to flush to
         return 1
@@ -85,10 +84,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         # Usage errors of the option parser; their class depends on typer's version.
         if type(error).__name__ == "Abort":
-            return INTERRUPTED
-        if not hasattr(error, "format_message"):
+            code = INTERRUPTED
+        elif hasattr(error, "format_message"):
+            return _usage_error(error)
+        else:
             raise
-        return _usage_error(error)
+    if code == INTERRUPTED:
+        print("certimap: interrupted before there was an answer", file=sys.stderr)
     return code if isinstance(code, int) else 0
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from certimap.errors import ParseError
 
-MISSING = frozenset({"", "?", "na", "nan", "null", "none"})
+MISSING = frozenset({"", "?", "na", "nan"})
 Column = NDArray[np.int64] | NDArray[np.float64] | NDArray[np.object_]
 
 
