@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.engine._kernels.jit import jit
+from certimap.engine._kernels.jit import jit, jit_part
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -75,7 +75,7 @@ class Space(NamedTuple):
     weight: Floats
 
 
-@jit()
+@jit_part
 def new_space(plan: PlanArrays) -> Space:
     """Allocate the passes' working arrays."""
     n_nodes, n_edges, n_leaves = len(plan.is_sum), len(plan.children), len(plan.leaf_var)
@@ -99,7 +99,7 @@ def new_space(plan: PlanArrays) -> Space:
     )
 
 
-@jit()
+@jit_part
 def peak_density(plan: PlanArrays, start: int, low: Number, high: Number) -> float:
     """Return the largest density in [low, high] of the truncated Gaussian whose parameters are at `start`."""
     mean, sd = plan.tables[start], plan.tables[start + 1]
@@ -110,7 +110,7 @@ def peak_density(plan: PlanArrays, start: int, low: Number, high: Number) -> flo
     return max(np.exp(-0.5 * z * z - plan.tables[start + 4]) / (sd * ROOT_2PI), DENSITY_FLOOR)
 
 
-@jit()
+@jit_part
 def upward(
     plan: PlanArrays,
     nodes: Indices,
@@ -188,7 +188,7 @@ def upward(
             space.mass[i], space.bound[i] = mass, bound
 
 
-@jit()
+@jit_part
 def flow_down(plan: PlanArrays, nodes: Indices, count: int, space: Space) -> None:
     """Fill in each node's flow: what it passes on to the root's value, relative to that value.
 
@@ -218,7 +218,7 @@ def flow_down(plan: PlanArrays, nodes: Indices, count: int, space: Space) -> Non
                 space.flow_bound[c] += flow_bound
 
 
-@jit()
+@jit_part
 def choose_splits(
     plan: PlanArrays, nodes: Indices, count: int, variables: Indices, low: Floats, high: Floats, space: Space
 ) -> None:
@@ -250,7 +250,7 @@ def choose_splits(
             space.split[v] = split
 
 
-@jit()
+@jit_part
 def downward(
     plan: PlanArrays,
     nodes: Indices,
@@ -298,7 +298,7 @@ def downward(
                 space.relative_bound[offset + a] += y * t
 
 
-@jit()
+@jit_part
 def log_share(relative: float, margin: float) -> float:
     """Return the log of a relative flow, rounded up, at most 0; NaN and overflow give 0."""
     value = relative + FLOW_FLOOR
@@ -307,7 +307,7 @@ def log_share(relative: float, margin: float) -> float:
     return min(np.log(value) + margin, 0.0)
 
 
-@jit()
+@jit_part
 def slack_of(value: Number, n_terms: float) -> float:
     """Return what floating point may have taken from a log that `n_terms` additions built."""
     if value == -np.inf:

@@ -21,7 +21,7 @@ from certimap.engine._kernels.frontier import (
     slack_of,
     upward,
 )
-from certimap.engine._kernels.jit import jit
+from certimap.engine._kernels.jit import jit, jit_part
 
 MAX_CLIMB_ROUNDS = 200
 MAX_STARTS = 8  # assembled points that a subcircuit's search scores before it climbs
@@ -64,7 +64,7 @@ class Pool(NamedTuple):
     stamp: Ints
 
 
-@jit()
+@jit_part
 def gather(plan: PlanArrays, top: int, pool: Pool) -> int:
     """List the nodes under `top`, children first and itself last, in `pool.nodes`; return their number."""
     count, depth = 0, 1
@@ -89,7 +89,7 @@ def gather(plan: PlanArrays, top: int, pool: Pool) -> int:
     return count
 
 
-@jit()
+@jit_part
 def pull_reals(plan: PlanArrays, nodes: Indices, count: int, variables: Indices, space: Space) -> None:
     """Fill in the mean-shift step of every real variable: precision-weighted leaf means (moment / weight)."""
     for v in variables:
@@ -107,7 +107,7 @@ def pull_reals(plan: PlanArrays, nodes: Indices, count: int, variables: Indices,
                 space.weight[v] += share
 
 
-@jit()
+@jit_part
 def propose(
     plan: PlanArrays, variables: Indices, low: Floats, high: Floats, point: Floats, trial: Floats, space: Space
 ) -> tuple[int, int, Number]:
@@ -135,7 +135,7 @@ def propose(
     return moves, best_v, best_state
 
 
-@jit()
+@jit_part
 def assemble(plan: PlanArrays, product: Number, table: CapTable, low: Floats, high: Floats, pool: Pool) -> None:
     """Write a product's best point, built of its leaves' modes and of the best points below, to `pool.trial`."""
     depth = 1
@@ -164,7 +164,7 @@ def assemble(plan: PlanArrays, product: Number, table: CapTable, low: Floats, hi
             depth += 1
 
 
-@jit()
+@jit_part
 def climb(
     plan: PlanArrays,
     nodes: Indices,
@@ -261,7 +261,7 @@ def climb_rows(
             points[row, v] = pool.point[v]
 
 
-@jit()
+@jit_part
 def shrink(
     plan: PlanArrays,
     variables: Indices,
@@ -316,7 +316,7 @@ def shrink(
     return choice, dropped
 
 
-@jit()
+@jit_part
 def copy_box(plan: PlanArrays, variables: Indices, source: int, target: int, pool: Pool) -> None:
     """Copy the columns of `variables` from one row of the pool to another."""
     for v in variables:
@@ -327,7 +327,7 @@ def copy_box(plan: PlanArrays, variables: Indices, source: int, target: int, poo
             pool.high[target, v] = pool.high[source, v]
 
 
-@jit()
+@jit_part
 def push_children(plan: PlanArrays, variables: Indices, choice: int, n_open: int, pool: Pool, space: Space) -> int:
     """Append the columns of variable `choice` as boxes of their own; return the new number of open boxes."""
     work = len(pool.bound) - 1
@@ -347,7 +347,7 @@ def push_children(plan: PlanArrays, variables: Indices, choice: int, n_open: int
     return n_open
 
 
-@jit()
+@jit_part
 def take_best(plan: PlanArrays, variables: Indices, n_open: int, pool: Pool) -> float:
     """Move the open box with the largest bound to the last row and close the gap; return the bound."""
     best = n_open - 1
@@ -362,7 +362,7 @@ def take_best(plan: PlanArrays, variables: Indices, n_open: int, pool: Pool) -> 
     return bound
 
 
-@jit()
+@jit_part
 def promising_point(plan: PlanArrays, variables: Indices, pool: Pool, space: Space) -> None:
     """Write the point of largest column bounds in the box at work to `pool.point`."""
     work = len(pool.bound) - 1
@@ -378,7 +378,7 @@ def promising_point(plan: PlanArrays, variables: Indices, pool: Pool, space: Spa
                 pool.point[v] = a
 
 
-@jit()
+@jit_part
 def search_cap(
     plan: PlanArrays,
     row: int,

@@ -23,6 +23,16 @@ def jit(*, fastmath: bool | set[str] = False, inline: Literal["never", "always"]
     return wrap
 
 
+def jit_part(function: F) -> F:
+    """Compile a part of kernels: callable from kernels alone, and kept on disk only as part of these.
+
+    It gets no entry from Python, which is what most of the compilation of a small function goes into.
+    """
+    return numba.njit(  # pyright: ignore
+        nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
+    )(function)
+
+
 def on_first_compilation(callback: Callable[[], None]) -> None:
     """Call `callback` once, when the first kernel has to be compiled rather than loaded from disk."""
     from numba.core import event
