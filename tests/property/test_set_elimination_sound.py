@@ -10,7 +10,7 @@ import pytest
 
 from certimap.engine.bucket_tree import BucketTreePosterior
 from certimap.result import CertificateKind, Status
-from certimap.solvers import set_elimination
+from certimap.solvers import set_elimination, set_elimination_pass
 from certimap.solvers.driver import run
 from certimap.solvers.set_elimination import SetElimination
 
@@ -26,7 +26,7 @@ def no_climb(*args):
     return iter(())
 
 
-def check(seed, t, monkeypatch, maker=random_case, epsilons=(0.0, 0.0, 0.01, 0.3)):
+def check(seed, t, monkeypatch, maker=random_case, epsilons=(0.0, 0.0, 0.01, 0.3), top_ks=(1, 1, 1, 2, 5)):
     """Run one random case; return (result, peak boxes) or None where the evidence is impossible."""
     rng = np.random.default_rng([seed, t])
     case = maker(rng)
@@ -35,7 +35,7 @@ def check(seed, t, monkeypatch, maker=random_case, epsilons=(0.0, 0.0, 0.01, 0.3
         return None
     posterior = build(case, rng)
     epsilon = float(rng.choice(epsilons))
-    top_k = int(rng.choice([1, 1, 1, 2, 5]))
+    top_k = int(rng.choice(top_ks))
     solver = SetElimination(
         limits=LIMITS[int(rng.integers(len(LIMITS)))],
         split_limit=int(rng.choice([1, 2, 64])),
@@ -118,3 +118,15 @@ def test_the_answer_repeats_with_the_seed():
     assert first.assignment == second.assignment
     assert first.n_evaluations == second.n_evaluations
     assert first.log_upper_bound == second.log_upper_bound
+
+
+def test_eliminations_that_might_have_underflowed_are_not_believed(monkeypatch):
+    monkeypatch.setattr(set_elimination_pass, "DELICATE_EXPONENT", 1e9)
+    monkeypatch.setattr(set_elimination_pass.Elimination, "_outcome", no_outcome)
+    for t in range(150):
+        check(14, t, monkeypatch, top_ks=(1,))
+
+
+def no_outcome(self, root):
+    """An elimination that lost everything."""
+    return set_elimination_pass.Outcome(-np.inf, None, self.sets, self.messages, self.log_states, 0, 0)

@@ -17,6 +17,7 @@ from certimap.engine import bucket_tree_build as build
 from certimap.engine._kernels import bucket as kernels
 from certimap.engine.bucket_tree_build import Factor
 from certimap.engine.bucket_tree_regions import Bucket, RegionTree, condition, contract_chains, make_tree
+from certimap.engine.bucket_tree_work import Work
 from certimap.errors import ImpossibleEvidence, ModelError, SolverError
 from certimap.networks.network import Network
 from certimap.networks.reduction import reduce_network
@@ -273,10 +274,10 @@ class BucketTreePosterior:
         size = int(a.message_ptr[-1] + a.joint_ptr[-1])
         return max(1, min(64 if size < 20_000 else 32, batch))
 
-    def _work(self, n_rows: int) -> _Work:
-        return _Work.make(self.region_tree, n_rows, self.domain.total_states)
+    def _work(self, n_rows: int) -> Work:
+        return Work.make(self.region_tree, n_rows, self.domain.total_states)
 
-    def _pass_up(self, work: _Work, mask: NDArray[np.float64], *, is_bound: bool) -> None:
+    def _pass_up(self, work: Work, mask: NDArray[np.float64], *, is_bound: bool) -> None:
         kernels.upward(
             self.region_tree.arrays,
             mask,
@@ -358,55 +359,6 @@ class BucketTreePosterior:
                 single[column] = True
                 out[column] = self._in_logs(single, is_bound)
         return out
-
-
-@dataclass
-class _Work:
-    """Buffers of one block of rows."""
-
-    joint: NDArray[np.float64]
-    log_joint: NDArray[np.float64]
-    message: NDArray[np.float64]
-    log_message: NDArray[np.float64]
-    outer: NDArray[np.float64]
-    flags: NDArray[np.uint8]
-
-    @classmethod
-    def make(cls, tree: RegionTree, n_rows: int, total_states: int) -> _Work:
-        a = tree.arrays
-        n = tree.n_regions
-        return cls(
-            np.empty((int(a.joint_ptr[-1]), n_rows)),
-            np.empty((n, n_rows)),
-            np.empty((int(a.message_ptr[-1]), n_rows)),
-            np.empty((n, n_rows)),
-            np.empty((int(np.max(np.diff(a.joint_ptr))), n_rows)),
-            np.zeros(n_rows, np.uint8),
-        )
-
-    def pass_down(self, tree: RegionTree, mask: NDArray[np.float64], is_bound: bool) -> NDArray[np.float64]:
-        a = tree.arrays
-        n_rows = mask.shape[1]
-        n_children = np.diff(a.child_ptr)
-        suffix = np.empty((int(np.max(n_children * np.diff(a.joint_ptr), initial=1)), n_rows))
-        each = np.empty((mask.shape[0], n_rows))
-        kernels.downward(
-            a,
-            mask,
-            is_bound,
-            self.flags,
-            self.joint,
-            self.log_joint,
-            self.message,
-            self.log_message,
-            self.outer,
-            suffix,
-            np.empty((int(np.max(n_children, initial=1)), n_rows)),
-            np.empty_like(self.message),
-            np.empty_like(self.log_message),
-            each,
-        )
-        return each
 
 
 def bucket_tree_of(

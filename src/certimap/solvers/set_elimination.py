@@ -227,9 +227,15 @@ class _Search:
         state.n_merged += outcome.n_merged
         state.peak = max(state.peak, outcome.peak)
         log_bound = self._candidates(elimination, outcome, log_threshold)
+        if elimination.is_delicate:  # only bounds that are computed in logarithms where need be
+            outcome.n_merged += 1
+            outcome.log_states = self.posterior.log_bound_each(self._boxes(box.mask[None]))[0]
+            log_bound = float(self.posterior.log_bound(self._boxes(box.mask[None]))[0])
+        else:
+            box.messages = outcome.messages
         box.log_bound = min(box.log_bound, log_bound)
-        box.messages = outcome.messages
-        if outcome.root is None or outcome.n_merged == 0 or box.log_bound <= ledger.log_threshold:
+        is_settled = outcome.root is None and not elimination.is_delicate
+        if is_settled or outcome.n_merged == 0 or box.log_bound <= ledger.log_threshold:
             self._close(box.log_bound)
             state.open = [b for b in state.open if b is not box]
             self._prune()
@@ -285,12 +291,19 @@ class _Search:
         if not np.array_equal(alive, box.mask):
             self._close(log_threshold + self.slack + self.log_lost)
             box.mask = alive
+            if not np.logical_or.reduceat(alive, self.posterior.domain.offsets[:-1]).all():
+                self.state.open = [b for b in self.state.open if b is not box]
+                return
             box.log_mass = self._mass(alive[None])[0]
             box.log_bound = min(box.log_bound, box.log_mass)
+            self._prune()
+
+    def _boxes(self, masks: NDArray[np.bool_]) -> Boxes:
+        return Boxes(self.posterior.domain, masks)
 
     def _mass(self, masks: NDArray[np.bool_]) -> list[float]:
         """ln of the masses of boxes, rounded up."""
-        masses = self.posterior.log_mass(Boxes(self.posterior.domain, masks)) + self.slack
+        masses = self.posterior.log_mass(self._boxes(masks)) + self.slack
         return [min(float(m), 0.0) for m in masses]
 
     def _split(self, box: OpenBox) -> list[OpenBox]:
@@ -349,7 +362,7 @@ class _Search:
             if needed * cost > HOPELESS_WORK or ledger.remaining_draws == 0:
                 return
             masks = np.stack([b.mask for b in state.open])
-            points = self.posterior.sample(DRAW_ROWS, state.rng, Boxes(self.posterior.domain, masks))
+            points = self.posterior.sample(DRAW_ROWS, state.rng, self._boxes(masks))
             ledger.draws(points, log_mass)
             state.draw_work += DRAW_ROWS * cost
             yield 0

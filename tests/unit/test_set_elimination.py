@@ -1,0 +1,153 @@
+"""Set elimination on models of useful size: settings, refusals, limits, draws, top-k."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import certimap as cm
+from certimap.domain import Domain
+from certimap.engine.bucket_tree import BucketTreePosterior, bucket_tree_of
+from certimap.errors import SolverError
+from certimap.query import make_query
+from certimap.result import CertificateKind, Rule, Status
+from certimap.solvers.driver import run
+from certimap.solvers.registry import choose
+from certimap.solvers.set_elimination import SetElimination
+
+
+def hidden_tree(n, n_hidden, n_query, n_evidence, seed):
+    """A hidden tree with n observables and noisy copies, conditioned on random evidence."""
+    rng = np.random.default_rng(seed)
+    parent = np.array([-1] + [max(0, i - 1 - int(rng.integers(3))) for i in range(1, n)])
+    tree = {
+        "parent": parent,
+        "transitions": [rng.dirichlet(np.full(n_hidden, 0.5), size=n_hidden) for _ in range(n)],
+        "priors": {0: rng.dirichlet(np.ones(n_hidden))},
+        "latent_of": np.arange(n),
+        "emissions": [rng.dirichlet(np.full(2, 0.7), size=n_hidden) for _ in range(n)],
+    }
+    perm = [str(i) for i in rng.permutation(n)]
+    evidence = {name: int(rng.integers(2)) for name in perm[n_query : n_query + n_evidence]}
+    return BucketTreePosterior.from_tree(
+        query=make_query(Domain.of_sizes([2] * n), perm[:n_query], evidence), **tree
+    )
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    return hidden_tree(120, 8, 60, 30, 0)
+
+
+def test_a_query_that_draws_could_not_settle_is_proved(posterior):
+    result = run(posterior, SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False)
+    assert result.certificate.kind is CertificateKind.EXACT
+    assert result.certificate.rule is Rule.BOUND
+    assert result.log_prob < -20
+    assert result.log_upper_bound == pytest.approx(result.log_prob, abs=1e-9)
+    point = posterior.domain.encode(result.assignment)
+    assert posterior.log_prob(point[None])[0] == pytest.approx(result.log_prob, abs=1e-12)
+
+
+def test_small_limits_find_the_same_optimum(posterior):
+    exact = run(posterior, SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False)
+    for limits in ((3,), (10, 20)):
+        solver = SetElimination(limits=limits, split_limit=64)
+        result = run(posterior, solver, epsilon=0.0, delta=0.0, rng=1, progress=False)
+        assert result.certificate.kind is CertificateKind.EXACT
+        assert result.log_prob == pytest.approx(exact.log_prob, abs=1e-9)
+
+
+def test_a_run_that_is_cut_short_brackets_the_optimum(posterior):
+    exact = run(posterior, SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False)
+    solver = SetElimination(limits=(2,), split_limit=2)
+    result = run(posterior, solver, epsilon=0.0, delta=0.0, rng=1, max_nodes=3, progress=False)
+    assert result.status in (Status.NODE_LIMIT, Status.CERTIFIED)
+    assert result.log_prob <= exact.log_prob + 1e-9 <= result.log_upper_bound + 2e-9
+    bounds = [h.log_upper_bound for h in result.history]
+    assert bounds == sorted(bounds, reverse=True)
+
+
+def test_draws_from_the_open_boxes_settle_what_tiny_sets_leave_open():
+    posterior = hidden_tree(40, 12, 14, 10, 3)
+    # The smallest sets, hardly any elimination: the draws' share does it.
+    solver = SetElimination(limits=(1,), split_limit=1, draw_share=0.99, n_first_draws=4)
+    exact = run(posterior, SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False)
+    result = run(posterior, solver, epsilon=0.2, delta=0.05, rng=0, progress=False)
+    assert result.certified
+    assert math.exp(result.log_prob) >= 0.8 * math.exp(exact.log_prob)
+
+
+def test_the_most_probable_five_are_found_with_a_proof(posterior):
+    result = run(posterior, SetElimination(), epsilon=0.0, delta=0.0, rng=0, top_k=5, progress=False)
+    assert result.certificate.kind is CertificateKind.EXACT
+    values = [v for _, v in result.top]
+    assert values == sorted(values, reverse=True)
+    assert len({tuple(a.items()) for a, _ in result.top}) == 5
+    single = run(posterior, SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False)
+    assert values[0] == pytest.approx(single.log_prob, abs=1e-9)
+
+
+def test_a_share_of_epsilon_may_go_into_dominance(posterior):
+    solver = SetElimination(dominance_share=0.9)
+    result = run(posterior, solver, epsilon=0.3, delta=0.0, rng=0, progress=False)
+    exact = run(posterior, SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False)
+    assert result.certified
+    assert math.exp(result.log_prob) >= 0.7 * math.exp(exact.log_prob)
+    assert result.log_upper_bound >= exact.log_prob - 1e-9
+
+
+def test_it_is_chosen_for_trees_and_refuses_what_has_none(posterior):
+    assert choose(posterior).name == "set_elimination"
+    builder = cm.CircuitBuilder(Domain.of_sizes([2] * 3))
+    leaves = [builder.categorical(i, [math.log(0.4), math.log(0.6)]) for i in range(3)]
+    builder.product(leaves)
+    with pytest.raises(SolverError, match="use solver='frontier'"):
+        cm.map_query(builder.build(), solver="set_elimination", progress=False)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"limits": ()}, {"limits": (0,)}, {"split_limit": 0}, {"draw_share": 1.0}, {"n_starts": 0}],
+)
+def test_settings_out_of_range_are_refused(settings):
+    with pytest.raises(SolverError):
+        SetElimination(**settings)
+
+
+def test_networks_of_the_examples(examples):
+    for name in ("asia", "alarm"):
+        path = next(iter(sorted(examples.glob(f"{name}*"))), None)
+        if path is None:
+            pytest.skip("no example networks here")
+        network = cm.read(path)
+        query = make_query(network.domain)
+        tree = bucket_tree_of(network, query)
+        result = run(tree, SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False)
+        assert result.certificate.kind is CertificateKind.EXACT
+        assert network.log_joint(network.domain.encode(result.assignment)[None])[0] == pytest.approx(
+            result.log_joint, abs=1e-9
+        )
+
+
+def test_cases_of_public_networks(shared_data):
+    import json
+    import warnings
+
+    cases = json.loads((shared_data / "networks" / "cases.json").read_text())["cases"]
+    networks = {}
+    for case in cases:
+        name = case["network"]
+        if name not in networks:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # rows that add to 1 within 1e-7 only
+                networks[name] = cm.read(shared_data / "networks" / f"{name}.bif.gz")
+        network = networks[name]
+        query = make_query(network.domain, case["query"] or None, case["evidence"])
+        result = run(
+            bucket_tree_of(network, query), SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False
+        )
+        assert result.certificate.kind is CertificateKind.EXACT, case["id"]
+        assert result.log_joint == pytest.approx(case["best_log_prob"], abs=1e-6), case["id"]
