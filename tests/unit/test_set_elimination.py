@@ -151,3 +151,9 @@ def test_cases_of_public_networks(shared_data):
         )
         assert result.certificate.kind is CertificateKind.EXACT, case["id"]
         assert result.log_joint == pytest.approx(case["best_log_prob"], abs=1e-6), case["id"]
+
+
+def test_a_run_without_draws_still_proves(posterior):
+    result = run(posterior, SetElimination(), epsilon=0.0, rng=0, max_samples=0, progress=False)
+    assert result.certificate.kind is CertificateKind.EXACT
+    assert result.n_draws == 0

@@ -100,7 +100,7 @@ class SetElimination:
     """
 
     name: ClassVar[str] = "set_elimination"
-    requires: ClassVar[frozenset[str]] = frozenset({"log_mass", "log_mass_each", "sample"})
+    requires: ClassVar[frozenset[str]] = frozenset({"log_mass", "log_mass_each"})
     view: ClassVar[str] = "tree"
 
     limits: tuple[int, ...] = (256, 16384)
