@@ -189,6 +189,18 @@ def test_deciding_sums_make_bounds_exact() -> None:
     np.testing.assert_allclose(each, [0.36, 0.48, 0.36, 0.48], rtol=1e-12)
 
 
+def test_sums_that_do_not_decide_stay_apart_from_sums_that_do() -> None:
+    """A mixture below a maximum adds up; dissolved into it, its terms would be maximised one by one."""
+    domain = Domain.of_sizes([2, 2])
+    b = CircuitBuilder(domain)
+    terms = [b.product([b.indicator(0, 0), b.categorical(1, log(p, 1 - p))]) for p in (0.9, 0.7)]
+    other = b.product([b.indicator(0, 1), b.categorical(1, log(0.5, 0.5))])
+    b.sum([b.sum(terms, log(0.5, 0.5)), other], log(0.7, 0.3))
+    posterior = b.build().condition(make_query(domain))
+    assert posterior.log_bound(Boxes.full(domain))[0] == pytest.approx(math.log(0.7 * 0.8), abs=1e-12)
+    assert posterior.log_prob(np.array([[0, 0]]))[0] == pytest.approx(math.log(0.7 * 0.8), abs=1e-12)
+
+
 def test_nuisance_sums_do_not_decide() -> None:
     domain = Domain.of_sizes([2, 2])
     b = CircuitBuilder(domain)
