@@ -41,8 +41,8 @@ def test_both_views_answer_alike(alarm):
 
 def test_a_network_too_large_for_a_circuit_becomes_a_tree_of_regions(alarm):
     query = make_query(alarm.domain)
-    assert type(posterior_of(alarm, query, max_edges=1000)).__name__ == "BucketTreePosterior"
+    assert type(posterior_of(alarm, query, max_edges=2000)).__name__ == "BucketTreePosterior"
     with pytest.raises(cm.ModelError, match="max_edges"):
-        posterior_of(alarm, query, max_edges=1000, view="circuit")
+        posterior_of(alarm, query, max_edges=2000, view="circuit")
     with pytest.raises(cm.ModelError):
         posterior_of(alarm, query, max_edges=5)

@@ -6,7 +6,7 @@ from typing import Any, Literal, cast
 
 from certimap.engine.posterior import Posterior
 from certimap.errors import ModelError
-from certimap.query import Query
+from certimap.query import Query, make_query
 
 MAX_EDGES = 20_000_000
 View = Literal["circuit", "tree"]
@@ -34,8 +34,7 @@ def posterior_of(
     workers
         Threads of the posterior; None takes one a processor.
     view
-        "circuit" or "tree" (of regions), where the model has both; None leaves it to the model, and takes the
-        tree for a network whose circuit would be too large.
+        "circuit" or "tree" (of regions), where the model has both; None leaves it to the model.
 
     Raises
     ------
@@ -50,30 +49,14 @@ def posterior_of(
             f"a {type(model).__name__} is no model; a Circuit, a BayesianNetwork, a MarkovNetwork or an object "
             "with a method condition(query, *, max_edges, workers) is accepted"
         )
+    is_network = callable(getattr(model, "compile_query", None))
+    if view == "circuit" and is_network:
+        circuit = model.compile_query(query, max_edges=max_edges)
+        return cast(Posterior, circuit.condition(make_query(circuit.domain), max_edges=max_edges, workers=workers))
     if view == "circuit" and callable(getattr(model, "to_circuit", None)):
         return posterior_of(model.to_circuit(), query, max_edges=max_edges, workers=workers)
-    if not callable(getattr(model, "compile_query", None)):
-        return cast(Posterior, condition(query, max_edges=max_edges, workers=workers))
-    if view != "tree":
-        try:
-            return cast(Posterior, condition(query, max_edges=max_edges, workers=workers))
-        except ModelError as too_large:
-            if view == "circuit":
-                raise
-            tree = _tree_or_none(model, query, max_edges, workers)
-            if tree is None:
-                raise too_large from None
-            return tree
-    from certimap.engine.bucket_tree import bucket_tree_of
+    if view == "tree" and is_network:
+        from certimap.engine.bucket_tree import bucket_tree_of
 
-    return bucket_tree_of(model, query, max_table=max_edges, workers=workers)
-
-
-def _tree_or_none(model: Any, query: Query, max_edges: int, workers: int | None) -> Posterior | None:
-    """Return the network's tree of regions where its tables fit, whose sums need less room than a circuit."""
-    from certimap.engine.bucket_tree import bucket_tree_of
-
-    try:
         return bucket_tree_of(model, query, max_table=max_edges, workers=workers)
-    except ModelError:
-        return None
+    return cast(Posterior, condition(query, max_edges=max_edges, workers=workers))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from certimap.io.files import AnyPath
 
 EXACT = 1e-9  # rows this close to 1 are left as they are
+SILENT = 1e-6  # rows this close to 1 were rounded to single precision: renormalised without a word
 ACCEPTED = 1e-3 * (1 + 1e-9)  # rows this close to 1 are renormalised
 
 
@@ -29,13 +30,13 @@ class RowNormaliser:
             return table, None
         if np.any(off > ACCEPTED):
             return table, tuple(int(i) for i in np.argwhere(off > ACCEPTED)[0])
-        self.n_rows += int(np.count_nonzero(off > EXACT))
+        self.n_rows += int(np.count_nonzero(off > SILENT))
         self.worst = max(self.worst, float(off.max()))
         return np.where((off > EXACT)[..., None], table / totals[..., None], table), None
 
     def warn(self) -> None:
         """Warn if any row was changed."""
-        if self.n_rows:
+        if self.n_rows and self.worst > SILENT:
             warnings.warn(
                 f"{self.path}: {self.n_rows} rows of conditional tables were renormalised; "
                 f"the farthest added to 1 only within {self.worst:.1e}",
