@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from certimap.domain import Categorical, Domain, Real
-from certimap.errors import DataError
+from certimap.errors import DataError, MissingDependency
 from certimap.learn.table import decode, encode, read_table, refuse_missing, refuse_real
 
 
@@ -68,6 +70,12 @@ def test_the_interchange_protocol_is_enough():
     table = read_table(Interchange(pd.DataFrame({"a": [1, 2, 1], "b": [0.5, 0.25, 0.125]})))
     assert table.domain.names == ("a", "b")
     assert table.points.tolist() == [[0, 0.5], [1, 0.25], [0, 0.125]]
+
+
+def test_a_missing_pandas_is_one_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas.api.interchange", None)
+    with pytest.raises(MissingDependency, match=r"pip install certimap\[pandas\]"):
+        read_table(Interchange(pd.DataFrame({"a": [1]})))
 
 
 def test_kinds_overrule():
