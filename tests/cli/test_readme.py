@@ -12,17 +12,16 @@ import pytest
 from certimap.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [p for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if p.name != "benchmarks.md"]
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def blocks(language: str):
+def pages_with(language: str):
+    """Yield each page that has blocks of a language, with these blocks in order."""
     for page in PAGES:
-        if page.name == "benchmarks.md":
-            continue
-        for number, match in enumerate(BLOCK.finditer(page.read_text(encoding="utf-8")), 1):
-            if match[1] == language:
-                yield pytest.param(match[2], id=f"{page.name}-{number}")
+        found = [m[2] for m in BLOCK.finditer(page.read_text(encoding="utf-8")) if m[1] == language]
+        if found:
+            yield pytest.param(found, id=page.name)
 
 
 @pytest.fixture
@@ -33,21 +32,22 @@ def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("at_home")
-@pytest.mark.parametrize("code", list(blocks("python")))
-def test_python(code):
-    exec(compile(code, "<example>", "exec"), {"__name__": "__main__"})
+@pytest.mark.parametrize("blocks", list(pages_with("python")))
+def test_python(blocks):
+    names: dict[str, object] = {"__name__": "__main__"}
+    for code in blocks:
+        exec(compile(code, "<example>", "exec"), names)
 
 
 @pytest.mark.usefixtures("at_home")
-@pytest.mark.parametrize("lines", list(blocks("sh")))
-def test_shell(lines, capsys):
-    commands = [line for line in lines.replace("\\\n", " ").splitlines() if line.startswith("certimap ")]
+@pytest.mark.parametrize("blocks", list(pages_with("sh")))
+def test_shell(blocks, capsys):
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    commands = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("certimap ")]
     assert commands
-    for line in commands:
-        if line.startswith("certimap bench"):
-            continue
-        code = main(shlex.split(line, comments=True)[1:])
-        assert code == 0, capsys.readouterr().err
+    for command in commands:
+        if command[0] != "bench":
+            assert main(command) == 0, capsys.readouterr().err
 
 
 def test_links_between_pages_lead_somewhere():
