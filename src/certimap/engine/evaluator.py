@@ -259,7 +259,7 @@ class Evaluator:
 
         def task(start: int, stop: int) -> None:
             context = np.empty(plan.n_nodes)
-            members, prefix = np.empty(self._max_members), np.empty(self._max_members + 1)
+            members, prefix = np.empty((self._max_members, 1)), np.empty(self._max_members + 1)
             for k in range(start, stop):
                 inputs, values = self.log_upward_values(mode, rows, chosen[k : k + 1])
                 scratch = (context, members, prefix)

@@ -43,33 +43,16 @@ def log_normal_mass(low: Scalar, high: Scalar) -> Scalar:
 
 
 @jit()
-def log_leaf(
+def _log_gaussian(
     mode: int,
     row: Scalar,
     variable: Scalar,
     start: Scalar,
-    offsets: NDArray[np.int64],
     log_tables: NDArray[np.float64],
     points: NDArray[np.float64],
-    mask: NDArray[np.bool_],
     low_high: NDArray[np.float64],
 ) -> Scalar:
-    """Return one leaf's log value on one row."""
-    column, size = offsets[variable], offsets[variable + 1] - offsets[variable]
-    if size > 0:
-        if mode == 0:
-            return log_tables[start + np.int64(points[row, variable])]
-        largest = _NEG_INF
-        for state in range(size):
-            if mask[row, column + state]:
-                largest = max(largest, log_tables[start + state])
-        if mode == 2 or largest == _NEG_INF:
-            return largest
-        total = 0.0
-        for state in range(size):
-            if mask[row, column + state]:
-                total += math.exp(log_tables[start + state] - largest)
-        return largest + math.log(total)
+    """Return a Gaussian leaf's log density at a point, log mass in a box, or largest log density in a box."""
     mean, sd = log_tables[start], log_tables[start + 1]
     low, high, log_norm = log_tables[start + 2], log_tables[start + 3], log_tables[start + 4]
     if mode == 0:
@@ -84,6 +67,46 @@ def log_leaf(
         return _NEG_INF
     scaled = (x - mean) / sd
     return -0.5 * scaled * scaled - math.log(sd) - _HALF_LOG_2PI - log_norm
+
+
+@jit()
+def add_log_leaf(
+    mode: int,
+    first_row: Scalar,
+    lanes: int,
+    variable: Scalar,
+    start: Scalar,
+    offsets: NDArray[np.int64],
+    log_tables: NDArray[np.float64],
+    points: NDArray[np.float64],
+    mask: NDArray[np.bool_],
+    low_high: NDArray[np.float64],
+    at: Scalar,
+    values: NDArray[np.float64],
+) -> None:
+    """Add one leaf's log value to the lanes of `values[at]`."""
+    column, size = offsets[variable], offsets[variable + 1] - offsets[variable]
+    for b in range(lanes):
+        row = first_row + b
+        if size == 0:
+            values[at, b] += _log_gaussian(mode, row, variable, start, log_tables, points, low_high)
+        elif mode == 0:
+            values[at, b] += log_tables[start + np.int64(points[row, variable])]
+        else:
+            largest = _NEG_INF
+            n_allowed = 0
+            for state in range(size):
+                if mask[row, column + state]:
+                    largest = max(largest, log_tables[start + state])
+                    n_allowed += 1
+            if mode == 2 or largest == _NEG_INF or n_allowed == 1:
+                values[at, b] += largest
+            elif n_allowed < size:  # all states together have mass one
+                total = 0.0
+                for state in range(size):
+                    if mask[row, column + state]:
+                        total += math.exp(log_tables[start + state] - largest)
+                values[at, b] += largest + math.log(total)
 
 
 @jit()
@@ -110,9 +133,20 @@ def log_upward(
                 out[b] = 0.0
             for leaf in range(leaf_ptr[node], leaf_ptr[node + 1]):
                 variable, at = leaf_var[leaf], leaf_start[leaf]
-                for b in range(lanes):
-                    row = first_row + b
-                    out[b] += log_leaf(mode, row, variable, at, offsets, log_tables, points, mask, low_high)
+                add_log_leaf(
+                    mode,
+                    first_row,
+                    lanes,
+                    variable,
+                    at,
+                    offsets,
+                    log_tables,
+                    points,
+                    mask,
+                    low_high,
+                    slot[node],
+                    values,
+                )
             for edge in range(start, stop):
                 child = values[slot[children[edge]]]
                 for b in range(lanes):
@@ -206,14 +240,15 @@ def log_downward(
             if k < n_leaves:
                 leaf = leaf_ptr[node] + k
                 variable, at = leaf_var[leaf], leaf_start[leaf]
-                members[k] = log_leaf(mode, row, variable, at, offsets, log_tables, points, mask, low_high)
+                members[k, 0] = 0.0
+                add_log_leaf(mode, row, 1, variable, at, offsets, log_tables, points, mask, low_high, k, members)
             else:
-                members[k] = values[children[start + k - n_leaves], 0]
-            prefix[k + 1] = prefix[k] + members[k]
+                members[k, 0] = values[children[start + k - n_leaves], 0]
+            prefix[k + 1] = prefix[k] + members[k, 0]
         suffix = 0.0
         for k in range(n_members - 1, -1, -1):
             outside = prefix[k] + suffix
-            suffix += members[k]
+            suffix += members[k, 0]
             if outside == _NEG_INF:
                 continue
             if k >= n_leaves:

@@ -58,23 +58,13 @@ def pick_state(start: Scalar, size: Scalar, tables: NDArray[np.float64], u: Scal
 
 
 @jit()
-def _draw_leaf(
-    plan: PlanArrays,
-    leaf: int,
-    row: int,
-    stream: NDArray[np.uint64],
-    states: NDArray[np.int16],
-    reals: NDArray[np.float64],
-) -> None:
-    """Draw a leaf's variable anywhere."""
-    variable, at, tables = plan.leaf_var[leaf], plan.leaf_start[leaf], plan.tables
-    size = plan.offsets[variable + 1] - plan.offsets[variable]
-    if size > 0:
-        states[row, variable] = pick_state(at, size, tables, uniform(stream))
-        return
-    mean, sd, low, high = tables[at], tables[at + 1], tables[at + 2], tables[at + 3]
+def _draw_gaussian(
+    at: Scalar, tables: NDArray[np.float64], low: Scalar, high: Scalar, stream: NDArray[np.uint64]
+) -> Scalar:
+    """Draw from a Gaussian leaf inside [low, high]."""
+    mean, sd = tables[at], tables[at + 1]
     draw = mean + sd * truncated_normal((low - mean) / sd, (high - mean) / sd, stream)
-    reals[row, variable] = min(max(draw, low), high)
+    return min(max(draw, low), high)
 
 
 @jit()
@@ -89,76 +79,81 @@ def sample(
     reals: NDArray[np.float64],
 ) -> None:
     """Draw one point into each row of `states` (and of `reals` in the columns of real variables)."""
+    is_sum, child_ptr, children, leaf_ptr = plan.is_sum, plan.child_ptr, plan.children, plan.leaf_ptr
+    binary_end, leaf_var, leaf_start = plan.binary_end, plan.leaf_var, plan.leaf_start
+    first, tables, offsets = plan.first, plan.tables, plan.offsets
     for row in range(states.shape[0]):
         seed_row(key, first_row + row, stream)
-        stack[0] = plan.is_sum.shape[0] - 1
+        stack[0] = is_sum.shape[0] - 1
         depth = 1
         while depth > 0:
             depth -= 1
             node = stack[depth]
-            start, stop = plan.child_ptr[node], plan.child_ptr[node + 1]
-            if plan.is_sum[node]:
-                node = plan.children[pick_edge(start, stop, cumulated, uniform(stream))]
-                start, stop = plan.child_ptr[node], plan.child_ptr[node + 1]
+            start, stop = child_ptr[node], child_ptr[node + 1]
+            if is_sum[node]:
+                node = children[pick_edge(start, stop, cumulated, uniform(stream))]
+                start, stop = child_ptr[node], child_ptr[node + 1]
             for edge in range(start, stop):
-                stack[depth] = plan.children[edge]
+                stack[depth] = children[edge]
                 depth += 1
-            middle = plan.binary_end[node]
-            for leaf in range(plan.leaf_ptr[node], middle):
-                states[row, plan.leaf_var[leaf]] = 0 if uniform(stream) < plan.first[leaf] else 1
-            for leaf in range(middle, plan.leaf_ptr[node + 1]):
-                _draw_leaf(plan, leaf, row, stream, states, reals)
+            middle = binary_end[node]
+            for leaf in range(leaf_ptr[node], middle):
+                states[row, leaf_var[leaf]] = 0 if uniform(stream) < first[leaf] else 1
+            for leaf in range(middle, leaf_ptr[node + 1]):
+                variable, at = leaf_var[leaf], leaf_start[leaf]
+                size = offsets[variable + 1] - offsets[variable]
+                if size > 0:
+                    states[row, variable] = pick_state(at, size, tables, uniform(stream))
+                else:
+                    reals[row, variable] = _draw_gaussian(at, tables, tables[at + 2], tables[at + 3], stream)
 
 
 @jit()
-def _draw_leaf_in(
-    plan: PlanArrays,
-    rows: LogRows,
-    leaf: int,
-    box: int,
-    row: int,
-    stream: NDArray[np.uint64],
-    states: NDArray[np.int16],
-    reals: NDArray[np.float64],
-) -> None:
-    """Draw a leaf's variable inside a box."""
-    variable, at, tables = plan.leaf_var[leaf], plan.leaf_start[leaf], plan.tables
-    column, size = plan.offsets[variable], plan.offsets[variable + 1] - plan.offsets[variable]
-    if size == 0:
-        mean, sd = tables[at], tables[at + 1]
-        low, high = max(tables[at + 2], rows.low_high[0, box, variable]), tables[at + 3]
-        high = min(high, rows.low_high[1, box, variable])
-        draw = mean + sd * truncated_normal((low - mean) / sd, (high - mean) / sd, stream)
-        reals[row, variable] = min(max(draw, low), high)
-        return
+def _pick_state_in(
+    box: Scalar,
+    column: Scalar,
+    at: Scalar,
+    size: Scalar,
+    tables: NDArray[np.float64],
+    mask: NDArray[np.bool_],
+    u: Scalar,
+) -> Scalar:
+    """Return a state of a categorical leaf at `u` among those that a box allows."""
     total = 0.0
     for s in range(size):
-        if rows.mask[box, column + s]:
-            total += tables[at + s]
-    u = uniform(stream) * total
+        total += tables[at + s] if mask[box, column + s] else 0.0
+    u *= total
     total, last = 0.0, -1
     for s in range(size):
-        if rows.mask[box, column + s] and (last < 0 or tables[at + s] > 0.0):
+        if mask[box, column + s] and (last < 0 or tables[at + s] > 0.0):
             total += tables[at + s]
             last = s
             if u < total:
                 break
-    states[row, variable] = last
+    return last
 
 
 @jit()
 def _pick_child_in(
-    plan: PlanArrays, in_logs: bool, node: int, lane: int, u: Scalar, values: NDArray[np.float64]
+    in_logs: bool,
+    u: Scalar,
+    start: Scalar,
+    stop: Scalar,
+    children: NDArray[np.int32],
+    weights: NDArray[np.float64],
+    node: Scalar,
+    lane: Scalar,
+    values: NDArray[np.float64],
 ) -> Scalar:
     """Return a sum's child at `u`, in proportion to weight times mass in the box."""
     scale = 1.0 if in_logs else values[node, lane]
-    total, pick = 0.0, -1
-    for edge in range(plan.child_ptr[node], plan.child_ptr[node + 1]):
-        child = plan.children[edge]
+    total, pick = 0.0, children[start]
+    for edge in range(start, stop):
+        child = children[edge]
         if in_logs:
-            term = math.exp(plan.log_weights[edge] + values[child, lane] - values[node, lane])
+            term = math.exp(weights[edge] + values[child, lane] - values[node, lane])
         else:
-            term = plan.weights[edge] * values[child, lane]
+            term = weights[edge] * values[child, lane]
         if term > 0.0:
             total += term
             pick = child
@@ -185,18 +180,32 @@ def sample_in_boxes(
 
     `values[:, lanes[k]]` are the masses that the nodes have in that box, in logs with `in_logs`.
     """
+    is_sum, child_ptr, children, leaf_ptr = plan.is_sum, plan.child_ptr, plan.children, plan.leaf_ptr
+    weights = plan.log_weights if in_logs else plan.weights
+    leaf_var, leaf_start, tables, offsets = plan.leaf_var, plan.leaf_start, plan.tables, plan.offsets
+    mask, low_high = rows.mask, rows.low_high
     for k in range(chosen.shape[0]):
         row, lane = chosen[k], lanes[k]
         seed_row(key, row, stream)
-        stack[0] = plan.is_sum.shape[0] - 1
+        stack[0] = is_sum.shape[0] - 1
         depth = 1
         while depth > 0:
             depth -= 1
             node = stack[depth]
-            if plan.is_sum[node]:
-                node = _pick_child_in(plan, in_logs, node, lane, uniform(stream), values)
-            for edge in range(plan.child_ptr[node], plan.child_ptr[node + 1]):
-                stack[depth] = plan.children[edge]
+            if is_sum[node]:
+                start, stop = child_ptr[node], child_ptr[node + 1]
+                u = uniform(stream)
+                node = _pick_child_in(in_logs, u, start, stop, children, weights, node, lane, values)
+            for edge in range(child_ptr[node], child_ptr[node + 1]):
+                stack[depth] = children[edge]
                 depth += 1
-            for leaf in range(plan.leaf_ptr[node], plan.leaf_ptr[node + 1]):
-                _draw_leaf_in(plan, rows, leaf, lane, row, stream, states, reals)
+            for leaf in range(leaf_ptr[node], leaf_ptr[node + 1]):
+                v, at = leaf_var[leaf], leaf_start[leaf]
+                column, size = offsets[v], offsets[v + 1] - offsets[v]
+                if size > 0:
+                    u = uniform(stream)
+                    states[row, v] = _pick_state_in(lane, column, at, size, tables, mask, u)
+                else:
+                    low = max(tables[at + 2], low_high[0, lane, v])
+                    high = min(tables[at + 3], low_high[1, lane, v])
+                    reals[row, v] = _draw_gaussian(at, tables, low, high, stream)
