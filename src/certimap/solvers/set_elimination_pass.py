@@ -22,6 +22,7 @@ from certimap.solvers.set_elimination_sets import (
 )
 
 DELICATE_EXPONENT = -600.0
+CROWD = 16  # sets this many times over their limit are merged before dominance is looked for
 
 
 @dataclass
@@ -252,10 +253,7 @@ class _Visit:
             last, pointer = out.pointers[-1]
             out.pointers[-1] = (last, compact(rows[pointer], n_right))
         run.work += work * functional.shape[1] + 2000
-        out = out.rescaled()
-        kept, alive = out.undominated(run.top_k, run.factor)
-        run.work += len(out) * 64
-        return self._limited(kept, scores[alive])
+        return self._shrink(out, scores)
 
     def _limited(self, found: VectorSet, scores: Floats) -> VectorSet:
         self.run.peak = max(self.run.peak, len(found))
@@ -266,6 +264,11 @@ class _Visit:
 
     def _shrink(self, found: VectorSet, scores: Floats) -> VectorSet:
         found = found.rescaled()
+        if len(found) > CROWD * self.run.limit:  # comparing all pairs would cost more than it saves
+            self.run.n_merged += 1
+            found, rows = found.merged(scores, CROWD * self.run.limit // 2)
+            scores = scores[rows]
+        self.run.work += len(found) * 64
         kept, alive = found.undominated(self.run.top_k, self.run.factor)
         return self._limited(kept, scores[alive])
 

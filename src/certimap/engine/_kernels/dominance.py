@@ -17,6 +17,7 @@ Ints = NDArray[np.int64]
 
 BLOCK = 32
 GROUP = 16  # blocks in a group
+LEAD = 3
 SMALL = 96  # segments up to this size are compared pair by pair
 
 
@@ -105,6 +106,20 @@ def _covers(maxima: Floats, b: int, values: Floats, v: int, factor: float) -> bo
 
 
 @jit(inline="never")
+def _leading(values: Floats, v: int, means: Floats, lead: Ints) -> None:
+    """Write the coordinates in which a row is largest for its set: few others reach it there."""
+    for j in range(len(lead)):
+        best = -1
+        for d in range(values.shape[1]):
+            taken = False
+            for m in range(j):
+                taken = taken or lead[m] == d
+            if not taken and (best < 0 or values[v, d] * means[best] > values[v, best] * means[d]):
+                best = d
+        lead[j] = best
+
+
+@jit(inline="never")
 def _skyband_segment(
     values: Floats, start: int, stop: int, k: int, factor: float, alive: NDArray[np.bool_]
 ) -> None:
@@ -147,6 +162,14 @@ def _skyband_segment(
         top_rank[b // GROUP] = min(top_rank[b // GROUP], rank[order[i] - start])
     recent = np.zeros(16, np.int64)  # rows that dominated lately often dominate again
     n_recent = 0
+    width = values.shape[1]
+    columns = np.empty((width, n))
+    means = np.zeros(width)
+    for i in range(n):
+        for d in range(width):
+            columns[d, i] = values[order[i], d]
+            means[d] += values[order[i], d]
+    lead = np.empty(min(LEAD, width), np.int64)
     for i in range(n):
         v = start + by_total[i]
         found = 0
@@ -162,17 +185,26 @@ def _skyband_segment(
             if found:
                 alive[v] = False
                 continue
+        _leading(values, v, means, lead)
+        first, second, third = lead[0], lead[len(lead) // 2], lead[len(lead) - 1]
+        v_first, v_second, v_third = values[v, first], values[v, second], values[v, third]
         for g in range(n_groups):
             if found >= k:
                 break
-            if top_rank[g] >= i or not _covers(tops, g, values, v, factor):
+            if top_rank[g] >= i or tops[g, first] * factor < v_first or not _covers(tops, g, values, v, factor):
                 continue
             for b in range(g * GROUP, min(n_blocks, (g + 1) * GROUP)):
                 if found >= k:
                     break
-                if first_rank[b] >= i or not _covers(maxima, b, values, v, factor):
+                if first_rank[b] >= i or maxima[b, first] * factor < v_first:
+                    continue
+                if maxima[b, second] * factor < v_second or not _covers(maxima, b, values, v, factor):
                     continue
                 for m in range(b * BLOCK, min(n, (b + 1) * BLOCK)):
+                    if columns[first, m] * factor < v_first or columns[second, m] * factor < v_second:
+                        continue
+                    if columns[third, m] * factor < v_third:
+                        continue
                     w = order[m]
                     if rank[w - start] < i and alive[w] and _dominates(values, w, v, factor):
                         found += 1
