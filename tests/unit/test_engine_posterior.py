@@ -279,6 +279,9 @@ def test_a_gaussian_bound_is_the_density_at_the_clipped_mean() -> None:
     )
     peaks = posterior.log_prob(np.array([[1.0], [2.0], [-5.0]]))
     np.testing.assert_allclose(posterior.log_bound(boxes), peaks, atol=1e-12)
+    assert posterior.circuit.n_edges == 1
+    with pytest.raises(ModelError, match="'y' is restricted to an interval"):
+        _ = b.build().condition(make_query(domain)).circuit
     far = Boxes(domain.subset([0]), np.zeros((1, 0), np.bool_), np.array([[101.0]]), np.array([[np.inf]]))
     assert posterior.log_mass(far)[0] == pytest.approx(-1254.831361, abs=1e-5)  # ln Phi(-50)
     assert posterior.sample(5, np.random.default_rng(0), far).min() >= 101.0

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.domain import Domain
+from certimap.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,8 +97,17 @@ class Plan:
         return np.repeat(np.arange(self.n_nodes, dtype=np.int32), np.diff(self.leaf_ptr))
 
     def to_circuit(self) -> Circuit:
-        """Return the same distribution as a `Circuit`; leaves that share a vector become one node."""
+        """Return the same distribution as a `Circuit`; leaves that share a vector become one node.
+
+        Raises ModelError when Gaussian leaves are restricted to intervals: a `Circuit` has none such.
+        """
         gaussian = self.domain.n_states[self.leaf_var] == 0
+        restricted = self.log_tables[self.leaf_start[gaussian] + 4] != 0.0
+        if np.any(restricted):
+            variable = self.domain.names[int(self.leaf_var[gaussian][restricted][0])]
+            raise ModelError(
+                f"variable {variable!r} is restricted to an interval; a circuit of whole Gaussian leaves is accepted"
+            )
         starts, first, leaf_of = np.unique(self.leaf_start, return_index=True, return_inverse=True)
         n_leaf_nodes = len(starts)
         variables = self.leaf_var[first]
