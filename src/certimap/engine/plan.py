@@ -106,7 +106,7 @@ class Plan:
         if np.any(restricted):
             variable = self.domain.names[int(self.leaf_var[gaussian][restricted][0])]
             raise ModelError(
-                f"variable {variable!r} is restricted to an interval; a circuit of whole Gaussian leaves is accepted"
+                f"variable {variable!r} is restricted to an interval; only whole Gaussian leaves are accepted"
             )
         starts, first, leaf_of = np.unique(self.leaf_start, return_index=True, return_inverse=True)
         n_leaf_nodes = len(starts)
