@@ -183,6 +183,34 @@ def test_draws_from_the_open_boxes_certify(monkeypatch):
     assert result.log_prob == pytest.approx(math.log(posterior.probs.max()))
 
 
+@pytest.mark.parametrize("long_list", [0, 10**9])
+def test_draws_follow_the_masses_of_the_open_boxes(long_list, monkeypatch):
+    monkeypatch.setattr(frontier, "LONG_LIST", long_list)
+    monkeypatch.setattr(frontier, "STEP_WORK", 1)
+    monkeypatch.setattr(frontier, "MAX_BATCH", 1)
+    rng = np.random.default_rng(9)
+    posterior = TablePosterior([2] * 6, rng.random(64) ** 3, looseness=3.0)
+    ledger = Ledger(posterior, epsilon=0.0, delta=0.0)
+    solver = Frontier(first_draws=0, draw_share=0.0)
+    state = solver.init(posterior, rng)
+    for _ in range(8):
+        state = solver.step(state, ledger)
+    assert len(state.open) > 3
+    boxes = state.layout.public(state.open.boxes(slice(None)))
+    own = posterior.domain.offsets[:-1] + posterior.points.astype(np.int64)
+    inside = np.array([mask[own].all(axis=1) for mask in boxes.mask])
+    assert np.all(inside.sum(axis=0) <= 1)  # a partition
+    expected = np.where(inside.any(axis=0), posterior.probs, 0.0)
+    assert math.exp(state.open.log_mass) == pytest.approx(expected.sum(), rel=1e-9)
+    expected /= expected.sum()
+    points = frontier.sample_open(state, 20_000)
+    index = points.astype(np.int64) @ (2 ** np.arange(5, -1, -1))
+    counts = np.bincount(index, minlength=64)
+    assert np.all(counts[expected == 0.0] == 0)
+    spread = np.sqrt(20_000 * expected * (1 - expected)) + 1e-9
+    assert np.max(np.abs(counts - 20_000 * expected) / np.maximum(spread, 1.0)) < 5.0
+
+
 def test_no_probabilistic_stop_at_delta_zero(monkeypatch):
     monkeypatch.setattr(frontier, "STEP_WORK", 200_000)
     solver = Frontier(draw_share=0.5)

@@ -24,6 +24,7 @@ OPEN_BYTES = 1_000_000_000  # where the user sets no max_memory
 MIN_DRAWS = 64  # in one batch
 N_STARTS = 4
 MAX_BATCH = 512
+LONG_LIST = 50_000_000  # columns of all open boxes together
 MAX_DRAWS = 16384  # in one batch
 HOPELESS = 1e9  # draws needed at the present open mass beyond which only a small share of work goes to them
 
@@ -179,7 +180,12 @@ class Frontier:
                     return
         state.stage_work += state.work - start
         self._report(state, ledger)
-        if not state.done and state.caps is not None and state.stage_work > state.budget and not state.caps.complete:
+        if (
+            not state.done
+            and state.caps is not None
+            and state.stage_work > state.budget
+            and not state.caps.complete
+        ):
             if state.caps.round_done:
                 state.caps.start_round()
             state.stage, state.stage_work = "caps", 0
@@ -261,12 +267,13 @@ class Frontier:
         assert log_mass is not None
         edges = max(state.prober.work // 4, 1)
         n = int(min(max(state.draw_credit / (2 * edges) - len(state.open), MIN_DRAWS), MAX_DRAWS))
+        if _is_long(state):
+            n = MIN_DRAWS
         if ledger.remaining_draws is not None:
             n = min(n, ledger.remaining_draws)
         state.work += _draw_cost(state, n)
         state.draw_credit = 0.0
-        boxes = state.layout.public(state.open.boxes(slice(None)))
-        points = state.posterior.sample(n, state.rng, boxes=boxes)
+        points = sample_open(state, n)
         before = ledger.best_log_prob
         if ledger.delta > 0.0:
             ledger.draws(points, min(log_mass, 0.0))
@@ -289,8 +296,31 @@ def _has_masses(posterior: Any) -> bool:
 
 
 def _draw_cost(state: FrontierState, n: int) -> int:
-    """Return the work of n draws from the open boxes: the masses of these, the draws, and their values."""
-    return max(state.prober.work // 4, 1) * (len(state.open) + 2 * n)
+    """Return the work of n draws from the open boxes: masses of boxes, the draws, and their values."""
+    return max(state.prober.work // 4, 1) * ((n if _is_long(state) else len(state.open)) + 2 * n)
+
+
+def _is_long(state: FrontierState) -> bool:
+    """Whether the open boxes are too many to be unpacked together."""
+    return len(state.open) * state.open.n_columns > LONG_LIST
+
+
+def sample_open(state: FrontierState, n: int) -> Points:
+    """Draw n independent points from the union of the open boxes, in proportion to mass.
+
+    From a long list each draw first picks its box, by the masses that the search knows, then a point inside.
+    """
+    if not _is_long(state):
+        boxes = state.layout.public(state.open.boxes(slice(None)))
+        return state.posterior.sample(n, state.rng, boxes=boxes)
+    shares = np.exp(state.open.log_masses - state.open.log_mass)
+    picks = state.rng.choice(len(shares), size=n, p=shares / shares.sum())
+    points: Points = np.empty((n, len(state.layout.domain)), state.layout.domain.point_dtype)
+    for pick in np.unique(picks):
+        rows = np.flatnonzero(picks == pick)
+        box = state.layout.public(state.open.boxes(np.array([pick])))
+        points[rows] = state.posterior.sample(len(rows), state.rng, boxes=box)
+    return points
 
 
 def first_answers(state: FrontierState, ledger: Ledger, n_draws: int) -> None:
