@@ -71,7 +71,7 @@ class LearnSPN(DensityEstimator):
     domain
         The variables and their states; by default they are read off the table.
     random_state
-        Seed or generator. A seed gives the same network on every machine with "kmeans" and "em".
+        Seed or generator. Nothing in "kmeans" and "em" depends on threads, so a seed replays.
     time_limit
         Seconds; regions that are left then become products of leaves.
     progress
