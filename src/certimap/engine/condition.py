@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Literal, cast
 
 from certimap.engine.posterior import Posterior
@@ -9,7 +10,7 @@ from certimap.errors import ModelError
 from certimap.query import Query, make_query
 
 MAX_EDGES = 20_000_000
-View = Literal["circuit", "tree"]
+View = Literal["circuit", "tree", "auto"]
 
 
 def posterior_of(
@@ -34,7 +35,9 @@ def posterior_of(
     workers
         Threads of the posterior; None takes one a processor.
     view
-        "circuit" or "tree" (of regions), where the model has both; None leaves it to the model.
+        "circuit" or "tree" (of regions), where the model has both; "auto" takes a network's tree where its
+        tables fit, which settled every public network as soon as its circuit did, and chains far sooner; None
+        leaves it to the model.
 
     Raises
     ------
@@ -59,4 +62,7 @@ def posterior_of(
         from certimap.engine.bucket_tree import bucket_tree_of
 
         return bucket_tree_of(model, query, max_table=max_edges, workers=workers)
+    if view == "auto" and is_network:
+        with suppress(ModelError):
+            return posterior_of(model, query, max_edges=max_edges, workers=workers, view="tree")
     return cast(Posterior, condition(query, max_edges=max_edges, workers=workers))

@@ -74,7 +74,9 @@ def _load(place: str) -> Any:
 
 
 def view_of(solver: str | Solver) -> Any:
-    """Return the view of a model that a solver works on, "circuit" or "tree", or None when any will do."""
+    """Return the view of a model that a solver works on (see `posterior_of`), or None when any will do."""
+    if solver == "auto":
+        return "auto"
     if isinstance(solver, str):
         return getattr(_load(_SOLVERS[solver][0]), "view", None) if solver in _SOLVERS else None
     return getattr(solver, "view", None)
