@@ -223,6 +223,17 @@ class Ledger:
         )
 
     @property
+    def log_exact_threshold(self) -> float:
+        """The largest bound (nats) at which a box may close and leave the answer exact.
+
+        Searches work at it while that is cheap, so that epsilon only cuts what is dear.
+        """
+        best = self.log_kth_best
+        return (
+            bounds.log_closing_threshold(best, 0.0, self.tolerance, self._slack) if best > -math.inf else best
+        )
+
+    @property
     def remaining_draws(self) -> int | None:
         """How many draws the limit leaves; None when there is none."""
         return None if self.max_draws is None else max(0, self.max_draws - self.n_draws)

@@ -175,9 +175,9 @@ class _Search:
             0,
         )
         self.state.open = [box]
-        for limit in self.settings.limits:
+        for number, limit in enumerate(self.settings.limits):
             box.limit = limit
-            yield from self._eliminate(box)
+            yield from self._eliminate(box, aim_for_exact=number == 0)
             if not self.state.open:
                 return
         self._replace(box, self._split(box))
@@ -200,10 +200,15 @@ class _Search:
         best = np.argsort(-values, kind="stable")[: self.settings.n_starts]
         yield from climb(posterior, ledger, distinct[best], START_WORK)
 
-    def _eliminate(self, box: OpenBox) -> Generator[int, None, None]:
-        """Eliminate a box; close it, or tighten it in place."""
+    def _eliminate(self, box: OpenBox, *, aim_for_exact: bool = False) -> Generator[int, None, None]:
+        """Eliminate a box; close it, or tighten it in place.
+
+        The first, small elimination aims for the exact answer: where sets stay small that costs next to
+        nothing, and a better answer within epsilon is not passed over.
+        """
         state, ledger = self.state, self.ledger
-        log_threshold = ledger.log_threshold - self.slack - self.log_lost
+        log_threshold = ledger.log_exact_threshold if aim_for_exact else ledger.log_threshold
+        log_threshold -= self.slack + self.log_lost
         elimination = Elimination(
             state.geometry,
             box.mask,
