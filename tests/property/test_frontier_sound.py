@@ -47,6 +47,7 @@ def random_solver(rng):
     return Frontier(
         draw_share=float(rng.choice([0.0, 0.2])),
         first_draws=int(rng.choice([0, 4, 256])),
+        exact_work=int(rng.choice([0, 2000, 400_000_000])),
         caps=bool(rng.random() < 0.5),
         incumbent=bool(rng.random() < 0.3),
     )

@@ -53,7 +53,9 @@ def run_once(seed, solver_class):
     rng = np.random.default_rng([21, seed])
     posterior = hard_table(rng)
     ledger = Ledger(posterior, epsilon=float(rng.choice([0.0, 0.05])), delta=float(rng.choice([0.05, 0.1, 0.3])))
-    solver = solver_class(first_draws=int(rng.choice([0, 2, 20])), incumbent=bool(rng.random() < 0.3))
+    solver = solver_class(
+        exact_work=0, first_draws=int(rng.choice([0, 2, 20])), incumbent=bool(rng.random() < 0.3)
+    )
     state = solver.init(posterior, rng)
     ledger.candidates(posterior.sample(1, rng))
     for _ in range(int(rng.integers(2, 25))):

@@ -177,7 +177,12 @@ def test_draws_from_the_open_boxes_certify(monkeypatch):
     monkeypatch.setattr(frontier, "STEP_WORK", 200_000)
     posterior = open_table()
     result = run(
-        posterior, Frontier(draw_share=0.9, first_draws=16), epsilon=0.05, delta=0.05, rng=3, progress=False
+        posterior,
+        Frontier(draw_share=0.9, first_draws=16, exact_work=0),
+        epsilon=0.05,
+        delta=0.05,
+        rng=3,
+        progress=False,
     )
     assert result.certificate.kind is CertificateKind.PAC
     assert result.log_prob == pytest.approx(math.log(posterior.probs.max()))
@@ -213,7 +218,7 @@ def test_draws_follow_the_masses_of_the_open_boxes(long_list, monkeypatch):
 
 def test_no_probabilistic_stop_at_delta_zero(monkeypatch):
     monkeypatch.setattr(frontier, "STEP_WORK", 200_000)
-    solver = Frontier(draw_share=0.5)
+    solver = Frontier(draw_share=0.5, exact_work=0)
     result = run(open_table(), solver, epsilon=0.05, delta=0.0, rng=3, max_nodes=300, progress=False)
     assert result.n_draws == 0
     assert result.certificate.kind is not CertificateKind.PAC
@@ -222,7 +227,7 @@ def test_no_probabilistic_stop_at_delta_zero(monkeypatch):
 def test_max_samples_is_kept(monkeypatch):
     monkeypatch.setattr(frontier, "STEP_WORK", 200_000)
     result = run(
-        open_table(), Frontier(draw_share=0.9), epsilon=0.0, delta=1e-9, rng=3, max_samples=300, max_nodes=4000,
+        open_table(), Frontier(draw_share=0.9, exact_work=0), epsilon=0.0, delta=1e-9, rng=3, max_samples=300, max_nodes=4000,
         progress=False,
     )  # fmt: skip
     assert result.n_draws <= 300
@@ -248,9 +253,19 @@ def test_anytime_bounds_fall_and_the_answer_rises():
 def test_workers_do_not_change_the_answer(workers):
     circuit = mixture(24, 30, 6, concentration=3.0)
     posterior = posterior_of(circuit, make_query(circuit.domain), workers=workers)
-    result = run(posterior, Frontier(caps=False), epsilon=0.01, delta=0.01, rng=5, max_nodes=3000, progress=False)
+    result = run(
+        posterior,
+        Frontier(caps=False, exact_work=0),
+        epsilon=0.01,
+        delta=0.01,
+        rng=5,
+        max_nodes=3000,
+        progress=False,
+    )
     single = posterior_of(circuit, make_query(circuit.domain), workers=1)
-    again = run(single, Frontier(caps=False), epsilon=0.01, delta=0.01, rng=5, max_nodes=3000, progress=False)
+    again = run(
+        single, Frontier(caps=False, exact_work=0), epsilon=0.01, delta=0.01, rng=5, max_nodes=3000, progress=False
+    )
     assert result.log_prob == again.log_prob
     assert result.log_upper_bound == again.log_upper_bound
     assert (result.n_draws, result.n_evaluations) == (again.n_draws, again.n_evaluations)
@@ -262,7 +277,7 @@ sys.path.insert(0, {folder!r})
 from test_frontier import mixture, posterior_over_all
 from certimap.solvers.driver import run
 from certimap.solvers.frontier import Frontier
-r = run(posterior_over_all(mixture(24, 30, 6, 3.0)), Frontier(caps=False), rng=5, max_nodes=2000, progress=False)
+r = run(posterior_over_all(mixture(24, 30, 6, 3.0)), Frontier(caps=False, exact_work=0), rng=5, max_nodes=2000, progress=False)
 print(r.log_prob, r.log_upper_bound, r.n_draws, r.n_evaluations, sorted(r.assignment.items()))
 """
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 STEP_WORK = 40_000_000  # edge visits of one step, a fraction of a second
 OPEN_BYTES = 1_000_000_000  # where the user sets no max_memory
+EXACT_FACTOR = 1e-10  # nats within which a cap counts as its node's maximum, at first
 MIN_DRAWS = 64  # in one batch
 N_STARTS = 4
 MAX_BATCH = 512
@@ -76,6 +77,9 @@ class Frontier:
         Share of the work that goes to draws from the open boxes, in [0, 1); 0 makes none.
     first_draws
         Draws from the whole space before the search.
+    exact_work
+        Edge visits (some tenths of a second) spent aiming for the exact answer, before epsilon and draws may
+        settle the query; 0 stops at the first certificate that was asked for.
     caps
         Whether to find the maxima of subcircuits first.
     incumbent
@@ -84,6 +88,7 @@ class Frontier:
 
     draw_share: float = 0.2
     first_draws: int = 256
+    exact_work: int = 400_000_000
     caps: bool = True
     incumbent: bool = True
 
@@ -93,8 +98,10 @@ class Frontier:
     def __post_init__(self) -> None:
         if not 0.0 <= self.draw_share < 1.0:
             raise SolverError(f"draw_share is {self.draw_share}; a number in [0, 1) is accepted")
-        if self.first_draws < 0:
-            raise SolverError(f"first_draws is {self.first_draws}; a number not below 0 is accepted")
+        if self.first_draws < 0 or self.exact_work < 0:
+            raise SolverError(
+                f"first_draws is {self.first_draws} and exact_work {self.exact_work}; numbers not below 0 are accepted"
+            )
 
     def unsuited(self, posterior: Posterior) -> str | None:
         """Return why a posterior cannot be searched, or None."""
@@ -143,8 +150,7 @@ class Frontier:
         if self.caps and isinstance(state.prober, PlanProber) and len(state.open):
             from certimap.engine.caps import Caps
 
-            factor = max(1e-10, 1e-3 * ledger.epsilon)
-            state.caps = Caps(state.prober.view, factor)
+            state.caps = Caps(state.prober.view, EXACT_FACTOR)
             state.prober.log_caps = state.caps.log_caps
             state.stage, state.stage_work = "caps", 0
             state.budget = max(400_000_000, 400 * state.prober.view.n_edges)
@@ -173,7 +179,7 @@ class Frontier:
             self._expand_batch(state, ledger, self._batch_size(state, ledger))
             if ledger.should_stop or (ledger.max_nodes is not None and state.n_nodes >= ledger.max_nodes):
                 break
-            if self._wants_draws(state, ledger):
+            if not self._aims_for_exact(state) and self._wants_draws(state, ledger):
                 self._report(state, ledger)
                 self._draw(state, ledger)
                 if ledger.satisfied:
@@ -186,6 +192,7 @@ class Frontier:
             and state.stage_work > state.budget
             and not state.caps.complete
         ):
+            state.caps.log_factor = max(EXACT_FACTOR, 1e-3 * ledger.epsilon)
             if state.caps.round_done:
                 state.caps.start_round()
             state.stage, state.stage_work = "caps", 0
@@ -209,7 +216,7 @@ class Frontier:
     def _expand_batch(self, state: FrontierState, ledger: Ledger, count: int) -> None:
         """Take boxes off the open list, expand them, and report what that closed and found."""
         boxes, bounds, _, depths = state.open.take(count, self._is_full(state, ledger))
-        found = expand(state.layout, state.prober, boxes, bounds, depths, ledger.log_threshold)
+        found = expand(state.layout, state.prober, boxes, bounds, depths, self._threshold(state, ledger))
         state.n_nodes += found.n_probed
         spent = found.n_probed * state.prober.work
         state.work += spent
@@ -237,12 +244,18 @@ class Frontier:
 
     def _prune(self, state: FrontierState, ledger: Ledger) -> None:
         """Close the open boxes that can no longer win."""
-        mass, bound = state.open.prune(ledger.log_threshold)
+        mass, bound = state.open.prune(self._threshold(state, ledger))
         if bound > -math.inf or mass > -math.inf:
             ledger.close(bound, mass if _has_masses(state.posterior) else None)
 
     def _report(self, state: FrontierState, ledger: Ledger) -> None:
-        """State the open boxes to the ledger; without any the search is done."""
+        """State the open boxes to the ledger; without any the search is done.
+
+        While the search aims for the exact answer it keeps an epsilon to itself, lest the run end on it.
+        """
+        full = ledger.max_nodes is not None and state.n_nodes >= ledger.max_nodes
+        if self._aims_for_exact(state) and len(state.open) and not (full or ledger.should_stop):
+            return
         bound = max(state.open.log_bound, state.stuck)
         mass = state.open.log_mass if _has_masses(state.posterior) else 0.0
         rounded = float(mass + slack(np.array([mass]))[0])
@@ -250,6 +263,14 @@ class Frontier:
         if not len(state.open):
             _fill_up(state, ledger)
             state.done = True
+
+    def _aims_for_exact(self, state: FrontierState) -> bool:
+        """Whether the search is young enough to go on past epsilon, which costs little where it is easy."""
+        return state.work < self.exact_work
+
+    def _threshold(self, state: FrontierState, ledger: Ledger) -> float:
+        """Return the largest bound (nats) at which a box may close."""
+        return ledger.log_exact_threshold if self._aims_for_exact(state) else ledger.log_threshold
 
     # --- draws -------------------------------------------------------------------------------------------
 
@@ -338,12 +359,8 @@ def first_answers(state: FrontierState, ledger: Ledger, n_draws: int) -> None:
         return
     points: Points = posterior.sample(n, state.rng)
     state.work += 2 * n * max(state.prober.work // 4, 1)
-    if ledger.delta > 0.0 and ledger.has_masses:
-        log_probs = ledger.draws(points)
-        points = points[: len(log_probs)]
-    else:
-        log_probs = ledger.candidates(points)
-    if ledger.satisfied or not len(points) or isinstance(state.prober, PlanProber):
+    log_probs = ledger.candidates(points)
+    if not len(points) or isinstance(state.prober, PlanProber):
         return
     order = np.argsort(-log_probs, kind="stable")[:N_STARTS]
     ledger.candidates(state.prober.climb(points[order]))

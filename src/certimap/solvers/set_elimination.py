@@ -193,7 +193,6 @@ class _Search:
         affordable = START_WORK // (4 * posterior.region_tree.n_entries)
         n = max(1, min(self.settings.n_first_draws, max(16, affordable)))
         points = posterior.sample(n, self.state.rng)
-        ledger.draws(points)
         yield len(points) * self._draw_cost()
         distinct = np.unique(points, axis=0)
         values = ledger.candidates(distinct)
