@@ -227,8 +227,8 @@ def test_no_probabilistic_stop_at_delta_zero(monkeypatch):
 def test_max_samples_is_kept(monkeypatch):
     monkeypatch.setattr(frontier, "STEP_WORK", 200_000)
     result = run(
-        open_table(), Frontier(draw_share=0.9, exact_work=0), epsilon=0.0, delta=1e-9, rng=3, max_samples=300, max_nodes=4000,
-        progress=False,
+        open_table(), Frontier(draw_share=0.9, exact_work=0), epsilon=0.0, delta=1e-9, rng=3, max_samples=300,
+        max_nodes=4000, progress=False,
     )  # fmt: skip
     assert result.n_draws <= 300
 
@@ -277,7 +277,8 @@ sys.path.insert(0, {folder!r})
 from test_frontier import mixture, posterior_over_all
 from certimap.solvers.driver import run
 from certimap.solvers.frontier import Frontier
-r = run(posterior_over_all(mixture(24, 30, 6, 3.0)), Frontier(caps=False, exact_work=0), rng=5, max_nodes=2000, progress=False)
+solver = Frontier(caps=False, exact_work=0)
+r = run(posterior_over_all(mixture(24, 30, 6, 3.0)), solver, rng=5, max_nodes=2000, progress=False)
 print(r.log_prob, r.log_upper_bound, r.n_draws, r.n_evaluations, sorted(r.assignment.items()))
 """
 

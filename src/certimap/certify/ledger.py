@@ -229,9 +229,7 @@ class Ledger:
         Searches work at it while that is cheap, so that epsilon only cuts what is dear.
         """
         best = self.log_kth_best
-        return (
-            bounds.log_closing_threshold(best, 0.0, self.tolerance, self._slack) if best > -math.inf else best
-        )
+        return bounds.log_closing_threshold(best, 0.0, self.tolerance, self._slack) if best > -math.inf else best
 
     @property
     def remaining_draws(self) -> int | None:

@@ -100,7 +100,7 @@ class Frontier:
             raise SolverError(f"draw_share is {self.draw_share}; a number in [0, 1) is accepted")
         if self.first_draws < 0 or self.exact_work < 0:
             raise SolverError(
-                f"first_draws is {self.first_draws} and exact_work {self.exact_work}; numbers not below 0 are accepted"
+                f"first_draws is {self.first_draws} and exact_work {self.exact_work}; neither may be negative"
             )
 
     def unsuited(self, posterior: Posterior) -> str | None:
