@@ -5,11 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, Literal, cast
 
+import numpy as np
+
 from certimap.engine.posterior import Posterior
 from certimap.errors import ModelError
 from certimap.query import Query, make_query
 
 MAX_EDGES = 20_000_000
+MAX_SPREAD = 4  # table entries of a tree for each edge of its circuit, where "auto" may choose
 View = Literal["circuit", "tree", "auto"]
 
 
@@ -37,7 +40,9 @@ def posterior_of(
     view
         "circuit" or "tree" (of regions), where the model has both; "auto" takes a network's tree where its
         tables fit, which settled every public network as soon as its circuit did, and chains far sooner; None
-        leaves it to the model.
+        leaves it to the model. A structured circuit (see `tree_of_circuit`) is a tree too: "tree" takes any,
+        "auto" those in which no sum decides a query variable and whose tables are not much larger than the
+        circuit. Any other circuit stays one.
 
     Raises
     ------
@@ -65,4 +70,22 @@ def posterior_of(
     if view == "auto" and is_network:
         with suppress(ModelError):
             return posterior_of(model, query, max_edges=max_edges, workers=workers, view="tree")
-    return cast(Posterior, condition(query, max_edges=max_edges, workers=workers))
+    posterior = cast(Posterior, condition(query, max_edges=max_edges, workers=workers))
+    return _as_tree(posterior, max_edges, view) if view in ("tree", "auto") and not is_network else posterior
+
+
+def _as_tree(posterior: Posterior, max_edges: int, view: View) -> Posterior:
+    """Return the tree of regions of a structured circuit; any other posterior as it is."""
+    from certimap.engine.circuit_posterior import CircuitPosterior
+
+    if not isinstance(posterior, CircuitPosterior):
+        return posterior
+    plan, limit = posterior.plan, max_edges
+    if view == "auto":
+        if np.any(plan.decides >= 0):
+            return posterior
+        limit = min(limit, MAX_SPREAD * plan.n_edges)
+    from certimap.engine.region_tree_of_circuit import tree_of_circuit
+
+    tree = tree_of_circuit(plan, log_evidence=posterior.log_evidence, max_table=limit, workers=posterior.workers)
+    return posterior if tree is None else tree
