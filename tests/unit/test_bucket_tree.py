@@ -222,3 +222,26 @@ def test_roots_and_contraction_change_nothing():
             case_as_factors = BucketTreePosterior.from_tree(query=case.query, **case.tree)
             assert case_as_factors.region_tree.n_regions <= len(case.sizes) + len(case.tree["parent"]) + 1
         assert rng is not None
+
+
+def test_a_narrow_variable_is_kept_where_summing_it_out_would_enlarge_the_tables():
+    rng = np.random.default_rng(0)
+    wide, narrow = 8, 2
+    for middle, n_entries in (
+        (narrow, wide * (1 + 3 + 3) + 2 * wide * narrow),
+        (wide, wide * (1 + 3 + 3) + wide**2),
+    ):
+        posterior = BucketTreePosterior.from_tree(
+            np.array([-1, 0, 1]),
+            [
+                np.zeros((1, 1)),
+                rng.dirichlet(np.ones(middle), size=wide),
+                rng.dirichlet(np.ones(wide), size=middle),
+            ],
+            {0: rng.dirichlet(np.ones(wide))},
+            np.array([0, 2]),
+            [rng.dirichlet(np.ones(3), size=wide) for _ in range(2)],
+            make_query(Domain.of_sizes([3, 3])),
+            root=0,
+        )
+        assert posterior.region_tree.n_entries == n_entries
