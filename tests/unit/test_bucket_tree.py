@@ -225,23 +225,20 @@ def test_roots_and_contraction_change_nothing():
 
 
 def test_a_narrow_variable_is_kept_where_summing_it_out_would_enlarge_the_tables():
+    # Two latent variables of 8 states that emit two variables of 3 states each, and a hidden one between them.
     rng = np.random.default_rng(0)
-    wide, narrow = 8, 2
-    for middle, n_entries in (
-        (narrow, wide * (1 + 3 + 3) + 2 * wide * narrow),
-        (wide, wide * (1 + 3 + 3) + wide**2),
-    ):
+    for n_states, n_between in ((2, 8 * 2 + 2 * 8), (8, 8 * 8)):
         posterior = BucketTreePosterior.from_tree(
             np.array([-1, 0, 1]),
             [
                 np.zeros((1, 1)),
-                rng.dirichlet(np.ones(middle), size=wide),
-                rng.dirichlet(np.ones(wide), size=middle),
+                rng.dirichlet(np.ones(n_states), size=8),
+                rng.dirichlet(np.ones(8), size=n_states),
             ],
-            {0: rng.dirichlet(np.ones(wide))},
-            np.array([0, 2]),
-            [rng.dirichlet(np.ones(3), size=wide) for _ in range(2)],
-            make_query(Domain.of_sizes([3, 3])),
+            {0: rng.dirichlet(np.ones(8))},
+            np.array([0, 0, 2, 2]),
+            [rng.dirichlet(np.ones(3), size=8) for _ in range(4)],
+            make_query(Domain.of_sizes([3] * 4)),
             root=0,
         )
-        assert posterior.region_tree.n_entries == n_entries
+        assert posterior.region_tree.n_entries == 8 + 4 * 8 * 3 + n_between
