@@ -157,6 +157,45 @@ def test_uai_models_evidence_and_queries(capsys, uai, tmp_path):
     assert [d["assignment"] for d in both] == [{"1": 0}, {"1": 2}]
 
 
+def test_numbers_of_uai_files_count_variables_and_states_whatever_they_are_called(capsys, examples, tmp_path):
+    """Variables 3, 4 and 6 of Asia are lung, bronc and xray; state 0 of each is "yes"."""
+    model = examples / "asia.bif"
+    (tmp_path / "x.evid").write_text("2 6 0 0 1\n")
+    (tmp_path / "x.query").write_text("2 4 3\n")
+    (tmp_path / "x.map").write_text("4 3\n6 0 0 1\n")
+    named = answer(capsys, "solve", model, "-q", "bronc,lung", "-e", "xray=yes,asia=no", "--rng", 0)
+    numbered = [
+        answer(
+            capsys, "solve", model, "--rng", 0,
+            "--evidence-file", tmp_path / "x.evid", "--query-file", tmp_path / "x.query",
+        ),
+        answer(capsys, "solve", model, "--query-file", tmp_path / "x.map", "--rng", 0),
+    ]  # fmt: skip
+    del named["seconds"]
+    for data in numbered:
+        del data["seconds"]
+        assert data == named
+    assert list(named["assignment"]) == ["bronc", "lung"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("x.evid", "1 8 0\n", "8 is no variable of the model; 0 to 7 are accepted"),
+        ("x.evid", "1 6 2\n", "2 is no state of variable 'xray'; 0 to 1 is accepted"),
+        ("x.query", "1 8\n", "8 is no variable of the model; 0 to 7 are accepted"),
+        ("x.map", "3\n6 2\n", "2 is no state of variable 'xray'; 0 to 1 is accepted"),
+    ],
+)
+def test_numbers_beyond_the_model_are_named(capsys, examples, tmp_path, name, text, sentence):
+    (tmp_path / name).write_text(text)
+    option = "--evidence-file" if name.endswith(".evid") else "--query-file"
+    assert main(["solve", str(examples / "asia.bif"), option, str(tmp_path / name)]) != 0
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert name in error
+
+
 def test_an_uncertified_answer_says_so_first_and_exits_with_0(capsys, examples):
     code = main(["solve", str(examples / "alarm.bif"), "--solver", "pac", "--max-samples", "5", "--rng", "0"])
     captured = capsys.readouterr()
