@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ import pytest
 import certimap as cm
 from certimap.solvers import registry
 from certimap.solvers.draws import DrawStream
-from certimap.solvers.driver import run
+from certimap.solvers.driver import MAX_IDLE_STEPS, run
 from certimap.solvers.exhaustive import Exhaustive
 from certimap.solvers.hamming import ball, ball_size
 from certimap.solvers.pac import Pac
@@ -253,6 +256,45 @@ def test_no_draws_at_all_still_answers():
 def test_memory_and_node_limits_end_a_run(thirty_six):
     result = run(thirty_six, "pac", epsilon=0, delta=0, max_memory=10, rng=0)
     assert result.status == "memory_limit"
+
+
+@dataclass
+class Restless:
+    """Draws while it may, then steps in silence until it has made `n_silent` steps."""
+
+    n_silent: int
+    counts_work: bool
+    steps: ClassVar[int] = 0
+    name: ClassVar[str] = "restless"
+    requires: ClassVar[frozenset[str]] = frozenset({"sample"})
+
+    def init(self, posterior, rng):
+        Restless.steps = 0
+        return SimpleNamespace(posterior=posterior, rng=rng, done=False)
+
+    def step(self, state, ledger):
+        Restless.steps += 1
+        if ledger.remaining_draws:
+            ledger.draws(state.posterior.sample(4, state.rng))
+        if Restless.steps > self.n_silent:
+            state.done = True
+        if self.counts_work:
+            state.work = Restless.steps
+        return state
+
+
+def test_a_solver_that_never_says_it_is_done_ends_with_its_draws(thirty_six):
+    result = run(thirty_six, Restless(10**9, False), epsilon=0, delta=0, rng=0, max_samples=10)
+    assert result.status == "sample_limit"
+    assert result.n_draws == 10
+    assert MAX_IDLE_STEPS < Restless.steps < MAX_IDLE_STEPS + 10
+    run(thirty_six, Restless(10**9, False), epsilon=0, delta=0, rng=0, max_samples=0)
+    assert MAX_IDLE_STEPS < Restless.steps < MAX_IDLE_STEPS + 10
+
+
+def test_a_silent_solver_that_gets_on_is_left_to_its_end(thirty_six):
+    run(thirty_six, Restless(3 * MAX_IDLE_STEPS, True), epsilon=0, delta=0, rng=0, max_samples=10)
+    assert Restless.steps == 3 * MAX_IDLE_STEPS + 1
 
 
 def test_limits_and_seeds_out_of_range_are_named(thirty_six):

@@ -281,6 +281,12 @@ class Ledger:
         return self.interrupted or (self.deadline is not None and time.perf_counter() >= self.deadline)
 
     @property
+    def progress(self) -> tuple[object, ...]:
+        """What the run has brought so far; the same before and after a step that brought nothing new."""
+        bounds_known = (self.log_closed_bound, self.log_closed_mass, self.log_open_mass, self.log_frontier_bound)
+        return (self.n_draws, self.n_evaluations, *bounds_known, self.external, self.is_enumerated)
+
+    @property
     def n_bytes(self) -> int:
         """The memory that the ledger holds, in bytes."""
         return self.atoms.n_bytes

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 class SolverState(Protocol):
     """What a solver carries from step to step.
 
-    Optional attributes that the driver heeds: `n_nodes` (search nodes so far, for `max_nodes`) and
-    `n_bytes` (memory held, for `max_memory`).
+    Optional attributes that the driver heeds: `n_nodes` (search nodes so far, for `max_nodes`), `n_bytes`
+    (memory held, for `max_memory`) and `work` (any count that grows while a step gets on). Once no draws are
+    left, a run ends after 1,000 steps in a row that change none of them and report nothing new.
     """
 
     @property

@@ -26,6 +26,7 @@ from certimap.solvers.registry import HEURISTICS, resolve
 from certimap.solvers.warm_start import apply_warm_start
 
 DEFAULT_MAX_DRAWS = 10_000_000
+MAX_IDLE_STEPS = 1000  # steps without draws left and without anything new, after which a run ends
 Progress = bool | Callable[[HistoryEntry], None] | None
 
 
@@ -133,6 +134,7 @@ def _loop(
     if ledger.early_stop and ledger.satisfied:
         return Status.CERTIFIED
     state = solver.init(posterior, solver_rng)
+    idle = _IdleSteps()
     while True:
         if state.done:
             return _ending(solver, ledger)
@@ -140,9 +142,30 @@ def _loop(
         history.record()
         if ledger.early_stop and ledger.satisfied:
             return Status.CERTIFIED
-        limit = _limit_reached(state, ledger)
+        limit = _limit_reached(state, ledger) or idle.judge(state, ledger)
         if limit is not None and not state.done:
             return limit
+
+
+class _IdleSteps:
+    """Counts the steps that brought nothing new since the draws were used up.
+
+    A solver that lives on draws and never says that it is done would else step for ever. Whatever a step
+    may change (points known, masses and bounds, nodes, memory, work) starts the count afresh.
+    """
+
+    def __init__(self) -> None:
+        self._n = 0
+        self._seen: object = None
+
+    def judge(self, state: Any, ledger: Ledger) -> Status | None:
+        """Return the status to end with after too many such steps in a row, else None."""
+        if ledger.remaining_draws != 0:
+            return None
+        found = (ledger.progress, *(getattr(state, name, 0) for name in ("n_nodes", "n_bytes", "work")))
+        self._n = self._n + 1 if found == self._seen else 0
+        self._seen = found
+        return Status.SAMPLE_LIMIT if self._n >= MAX_IDLE_STEPS else None
 
 
 def _ending(solver: Solver, ledger: Ledger) -> Status:
