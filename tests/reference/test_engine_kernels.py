@@ -197,8 +197,9 @@ def test_picking() -> None:
 
 @pytest.mark.skipif(bool(os.environ.get("NUMBA_DISABLE_JIT")), reason="is that run")
 def test_without_compilation() -> None:
-    """The same tests pass, and a seed draws the same points, when nothing is compiled."""
+    """The same tests pass, without a warning, and a seed draws the same points, when nothing is compiled."""
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__))]
+    quiet = ["-p", "no:cacheprovider", "-W", "error::RuntimeWarning"]
+    command = [sys.executable, "-m", "pytest", "-q", *quiet, str(Path(__file__))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

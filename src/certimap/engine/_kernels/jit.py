@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import numba  # pyright: ignore[reportMissingTypeStubs]
+import numpy as np
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -18,9 +20,22 @@ def jit(*, fastmath: bool | set[str] = False, inline: Literal["never", "always"]
     """
 
     def wrap(function: F) -> F:
+        if numba.config.DISABLE_JIT:  # pyright: ignore
+            return _quiet(function)
         return numba.njit(cache=True, nogil=True, fastmath=fastmath, inline=inline, error_model="numpy")(function)  # pyright: ignore
 
     return wrap
+
+
+def _quiet(function: F) -> F:
+    """Let an uncompiled kernel wrap integers around and divide by zero without a warning, as compiled ones do."""
+
+    @functools.wraps(function)
+    def run(*arguments: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return function(*arguments)
+
+    return cast(F, run)
 
 
 def jit_part(function: F) -> F:
