@@ -126,7 +126,8 @@ class SetElimination:
             return None
         return (
             "solver 'set_elimination' needs a tree of regions (a network of moderate width, a hidden Markov "
-            f"model or a hidden Chow-Liu tree), and a {type(posterior).__name__} has none; use solver='frontier'"
+            "model, a hidden Chow-Liu tree or a structured circuit), and this "
+            f"{type(posterior).__name__} has none; use solver='frontier'"
         )
 
     def init(self, posterior: Posterior, rng: np.random.Generator) -> EliminationState:
