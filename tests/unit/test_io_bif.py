@@ -190,16 +190,27 @@ def test_a_directed_cycle_is_refused(read):
 
 
 def test_rows_that_nearly_add_to_1_are_renormalised_with_one_warning(read):
-    text = PAIR.replace("(lo) .9, .1;", "(lo) .9, .1009;").replace("(hi) .2, .8;", "(hi) .2, .7991;")
+    text = PAIR.replace("(lo) .9, .1;", "(lo) .9, .101;").replace("(hi) .2, .8;", "(hi) .2, .799;")
     with pytest.warns(UserWarning, match="2 rows") as caught:
         network = read(text)
     assert len(caught) == 1
     assert network.factors[1].table.sum(axis=1) == pytest.approx([1.0, 1.0], abs=1e-15)
-    assert network.factors[1].table[0, 0] == pytest.approx(0.9 / 1.0009, rel=1e-14)
-    refused(read, PAIR.replace("(lo) .9, .1;", "(lo) .9, .1011;"), 14, "1.0011")
+    assert network.factors[1].table[0, 0] == pytest.approx(0.9 / 1.001, rel=1e-14)
+
+
+@pytest.mark.parametrize("last", [".100001", ".099999", ".1000000000001"])
+def test_rows_off_by_a_millionth_are_renormalised_silently(read, last):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        read(PAIR.replace("(lo) .9, .1;", "(lo) .9, .10000000001;"))
+        network = read(PAIR.replace("(lo) .9, .1;", f"(lo) .9, {last};"))
+    row = network.factors[1].table[0]
+    assert row.sum() == pytest.approx(1.0, abs=1e-12)
+    assert row[0] == pytest.approx(0.9 / (0.9 + float(last)), rel=1e-12)
+
+
+@pytest.mark.parametrize("last", [".10101", ".09899"])
+def test_rows_off_by_more_than_a_thousandth_are_refused(read, last):
+    refused(read, PAIR.replace("(lo) .9, .1;", f"(lo) .9, {last};"), 14, f"{0.9 + float(last):.10g}")
 
 
 def test_bytes_that_are_not_utf8_and_a_byte_order_mark(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -94,9 +95,23 @@ def test_a_bayes_file_with_more_functions_is_read_as_their_product(write):
 
 def test_rows_of_a_bayes_file_are_renormalised_with_one_warning(write):
     with pytest.warns(UserWarning, match="renormalised") as caught:
-        network = io.read(write(BAYES.replace(".6", ".6005")))
+        network = io.read(write(BAYES.replace(".6", ".601").replace(".7 .2 .1", ".7 .2 .1005")))
     assert len(caught) == 1
     assert network.factors[1].table.sum(axis=1) == pytest.approx([1, 1], abs=1e-15)
+
+
+def test_rows_of_a_bayes_file_off_by_a_millionth_are_renormalised_silently(write):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        network = io.read(write(BAYES.replace(".6", ".600001")))
+    assert network.factors[1].table[1] == pytest.approx(np.array([0.1, 0.3, 0.600001]) / 1.000001, rel=1e-12)
+
+
+@pytest.mark.parametrize("entry", [".60101", ".59899"])
+def test_rows_of_a_bayes_file_off_by_more_than_a_thousandth_are_refused(write, entry):
+    with pytest.raises(ParseError, match=f"adds to {0.4 + float(entry):.10g}") as caught:
+        io.read(write(BAYES.replace(".6", entry)))
+    assert caught.value.line == 9
 
 
 @pytest.mark.parametrize("name", ["m.uai", "m.uai.gz"])

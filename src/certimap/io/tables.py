@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from certimap.io.files import AnyPath
 
 EXACT = 1e-9  # rows this close to 1 are left as they are
-SILENT = 1e-6  # rows this close to 1 were rounded to single precision: renormalised without a word
-ACCEPTED = 1e-3 * (1 + 1e-9)  # rows this close to 1 are renormalised
+SILENT = 1e-6 + 1e-12  # rows this close to 1 were rounded to single precision: renormalised without a word
+ACCEPTED = 1e-3 + 1e-12  # rows this close to 1 are renormalised; sums of decimals at the limit are rounded
 
 
 class RowNormaliser:
