@@ -18,6 +18,7 @@ from certimap.certify.checks import as_rows, check_log_probs, check_settings
 from certimap.certify.draw_record import DrawRecord
 from certimap.certify.lipschitz import Lipschitz
 from certimap.certify.ranking import Ranking
+from certimap.certify.stopping import Batch, stopping_row
 from certimap.engine.posterior import Posterior
 from certimap.errors import SolverError
 
@@ -120,7 +121,11 @@ class Ledger:
             earlier = np.maximum.accumulate(np.concatenate([[n_before - 1], ids[:-1]]))
             first_rows = np.flatnonzero(ids > earlier)
             sums, lost = self._running_sums(n_before)
-            stop = self._stopping_row(n_before, first_rows, sums, lost, len(points), log_r)
+            stop = None
+            if self.early_stop:
+                changes = self._ranking.changes(self.atoms.log_probs[n_before:])
+                batch = Batch(len(points), first_rows, sums, lost, log_r)
+                stop = stopping_row(self, self._draws, self._slack, changes, batch)
             n_kept = len(points) if stop is None else stop + 1
             self._stopped = stop is not None
             n_new = int(np.searchsorted(first_rows, n_kept))
@@ -312,69 +317,6 @@ class Ledger:
             return 0.0
         weight = self.lipschitz.log_weight(epsilon) if smooth and self.lipschitz is not None else None
         return bounds.log_delta(self._draws.evidence(self.log_kth_best, epsilon, weight), self.top_k)
-
-    # --- judging -----------------------------------------------------------------------------------------
-
-    def _stopping_row(
-        self,
-        n_before: int,
-        first_rows: NDArray[np.int64],
-        sums: NDArray[np.float64],
-        lost: NDArray[np.float64],
-        n_rows: int,
-        log_r: float,
-    ) -> int | None:
-        """Return the first row of a batch of draws after which the certificate asked for is earned."""
-        if not self.early_stop:
-            return None
-        found = self._ranking.changes(self.atoms.log_probs[n_before:])
-        changes = [(0, self.log_kth_best), *((int(first_rows[i]), log_kth) for i, log_kth in found)]
-        for (start, log_kth), (end, _) in zip(changes, [*changes[1:], (n_rows, 0.0)], strict=True):
-            if log_kth == -math.inf or start >= end:
-                continue
-            row = min(
-                self._proof_row(log_kth, start, first_rows, sums, lost),
-                self._evidence_row(log_kth, start, log_r, smooth=False),
-                self._evidence_row(log_kth, start, log_r, smooth=True) if self.lipschitz is not None else math.inf,
-            )
-            if row < end:
-                return int(row)
-        return None
-
-    def _proof_row(
-        self,
-        log_kth: float,
-        start: int,
-        first_rows: NDArray[np.int64],
-        sums: NDArray[np.float64],
-        lost: NDArray[np.float64],
-    ) -> float:
-        """Return the first row >= start at which what is proved for certain suffices, or inf."""
-        within = bounds.log_tau_within(log_kth, self.epsilon, self.tolerance)
-        external = math.inf if self.external is None else self.external[0]
-        if min(self.log_frontier_bound, external, self.log_residual if self.has_masses else math.inf) <= within:
-            return start
-        if not self.has_masses or not len(sums):
-            return math.inf
-        if bounds.log_p_check(sums[-1], lost[-1], self._slack) > within:
-            return math.inf
-        low, high = 0, len(sums) - 1  # the residual only falls: the first new point after which it suffices
-        while low < high:
-            middle = (low + high) // 2
-            if bounds.log_p_check(sums[middle], lost[middle], self._slack) <= within:
-                high = middle
-            else:
-                low = middle + 1
-        return max(start, int(first_rows[low]))
-
-    def _evidence_row(self, log_kth: float, start: int, log_r: float, *, smooth: bool) -> float:
-        """Return the first row >= start after which the draws' evidence suffices, or inf."""
-        if not (smooth or self.has_masses):
-            return math.inf
-        need = bounds.required_evidence(self.delta, self.top_k) * (1.0 + 1e-12)
-        weight = self.lipschitz.log_weight(self.epsilon) if smooth and self.lipschitz is not None else None
-        n = self._draws.needed(need, log_kth, self.epsilon, log_r, self.log_closed_bound, weight)
-        return max(start, n - 1)
 
     # --- bookkeeping -------------------------------------------------------------------------------------
 

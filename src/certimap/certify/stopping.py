@@ -1,0 +1,105 @@
+"""When a batch of draws may stop: the first draw after which the certificate asked for is earned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.certify import bounds
+from certimap.certify.draw_record import DrawRecord
+
+if TYPE_CHECKING:
+    from certimap.certify.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch of evaluated draws that the ledger has not taken in yet.
+
+    Attributes
+    ----------
+    n_rows
+        How many draws it has.
+    first_rows
+        shape (n_new,): the draws that brought a new point, in order.
+    sums, lost
+        shape (n_new,): the evaluated mass after each new point, and its compensation; empty where masses do
+        not apply.
+    log_r
+        ln of the open mass at which the draws were made.
+    """
+
+    n_rows: int
+    first_rows: NDArray[np.int64]
+    sums: NDArray[np.float64]
+    lost: NDArray[np.float64]
+    log_r: float
+
+
+def stopping_row(
+    ledger: Ledger, record: DrawRecord, slack: float, changes: Sequence[tuple[int, float]], batch: Batch
+) -> int | None:
+    """Return the first row of a batch of draws after which the certificate asked for is earned.
+
+    Parameters
+    ----------
+    ledger, record
+        As they were before the batch.
+    slack
+        Rounding error of logs, in nats.
+    changes
+        (position among the new points, ln of the top_k-th best from there on), in order.
+    batch
+        The draws.
+    """
+    stretches = [(0, ledger.log_kth_best), *((int(batch.first_rows[i]), log_kth) for i, log_kth in changes)]
+    for (start, log_kth), (end, _) in zip(stretches, [*stretches[1:], (batch.n_rows, 0.0)], strict=True):
+        if log_kth == -math.inf or start >= end:
+            continue
+        row = min(
+            _proof_row(ledger, slack, log_kth, start, batch),
+            _evidence_row(ledger, record, log_kth, start, batch.log_r, smooth=False),
+            _evidence_row(ledger, record, log_kth, start, batch.log_r, smooth=True),
+        )
+        if row < end:
+            return int(row)
+    return None
+
+
+def _proof_row(ledger: Ledger, slack: float, log_kth: float, start: int, batch: Batch) -> float:
+    """Return the first row >= start at which what is proved for certain suffices, or inf."""
+    within = bounds.log_tau_within(log_kth, ledger.epsilon, ledger.tolerance)
+    external = math.inf if ledger.external is None else ledger.external[0]
+    residual = ledger.log_residual if ledger.has_masses else math.inf
+    if min(ledger.log_frontier_bound, external, residual) <= within:
+        return start
+    sums, lost = batch.sums, batch.lost
+    if not ledger.has_masses or not len(sums):
+        return math.inf
+    if bounds.log_p_check(sums[-1], lost[-1], slack) > within:
+        return math.inf
+    low, high = 0, len(sums) - 1  # the residual only falls: the first new point after which it suffices
+    while low < high:
+        middle = (low + high) // 2
+        if bounds.log_p_check(sums[middle], lost[middle], slack) <= within:
+            high = middle
+        else:
+            low = middle + 1
+    return max(start, int(batch.first_rows[low]))
+
+
+def _evidence_row(
+    ledger: Ledger, record: DrawRecord, log_kth: float, start: int, log_r: float, *, smooth: bool
+) -> float:
+    """Return the first row >= start after which the draws' evidence suffices, or inf."""
+    if not (ledger.lipschitz is not None if smooth else ledger.has_masses):
+        return math.inf
+    need = bounds.required_evidence(ledger.delta, ledger.top_k) * (1.0 + 1e-12)
+    weight = ledger.lipschitz.log_weight(ledger.epsilon) if smooth and ledger.lipschitz is not None else None
+    n = record.needed(need, log_kth, ledger.epsilon, log_r, ledger.log_closed_bound, weight)
+    return max(start, n - 1)
