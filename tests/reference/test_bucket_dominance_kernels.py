@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from bucket_twin import slow_lift, slow_pairs, slow_skyband
 
-from certimap.engine._kernels import dominance as kernels
+from certimap.engine._kernels import vector_sets as kernels
+from certimap.engine._kernels.dominance import skyband, spatial_order
 
 
 def random_set(rng, n_contexts, width, most, coarse):
@@ -26,7 +27,7 @@ def test_skyband(k, factor):
         rng = np.random.default_rng([k, t])
         values, ptr = random_set(rng, 3, int(rng.integers(1, 5)), 160, coarse=t % 2 == 0)
         alive = np.ones(len(values), bool)
-        kernels.skyband(values, ptr, k, factor, alive)
+        skyband(values, ptr, k, factor, alive)
         np.testing.assert_array_equal(alive, slow_skyband(values, ptr, k, factor))
 
 
@@ -35,7 +36,7 @@ def test_skyband_of_a_large_segment():
     values = rng.random((1500, 3))
     ptr = np.array([0, 1500])
     alive = np.ones(1500, bool)
-    kernels.skyband(values, ptr, 2, 1.0, alive)
+    skyband(values, ptr, 2, 1.0, alive)
     np.testing.assert_array_equal(alive, slow_skyband(values, ptr, 2, 1.0))
 
 
@@ -142,7 +143,7 @@ def test_spatial_order_is_a_permutation_with_tight_cells():
     rng = np.random.default_rng(0)
     values = rng.random((1000, 2))
     order = np.empty(900, np.int64)
-    kernels.spatial_order(values, 50, 950, 32, order)
+    spatial_order(values, 50, 950, 32, order)
     assert sorted(order) == list(range(50, 950))
     widths = [np.ptp(values[order[i : i + 32]], axis=0).max() for i in range(0, 896, 32)]
     assert np.mean(widths) < 0.4

@@ -15,6 +15,7 @@ from certimap.box import Boxes, Points
 from certimap.domain import Domain
 from certimap.engine import bucket_tree_build as build
 from certimap.engine._kernels import bucket as kernels
+from certimap.engine._kernels.bucket_draw import cumulate, draw
 from certimap.engine.bucket_tree_build import Factor
 from certimap.engine.bucket_tree_regions import Bucket, RegionTree, condition, contract_chains, make_tree
 from certimap.engine.bucket_tree_work import Work
@@ -242,7 +243,7 @@ class BucketTreePosterior:
             if work.message[-1, 0] <= 0.0:
                 raise SolverError("a box to draw from has probability zero; boxes of positive mass are accepted")
             cumulative = np.empty(len(a.tables))
-            kernels.cumulate(a, mask[:, 0], np.ascontiguousarray(work.joint[:, 0]), cumulative)
+            cumulate(a, mask[:, 0], np.ascontiguousarray(work.joint[:, 0]), cumulative)
             self._draw(cumulative, key, rows, points)
         return points
 
@@ -254,9 +255,7 @@ class BucketTreePosterior:
 
         def block(part: NDArray[np.int64]) -> None:
             position = np.zeros(tree.n_regions, np.int64)
-            kernels.draw(
-                tree.arrays, slot_map, tree.parent, tree.variable, cumulative, key, part, position, points
-            )
+            draw(tree.arrays, slot_map, tree.parent, tree.variable, cumulative, key, part, position, points)
 
         self._map(block, [rows[i : i + 4096] for i in range(0, len(rows), 4096)])
 

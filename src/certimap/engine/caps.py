@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from certimap.box import Boxes, Points
 from certimap.domain import Domain
 from certimap.engine._kernels.frontier import PlanArrays
-from certimap.engine._kernels.frontier_caps import CapTable, Pool, scopes, solve_caps
+from certimap.engine._kernels.frontier_caps import scopes, solve_caps
+from certimap.engine._kernels.frontier_climb import CapTable, Pool
 from certimap.engine.plan import Plan
 
 MAX_SCOPE_ENTRIES = 30_000_000  # places in all scopes together; circuits beyond this get no caps

@@ -20,7 +20,7 @@ def climb_plan(view: PlanView, points: Points) -> Points:
     Categorical variables go to their best state given the others, real ones take mean-shift steps. One
     upward and one downward pass a round.
     """
-    from certimap.engine._kernels.frontier_caps import climb_rows
+    from certimap.engine._kernels.frontier_climb import climb_rows
     from certimap.engine.caps import empty_table, small_pool
 
     work = np.array(points, np.float64)

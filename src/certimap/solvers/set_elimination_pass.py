@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.engine._kernels import dominance as kernels
+from certimap.engine._kernels import vector_sets as kernels
 from certimap.solvers.set_elimination_geometry import Geometry, Messages
 from certimap.solvers.set_elimination_sets import (
     Floats,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.engine._kernels import dominance as kernels
+from certimap.engine._kernels import vector_sets as kernels
+from certimap.engine._kernels.dominance import skyband
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -90,7 +91,7 @@ class VectorSet:
         """Drop rows that k others of their context dominate up to `factor`; return the mask of the kept, too."""
         alive = np.ones(len(self), np.bool_)
         if len(self) > k:
-            kernels.skyband(self.values, self.ptr, k, factor, alive)
+            skyband(self.values, self.ptr, k, factor, alive)
         return self.keep(alive), alive
 
     def merged(self, scores: Floats, limit: int) -> tuple[VectorSet, Ints]:
