@@ -38,7 +38,7 @@ for section in ${*:-engine learnspn warm hclt auto exact networks}; do
             --datasets baudio,ocr_letters,msweb --solvers budget
         ;;
     hclt)
-        twenty hclt --circuits hclt16 --time-limit 10 --jobs 2 \
+        twenty hclt --circuits hclt16 --queries 2 --time-limit 10 --jobs 2 \
             --solvers independent,max_product,argmax_product,pac,smooth_pac,set_elimination,auto
         ;;
     auto)
