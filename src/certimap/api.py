@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast, overload
 import numpy as np
 
 from certimap.engine.posterior import Posterior
-from certimap.errors import ImpossibleEvidence, QueryError
+from certimap.errors import ImpossibleEvidence, QueryError, SolverError
 from certimap.query import make_query
 from certimap.result import MapResult, ResultList
 from certimap.solvers.base import Solver
@@ -132,6 +132,10 @@ def map_query(
         "progress": progress,
         "options": solver_options,
     }
+    if workers is not None and workers < 1:
+        raise SolverError(
+            f"workers is {workers}; a positive number of threads, or None for every core, is accepted"
+        )
     limits: dict[str, Any] = {"max_edges": max_edges, "workers": workers, "view": view_of(solver)}
     if _is_frame(evidence):
         return _map_rows(model, variables, evidence, solver, rng, settings, limits)

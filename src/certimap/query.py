@@ -108,7 +108,8 @@ def _items(evidence: Any) -> Iterable[tuple[Any, Any]]:
     if hasattr(evidence, "items") and hasattr(evidence, "index"):
         return cast("Iterable[tuple[Any, Any]]", evidence.items())
     raise QueryError(
-        f"evidence is a {type(evidence).__name__}; a mapping from names to values or a pandas Series is accepted"
+        f"evidence of type {type(evidence).__name__} was given; a mapping from names to values or a pandas Series "
+        "is accepted"
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import certimap as cm
+from certimap.solvers import registry
 from certimap.testing import TablePosterior
 
 KEYS = {
@@ -217,3 +218,30 @@ class TestFrames:
         posterior = cm.condition(circuit, ["a", "b"], {"c": 3})
         first = cm.map_query(posterior, epsilon=0)
         assert first.assignment == cm.map_query(circuit, ["a", "b"], {"c": 3}, epsilon=0).assignment
+
+
+def test_a_query_of_real_variables_settles_for_epsilon():
+    domain = cm.Domain([cm.Real("x"), cm.Real("y"), cm.Categorical("c", ("a", "b"))])
+    build = cm.CircuitBuilder(domain)
+    parts = [
+        build.product(
+            [build.gaussian(0, x, 1.0), build.gaussian(1, y, 0.5), build.categorical(2, np.log([p, 1 - p]))]
+        )
+        for x, y, p in ((0, 0, 0.2), (3, 1, 0.7), (3.5, 1.2, 0.9))
+    ]
+    build.sum(parts, np.log([0.3, 0.35, 0.35]))
+    result = cm.map_query(build.build(), rng=0, max_nodes=2000)
+    assert result.certificate.kind == "epsilon"
+    assert result.certificate.delta == 0.0
+    assert result.log_prob == pytest.approx(-1.7748650673, abs=1e-6)
+
+
+def test_a_setting_that_a_solver_has_not_is_refused_with_those_that_it_has():
+    with pytest.raises(cm.SolverError, match="it has batch, max_draws, rule"):
+        registry.make("pac", foo=1)
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_no_threads_are_refused(workers):
+    with pytest.raises(cm.SolverError, match="workers"):
+        cm.map_query(None, workers=workers)

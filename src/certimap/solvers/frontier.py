@@ -78,8 +78,8 @@ class Frontier:
     first_draws
         Draws from the whole space before the search.
     exact_work
-        Edge visits (some tenths of a second) spent aiming for the exact answer, before epsilon and draws may
-        settle the query; 0 stops at the first certificate that was asked for.
+        Edge visits (some tenths of a second) spent aiming for the exact answer in a discrete domain, before
+        epsilon and draws may settle the query; 0 stops at the first certificate that was asked for.
     caps
         Whether to find the maxima of subcircuits first.
     incumbent
@@ -150,7 +150,7 @@ class Frontier:
         if self.caps and isinstance(state.prober, PlanProber) and len(state.open):
             from certimap.engine.caps import Caps
 
-            state.caps = Caps(state.prober.view, EXACT_FACTOR)
+            state.caps = Caps(state.prober.view, EXACT_FACTOR if self._aims_for_exact(state) else _factor(ledger))
             state.prober.log_caps = state.caps.log_caps
             state.stage, state.stage_work = "caps", 0
             state.budget = max(400_000_000, 400 * state.prober.view.n_edges)
@@ -192,7 +192,7 @@ class Frontier:
             and state.stage_work > state.budget
             and not state.caps.complete
         ):
-            state.caps.log_factor = max(EXACT_FACTOR, 1e-3 * ledger.epsilon)
+            state.caps.log_factor = _factor(ledger)
             if state.caps.round_done:
                 state.caps.start_round()
             state.stage, state.stage_work = "caps", 0
@@ -265,8 +265,11 @@ class Frontier:
             state.done = True
 
     def _aims_for_exact(self, state: FrontierState) -> bool:
-        """Whether the search is young enough to go on past epsilon, which costs little where it is easy."""
-        return state.work < self.exact_work
+        """Whether the search is young enough to go on past epsilon, which costs little where it is easy.
+
+        In a real domain it costs much: intervals around a maximum shrink step by step.
+        """
+        return state.work < self.exact_work and state.posterior.domain.is_discrete
 
     def _threshold(self, state: FrontierState, ledger: Ledger) -> float:
         """Return the largest bound (nats) at which a box may close."""
@@ -307,6 +310,11 @@ class Frontier:
             assert best is not None
             ledger.candidates(state.prober.climb(best[None]))
         self._prune(state, ledger)
+
+
+def _factor(ledger: Ledger) -> float:
+    """Return how close (nats) a cap must come to its node's maximum where epsilon is to be used."""
+    return max(EXACT_FACTOR, 1e-3 * ledger.epsilon)
 
 
 def _has_masses(posterior: Any) -> bool:

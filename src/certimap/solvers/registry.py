@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import math
 from typing import Any, cast
@@ -56,11 +57,11 @@ def make(name: str, **options: Any) -> Solver:
     if factory is None:
         raise SolverError(f"solver {name!r} is not part of this installation; use solver='auto'")
     settings = {**preset, **options}
-    accepted = set(getattr(factory, "__dataclass_fields__", settings))
+    accepted = [field.name for field in dataclasses.fields(factory)]
     for key in settings:
         if key not in accepted:
             raise SolverError(f"solver {name!r} has no setting {key!r}; it has {', '.join(sorted(accepted))}")
-    return factory(**settings)
+    return cast("Solver", factory(**settings))
 
 
 def _load(place: str) -> Any:
