@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from certimap.box import Points
-from certimap.solvers.max_product import OneStepState, circuit_needed, decoded, plan_of, walk_arrays
+from certimap.solvers.max_product import CircuitHeuristic, decoded, walk_arrays
 
 if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
     from certimap.engine.plan import Plan
-    from certimap.engine.posterior import Posterior
 
 
 @dataclass(frozen=True)
-class ArgmaxProduct:
+class ArgmaxProduct(CircuitHeuristic):
     """Keeps at every node the best assignment, by the node's own value, among those its children keep.
 
     Never below max-product's answer in a circuit with one sum; usually the better of the two elsewhere,
@@ -25,19 +23,9 @@ class ArgmaxProduct:
     """
 
     name: ClassVar[str] = "argmax_product"
-    requires: ClassVar[frozenset[str]] = frozenset()
-    view: ClassVar[str] = "circuit"
-    heuristic: ClassVar[bool] = True
 
-    def unsuited(self, posterior: Posterior) -> str | None:
-        return circuit_needed(self.name, posterior)
-
-    def init(self, posterior: Posterior, rng: np.random.Generator) -> OneStepState:
-        return OneStepState(posterior)
-
-    def step(self, state: OneStepState, ledger: Ledger) -> OneStepState:
-        ledger.candidates(argmax_product_point(plan_of(state.posterior)))
-        return replace(state, done=True)
+    def point(self, plan: Plan) -> Points:
+        return argmax_product_point(plan)
 
 
 def argmax_product_point(plan: Plan) -> Points:

@@ -25,19 +25,17 @@ class OneStepState:
     done: bool = False
 
 
-@dataclass(frozen=True)
-class MaxProduct:
-    """The most probable path through the circuit instead of the most probable assignment.
+class CircuitHeuristic:
+    """What solvers share that walk a circuit once and report one point; `point` is all that differs."""
 
-    Every sum is replaced by the maximum of its weighted children (variables that are not queried have
-    been summed out before), then the choices are followed from the root down. Exact where each sum
-    decides a query variable; elsewhere it looks at one component of a mixture at a time. One visit an edge.
-    """
-
-    name: ClassVar[str] = "max_product"
+    name: ClassVar[str]
     requires: ClassVar[frozenset[str]] = frozenset()
     view: ClassVar[str] = "circuit"
     heuristic: ClassVar[bool] = True
+
+    def point(self, plan: Plan) -> Points:
+        """Return the answer, shape (1, n)."""
+        raise NotImplementedError
 
     def unsuited(self, posterior: Posterior) -> str | None:
         return circuit_needed(self.name, posterior)
@@ -46,8 +44,23 @@ class MaxProduct:
         return OneStepState(posterior)
 
     def step(self, state: OneStepState, ledger: Ledger) -> OneStepState:
-        ledger.candidates(max_product_point(plan_of(state.posterior)))
+        ledger.candidates(self.point(plan_of(state.posterior)))
         return replace(state, done=True)
+
+
+@dataclass(frozen=True)
+class MaxProduct(CircuitHeuristic):
+    """The most probable path through the circuit instead of the most probable assignment.
+
+    Every sum is replaced by the maximum of its weighted children (variables that are not queried have
+    been summed out before), then the choices are followed from the root down. Exact where each sum
+    decides a query variable; elsewhere it looks at one component of a mixture at a time. One visit an edge.
+    """
+
+    name: ClassVar[str] = "max_product"
+
+    def point(self, plan: Plan) -> Points:
+        return max_product_point(plan)
 
 
 def max_product_point(plan: Plan) -> Points:
