@@ -17,6 +17,7 @@ from certimap.bench.tabular import MISSING, Cell, Table, number, significant
 from certimap.bench.trial import Method, TrialSettings, answer_fields
 from certimap.bench.workers import Job, WorkerPool
 from certimap.errors import CertimapError
+from certimap.result import MapResult
 
 NETWORK_TRIALS = "networks.jsonl"
 CASES = "cases.json"
@@ -97,20 +98,12 @@ def _answer(model: Any, case: Record, method: Method, settings: TrialSettings) -
     reset_peak_memory()
     started = time.perf_counter()
     try:
-        result = map_query(
+        result: MapResult = map_query(
             model,
             cast("list[str]", case["query"]),
             cast("dict[str, str]", case["evidence"]),
-            epsilon=settings.epsilon,
-            delta=settings.delta,
-            solver=method.solver,
-            warm_start=method.warm_start,
+            **method.arguments(settings),
             rng=settings.seed,
-            time_limit=settings.time_limit,
-            max_samples=settings.max_samples,
-            max_memory=None if settings.max_memory is None else settings.max_memory * 2**20,
-            workers=settings.workers,
-            progress=False,
         )
     except (CertimapError, MemoryError) as problem:
         outcome: Record = {"error": f"{type(problem).__name__}: {problem}"}

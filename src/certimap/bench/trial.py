@@ -56,6 +56,20 @@ class Method:
             raise BenchError(f"{text!r} is no method; SOLVER or SOLVER+HEURISTIC is accepted")
         return cls(text.strip(), solver, warm or None)
 
+    def arguments(self, settings: TrialSettings) -> dict[str, Any]:
+        """Return what `map_query` is told, but for the query and the seed."""
+        return {
+            "epsilon": settings.epsilon,
+            "delta": settings.delta,
+            "solver": self.solver,
+            "warm_start": self.warm_start,
+            "time_limit": settings.time_limit,
+            "max_samples": settings.max_samples,
+            "max_memory": None if settings.max_memory is None else settings.max_memory * 2**20,
+            "workers": settings.workers,
+            "progress": False,
+        }
+
 
 def _check_solver(name: str, text: str) -> None:
     from certimap.solvers.registry import make
@@ -110,19 +124,7 @@ def run_trial(model: Any, query: BenchQuery, method: Method, settings: TrialSett
     try:
         posterior = condition_on(model, query.on(model.domain), settings.workers)
         conditioned = time.perf_counter()
-        result: MapResult = map_query(
-            posterior,
-            epsilon=settings.epsilon,
-            delta=settings.delta,
-            solver=method.solver,
-            warm_start=method.warm_start,
-            rng=rng,
-            time_limit=settings.time_limit,
-            max_samples=settings.max_samples,
-            max_memory=None if settings.max_memory is None else settings.max_memory * 2**20,
-            workers=settings.workers,
-            progress=False,
-        )
+        result: MapResult = map_query(posterior, None, None, **method.arguments(settings), rng=rng)
     except (CertimapError, MemoryError) as problem:
         outcome: Record = {"error": f"{type(problem).__name__}: {problem}"}
     else:
