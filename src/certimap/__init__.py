@@ -36,9 +36,9 @@ _PLACES = {
     "BayesianNetwork": "certimap.networks",
     "Factor": "certimap.networks",
     "MarkovNetwork": "certimap.networks",
-    "FunctionPosterior": "certimap.engine.function_posterior",
-    "Posterior": "certimap.engine.posterior",
-    "BoxPosterior": "certimap.engine.posterior",
+    "FunctionPosterior": "certimap.function_posterior",
+    "Posterior": "certimap.posterior",
+    "BoxPosterior": "certimap.posterior",
     "condition": "certimap.api",
     "map_query": "certimap.api",
     "read": "certimap.api",
@@ -48,8 +48,8 @@ _MODULES = frozenset(
         "bench",
         "certify",
         "circuits",
+        "conversions",
         "datasets",
-        "engine",
         "errors",
         "io",
         "learn",
@@ -57,6 +57,7 @@ _MODULES = frozenset(
         "plots",
         "solvers",
         "testing",
+        "trees",
     }
 )
 
@@ -100,8 +101,6 @@ if TYPE_CHECKING:
     from certimap.box import Boxes
     from certimap.circuits.circuit import Circuit, CircuitBuilder
     from certimap.domain import Categorical, Domain, Real
-    from certimap.engine.function_posterior import FunctionPosterior
-    from certimap.engine.posterior import BoxPosterior, Posterior
     from certimap.errors import (
         CertimapError,
         ImpossibleEvidence,
@@ -111,7 +110,9 @@ if TYPE_CHECKING:
         QueryError,
         SolverError,
     )
+    from certimap.function_posterior import FunctionPosterior
     from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
+    from certimap.posterior import BoxPosterior, Posterior
     from certimap.query import Query, make_query
     from certimap.result import Certificate, CertificateKind, HistoryEntry, MapResult, ResultList, Rule, Status
 

@@ -7,8 +7,8 @@ from typing import Any, Protocol, cast, overload
 
 import numpy as np
 
-from certimap.engine.posterior import Posterior
 from certimap.errors import ImpossibleEvidence, QueryError, SolverError
+from certimap.posterior import Posterior
 from certimap.query import make_query
 from certimap.result import MapResult, ResultList
 from certimap.solvers.base import Solver
@@ -166,7 +166,7 @@ def _posterior(model: Any, variables: Any, evidence: Any, limits: dict[str, Any]
         raise QueryError(
             f"{type(model).__name__} is no model; a circuit, a network, a fitted model or a posterior is accepted"
         )
-    from certimap.engine.condition import posterior_of
+    from certimap.conversions.choose import posterior_of
 
     return posterior_of(model, make_query(model.domain, variables, evidence), **limits)
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from certimap.certify.ledger import Ledger
-from certimap.engine.caps import PlanView
-from certimap.engine.climb import climb_plan
-from certimap.engine.condition import posterior_of
+from certimap.circuits.caps import PlanView
+from certimap.circuits.climb import climb_plan
+from certimap.conversions.choose import posterior_of
 from certimap.errors import ImpossibleEvidence
 from certimap.query import make_query
 from certimap.result import CertificateKind
+from certimap.solvers.box_search.frontier import Frontier
 from certimap.solvers.driver import run
-from certimap.solvers.frontier import Frontier
 from certimap.testing import TablePosterior
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
@@ -106,7 +106,7 @@ def test_tables_with_loose_bounds(max_nodes):
 
 @pytest.mark.nojit
 def test_masses_add_up_after_every_step(monkeypatch):
-    monkeypatch.setattr("certimap.solvers.frontier.STEP_WORK", 1)
+    monkeypatch.setattr("certimap.solvers.box_search.frontier.STEP_WORK", 1)
     for t in range(40):
         rng = np.random.default_rng([9, t])
         posterior = random_posterior(rng) if t % 2 else random_table(rng)

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import certimap as cm
 from certimap.circuits.circuit import CircuitBuilder
-from certimap.engine.condition import posterior_of
+from certimap.conversions.choose import posterior_of
 from certimap.query import make_query
-from certimap.solvers.argmax_product import argmax_product_point
-from certimap.solvers.independent import independent_point
-from certimap.solvers.max_product import max_product_point
+from certimap.solvers.heuristics.argmax_product import argmax_product_point
+from certimap.solvers.heuristics.independent import independent_point
+from certimap.solvers.heuristics.max_product import max_product_point
 
 TOLERANCE = 1e-10
 BOOLEANS = st.booleans()

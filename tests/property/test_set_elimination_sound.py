@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from certimap.engine.bucket_tree import BucketTreePosterior
 from certimap.result import CertificateKind, Status
-from certimap.solvers import set_elimination, set_elimination_pass
 from certimap.solvers.driver import run
-from certimap.solvers.set_elimination import SetElimination
+from certimap.solvers.elimination import one_pass as set_elimination_pass
+from certimap.solvers.elimination import set_elimination
+from certimap.solvers.elimination.set_elimination import SetElimination
+from certimap.trees.bucket_tree import BucketTreePosterior
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
 

@@ -39,7 +39,7 @@ def test_tables_conform():
     "name", ["pac", "smooth_pac", "exhaustive", "independent", "max_product", "argmax_product"]
 )
 def test_solvers_conform_on_circuits(name):
-    pytest.importorskip("certimap.engine.condition")
+    pytest.importorskip("certimap.conversions.choose")
     rng = np.random.default_rng(1)
     posteriors = []
     for _ in range(8):

@@ -109,7 +109,7 @@ def random_case(rng) -> Case:
 
 def build(case: Case, rng=None, **options):
     """Return the case's bucket tree; with `rng`, networks are eliminated in a random order half of the time."""
-    from certimap.engine.bucket_tree import BucketTreePosterior
+    from certimap.trees.bucket_tree import BucketTreePosterior
 
     if case.tree is not None:
         return BucketTreePosterior.from_tree(query=case.query, **case.tree, **options)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from bucket_twin import slow_lift, slow_pairs, slow_skyband
 
-from certimap.engine._kernels import vector_sets as kernels
-from certimap.engine._kernels.dominance import skyband, spatial_order
+from certimap.solvers.elimination.kernels import vector_sets as kernels
+from certimap.solvers.elimination.kernels.dominance import skyband, spatial_order
 
 
 def random_set(rng, n_contexts, width, most, coarse):

@@ -16,8 +16,9 @@ from scipy.special import log_ndtr
 from certimap.box import Boxes
 from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, NodeKind
-from certimap.engine._kernels import logdomain, random, sample
-from certimap.engine._kernels.evaluate import assign_slots
+from certimap.circuits.kernels import logdomain, sample
+from certimap.circuits.kernels.evaluate import assign_slots
+from certimap.kernels import random
 from certimap.query import make_query
 
 SEEDS = range(12)

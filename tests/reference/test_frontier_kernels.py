@@ -9,14 +9,14 @@ import pytest
 from frontier_twin import all_points, random_circuit, random_domain, slow_pass
 
 from certimap.box import Boxes
+from certimap.circuits.caps import Caps, PlanView
 from certimap.circuits.circuit import CircuitBuilder
+from certimap.circuits.climb import climb_plan, climb_posterior
+from certimap.conversions.choose import posterior_of
 from certimap.domain import Domain
-from certimap.engine.caps import Caps, PlanView
-from certimap.engine.climb import climb_plan, climb_posterior
-from certimap.engine.condition import posterior_of
 from certimap.errors import ImpossibleEvidence
 from certimap.query import make_query
-from certimap.solvers.frontier_probe import Layout, PlanProber, SearchBoxes
+from certimap.solvers.box_search.probe import Layout, PlanProber, SearchBoxes
 
 
 def cases(count, start=0):

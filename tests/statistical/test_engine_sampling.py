@@ -10,8 +10,8 @@ from scipy import stats
 
 from certimap.box import Boxes
 from certimap.circuits.circuit import CircuitBuilder
+from certimap.circuits.posterior import CircuitPosterior
 from certimap.domain import Categorical, Domain, Real
-from certimap.engine.circuit_posterior import CircuitPosterior
 from certimap.query import make_query
 
 N = 60_000

@@ -14,8 +14,8 @@ from scipy.stats import binomtest
 
 from certimap.certify.ledger import Ledger
 from certimap.certify.pareto import pareto_front
-from certimap.solvers import frontier
-from certimap.solvers.frontier import Frontier
+from certimap.solvers.box_search import frontier
+from certimap.solvers.box_search.frontier import Frontier
 from certimap.testing import TablePosterior
 
 LEVELS = (0.01, 0.05, 0.1, 0.3)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from certimap.engine.bucket_tree import BucketTreePosterior
-from certimap.solvers import set_elimination
 from certimap.solvers.driver import run
-from certimap.solvers.set_elimination import SetElimination
-from certimap.solvers.set_elimination_pass import Elimination
+from certimap.solvers.elimination import set_elimination
+from certimap.solvers.elimination.one_pass import Elimination
+from certimap.solvers.elimination.set_elimination import SetElimination
+from certimap.trees.bucket_tree import BucketTreePosterior
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
 

@@ -177,7 +177,7 @@ class TestFrames:
 
     @pytest.fixture
     def circuit(self):
-        pytest.importorskip("certimap.engine.condition")
+        pytest.importorskip("certimap.conversions.choose")
         build = cm.CircuitBuilder(
             cm.Domain([cm.Categorical(n, ("no", "yes")) for n in ("a", "b")] + [cm.Categorical("c", (1, 2, 3))])
         )

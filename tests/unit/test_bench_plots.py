@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from certimap.engine.function_posterior import FunctionPosterior
 from certimap.errors import MissingDependency, QueryError
+from certimap.function_posterior import FunctionPosterior
 from certimap.result import MapResult
 from certimap.solvers.driver import run
 

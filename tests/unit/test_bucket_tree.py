@@ -12,9 +12,9 @@ from scipy.stats import chisquare
 
 from certimap.box import Boxes
 from certimap.domain import Domain, Real
-from certimap.engine.bucket_tree import BucketTreePosterior, bucket_tree_of
 from certimap.errors import ImpossibleEvidence, ModelError, SolverError
 from certimap.query import make_query
+from certimap.trees.bucket_tree import BucketTreePosterior, bucket_tree_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
 

@@ -10,7 +10,7 @@ import pytest
 
 from certimap.certify.atoms import AtomStore
 from certimap.domain import Domain, Real
-from certimap.engine._kernels.hashing import running_sums
+from certimap.kernels.hashing import running_sums
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from certimap.box import Boxes
 from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.circuits.evaluator import BOUND, MASS, POINT, Rows
+from certimap.circuits.posterior import CircuitPosterior
+from certimap.conversions.choose import posterior_of
 from certimap.domain import Categorical, Domain, Real
-from certimap.engine.circuit_posterior import CircuitPosterior
-from certimap.engine.condition import posterior_of
-from certimap.engine.evaluator import BOUND, MASS, POINT, Rows
-from certimap.engine.posterior import BoxPosterior
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError
+from certimap.posterior import BoxPosterior
 from certimap.query import Query, make_query
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
@@ -332,8 +332,8 @@ def test_improbable_evidence_keeps_its_branches() -> None:
 
 @pytest.mark.parametrize("workers", [2, 5])
 def test_workers_do_not_change_an_answer(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("certimap.engine.evaluator._TASK_EDGES", 1 << 12)
-    monkeypatch.setattr("certimap.engine.sampler._TASK_ROWS", 100)
+    monkeypatch.setattr("certimap.circuits.evaluator._TASK_EDGES", 1 << 12)
+    monkeypatch.setattr("certimap.circuits.sampler._TASK_ROWS", 100)
     circuit = RandomCircuits(3, [2, 3, 2, 4, 2, 2], zeros=0.0).build()
     query = make_query(circuit.domain)
     one, many = circuit.condition(query, workers=1), circuit.condition(query, workers=workers)

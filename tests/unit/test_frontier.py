@@ -12,16 +12,16 @@ import pytest
 import certimap as cm
 from certimap.certify.ledger import Ledger
 from certimap.circuits.circuit import CircuitBuilder
+from certimap.conversions.choose import posterior_of
 from certimap.domain import Domain
-from certimap.engine.condition import posterior_of
 from certimap.errors import SolverError
 from certimap.query import make_query
 from certimap.result import CertificateKind, Rule
-from certimap.solvers import frontier
+from certimap.solvers.box_search import frontier
+from certimap.solvers.box_search.frontier import Frontier
+from certimap.solvers.box_search.open_boxes import OpenBoxes, log_total
+from certimap.solvers.box_search.probe import SearchBoxes
 from certimap.solvers.driver import run
-from certimap.solvers.frontier import Frontier
-from certimap.solvers.frontier_open import OpenBoxes, log_total
-from certimap.solvers.frontier_probe import SearchBoxes
 from certimap.testing import TablePosterior
 
 
@@ -276,7 +276,7 @@ import numpy as np, sys
 sys.path.insert(0, {folder!r})
 from test_frontier import mixture, posterior_over_all
 from certimap.solvers.driver import run
-from certimap.solvers.frontier import Frontier
+from certimap.solvers.box_search.frontier import Frontier
 solver = Frontier(caps=False, exact_work=0)
 r = run(posterior_over_all(mixture(24, 30, 6, 3.0)), solver, rng=5, max_nodes=2000, progress=False)
 print(r.log_prob, r.log_upper_bound, r.n_draws, r.n_evaluations, sorted(r.assignment.items()))

@@ -14,11 +14,11 @@ import pytest
 from certimap import io, learn
 from certimap.circuits import properties
 from certimap.domain import Domain
-from certimap.engine._kernels.learn import independent_components, k_means
 from certimap.errors import DataError, MissingDependency
 from certimap.learn import scoring
 from certimap.learn.clusters import row_clusters
 from certimap.learn.hidden_passes import Parameters, Passes
+from certimap.learn.kernels.rows import independent_components, k_means
 from certimap.learn.pairs import mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
 from certimap.learn.structure import StructureLearner, StructureSettings
 from certimap.query import make_query

@@ -14,12 +14,12 @@ import pytest
 
 import certimap as cm
 from certimap.solvers import registry
-from certimap.solvers.draws import DrawStream
 from certimap.solvers.driver import MAX_IDLE_STEPS, run
 from certimap.solvers.exhaustive import Exhaustive
-from certimap.solvers.hamming import ball, ball_size
-from certimap.solvers.pac import Pac
-from certimap.solvers.smooth_pac import SmoothPac
+from certimap.solvers.sampling.draws import DrawStream
+from certimap.solvers.sampling.hamming import ball, ball_size
+from certimap.solvers.sampling.pac import Pac
+from certimap.solvers.sampling.smooth_pac import SmoothPac
 from certimap.testing import TablePosterior, random_table
 
 

@@ -9,13 +9,13 @@ import pytest
 
 import certimap as cm
 from certimap.domain import Domain
-from certimap.engine.bucket_tree import BucketTreePosterior, bucket_tree_of
 from certimap.errors import SolverError
 from certimap.query import make_query
 from certimap.result import CertificateKind, Rule, Status
 from certimap.solvers.driver import run
+from certimap.solvers.elimination.set_elimination import SetElimination
 from certimap.solvers.registry import choose
-from certimap.solvers.set_elimination import SetElimination
+from certimap.trees.bucket_tree import BucketTreePosterior, bucket_tree_of
 
 
 def hidden_tree(n, n_hidden, n_query, n_evidence, seed):

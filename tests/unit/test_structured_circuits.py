@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 import certimap as cm
 from certimap.box import Boxes
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.circuits.posterior import CircuitPosterior
+from certimap.conversions.choose import posterior_of
+from certimap.conversions.circuit_to_tree import tree_of_circuit
 from certimap.domain import Domain, Real
-from certimap.engine.bucket_tree import BucketTreePosterior
-from certimap.engine.circuit_posterior import CircuitPosterior
-from certimap.engine.condition import posterior_of
-from certimap.engine.region_tree_of_circuit import tree_of_circuit
 from certimap.errors import ImpossibleEvidence, SolverError
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.query import make_query
+from certimap.trees.bucket_tree import BucketTreePosterior
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
 

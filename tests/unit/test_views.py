@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import certimap as cm
-from certimap.engine.condition import posterior_of
+from certimap.conversions.choose import posterior_of
 from certimap.query import make_query
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

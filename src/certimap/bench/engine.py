@@ -21,7 +21,7 @@ from certimap.bench.machine import describe_machine, machine_line, peak_memory_m
 from certimap.bench.random_circuits import random_learnspn
 from certimap.bench.tabular import MISSING, Table, number, significant
 from certimap.circuits.circuit import Circuit, NodeKind
-from certimap.engine.circuit_posterior import CircuitPosterior
+from certimap.circuits.posterior import CircuitPosterior
 from certimap.query import make_query
 
 _SHAPES = ((40, 1_000), (70, 6_000), (100, 50_000))  # variables, edges

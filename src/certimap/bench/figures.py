@@ -195,9 +195,9 @@ def _seed_finding(probabilities: Any, mode: int, wanted: int) -> int:
 
 
 def _run_illustration(probabilities: Any, seed: int, figures: dict[str, Any]) -> Any:
-    from certimap.engine.function_posterior import FunctionPosterior
+    from certimap.function_posterior import FunctionPosterior
     from certimap.solvers.driver import run
-    from certimap.solvers.pac import Pac
+    from certimap.solvers.sampling.pac import Pac
 
     n = int(figures["n_variables"])
     place = 1 << np.arange(n)

@@ -18,7 +18,7 @@ from certimap.errors import ImpossibleEvidence
 from certimap.query import Query, make_query
 
 if TYPE_CHECKING:
-    from certimap.engine.posterior import Posterior
+    from certimap.posterior import Posterior
 
 N_TRIES = 10  # random evidence is redrawn this often before it is sampled from the model
 
@@ -147,7 +147,7 @@ def is_possible(model: Any, query: BenchQuery) -> bool:
 
 def condition_on(model: Any, query: Query, workers: int = 1) -> Posterior:
     """Return the posterior of a query (imports the engine on first use)."""
-    from certimap.engine.condition import posterior_of
+    from certimap.conversions.choose import posterior_of
 
     return posterior_of(model, query, workers=workers)
 

@@ -50,7 +50,7 @@ class AtomStore:
         Points not seen before get the positions from the old `n` on, in order; the caller must then give
         their log-probabilities by `set_log_probs`, or take them back by `truncate`.
         """
-        from certimap.engine._kernels.hashing import insert_rows
+        from certimap.kernels.hashing import insert_rows
 
         rows = self._pack(points)
         self._reserve(self.n + len(rows))
@@ -106,7 +106,7 @@ class AtomStore:
             self._refill(1 << (2 * n).bit_length())
 
     def _refill(self, size: int) -> None:
-        from certimap.engine._kernels.hashing import rebuild_table
+        from certimap.kernels.hashing import rebuild_table
 
         self._table = np.full(size, -1, np.int32)
         with np.errstate(over="ignore"):

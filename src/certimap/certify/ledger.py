@@ -19,8 +19,8 @@ from certimap.certify.draw_record import DrawRecord
 from certimap.certify.lipschitz import Lipschitz
 from certimap.certify.ranking import Ranking
 from certimap.certify.stopping import Batch, stopping_row
-from certimap.engine.posterior import Posterior
 from certimap.errors import SolverError
+from certimap.posterior import Posterior
 
 EVALUATION_ROWS = 65536
 
@@ -362,7 +362,7 @@ class Ledger:
         log_probs = self.atoms.log_probs[n_before:]
         sums, lost = np.empty(len(log_probs)), np.empty(len(log_probs))
         if self.has_masses and len(log_probs):
-            from certimap.engine._kernels.hashing import running_sums
+            from certimap.kernels.hashing import running_sums
 
             running_sums(log_probs, self._sum, self._compensation, sums, lost)
             return sums, lost

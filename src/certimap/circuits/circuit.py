@@ -18,7 +18,7 @@ from certimap.errors import ModelError
 if TYPE_CHECKING:
     from os import PathLike
 
-    from certimap.engine.circuit_posterior import CircuitPosterior
+    from certimap.circuits.posterior import CircuitPosterior
     from certimap.query import Query
 
 
@@ -94,7 +94,7 @@ class Circuit:
         self, query: Query, *, max_edges: int | None = None, workers: int | None = None
     ) -> CircuitPosterior:
         """Return p(q | e) as a posterior; see `certimap.circuits.condition.condition`."""
-        from certimap.engine.circuit_posterior import CircuitPosterior
+        from certimap.circuits.posterior import CircuitPosterior
 
         return CircuitPosterior.from_circuit(self, query, max_edges=max_edges, workers=workers)
 

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.circuits.plan import GAUSSIAN_PARAMS, Plan
 from certimap.domain import Domain, Real
-from certimap.engine.plan import GAUSSIAN_PARAMS, Plan
 from certimap.errors import ImpossibleEvidence, ModelError
 from certimap.query import Query
 
 if TYPE_CHECKING:
-    from certimap.engine._kernels.arrays import NewNodes, Workspace
+    from certimap.circuits.kernels.arrays import NewNodes, Workspace
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,7 @@ def condition(circuit: Circuit, query: Query, *, max_edges: int | None = None) -
         raise ModelError("the query was made for another domain; make it with the circuit's own")
     circuit = _checked(circuit, query)
     leaves = _leaves(circuit, query)
-    from certimap.engine._kernels import structure as kernels
+    from certimap.circuits.kernels import structure as kernels
 
     arrays, log_mass = properties.circuit_arrays(circuit), leaves.log_mass
     kernels.upward_log_mass(arrays, log_mass)
@@ -172,8 +172,8 @@ def log_interval_mass(
 
 def _simplify(circuit: Circuit, query: Query, leaves: _Leaves, parents: NDArray[np.int64]) -> Plan:
     """Rewrite the live part of a circuit as a plan."""
-    from certimap.engine._kernels import simplify, structure
-    from certimap.engine._kernels.arrays import NewNodes
+    from certimap.circuits.kernels import simplify, structure
+    from certimap.circuits.kernels.arrays import NewNodes
 
     domain, arrays = query.query_domain, properties.circuit_arrays(circuit)
     full = properties.full_state_sets(domain)
@@ -205,8 +205,8 @@ def _simplify(circuit: Circuit, query: Query, leaves: _Leaves, parents: NDArray[
 
 def _laid_out(domain: Domain, root: int, new: NewNodes, log_tables: NDArray[np.float64]) -> Plan:
     """Lay the rewritten nodes out in depth-first postorder."""
-    from certimap.engine._kernels import simplify
-    from certimap.engine._kernels.arrays import Layout
+    from certimap.circuits.kernels import simplify
+    from certimap.circuits.kernels.arrays import Layout
 
     n_pool, kinds = int(new.ptr[root + 1]), new.kind[: root + 1]
     owner_is_sum = np.repeat(kinds == simplify.SUM, np.diff(new.ptr[: root + 2]))
@@ -249,7 +249,7 @@ def _laid_out(domain: Domain, root: int, new: NewNodes, log_tables: NDArray[np.f
 
 
 def _workspace(n_nodes: int, n_pool: int) -> Workspace:
-    from certimap.engine._kernels.arrays import Workspace
+    from certimap.circuits.kernels.arrays import Workspace
 
     return Workspace(
         stack=np.empty(n_nodes + 1, np.int64),

@@ -14,7 +14,7 @@ from certimap.domain import Domain
 from certimap.errors import ModelError
 
 if TYPE_CHECKING:
-    from certimap.engine._kernels.arrays import CircuitArrays
+    from certimap.circuits.kernels.arrays import CircuitArrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ def categorical_params(circuit: Circuit) -> CategoricalParams:
 
 def circuit_arrays(circuit: Circuit) -> CircuitArrays:
     """Return the inner structure of a circuit as the kernels take it."""
-    from certimap.engine._kernels.arrays import CircuitArrays
+    from certimap.circuits.kernels.arrays import CircuitArrays
 
     return CircuitArrays(circuit.kind, circuit.child_ptr, circuit.children, circuit.log_weights, circuit.leaf_var)
 
@@ -109,7 +109,7 @@ def structure(circuit: Circuit, ignored: Iterable[int] = ()) -> Structure:
     the edges whatever the number of variables; two different scopes agree by chance with probability
     about 2^-128.
     """
-    from certimap.engine._kernels import structure as kernels
+    from certimap.circuits.kernels import structure as kernels
 
     n_nodes = circuit.n_nodes
     parents = np.empty(n_nodes, np.int64)
@@ -149,7 +149,7 @@ def decided_variables(circuit: Circuit) -> NDArray[np.int32]:
     at most one of them is then nonzero on any point. Linear in the edges; a node tracks a bounded number
     of restricted variables, so that in rare cases a decided variable is overlooked.
     """
-    from certimap.engine._kernels import structure as kernels
+    from certimap.circuits.kernels import structure as kernels
 
     parents = np.empty(circuit.n_nodes, np.int64)
     arrays = circuit_arrays(circuit)
@@ -166,7 +166,7 @@ def find_decided(
     full_sets: NDArray[np.int64],
 ) -> NDArray[np.int32]:
     """Return the variable that each live sum decides, with leaves renumbered and restricted as given."""
-    from certimap.engine._kernels import structure as kernels
+    from certimap.circuits.kernels import structure as kernels
 
     n_nodes = len(arrays.kind)
     out, start, count = np.empty(n_nodes, np.int32), np.empty(n_nodes, np.int64), np.empty(n_nodes, np.int8)

@@ -8,8 +8,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.engine._kernels.learn import k_means
 from certimap.errors import DataError, MissingDependency
+from certimap.learn.kernels.rows import k_means
 
 
 @runtime_checkable

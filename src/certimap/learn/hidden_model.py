@@ -15,8 +15,8 @@ from certimap.errors import ModelError
 
 if TYPE_CHECKING:
     from certimap.circuits.circuit import Circuit
-    from certimap.engine.posterior import Posterior
     from certimap.networks.bayesian import BayesianNetwork
+    from certimap.posterior import Posterior
     from certimap.query import Query
 
 Floats = NDArray[np.float64]
@@ -153,7 +153,7 @@ class HiddenChowLiuModel:
         Raises ImpossibleEvidence when the evidence has probability zero, and ModelError when the tree has
         more than `max_edges` transitions.
         """
-        from certimap.engine.bucket_tree import BucketTreePosterior
+        from certimap.trees.bucket_tree import BucketTreePosterior
 
         n_edges = len(self.domain) * self.n_hidden**2
         if n_edges > max_edges:

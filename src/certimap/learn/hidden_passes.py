@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.domain import Domain
-from certimap.engine._kernels.learn_hidden import absorb_message, add_rows, divide_out, finish_posterior
+from certimap.learn.kernels.hidden import absorb_message, add_rows, divide_out, finish_posterior
 
 Floats = NDArray[np.float32]
 Rows = NDArray[np.int64] | None

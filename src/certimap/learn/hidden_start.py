@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.domain import Domain
-from certimap.engine._kernels.learn import k_means
 from certimap.learn.clusters import mix
 from certimap.learn.hidden_passes import Counts
+from certimap.learn.kernels.rows import k_means
 
 NEIGHBOURS = 12
 ROWS_CLUSTERED = 4000

@@ -12,7 +12,7 @@ from certimap.learn.table import encode, missing_in
 from certimap.query import make_query
 
 if TYPE_CHECKING:
-    from certimap.engine.posterior import BoxPosterior
+    from certimap.posterior import BoxPosterior
 
 BATCH = 4096
 
@@ -46,7 +46,7 @@ def score_samples(model: Any, data: Any) -> NDArray[np.float64]:
 
 def posterior_over_all(model: Any) -> BoxPosterior:
     """Return the model's distribution over all its variables, without evidence."""
-    from certimap.engine.condition import posterior_of
+    from certimap.conversions.choose import posterior_of
 
     return cast("BoxPosterior", posterior_of(model, make_query(model.domain)))
 
@@ -87,7 +87,7 @@ def log_likelihoods_by_pattern(model: Any, points: Points, missing: NDArray[np.b
 
     For domains with real variables, where a point has no mass. A row without any known value scores 0.
     """
-    from certimap.engine.condition import posterior_of
+    from certimap.conversions.choose import posterior_of
 
     out = np.zeros(len(points))
     patterns, which = np.unique(missing, axis=0, return_inverse=True)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from certimap.box import Points
 from certimap.domain import Domain
-from certimap.engine._kernels.learn import independent_components
 from certimap.learn.clusters import Clusters, mix, row_clusters
+from certimap.learn.kernels.rows import independent_components
 from certimap.learn.sketch import Node, Sketch
 
 REAL_BINS = 4

@@ -41,7 +41,7 @@ class MarkovNetwork(Network):
 
         Raises ModelError when a table would be too large, and ImpossibleEvidence when the sum is 0.
         """
-        from certimap.networks.compile import log_total
+        from certimap.conversions.network_to_circuit import log_total
 
         return log_total(self)
 

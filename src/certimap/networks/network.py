@@ -16,8 +16,8 @@ from certimap.networks.factor import Factor
 
 if TYPE_CHECKING:
     from certimap.circuits.circuit import Circuit
-    from certimap.engine.posterior import BoxPosterior
     from certimap.networks.elimination import Elimination
+    from certimap.posterior import BoxPosterior
     from certimap.query import Query
 
 DEFAULT_MAX_EDGES = 20_000_000
@@ -105,7 +105,7 @@ class Network:
         ImpossibleEvidence
             When the product of the factors is zero everywhere.
         """
-        from certimap.networks.compile import compile_query
+        from certimap.conversions.network_to_circuit import compile_query
 
         return compile_query(self, None, max_edges=max_edges)
 
@@ -114,7 +114,7 @@ class Network:
 
         The circuit's value is p(q, e); see `compile` for the errors.
         """
-        from certimap.networks.compile import compile_query
+        from certimap.conversions.network_to_circuit import compile_query
 
         return compile_query(self, query, max_edges=max_edges)
 
@@ -134,7 +134,7 @@ class Network:
         ImpossibleEvidence
             When p(e) = 0.
         """
-        from certimap.networks.compile import posterior
+        from certimap.conversions.network_to_circuit import posterior
 
         return posterior(self, query, max_edges=max_edges, workers=workers)
 

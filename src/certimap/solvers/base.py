@@ -8,7 +8,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger
-    from certimap.engine.posterior import Posterior
+    from certimap.posterior import Posterior
 
 
 class SolverState(Protocol):

@@ -17,8 +17,8 @@ from certimap.certify.certificate import issue
 from certimap.certify.ledger import Ledger
 from certimap.certify.pareto import pareto_front
 from certimap.domain import Label
-from certimap.engine.posterior import Posterior
 from certimap.errors import SolverError
+from certimap.posterior import Posterior
 from certimap.result import Certificate, CertificateKind, HistoryEntry, MapResult, Status
 from certimap.solvers.base import Solver
 from certimap.solvers.history import History

@@ -14,7 +14,7 @@ from certimap.errors import SolverError
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger
-    from certimap.engine.posterior import Posterior
+    from certimap.posterior import Posterior
 
 EDGES_PER_STEP = 200_000_000
 LARGEST_STEP = 65536

@@ -7,28 +7,28 @@ import importlib
 import math
 from typing import Any, cast
 
-from certimap.engine.posterior import Posterior
 from certimap.errors import SolverError
+from certimap.posterior import Posterior
 from certimap.solvers.base import Solver
 
 _SOLVERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "uniform_exploration": ("certimap.solvers.uniform_exploration:UniformExploration", {}),
-    "pac": ("certimap.solvers.pac:Pac", {}),
-    "smooth_pac": ("certimap.solvers.smooth_pac:SmoothPac", {}),
-    "budget": ("certimap.solvers.budget:Budget", {}),
+    "uniform_exploration": ("certimap.solvers.sampling.uniform_exploration:UniformExploration", {}),
+    "pac": ("certimap.solvers.sampling.pac:Pac", {}),
+    "smooth_pac": ("certimap.solvers.sampling.smooth_pac:SmoothPac", {}),
+    "budget": ("certimap.solvers.sampling.budget:Budget", {}),
     "exhaustive": ("certimap.solvers.exhaustive:Exhaustive", {}),
-    "independent": ("certimap.solvers.independent:Independent", {}),
-    "max_product": ("certimap.solvers.max_product:MaxProduct", {}),
-    "argmax_product": ("certimap.solvers.argmax_product:ArgmaxProduct", {}),
-    "frontier": ("certimap.solvers.frontier:Frontier", {}),
-    "set_elimination": ("certimap.solvers.set_elimination:SetElimination", {}),
+    "independent": ("certimap.solvers.heuristics.independent:Independent", {}),
+    "max_product": ("certimap.solvers.heuristics.max_product:MaxProduct", {}),
+    "argmax_product": ("certimap.solvers.heuristics.argmax_product:ArgmaxProduct", {}),
+    "frontier": ("certimap.solvers.box_search.frontier:Frontier", {}),
+    "set_elimination": ("certimap.solvers.elimination.set_elimination:SetElimination", {}),
     # The settings of the published experiments, for reproduction.
     "paper": (
-        "certimap.solvers.smooth_pac:SmoothPac",
+        "certimap.solvers.sampling.smooth_pac:SmoothPac",
         {"batch": 250, "radius": 1, "period": 250, "rule": "published", "max_draws": 2_500_000},
     ),
     "paper_pac": (
-        "certimap.solvers.pac:Pac",
+        "certimap.solvers.sampling.pac:Pac",
         {"batch": 250, "rule": "published", "max_draws": 2_500_000},
     ),
 }

@@ -13,7 +13,7 @@ from certimap.errors import SolverError
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger
-    from certimap.engine.posterior import Posterior
+    from certimap.posterior import Posterior
 
 
 def apply_warm_start(warm_start: Any, posterior: Posterior, ledger: Ledger, rng: np.random.Generator) -> None:

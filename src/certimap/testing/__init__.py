@@ -1,6 +1,6 @@
 """What third parties need to test posteriors and solvers of their own."""
 
-from certimap.engine.function_posterior import FunctionPosterior
+from certimap.function_posterior import FunctionPosterior
 from certimap.testing.check_posterior import check_posterior, random_boxes
 from certimap.testing.check_solver import check_solver
 from certimap.testing.models import random_circuit, random_domain, random_table

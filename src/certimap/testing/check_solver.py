@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from certimap.engine.function_posterior import FunctionPosterior
 from certimap.errors import SolverError
+from certimap.function_posterior import FunctionPosterior
 from certimap.result import CertificateKind, MapResult
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import run

@@ -1,0 +1,293 @@
+"""Caps: the exact maxima of subcircuits, found bottom-up, that tighten the bound of every box.
+
+Every sum node's maximum over its own scope is found by a small search that uses the caps below it. A cap
+bounds its node in every box, so the search of the whole space starts from bounds that are nearly exact.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Boxes, Points
+from certimap.circuits.kernels.caps import scopes, solve_caps
+from certimap.circuits.kernels.climb import CapTable, Pool
+from certimap.circuits.kernels.probe import PlanArrays
+from certimap.circuits.plan import Plan
+from certimap.domain import Domain
+
+MAX_SCOPE_ENTRIES = 30_000_000  # places in all scopes together; circuits beyond this get no caps
+MAX_SCOPE_WORDS = 50_000_000
+FLOOR = 1e-300  # what a probability that underflows counts as, so that bounds stay upper bounds
+POOL_BYTES = 64_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class PlanView:
+    """A plan's arrays as the box search's kernels take them.
+
+    Attributes
+    ----------
+    domain
+        The query variables.
+    arrays
+        What the kernels read. A categorical variable has one column a state; a real one has two, the
+        halves of its interval below and above the split that a probe proposes.
+    low, high
+        float64, shape (n,): the intervals of the real variables.
+    n_terms
+        How many additions build a root value at most; sizes the outward rounding of bounds.
+    """
+
+    domain: Domain
+    arrays: PlanArrays
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    n_terms: float
+
+    @classmethod
+    def of(cls, plan: Plan) -> PlanView:
+        """View a plan; cost linear in its edges."""
+        domain = plan.domain
+        widths = np.where(domain.n_states == 0, 2, domain.n_states)
+        offsets = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
+        underflown = (plan.tables == 0.0) & np.isfinite(plan.log_tables)
+        tables = np.where(underflown & _categorical_entries(plan), FLOOR, plan.tables)
+        full = Boxes.full(domain)
+        low = np.zeros(len(domain)) if full.low is None else full.low[0].copy()
+        high = np.zeros(len(domain)) if full.high is None else full.high[0].copy()
+        arrays = PlanArrays(
+            plan.is_sum,
+            plan.child_ptr,
+            plan.children,
+            plan.log_weights,
+            plan.leaf_ptr,
+            plan.leaf_var,
+            plan.leaf_start,
+            tables,
+            plan.decides,
+            offsets,
+            domain.n_states,
+            _scales(plan),
+            domain.is_discrete,
+        )
+        return cls(domain, arrays, low, high, float(len(domain) + 4 * _depth_bound(plan)))
+
+    @property
+    def n_nodes(self) -> int:
+        return len(self.arrays.is_sum)
+
+    @property
+    def n_columns(self) -> int:
+        return int(self.arrays.offsets[-1])
+
+    @cached_property
+    def n_edges(self) -> int:
+        """Edges to inner nodes and leaves: what one pass visits."""
+        return len(self.arrays.children) + len(self.arrays.leaf_var)
+
+
+def _categorical_entries(plan: Plan) -> NDArray[np.bool_]:
+    """Mark the entries of `tables` that are probabilities (not a Gaussian's parameters)."""
+    marks = np.ones(len(plan.tables), np.bool_)
+    for start in np.unique(plan.leaf_start[plan.domain.n_states[plan.leaf_var] == 0]):
+        marks[start : start + 5] = False
+    return marks
+
+
+def _scales(plan: Plan) -> NDArray[np.float64]:
+    """Return the smallest standard deviation among each real variable's leaves; 1 for categorical variables."""
+    scales = np.full(len(plan.domain), np.inf)
+    real = plan.domain.n_states[plan.leaf_var] == 0
+    np.minimum.at(scales, plan.leaf_var[real], plan.tables[plan.leaf_start[real] + 1])
+    return np.where(np.isfinite(scales), scales, 1.0)
+
+
+def _depth_bound(plan: Plan) -> float:
+    """Return a bound on the sums on a path from the root, as far as it matters for rounding."""
+    return min(float(np.count_nonzero(plan.is_sum)), 64.0)
+
+
+@dataclass(eq=False)
+class Caps:
+    """The caps of a plan's sum nodes, as far as they are known; `advance` works on them.
+
+    Parameters
+    ----------
+    view
+        The plan.
+    log_factor
+        A node counts as solved when its bound is within this (nats) of its best value.
+    max_boxes
+        Boxes that one node's search may open; doubled eightfold for the unsolved ones in every further round.
+    """
+
+    view: PlanView
+    log_factor: float
+    max_boxes: int = 400
+    work: int = 0
+    n_passes: int = 0
+    table: CapTable = field(init=False)
+    _row: int = 0
+    _pool: Pool | None = None
+
+    def __post_init__(self) -> None:
+        self.table = _make_table(self.view)
+
+    @property
+    def log_caps(self) -> NDArray[np.float64]:
+        """float64, shape (n_nodes,): an upper bound on every node's natural log in any box; inf where unknown."""
+        return self.table.caps
+
+    @property
+    def n_solved(self) -> int:
+        return int(np.count_nonzero(self.table.solved))
+
+    @property
+    def round_done(self) -> bool:
+        """Whether every node has been tried in the present round."""
+        return self._row >= len(self.table.targets)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every cap is its node's maximum within the factor."""
+        return bool(np.all(self.table.solved))
+
+    def start_round(self) -> None:
+        """Go back to the unsolved nodes with more boxes allowed to each."""
+        self.max_boxes *= 8
+        self._row, self._pool = 0, None
+
+    def advance(self, work_limit: int) -> None:
+        """Search node after node until about `work_limit` edges have been visited."""
+        if self._pool is None:
+            self._pool = _make_pool(self.view, self.max_boxes)
+        counters = np.zeros(2, np.int64)
+        self._row = solve_caps(
+            self.view.arrays,
+            self.table,
+            self._row,
+            work_limit,
+            self.max_boxes,
+            self.log_factor,
+            self.view.n_terms,
+            self.view.low,
+            self.view.high,
+            self._pool,
+            counters,
+        )
+        self.work += int(counters[0])
+        self.n_passes += int(counters[1])
+
+    def best_point(self) -> Points | None:
+        """Return the root's best point, put together from those of the nodes below it, shape (1, n); or None."""
+        arrays, table = self.view.arrays, self.table
+        point = np.full(len(self.view.domain), np.nan)
+        stack = [self.view.n_nodes - 1]
+        while stack:
+            i = stack.pop()
+            row = int(table.slot[i])
+            if row >= 0:
+                if table.values[row] == -math.inf:
+                    return None
+                places = slice(table.scope_ptr[row], table.scope_ptr[row + 1])
+                point[table.scope_vars[places]] = table.best[places]
+                continue
+            for leaf in range(arrays.leaf_ptr[i], arrays.leaf_ptr[i + 1]):
+                v, start = int(arrays.leaf_var[leaf]), int(arrays.leaf_start[leaf])
+                k = int(arrays.n_states[v])
+                if k:
+                    point[v] = float(np.argmax(arrays.tables[start : start + k]))
+                else:
+                    point[v] = min(max(arrays.tables[start], self.view.low[v]), self.view.high[v])
+            stack.extend(arrays.children[arrays.child_ptr[i] : arrays.child_ptr[i + 1]].tolist())
+        if np.any(np.isnan(point)):
+            return None
+        return point[None].astype(self.view.domain.point_dtype)
+
+    @property
+    def n_bytes(self) -> int:
+        arrays: list[Any] = [*self.table, *(self._pool or ())]
+        return sum(a.nbytes for a in arrays)
+
+
+def empty_table(view: PlanView) -> CapTable:
+    """Return a table that caps nothing."""
+    n = view.n_nodes
+    return CapTable(
+        np.zeros(0, np.int64),
+        np.full(n, -1, np.int64),
+        np.zeros(1, np.int64),
+        np.zeros(0, np.int64),
+        np.zeros(0),
+        np.zeros(0),
+        np.full(n, np.inf),
+        np.zeros(0, np.bool_),
+    )
+
+
+def _make_table(view: PlanView) -> CapTable:
+    """Lay out the caps of all sum nodes; of none where the scopes would not fit."""
+    n, n_nodes = len(view.domain), view.n_nodes
+    words = n // 64 + 1
+    if n_nodes * words > MAX_SCOPE_WORDS:
+        return empty_table(view)
+    bits = np.zeros((n_nodes, words), np.uint64)
+    scopes(view.arrays, bits)
+    targets = np.flatnonzero(view.arrays.is_sum).astype(np.int64)
+    members: list[NDArray[np.int64]] = []
+    sizes: list[NDArray[np.int64]] = []
+    total = 0
+    for start in range(0, len(targets), 1024):
+        rows = bits[targets[start : start + 1024]]
+        held = np.unpackbits(rows.view(np.uint8), axis=1, bitorder="little")[:, :n]
+        sizes.append(held.sum(axis=1, dtype=np.int64))
+        members.append(np.nonzero(held)[1])
+        total += len(members[-1])
+        if total > MAX_SCOPE_ENTRIES:
+            return empty_table(view)
+    scope_vars = np.concatenate([np.zeros(0, np.int64), *members])
+    scope_ptr = np.concatenate([[0], np.cumsum(np.concatenate([np.zeros(0, np.int64), *sizes]))]).astype(np.int64)
+    slot = np.full(n_nodes, -1, np.int64)
+    slot[targets] = np.arange(len(targets))
+    return CapTable(
+        targets,
+        slot,
+        scope_ptr,
+        scope_vars,
+        np.zeros(len(scope_vars)),
+        np.full(len(targets), -np.inf),
+        np.full(n_nodes, np.inf),
+        np.zeros(len(targets), np.bool_),
+    )
+
+
+def _make_pool(view: PlanView, max_boxes: int) -> Pool:
+    """Allocate the room of one node's search."""
+    n, n_nodes, columns = len(view.domain), view.n_nodes, view.n_columns
+    real = 0 if view.domain.is_discrete else n
+    rows = int(min(8 * max_boxes, max(POOL_BYTES // (columns + 16 * real + 8), 64))) + 1
+    return Pool(
+        np.zeros((rows, columns), np.uint8),
+        np.zeros((rows, real)),
+        np.zeros((rows, real)),
+        np.zeros(rows),
+        np.zeros(columns),
+        np.zeros(n),
+        np.zeros(n),
+        np.zeros(columns, np.uint8),
+        np.zeros(n_nodes, np.int64),
+        np.zeros(n_nodes + 1, np.int64),
+        np.zeros(n_nodes + 1, np.int64),
+        np.full(n_nodes, -1, np.int64),
+    )
+
+
+def small_pool(view: PlanView) -> Pool:
+    """Return scratch for climbing alone."""
+    return _make_pool(view, 8)

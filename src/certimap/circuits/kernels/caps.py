@@ -1,0 +1,305 @@
+"""Kernels that search every subcircuit for its maximum (its cap)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.circuits.kernels.climb import CapTable, Pool, climb
+from certimap.circuits.kernels.probe import (
+    Floats,
+    Indices,
+    Ints,
+    Number,
+    PlanArrays,
+    Space,
+    downward,
+    log_share,
+    new_space,
+    slack_of,
+    upward,
+)
+from certimap.kernels.jit import jit, jit_part
+
+MAX_STARTS = 8  # assembled points that a subcircuit's search scores before it climbs
+WIDTH_BONUS = 0.05  # worth, in shares of bound, of splitting an interval a standard deviation wide
+PROBED_POINTS = 8  # boxes of a subcircuit's search whose most promising point is scored
+
+
+@jit_part
+def gather(plan: PlanArrays, top: int, pool: Pool) -> int:
+    """List the nodes under `top`, children first and itself last, in `pool.nodes`; return their number."""
+    count, depth = 0, 1
+    pool.stack[0] = top
+    pool.cursor[0] = plan.child_ptr[top]
+    pool.stamp[top] = top
+    while depth:
+        i = pool.stack[depth - 1]
+        e = pool.cursor[depth - 1]
+        if e == plan.child_ptr[i + 1]:
+            depth -= 1
+            pool.nodes[count] = i
+            count += 1
+            continue
+        pool.cursor[depth - 1] = e + 1
+        c = plan.children[e]
+        if pool.stamp[c] != top:
+            pool.stamp[c] = top
+            pool.stack[depth] = c
+            pool.cursor[depth] = plan.child_ptr[c]
+            depth += 1
+    return count
+
+
+@jit_part
+def shrink(
+    plan: PlanArrays,
+    variables: Indices,
+    bound: Number,
+    mass: Number,
+    rounding: float,
+    tau: float,
+    pool: Pool,
+    space: Space,
+) -> tuple[int, bool]:
+    """Drop from the box at work the columns that cannot beat `tau`; return (variable to branch on, dropped any).
+
+    The variable is the one whose columns' bounds have the smallest sum; -1: nothing is left to branch on;
+    -2: the box is closed. `pool.each` gets the bounds.
+    """
+    choice, dropped, least = -1, False, np.inf
+    work = len(pool.bound) - 1
+    mask, low, high = pool.mask[work], pool.low[work], pool.high[work]
+    for v in variables:
+        start, stop = plan.offsets[v], plan.offsets[v + 1]
+        if plan.n_states[v] == 0 and np.isnan(space.split[v]):
+            continue
+        alive, total = 0, 0.0
+        for column in range(start, stop):
+            if not mask[column]:
+                continue
+            top = bound + log_share(space.relative_bound[column], 1e-12)
+            if plan.discrete:
+                top = min(top, mass + rounding + log_share(space.relative_mass[column], 0.0))
+            pool.each[column] = top
+            if top > tau:
+                alive += 1
+                total += np.exp(top - bound)
+        if alive == 0:
+            return -2, True
+        if plan.n_states[v] == 0:
+            if alive == 1:
+                dropped = True
+                if pool.each[start] > tau:
+                    high[v] = space.split[v]
+                else:
+                    low[v] = space.split[v]
+        else:
+            for column in range(start, stop):
+                if mask[column] and not pool.each[column] > tau:
+                    mask[column] = 0
+                    dropped = True
+        if plan.n_states[v] == 0:  # where splitting gains nothing at once, the wide intervals go first
+            total -= WIDTH_BONUS * min((high[v] - low[v]) / plan.scales[v], 2.0)
+        if alive > 1 and total < least:
+            choice, least = v, total
+    return choice, dropped
+
+
+@jit_part
+def copy_box(plan: PlanArrays, variables: Indices, source: int, target: int, pool: Pool) -> None:
+    """Copy the columns of `variables` from one row of the pool to another."""
+    for v in variables:
+        for column in range(plan.offsets[v], plan.offsets[v + 1]):
+            pool.mask[target, column] = pool.mask[source, column]
+        if plan.n_states[v] == 0:
+            pool.low[target, v] = pool.low[source, v]
+            pool.high[target, v] = pool.high[source, v]
+
+
+@jit_part
+def push_children(plan: PlanArrays, variables: Indices, choice: int, n_open: int, pool: Pool, space: Space) -> int:
+    """Append the columns of variable `choice` as boxes of their own; return the new number of open boxes."""
+    work = len(pool.bound) - 1
+    for column in range(plan.offsets[choice], plan.offsets[choice + 1]):
+        if not pool.mask[work, column]:
+            continue
+        copy_box(plan, variables, work, n_open, pool)
+        pool.bound[n_open] = pool.each[column]
+        if plan.n_states[choice]:
+            for other in range(plan.offsets[choice], plan.offsets[choice + 1]):
+                pool.mask[n_open, other] = other == column
+        elif column == plan.offsets[choice]:
+            pool.high[n_open, choice] = space.split[choice]
+        else:
+            pool.low[n_open, choice] = space.split[choice]
+        n_open += 1
+    return n_open
+
+
+@jit_part
+def take_best(plan: PlanArrays, variables: Indices, n_open: int, pool: Pool) -> float:
+    """Move the open box with the largest bound to the last row and close the gap; return the bound."""
+    best = n_open - 1
+    for k in range(n_open - 1):
+        if pool.bound[k] > pool.bound[best]:
+            best = k
+    bound = pool.bound[best]
+    copy_box(plan, variables, best, len(pool.bound) - 1, pool)
+    if best != n_open - 1:
+        copy_box(plan, variables, n_open - 1, best, pool)
+        pool.bound[best] = pool.bound[n_open - 1]
+    return bound
+
+
+@jit_part
+def promising_point(plan: PlanArrays, variables: Indices, pool: Pool, space: Space) -> None:
+    """Write the point of largest column bounds in the box at work to `pool.point`."""
+    work = len(pool.bound) - 1
+    for v in variables:
+        if plan.n_states[v] == 0:
+            pool.point[v] = space.moment[v] / space.weight[v] if space.weight[v] > 0.0 else pool.low[work, v]
+            continue
+        best = -np.inf
+        for a in range(plan.n_states[v]):
+            column = plan.offsets[v] + a
+            if pool.mask[work, column] and pool.each[column] > best:
+                best = pool.each[column]
+                pool.point[v] = a
+
+
+@jit_part
+def search_cap(
+    plan: PlanArrays,
+    row: int,
+    count: int,
+    variables: Indices,
+    log_factor: float,
+    n_terms: float,
+    max_boxes: int,
+    table: CapTable,
+    low: Floats,
+    high: Floats,
+    pool: Pool,
+    space: Space,
+) -> tuple[float, float, int]:
+    """Search the box space of row `row`'s node for its maximum; return (upper bound, best value, passes).
+
+    Best first; a box's columns that cannot beat the best value by more than `log_factor` are dropped. The
+    best point found goes to the table. With too many boxes the bound is the largest open one.
+    """
+    top = table.targets[row]
+    saved = table.best[table.scope_ptr[row] : table.scope_ptr[row + 1]]
+    best, stuck = table.values[row], -np.inf
+    work = len(pool.bound) - 1
+    n_open, boxes, passes = min(work, 1), 0, 0
+    for v in variables:
+        for column in range(plan.offsets[v], plan.offsets[v + 1]):
+            pool.mask[0, column] = 1
+        if plan.n_states[v] == 0:
+            pool.low[0, v], pool.high[0, v] = low[v], high[v]
+    pool.bound[0] = np.inf
+    while n_open and (boxes < max_boxes or boxes == 0):
+        bound = take_best(plan, variables, n_open, pool)
+        n_open -= 1
+        while bound > best + log_factor:
+            upward(plan, pool.nodes, count, pool.mask[work], pool.low[work], pool.high[work], table.caps, space)
+            passes += 1
+            mass = space.mass[top]
+            bound = min(bound, space.bound[top] + slack_of(space.bound[top], n_terms))
+            if bound <= best + log_factor:
+                break
+            n_starts, point_left = 0, False
+            if boxes == 0:
+                n_starts = min(MAX_STARTS, plan.child_ptr[top + 1] - plan.child_ptr[top])
+                boxes = 1
+            else:
+                downward(plan, pool.nodes, count, variables, pool.low[work], pool.high[work], space)
+                passes += 1
+                rounding = slack_of(mass, n_terms) + 1e-12
+                choice, dropped = shrink(plan, variables, bound, mass, rounding, best + log_factor, pool, space)
+                if choice == -2:
+                    break
+                if dropped:
+                    continue
+                boxes += 1
+                promising_point(plan, variables, pool, space)
+                point_left = choice < 0
+                if choice >= 0 and n_open + plan.offsets[choice + 1] - plan.offsets[choice] <= work:
+                    n_open = push_children(plan, variables, choice, n_open, pool, space)
+                elif choice >= 0 or not plan.discrete:
+                    stuck = max(stuck, bound)
+            if n_starts or point_left or boxes <= PROBED_POINTS:
+                value, tries = climb(
+                    plan, pool.nodes, count, variables, low, high, table, n_starts, bound - log_factor, pool, space
+                )
+                passes += 2 * tries
+                if value > best:
+                    best = value
+                    for k in range(len(variables)):
+                        saved[k] = pool.point[variables[k]]
+            if n_starts == 0:
+                break
+    for k in range(n_open):
+        stuck = max(stuck, pool.bound[k])
+    return max(best + log_factor, stuck), best, passes
+
+
+@jit()
+def solve_caps(
+    plan: PlanArrays,
+    table: CapTable,
+    start: int,
+    work_limit: int,
+    max_boxes: int,
+    log_factor: float,
+    n_terms: float,
+    low: Floats,
+    high: Floats,
+    pool: Pool,
+    counters: Ints,
+) -> int:
+    """Find the caps of `table.targets` from row `start` on, until `work_limit` edges were visited.
+
+    Rows that are solved already are passed over. Returns the row to go on with; `counters` gains (edges
+    visited, passes). Writes `caps`, `values`, `best` and `solved` of the table.
+    """
+    space = new_space(plan)
+    work = 0
+    for row in range(start, len(table.targets)):
+        if work > work_limit:
+            counters[0] += work
+            return row
+        if table.solved[row]:
+            continue
+        top = table.targets[row]
+        variables = table.scope_vars[table.scope_ptr[row] : table.scope_ptr[row + 1]]
+        count = gather(plan, top, pool)
+        size = 0
+        for k in range(count):
+            i = pool.nodes[k]
+            size += plan.child_ptr[i + 1] - plan.child_ptr[i] + plan.leaf_ptr[i + 1] - plan.leaf_ptr[i]
+        bound, value, passes = search_cap(
+            plan, row, count, variables, log_factor, n_terms, max_boxes, table, low, high, pool, space
+        )
+        rounding = slack_of(bound, n_terms)
+        table.values[row] = value
+        table.caps[top] = min(table.caps[top], bound + rounding)
+        table.solved[row] = bound <= value + log_factor + rounding
+        work += size * passes
+        counters[1] += passes
+    counters[0] += work
+    return len(table.targets)
+
+
+@jit()
+def scopes(plan: PlanArrays, bits: NDArray[np.uint64]) -> None:
+    """Set bit v of row i where node i's scope holds variable v; `bits` is (n_nodes, n // 64 + 1), zeroed."""
+    one = np.uint64(1)
+    for i in range(len(plan.is_sum)):
+        for leaf in range(plan.leaf_ptr[i], plan.leaf_ptr[i + 1]):
+            v = plan.leaf_var[leaf]
+            bits[i, v >> 6] |= one << np.uint64(v & 63)
+        for e in range(plan.child_ptr[i], plan.child_ptr[i + 1]):
+            for w in range(bits.shape[1]):
+                bits[i, w] |= bits[plan.children[e], w]

@@ -1,0 +1,369 @@
+"""Kernels of the box search: bounds of every (variable, state) of a box, and caps of subcircuits.
+
+All work on the shared arrays of a plan, on a box given as one byte a column. A categorical variable has one
+column a state; a real one has two, the halves of its interval below and above the split that the downward
+pass picks. Upward values are natural logs, so nothing underflows; what flows down is relative to the root.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.kernels.jit import jit, jit_part
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+# The type checker takes an element of an array for an array; these spare it.
+Indices = Any  # int64 arrays
+Number = Any  # a float, or an int
+
+# A relative flow below this may have underflowed on its way down; adding it keeps bounds upper bounds.
+FLOW_FLOOR = 1e-290
+# A Gaussian's tail underflows; the floor keeps its bound an upper bound (0 is for points outside its support).
+DENSITY_FLOOR = 1e-300
+ROOT_2PI = 2.5066282746310002
+
+
+class PlanArrays(NamedTuple):
+    """A plan's arrays as the kernels take them; see `certimap.circuits.plan.Plan` for their meaning.
+
+    `offsets` (n + 1,) gives every variable's columns and `n_states` (n,) is 0 for real variables, whose smallest
+    standard deviation `scales` (n,) holds;
+    `discrete` says whether there are none of these, so that a box's mass bounds its points.
+    """
+
+    is_sum: NDArray[np.bool_]
+    child_ptr: Ints
+    children: NDArray[np.int32]
+    log_weights: Floats
+    leaf_ptr: Ints
+    leaf_var: NDArray[np.int32]
+    leaf_start: Ints
+    tables: Floats
+    decides: NDArray[np.int32]
+    offsets: Ints
+    n_states: Ints
+    scales: Floats
+    discrete: bool
+
+
+class Space(NamedTuple):
+    """What one upward and downward pass fills in; allocated once per call of a kernel.
+
+    Logs of each node's mass and bound, linear leaf and edge terms relative to their node's largest, and flows
+    relative to the root's value; `relative_*` (columns,) are the results by column.
+    """
+
+    mass: Floats
+    bound: Floats
+    leaf_mass: Floats
+    leaf_bound: Floats
+    edge_mass: Floats
+    edge_bound: Floats
+    factor_mass: Floats
+    factor_bound: Floats
+    flow_mass: Floats
+    flow_bound: Floats
+    relative_mass: Floats
+    relative_bound: Floats
+    split: Floats
+    moment: Floats
+    weight: Floats
+
+
+@jit_part
+def new_space(plan: PlanArrays) -> Space:
+    """Allocate the passes' working arrays."""
+    n_nodes, n_edges, n_leaves = len(plan.is_sum), len(plan.children), len(plan.leaf_var)
+    n, columns = len(plan.n_states), plan.offsets[-1]
+    return Space(
+        np.zeros(n_nodes),
+        np.zeros(n_nodes),
+        np.zeros(n_leaves),
+        np.zeros(n_leaves),
+        np.zeros(n_edges),
+        np.zeros(n_edges),
+        np.zeros(n_nodes),
+        np.zeros(n_nodes),
+        np.zeros(n_nodes),
+        np.zeros(n_nodes),
+        np.zeros(columns),
+        np.zeros(columns),
+        np.zeros(n),
+        np.zeros(n),
+        np.zeros(n),
+    )
+
+
+@jit_part
+def peak_density(plan: PlanArrays, start: int, low: Number, high: Number) -> float:
+    """Return the largest density in [low, high] of the truncated Gaussian whose parameters are at `start`."""
+    mean, sd = plan.tables[start], plan.tables[start + 1]
+    low, high = max(low, plan.tables[start + 2]), min(high, plan.tables[start + 3])
+    if low > high:
+        return 0.0
+    z = (min(max(mean, low), high) - mean) / sd
+    return max(np.exp(-0.5 * z * z - plan.tables[start + 4]) / (sd * ROOT_2PI), DENSITY_FLOOR)
+
+
+@jit_part
+def upward(
+    plan: PlanArrays,
+    nodes: Indices,
+    count: int,
+    mask: Bytes,
+    low: Floats,
+    high: Floats,
+    caps: Floats,
+    space: Space,
+) -> None:
+    """Fill in the mass and the bound of the first `count` of `nodes` (children first) in one box.
+
+    The bound of a node is the least of: its leaves' maxima carried up (the largest child at a sum that
+    decides a variable, the sum elsewhere), its mass in the box, its cap. On a point both are its value.
+    """
+    for index in range(count):
+        i = nodes[index]
+        if plan.is_sum[i]:
+            top_mass, top_bound = -np.inf, -np.inf
+            for e in range(plan.child_ptr[i], plan.child_ptr[i + 1]):
+                c = plan.children[e]
+                top_mass = max(top_mass, space.mass[c] + plan.log_weights[e])
+                top_bound = max(top_bound, space.bound[c] + plan.log_weights[e])
+            total_mass, total_bound, best = 0.0, 0.0, 0.0
+            for e in range(plan.child_ptr[i], plan.child_ptr[i + 1]):
+                c = plan.children[e]
+                w = plan.log_weights[e]
+                x = np.exp(space.mass[c] + w - top_mass) if top_mass > -np.inf else 0.0
+                y = np.exp(space.bound[c] + w - top_bound) if top_bound > -np.inf else 0.0
+                space.edge_mass[e] = x
+                space.edge_bound[e] = y
+                total_mass += x
+                total_bound += y
+                best = max(best, y)
+            if plan.decides[i] >= 0:
+                total_bound = best
+            mass = top_mass + np.log(total_mass) if total_mass > 0.0 else -np.inf
+            bound = top_bound + np.log(total_bound) if total_bound > 0.0 else -np.inf
+            if plan.discrete:
+                bound = min(bound, mass)
+            bound = min(bound, caps[i])
+            space.mass[i], space.bound[i] = mass, bound
+            space.factor_mass[i] = 1.0 / total_mass if total_mass > 0.0 else 0.0
+            space.factor_bound[i] = np.exp(top_bound - bound) if bound > -np.inf else 0.0
+        else:
+            mass, bound, product_mass, product_bound = 0.0, 0.0, 1.0, 1.0
+            for leaf in range(plan.leaf_ptr[i], plan.leaf_ptr[i + 1]):
+                v = plan.leaf_var[leaf]
+                start = plan.leaf_start[leaf]
+                k = plan.n_states[v]
+                x, y = 0.0, 0.0
+                if k == 0:
+                    x = peak_density(plan, start, low[v], high[v])
+                    y = x
+                else:
+                    offset = plan.offsets[v]
+                    for a in range(k):
+                        if mask[offset + a]:
+                            t = plan.tables[start + a]
+                            x += t
+                            y = max(y, t)
+                space.leaf_mass[leaf] = x
+                space.leaf_bound[leaf] = y
+                product_mass *= x
+                product_bound *= y
+                if not 1e-200 < product_mass < 1e200 or not 1e-200 < product_bound < 1e200:
+                    mass += np.log(product_mass)
+                    bound += np.log(product_bound)
+                    product_mass, product_bound = 1.0, 1.0
+            mass += np.log(product_mass)
+            bound += np.log(product_bound)
+            for e in range(plan.child_ptr[i], plan.child_ptr[i + 1]):
+                mass += space.mass[plan.children[e]]
+                bound += space.bound[plan.children[e]]
+            space.mass[i], space.bound[i] = mass, bound
+
+
+@jit_part
+def flow_down(plan: PlanArrays, nodes: Indices, count: int, space: Space) -> None:
+    """Fill in each node's flow: what it passes on to the root's value, relative to that value.
+
+    A sum that decides a variable passes its weight to every child, not to its largest alone: the others
+    may be where the best point is.
+    """
+    for index in range(count):
+        space.flow_mass[nodes[index]] = 0.0
+        space.flow_bound[nodes[index]] = 0.0
+    space.flow_mass[nodes[count - 1]] = 1.0
+    space.flow_bound[nodes[count - 1]] = 1.0
+    for index in range(count - 1, -1, -1):
+        i = nodes[index]
+        flow_mass, flow_bound = space.flow_mass[i], space.flow_bound[i]
+        if plan.is_sum[i]:
+            flow_mass *= space.factor_mass[i]
+            flow_bound *= space.factor_bound[i]
+            for e in range(plan.child_ptr[i], plan.child_ptr[i + 1]):
+                c = plan.children[e]
+                space.flow_mass[c] += flow_mass * space.edge_mass[e]
+                if space.edge_bound[e] > 0.0:
+                    space.flow_bound[c] += flow_bound * space.edge_bound[e]
+        else:
+            for e in range(plan.child_ptr[i], plan.child_ptr[i + 1]):
+                c = plan.children[e]
+                space.flow_mass[c] += flow_mass
+                space.flow_bound[c] += flow_bound
+
+
+@jit_part
+def choose_splits(
+    plan: PlanArrays, nodes: Indices, count: int, variables: Indices, low: Floats, high: Floats, space: Space
+) -> None:
+    """Pick where each real variable would be split: at the mean of its leaves' peaks, weighted by flow.
+
+    A variable whose interval cannot be split gets NaN.
+    """
+    for v in variables:
+        space.moment[v], space.weight[v] = 0.0, 0.0
+    for index in range(count):
+        i = nodes[index]
+        flow = space.flow_bound[i]
+        if plan.is_sum[i] or not flow > 0.0:
+            continue
+        for leaf in range(plan.leaf_ptr[i], plan.leaf_ptr[i + 1]):
+            v = plan.leaf_var[leaf]
+            if plan.n_states[v] == 0:
+                peak = min(max(plan.tables[plan.leaf_start[leaf]], low[v]), high[v])
+                space.moment[v] += flow * peak
+                space.weight[v] += flow
+    for v in variables:
+        if plan.n_states[v] == 0:
+            split = space.moment[v] / space.weight[v] if space.weight[v] > 0.0 else np.nan
+            margin = 1e-3 * (high[v] - low[v])
+            if (not low[v] + margin < split or not split < high[v] - margin) and np.isfinite(margin):
+                split = 0.5 * (low[v] + high[v])
+            if not (low[v] < split < high[v]):
+                split = np.nan
+            space.split[v] = split
+
+
+@jit_part
+def downward(
+    plan: PlanArrays,
+    nodes: Indices,
+    count: int,
+    variables: Indices,
+    low: Floats,
+    high: Floats,
+    space: Space,
+) -> None:
+    """Fill in, for every column of `variables`, the top's mass and bound with the variable held there.
+
+    The top is the last of `nodes` and `variables` are its scope; results are relative to its mass and bound.
+    From a point, the columns outside the box are its one-variable neighbours; of a larger box they mean nothing.
+    """
+    flow_down(plan, nodes, count, space)
+    if not plan.discrete:
+        choose_splits(plan, nodes, count, variables, low, high, space)
+    for v in variables:
+        for column in range(plan.offsets[v], plan.offsets[v + 1]):
+            space.relative_mass[column] = 0.0
+            space.relative_bound[column] = 0.0
+    for index in range(count):
+        i = nodes[index]
+        flow_mass, flow_bound = space.flow_mass[i], space.flow_bound[i]
+        if plan.is_sum[i] or (flow_mass == 0.0 and flow_bound == 0.0):
+            continue
+        for leaf in range(plan.leaf_ptr[i], plan.leaf_ptr[i + 1]):
+            v = plan.leaf_var[leaf]
+            offset = plan.offsets[v]
+            start = plan.leaf_start[leaf]
+            if space.leaf_bound[leaf] == 0.0:
+                continue
+            x = flow_mass / space.leaf_mass[leaf]
+            y = flow_bound / space.leaf_bound[leaf]
+            if plan.n_states[v] == 0:
+                split = space.split[v]
+                if np.isnan(split):
+                    split = high[v]
+                space.relative_bound[offset] += y * peak_density(plan, start, low[v], split)
+                space.relative_bound[offset + 1] += y * peak_density(plan, start, split, high[v])
+                continue
+            for a in range(plan.n_states[v]):
+                t = plan.tables[start + a]
+                space.relative_mass[offset + a] += x * t
+                space.relative_bound[offset + a] += y * t
+
+
+@jit_part
+def log_share(relative: float, margin: float) -> float:
+    """Return the log of a relative flow, rounded up, at most 0; NaN and overflow give 0."""
+    value = relative + FLOW_FLOOR
+    if not value < 1.0:
+        return 0.0
+    return min(np.log(value) + margin, 0.0)
+
+
+@jit_part
+def slack_of(value: Number, n_terms: float) -> float:
+    """Return what floating point may have taken from a log that `n_terms` additions built."""
+    if value == -np.inf:
+        return 0.0
+    return 1.2e-16 * (n_terms + 16.0) * (1.0 + abs(value))
+
+
+@jit()
+def probe_rows(
+    plan: PlanArrays,
+    caps: Floats,
+    n_terms: float,
+    masks: NDArray[np.uint8],
+    low: NDArray[np.float64],
+    high: NDArray[np.float64],
+    log_mass: Floats,
+    log_bound: Floats,
+    each_mass: NDArray[np.float64],
+    each_bound: NDArray[np.float64],
+    splits: NDArray[np.float64],
+) -> None:
+    """Bound a batch of boxes and every column of each, one row a box (natural logs, rounded up).
+
+    `each_mass` is the mass with the column's variable held there; `each_bound` bounds the points there. Columns
+    outside a box get -inf. `log_bound` is at most `log_mass` in a discrete domain.
+    """
+    nodes = np.arange(len(plan.is_sum))
+    count = len(nodes)
+    space = new_space(plan)
+    variables = np.arange(len(plan.n_states))
+    for row in range(len(masks)):
+        mask = masks[row]
+        upward(plan, nodes, count, mask, low[row], high[row], caps, space)
+        mass, bound = space.mass[count - 1], space.bound[count - 1]
+        log_mass[row] = mass
+        bound += slack_of(bound, n_terms)
+        log_bound[row] = bound
+        if bound == -np.inf:
+            each_mass[row, :] = -np.inf
+            each_bound[row, :] = -np.inf
+            splits[row, :] = np.nan
+            continue
+        downward(plan, nodes, count, variables, low[row], high[row], space)
+        rounding = slack_of(mass, n_terms) + 1e-12
+        for v in variables:
+            splits[row, v] = space.split[v] if plan.n_states[v] == 0 else np.nan
+            for column in range(plan.offsets[v], plan.offsets[v + 1]):
+                if not mask[column]:
+                    each_mass[row, column] = -np.inf
+                    each_bound[row, column] = -np.inf
+                    continue
+                top = bound + log_share(space.relative_bound[column], 1e-12)
+                here = mass
+                if plan.discrete:
+                    share = space.relative_mass[column]
+                    here = mass + np.log(share) if share > 0.0 else -np.inf
+                    top = min(top, mass + rounding + log_share(share, 0.0))
+                each_mass[row, column] = here
+                each_bound[row, column] = top

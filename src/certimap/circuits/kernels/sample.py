@@ -1,0 +1,211 @@
+"""Kernels that draw from a plan: a walk from the root to one leaf for each variable."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.circuits.kernels.arrays import LogRows, PlanArrays, Scalar
+from certimap.kernels.jit import jit
+from certimap.kernels.random import seed_row, truncated_normal, uniform
+
+
+@jit()
+def cumulate(child_ptr: NDArray[np.int64], weights: NDArray[np.float64], out: NDArray[np.float64]) -> None:
+    """Write running totals of each node's weights, scaled so that the last one is 1."""
+    for node in range(child_ptr.shape[0] - 1):
+        total = 0.0
+        for edge in range(child_ptr[node], child_ptr[node + 1]):
+            total += weights[edge]
+            out[edge] = total
+        for edge in range(child_ptr[node], child_ptr[node + 1]):
+            out[edge] /= total
+
+
+@jit()
+def pick_edge(start: Scalar, stop: Scalar, cumulated: NDArray[np.float64], u: Scalar) -> Scalar:
+    """Return the first edge whose running total exceeds `u`."""
+    if stop - start <= 8:
+        for edge in range(start, stop - 1):
+            if u < cumulated[edge]:
+                return edge
+        return stop - 1
+    low, high = start, stop - 1
+    while low < high:
+        middle = (low + high) >> 1
+        if u < cumulated[middle]:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@jit()
+def pick_state(start: Scalar, size: Scalar, tables: NDArray[np.float64], u: Scalar) -> Scalar:
+    """Return the state of a categorical leaf at `u`; never one of zero probability."""
+    last = 0
+    total = 0.0
+    for state in range(size):
+        probability = tables[start + state]
+        if probability > 0.0:
+            total += probability
+            last = state
+            if u < total:
+                break
+    return last
+
+
+@jit()
+def _draw_gaussian(
+    at: Scalar, tables: NDArray[np.float64], low: Scalar, high: Scalar, stream: NDArray[np.uint64]
+) -> Scalar:
+    """Draw from a Gaussian leaf inside [low, high]."""
+    mean, sd = tables[at], tables[at + 1]
+    draw = mean + sd * truncated_normal((low - mean) / sd, (high - mean) / sd, stream)
+    return min(max(draw, low), high)
+
+
+@jit()
+def sample(
+    plan: PlanArrays,
+    key: np.uint64,
+    first_row: int,
+    cumulated: NDArray[np.float64],
+    stack: NDArray[np.int32],
+    stream: NDArray[np.uint64],
+    states: NDArray[np.int16],
+    reals: NDArray[np.float64],
+) -> None:
+    """Draw one point into each row of `states` (and of `reals` in the columns of real variables)."""
+    is_sum, child_ptr, children, leaf_ptr = plan.is_sum, plan.child_ptr, plan.children, plan.leaf_ptr
+    binary_end, leaf_var, leaf_start = plan.binary_end, plan.leaf_var, plan.leaf_start
+    first, tables, offsets = plan.first, plan.tables, plan.offsets
+    for row in range(states.shape[0]):
+        seed_row(key, first_row + row, stream)
+        stack[0] = is_sum.shape[0] - 1
+        depth = 1
+        while depth > 0:
+            depth -= 1
+            node = stack[depth]
+            start, stop = child_ptr[node], child_ptr[node + 1]
+            if is_sum[node]:
+                node = children[pick_edge(start, stop, cumulated, uniform(stream))]
+                start, stop = child_ptr[node], child_ptr[node + 1]
+            for edge in range(start, stop):
+                stack[depth] = children[edge]
+                depth += 1
+            middle = binary_end[node]
+            for leaf in range(leaf_ptr[node], middle):
+                states[row, leaf_var[leaf]] = 0 if uniform(stream) < first[leaf] else 1
+            for leaf in range(middle, leaf_ptr[node + 1]):
+                variable, at = leaf_var[leaf], leaf_start[leaf]
+                size = offsets[variable + 1] - offsets[variable]
+                if size > 0:
+                    states[row, variable] = pick_state(at, size, tables, uniform(stream))
+                else:
+                    reals[row, variable] = _draw_gaussian(at, tables, tables[at + 2], tables[at + 3], stream)
+
+
+@jit()
+def _pick_state_in(
+    box: Scalar,
+    column: Scalar,
+    at: Scalar,
+    size: Scalar,
+    tables: NDArray[np.float64],
+    mask: NDArray[np.bool_],
+    u: Scalar,
+) -> Scalar:
+    """Return a state of a categorical leaf at `u` among those that a box allows."""
+    total = 0.0
+    for s in range(size):
+        total += tables[at + s] if mask[box, column + s] else 0.0
+    u *= total
+    total, last = 0.0, -1
+    for s in range(size):
+        if mask[box, column + s] and (last < 0 or tables[at + s] > 0.0):
+            total += tables[at + s]
+            last = s
+            if u < total:
+                break
+    return last
+
+
+@jit()
+def _pick_child_in(
+    in_logs: bool,
+    u: Scalar,
+    start: Scalar,
+    stop: Scalar,
+    children: NDArray[np.int32],
+    weights: NDArray[np.float64],
+    node: Scalar,
+    lane: Scalar,
+    values: NDArray[np.float64],
+) -> Scalar:
+    """Return a sum's child at `u`, in proportion to weight times mass in the box."""
+    scale = 1.0 if in_logs else values[node, lane]
+    total, pick = 0.0, children[start]
+    for edge in range(start, stop):
+        child = children[edge]
+        if in_logs:
+            term = math.exp(weights[edge] + values[child, lane] - values[node, lane])
+        else:
+            term = weights[edge] * values[child, lane]
+        if term > 0.0:
+            total += term
+            pick = child
+            if u * scale < total:
+                break
+    return pick
+
+
+@jit()
+def sample_in_boxes(
+    plan: PlanArrays,
+    rows: LogRows,
+    key: np.uint64,
+    in_logs: bool,
+    chosen: NDArray[np.int64],
+    lanes: NDArray[np.int64],
+    values: NDArray[np.float64],
+    stack: NDArray[np.int32],
+    stream: NDArray[np.uint64],
+    states: NDArray[np.int16],
+    reals: NDArray[np.float64],
+) -> None:
+    """Draw row `chosen[k]` inside the box `lanes[k]` of `rows`.
+
+    `values[:, lanes[k]]` are the masses that the nodes have in that box, in logs with `in_logs`.
+    """
+    is_sum, child_ptr, children, leaf_ptr = plan.is_sum, plan.child_ptr, plan.children, plan.leaf_ptr
+    weights = plan.log_weights if in_logs else plan.weights
+    leaf_var, leaf_start, tables, offsets = plan.leaf_var, plan.leaf_start, plan.tables, plan.offsets
+    mask, low_high = rows.mask, rows.low_high
+    for k in range(chosen.shape[0]):
+        row, lane = chosen[k], lanes[k]
+        seed_row(key, row, stream)
+        stack[0] = is_sum.shape[0] - 1
+        depth = 1
+        while depth > 0:
+            depth -= 1
+            node = stack[depth]
+            if is_sum[node]:
+                start, stop = child_ptr[node], child_ptr[node + 1]
+                u = uniform(stream)
+                node = _pick_child_in(in_logs, u, start, stop, children, weights, node, lane, values)
+            for edge in range(child_ptr[node], child_ptr[node + 1]):
+                stack[depth] = children[edge]
+                depth += 1
+            for leaf in range(leaf_ptr[node], leaf_ptr[node + 1]):
+                v, at = leaf_var[leaf], leaf_start[leaf]
+                column, size = offsets[v], offsets[v + 1] - offsets[v]
+                if size > 0:
+                    u = uniform(stream)
+                    states[row, v] = _pick_state_in(lane, column, at, size, tables, mask, u)
+                else:
+                    low = max(tables[at + 2], low_high[0, lane, v])
+                    high = min(tables[at + 3], low_high[1, lane, v])
+                    reals[row, v] = _draw_gaussian(at, tables, low, high, stream)

@@ -1,0 +1,245 @@
+"""Kernels over the structure of a circuit: reachability, scopes, masses, decided variables.
+
+Every kernel is one pass over the edges.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.circuits.kernels.arrays import CircuitArrays
+from certimap.kernels.jit import jit
+
+_NEG_INF = -math.inf
+MAX_TRACKED = 16  # how many restricted variables a node keeps at most; dropping some only loosens
+
+
+@jit()
+def count_parents(circuit: CircuitArrays, log_mass: NDArray[np.float64], out: NDArray[np.int64]) -> None:
+    """Count the edges into each node from nodes that the root reaches; the root itself counts one.
+
+    Edges of zero weight, and edges into nodes of zero mass, do not count.
+    """
+    n_nodes = circuit.kind.shape[0]
+    out[:] = 0
+    out[n_nodes - 1] = 1
+    for node in range(n_nodes - 1, -1, -1):
+        if out[node] == 0:
+            continue
+        for edge in range(circuit.child_ptr[node], circuit.child_ptr[node + 1]):
+            child = circuit.children[edge]
+            if circuit.log_weights[edge] > _NEG_INF and log_mass[child] > _NEG_INF:
+                out[child] += 1
+
+
+@jit()
+def check_scopes(
+    circuit: CircuitArrays,
+    parents: NDArray[np.int64],
+    fingerprints: NDArray[np.int64],
+    scopes: NDArray[np.int64],
+) -> int:
+    """Fill in the scopes of nodes as fingerprints of multisets; return the first sum that is not smooth.
+
+    `fingerprints` (n_vars, 3) holds two random words and the number 1 for each variable (all 0 for
+    variables that do not count); `scopes` is (n_nodes, 3). A product adds those of its children, so a
+    variable that occurs twice below a product counts twice all the way up to the root. Returns -1 when
+    every reachable sum is smooth.
+    """
+    for node in range(circuit.kind.shape[0]):
+        if parents[node] == 0:
+            continue
+        if circuit.kind[node] < 2:
+            for k in range(3):
+                scopes[node, k] = fingerprints[circuit.leaf_var[node], k]
+            continue
+        first = True
+        for k in range(3):
+            scopes[node, k] = 0
+        for edge in range(circuit.child_ptr[node], circuit.child_ptr[node + 1]):
+            child = circuit.children[edge]
+            if circuit.kind[node] == 2:
+                for k in range(3):
+                    scopes[node, k] += scopes[child, k]
+            elif circuit.log_weights[edge] > _NEG_INF:
+                for k in range(3):
+                    if first:
+                        scopes[node, k] = scopes[child, k]
+                    elif scopes[node, k] != scopes[child, k]:
+                        return node
+                first = False
+    return -1
+
+
+@jit()
+def upward_log_mass(circuit: CircuitArrays, out: NDArray[np.float64]) -> None:
+    """Fill in the log masses of inner nodes; those of the leaves are given in `out`."""
+    for node in range(circuit.kind.shape[0]):
+        start, stop = circuit.child_ptr[node], circuit.child_ptr[node + 1]
+        if circuit.kind[node] == 2:
+            total = 0.0
+            for edge in range(start, stop):
+                total += out[circuit.children[edge]]
+            out[node] = total
+        elif circuit.kind[node] == 3:
+            largest = _NEG_INF
+            for edge in range(start, stop):
+                largest = max(largest, circuit.log_weights[edge] + out[circuit.children[edge]])
+            if largest == _NEG_INF:
+                out[node] = _NEG_INF
+                continue
+            total = 0.0
+            for edge in range(start, stop):
+                total += math.exp(circuit.log_weights[edge] + out[circuit.children[edge]] - largest)
+            out[node] = largest + math.log(total)
+
+
+@jit()
+def single_variables(
+    circuit: CircuitArrays, parents: NDArray[np.int64], leaf_position: NDArray[np.int32], out: NDArray[np.int32]
+) -> None:
+    """Tell how many query variables a live node has: -1 none, v exactly v, -2 more than one.
+
+    `leaf_position` is the position of each leaf's variable in the query, -1 when it is not queried.
+    """
+    for node in range(circuit.kind.shape[0]):
+        if parents[node] == 0:
+            out[node] = -1
+        elif circuit.kind[node] < 2:
+            out[node] = leaf_position[node]
+        else:
+            found = -1
+            for edge in range(circuit.child_ptr[node], circuit.child_ptr[node + 1]):
+                child = circuit.children[edge]
+                if parents[child] == 0 or out[child] == -1:
+                    continue
+                if found == -1:
+                    found = out[child]
+                elif found != out[child]:
+                    found = -2
+            out[node] = found
+
+
+@jit()
+def _restrict_product(
+    circuit: CircuitArrays,
+    node: int,
+    start: NDArray[np.int64],
+    count: NDArray[np.int8],
+    variables: NDArray[np.int32],
+    states: NDArray[np.int64],
+    used: int,
+) -> int:
+    """Collect the sets of a product's children, leaves first: the nearest is the likeliest to decide."""
+    kept = 0
+    for near in range(2):
+        for edge in range(circuit.child_ptr[node], circuit.child_ptr[node + 1]):
+            child = circuit.children[edge]
+            if (circuit.kind[child] < 2) != (near == 0):
+                continue
+            for k in range(start[child], start[child] + count[child]):
+                if kept < MAX_TRACKED:
+                    variables[used + kept] = variables[k]
+                    states[used + kept] = states[k]
+                    kept += 1
+    return kept
+
+
+@jit()
+def _restrict_sum(
+    circuit: CircuitArrays,
+    node: int,
+    parents: NDArray[np.int64],
+    all_states: NDArray[np.int64],
+    start: NDArray[np.int64],
+    count: NDArray[np.int8],
+    variables: NDArray[np.int32],
+    states: NDArray[np.int64],
+    used: int,
+    out: NDArray[np.int32],
+) -> int:
+    """Unite the sets of a sum's live children; note the variable that they share out, if any."""
+    first, stop = circuit.child_ptr[node], circuit.child_ptr[node + 1]
+    while first < stop and (circuit.log_weights[first] == _NEG_INF or parents[circuit.children[first]] == 0):
+        first += 1
+    if first == stop:
+        return 0
+    kept = 0
+    child = circuit.children[first]
+    for k in range(start[child], start[child] + count[child]):
+        variable = variables[k]
+        union = states[k]
+        disjoint = True
+        n_children = 1
+        for edge in range(first + 1, stop):
+            other = circuit.children[edge]
+            if circuit.log_weights[edge] == _NEG_INF or parents[other] == 0:
+                continue
+            more = all_states[variable]
+            for place in range(start[other], start[other] + count[other]):
+                if variables[place] == variable:
+                    more = states[place]
+            n_children += 1
+            if union & more != 0:
+                disjoint = False
+            union |= more
+            if union == all_states[variable] and not disjoint:
+                break
+        if disjoint and n_children > 1 and out[node] < 0:
+            out[node] = variable
+        if union != all_states[variable]:
+            variables[used + kept] = variable
+            states[used + kept] = union
+            kept += 1
+    return kept
+
+
+@jit()
+def decided_variables(
+    circuit: CircuitArrays,
+    parents: NDArray[np.int64],
+    leaf_position: NDArray[np.int32],
+    leaf_states: NDArray[np.int64],
+    all_states: NDArray[np.int64],
+    first_node: int,
+    start: NDArray[np.int64],
+    count: NDArray[np.int8],
+    variables: NDArray[np.int32],
+    states: NDArray[np.int64],
+    used: int,
+    out: NDArray[np.int32],
+) -> int:
+    """Find for each live sum a variable whose states its children share out among themselves, else -1.
+
+    `leaf_states` (n_nodes,) is the set of states that a leaf allows, as bits (state modulo 64);
+    `all_states` (n_vars,) the full sets. A node keeps the sets of at most `MAX_TRACKED` variables
+    that it restricts, so that the cost stays linear; what is dropped can hide a decided variable
+    but never invent one. Node i keeps `count[i]` sets from `start[i]` on in the pools `variables` and
+    `states`, of which `used` entries are taken. Starts at `first_node` and returns the node at which the
+    pools are full, or the number of nodes.
+    """
+    for node in range(first_node, circuit.kind.shape[0]):
+        out[node] = -1
+        start[node] = used
+        count[node] = 0
+        if parents[node] == 0:
+            continue
+        if used + MAX_TRACKED > variables.shape[0]:
+            return node
+        kept = 0
+        if circuit.kind[node] < 2:
+            position = leaf_position[node]
+            if circuit.kind[node] == 0 and position >= 0 and leaf_states[node] != all_states[position]:
+                variables[used] = position
+                states[used] = leaf_states[node]
+                kept = 1
+        elif circuit.kind[node] == 2:
+            kept = _restrict_product(circuit, node, start, count, variables, states, used)
+        else:
+            kept = _restrict_sum(circuit, node, parents, all_states, start, count, variables, states, used, out)
+        count[node] = kept
+        used += kept
+    return circuit.kind.shape[0]

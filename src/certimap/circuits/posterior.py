@@ -1,0 +1,155 @@
+"""The posterior of a circuit: a conditioned, simplified, normalised circuit with a sampler and an oracle."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Boxes, Points
+from certimap.circuits.circuit import Circuit
+from certimap.circuits.evaluator import BOUND, MASS, POINT, Evaluator
+from certimap.circuits.plan import Plan
+from certimap.circuits.sampler import Sampler
+from certimap.domain import Domain
+from certimap.errors import QueryError
+from certimap.kernels.parallel import default_workers
+from certimap.query import Query
+
+
+class CircuitPosterior:
+    """p(q | e) as a circuit over the query variables; implements `BoxPosterior`.
+
+    All logs are natural. Every method is linear in edges times rows, runs on `workers` threads, and
+    gives the same answer for any number of them.
+
+    Parameters
+    ----------
+    plan
+        The normalised circuit over the query variables.
+    log_evidence
+        ln p(e), or ln of the unnormalised mass under the evidence.
+    workers
+        Threads; None takes one a processor.
+    """
+
+    def __init__(self, plan: Plan, log_evidence: float | None = 0.0, workers: int | None = None) -> None:
+        self.plan = plan
+        self.log_evidence = log_evidence
+        self.workers = default_workers() if workers is None else max(1, int(workers))
+
+    @classmethod
+    def from_circuit(
+        cls,
+        circuit: Circuit,
+        query: Query,
+        *,
+        max_edges: int | None = None,
+        workers: int | None = None,
+        log_scale: float = 0.0,
+    ) -> CircuitPosterior:
+        """Condition a circuit on a query; `log_scale` is added to ln p(e).
+
+        Raises ImpossibleEvidence and ModelError as `certimap.circuits.condition.condition` does.
+        """
+        from certimap.circuits.condition import condition
+
+        plan, log_evidence = condition(circuit, query, max_edges=max_edges)
+        return cls(plan, log_evidence + log_scale, workers)
+
+    @property
+    def domain(self) -> Domain:
+        """The query variables, in the query's order."""
+        return self.plan.domain
+
+    @property
+    def n_edges(self) -> int:
+        """Edges of the conditioned circuit, those to leaves included: the work of evaluating one row."""
+        return self.plan.n_edges
+
+    @cached_property
+    def circuit(self) -> Circuit:
+        """The conditioned, simplified, normalised circuit over the query variables."""
+        return self.plan.to_circuit()
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        return Evaluator(self.plan, self.workers)
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        return Sampler(self.evaluator)
+
+    @property
+    def log_slack(self) -> float:
+        """How far rounding may move the log of a probability or a mass at most (in the linear domain)."""
+        return self.evaluator.relative_error
+
+    def __repr__(self) -> str:
+        return f"CircuitPosterior({len(self.domain)} variables, {self.plan.n_nodes} nodes, {self.n_edges} edges)"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"plan": self.plan, "log_evidence": self.log_evidence, "workers": self.workers}
+
+    def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
+        """Draw n independent points, shape (n, n_vars), from p(q | e) or from the union of disjoint boxes.
+
+        Raises QueryError when the boxes have no mass.
+        """
+        if boxes is None:
+            return self.sampler.sample(n, rng)
+        return self.sampler.sample_in(n, rng, self._boxes(boxes))
+
+    def log_prob(self, points: Points) -> NDArray[np.float64]:
+        """Return ln p(q | e) at each row (a density in real variables), shape (batch,); -inf at zero."""
+        return self.evaluator.log_values(POINT, self._points(points), None)
+
+    def log_mass(self, boxes: Boxes) -> NDArray[np.float64]:
+        """Return ln P(box | e), shape (batch,), rounded to nearest (see `log_slack`)."""
+        values = self.evaluator.log_values(MASS, None, self._boxes(boxes))
+        return np.minimum(values, 0.0)
+
+    def log_bound(self, boxes: Boxes) -> NDArray[np.float64]:
+        """Return an upper bound on ln max over the box of p(q | e), shape (batch,), rounded up.
+
+        Leaves take their maximum over the box, sums that decide a query variable take their largest
+        term, other sums add up; exact on a single point and on a deterministic circuit.
+        """
+        return self.evaluator.outward(self.evaluator.log_values(BOUND, None, self._boxes(boxes)))
+
+    def log_mass_each(self, boxes: Boxes) -> NDArray[np.float64]:
+        """Return ln P(box with variable i set to state a | e), shape (batch, total_states).
+
+        One upward and one downward pass; on a point this is its whole Hamming sweep of radius 1.
+        """
+        values = self.evaluator.log_each(MASS, self._boxes(boxes))
+        return np.minimum(values, 0.0, out=values)
+
+    def log_bound_each(self, boxes: Boxes) -> NDArray[np.float64]:
+        """Return an upper bound over each box with variable i set to state a, shape (batch, total_states).
+
+        One upward and one downward pass. A state that the box holds is never given more than the box.
+        """
+        return self.evaluator.log_each(BOUND, self._boxes(boxes))
+
+    def _points(self, points: Points) -> Points:
+        n_vars = len(self.domain)
+        points = np.asarray(points)
+        if points.ndim != 2 or points.shape[1] != n_vars:
+            raise QueryError(f"points have shape {points.shape}; (batch, {n_vars}) is accepted")
+        discrete = self.domain.n_states > 0
+        if len(points) and discrete.any():
+            low, high = points.min(axis=0)[discrete], points.max(axis=0)[discrete]
+            if np.any(low < 0) or np.any(high >= self.domain.n_states[discrete]):
+                raise QueryError("points hold a state position out of range; 0 to n_states - 1 are accepted")
+        return np.ascontiguousarray(points, self.domain.point_dtype)
+
+    def _boxes(self, boxes: Boxes) -> Boxes:
+        if boxes.mask.shape[1] != self.domain.total_states:
+            raise QueryError(
+                f"boxes have {boxes.mask.shape[1]} columns; the query variables have "
+                f"{self.domain.total_states} states in all"
+            )
+        return boxes

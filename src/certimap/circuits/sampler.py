@@ -1,0 +1,131 @@
+"""Drawing points from a plan, anywhere or inside boxes."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Boxes, Points
+from certimap.circuits.evaluator import ACCURATE, MASS, Evaluator, Rows
+from certimap.errors import QueryError
+from certimap.kernels.parallel import for_blocks
+
+_TASK_ROWS = 4096
+
+
+class Sampler:
+    """Draws independent points; a row's numbers depend on the key and the row alone, not on threads."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.evaluator = evaluator
+        self.plan = evaluator.plan
+
+    @cached_property
+    def _cumulated(self) -> NDArray[np.float64]:
+        from certimap.circuits.kernels.sample import cumulate
+
+        out = np.empty_like(self.plan.weights)
+        cumulate(self.plan.child_ptr, self.plan.weights, out)
+        return out
+
+    def _outputs(self, n: int) -> tuple[NDArray[np.int16], NDArray[np.float64]]:
+        n_vars = len(self.plan.domain)
+        is_discrete = self.plan.domain.is_discrete
+        return np.zeros((n, n_vars), np.int16), np.empty((0 if is_discrete else n, n_vars))
+
+    def _finish(self, states: NDArray[np.int16], reals: NDArray[np.float64]) -> Points:
+        domain = self.plan.domain
+        if domain.is_discrete:
+            return states
+        discrete = domain.n_states > 0
+        reals[:, discrete] = states[:, discrete]
+        return reals
+
+    def sample(self, n: int, rng: np.random.Generator) -> Points:
+        """Draw n points from the whole space, shape (n, n_vars)."""
+        from certimap.circuits.kernels.sample import sample
+
+        key = _key(rng)
+        states, reals = self._outputs(n)
+        arrays, cumulated = self.evaluator.arrays, self._cumulated
+
+        def task(start: int, stop: int) -> None:
+            stack, words = self._walk()
+            with np.errstate(over="ignore"):
+                sample(arrays, key, start, cumulated, stack, words, states[start:stop], reals[start:stop])
+
+        for_blocks(task, n, _TASK_ROWS, self.evaluator.workers)
+        return self._finish(states, reals)
+
+    def _walk(self) -> tuple[NDArray[np.int32], NDArray[np.uint64]]:
+        return np.empty(len(self.plan.domain) + 2, np.int32), np.empty(4, np.uint64)
+
+    def sample_in(self, n: int, rng: np.random.Generator, boxes: Boxes) -> Points:
+        """Draw n points from the union of disjoint boxes, each box in proportion to its mass.
+
+        Raises
+        ------
+        QueryError
+            When the boxes have no mass.
+        """
+        log_mass = self.evaluator.log_values(MASS, None, boxes)
+        largest = float(log_mass.max(initial=-np.inf))
+        if largest == -np.inf:
+            raise QueryError(f"the {len(boxes)} boxes to draw from have mass zero; at least one must have some")
+        running: NDArray[np.float64] = np.cumsum(np.exp(log_mass - largest))
+        last = int(np.flatnonzero(log_mass > -np.inf)[-1])
+        targets: NDArray[np.float64] = rng.random(n) * running[-1]
+        places: NDArray[np.int64] = np.searchsorted(running, targets, side="right")  # pyright: ignore
+        chosen = np.minimum(places, last)
+        states, reals = self._outputs(n)
+        rows = np.argsort(chosen, kind="stable")
+        distinct, counts = np.unique(chosen, return_counts=True)
+        ends = np.cumsum(counts)
+        key = _key(rng)
+        in_logs = not self.evaluator.is_discrete or bool(np.any(log_mass[distinct] < np.log(ACCURATE)))
+        inside = boxes[distinct]
+        source = Rows(None, inside)
+        width = self.evaluator.box_width(len(distinct))
+
+        def task(start: int, stop: int) -> None:
+            first_row = int(ends[start] - counts[start])
+            mine = rows[first_row : int(ends[stop - 1])]
+            lanes = np.repeat(np.arange(stop - start), counts[start:stop])
+            self._draw(key, in_logs, source, start, stop, mine, lanes, states, reals)
+
+        for_blocks(task, len(distinct), width, self.evaluator.workers)
+        return self._finish(states, reals)
+
+    def _draw(
+        self,
+        key: np.uint64,
+        in_logs: bool,
+        source: Rows,
+        start: int,
+        stop: int,
+        rows: NDArray[np.int64],
+        lanes: NDArray[np.int64],
+        states: NDArray[np.int16],
+        reals: NDArray[np.float64],
+    ) -> None:
+        """Draw some rows inside the boxes `start:stop` of `source`."""
+        from certimap.circuits.kernels.sample import sample_in_boxes
+
+        if in_logs:
+            inside, values = self.evaluator.log_upward_values(MASS, source, np.arange(start, stop))
+        else:
+            width = -(-(stop - start) // 8) * 8
+            inputs = np.empty((self.plan.domain.total_states, width))
+            values = np.empty((self.plan.n_nodes, width))
+            self.evaluator.upward_values(MASS, source, start, inputs, values)
+            inside = source.take(np.arange(start, stop))
+        stack, words = self._walk()
+        arrays = self.evaluator.arrays
+        with np.errstate(over="ignore"):
+            sample_in_boxes(arrays, inside, key, in_logs, rows, lanes, values, stack, words, states, reals)
+
+
+def _key(rng: np.random.Generator) -> np.uint64:
+    return np.uint64(rng.integers(0, 2**64, dtype=np.uint64))

@@ -1,0 +1,1 @@
+"""From one representation to another, and the choice which of them answers a query."""

@@ -1,0 +1,303 @@
+"""From a structured circuit to a tree of regions.
+
+A circuit is *structured* when the products over one scope all split it alike, so that its scopes form a tree.
+It is then a tree of latent variables. Each scope has one whose states are the products over it; which product
+it is decides, for every part of the split, which node of the part is multiplied, and so which row of weights
+the part's latent variable is chosen by. Leaves are emitted. Summing the latent variables out gives the circuit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.circuits.plan import Plan
+from certimap.query import make_query
+from certimap.trees.bucket_tree import MAX_TABLE, BucketTreePosterior
+
+Floats = NDArray[np.float64]
+Parts = tuple[tuple[int, ...], tuple[int, ...]]  # children (node ids) and leaves (positions in `leaf_var`)
+_SMALLEST = 1e-150  # two tables are multiplied where a chain is contracted: nothing smaller may be in one
+
+
+def tree_of_circuit(
+    plan: Plan,
+    *,
+    log_evidence: float | None = None,
+    max_table: int = MAX_TABLE,
+    workers: int | None = None,
+) -> BucketTreePosterior | None:
+    """Return the distribution of a structured circuit as a tree of regions, or None where there is none.
+
+    Products that split a scope more finely than others do are regrouped; a product that is shared, a sum of
+    sums, and sums of different depth over one scope need no special form.
+
+    Parameters
+    ----------
+    plan
+        The conditioned circuit; every node is a distribution.
+    log_evidence
+        Natural log of p(e), handed on to the posterior; None stands for 0.
+    max_table
+        The most entries that all tables may have together.
+    workers
+        Threads of the posterior; None means 1.
+
+    Returns
+    -------
+    BucketTreePosterior or None
+        None when the circuit is not structured, has a real variable, has weights whose logs are finite but
+        too small for linear tables, or would need more than `max_table` entries.
+
+    Notes
+    -----
+    Cost: linear in the circuit's edges, the bits of its scopes, and the tree's entries.
+    """
+    if not plan.domain.is_discrete or _has_tiny(plan):
+        return None
+    tree = _Tree(_Nodes.of(plan), max_table)
+    if not tree.grow():
+        return None
+    posterior = BucketTreePosterior.from_tree(
+        np.array(tree.parent, np.int64),
+        tree.transitions,
+        {0: np.ones(1)},
+        tree.latent_of,
+        tree.emissions,
+        make_query(plan.domain),
+        workers=workers,
+    )
+    return replace(posterior, region_tree=replace(posterior.region_tree, log_evidence=log_evidence or 0.0))
+
+
+def _has_tiny(plan: Plan) -> bool:
+    """Whether a positive weight or probability is too small to be kept in linear tables."""
+    pairs = ((plan.weights, plan.log_weights), (plan.tables, plan.log_tables))
+    return any(bool(np.any((values < _SMALLEST) & (logs > -np.inf))) for values, logs in pairs)
+
+
+def _positions(mask: int) -> Iterator[int]:
+    """Yield the variables of a scope."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+@dataclass(eq=False)
+class _Nodes:
+    """A plan's nodes without its bare links: a product of one node stands for that node, equal products for one.
+
+    Attributes
+    ----------
+    stands_for
+        int64, shape (n_nodes,): the node that represents each node.
+    height
+        How many layers of sums lie above the products of a node's scope; 0 for a product.
+    scope
+        The variables of each representing node, as bits.
+    parts
+        The parts of each representing product; regrouped products are added behind the plan's nodes.
+    """
+
+    plan: Plan
+    stands_for: NDArray[np.int64]
+    height: list[int]
+    scope: list[int]
+    parts: dict[int, Parts]
+    known: dict[Parts, int]
+
+    @classmethod
+    def of(cls, plan: Plan) -> _Nodes:
+        nodes = cls(plan, _without_links(plan), [0] * plan.n_nodes, [0] * plan.n_nodes, {}, {})
+        for node in np.flatnonzero(nodes.stands_for == np.arange(plan.n_nodes)).tolist():
+            nodes._add(node)
+        return nodes
+
+    def _add(self, node: int) -> None:
+        if self.plan.is_sum[node]:
+            below = self.children(node)
+            self.scope[node] = self.scope[int(below[0])]
+            self.height[node] = 1 + max(map(self.height.__getitem__, below.tolist()))
+            return
+        first, last = (int(self.plan.leaf_ptr[node + k]) for k in (0, 1))
+        leaves = sorted(range(first, last), key=self.plan.leaf_var.__getitem__)
+        parts = (tuple(sorted(self.children(node).tolist())), tuple(leaves))
+        self.stands_for[node] = self._known(parts, node)
+        self.parts[node] = parts
+        self.scope[node] = self._scope_of(parts)
+
+    def children(self, node: int) -> NDArray[np.int64]:
+        """Return what stands for a node's children."""
+        begin, end = self.plan.child_ptr[node], self.plan.child_ptr[node + 1]
+        return self.stands_for[self.stands_for[self.plan.children[begin:end]]]
+
+    def _known(self, parts: Parts, node: int) -> int:
+        """Return the product seen first with these parts; leaves are alike when they share a vector."""
+        key = (parts[0], tuple(int(self.plan.leaf_start[leaf]) for leaf in parts[1]))
+        return self.known.setdefault(key, node)
+
+    def _scope_of(self, parts: Parts) -> int:
+        scope = 0
+        for child in parts[0]:
+            scope |= self.scope[child]
+        for leaf in parts[1]:
+            scope |= 1 << int(self.plan.leaf_var[leaf])
+        return scope
+
+    def split(self, node: int) -> list[tuple[int, int, bool]]:
+        """Return (scope, node or leaf, whether it is a leaf) for each part of a product."""
+        children, leaves = self.parts[node]
+        found = [(self.scope[child], child, False) for child in children]
+        return found + [(1 << int(self.plan.leaf_var[leaf]), leaf, True) for leaf in leaves]
+
+    def product(self, parts: Parts) -> int:
+        """Return the node that multiplies these parts: the only one, one that is known, or a new one."""
+        if len(parts[0]) == 1 and not parts[1]:
+            return parts[0][0]
+        node = self._known(parts, len(self.scope))
+        if node == len(self.scope):
+            self.scope.append(self._scope_of(parts))
+            self.height.append(0)
+            self.parts[node] = parts
+        return node
+
+
+def _without_links(plan: Plan) -> NDArray[np.int64]:
+    """Return, for each node, the first node below it that is no product of a single node."""
+    target = np.arange(plan.n_nodes, dtype=np.int64)
+    n_children, n_leaves = np.diff(plan.child_ptr), np.diff(plan.leaf_ptr)
+    links = np.flatnonzero(~plan.is_sum & (n_children == 1) & (n_leaves == 0))
+    target[links] = plan.children[plan.child_ptr[links]]
+    while True:
+        further = target[target]
+        if np.array_equal(further, target):
+            return target
+        target = further
+
+
+@dataclass(eq=False)
+class _Tree:
+    """The tree of latent variables while it grows, one scope after another from the root's."""
+
+    nodes: _Nodes
+    max_table: int
+    parent: list[int] = field(default_factory=list[int])
+    transitions: list[Floats] = field(default_factory=list[Floats])
+    n_entries: int = 0
+
+    def __post_init__(self) -> None:
+        n_vars = len(self.nodes.plan.domain)
+        self.latent_of = np.full(n_vars, -1, np.int64)
+        self.emissions: list[Floats] = [np.empty((0, 0))] * n_vars
+
+    def grow(self) -> bool:
+        """Add every scope; False when one is not structured or the tables grow too large."""
+        root = int(self.nodes.stands_for[self.nodes.stands_for[-1]])
+        self._latent(-1, np.ones((1, 1)))
+        stack: list[tuple[int, list[int]]] = [(0, [root])]
+        while stack:
+            latent, states = stack.pop()
+            grown = self._layers(latent, states)
+            below = None if grown is None else self._split(*grown)
+            if below is None:
+                return False
+            stack.extend(below)
+        return True
+
+    def _latent(self, parent: int, transition: Floats) -> int:
+        self.parent.append(parent)
+        self.transitions.append(transition)
+        return len(self.parent) - 1
+
+    def _reserve(self, n_rows: int, n_columns: int) -> bool:
+        self.n_entries += n_rows * n_columns
+        return self.n_entries <= self.max_table
+
+    def _layers(self, latent: int, states: list[int]) -> tuple[int, list[int]] | None:
+        """Put a latent variable below for each layer of sums; return the one whose states are products."""
+        nodes, plan = self.nodes, self.nodes.plan
+        for layer in range(max(nodes.height[s] for s in states), 0, -1):
+            place: dict[int, int] = {}
+            rows: list[tuple[NDArray[np.int64], Floats | float]] = []
+            for s in states:
+                is_open = nodes.height[s] == layer
+                below = nodes.children(s).tolist() if is_open else [s]
+                weights = plan.weights[plan.child_ptr[s] : plan.child_ptr[s + 1]] if is_open else 1.0
+                rows.append((np.array([place.setdefault(c, len(place)) for c in below]), weights))
+            if not self._reserve(len(states), len(place)):
+                return None
+            transition = np.zeros((len(states), len(place)))
+            for row, (columns, weights) in enumerate(rows):
+                np.add.at(transition[row], columns, weights)
+            latent, states = self._latent(latent, transition), list(place)
+        return latent, states
+
+    def _split(self, latent: int, products: list[int]) -> list[tuple[int, list[int]]] | None:
+        """Emit the leaves of products over one scope; return (latent variable, nodes) for each other part."""
+        nodes = self.nodes
+        parts = [nodes.split(p) for p in products]
+        block_of = _common_blocks(nodes.scope[products[0]], [[part[0] for part in split] for split in parts])
+        if block_of is None:
+            return None
+        sizes = Counter(block_of.values())
+        if len(sizes) == 1 and len(block_of) > 1:
+            return None
+        chosen: dict[int, list[int]] = {}
+        for split in parts:
+            grouped: dict[int, tuple[list[int], list[int]]] = {}
+            for scope, item, is_leaf in split:
+                block = block_of[(scope & -scope).bit_length() - 1]
+                grouped.setdefault(block, ([], []))[is_leaf].append(item)
+            for block, (children, leaves) in grouped.items():
+                is_single = not children and len(leaves) == 1
+                item = leaves[0] if is_single else nodes.product((tuple(children), tuple(leaves)))
+                chosen.setdefault(block, []).append(item)
+        below: list[tuple[int, list[int]]] = []
+        for block, items in chosen.items():
+            if sizes[block] == 1:
+                if not self._emit(latent, items):
+                    return None
+                continue
+            states = list(dict.fromkeys(items))
+            if not self._reserve(len(items), len(states)):
+                return None
+            place = {s: i for i, s in enumerate(states)}
+            choice = np.zeros((len(items), len(states)))
+            choice[np.arange(len(items)), [place[s] for s in items]] = 1.0
+            below.append((self._latent(latent, choice), states))
+        return below
+
+    def _emit(self, latent: int, leaves: Sequence[int]) -> bool:
+        plan = self.nodes.plan
+        variable = int(plan.leaf_var[leaves[0]])
+        size = int(plan.domain.n_states[variable])
+        if not self._reserve(len(leaves), size):
+            return False
+        self.latent_of[variable] = latent
+        self.emissions[variable] = plan.tables[plan.leaf_start[leaves][:, None] + np.arange(size)]
+        return True
+
+
+def _common_blocks(scope: int, splits: Sequence[Sequence[int]]) -> dict[int, int] | None:
+    """Return the finest blocks of a scope that no product cuts: a number for each variable.
+
+    None when a product's parts do not cover the scope.
+    """
+    block_of = {v: v for v in _positions(scope)}
+    members = {v: [v] for v in block_of}
+    for split in {tuple(sorted(split)) for split in splits}:
+        if sum(split) != scope:
+            return None
+        for part in split:
+            blocks = {block_of[v] for v in _positions(part)}
+            first, *others = sorted(blocks, key=lambda b: -len(members[b]))
+            for other in others:
+                for v in members.pop(other):
+                    block_of[v] = first
+                    members[first].append(v)
+    return block_of

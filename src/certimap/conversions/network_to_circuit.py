@@ -1,0 +1,340 @@
+"""Networks become circuits: variable elimination whose messages carry circuit nodes.
+
+Every message is a table over a separator. An entry holds a natural-log weight and, once a query
+variable has been eliminated below it, the circuit node that the weight multiplies. Eliminating a
+variable turns the entries of its clique into products, and each row of the clique into one sum;
+rows that are equal up to a factor share their sum. What involves no query variable stays plain
+arithmetic.
+
+Source: variable elimination with a recorded trace, after Darwiche, 'A differential approach to inference
+in Bayesian networks', 2003, and Chavira and Darwiche, 'Compiling Bayesian networks using variable
+elimination', 2007.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from certimap.circuits.circuit import Circuit
+from certimap.conversions.nodes import Ints, NodeStore, distinct, grains, hashed_rows, spans
+from certimap.domain import Domain
+from certimap.errors import ImpossibleEvidence, ModelError
+from certimap.networks.elimination import Elimination, plan_elimination
+from certimap.networks.factor import Floats, log_sum, spread
+from certimap.networks.reduction import Reduced, reduce_network
+from certimap.query import Query, make_query
+
+if TYPE_CHECKING:
+    from certimap.networks.network import Network
+    from certimap.posterior import BoxPosterior
+
+TABLE_FACTOR = 4.0  # table entries allowed for each edge allowed: arithmetic is cheaper than nodes
+
+
+@dataclass(frozen=True)
+class Message:
+    """A table over a separator, with axes in elimination order.
+
+    Attributes
+    ----------
+    scope
+        The variables.
+    log_weight
+        Natural logs, one axis a variable; -inf where the entry is zero.
+    node
+        The circuit node that each entry multiplies (-1 where it is zero), or None: no node.
+    """
+
+    scope: tuple[int, ...]
+    log_weight: Floats
+    node: Ints | None = None
+
+
+def compile_query(model: Network, query: Query | None, *, max_edges: int) -> Circuit:
+    """Compile a network to a circuit over the query variables, whose value is p(q, e).
+
+    Parameters
+    ----------
+    model, query
+        The network and the query; None queries all variables without evidence.
+    max_edges
+        The most edges that the circuit may be estimated to have, before zeros and sharing.
+
+    Raises
+    ------
+    ModelError
+        When it would have more; raised before memory is taken.
+    ImpossibleEvidence
+        When p(e) = 0.
+
+    Notes
+    -----
+    Cost: linear in the table entries of all cliques, but for sorting.
+    """
+    reduced = reduce_network(model, query)
+    elimination = plan_elimination([f.scope for f in reduced.factors], reduced.sizes, reduced.query)
+    refuse_large(elimination, max_edges)
+    domain = model.domain if query is None else query.query_domain
+    return _Compiler(reduced, elimination, domain).circuit()
+
+
+def log_total(model: Network, query: Query | None = None, *, max_entries: int = 100_000_000) -> float:
+    """Return the natural log of the sum of a network's product, reduced by a query's evidence.
+
+    Raises ModelError when tables would have more than `max_entries` entries, and ImpossibleEvidence
+    when the total is zero.
+    """
+    reduced = replace(reduce_network(model, query), query=())
+    elimination = plan_elimination([f.scope for f in reduced.factors], reduced.sizes, ())
+    if 2.0**elimination.log2_size > max_entries:
+        raise ModelError(
+            f"summing this network has {elimination.describe()}; at most max_entries={max_entries} are accepted"
+        )
+    return _Compiler(reduced, elimination, Domain(())).eliminate()[0]
+
+
+def posterior(model: Network, query: Query, *, max_edges: int, workers: int | None) -> BoxPosterior:
+    """Condition a network on a query; see `Network.condition`."""
+    reduced = reduce_network(model, query)
+    elimination = plan_elimination([f.scope for f in reduced.factors], reduced.sizes, reduced.query)
+    if is_large(elimination, max_edges) and 2.0 ** min(elimination.log2_size, 1000.0) <= max_edges:
+        from certimap.trees.bucket_tree import BucketTreePosterior
+
+        return BucketTreePosterior.of_network(model, query, max_table=max_edges, workers=workers)
+    refuse_large(elimination, max_edges)
+    from certimap.circuits.posterior import CircuitPosterior
+
+    circuit = _Compiler(reduced, elimination, query.query_domain).circuit()
+    return CircuitPosterior.from_circuit(circuit, make_query(circuit.domain), workers=workers)
+
+
+def is_large(elimination: Elimination, max_edges: int) -> bool:
+    """Whether a compilation is beyond a limit of edges, or of the table entries that go with it."""
+    entries = 2.0 ** min(elimination.log2_size, 1000.0)
+    return elimination.n_edges > max_edges or entries > TABLE_FACTOR * max_edges
+
+
+def refuse_large(elimination: Elimination, max_edges: int) -> None:
+    """Raise ModelError when a compilation would be too large."""
+    if is_large(elimination, max_edges):
+        raise ModelError(
+            f"compiling this network has {elimination.describe()}; at most max_edges={max_edges} edges and "
+            f"{TABLE_FACTOR:g} times as many table entries are accepted"
+        )
+
+
+class _Compiler:
+    """One run of the elimination."""
+
+    def __init__(self, reduced: Reduced, elimination: Elimination, domain: Domain) -> None:
+        self.reduced = reduced
+        self.elimination = elimination
+        self.store = NodeStore(domain)
+        self.position = {v: i for i, v in enumerate(reduced.query)}
+
+    def circuit(self) -> Circuit:
+        """Return the circuit; a constant factor becomes the weight of a sum with one child."""
+        log_constant, nodes = self.eliminate()
+        for v in self.reduced.query:
+            if v not in self.reduced.sizes:
+                nodes.append(int(self.leaves(v, np.zeros((1, 1)))[0]))
+        root = np.array(nodes, np.int64)
+        if len(root) > 1:
+            root = self.store.products(root[None, :])
+        if log_constant != 0.0 or int(root[0]) != self.store.n_nodes - 1:
+            self.store.sums(np.array([1], np.int64), root, np.array([log_constant]))
+        return self.store.circuit()
+
+    def eliminate(self) -> tuple[float, list[int]]:
+        """Eliminate all variables; return the log of the constant factor and the roots."""
+        order = self.elimination.order
+        place = {v: i for i, v in enumerate(order)}
+        waiting: list[list[Message]] = [[] for _ in order]
+        for factor in self.reduced.factors:
+            scope = tuple(sorted(factor.scope, key=place.__getitem__))
+            waiting[place[scope[0]]].append(Message(scope, spread(factor.log_table, factor.scope, scope)))
+        log_constant = self.reduced.log_constant
+        roots: list[int] = []
+        for i, v in enumerate(order):
+            message = self.message(v, self.elimination.separators[i], waiting[i])
+            waiting[i] = []
+            if message.scope:
+                waiting[place[message.scope[0]]].append(message)
+                continue
+            log_constant += float(message.log_weight)
+            if message.node is not None:
+                roots.append(int(message.node))
+            if log_constant == -np.inf:
+                raise ImpossibleEvidence(
+                    "the evidence has probability zero under the network; possible evidence is accepted"
+                )
+        return log_constant, roots
+
+    def message(self, variable: int, separator: tuple[int, ...], incoming: list[Message]) -> Message:
+        """Eliminate one variable: combine what mentions it, and sum its states."""
+        clique = (*separator, variable)
+        sizes = [self.reduced.sizes[v] for v in clique]
+        log_weight = np.zeros(sizes)
+        for message in incoming:
+            log_weight += spread(message.log_weight, message.scope, clique)
+        columns = self.columns(incoming, clique, log_weight.size)
+        queried = variable in self.position
+        if not queried and not columns:
+            return Message(separator, log_sum(log_weight, -1))
+        flat = log_weight.reshape(-1)
+        live = np.flatnonzero(flat > -np.inf)
+        rows, states = np.divmod(live, sizes[-1])
+        keys, combos = _combined([np.broadcast_to(c, sizes).reshape(-1)[live] for c in columns], len(live))
+        groups = _Groups(rows, states, keys, flat[live])
+        nodes = self.with_leaves(variable, groups, combos) if queried else self.joined(combos)[groups.key]
+        weights, found = self.sums(groups, nodes, log_weight.size // sizes[-1])
+        return Message(separator, weights.reshape(sizes[:-1]), found.reshape(sizes[:-1]))
+
+    def columns(self, incoming: list[Message], clique: tuple[int, ...], size: int) -> list[Ints]:
+        """Return node tables, spread to the clique, whose entries are to be multiplied.
+
+        A message whose variables are among those of another, smaller than the clique, is multiplied
+        into that one first: the product is then shared by all entries of the clique that extend it.
+        """
+        by_scope: dict[tuple[int, ...], list[Ints]] = {}
+        for message in incoming:
+            if message.node is not None:
+                by_scope.setdefault(message.scope, []).append(message.node)
+        small = sorted((s for s in by_scope if by_scope[s][0].size < size), key=lambda s: by_scope[s][0].size)
+        large = (s for s in by_scope if by_scope[s][0].size == size)
+        out = [spread(node, s, clique) for s in large for node in by_scope[s]]
+        for k, scope in enumerate(small):
+            product = self.product_table(by_scope[scope])
+            host = next((t for t in small[k + 1 :] if set(scope) <= set(t)), None)
+            if host is None:
+                out.append(spread(product, scope, clique))
+            else:
+                by_scope[host].append(spread(product, scope, host))
+        return out
+
+    def product_table(self, nodes: list[Ints]) -> Ints:
+        """Multiply node tables entry by entry, where none is zero; the first has the shape of the product."""
+        if len(nodes) == 1:
+            return nodes[0]
+        shape = nodes[0].shape
+        flat = [np.broadcast_to(n, shape).reshape(-1) for n in nodes]
+        live = np.flatnonzero(np.logical_and.reduce([f >= 0 for f in flat]))
+        keys, combos = _combined([f[live] for f in flat], len(live))
+        out = np.full(nodes[0].size, -1, np.int64)
+        out[live] = self.store.products(combos)[keys]
+        return out.reshape(shape)
+
+    def joined(self, combos: Ints) -> Ints:
+        """Return one node for each combination of nodes."""
+        return combos[:, 0] if combos.shape[1] == 1 else self.store.products(combos)
+
+    def leaves(self, variable: int, log_weights: Floats) -> Ints:
+        """Add leaves over all states of a query variable from weights of its surviving states."""
+        full = np.full((len(log_weights), int(self.reduced.domain.n_states[variable])), -np.inf)
+        full[:, self.reduced.states[variable]] = log_weights
+        return self.store.leaves(self.position[variable], full)
+
+    def with_leaves(self, variable: int, groups: _Groups, combos: Ints) -> Ints:
+        """Return the node of each group: the group's nodes times a leaf over its states."""
+        leaf = np.empty(len(groups.row), np.int64)
+        single = groups.size == 1
+        if single.any():
+            size = self.reduced.sizes[variable]
+            states = groups.state[groups.start[single]]
+            used = np.unique(states)
+            indicators = np.full((size, size), -np.inf)
+            np.fill_diagonal(indicators, 0.0)
+            ids = np.full(size, -1, np.int64)
+            ids[used] = self.leaves(variable, indicators[used])
+            leaf[single] = ids[states]
+        several = np.flatnonzero(~single)
+        if len(several):
+            vectors, which = groups.vectors(several, self.reduced.sizes[variable])
+            leaf[several] = self.leaves(variable, vectors)[which]
+        if combos.shape[1] == 0:
+            return leaf
+        first, which = distinct([groups.key, leaf])
+        pairs = len(first)
+        if combos.shape[1] > 1 and pairs * (combos.shape[1] - 1) > combos.size:
+            combos = self.joined(combos)[:, None]  # shared by so many leaves that an own node pays
+        return self.store.products(np.column_stack([combos[groups.key[first]], leaf[first]]))[which]
+
+    def sums(self, groups: _Groups, nodes: Ints, n_rows: int) -> tuple[Floats, Ints]:
+        """Sum the groups of each row; rows that are equal up to their total share a node."""
+        totals = np.full(n_rows, -np.inf)
+        found = np.full(n_rows, -1, np.int64)
+        starts = np.flatnonzero(np.diff(groups.row, prepend=-1))
+        if not len(starts):
+            return totals, found
+        row = groups.row[starts]
+        lengths = np.diff(starts, append=len(groups.row))
+        total = _log_add(groups.log_weight, starts)
+        totals[row] = total
+        lone = lengths == 1
+        found[row[lone]] = nodes[starts[lone]]
+        many = np.flatnonzero(~lone)
+        if len(many):
+            inside = spans(starts[many], lengths[many])
+            weights = groups.log_weight[inside] - np.repeat(total[many], lengths[many])
+            begins = np.cumsum(lengths[many]) - lengths[many]
+            first, which = distinct(hashed_rows([nodes[inside], grains(weights)], begins))
+            kept = spans(begins[first], lengths[many][first])
+            ids = self.store.sums(lengths[many][first], nodes[inside][kept], weights[kept])
+            found[row[many]] = ids[which]
+        return totals, found
+
+
+class _Groups:
+    """Entries of a clique grouped by row and by the nodes that they multiply.
+
+    Attributes
+    ----------
+    row, key, log_weight, start, size
+        Of each group: its row, its combination of nodes, the log of its total weight, and where its
+        entries are among the sorted ones.
+    state, weight
+        Of each sorted entry: the state of the eliminated variable, and its log weight.
+    """
+
+    def __init__(self, rows: Ints, states: Ints, keys: Ints, log_weights: Floats) -> None:
+        order = np.lexsort((keys, rows))
+        rows, keys = rows[order], keys[order]
+        new = np.ones(len(order), np.bool_)
+        new[1:] = (rows[1:] != rows[:-1]) | (keys[1:] != keys[:-1])
+        self.state, self.weight = states[order], log_weights[order]
+        self.start = np.flatnonzero(new)
+        self.size = np.diff(self.start, append=len(order))
+        self.row, self.key = rows[self.start], keys[self.start]
+        self.log_weight = _log_add(self.weight, self.start)
+
+    def vectors(self, which: Ints, n_states: int) -> tuple[Floats, Ints]:
+        """Return the distinct normalised weight vectors of some groups, and which each group has."""
+        lengths = self.size[which]
+        inside = spans(self.start[which], lengths)
+        weights = self.weight[inside] - np.repeat(self.log_weight[which], lengths)
+        begins = np.cumsum(lengths) - lengths
+        first, of = distinct(hashed_rows([self.state[inside], grains(weights)], begins))
+        kept = spans(begins[first], lengths[first])
+        vectors = np.full((len(first), n_states), -np.inf)
+        vectors[np.repeat(np.arange(len(first)), lengths[first]), self.state[inside][kept]] = weights[kept]
+        return vectors, of
+
+
+def _combined(columns: list[Ints], n_entries: int) -> tuple[Ints, Ints]:
+    """Number the distinct combinations: (number of each entry, combinations of shape (n, n_columns))."""
+    if not columns:
+        return np.zeros(n_entries, np.int64), np.zeros((1, 0), np.int64)
+    first, which = distinct(columns)
+    return which, np.column_stack([c[first] for c in columns])
+
+
+def _log_add(log_weights: Floats, starts: Ints) -> Floats:
+    """Return the natural log of the sum of each run of finite log weights."""
+    if not len(starts):
+        return np.zeros(0)
+    top = np.maximum.reduceat(log_weights, starts)
+    lengths = np.diff(starts, append=len(log_weights))
+    return np.log(np.add.reduceat(np.exp(log_weights - np.repeat(top, lengths)), starts)) + top

@@ -1,0 +1,1 @@
+"""Compiled code that several rooms share, and nothing else."""

@@ -1,0 +1,206 @@
+"""One generation of the box search: probe boxes, drop what cannot win, branch on what is left."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Points
+from certimap.solvers.box_search.open_boxes import log_total
+from certimap.solvers.box_search.probe import Answers, Layout, Prober, SearchBoxes
+
+MAX_HINTS = 4  # most promising points of a generation that are worth scoring
+WIDTH_BONUS = 0.05  # worth, in shares of bound, of splitting an interval a standard deviation wide
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Children:
+    """Boxes to open, with natural-log bounds and masses, and depths."""
+
+    boxes: SearchBoxes
+    bounds: Floats
+    masses: Floats
+    depths: NDArray[np.int32]
+
+
+@dataclass(eq=False)
+class Expansion:
+    """What became of a batch of boxes; natural logs.
+
+    `closed` is (largest bound, mass) of what was closed, `stuck` the largest bound of real boxes too small to
+    split; `points` are boxes of one point, whose mass is `point_mass`; `hints` are points worth scoring.
+    """
+
+    children: list[Children] = field(default_factory=list[Children])
+    closed: tuple[float, float] = (-math.inf, -math.inf)
+    stuck: float = -math.inf
+    points: list[Points] = field(default_factory=list[Points])
+    point_mass: float = -math.inf
+    hints: list[Points] = field(default_factory=list[Points])
+    n_probed: int = 0
+
+    def close(self, bounds: Floats, masses: Floats) -> None:
+        """Count boxes, or parts of boxes, as closed."""
+        if len(bounds):
+            known = masses[~np.isnan(masses)]  # masses do not apply to densities
+            self.closed = (
+                max(self.closed[0], float(np.max(bounds))),
+                float(np.logaddexp(self.closed[1], log_total(known))),
+            )
+
+
+def expand(
+    layout: Layout,
+    prober: Prober,
+    boxes: SearchBoxes,
+    bounds: Floats,
+    depths: NDArray[np.int32],
+    threshold: float,
+) -> Expansion:
+    """Probe boxes until nothing more can be dropped from them, then branch.
+
+    A column whose bound is at most `threshold` (nats) is dropped from its box, a box with a variable that
+    keeps no column is closed. Each remaining box is branched on the variable whose columns' bounds have
+    the smallest sum. Costs one probe of every box for each time that it shrank, plus one.
+    """
+    result = Expansion()
+    before: Floats | None = None
+    while len(boxes):
+        answers = prober.probe(boxes)
+        result.n_probed += len(boxes)
+        bounds = np.minimum(bounds, answers.log_bound)
+        if before is not None:
+            result.close(np.full(1, -np.inf), _log_difference(before, answers.log_mass))
+        each = np.minimum(answers.each_bound, bounds[:, None])
+        alive = (each > threshold) & (boxes.mask > 0)
+        frozen = np.isnan(answers.splits) & layout.is_real
+        alive |= frozen[:, layout.variable_of]
+        n_alive = np.add.reduceat(alive, layout.offsets[:-1], axis=1, dtype=np.int64)
+        dead = (bounds <= threshold) | np.any(n_alive == 0, axis=1)
+        lost = np.where((boxes.mask > 0) & ~alive, each, -np.inf).max(axis=1)
+        result.close(np.where(bounds <= threshold, bounds, lost)[dead], answers.log_mass[dead])
+        halved = (n_alive == 1) & layout.is_real
+        shrunk = ~dead & (np.any((boxes.mask > 0) & ~alive, axis=1))
+        ready = ~dead & ~shrunk
+        _finish(
+            layout, result, boxes.rows(ready), bounds[ready], depths[ready], _part(answers, ready), each[ready]
+        )
+        result.close(lost[shrunk], np.full(int(shrunk.sum()), -np.inf))
+        boxes = _shrink(layout, boxes.rows(shrunk), alive[shrunk], halved[shrunk], answers.splits[shrunk])
+        bounds, depths, before = bounds[shrunk], depths[shrunk], answers.log_mass[shrunk]
+    return result
+
+
+def _part(answers: Answers, rows: NDArray[np.bool_]) -> Answers:
+    return Answers(
+        answers.log_mass[rows],
+        answers.log_bound[rows],
+        answers.each_mass[rows],
+        answers.each_bound[rows],
+        answers.splits[rows],
+    )
+
+
+def _shrink(
+    layout: Layout, boxes: SearchBoxes, alive: NDArray[np.bool_], halved: NDArray[np.bool_], splits: Floats
+) -> SearchBoxes:
+    """Drop the columns that are not alive; a real variable keeps the half that is."""
+    mask = boxes.mask & (alive | layout.is_real[layout.variable_of])
+    rows, variables = np.nonzero(halved)
+    lower = alive[rows, layout.offsets[variables]]
+    boxes.high[rows[lower], variables[lower]] = splits[rows[lower], variables[lower]]
+    boxes.low[rows[~lower], variables[~lower]] = splits[rows[~lower], variables[~lower]]
+    return SearchBoxes(mask, boxes.low, boxes.high)
+
+
+def _finish(
+    layout: Layout,
+    result: Expansion,
+    boxes: SearchBoxes,
+    bounds: Floats,
+    depths: NDArray[np.int32],
+    answers: Answers,
+    each: Floats,
+) -> None:
+    """Sort out boxes from which nothing can be dropped: points, boxes stuck at rounding, and branches."""
+    if not len(boxes):
+        return
+    counts = np.add.reduceat(boxes.mask, layout.offsets[:-1], axis=1, dtype=np.int64)
+    counts[:, layout.is_real] = np.where(np.isnan(answers.splits[:, layout.is_real]), 1, 2)
+    best = _promising(layout, boxes, answers, each)
+    single = np.all(counts == 1, axis=1)
+    if layout.domain.is_discrete:
+        if np.any(single):
+            result.points.append(best[single])
+            result.point_mass = float(np.logaddexp(result.point_mass, log_total(answers.log_mass[single])))
+    elif np.any(single):
+        result.hints.append(best[single][:MAX_HINTS])
+        result.stuck = max(result.stuck, float(np.max(bounds[single])))
+    open_rows = np.flatnonzero(~single)
+    if not len(open_rows):
+        return
+    order = np.argsort(-bounds[open_rows], kind="stable")[:MAX_HINTS]
+    result.hints.append(best[open_rows[order]])
+    shares = np.exp(each - bounds[:, None])
+    scores = np.add.reduceat(shares, layout.offsets[:-1], axis=1)
+    if not layout.domain.is_discrete:  # where splitting gains nothing at once, the wide intervals go first
+        widths = (boxes.high - boxes.low)[:, layout.is_real] / layout.scales[layout.is_real]
+        scores[:, layout.is_real] -= WIDTH_BONUS * np.minimum(widths, 2.0)
+    scores[counts == 1] = np.inf
+    choice = np.argmin(scores, axis=1)
+    result.children.append(_branch(layout, boxes, depths, answers, each, open_rows, choice))
+
+
+def _promising(layout: Layout, boxes: SearchBoxes, answers: Answers, each: Floats) -> Points:
+    """Return the point of largest column bounds in each box."""
+    points = np.zeros((len(boxes), len(layout.domain)), layout.domain.point_dtype)
+    for v in range(len(layout.domain)):
+        columns = slice(layout.offsets[v], layout.offsets[v + 1])
+        if layout.is_real[v]:
+            low, high, split = boxes.low[:, v], boxes.high[:, v], answers.splits[:, v]
+            middle = np.where(np.isfinite(low), low, np.where(np.isfinite(high), high, 0.0))
+            points[:, v] = np.where(np.isnan(split), middle, split)
+        else:
+            points[:, v] = np.argmax(np.where(boxes.mask[:, columns] > 0, each[:, columns], -np.inf), axis=1)
+    return points
+
+
+def _branch(
+    layout: Layout,
+    boxes: SearchBoxes,
+    depths: NDArray[np.int32],
+    answers: Answers,
+    each: Floats,
+    rows: NDArray[np.int64],
+    choice: NDArray[np.int64],
+) -> Children:
+    """Split each of `rows` into one box a column of its chosen variable."""
+    chosen = layout.variable_of == choice[rows][:, None]
+    which, columns = np.nonzero(chosen & (boxes.mask[rows] > 0))
+    parents = rows[which]
+    variables = choice[parents]
+    real = layout.is_real[variables]
+    mask = boxes.mask[parents] & (~chosen[which] | real[:, None])
+    mask[np.arange(len(parents)), columns] = 1
+    low, high = boxes.low[parents], boxes.high[parents]
+    lower = real & (columns == layout.offsets[variables])
+    upper = real & ~lower
+    high[lower, variables[lower]] = answers.splits[parents[lower], variables[lower]]
+    low[upper, variables[upper]] = answers.splits[parents[upper], variables[upper]]
+    return Children(
+        SearchBoxes(mask, low, high),
+        each[parents, columns],
+        answers.each_mass[parents, columns],
+        depths[parents] + np.int32(1),
+    )
+
+
+def _log_difference(larger: Floats, smaller: Floats) -> Floats:
+    """Return ln(exp(larger) - exp(smaller)), -inf where rounding leaves nothing."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.exp(np.minimum(smaller - larger, 0.0))
+        return np.where(np.isfinite(larger), larger + np.log1p(-share), -np.inf)

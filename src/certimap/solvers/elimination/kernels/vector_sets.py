@@ -1,0 +1,264 @@
+"""Sets of nonnegative vectors: products filtered by a linear bound, elimination of a variable, merging.
+
+A set is a matrix of rows with pointers: rows `ptr[c]:ptr[c + 1]` belong to context c, a configuration of
+the queried variables that the rows' region shares with the rest of the tree. Rows of different contexts
+are never combined, other than in products.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.kernels.jit import jit
+from certimap.solvers.elimination.kernels.dominance import BLOCK, Floats, Ints, block_maxima, spatial_order
+
+
+@jit(inline="never")
+def _dots(weighted: Floats, a: int, columns: Floats, low: int, high: int, out: Floats) -> None:
+    """Write out[i] = weighted[a] . columns[:, low + i]."""
+    n = high - low
+    for i in range(n):
+        out[i] = 0.0
+    d = 0
+    width = weighted.shape[1]
+    while d + 4 <= width:
+        w0, w1, w2, w3 = weighted[a, d], weighted[a, d + 1], weighted[a, d + 2], weighted[a, d + 3]
+        for i in range(n):
+            j = low + i
+            out[i] += (w0 * columns[d, j] + w1 * columns[d + 1, j]) + (
+                w2 * columns[d + 2, j] + w3 * columns[d + 3, j]
+            )
+        d += 4
+    while d < width:
+        w = weighted[a, d]
+        for i in range(n):
+            out[i] += w * columns[d, low + i]
+        d += 1
+
+
+@jit()
+def select_pairs(
+    left: Floats,
+    left_ptr: Ints,
+    right: Floats,
+    right_ptr: Ints,
+    right_context: Ints,
+    hidden_map: Ints,
+    functional: Floats,
+    threshold: float,
+    left_rows: Ints,
+    right_rows: Ints,
+    scores: Floats,
+    out_ptr: Ints,
+) -> tuple[int, int]:
+    """Find the pairs (a, b) of one context whose product exceeds a bound, without building the products.
+
+    Context c pairs its rows of `left` with the rows of `right` in context `right_context[c]`; column h of
+    the left goes with column `hidden_map[h]` of the right. A pair is kept when
+    sum_h functional[c, h] left[a, h] right[b, hidden_map[h]] > threshold. Blocks of like rows are skipped by
+    their pointwise maxima.
+
+    Returns
+    -------
+    The number of pairs written (-1 when the output arrays are too short) and the dot products done.
+    """
+    n_out = 0
+    work = 0
+    width = left.shape[1]
+    right_width = right.shape[1]
+    buffer = np.empty(BLOCK)
+    for c in range(len(left_ptr) - 1):
+        out_ptr[c] = n_out
+        a0, a1 = int(left_ptr[c]), int(left_ptr[c + 1])
+        other = int(right_context[c])
+        b0, b1 = int(right_ptr[other]), int(right_ptr[other + 1])
+        n_left, n_right = a1 - a0, b1 - b0
+        if n_left == 0 or n_right == 0:
+            continue
+        weighted = np.zeros((n_left, right_width))
+        for a in range(n_left):
+            for h in range(width):
+                weighted[a, hidden_map[h]] += left[a0 + a, h] * functional[c, h]
+        left_order = np.arange(n_left)
+        right_order = np.arange(b0, b1)
+        blocked = n_left * n_right > 4 * BLOCK * BLOCK
+        if blocked and n_left > BLOCK:
+            spatial_order(weighted, 0, n_left, BLOCK, left_order)
+        if blocked and n_right > BLOCK:
+            spatial_order(right, b0, b1, BLOCK, right_order)
+        n_left_blocks = (n_left + BLOCK - 1) // BLOCK
+        n_right_blocks = (n_right + BLOCK - 1) // BLOCK
+        left_top = np.empty((n_left_blocks, right_width))
+        right_top = np.empty((n_right_blocks, right_width))
+        block_maxima(weighted, left_order, n_left, BLOCK, left_top)
+        block_maxima(right, right_order, n_right, BLOCK, right_top)
+        columns = np.empty((right_width, n_right))
+        for b in range(n_right):
+            for d in range(right_width):
+                columns[d, b] = right[right_order[b], d]
+        top_columns = np.ascontiguousarray(right_top.T)
+        for la in range(n_left_blocks):
+            for rb in range(n_right_blocks):
+                if blocked:
+                    work += 1
+                    bound = 0.0
+                    for d in range(right_width):
+                        bound += left_top[la, d] * right_top[rb, d]
+                    if bound * (1.0 + 1e-12) <= threshold:
+                        continue
+                low, high = rb * BLOCK, min(n_right, (rb + 1) * BLOCK)
+                for i in range(la * BLOCK, min(n_left, (la + 1) * BLOCK)):
+                    a = left_order[i]
+                    if blocked:
+                        work += 1
+                        _dots(weighted, a, top_columns, rb, rb + 1, buffer)
+                        if buffer[0] * (1.0 + 1e-12) <= threshold:
+                            continue
+                    work += high - low
+                    _dots(weighted, a, columns, low, high, buffer)
+                    for j in range(high - low):
+                        if buffer[j] > threshold:
+                            if n_out >= len(left_rows):
+                                return -1, work
+                            left_rows[n_out] = a0 + a
+                            right_rows[n_out] = right_order[low + j]
+                            scores[n_out] = buffer[j]
+                            n_out += 1
+    out_ptr[len(left_ptr) - 1] = n_out
+    return n_out, work
+
+
+@jit()
+def multiply_pairs(
+    left: Floats, right: Floats, left_rows: Ints, right_rows: Ints, hidden_map: Ints, out: Floats
+) -> None:
+    """Build the products of the pairs that survived."""
+    for i in range(len(left_rows)):
+        a, b = left_rows[i], right_rows[i]
+        for h in range(left.shape[1]):
+            out[i, h] = left[a, h] * right[b, hidden_map[h]]
+
+
+@jit()
+def lift(
+    joint: Floats,
+    joint_ptr: Ints,
+    table: Floats,
+    shape: tuple[int, int, int, int, int],
+    is_query: bool,
+    out: Floats,
+    out_ptr: Ints,
+    source: Ints,
+    state: NDArray[np.int16],
+) -> None:
+    """Eliminate a region's own variable: sum it where hidden, unite over its states where queried.
+
+    `shape` is (shared_query, shared_hidden, rest_query, rest_hidden, own states) and `table` is flat in that
+    order. Output contexts are (shared_query, rest_query), output columns (shared_hidden, rest_hidden).
+    """
+    n_sq, n_sh, n_rq, n_rh, k = shape
+    n_out = 0
+    for sq in range(n_sq):
+        for rq in range(n_rq):
+            out_ptr[sq * n_rq + rq] = n_out
+            if is_query:
+                for v in range(k):
+                    for i in range(joint_ptr[sq * k + v], joint_ptr[sq * k + v + 1]):
+                        for sh in range(n_sh):
+                            x = joint[i, sh]
+                            t = (((sq * n_sh + sh) * n_rq + rq) * n_rh) * k + v
+                            for rh in range(n_rh):
+                                out[n_out, sh * n_rh + rh] = x * table[t + rh * k]
+                        source[n_out] = i
+                        state[n_out] = v
+                        n_out += 1
+            else:
+                for i in range(joint_ptr[sq], joint_ptr[sq + 1]):
+                    for sh in range(n_sh):
+                        for rh in range(n_rh):
+                            t = (((sq * n_sh + sh) * n_rq + rq) * n_rh + rh) * k
+                            total = 0.0
+                            for v in range(k):
+                                total += joint[i, sh * k + v] * table[t + v]
+                            out[n_out, sh * n_rh + rh] = total
+                    source[n_out] = i
+                    state[n_out] = -1
+                    n_out += 1
+    out_ptr[n_sq * n_rq] = n_out
+
+
+@jit()
+def filter_rows(
+    values: Floats, ptr: Ints, functional: Floats, threshold: float, alive: NDArray[np.bool_], scores: Floats
+) -> None:
+    """Write each row's score under its context's functional, and whether it exceeds the threshold."""
+    for c in range(len(ptr) - 1):
+        for i in range(ptr[c], ptr[c + 1]):
+            total = 0.0
+            for h in range(values.shape[1]):
+                total += values[i, h] * functional[c, h]
+            scores[i] = total
+            alive[i] = total > threshold
+
+
+@jit()
+def context_maxima(values: Floats, ptr: Ints, out: Floats) -> None:
+    """Write the pointwise maximum of each context's rows (0 where it has none)."""
+    for c in range(len(ptr) - 1):
+        for h in range(values.shape[1]):
+            out[c, h] = 0.0
+        for i in range(ptr[c], ptr[c + 1]):
+            for h in range(values.shape[1]):
+                out[c, h] = max(out[c, h], values[i, h])
+
+
+@jit()
+def merge_rows(
+    values: Floats, ptr: Ints, scores: Floats, cutoff: float, cell: int, out: Floats, out_ptr: Ints, source: Ints
+) -> int:
+    """Keep rows with a score above `cutoff`; replace cells of up to `cell` like others by their maxima.
+
+    `source[i]` is the row with the best score among those that output row i stands for; -1 - row marks one
+    that stands for several. Returns the number of output rows.
+    """
+    n_out = 0
+    for c in range(len(ptr) - 1):
+        out_ptr[c] = n_out
+        rest = 0
+        for i in range(ptr[c], ptr[c + 1]):
+            if scores[i] > cutoff:
+                for h in range(values.shape[1]):
+                    out[n_out, h] = values[i, h]
+                source[n_out] = i
+                n_out += 1
+            else:
+                rest += 1
+        if rest == 0:
+            continue
+        low = np.empty((rest, values.shape[1]))
+        row = np.empty(rest, np.int64)
+        m = 0
+        for i in range(ptr[c], ptr[c + 1]):
+            if not scores[i] > cutoff:
+                for h in range(values.shape[1]):
+                    low[m, h] = values[i, h]
+                row[m] = i
+                m += 1
+        order = np.empty(rest, np.int64)
+        spatial_order(low, 0, rest, cell, order)
+        for start in range(0, rest, cell):
+            stop = min(rest, start + cell)
+            best = order[start]
+            for h in range(values.shape[1]):
+                out[n_out, h] = 0.0
+            for i in range(start, stop):
+                r = order[i]
+                if scores[row[r]] > scores[row[best]]:
+                    best = r
+                for h in range(values.shape[1]):
+                    out[n_out, h] = max(out[n_out, h], low[r, h])
+            source[n_out] = row[best] if stop - start == 1 else -1 - row[best]
+            n_out += 1
+    out_ptr[len(ptr) - 1] = n_out
+    return n_out

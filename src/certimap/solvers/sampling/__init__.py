@@ -1,0 +1,1 @@
+"""Solvers that live on independent draws."""

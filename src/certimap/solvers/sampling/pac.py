@@ -1,0 +1,71 @@
+"""Purely random PAC-MAP (pi_R): draw until the draws certify the best of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from certimap.errors import SolverError
+from certimap.solvers.sampling.draws import DrawStream
+
+if TYPE_CHECKING:
+    from certimap.certify.ledger import Ledger
+    from certimap.posterior import Posterior
+
+
+@dataclass
+class DrawState:
+    """A stream of draws."""
+
+    stream: DrawStream
+    done: bool = False
+
+
+def next_batch(stream: DrawStream, batch: int | None, ledger: Ledger) -> int:
+    """Return how many draws to make now: `batch`, or what the stream has ready, within the limit."""
+    n = stream.n_ready if batch is None else batch
+    return n if ledger.remaining_draws is None else min(n, ledger.remaining_draws)
+
+
+def check_batch(batch: int | None) -> None:
+    if batch is not None and batch < 1:
+        raise SolverError(f"batch is {batch}; a positive number of draws is accepted")
+
+
+@dataclass(frozen=True)
+class Pac:
+    """Draw from the posterior until a residual-mass or draw-count rule certifies the best point seen.
+
+    Expected cost is about ln(1/delta)/p* draws, so it suits posteriors whose mode holds noticeable mass.
+    Source: the purely random policy of PAC-MAP; `rule="published"` stops where that paper does, "sharp"
+    (default) a little earlier with the same guarantee.
+
+    Parameters
+    ----------
+    batch
+        Draws judged at a time; None lets it grow. The answer does not depend on it.
+    rule
+        "sharp" or "published".
+    max_draws
+        Cap where the user gives no `max_samples`; None means 10 million without a `time_limit`, and none
+        with one.
+    """
+
+    batch: int | None = None
+    rule: Literal["sharp", "published"] = "sharp"
+    max_draws: int | None = None
+
+    name: ClassVar[str] = "pac"
+    requires: ClassVar[frozenset[str]] = frozenset({"sample"})
+
+    def __post_init__(self) -> None:
+        check_batch(self.batch)
+
+    def init(self, posterior: Posterior, rng: np.random.Generator) -> DrawState:
+        return DrawState(DrawStream(posterior, rng))
+
+    def step(self, state: DrawState, ledger: Ledger) -> DrawState:
+        ledger.draws(state.stream.take(next_batch(state.stream, self.batch, ledger)))
+        return DrawState(state.stream, done=ledger.remaining_draws == 0)

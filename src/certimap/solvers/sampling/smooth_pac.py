@@ -1,0 +1,150 @@
+"""Smooth PAC-MAP (pi_S): draws, and sweeps of Hamming balls around good candidates."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.errors import SolverError
+from certimap.solvers.sampling.draws import DrawStream
+from certimap.solvers.sampling.hamming import ball, ball_size, grouped
+from certimap.solvers.sampling.pac import check_batch, next_batch
+
+if TYPE_CHECKING:
+    from certimap.certify.ledger import Ledger
+    from certimap.posterior import Posterior
+
+LARGEST_BALL = 1_000_000
+SHORTEST_PERIOD = 250
+POOL = 1024
+GROUPS = 64
+
+
+@dataclass
+class SmoothState:
+    """A stream of draws, and the candidates that have not been swept around."""
+
+    stream: DrawStream
+    rng: np.random.Generator
+    period: int
+    next_sweep: int
+    n_balls: int = 1
+    n_seen: int = 0
+    pool: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    done: bool = False
+
+
+@dataclass(frozen=True)
+class SmoothPac:
+    """Draw as `pac` does, and every so often evaluate all neighbours of the best candidate not swept yet.
+
+    Sweeps find modes whose own mass is too small to be drawn soon, and remove mass from the residual; they never
+    count as draws. With a Lipschitz constant the draws certify sooner, under that assumption, which the
+    certificate then states. Source: the smooth policy of PAC-MAP.
+
+    Parameters
+    ----------
+    radius
+        Sweep all points within this many changed categorical variables; the assumption holds within it too (in a
+        real domain it is a Euclidean distance there).
+    period
+        Draws between sweeps; None means as many as a ball has points, and at least 250, so that sweeping costs no
+        more than drawing. Then later sweeps come in groups, at every 64th part of the draws made so far.
+    eta
+        Instead of a period: the probability that a step sweeps rather than draws.
+    lipschitz
+        Assume that log2 p falls by at most this many bits per changed variable (per unit of Euclidean
+        distance in a real domain) around the mode; None assumes nothing.
+    batch, rule, max_draws
+        As in `Pac`.
+    """
+
+    radius: float = 1
+    period: int | None = None
+    eta: float | None = None
+    lipschitz: float | None = None
+    batch: int | None = None
+    rule: Literal["sharp", "published"] = "sharp"
+    max_draws: int | None = None
+
+    name: ClassVar[str] = "smooth_pac"
+    requires: ClassVar[frozenset[str]] = frozenset({"sample"})
+
+    def __post_init__(self) -> None:
+        check_batch(self.batch)
+        if not self.radius >= 0:
+            raise SolverError(f"radius is {self.radius}; a number not below 0 is accepted")
+        if self.period is not None and self.period < 1:
+            raise SolverError(f"period is {self.period}; a positive number of draws is accepted")
+        if self.eta is not None and not 0.0 < self.eta < 1.0:
+            raise SolverError(f"eta is {self.eta}; a probability between 0 and 1 is accepted")
+        if self.lipschitz is not None and not self.lipschitz > 0.0:
+            raise SolverError(f"lipschitz is {self.lipschitz}; a positive number of bits is accepted")
+
+    def unsuited(self, posterior: Posterior) -> str | None:
+        """Refuse balls that are too large, and a Lipschitz constant over both kinds of variables."""
+        domain = posterior.domain
+        if domain.total_states and ball_size(domain, int(self.radius)) > LARGEST_BALL:
+            return (
+                f"a Hamming ball of radius {int(self.radius)} over {len(domain)} variables has more than "
+                f"{LARGEST_BALL:,} points; use a smaller radius or solver='pac'"
+            )
+        if self.lipschitz is not None and not domain.is_discrete and domain.total_states:
+            return (
+                "a Lipschitz constant needs query variables of one kind, all categorical or all real; leave it "
+                "out, or use solver='pac'"
+            )
+        return None
+
+    def init(self, posterior: Posterior, rng: np.random.Generator) -> SmoothState:
+        draw_rng, sweep_rng = rng.spawn(2)
+        domain = posterior.domain
+        size = ball_size(domain, int(self.radius)) if domain.total_states else 1.0
+        period = max(SHORTEST_PERIOD, int(size)) if self.period is None else self.period
+        state = SmoothState(DrawStream(posterior, draw_rng), sweep_rng, period, 0)
+        state.next_sweep = self._pause(state, first=True)
+        return state
+
+    def step(self, state: SmoothState, ledger: Ledger) -> SmoothState:
+        if self.lipschitz is not None:
+            ledger.assume_lipschitz(self.lipschitz, self.radius)
+        if ledger.n_draws >= state.next_sweep:
+            self._sweep(state, ledger)
+            pause = self._pause(state)
+            if self.period is None and self.eta is None:
+                state.n_balls = max(1, ledger.n_draws // GROUPS // pause)
+                pause *= state.n_balls
+            state.next_sweep += pause
+            return state
+        n = min(next_batch(state.stream, self.batch, ledger), state.next_sweep - ledger.n_draws)
+        ledger.draws(state.stream.take(n))
+        state.done = ledger.remaining_draws == 0
+        return state
+
+    def _pause(self, state: SmoothState, *, first: bool = False) -> int:
+        """Return the number of draws before the next sweep."""
+        if self.eta is not None:
+            return int(state.rng.geometric(self.eta)) - (0 if first else 1)
+        return min(state.period, SHORTEST_PERIOD) if first and self.period is None else state.period
+
+    def _sweep(self, state: SmoothState, ledger: Ledger) -> None:
+        """Evaluate the balls around the best candidates not swept yet."""
+        log_probs = ledger.atoms.log_probs
+        pool = np.concatenate([state.pool, np.arange(state.n_seen, len(log_probs))])
+        state.n_seen = len(log_probs)
+        if len(pool) > 4 * POOL:
+            pool = pool[np.argsort(-log_probs[pool], kind="stable")[:POOL]]
+        if not len(pool) or not ledger.domain.total_states:
+            return
+        chosen = np.argsort(-log_probs[pool], kind="stable")[: state.n_balls]
+        centres = ledger.atoms.points(pool[chosen])
+        state.pool = np.delete(pool, chosen)
+        parts = itertools.chain.from_iterable(ball(ledger.domain, centre, int(self.radius)) for centre in centres)
+        for points in grouped(parts):
+            if ledger.should_stop or ledger.satisfied:
+                return
+            ledger.candidates(points)

@@ -1,0 +1,69 @@
+"""Uniform exploration (Alg. 0): a fixed number of draws, of which the best is returned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from certimap.errors import SolverError
+from certimap.solvers.sampling.draws import DrawStream
+from certimap.solvers.sampling.pac import DrawState, check_batch, next_batch
+
+if TYPE_CHECKING:
+    from certimap.certify.ledger import Ledger
+    from certimap.posterior import Posterior
+
+DEFAULT_DRAWS = 100_000
+
+
+@dataclass(frozen=True)
+class FixedDraws:
+    """What the methods with a fixed number of draws share.
+
+    Parameters
+    ----------
+    n_draws
+        The number of draws; None means `max_samples`, or 100,000 where that is not given either.
+    batch
+        Draws evaluated at a time; None lets it grow. The answer does not depend on it.
+    """
+
+    n_draws: int | None = None
+    batch: int | None = None
+
+    name: ClassVar[str]
+    requires: ClassVar[frozenset[str]] = frozenset({"sample"})
+    early_stop: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_batch(self.batch)
+        if self.n_draws is not None and self.n_draws < 1:
+            raise SolverError(f"n_draws is {self.n_draws}; a positive number of draws is accepted")
+
+    @property
+    def max_draws(self) -> int:
+        """The cap where the user gives no `max_samples`."""
+        return DEFAULT_DRAWS if self.n_draws is None else self.n_draws
+
+    def init(self, posterior: Posterior, rng: np.random.Generator) -> DrawState:
+        return DrawState(DrawStream(posterior, rng))
+
+    def step(self, state: DrawState, ledger: Ledger) -> DrawState:
+        n = next_batch(state.stream, self.batch, ledger)
+        if self.n_draws is not None:
+            n = min(n, self.n_draws - ledger.n_draws)
+        ledger.draws(state.stream.take(n))
+        enough = self.n_draws is not None and ledger.n_draws >= self.n_draws
+        return DrawState(state.stream, enough or ledger.remaining_draws == 0)
+
+
+@dataclass(frozen=True)
+class UniformExploration(FixedDraws):
+    """Draw a fixed number of points and return the best; the certificate is whatever they happen to prove.
+
+    Source: uniform exploration, Alg. 0 of PAC-MAP.
+    """
+
+    name: ClassVar[str] = "uniform_exploration"

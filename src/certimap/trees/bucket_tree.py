@@ -1,0 +1,392 @@
+"""Posteriors of networks of moderate width, answered from the tables of an elimination tree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Boxes, Points
+from certimap.domain import Domain
+from certimap.errors import ImpossibleEvidence, ModelError, SolverError
+from certimap.networks.network import Network
+from certimap.networks.reduction import reduce_network
+from certimap.query import Query
+from certimap.trees import build
+from certimap.trees.build import Factor
+from certimap.trees.kernels import passes as kernels
+from certimap.trees.kernels.draw import cumulate, draw
+from certimap.trees.regions import Bucket, RegionTree, condition, contract_chains, make_tree
+from certimap.trees.work import Work
+
+MAX_TABLE = 4_000_000
+_LOW = -600.0  # below e^-600 a flagged row is computed once more in logarithms
+
+
+@dataclass(frozen=True, eq=False)
+class BucketTreePosterior:
+    """A normalised posterior over the query variables, with nuisance variables summed inside.
+
+    Answers every question of `BoxPosterior` by passes over a `RegionTree`, whose regions `set_elimination`
+    works on. All logs are natural. Upper bounds and masses of boxes used as bounds carry the rounding
+    error of the pass, at most `log_slack` nats; `log_bound` is rounded outward by it.
+
+    One row of `log_prob`, `log_mass` or `log_bound` costs `region_tree.n_entries` multiplications; one of
+    the `_each` methods about three times that, whatever the number of states.
+
+    Parameters
+    ----------
+    domain
+        The query variables, in the user's order.
+    region_tree
+        The conditional tables; see `RegionTree`.
+    workers
+        Threads for the passes; the answer does not depend on it.
+    """
+
+    domain: Domain
+    region_tree: RegionTree
+    workers: int = 1
+
+    @classmethod
+    def from_factors(
+        cls,
+        factors: Sequence[Factor],
+        query: Query,
+        *,
+        max_table: int = MAX_TABLE,
+        order: Sequence[int] | None = None,
+        workers: int | None = None,
+    ) -> BucketTreePosterior:
+        """Condition a product of factors on a query.
+
+        Parameters
+        ----------
+        factors
+            Pairs of a scope (positions in `query.domain`) and a table of nonnegative numbers with one axis
+            a variable of the scope.
+        query
+            The query and its evidence, hard or soft.
+        max_table
+            The largest table, in entries, that may be built.
+        order
+            An elimination order of the variables without hard evidence; min-fill by default.
+        workers
+            Threads; None means 1.
+
+        Raises
+        ------
+        ModelError
+            When a table would be too large or a variable is real.
+        ImpossibleEvidence
+            When the evidence has probability zero.
+        """
+        reduced, sizes = build.with_evidence(factors, query)
+        chosen = build.elimination_order(reduced, sizes, _ints(query.variables)) if order is None else list(order)
+        if sorted(chosen) != sorted(sizes):
+            raise ModelError(
+                f"the elimination order has {len(chosen)} variables; each of the {len(sizes)} variables "
+                "without hard evidence is accepted once"
+            )
+        buckets, constant = build.buckets_of_factors(reduced, sizes, chosen, max_table)
+        return cls._of_buckets(buckets, constant, query, workers)
+
+    @classmethod
+    def from_tree(
+        cls,
+        parent: NDArray[np.int64],
+        transitions: Sequence[NDArray[np.float64]],
+        priors: Mapping[int, NDArray[np.float64]],
+        latent_of: NDArray[np.int64],
+        emissions: Sequence[NDArray[np.float64]],
+        query: Query,
+        *,
+        root: int | None = None,
+        workers: int | None = None,
+    ) -> BucketTreePosterior:
+        """Condition a tree (or forest) of latent variables with one emission an observable variable.
+
+        Hidden Chow-Liu trees and hidden Markov models are such trees.
+
+        Parameters
+        ----------
+        parent
+            int64, shape (n_latents,): the parent of each latent variable, -1 for roots.
+        transitions
+            One array a latent i, shape (states of parent, states of i): P(i | parent); unused for roots.
+        priors
+            P(root), shape (states,), for every root.
+        latent_of
+            int64, shape (n,): the latent variable that emits each variable of `query.domain`.
+        emissions
+            One array a variable of `query.domain`, shape (states of its latent, its states).
+        query
+            The query and its evidence.
+        root
+            The latent variable to root the region tree at; by default the one whose sides hold the fewest
+            query variables.
+        workers
+            Threads; None means 1.
+
+        Raises
+        ------
+        ImpossibleEvidence
+            When the evidence has probability zero.
+        """
+        if not query.domain.is_discrete:
+            raise ModelError("a bucket tree needs categorical variables; the model has a real one")
+        buckets = build.buckets_of_latent_tree(
+            np.asarray(parent, np.int64),
+            transitions,
+            dict(priors),
+            np.asarray(latent_of, np.int64),
+            emissions,
+            query,
+            root,
+        )
+        return cls._of_buckets(buckets, 0.0, query, workers)
+
+    @classmethod
+    def of_network(
+        cls, network: Network, query: Query, *, max_table: int = MAX_TABLE, workers: int | None = None
+    ) -> BucketTreePosterior:
+        """Condition a Bayesian or Markov network: barren variables and impossible states go first.
+
+        Parameters and errors as in `from_factors`.
+        """
+        factors, sizes = build.of_reduced(reduce_network(network, query))
+        order = build.elimination_order(factors, sizes, _ints(query.variables))
+        buckets, constant = build.buckets_of_factors(factors, sizes, order, max_table)
+        return cls._of_buckets(buckets, constant, query, workers)
+
+    @classmethod
+    def _of_buckets(
+        cls, buckets: Sequence[Bucket], constant: float, query: Query, workers: int | None
+    ) -> BucketTreePosterior:
+        positions = {v: i for i, v in enumerate(_ints(query.variables))}
+        conditioned, log_evidence = condition(buckets, positions)
+        log_evidence += constant
+        if log_evidence == -math.inf or math.isnan(log_evidence):
+            raise ImpossibleEvidence("the evidence has probability zero under the model")
+        contracted = contract_chains(conditioned, positions)
+        domain = query.query_domain
+        tree = make_tree(contracted, positions, domain.offsets, log_evidence)
+        return cls(domain, tree, workers or 1)
+
+    @property
+    def log_evidence(self) -> float:
+        """Natural log of p(e), or of the unnormalised total of a Markov network."""
+        return self.region_tree.log_evidence
+
+    @property
+    def n_edges(self) -> int:
+        """The work of one evaluation, in table entries."""
+        return self.region_tree.n_entries
+
+    @property
+    def log_slack(self) -> float:
+        """A bound on the relative rounding error of one pass: every value is a sum of positive products."""
+        a = self.region_tree.arrays
+        operations = int(np.sum(a.own_states) + len(a.children) + 4 * len(a.own_states))
+        return operations * 2.3e-16
+
+    def log_prob(self, points: Points) -> NDArray[np.float64]:
+        """Natural log of p(q | e), shape (batch,)."""
+        return self._upward(Boxes.of_points(self.domain, points).mask, is_bound=False)
+
+    def log_mass(self, boxes: Boxes) -> NDArray[np.float64]:
+        """Natural log of P(box | e), shape (batch,)."""
+        return self._upward(boxes.mask, is_bound=False)
+
+    def log_bound(self, boxes: Boxes) -> NDArray[np.float64]:
+        """Return an upper bound on ln of the largest p(q | e) in each box, rounded outward, shape (batch,)."""
+        bound = self._upward(boxes.mask, is_bound=True)
+        return np.minimum(bound, self._upward(boxes.mask, is_bound=False)) + self.log_slack
+
+    def log_mass_each(self, boxes: Boxes) -> NDArray[np.float64]:
+        """ln P(box with variable i set to state a | e) for every (i, a), shape (batch, total_states)."""
+        return self._each(boxes.mask, is_bound=False)
+
+    def log_bound_each(self, boxes: Boxes) -> NDArray[np.float64]:
+        """Return upper bounds as `log_bound` does, with variable i set to state a; shape (batch, total_states)."""
+        bound = self._each(boxes.mask, is_bound=True)
+        return np.minimum(bound, self._each(boxes.mask, is_bound=False)) + self.log_slack
+
+    def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
+        """Draw n independent points from p(q | e), or from it restricted to a union of disjoint boxes.
+
+        Cost: one pass for each box that is drawn from, and one search a region and draw.
+        """
+        key = rng.integers(0, 2**64, dtype=np.uint64)
+        if boxes is None:
+            boxes = Boxes.full(self.domain)
+        points = np.zeros((n, len(self.domain)), np.int16)
+        choice = np.zeros(n, np.int64)
+        if len(boxes) > 1:
+            masses = self.log_mass(boxes)
+            weights = np.cumsum(np.exp(masses - masses.max()))
+            found = np.searchsorted(weights, rng.random(n) * float(weights[-1]), side="right")
+            choice = np.minimum(found.astype(np.int64), len(boxes) - 1)
+        a = self.region_tree.arrays
+        by_box = np.argsort(choice, kind="stable")
+        starts = np.flatnonzero(np.diff(choice[by_box], prepend=-1))
+        for start, stop in zip(starts, [*starts[1:], n], strict=True):
+            rows = by_box[start:stop]
+            mask = boxes.mask[choice[rows[0]]].astype(np.float64)[:, None]
+            work = self._work(1)
+            self._pass_up(work, mask, is_bound=False)
+            if work.message[-1, 0] <= 0.0:
+                raise SolverError("a box to draw from has probability zero; boxes of positive mass are accepted")
+            cumulative = np.empty(len(a.tables))
+            cumulate(a, mask[:, 0], np.ascontiguousarray(work.joint[:, 0]), cumulative)
+            self._draw(cumulative, key, rows, points)
+        return points
+
+    def _draw(
+        self, cumulative: NDArray[np.float64], key: np.uint64, rows: NDArray[np.int64], points: Points
+    ) -> None:
+        tree = self.region_tree
+        slot_map = np.where(tree.slot >= 0, tree.arrays.map_ptr[tree.slot], -1)
+
+        def block(part: NDArray[np.int64]) -> None:
+            position = np.zeros(tree.n_regions, np.int64)
+            draw(tree.arrays, slot_map, tree.parent, tree.variable, cumulative, key, part, position, points)
+
+        self._map(block, [rows[i : i + 4096] for i in range(0, len(rows), 4096)])
+
+    def _map(self, function: Callable[[Any], None], parts: Sequence[Any]) -> None:
+        if self.workers == 1 or len(parts) == 1:
+            for part in parts:
+                function(part)
+            return
+        with ThreadPoolExecutor(self.workers) as pool:
+            list(pool.map(function, parts))
+
+    def _block_rows(self, batch: int) -> int:
+        """Return the rows of a block: 64, or fewer where the buffers would outgrow the cache."""
+        a = self.region_tree.arrays
+        size = int(a.message_ptr[-1] + a.joint_ptr[-1])
+        return max(1, min(64 if size < 20_000 else 32, batch))
+
+    def _work(self, n_rows: int) -> Work:
+        return Work.make(self.region_tree, n_rows, self.domain.total_states)
+
+    def _pass_up(self, work: Work, mask: NDArray[np.float64], *, is_bound: bool) -> None:
+        kernels.upward(
+            self.region_tree.arrays,
+            mask,
+            is_bound,
+            work.outer,
+            work.flags,
+            work.joint,
+            work.log_joint,
+            work.message,
+            work.log_message,
+        )
+
+    def _upward(self, mask: NDArray[np.bool_], *, is_bound: bool) -> NDArray[np.float64]:
+        out = np.empty(len(mask))
+        rows = self._block_rows(len(mask))
+
+        def block(start: int) -> None:
+            part = np.zeros((mask.shape[1], rows))
+            count = min(rows, len(mask) - start)
+            part[:, :count] = mask[start : start + count].T
+            work = self._work(rows)
+            self._pass_up(work, part, is_bound=is_bound)
+            with np.errstate(divide="ignore"):
+                value = np.log(work.message[-1]) + work.log_message[-1]
+            for b in np.flatnonzero((work.flags[:count] > 0) & (value[:count] < _LOW)):
+                value[b] = self._in_logs(mask[start + b], is_bound)
+            out[start : start + count] = value[:count]
+
+        self._map(block, range(0, len(mask), rows))
+        return out
+
+    def bound_messages(self, mask: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return upper bounds on every region's message inside one box.
+
+        Parameters
+        ----------
+        mask
+            bool, shape (total_states,).
+
+        Returns
+        -------
+        The messages, laid out by `message_ptr`, and the natural log of each region's scale, shape (n_regions,).
+        """
+        work = self._work(1)
+        self._pass_up(work, mask.astype(np.float64)[:, None], is_bound=True)
+        return work.message[:, 0].copy(), work.log_message[:, 0].copy()
+
+    def _each(self, mask: NDArray[np.bool_], *, is_bound: bool) -> NDArray[np.float64]:
+        out = np.empty(mask.shape)
+        rows = self._block_rows(len(mask))
+
+        def block(start: int) -> None:
+            part = np.zeros((mask.shape[1], rows))
+            count = min(rows, len(mask) - start)
+            part[:, :count] = mask[start : start + count].T
+            work = self._work(rows)
+            self._pass_up(work, part, is_bound=is_bound)
+            each = work.pass_down(self.region_tree, part, is_bound)
+            out[start : start + count] = each[:, :count].T
+            low = (work.flags[:count] > 0) & np.any(each[:, :count] < _LOW, axis=0)
+            for b in np.flatnonzero(low):
+                out[start + b] = self._each_in_logs(mask[start + b], is_bound)
+
+        self._map(block, range(0, len(mask), rows))
+        return out
+
+    def _in_logs(self, mask: NDArray[np.bool_], is_bound: bool) -> float:
+        a = self.region_tree.arrays
+        joint = np.empty(int(np.max(np.diff(a.joint_ptr))))
+        return float(kernels.upward_logs(a, mask, is_bound, joint, np.empty(int(a.message_ptr[-1]))))
+
+    def _each_in_logs(self, mask: NDArray[np.bool_], is_bound: bool) -> NDArray[np.float64]:
+        out = np.empty(len(mask))
+        offsets = self.domain.offsets
+        for i in range(len(self.domain)):
+            single = mask.copy()
+            for column in range(offsets[i], offsets[i + 1]):
+                single[offsets[i] : offsets[i + 1]] = False
+                single[column] = True
+                out[column] = self._in_logs(single, is_bound)
+        return out
+
+
+def bucket_tree_of(
+    model: Any, query: Query, *, max_table: int = MAX_TABLE, workers: int | None = None
+) -> BucketTreePosterior:
+    """Condition a model on a query as a bucket tree, in one call.
+
+    Parameters
+    ----------
+    model
+        A network, or any model with a method `bucket_tree(query, max_table=, workers=)`.
+    query
+        The query over the model's domain.
+
+    Raises
+    ------
+    ModelError
+        When it is neither, or a table would exceed `max_table` entries.
+    """
+    own = getattr(model, "bucket_tree", None)
+    if callable(own):
+        return cast(BucketTreePosterior, own(query, max_table=max_table, workers=workers))
+    if isinstance(model, Network):
+        return BucketTreePosterior.of_network(model, query, max_table=max_table, workers=workers)
+    raise ModelError(
+        f"a {type(model).__name__} is no network of moderate width; a Bayesian or Markov network, or a model "
+        "with a method `bucket_tree`, is accepted"
+    )
+
+
+def _ints(values: NDArray[np.int64]) -> list[int]:
+    return [int(v) for v in values]

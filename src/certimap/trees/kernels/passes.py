@@ -1,0 +1,376 @@
+"""Batched passes over a tree of regions: messages upward, derivatives downward.
+
+Rows of a batch are the inner axis, so that every inner loop runs over contiguous memory. Values are
+linear and at most 1; a vector whose largest entry falls below `RESCALE` is scaled up and the logarithm
+of the scale is kept beside it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.kernels.jit import jit
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+RESCALE = 1e-60
+DELICATE = 1e-140
+
+
+class RegionArrays(NamedTuple):
+    """The arrays of a region tree, as the kernels read them; see `RegionTree` for their meaning."""
+
+    own_states: Ints
+    shared_query: Ints
+    shared_hidden: Ints
+    rest_query: Ints
+    rest_hidden: Ints
+    column: Ints
+    table_ptr: Ints
+    tables: Floats
+    child_ptr: Ints
+    children: Ints
+    map_ptr: Ints
+    gather: Ints
+    scatter: Ints
+    scatter_break: Ints
+    message_ptr: Ints
+    joint_ptr: Ints
+
+
+@jit(inline="never")
+def rescale(values: Floats, start: int, stop: int, logs: Floats, flags: NDArray[np.uint8]) -> None:
+    """Scale rows of `values[start:stop]` whose maximum is small; flag rows that come near underflow."""
+    n_rows = values.shape[1]
+    top = np.zeros(n_rows)
+    low = np.ones(n_rows)
+    for j in range(start, stop):
+        for b in range(n_rows):
+            v = values[j, b]
+            top[b] = max(top[b], v)
+            low[b] = min(low[b], v if v > 0.0 else 1.0)
+    for b in range(n_rows):
+        small = 0.0 < top[b] < RESCALE
+        if low[b] < (DELICATE * top[b] if small else DELICATE):
+            flags[b] = 1
+        if small:
+            logs[b] += np.log(top[b])
+            factor = top[b]
+            for j in range(start, stop):
+                values[j, b] /= factor
+
+
+@jit(inline="never")
+def contract(table: Floats, joint: Floats, n_shared: int, n_rest: int, k: int, is_max: bool, out: Floats) -> None:
+    """Write out[(shared, rest), row] = sum (or max) over v of table[shared, rest, v] * joint[(shared, v), row]."""
+    n_rows = joint.shape[1]
+    for s in range(n_shared):
+        for r in range(n_rest):
+            o = s * n_rest + r
+            t = o * k
+            j = s * k
+            for b in range(n_rows):
+                out[o, b] = 0.0
+            if is_max:
+                for v in range(k):
+                    w = table[t + v]
+                    for b in range(n_rows):
+                        out[o, b] = max(out[o, b], w * joint[j + v, b])
+                continue
+            v = 0
+            while v + 4 <= k:
+                w0, w1, w2, w3 = table[t + v], table[t + v + 1], table[t + v + 2], table[t + v + 3]
+                for b in range(n_rows):
+                    out[o, b] += (w0 * joint[j + v, b] + w1 * joint[j + v + 1, b]) + (
+                        w2 * joint[j + v + 2, b] + w3 * joint[j + v + 3, b]
+                    )
+                v += 4
+            while v < k:
+                w = table[t + v]
+                for b in range(n_rows):
+                    out[o, b] += w * joint[j + v, b]
+                v += 1
+
+
+@jit()
+def upward(
+    a: RegionArrays,
+    mask: Floats,
+    is_bound: bool,
+    masked: Floats,
+    flags: NDArray[np.uint8],
+    joint: Floats,
+    log_joint: Floats,
+    message: Floats,
+    log_message: Floats,
+) -> None:
+    """Send all messages to the root.
+
+    `mask` has shape (total_states, rows); `masked` is scratch of the largest joint. `joint` (before the
+    mask of the region's own variable) and `message` are written with the logs of their scales.
+    """
+    n_rows = mask.shape[1]
+    for r in range(len(a.own_states)):
+        k = a.own_states[r]
+        n_shared = a.shared_query[r] * a.shared_hidden[r]
+        n_rest = a.rest_query[r] * a.rest_hidden[r]
+        size = n_shared * k
+        jp = a.joint_ptr[r]
+        for b in range(n_rows):
+            log_joint[r, b] = 0.0
+            log_message[r, b] = 0.0
+        first = a.child_ptr[r]
+        last = a.child_ptr[r + 1]
+        if first == last:
+            joint[jp : jp + size, :] = 1.0
+        for c in range(first, last):
+            child = int(a.children[c])
+            mp = a.message_ptr[child]
+            gp = a.map_ptr[c]
+            for j in range(size):
+                source = mp + a.gather[gp + j]
+                if c == first:
+                    for b in range(n_rows):
+                        joint[jp + j, b] = message[source, b]
+                else:
+                    for b in range(n_rows):
+                        joint[jp + j, b] *= message[source, b]
+            for b in range(n_rows):
+                log_joint[r, b] += log_message[child, b]
+            if c > first:
+                rescale(joint, jp, jp + size, log_joint[r], flags)
+        column = a.column[r]
+        mp = a.message_ptr[r]
+        stop = mp + n_shared * n_rest
+        table = a.tables[a.table_ptr[r] : a.table_ptr[r + 1]]
+        if column < 0:
+            contract(table, joint[jp : jp + size], n_shared, n_rest, k, False, message[mp:stop])
+        else:
+            for s in range(n_shared):
+                for v in range(k):
+                    for b in range(n_rows):
+                        masked[s * k + v, b] = joint[jp + s * k + v, b] * mask[column + v, b]
+            contract(table, masked[:size], n_shared, n_rest, k, is_bound, message[mp:stop])
+        for b in range(n_rows):
+            log_message[r, b] = log_joint[r, b]
+        rescale(message, mp, stop, log_message[r], flags)
+
+
+@jit(inline="never")
+def project_down(
+    table: Floats,
+    down: Floats,
+    shared: int,
+    rest_query: int,
+    rest_hidden: int,
+    k: int,
+    is_bound: bool,
+    out: Floats,
+) -> None:
+    """Write out[(shared, v), row]: `down` times the table, hidden rest summed, queried summed (or maximised)."""
+    n_rows = down.shape[1]
+    total = np.empty(n_rows)
+    for s in range(shared):
+        for v in range(k):
+            o = s * k + v
+            for b in range(n_rows):
+                out[o, b] = 0.0
+            for rq in range(rest_query):
+                for b in range(n_rows):
+                    total[b] = 0.0
+                for rh in range(rest_hidden):
+                    i = (s * rest_query + rq) * rest_hidden + rh
+                    w = table[i * k + v]
+                    for b in range(n_rows):
+                        total[b] += w * down[i, b]
+                if is_bound:
+                    for b in range(n_rows):
+                        out[o, b] = max(out[o, b], total[b])
+                else:
+                    for b in range(n_rows):
+                        out[o, b] += total[b]
+
+
+@jit(inline="never")
+def scatter_down(values: Floats, order: Ints, breaks: Ints, is_bound: bool, out: Floats) -> None:
+    """Reduce a joint vector to a child's separator.
+
+    `order` lists joint positions by (separator state, configuration of the queried variables that the
+    separator lacks, hidden state); `breaks` is 2 where a new separator state starts, 1 where a new
+    configuration does, else 0.
+    """
+    n_rows = values.shape[1]
+    total = np.zeros(n_rows)
+    o = -1
+    for i in range(len(order)):
+        if breaks[i] == 2:
+            if o >= 0:
+                for b in range(n_rows):
+                    out[o, b] = max(out[o, b], total[b]) if is_bound else out[o, b] + total[b]
+            o += 1
+            for b in range(n_rows):
+                out[o, b] = 0.0
+                total[b] = 0.0
+        elif breaks[i] == 1:
+            for b in range(n_rows):
+                out[o, b] = max(out[o, b], total[b]) if is_bound else out[o, b] + total[b]
+                total[b] = 0.0
+        j = order[i]
+        for b in range(n_rows):
+            total[b] += values[j, b]
+    for b in range(n_rows):
+        out[o, b] = max(out[o, b], total[b]) if is_bound else out[o, b] + total[b]
+
+
+@jit()
+def downward(
+    a: RegionArrays,
+    mask: Floats,
+    is_bound: bool,
+    flags: NDArray[np.uint8],
+    joint: Floats,
+    log_joint: Floats,
+    message: Floats,
+    log_message: Floats,
+    outer: Floats,
+    suffix: Floats,
+    suffix_log: Floats,
+    down: Floats,
+    log_down: Floats,
+    each: Floats,
+) -> None:
+    """Write each[(variable, state), row] = ln of the value with that variable set to that state.
+
+    Uses what `upward` wrote. `outer` (largest joint), `suffix` (most children of one region times its
+    joint) and `suffix_log` are scratch.
+    """
+    n_rows = mask.shape[1]
+    n = len(a.own_states)
+    down[a.message_ptr[n - 1], :] = 1.0
+    log_down[n - 1, :] = 0.0
+    for r in range(n - 1, -1, -1):
+        k = a.own_states[r]
+        shared_hidden = a.shared_hidden[r]
+        n_shared = a.shared_query[r] * shared_hidden
+        size = n_shared * k
+        jp = a.joint_ptr[r]
+        mp = a.message_ptr[r]
+        table = a.tables[a.table_ptr[r] : a.table_ptr[r + 1]]
+        stop = mp + n_shared * a.rest_query[r] * a.rest_hidden[r]
+        project_down(table, down[mp:stop], n_shared, a.rest_query[r], a.rest_hidden[r], k, is_bound, outer)
+        rescale(outer, 0, size, log_down[r], flags)
+        column = a.column[r]
+        if column >= 0:
+            own_values(joint[jp : jp + size], outer, a.shared_query[r], shared_hidden, k, is_bound, each[column:])
+            for v in range(k):
+                for b in range(n_rows):
+                    e = each[column + v, b]
+                    scale = log_down[r, b] + log_joint[r, b]
+                    each[column + v, b] = np.log(e) + scale if e > 0.0 else -np.inf
+            for s in range(n_shared):
+                for v in range(k):
+                    for b in range(n_rows):
+                        outer[s * k + v, b] *= mask[column + v, b]
+        first = a.child_ptr[r]
+        last = a.child_ptr[r + 1]
+        n_children = last - first
+        if n_children == 0:
+            continue
+        # suffix[i] = product of the messages of children i+1, i+2, ...
+        suffix[(n_children - 1) * size : n_children * size, :] = 1.0
+        suffix_log[n_children - 1, :] = 0.0
+        for i in range(n_children - 2, -1, -1):
+            child = int(a.children[first + i + 1])
+            gp = a.map_ptr[first + i + 1]
+            cp = a.message_ptr[child]
+            for j in range(size):
+                for b in range(n_rows):
+                    suffix[i * size + j, b] = suffix[(i + 1) * size + j, b] * message[cp + a.gather[gp + j], b]
+            for b in range(n_rows):
+                suffix_log[i, b] = suffix_log[i + 1, b] + log_message[child, b]
+            rescale(suffix, i * size, (i + 1) * size, suffix_log[i], flags)
+        for i in range(n_children):
+            child = int(a.children[first + i])
+            gp = a.map_ptr[first + i]
+            cp = a.message_ptr[child]
+            sep = a.shared_query[child] * a.shared_hidden[child] * a.rest_query[child] * a.rest_hidden[child]
+            for j in range(size):
+                for b in range(n_rows):
+                    suffix[i * size + j, b] *= outer[j, b]
+            scatter_down(
+                suffix[i * size : (i + 1) * size],
+                a.scatter[gp : gp + size],
+                a.scatter_break[gp : gp + size],
+                is_bound,
+                down[cp : cp + sep],
+            )
+            for b in range(n_rows):
+                log_down[child, b] = log_down[r, b] + suffix_log[i, b]
+            rescale(down, cp, cp + sep, log_down[child], flags)
+            if i + 1 < n_children:
+                for j in range(size):
+                    for b in range(n_rows):
+                        outer[j, b] *= message[cp + a.gather[gp + j], b]
+                for b in range(n_rows):
+                    log_down[r, b] += log_message[child, b]
+                rescale(outer, 0, size, log_down[r], flags)
+
+
+@jit(inline="never")
+def own_values(
+    joint: Floats, outer: Floats, shared_query: int, shared_hidden: int, k: int, is_bound: bool, out: Floats
+) -> None:
+    """Write out[v, row]: joint times outer, hidden shared states summed, queried ones summed or maximised."""
+    n_rows = joint.shape[1]
+    total = np.empty(n_rows)
+    for v in range(k):
+        for b in range(n_rows):
+            out[v, b] = 0.0
+        for sq in range(shared_query):
+            for b in range(n_rows):
+                total[b] = 0.0
+            for sh in range(shared_hidden):
+                j = (sq * shared_hidden + sh) * k + v
+                for b in range(n_rows):
+                    total[b] += joint[j, b] * outer[j, b]
+            if is_bound:
+                for b in range(n_rows):
+                    out[v, b] = max(out[v, b], total[b])
+            else:
+                for b in range(n_rows):
+                    out[v, b] += total[b]
+
+
+@jit()
+def upward_logs(a: RegionArrays, mask: NDArray[np.bool_], is_bound: bool, joint: Floats, message: Floats) -> float:
+    """Return ln of the root message of one row, computed in logarithms throughout."""
+    for r in range(len(a.own_states)):
+        k = a.own_states[r]
+        n_shared = a.shared_query[r] * a.shared_hidden[r]
+        n_rest = a.rest_query[r] * a.rest_hidden[r]
+        column = a.column[r]
+        joint[: n_shared * k] = 0.0
+        for c in range(a.child_ptr[r], a.child_ptr[r + 1]):
+            mp = a.message_ptr[a.children[c]]
+            for j in range(n_shared * k):
+                joint[j] += message[mp + a.gather[a.map_ptr[c] + j]]
+        for s in range(n_shared):
+            for i in range(n_rest):
+                t = a.table_ptr[r] + (s * n_rest + i) * k
+                top = -np.inf
+                for v in range(k):
+                    if (column < 0 or mask[column + v]) and a.tables[t + v] > 0.0:
+                        top = max(top, np.log(a.tables[t + v]) + joint[s * k + v])
+                value = top
+                if top > -np.inf and not (is_bound and column >= 0):
+                    total = 0.0
+                    for v in range(k):
+                        if (column < 0 or mask[column + v]) and a.tables[t + v] > 0.0:
+                            total += np.exp(np.log(a.tables[t + v]) + joint[s * k + v] - top)
+                    value = top + np.log(total)
+                message[a.message_ptr[r] + s * n_rest + i] = value
+    return float(message[int(a.message_ptr[len(a.own_states) - 1])])

@@ -1,0 +1,316 @@
+"""Region trees: the conditional tables of an elimination tree, as flat arrays.
+
+A *bucket* eliminates one variable: its table is over its separator (what it shares with the rest of the
+tree) and its own variable. After conditioning, every bucket holds P(own variable | separator, evidence),
+so that a message upward is the probability of a box below given the separator's state, and everything
+without a query variable below has vanished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.trees.kernels.passes import RegionArrays
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass
+class Bucket:
+    """One bucket of an elimination tree: `table` has one axis a separator variable, in order, then `own`."""
+
+    own: int
+    separator: tuple[int, ...]
+    table: Floats
+    parent: int = -1
+
+    @property
+    def scope(self) -> tuple[int, ...]:
+        """The axes of the table."""
+        return (*self.separator, self.own)
+
+
+@dataclass(frozen=True, eq=False)
+class RegionTree:
+    """A rooted tree of regions, children first, the root last; the root's separator is empty.
+
+    Attributes
+    ----------
+    arrays
+        What the kernels read. Region r has the joint space (shared, own): `shared` are the separator's
+        variables that its children know too, `rest` the others; in both, queried variables come first
+        (slowest), so a joint position is ((shared_query, shared_hidden), own) and a separator position is
+        ((shared_query, shared_hidden), (rest_query, rest_hidden)). `tables` holds P(own | separator, e) in
+        the order (separator, own). `column` is the first column of a queried own variable in masks, or -1.
+        `gather[map_ptr[c] + joint position]` is the separator position of the child in slot c.
+    parent, slot
+        int64, shape (n,): the parent of each region (-1 for the root) and its slot among all children.
+    variable
+        int64, shape (n,): the query variable (position in the query's domain) of each region, or -1.
+    log_evidence
+        Natural log of the total that conditioning divided out.
+    """
+
+    arrays: RegionArrays
+    parent: Ints
+    slot: Ints
+    variable: Ints
+    log_evidence: float
+
+    @property
+    def n_regions(self) -> int:
+        return len(self.parent)
+
+    @property
+    def n_entries(self) -> int:
+        """The number of table entries: the work of one pass for one row."""
+        return len(self.arrays.tables)
+
+    def separator_size(self, region: int) -> int:
+        """Return the number of states of a region's separator."""
+        return int(self.arrays.message_ptr[region + 1] - self.arrays.message_ptr[region])
+
+    def joint_size(self, region: int) -> int:
+        """Return the number of joint states that a region's children see."""
+        return int(self.arrays.joint_ptr[region + 1] - self.arrays.joint_ptr[region])
+
+    def children_of(self, region: int) -> Ints:
+        """Return a region's children."""
+        a = self.arrays
+        return a.children[a.child_ptr[region] : a.child_ptr[region + 1]]
+
+
+def spread(table: Floats, scope: Sequence[int], target: Sequence[int]) -> Floats:
+    """View a table over `scope` with the axes of `target`, of length one where `scope` lacks the variable."""
+    places = [target.index(v) for v in scope]
+    moved = np.transpose(table, np.argsort(places))
+    shape = [1] * len(target)
+    for place, size in zip(sorted(places), moved.shape, strict=True):
+        shape[place] = size
+    return moved.reshape(shape)
+
+
+def condition(buckets: Sequence[Bucket], queried: Iterable[int]) -> tuple[list[Bucket], float]:
+    """Turn log tables into conditional probabilities and drop what has no query variable below.
+
+    Parameters
+    ----------
+    buckets
+        Children before parents, tables in natural logs.
+    queried
+        Variables to keep.
+
+    Returns
+    -------
+    The kept buckets, with linear tables that sum to 1 over the last axis (or to 0 where the separator's
+    state is impossible), and the natural log of the total.
+    """
+    keep_variables = set(queried)
+    children: list[list[int]] = [[] for _ in buckets]
+    messages: list[Floats] = []
+    log_evidence = 0.0
+    tables: list[Floats] = []
+    useful = [b.own in keep_variables for b in buckets]
+    for i, bucket in enumerate(buckets):
+        table = bucket.table
+        for c in children[i]:
+            table = table + spread(messages[c], buckets[c].separator, bucket.scope)
+            messages[c] = np.empty(0)
+        top = table.max(axis=-1, keepdims=True)
+        top = np.where(np.isfinite(top), top, 0.0)
+        linear = np.exp(table - top)
+        total = linear.sum(axis=-1, keepdims=True)
+        with np.errstate(divide="ignore"):
+            messages.append((np.log(total) + top)[..., 0])
+        tables.append(linear / np.where(total > 0, total, 1.0))
+        if bucket.parent >= 0:
+            children[bucket.parent].append(i)
+            useful[bucket.parent] |= useful[i]
+        else:
+            log_evidence += float(messages[i].reshape(()))
+    kept = [i for i in range(len(buckets)) if useful[i]]
+    place = {i: p for p, i in enumerate(kept)}
+    out = [Bucket(buckets[i].own, buckets[i].separator, tables[i], place.get(buckets[i].parent, -1)) for i in kept]
+    return out, log_evidence
+
+
+def contract_chains(buckets: Sequence[Bucket], queried: Iterable[int]) -> list[Bucket]:
+    """Sum out hidden variables that only one child sees, where that makes the tables no larger."""
+    keep_variables = set(queried)
+    alive: list[Bucket | None] = [Bucket(b.own, b.separator, b.table, b.parent) for b in buckets]
+    children: list[set[int]] = [set() for _ in buckets]
+    for i, bucket in enumerate(buckets):
+        if bucket.parent >= 0:
+            children[bucket.parent].add(i)
+    for i in range(len(buckets)):
+        upper = alive[i]
+        if upper is None or upper.own in keep_variables or len(children[i]) != 1:
+            continue
+        (c,) = children[i]
+        lower = alive[c]
+        assert lower is not None
+        if any(upper.own in alive[g].separator for g in children[c]):  # pyright: ignore[reportOptionalMemberAccess]
+            continue
+        separator = (
+            *upper.separator,
+            *(v for v in lower.separator if v != upper.own and v not in upper.separator),
+        )
+        shape = {v: s for b in (upper, lower) for v, s in zip(b.scope, b.table.shape, strict=True)}
+        size = lower.table.shape[-1] * int(np.prod([shape[v] for v in separator], dtype=np.int64))
+        if size > upper.table.size + lower.table.size:
+            continue
+        label = {v: n for n, v in enumerate(shape)}
+        table: Floats = np.einsum(  # pyright: ignore[reportCallIssue, reportUnknownVariableType]
+            upper.table,  # pyright: ignore[reportArgumentType]
+            [label[v] for v in upper.scope],
+            lower.table,
+            [label[v] for v in lower.scope],
+            [label[v] for v in (*separator, lower.own)],
+            optimize=True,
+        )
+        alive[i] = Bucket(lower.own, separator, np.asarray(table, np.float64), upper.parent)  # pyright: ignore[reportUnknownArgumentType]
+        children[i] = children[c]
+        for g in children[c]:
+            grandchild = alive[g]
+            assert grandchild is not None
+            grandchild.parent = i
+        alive[c] = None
+    kept = [i for i, b in enumerate(alive) if b is not None]
+    place = {i: p for p, i in enumerate(kept)}
+    return [
+        Bucket(b.own, b.separator, b.table, place.get(b.parent, -1))
+        for b in (alive[i] for i in kept)
+        if b is not None
+    ]
+
+
+def make_tree(
+    buckets: Sequence[Bucket],
+    positions: Mapping[int, int],
+    offsets: Ints,
+    log_evidence: float,
+) -> RegionTree:
+    """Lay conditioned buckets out as arrays.
+
+    `positions` maps query variables to their positions in the query's domain, whose `offsets` give their
+    mask columns. Several roots are joined under a region of one state.
+    """
+    buckets = list(buckets)
+    roots = [i for i, b in enumerate(buckets) if b.parent < 0]
+    if len(roots) != 1:
+        for i in roots:
+            buckets[i].parent = len(buckets)
+        buckets.append(Bucket(-1, (), np.ones(1)))
+    children: list[list[int]] = [[] for _ in buckets]
+    for i, bucket in enumerate(buckets):
+        if bucket.parent >= 0:
+            children[bucket.parent].append(i)
+    layout = _Layout(buckets, children, positions)
+    columns = [int(offsets[positions[b.own]]) if b.own in positions else -1 for b in buckets]
+    tables = [layout.table(i) for i in range(len(buckets))]
+    slots = [(i, c) for i in range(len(buckets)) for c in children[i]]
+    maps = [layout.child_maps(i, c) for i, c in slots]
+    slot = np.full(len(buckets), -1, np.int64)
+    for s, (_, c) in enumerate(slots):
+        slot[c] = s
+    dims = np.array([layout.dims(i) for i in range(len(buckets))], np.int64).reshape(-1, 4)
+    own = np.array([b.table.shape[-1] for b in buckets], np.int64)
+    joint = dims[:, 0] * dims[:, 1] * own
+    arrays = RegionArrays(
+        own_states=own,
+        shared_query=np.ascontiguousarray(dims[:, 0]),
+        shared_hidden=np.ascontiguousarray(dims[:, 1]),
+        rest_query=np.ascontiguousarray(dims[:, 2]),
+        rest_hidden=np.ascontiguousarray(dims[:, 3]),
+        column=np.array(columns, np.int64),
+        table_ptr=_pointers(t.size for t in tables),
+        tables=np.concatenate([t.ravel() for t in tables]),
+        child_ptr=_pointers(len(c) for c in children),
+        children=np.array([c for _, c in slots], np.int64),
+        map_ptr=_pointers(len(m[0]) for m in maps),
+        gather=_joined(m[0] for m in maps),
+        scatter=_joined(m[1] for m in maps),
+        scatter_break=_joined(m[2] for m in maps),
+        message_ptr=_pointers(np.prod(dims, axis=1)),
+        joint_ptr=_pointers(joint),
+    )
+    variable = np.array([positions.get(b.own, -1) for b in buckets], np.int64)
+    return RegionTree(arrays, np.array([b.parent for b in buckets], np.int64), slot, variable, log_evidence)
+
+
+def _pointers(sizes: Iterable[int]) -> Ints:
+    return np.concatenate([[0], np.cumsum(np.fromiter(sizes, np.int64))]).astype(np.int64)
+
+
+def _joined(parts: Iterable[Ints]) -> Ints:
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+class _Layout:
+    """Orders the axes of every region and maps joint positions to children's separators."""
+
+    def __init__(
+        self, buckets: Sequence[Bucket], children: Sequence[Sequence[int]], positions: Mapping[int, int]
+    ) -> None:
+        self.buckets = buckets
+        self.positions = positions
+        self.sizes = {v: n for b in buckets for v, n in zip(b.scope, b.table.shape, strict=True)}
+        self.shared: list[tuple[list[int], list[int]]] = []
+        self.rest: list[tuple[list[int], list[int]]] = []
+        for bucket, below in zip(buckets, children, strict=True):
+            known = {v for c in below for v in buckets[c].separator}
+            self.shared.append(self._split(v for v in bucket.separator if v in known))
+            self.rest.append(self._split(v for v in bucket.separator if v not in known))
+
+    def _split(self, variables: Iterable[int]) -> tuple[list[int], list[int]]:
+        both = sorted(variables)
+        return [v for v in both if v in self.positions], [v for v in both if v not in self.positions]
+
+    def _count(self, variables: Iterable[int]) -> int:
+        count = 1
+        for v in variables:
+            count *= self.sizes[v]
+        return count
+
+    def dims(self, i: int) -> tuple[int, int, int, int]:
+        """Return the state counts of (shared_query, shared_hidden, rest_query, rest_hidden)."""
+        (a, b), (c, d) = self.shared[i], self.rest[i]
+        return self._count(a), self._count(b), self._count(c), self._count(d)
+
+    def separator(self, i: int) -> list[int]:
+        """Return a region's separator in layout order."""
+        return [*self.shared[i][0], *self.shared[i][1], *self.rest[i][0], *self.rest[i][1]]
+
+    def table(self, i: int) -> Floats:
+        """Return a region's table in layout order."""
+        bucket = self.buckets[i]
+        order = [bucket.scope.index(v) for v in (*self.separator(i), bucket.own)]
+        return np.ascontiguousarray(np.transpose(bucket.table, order))
+
+    def child_maps(self, i: int, c: int) -> tuple[Ints, Ints, Ints]:
+        """Return gather, scatter and scatter_break of child c of region i."""
+        bucket = self.buckets[i]
+        axes = [*self.shared[i][0], *self.shared[i][1], bucket.own]
+        shape = [self.sizes[v] for v in axes]
+        size = self._count(axes)
+        states = dict(zip(axes, np.unravel_index(np.arange(size), shape), strict=True))
+        separator = self.separator(c)
+        gather = self._ravel(separator, states, size)
+        excess = self._ravel([v for v in axes if v in self.positions and v not in separator], states, size)
+        scatter = np.lexsort((np.arange(size), excess, gather))
+        breaks = np.zeros(size, np.int64)
+        same = gather[scatter][1:] == gather[scatter][:-1]
+        breaks[1:] = np.where(same, excess[scatter][1:] != excess[scatter][:-1], 2)
+        breaks[0] = 2
+        return gather, scatter.astype(np.int64), breaks
+
+    def _ravel(self, variables: Sequence[int], states: Mapping[int, Ints], size: int) -> Ints:
+        index = np.zeros(size, np.int64)
+        for v in variables:
+            index = index * self.sizes[v] + states[v]
+        return index
