@@ -26,6 +26,7 @@ _PLACES = {
     "SolverError": "certimap.errors",
     "Certificate": "certimap.result",
     "CertificateKind": "certimap.result",
+    "FailedQuery": "certimap.result",
     "HistoryEntry": "certimap.result",
     "MapResult": "certimap.result",
     "ResultList": "certimap.result",
@@ -73,6 +74,7 @@ __all__ = [
     "CircuitBuilder",
     "Domain",
     "Factor",
+    "FailedQuery",
     "FunctionPosterior",
     "HistoryEntry",
     "ImpossibleEvidence",
@@ -114,7 +116,16 @@ if TYPE_CHECKING:
     from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
     from certimap.posterior import BoxPosterior, Posterior
     from certimap.query import Query, make_query
-    from certimap.result import Certificate, CertificateKind, HistoryEntry, MapResult, ResultList, Rule, Status
+    from certimap.result import (
+        Certificate,
+        CertificateKind,
+        FailedQuery,
+        HistoryEntry,
+        MapResult,
+        ResultList,
+        Rule,
+        Status,
+    )
 
 
 def __getattr__(name: str) -> Any:
