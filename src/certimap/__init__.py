@@ -24,6 +24,7 @@ _PLACES = {
     "ParseError": "certimap.errors",
     "QueryError": "certimap.errors",
     "SolverError": "certimap.errors",
+    "TooLarge": "certimap.errors",
     "Certificate": "certimap.result",
     "CertificateKind": "certimap.result",
     "HistoryEntry": "certimap.result",
@@ -89,6 +90,7 @@ __all__ = [
     "Rule",
     "SolverError",
     "Status",
+    "TooLarge",
     "__version__",
     "condition",
     "make_query",
@@ -109,6 +111,7 @@ if TYPE_CHECKING:
         ParseError,
         QueryError,
         SolverError,
+        TooLarge,
     )
     from certimap.function_posterior import FunctionPosterior
     from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
