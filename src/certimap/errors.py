@@ -14,6 +14,10 @@ class ModelError(CertimapError, ValueError):
     """A model is malformed, or too large for the limits in force."""
 
 
+class TooLarge(ModelError):
+    """A model would need more memory, table entries or edges than the limits in force allow."""
+
+
 class ParseError(ModelError):
     """A file does not follow its format.
 
