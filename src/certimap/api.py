@@ -95,8 +95,8 @@ def map_query(
     variables
         Names of the query variables; None means every variable that has no hard evidence (MPE).
     evidence
-        A mapping or pandas Series from names to labels; None and NaN mean unobserved, a set of labels restricts,
-        one likelihood a state weighs, a number observes a real variable and a (low, high) tuple bounds it. Evidence
+        A mapping or pandas Series from names to labels: None and NaN mean unobserved, a set of labels restricts,
+        one likelihood per state weighs, a number observes a real variable, a (low, high) tuple bounds it. Evidence
         that assigns every variable has the empty assignment for an answer, with ln p = 0 and ln p(e) in
         `log_evidence`. A data frame with one column per variable asks one query per row.
     epsilon, delta
