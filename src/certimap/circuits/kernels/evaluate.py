@@ -84,7 +84,10 @@ def multiply_binary_points(
     at: Scalar,
     values: NDArray[np.float64],
 ) -> None:
-    """Multiply `values[at]` by leaves of binary variables at points: p0 + (p1 - p0) x, four at a time."""
+    """Multiply `values[at]` by leaves of binary variables at points, four at a time.
+
+    The probability is selected, not interpolated: p0 + (p1 - p0) x would round a small p1 away beside a large p0.
+    """
     out = values[at]
     width = out.shape[0]
     leaf = start
@@ -92,16 +95,18 @@ def multiply_binary_points(
         x0, x1 = inputs[leaf_var[leaf]], inputs[leaf_var[leaf + 1]]
         x2, x3 = inputs[leaf_var[leaf + 2]], inputs[leaf_var[leaf + 3]]
         p0, p1, p2, p3 = first[leaf], first[leaf + 1], first[leaf + 2], first[leaf + 3]
-        d0, d1 = second[leaf] - p0, second[leaf + 1] - p1
-        d2, d3 = second[leaf + 2] - p2, second[leaf + 3] - p3
+        q0, q1, q2, q3 = second[leaf], second[leaf + 1], second[leaf + 2], second[leaf + 3]
         for b in range(width):
-            out[b] *= ((p0 + d0 * x0[b]) * (p1 + d1 * x1[b])) * ((p2 + d2 * x2[b]) * (p3 + d3 * x3[b]))
+            a0 = q0 if x0[b] > 0.5 else p0
+            a1 = q1 if x1[b] > 0.5 else p1
+            a2 = q2 if x2[b] > 0.5 else p2
+            a3 = q3 if x3[b] > 0.5 else p3
+            out[b] *= (a0 * a1) * (a2 * a3)
         leaf += 4
     while leaf < stop:
-        x0, p0 = inputs[leaf_var[leaf]], first[leaf]
-        d0 = second[leaf] - p0
+        x0, p0, q0 = inputs[leaf_var[leaf]], first[leaf], second[leaf]
         for b in range(width):
-            out[b] *= p0 + d0 * x0[b]
+            out[b] *= q0 if x0[b] > 0.5 else p0
         leaf += 1
 
 

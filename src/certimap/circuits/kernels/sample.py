@@ -114,19 +114,26 @@ def _pick_state_in(
     column: Scalar,
     at: Scalar,
     size: Scalar,
-    tables: NDArray[np.float64],
+    log_tables: NDArray[np.float64],
     mask: NDArray[np.bool_],
     u: Scalar,
 ) -> Scalar:
-    """Return a state of a categorical leaf at `u` among those that a box allows."""
-    total = 0.0
+    """Return a state of a categorical leaf at `u` among those that a box allows; never an impossible one.
+
+    Probabilities are taken relative to the largest allowed one: all of them may be too small for float64.
+    """
+    top, total = -math.inf, 0.0
     for s in range(size):
-        total += tables[at + s] if mask[box, column + s] else 0.0
+        if mask[box, column + s]:
+            top = max(top, log_tables[at + s])
+    for s in range(size):
+        if mask[box, column + s] and log_tables[at + s] > -math.inf:
+            total += math.exp(log_tables[at + s] - top)
     u *= total
     total, last = 0.0, -1
     for s in range(size):
-        if mask[box, column + s] and (last < 0 or tables[at + s] > 0.0):
-            total += tables[at + s]
+        if mask[box, column + s] and log_tables[at + s] > -math.inf:
+            total += math.exp(log_tables[at + s] - top)
             last = s
             if u < total:
                 break
@@ -182,7 +189,8 @@ def sample_in_boxes(
     """
     is_sum, child_ptr, children, leaf_ptr = plan.is_sum, plan.child_ptr, plan.children, plan.leaf_ptr
     weights = plan.log_weights if in_logs else plan.weights
-    leaf_var, leaf_start, tables, offsets = plan.leaf_var, plan.leaf_start, plan.tables, plan.offsets
+    leaf_var, leaf_start, offsets = plan.leaf_var, plan.leaf_start, plan.offsets
+    tables, log_tables = plan.tables, plan.log_tables
     mask, low_high = rows.mask, rows.low_high
     for k in range(chosen.shape[0]):
         row, lane = chosen[k], lanes[k]
@@ -204,7 +212,7 @@ def sample_in_boxes(
                 column, size = offsets[v], offsets[v + 1] - offsets[v]
                 if size > 0:
                     u = uniform(stream)
-                    states[row, v] = _pick_state_in(lane, column, at, size, tables, mask, u)
+                    states[row, v] = _pick_state_in(lane, column, at, size, log_tables, mask, u)
                 else:
                     low = max(tables[at + 2], low_high[0, lane, v])
                     high = min(tables[at + 3], low_high[1, lane, v])

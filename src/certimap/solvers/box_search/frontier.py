@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from certimap.box import Points
+from certimap.certify import bounds
 from certimap.errors import SolverError
 from certimap.solvers.box_search.expand import Expansion, expand
 from certimap.solvers.box_search.open_boxes import OpenBoxes
@@ -303,8 +304,8 @@ class Frontier:
             ledger.draws(points, min(log_mass, 0.0))
         else:
             ledger.candidates(points)
-        needed = math.log(1.0 / max(ledger.delta, 1e-300)) * math.exp(min(log_mass - before, 700.0))
-        state.draw_at = 8.0 if needed > HOPELESS or ledger.delta == 0.0 else 1.0
+        log_needed = bounds.log_draws_needed(before, ledger.delta, log_mass, ledger.top_k)
+        state.draw_at = 8.0 if log_needed > math.log(HOPELESS) else 1.0
         if ledger.best_log_prob > before and not ledger.satisfied:
             best = ledger.best_point
             assert best is not None
