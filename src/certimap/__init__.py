@@ -24,8 +24,10 @@ _PLACES = {
     "ParseError": "certimap.errors",
     "QueryError": "certimap.errors",
     "SolverError": "certimap.errors",
+    "TooLarge": "certimap.errors",
     "Certificate": "certimap.result",
     "CertificateKind": "certimap.result",
+    "FailedQuery": "certimap.result",
     "HistoryEntry": "certimap.result",
     "MapResult": "certimap.result",
     "ResultList": "certimap.result",
@@ -73,6 +75,7 @@ __all__ = [
     "CircuitBuilder",
     "Domain",
     "Factor",
+    "FailedQuery",
     "FunctionPosterior",
     "HistoryEntry",
     "ImpossibleEvidence",
@@ -89,6 +92,7 @@ __all__ = [
     "Rule",
     "SolverError",
     "Status",
+    "TooLarge",
     "__version__",
     "condition",
     "make_query",
@@ -109,12 +113,22 @@ if TYPE_CHECKING:
         ParseError,
         QueryError,
         SolverError,
+        TooLarge,
     )
     from certimap.function_posterior import FunctionPosterior
     from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
     from certimap.posterior import BoxPosterior, Posterior
     from certimap.query import Query, make_query
-    from certimap.result import Certificate, CertificateKind, HistoryEntry, MapResult, ResultList, Rule, Status
+    from certimap.result import (
+        Certificate,
+        CertificateKind,
+        FailedQuery,
+        HistoryEntry,
+        MapResult,
+        ResultList,
+        Rule,
+        Status,
+    )
 
 
 def __getattr__(name: str) -> Any:
