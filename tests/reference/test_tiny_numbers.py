@@ -19,7 +19,7 @@ from certimap.domain import Categorical, Domain, Real
 from certimap.errors import ImpossibleEvidence
 from certimap.function_posterior import FunctionPosterior
 from certimap.query import make_query
-from certimap.solvers.box_search.probe import Layout, PlanProber, SearchBoxes
+from certimap.solvers.box_search.probe import PlanProber, SearchBoxes
 
 CLOSE = {"rel": 1e-12, "abs": 1e-10}
 

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from certimap.certify import bounds
 
-
 OUT_OF_REACH = 2.0**40  # draws; more would never be made, and adding 1 to them would hardly move their evidence
 
 

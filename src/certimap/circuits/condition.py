@@ -160,8 +160,9 @@ def log_interval_mass(
     """Return the natural log of the mass that Gaussians have in [low, high]; accurate in both tails."""
     if np.all(np.isneginf(low)) and np.all(np.isposinf(high)):
         return np.zeros_like(mean)
-    from certimap.circuits.kernels.logdomain import NARROW_WIDTH
     from scipy.special import log_ndtr  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+
+    from certimap.circuits.kernels.logdomain import NARROW_WIDTH
 
     a, b = (low - mean) / sd, (high - mean) / sd
     flip = a > 0  # mirror intervals in the upper tail to the lower one, where the cdf keeps its digits

@@ -30,7 +30,8 @@ class PlanArrays(NamedTuple):
 
     `offsets` (n + 1,) gives every variable's columns and `n_states` (n,) is 0 for real variables, whose smallest
     standard deviation `scales` (n,) holds; `in_logs` (n_leaves,) marks the leaves that are read from `log_tables`:
-    those with an entry so small that products of it might underflow, and the real ones. `discrete` says whether there are no real ones, so that a box's mass bounds its points.
+    those with an entry so small that products of it might underflow, and the real ones. `discrete` says whether
+    there are no real ones, so that a box's mass bounds its points.
     """
 
     is_sum: NDArray[np.bool_]
@@ -103,7 +104,7 @@ def new_space(plan: PlanArrays) -> Space:
 
 @jit_part
 def log_peak(plan: PlanArrays, start: int, low: Number, high: Number) -> float:
-    """Return ln of the largest density in [low, high] of the truncated Gaussian whose parameters are at `start`."""
+    """Return ln of the largest density in [low, high] of the truncated Gaussian with parameters at `start`."""
     mean, sd = plan.tables[start], plan.tables[start + 1]
     low, high = max(low, plan.tables[start + 2]), min(high, plan.tables[start + 3])
     if low > high:
@@ -200,7 +201,7 @@ def upward(
                 space.leaf_bound[leaf] = y
                 product_mass *= x
                 product_bound *= y
-                if not SMALLEST_PRODUCT < product_mass or not SMALLEST_PRODUCT < product_bound:
+                if not product_mass > SMALLEST_PRODUCT or not product_bound > SMALLEST_PRODUCT:
                     mass += np.log(product_mass)
                     bound += np.log(product_bound)
                     product_mass, product_bound = 1.0, 1.0
