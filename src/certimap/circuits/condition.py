@@ -162,7 +162,7 @@ def log_interval_mass(
         return np.zeros_like(mean)
     from scipy.special import log_ndtr  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
-    from certimap.circuits.kernels.logdomain import NARROW_WIDTH
+    from certimap.circuits.kernels.gaussian import NARROW_WIDTH
 
     a, b = (low - mean) / sd, (high - mean) / sd
     flip = a > 0  # mirror intervals in the upper tail to the lower one, where the cdf keeps its digits
