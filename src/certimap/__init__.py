@@ -39,6 +39,8 @@ _PLACES = {
     "FunctionPosterior": "certimap.function_posterior",
     "Posterior": "certimap.posterior",
     "BoxPosterior": "certimap.posterior",
+    "Facts": "certimap.posterior",
+    "Solver": "certimap.solvers.base",
     "condition": "certimap.api",
     "map_query": "certimap.api",
     "read": "certimap.api",
@@ -73,6 +75,7 @@ __all__ = [
     "CircuitBuilder",
     "Domain",
     "Factor",
+    "Facts",
     "FunctionPosterior",
     "HistoryEntry",
     "ImpossibleEvidence",
@@ -87,6 +90,7 @@ __all__ = [
     "Real",
     "ResultList",
     "Rule",
+    "Solver",
     "SolverError",
     "Status",
     "__version__",
@@ -112,9 +116,10 @@ if TYPE_CHECKING:
     )
     from certimap.function_posterior import FunctionPosterior
     from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
-    from certimap.posterior import BoxPosterior, Posterior
+    from certimap.posterior import BoxPosterior, Facts, Posterior
     from certimap.query import Query, make_query
     from certimap.result import Certificate, CertificateKind, HistoryEntry, MapResult, ResultList, Rule, Status
+    from certimap.solvers.base import Solver
 
 
 def __getattr__(name: str) -> Any:

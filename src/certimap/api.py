@@ -173,9 +173,7 @@ def _posterior(model: Any, variables: Any, evidence: Any, limits: dict[str, Any]
 
 def is_posterior(model: Any) -> bool:
     """Whether an object is a posterior rather than a model to condition."""
-    return (
-        hasattr(model, "domain") and callable(getattr(model, "log_prob", None)) and hasattr(model, "log_evidence")
-    )
+    return isinstance(model, Posterior)
 
 
 def _is_frame(evidence: Any) -> bool:
