@@ -24,8 +24,10 @@ _PLACES = {
     "ParseError": "certimap.errors",
     "QueryError": "certimap.errors",
     "SolverError": "certimap.errors",
+    "TooLarge": "certimap.errors",
     "Certificate": "certimap.result",
     "CertificateKind": "certimap.result",
+    "FailedQuery": "certimap.result",
     "HistoryEntry": "certimap.result",
     "MapResult": "certimap.result",
     "ResultList": "certimap.result",
@@ -76,6 +78,7 @@ __all__ = [
     "Domain",
     "Factor",
     "Facts",
+    "FailedQuery",
     "FunctionPosterior",
     "HistoryEntry",
     "ImpossibleEvidence",
@@ -93,6 +96,7 @@ __all__ = [
     "Solver",
     "SolverError",
     "Status",
+    "TooLarge",
     "__version__",
     "condition",
     "make_query",
@@ -113,12 +117,22 @@ if TYPE_CHECKING:
         ParseError,
         QueryError,
         SolverError,
+        TooLarge,
     )
     from certimap.function_posterior import FunctionPosterior
     from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
     from certimap.posterior import BoxPosterior, Facts, Posterior
     from certimap.query import Query, make_query
-    from certimap.result import Certificate, CertificateKind, HistoryEntry, MapResult, ResultList, Rule, Status
+    from certimap.result import (
+        Certificate,
+        CertificateKind,
+        FailedQuery,
+        HistoryEntry,
+        MapResult,
+        ResultList,
+        Rule,
+        Status,
+    )
     from certimap.solvers.base import Solver
 
 

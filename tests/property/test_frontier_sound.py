@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from frontier_twin import all_points, random_circuit, random_domain
 
 from certimap.certify.ledger import Ledger
 from certimap.circuits.caps import PlanView
@@ -20,10 +19,6 @@ from certimap.result import CertificateKind
 from certimap.solvers.box_search.frontier import Frontier
 from certimap.solvers.driver import run
 from certimap.testing import TablePosterior
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
-
-from frontier_twin import all_points, random_circuit, random_domain
 
 TOLERANCE = 2e-9
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from bucket_twin import build, inside, random_case, random_latent_tree, random_network
 from scipy.stats import chisquare
 
 from certimap.box import Boxes
@@ -15,10 +14,6 @@ from certimap.domain import Domain, Real
 from certimap.errors import ImpossibleEvidence, ModelError, SolverError
 from certimap.query import make_query
 from certimap.trees.bucket_tree import BucketTreePosterior, bucket_tree_of
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
-
-from bucket_twin import build, inside, random_case, random_latent_tree, random_network
 
 
 def possible_cases(seed, n, maker=random_case):
