@@ -170,7 +170,7 @@ class Domain:
         """Build variables "0", "1", ... with states 0..K-1, as UAI and .spn files have them."""
         return cls(Categorical(str(i), tuple(range(k))) for i, k in enumerate(sizes))
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(v.name for v in self.variables)
 
