@@ -104,7 +104,7 @@ class Categorical:
         if len(same) == 1:
             kind = "text" if isinstance(same[0], str) else f"of type {type(same[0]).__name__}"
             return f"its states are {kind}: give {same[0]!r}"
-        return did_you_mean(str(label), self._by_text) or f"its states are {_shown(self.states)}"
+        return f"its states are {_shown(self.states)}{did_you_mean(str(label), self._by_text)}"
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class Domain:
         text = str(name)
         if not isinstance(name, str) and text in self._index:
             raise QueryError(f"{name!r} is no variable of the model; names are text: give {text!r}")
-        meant = did_you_mean(text, self._index) or f"its variables are {_shown(self.names)}"
+        meant = f"its variables are {_shown(self.names)}{did_you_mean(text, self._index)}"
         raise QueryError(f"{name!r} is no variable of the model; {meant}")
 
     def state_offset(self, variable: int, state: int) -> int:

@@ -72,7 +72,7 @@ def at_place(error: _Error, place: str) -> _Error:
 
 
 def did_you_mean(word: str, known: Iterable[str], limit: int = 3) -> str:
-    """Return a question that names the words nearest to one that is unknown, or "" where none is near.
+    """Return the end of a sentence, which asks for the words nearest to one that is unknown, or "" without any.
 
     Cost: linear in the number of known words; words of very different length are not looked at closely.
     """
@@ -81,7 +81,7 @@ def did_you_mean(word: str, known: Iterable[str], limit: int = 3) -> str:
     near: dict[str, None] = {}
     for candidate in known:
         if candidate.casefold() == folded:
-            return f"did you mean {candidate!r}?"
+            return f"; did you mean {candidate!r}?"
         if abs(len(candidate) - len(word)) <= span and set(folded) & set(candidate.casefold()):
             near[candidate] = None
         if len(near) >= _MAX_COMPARED:
@@ -89,4 +89,4 @@ def did_you_mean(word: str, known: Iterable[str], limit: int = 3) -> str:
     found = [repr(w) for w in get_close_matches(word, near, n=limit, cutoff=0.7)]
     if not found:
         return ""
-    return f"did you mean {' or '.join([', '.join(found[:-1]), found[-1]] if found[1:] else found)}?"
+    return f"; did you mean {' or '.join([', '.join(found[:-1]), found[-1]] if found[1:] else found)}?"

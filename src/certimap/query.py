@@ -193,9 +193,7 @@ def _of_states(variable: Categorical, labels: Iterable[Label]) -> NDArray[np.flo
     for label in labels:
         weights[variable.index(label)] = 0.0
     if not np.any(weights == 0.0):
-        raise QueryError(
-            f"the evidence on variable {variable.name!r} is an empty set of states; name at least one"
-        )
+        raise QueryError(f"the evidence on variable {variable.name!r} names no state; one at least is needed")
     return weights
 
 
