@@ -108,7 +108,7 @@ def _with_evidence(model: Network, query: Query) -> tuple[list[Factor], dict[int
 
 def _all_states(domain: Domain, variables: Iterable[int]) -> dict[int, NDArray[np.int64]]:
     """Return the positions of all states of some variables; variables of one size share an array."""
-    sizes = domain.n_states.tolist()
+    sizes: list[int] = domain.n_states.tolist()
     positions = {k: np.arange(k) for k in set(sizes)}
     return {i: positions[sizes[i]] for i in variables}
 
