@@ -39,6 +39,8 @@ _PLACES = {
     "FunctionPosterior": "certimap.function_posterior",
     "Posterior": "certimap.posterior",
     "BoxPosterior": "certimap.posterior",
+    "Limits": "certimap.limits",
+    "Model": "certimap.model",
     "condition": "certimap.api",
     "map_query": "certimap.api",
     "read": "certimap.api",
@@ -76,9 +78,11 @@ __all__ = [
     "FunctionPosterior",
     "HistoryEntry",
     "ImpossibleEvidence",
+    "Limits",
     "MapResult",
     "MarkovNetwork",
     "MissingDependency",
+    "Model",
     "ModelError",
     "ParseError",
     "Posterior",
@@ -111,6 +115,8 @@ if TYPE_CHECKING:
         SolverError,
     )
     from certimap.function_posterior import FunctionPosterior
+    from certimap.limits import Limits
+    from certimap.model import Model
     from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
     from certimap.posterior import BoxPosterior, Posterior
     from certimap.query import Query, make_query

@@ -8,12 +8,14 @@ from typing import Any, Protocol, cast, overload
 import numpy as np
 
 from certimap.errors import ImpossibleEvidence, QueryError, SolverError
+from certimap.limits import DEFAULT_MAX_EDGES, Limits
+from certimap.model import Model
 from certimap.posterior import Posterior
 from certimap.query import make_query
 from certimap.result import MapResult, ResultList
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import Progress, run, seed_of
-from certimap.solvers.registry import view_of
+from certimap.solvers.registry import wants_of
 
 
 def read(path: Any, **options: Any) -> Any:
@@ -64,7 +66,7 @@ def map_query(
     warm_start: Any = None,
     top_k: int | None = None,
     tolerance: float = 1e-9,
-    max_edges: int = 20_000_000,
+    max_edges: int = DEFAULT_MAX_EDGES,
     workers: int | None = None,
     progress: Progress = None,
     **solver_options: Any,
@@ -136,10 +138,10 @@ def map_query(
         raise SolverError(
             f"workers is {workers}; a positive number of threads, or None for every core, is accepted"
         )
-    limits: dict[str, Any] = {"max_edges": max_edges, "workers": workers, "view": view_of(solver)}
+    limits, wants = Limits(max_edges, workers), wants_of(solver)
     if _is_frame(evidence):
         return _map_rows(model, variables, evidence, solver, rng, settings, limits)
-    return run(_posterior(model, variables, evidence, limits), solver, rng=rng, **settings)
+    return run(_posterior(model, variables, evidence, limits, wants), solver, rng=rng, **settings)
 
 
 def condition(
@@ -147,14 +149,19 @@ def condition(
     variables: Sequence[str] | str | None = None,
     evidence: Any = None,
     *,
-    max_edges: int = 20_000_000,
+    max_edges: int = DEFAULT_MAX_EDGES,
     workers: int | None = None,
 ) -> Posterior:
-    """Return p(variables | evidence) as a posterior, to sample, to score, or to query several times."""
-    return _posterior(model, variables, evidence, {"max_edges": max_edges, "workers": workers})
+    """Return p(variables | evidence) as a posterior, to sample, to score, or to query several times.
+
+    It is in the representation that `map_query(model, ..., solver="auto")` works on.
+    """
+    return _posterior(model, variables, evidence, Limits(max_edges, workers), None)
 
 
-def _posterior(model: Any, variables: Any, evidence: Any, limits: dict[str, Any]) -> Posterior:
+def _posterior(
+    model: Any, variables: Any, evidence: Any, limits: Limits, wants: Sequence[type] | None
+) -> Posterior:
     if is_posterior(model):
         if variables is not None or evidence is not None:
             raise QueryError(
@@ -162,13 +169,13 @@ def _posterior(model: Any, variables: Any, evidence: Any, limits: dict[str, Any]
                 "variables and evidence out"
             )
         return cast("Posterior", model)
-    if not hasattr(model, "domain"):
+    if not isinstance(model, Model):
         raise QueryError(
             f"{type(model).__name__} is no model; a circuit, a network, a fitted model or a posterior is accepted"
         )
-    from certimap.conversions.choose import posterior_of
+    from certimap.conversions import condition
 
-    return posterior_of(model, make_query(model.domain, variables, evidence), **limits)
+    return condition(model, make_query(model.domain, variables, evidence), wants=wants, limits=limits)
 
 
 def is_posterior(model: Any) -> bool:
@@ -189,7 +196,7 @@ def _map_rows(
     solver: str | Solver,
     rng: int | np.random.Generator | None,
     settings: dict[str, Any],
-    limits: dict[str, Any],
+    limits: Limits,
 ) -> ResultList:
     """Answer one query a row; each result records a seed of its own."""
     generator = np.random.default_rng(seed_of(rng))
@@ -199,7 +206,9 @@ def _map_rows(
     for label, row in zip(labels, frame.itertuples(index=False, name=None), strict=True):
         seed = seed_of(generator)
         try:
-            posterior = _posterior(model, variables, dict(zip(columns, row, strict=True)), limits)
+            posterior = _posterior(
+                model, variables, dict(zip(columns, row, strict=True)), limits, wants_of(solver)
+            )
         except ImpossibleEvidence as error:
             raise ImpossibleEvidence(f"row {label!r}: {error}") from None
         results.append(run(posterior, solver, rng=seed, **settings))

@@ -147,9 +147,10 @@ def is_possible(model: Any, query: BenchQuery) -> bool:
 
 def condition_on(model: Any, query: Query, workers: int = 1) -> Posterior:
     """Return the posterior of a query (imports the engine on first use)."""
-    from certimap.conversions.choose import posterior_of
+    from certimap.conversions import condition
+    from certimap.limits import Limits
 
-    return posterior_of(model, query, workers=workers)
+    return condition(model, query, limits=Limits(workers=workers))
 
 
 def _sample_evidence(model: Any, observed: list[int], rng: np.random.Generator) -> dict[str, Label]:

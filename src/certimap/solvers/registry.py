@@ -74,13 +74,26 @@ def _load(place: str) -> Any:
         raise
 
 
-def view_of(solver: str | Solver) -> Any:
-    """Return the view of a model that a solver works on (see `posterior_of`), or None when any will do."""
+def wants_of(solver: str | Solver) -> tuple[type, ...] | None:
+    """Return what a solver wants of the representation of a model; None for "auto", which takes the best."""
     if solver == "auto":
-        return "auto"
+        return None
     if isinstance(solver, str):
-        return getattr(_load(_SOLVERS[solver][0]), "view", None) if solver in _SOLVERS else None
-    return getattr(solver, "view", None)
+        return _wanted(_load(_SOLVERS[solver][0])) if solver in _SOLVERS else ()
+    return _wanted(solver)
+
+
+def _wanted(solver: Any) -> tuple[type, ...]:
+    view = getattr(solver, "view", None)
+    if view == "circuit":
+        from certimap.circuits.posterior import CircuitPosterior
+
+        return (CircuitPosterior,)
+    if view == "tree":
+        from certimap.trees.bucket_tree import BucketTreePosterior
+
+        return (BucketTreePosterior,)
+    return ()
 
 
 def choose(posterior: Posterior) -> Solver:
