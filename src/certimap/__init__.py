@@ -24,8 +24,10 @@ _PLACES = {
     "ParseError": "certimap.errors",
     "QueryError": "certimap.errors",
     "SolverError": "certimap.errors",
+    "TooLarge": "certimap.errors",
     "Certificate": "certimap.result",
     "CertificateKind": "certimap.result",
+    "FailedQuery": "certimap.result",
     "HistoryEntry": "certimap.result",
     "MapResult": "certimap.result",
     "ResultList": "certimap.result",
@@ -75,6 +77,7 @@ __all__ = [
     "CircuitBuilder",
     "Domain",
     "Factor",
+    "FailedQuery",
     "FunctionPosterior",
     "HistoryEntry",
     "ImpossibleEvidence",
@@ -93,6 +96,7 @@ __all__ = [
     "Rule",
     "SolverError",
     "Status",
+    "TooLarge",
     "__version__",
     "condition",
     "make_query",
@@ -113,6 +117,7 @@ if TYPE_CHECKING:
         ParseError,
         QueryError,
         SolverError,
+        TooLarge,
     )
     from certimap.function_posterior import FunctionPosterior
     from certimap.limits import Limits
@@ -120,7 +125,16 @@ if TYPE_CHECKING:
     from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
     from certimap.posterior import BoxPosterior, Posterior
     from certimap.query import Query, make_query
-    from certimap.result import Certificate, CertificateKind, HistoryEntry, MapResult, ResultList, Rule, Status
+    from certimap.result import (
+        Certificate,
+        CertificateKind,
+        FailedQuery,
+        HistoryEntry,
+        MapResult,
+        ResultList,
+        Rule,
+        Status,
+    )
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from os import PathLike, fspath
+from typing import TypeVar
 
 
 class CertimapError(Exception):
@@ -11,6 +12,10 @@ class CertimapError(Exception):
 
 class ModelError(CertimapError, ValueError):
     """A model is malformed, or too large for the limits in force."""
+
+
+class TooLarge(ModelError):
+    """A model would need more memory, table entries or edges than the limits in force allow."""
 
 
 class ParseError(ModelError):
@@ -51,3 +56,12 @@ class DataError(CertimapError, ValueError):
 
 class MissingDependency(CertimapError, ImportError):
     """An optional package is not installed; the message says what to install."""
+
+
+_Error = TypeVar("_Error", bound=CertimapError)
+
+
+def at_place(error: _Error, place: str) -> _Error:
+    """Put the name of a place (a row, a file) before an error's message; return the error, of its own type."""
+    error.args = (f"{place}: {error}",)
+    return error

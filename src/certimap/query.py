@@ -62,7 +62,7 @@ def make_query(domain: Domain, variables: Sequence[str] | str | None = None, evi
     domain
         The model's variables.
     variables
-        Names of the query variables; None means all that have no hard evidence.
+        Names of the query variables; None means all that have no hard evidence, which may be none.
     evidence
         A mapping or a pandas Series from names to: a label (hard evidence; None and NaN mean
         unobserved); a set of labels (restricts); a sequence or array of one likelihood a state, or a
@@ -98,6 +98,14 @@ def make_query(domain: Domain, variables: Sequence[str] | str | None = None, evi
             observed.add(i)
     positions = _query_positions(domain, variables, observed)
     return Query(domain, positions, log_weights, values, intervals, frozenset(observed))
+
+
+def check_names(domain: Domain, variables: Sequence[str] | str | None, observed: Iterable[Any]) -> None:
+    """Refuse what would fail every row of a table of evidence: a query or a column that names no variable."""
+    if variables is not None:
+        _query_positions(domain, variables, set())
+    for name in observed:
+        domain.index(name)
 
 
 def _items(evidence: Any) -> Iterable[tuple[Any, Any]]:
@@ -180,10 +188,7 @@ def _query_positions(
     domain: Domain, variables: Sequence[str] | str | None, observed: set[int]
 ) -> NDArray[np.int64]:
     if variables is None:
-        positions = [i for i in range(len(domain)) if i not in observed]
-        if not positions:
-            raise QueryError("every variable has evidence; at least one must be left to query")
-        return np.array(positions, np.int64)
+        return np.array([i for i in range(len(domain)) if i not in observed], np.int64)
     names = [variables] if isinstance(variables, str) else list(variables)
     if not names:
         raise QueryError("the query names no variable; at least one is needed")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from certimap.conversions import from_circuits, from_networks
+from certimap.conversions.complete import complete_posterior
 from certimap.conversions.rows import Case, Estimate, Row, register, rows_of
 from certimap.errors import ModelError
 from certimap.limits import Limits
@@ -52,7 +53,7 @@ def condition(
     Parameters
     ----------
     model, query
-        The model, and a query over its domain.
+        The model, and a query over its domain; one that observes every variable has the empty answer.
     wants
         The capabilities (protocols of `certimap.posterior`, or a posterior's own type) that it must offer; None
         for the representation on which `solver="auto"` proves most. Where the model has no such representation
@@ -69,6 +70,8 @@ def condition(
     """
     if type(model).condition is not Model.condition:
         return model.condition(query, limits)
+    if not len(query.variables):
+        return complete_posterior(query, lambda asked: condition(model, asked, wants=wants, limits=limits))
     return plan(model, query, wants=wants, limits=limits).build()
 
 

@@ -87,7 +87,7 @@ def run(
         When the solver cannot run on the posterior (the message names one that can) or a setting is out of range.
     """
     started = time.perf_counter()
-    _check_limits(time_limit, max_samples, max_nodes, max_memory)
+    check_limits(time_limit, max_samples, max_nodes, max_memory)
     chosen = resolve(solver, posterior, options or {})
     seed = seed_of(rng)
     cap = max_samples if max_samples is not None else getattr(chosen, "max_draws", None)
@@ -239,9 +239,10 @@ def seed_of(rng: int | np.random.Generator | None) -> int:
     return int(rng)
 
 
-def _check_limits(
+def check_limits(
     time_limit: float | None, max_samples: int | None, max_nodes: int | None, max_memory: int | None
 ) -> None:
+    """Refuse limits that are no numbers of at least 0."""
     names = ("time_limit", "max_samples", "max_nodes", "max_memory")
     for name, value in zip(names, (time_limit, max_samples, max_nodes, max_memory), strict=True):
         if value is not None and not value >= 0:

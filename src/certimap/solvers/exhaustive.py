@@ -81,4 +81,6 @@ class Exhaustive:
 def joint_states(domain: Domain, start: int, end: int) -> Points:
     """Return joint states number `start` to `end` - 1, the last variable varying fastest, shape (batch, n)."""
     sizes = tuple(int(k) for k in domain.n_states)
+    if not sizes:
+        return np.empty((end - start, 0), domain.point_dtype)  # the one empty assignment
     return np.stack(np.unravel_index(np.arange(start, end), sizes), axis=1).astype(domain.point_dtype)

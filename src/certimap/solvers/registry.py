@@ -64,6 +64,15 @@ def make(name: str, **options: Any) -> Solver:
     return cast("Solver", factory(**settings))
 
 
+def check_solver(solver: str | Solver, options: dict[str, Any]) -> None:
+    """Refuse a name or settings that no posterior could make right."""
+    if isinstance(solver, str) and solver != "auto":
+        make(solver, **options)
+    elif options:
+        where = "solver 'auto' has no setting" if solver == "auto" else "a solver object takes no further setting"
+        raise SolverError(f"{where} {next(iter(options))!r}; name a solver, or set it on the solver object")
+
+
 def _load(place: str) -> Any:
     module, _, attribute = place.partition(":")
     try:
@@ -139,16 +148,10 @@ def alternative(posterior: Posterior) -> str:
 
 def resolve(solver: str | Solver, posterior: Posterior, options: dict[str, Any]) -> Solver:
     """Turn what a user gives for `solver=` into a solver; refuse what cannot run on the posterior."""
-    if isinstance(solver, str):
-        if solver == "auto":
-            if options:
-                raise SolverError(f"solver 'auto' has no setting {next(iter(options))!r}; name a solver")
-            return choose(posterior)
-        chosen = make(solver, **options)
-    else:
-        if options:
-            raise SolverError(f"{next(iter(options))!r} is no argument here; set it on the solver object")
-        chosen = solver
+    check_solver(solver, options)
+    if solver == "auto":
+        return choose(posterior)
+    chosen = make(solver, **options) if isinstance(solver, str) else solver
     if not (callable(getattr(chosen, "init", None)) and callable(getattr(chosen, "step", None))):
         raise SolverError(f"{solver!r} is no solver; one of {', '.join(names())} or a solver object is accepted")
     sentence = refusal(chosen, posterior)
