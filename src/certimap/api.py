@@ -160,7 +160,7 @@ def map_query(
         raise SolverError(
             f"workers is {workers}; a positive number of threads, or None for every core, is accepted"
         )
-    limits, wants = Limits(max_edges, workers), wants_of(solver)
+    limits, wants = Limits(max_edges, workers), wants_of(solver, warm_start)
     if _is_frame(evidence):
         check_names(_domain_of(model), variables, evidence.columns)
         rows = rows_of_frame(variables, evidence)
@@ -180,7 +180,7 @@ def map_rows(
     errors: OnError,
 ) -> Iterator[MapResult | FailedQuery]:
     """Yield the answers to many queries of one model as they are found; see `certimap.batch.Batch`."""
-    wants = wants_of(solver)
+    wants = wants_of(solver, settings.get("warm_start"))
     batch = Batch(
         lambda variables, given: _posterior(model, variables, given, limits, wants), solver, settings, errors
     )
@@ -194,12 +194,13 @@ def condition(
     *,
     max_edges: int = DEFAULT_MAX_EDGES,
     workers: int | None = None,
+    solver: str | Solver = "auto",
 ) -> Posterior:
     """Return p(variables | evidence) as a posterior, to sample, to score, or to query several times.
 
-    It is in the representation that `map_query(model, ..., solver="auto")` works on.
+    It is in the representation that `map_query(model, ..., solver=solver)` works on.
     """
-    return _posterior(model, variables, evidence, Limits(max_edges, workers), None)
+    return _posterior(model, variables, evidence, Limits(max_edges, workers), wants_of(solver))
 
 
 def _posterior(

@@ -7,6 +7,7 @@ divided at random into query, evidence and nuisance; evidence values are drawn a
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -145,12 +146,12 @@ def is_possible(model: Any, query: BenchQuery) -> bool:
     return True
 
 
-def condition_on(model: Any, query: Query, workers: int = 1) -> Posterior:
+def condition_on(model: Any, query: Query, workers: int = 1, wants: Sequence[type] | None = None) -> Posterior:
     """Return the posterior of a query (imports the engine on first use)."""
     from certimap.conversions import condition
     from certimap.limits import Limits
 
-    return condition(model, query, limits=Limits(workers=workers))
+    return condition(model, query, wants=wants, limits=Limits(workers=workers))
 
 
 def _sample_evidence(model: Any, observed: list[int], rng: np.random.Generator) -> dict[str, Label]:

@@ -83,10 +83,20 @@ def _load(place: str) -> Any:
         raise
 
 
-def wants_of(solver: str | Solver) -> tuple[type, ...] | None:
-    """Return what a solver wants of the representation of a model; None for "auto", which takes the best."""
-    if solver == "auto":
-        return None
+def wants_of(solver: str | Solver, warm_start: Any = None) -> tuple[type, ...] | None:
+    """Return what a solver, and the heuristics that warm it, want of the representation of a model.
+
+    None where nothing in particular is wanted and the solver is "auto", which takes the best.
+    """
+    given: list[Any] = [*warm_start] if isinstance(warm_start, list | tuple) else [warm_start]
+    named = [item for item in given if isinstance(item, str) or isinstance(item, Solver)]
+    wanted = tuple(dict.fromkeys(want for item in named for want in _wants_of_one(item)))
+    if isinstance(solver, str) and solver == "auto":
+        return wanted or None
+    return tuple(dict.fromkeys((*_wants_of_one(solver), *wanted)))
+
+
+def _wants_of_one(solver: str | Solver) -> tuple[type, ...]:
     if isinstance(solver, str):
         return _wanted(_load(_SOLVERS[solver][0])) if solver in _SOLVERS else ()
     return _wanted(solver)

@@ -417,8 +417,6 @@ def test_refusals() -> None:
     circuit = independent(3, 0.5)
     with pytest.raises(ModelError, match="3 edges; max_edges=2"):
         CircuitPosterior.from_circuit(circuit, make_query(circuit.domain), max_edges=2)
-    with pytest.raises(ModelError, match="int is no model"):
-        CircuitPosterior.from_circuit(3, make_query(circuit.domain))
     posterior = CircuitPosterior.from_circuit(circuit, make_query(circuit.domain))
     with pytest.raises(QueryError, match=r"shape \(2, 2\)"):
         posterior.log_prob(np.zeros((2, 2), np.int16))

@@ -106,7 +106,7 @@ def test_it_is_chosen_for_trees_and_refuses_what_has_none(posterior):
     leaves = [builder.categorical(i, [math.log(0.4), math.log(0.6)]) for i in range(3)]
     builder.product(leaves)
     with pytest.raises(SolverError, match="use solver='frontier'"):
-        cm.map_query(cm.condition(builder.build()), solver="set_elimination", progress=False)
+        cm.map_query(cm.condition(builder.build(), solver="frontier"), solver="set_elimination", progress=False)
 
 
 @pytest.mark.parametrize(
