@@ -43,6 +43,8 @@ _PLACES = {
     "BoxPosterior": "certimap.posterior",
     "Limits": "certimap.limits",
     "Model": "certimap.model",
+    "Facts": "certimap.posterior",
+    "Solver": "certimap.solvers.base",
     "condition": "certimap.api",
     "map_query": "certimap.api",
     "read": "certimap.api",
@@ -77,6 +79,7 @@ __all__ = [
     "CircuitBuilder",
     "Domain",
     "Factor",
+    "Facts",
     "FailedQuery",
     "FunctionPosterior",
     "HistoryEntry",
@@ -94,6 +97,7 @@ __all__ = [
     "Real",
     "ResultList",
     "Rule",
+    "Solver",
     "SolverError",
     "Status",
     "TooLarge",
@@ -123,7 +127,7 @@ if TYPE_CHECKING:
     from certimap.limits import Limits
     from certimap.model import Model
     from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
-    from certimap.posterior import BoxPosterior, Posterior
+    from certimap.posterior import BoxPosterior, Facts, Posterior
     from certimap.query import Query, make_query
     from certimap.result import (
         Certificate,
@@ -135,6 +139,7 @@ if TYPE_CHECKING:
         Rule,
         Status,
     )
+    from certimap.solvers.base import Solver
 
 
 def __getattr__(name: str) -> Any:

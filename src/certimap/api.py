@@ -12,7 +12,7 @@ from certimap.domain import Domain
 from certimap.errors import QueryError, SolverError
 from certimap.limits import DEFAULT_MAX_EDGES, Limits
 from certimap.model import Model
-from certimap.posterior import Posterior
+from certimap.posterior import Capability, Posterior
 from certimap.query import check_names, make_query
 from certimap.result import FailedQuery, MapResult, ResultList
 from certimap.solvers.base import Solver
@@ -204,7 +204,7 @@ def condition(
 
 
 def _posterior(
-    model: Any, variables: Any, evidence: Any, limits: Limits, wants: Sequence[type] | None
+    model: Any, variables: Any, evidence: Any, limits: Limits, wants: Sequence[Capability] | None
 ) -> Posterior:
     if is_posterior(model) and variables is None and evidence is None:
         return cast("Posterior", model)
@@ -230,9 +230,7 @@ def _domain_of(model: Any) -> Domain:
 
 def is_posterior(model: Any) -> bool:
     """Whether an object is a posterior rather than a model to condition."""
-    return (
-        hasattr(model, "domain") and callable(getattr(model, "log_prob", None)) and hasattr(model, "log_evidence")
-    )
+    return isinstance(model, Posterior)
 
 
 def _is_frame(evidence: Any) -> bool:

@@ -19,7 +19,7 @@ from certimap.errors import ImpossibleEvidence
 from certimap.query import Query, make_query
 
 if TYPE_CHECKING:
-    from certimap.posterior import Posterior
+    from certimap.posterior import Capability, Draws, Posterior
 
 N_TRIES = 10  # random evidence is redrawn this often before it is sampled from the model
 
@@ -146,7 +146,9 @@ def is_possible(model: Any, query: BenchQuery) -> bool:
     return True
 
 
-def condition_on(model: Any, query: Query, workers: int = 1, wants: Sequence[type] | None = None) -> Posterior:
+def condition_on(
+    model: Any, query: Query, workers: int = 1, wants: Sequence[Capability] | None = None
+) -> Posterior:
     """Return the posterior of a query (imports the engine on first use)."""
     from certimap.conversions import condition
     from certimap.limits import Limits
@@ -157,6 +159,7 @@ def condition_on(model: Any, query: Query, workers: int = 1, wants: Sequence[typ
 def _sample_evidence(model: Any, observed: list[int], rng: np.random.Generator) -> dict[str, Label]:
     domain: Domain = model.domain
     posterior = condition_on(model, make_query(domain, [domain.names[i] for i in observed]))
+    assert isinstance(posterior, Draws)
     return posterior.domain.decode(posterior.sample(1, rng)[0])
 
 

@@ -11,14 +11,14 @@ from certimap.conversions.rows import Case, Estimate, Row, register, rows_of
 from certimap.errors import ModelError
 from certimap.limits import Limits
 from certimap.model import Model
-from certimap.posterior import BoxPosterior, Posterior
+from certimap.posterior import Bounds, Capability, Masses, Posterior
 from certimap.query import Query
 from certimap.trees.bucket_tree import BucketTreePosterior
 
 __all__ = ["Choice", "Option", "condition", "plan"]
 
 # What `auto` wants, most wanted first: each is enough for a solver that proves more than the next.
-AUTO: tuple[tuple[type, ...], ...] = ((BucketTreePosterior,), (BoxPosterior,), ())
+AUTO: tuple[tuple[Capability, ...], ...] = ((BucketTreePosterior,), (Masses, Bounds), (Bounds,), ())
 
 for _row in (*from_circuits.ROWS, *from_networks.ROWS):
     register(_row)
@@ -46,7 +46,7 @@ class Choice:
 
 
 def condition(
-    model: Model, query: Query, *, wants: Sequence[type] | None = None, limits: Limits | None = None
+    model: Model, query: Query, *, wants: Sequence[Capability] | None = None, limits: Limits | None = None
 ) -> Posterior:
     """Return p(q | e) of a model as a posterior.
 
@@ -76,7 +76,7 @@ def condition(
 
 
 def plan(
-    model: Model, query: Query, *, wants: Sequence[type] | None = None, limits: Limits | None = None
+    model: Model, query: Query, *, wants: Sequence[Capability] | None = None, limits: Limits | None = None
 ) -> Choice:
     """Choose a representation without building it; parameters and errors as in `condition`.
 
@@ -92,7 +92,7 @@ def plan(
     options: list[Option] = []
     for wanted in AUTO if wants is None else (tuple(wants),):
         for row in rows:
-            if not row.offers.issuperset(wanted) or (wants is None and not row.suits(case)):
+            if not row.has(wanted) or (wants is None and not row.suits(case)):
                 continue
             option = next((o for o in options if o.row is row), None)
             if option is None:

@@ -9,9 +9,9 @@ import numpy as np
 from certimap.circuits.circuit import Circuit
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions.circuit_to_tree import tree_of_circuit
-from certimap.conversions.rows import Case, Estimate, Row
+from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row
 from certimap.errors import ModelError
-from certimap.posterior import BoxPosterior, Posterior
+from certimap.posterior import Posterior
 from certimap.trees.bucket_tree import BucketTreePosterior
 
 MAX_SPREAD = 4  # table entries of a tree per edge of its circuit, where `auto` may choose it
@@ -78,11 +78,11 @@ def _tree(case: Case) -> Posterior:
 
 
 ROWS = (
-    Row("circuit", Circuit, frozenset({CircuitPosterior, BoxPosterior}), _size, _conditioned),
+    Row("circuit", Circuit, OF_CIRCUIT, _size, _conditioned),
     Row(
         "tree of the circuit",
         Circuit,
-        frozenset({BucketTreePosterior, BoxPosterior}),
+        OF_TREE,
         _tree_size,
         _tree,
         _tree_suits,

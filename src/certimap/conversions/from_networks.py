@@ -7,13 +7,12 @@ from typing import cast
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions.network_to_circuit import Compiler, is_large
 from certimap.conversions.network_to_tree import elimination_order, largest_table, tree_of_reduced
-from certimap.conversions.rows import Case, Estimate, Row
+from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row
 from certimap.networks.elimination import Elimination, plan_elimination
 from certimap.networks.network import Network
 from certimap.networks.reduction import Reduced, reduce_network
-from certimap.posterior import BoxPosterior, Posterior
+from certimap.posterior import Posterior
 from certimap.query import make_query
-from certimap.trees.bucket_tree import BucketTreePosterior
 
 
 def _reduced(case: Case) -> Reduced:
@@ -52,6 +51,6 @@ def _tree(case: Case) -> Posterior:
 
 
 ROWS = (
-    Row("compiled circuit", Network, frozenset({CircuitPosterior, BoxPosterior}), _circuit_size, _circuit),
-    Row("elimination tree", Network, frozenset({BucketTreePosterior, BoxPosterior}), _tree_size, _tree),
+    Row("compiled circuit", Network, OF_CIRCUIT, _circuit_size, _circuit),
+    Row("elimination tree", Network, OF_TREE, _tree_size, _tree),
 )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
+from certimap.circuits.posterior import CircuitPosterior
 from certimap.limits import Limits
 from certimap.model import Model
-from certimap.posterior import Posterior
+from certimap.posterior import Bounds, Capability, Draws, Masses, Modes, Posterior, Walks
 from certimap.query import Query
+from certimap.trees.bucket_tree import BucketTreePosterior
 
 T = TypeVar("T")
+OF_CIRCUIT = frozenset({Draws, Masses, Bounds, Walks, Modes, CircuitPosterior})
+OF_TREE = frozenset({Draws, Masses, Bounds, BucketTreePosterior})
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +84,10 @@ class Row:
     estimate: Callable[[Case], Estimate]
     build: Callable[[Case], Posterior]
     suits: Callable[[Case], bool] = _always
+
+    def has(self, wants: Sequence[Capability]) -> bool:
+        """Whether the posterior offers all that is wanted; of a union, one is enough."""
+        return all(any(part in self.offers for part in get_args(want) or (want,)) for want in wants)
 
 
 _ROWS: list[Row] = []

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from certimap.box import Points
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.conversions.rows import Case, Estimate, Row, register
+from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row, register
 from certimap.domain import Categorical, Domain
 from certimap.errors import ModelError
 from certimap.model import Model
-from certimap.posterior import BoxPosterior, Posterior
+from certimap.posterior import Posterior
 from certimap.trees.bucket_tree import BucketTreePosterior
 
 if TYPE_CHECKING:
@@ -237,5 +237,5 @@ def _circuit(case: Case) -> Posterior:
     return CircuitPosterior.from_circuit(circuit, case.query, workers=case.limits.workers)
 
 
-register(Row("latent tree", HiddenChowLiuModel, frozenset({BucketTreePosterior, BoxPosterior}), _tree_size, _tree))
-register(Row("circuit", HiddenChowLiuModel, frozenset({CircuitPosterior, BoxPosterior}), _tree_size, _circuit))
+register(Row("latent tree", HiddenChowLiuModel, OF_TREE, _tree_size, _tree))
+register(Row("circuit", HiddenChowLiuModel, OF_CIRCUIT, _tree_size, _circuit))
