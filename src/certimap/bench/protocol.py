@@ -19,7 +19,7 @@ from certimap.errors import ImpossibleEvidence
 from certimap.query import Query, make_query
 
 if TYPE_CHECKING:
-    from certimap.posterior import Capability, Draws, Posterior
+    from certimap.posterior import Capability, Posterior
 
 N_TRIES = 10  # random evidence is redrawn this often before it is sampled from the model
 
@@ -158,7 +158,9 @@ def condition_on(
 
 def _sample_evidence(model: Any, observed: list[int], rng: np.random.Generator) -> dict[str, Label]:
     domain: Domain = model.domain
-    posterior = condition_on(model, make_query(domain, [domain.names[i] for i in observed]))
+    from certimap.posterior import Draws
+
+    posterior = condition_on(model, make_query(domain, [domain.names[i] for i in observed]), wants=(Draws,))
     assert isinstance(posterior, Draws)
     return posterior.domain.decode(posterior.sample(1, rng)[0])
 
