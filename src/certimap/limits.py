@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from certimap.control import Control
 
 DEFAULT_MAX_EDGES = 20_000_000
 
@@ -17,7 +19,10 @@ class Limits:
         The largest circuit, in edges, and the largest table of a tree, in entries, that may be built.
     workers
         Threads of the posterior; None takes one per processor.
+    control
+        The run that the conversion belongs to: its deadline and its memory.
     """
 
     max_edges: int = DEFAULT_MAX_EDGES
     workers: int | None = None
+    control: Control = field(default_factory=Control)

@@ -16,14 +16,18 @@ from certimap.query import make_query
 
 
 def _reduced(case: Case) -> Reduced:
-    return case.shared("reduced", lambda: reduce_network(cast(Network, case.model), case.query))
+    return case.shared(
+        "reduced", lambda: reduce_network(cast(Network, case.model), case.query, control=case.limits.control)
+    )
 
 
 def _elimination(case: Case) -> Elimination:
     """Return the order that both representations use."""
     reduced = _reduced(case)
-    scopes = [f.scope for f in reduced.factors]
-    return case.shared("elimination", lambda: plan_elimination(scopes, reduced.sizes, reduced.query))
+    scopes, control = [f.scope for f in reduced.factors], case.limits.control
+    return case.shared(
+        "elimination", lambda: plan_elimination(scopes, reduced.sizes, reduced.query, control=control)
+    )
 
 
 def _circuit_size(case: Case) -> Estimate:
