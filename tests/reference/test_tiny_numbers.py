@@ -127,7 +127,7 @@ def hostile_cases(count: int, start: int = 0):
         sizes = rng.choice([1, 2, 2, 2, 3, 4], size=int(rng.integers(1, 5)))
         circuit = twin.hostile_circuit(rng, sizes)
         try:
-            yield rng, circuit, circuit.condition(make_query(circuit.domain), workers=1)
+            yield rng, circuit, circuit.condition(make_query(circuit.domain))
         except ImpossibleEvidence:
             continue
 
