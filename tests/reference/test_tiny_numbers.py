@@ -15,6 +15,7 @@ from certimap.certify import bounds
 from certimap.certify.draw_record import DrawRecord
 from certimap.circuits.caps import Caps, PlanView
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.circuits.posterior import CircuitPosterior
 from certimap.domain import Categorical, Domain, Real
 from certimap.errors import ImpossibleEvidence
 from certimap.function_posterior import FunctionPosterior
@@ -61,7 +62,7 @@ def test_binary_leaves_keep_small_probabilities(solver: str) -> None:
 
 def test_log_prob_keeps_the_digits_of_a_small_probability() -> None:
     for p in (1e-13, 1e-16, 1e-18, 1e-300, 5e-324):
-        posterior = independent(bernoulli(p)).condition(make_query(Domain.of_sizes([2])))
+        posterior = CircuitPosterior.from_circuit(independent(bernoulli(p)), make_query(Domain.of_sizes([2])))
         assert posterior.log_prob(np.array([[1]]))[0] == pytest.approx(math.log(p), rel=1e-12)
 
 
@@ -127,7 +128,7 @@ def hostile_cases(count: int, start: int = 0):
         sizes = rng.choice([1, 2, 2, 2, 3, 4], size=int(rng.integers(1, 5)))
         circuit = twin.hostile_circuit(rng, sizes)
         try:
-            yield rng, circuit, circuit.condition(make_query(circuit.domain))
+            yield rng, circuit, CircuitPosterior.from_circuit(circuit, make_query(circuit.domain))
         except ImpossibleEvidence:
             continue
 

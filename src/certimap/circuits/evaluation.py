@@ -13,7 +13,7 @@ from certimap.circuits.plan import GAUSSIAN_PARAMS, Plan
 if TYPE_CHECKING:
     from certimap.circuits.kernels.arrays import PlanArrays
 
-NARROW_BITS = 128  # an entry of at least 2^-128 has no count: four of them multiply to a normal number
+NARROW_BITS = 128  # four entries of at least 2^-128, times what is settled, are a normal number
 UNIT_BITS = 256
 LN_2 = math.log(2.0)
 LN_UNIT = UNIT_BITS * LN_2
@@ -22,12 +22,12 @@ LN_UNIT = UNIT_BITS * LN_2
 def split_logs(logs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return natural logs, at most 0, as values and counts: `value * 2^(-256 count)`.
 
-    Values are in [2^-128, 1] without a count and in [2^-384, 2^-128] with one, so that a sum of fewer than 2^128 of
-    them is at most 1; -inf becomes 0.
+    Values with a count are in (2^-384, 2^-128], so that a sum of fewer than 2^128 of them is at most 1; those without
+    are in (2^-384, 1], and -inf becomes 0.
     """
     finite = np.isfinite(logs)
     safe = np.where(finite, logs, 0.0)
-    counts = np.maximum(np.ceil((-safe / LN_2 - NARROW_BITS) / UNIT_BITS), 0.0)
+    counts = np.maximum(np.floor((-safe / LN_2 - NARROW_BITS) / UNIT_BITS), 0.0)
     return np.where(finite, np.exp(safe + counts * LN_UNIT), 0.0), counts
 
 
@@ -49,7 +49,7 @@ def arrays_of(plan: Plan) -> PlanArrays:
     logs = plan.log_tables.copy()
     logs[real] = 0.0
     mantissas, table_counts = split_logs(logs)
-    n_wide = np.concatenate([[0], np.cumsum(table_counts > 0.0)])
+    n_wide = np.concatenate([[0], np.cumsum((mantissas > 0.0) & (mantissas < 2.0**-NARROW_BITS))])
     is_wide = n_wide[plan.leaf_start + sizes] > n_wide[plan.leaf_start]
     rank = np.where(sizes == 0, 3, np.where(is_wide, 2, np.where(sizes == 2, 0, 1)))
     order = np.arange(plan.n_leaves) if not rank.any() else np.lexsort((rank, plan.parent_of_leaf))

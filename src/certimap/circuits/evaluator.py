@@ -59,8 +59,8 @@ class Block:
 class Evaluator:
     """Evaluates a plan on batches of points and boxes.
 
-    Rows are evaluated by multiplying and adding numbers with exponents of their own, so that no row is too improbable
-    and nothing possible becomes 0.
+    Rows are evaluated by multiplying and adding numbers with exponents of their own, so that no row is too
+    improbable and nothing possible becomes 0.
 
     Attributes
     ----------

@@ -70,15 +70,15 @@ class PlanArrays(NamedTuple):
     """A `Plan` as the evaluation kernels take it.
 
     Numbers are `value * 2^(-256 count)` (see `scaled.py`): a weight is that of `weights` and `weight_counts`, an
-    entry of a leaf's vector that of `mantissas` and `table_counts`. A leaf is narrow when it is categorical and none
-    of its entries has a count. In each product the narrow leaves of binary variables come first and end at
-    `binary_end`, then the other narrow ones up to `narrow_end`, then the categorical ones with counts up to
+    entry of a leaf's vector that of `mantissas` and `table_counts`. A leaf is narrow when it is categorical and
+    no positive entry is below 2^-128. In each product the narrow leaves of binary variables come first and end at
+    `binary_end`, then the other narrow ones up to `narrow_end`, then the other categorical ones up to
     `wide_end`, and then the real ones. `first` and `second` are the first two entries of each leaf's vector.
     `offsets` gives a variable's columns; a real variable has none.
 
-    Floors are lower bounds on log2 of positive values: `leaf_floors` (n_leaves + 1,) sums those of leaves up to each,
-    `floors` (n_nodes,) holds those of nodes, and `settles` marks the sums whose terms may be below their floor.
-    `probabilities` are the entries as they are, some of which underflow; for draws.
+    Floors are lower bounds on log2 of positive values: `leaf_floors` (n_leaves + 1,) sums those of leaves up to
+    each, `floors` (n_nodes,) holds those of nodes, and `settles` marks the sums whose terms may be below their
+    floor. `probabilities` are the entries as they are, some of which underflow; for draws.
     """
 
     is_sum: NDArray[np.bool_]

@@ -1,7 +1,7 @@
 """The downward pass: what the root becomes when one variable is set to one state, for all at once.
 
-All rows of a block lie in one pair of arrays with counts (see `scaled.py`): node i in row i, then scratch, and from
-`Places` on the contexts of nodes, the members and prefixes of one product, and the results by column.
+All rows of a block lie in one pair of arrays with counts (see `scaled.py`): node i in row i, then scratch, and
+from `Places` on the contexts of nodes, the members and prefixes of one product, and the results by column.
 """
 
 from __future__ import annotations

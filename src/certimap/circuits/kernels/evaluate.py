@@ -7,8 +7,8 @@ and additions over lanes. Lanes past the last row repeat row 0 and are not writt
 Modes: 0 evaluates points; 1 the mass of boxes; 2 the upper bound of boxes, where a leaf is the largest
 probability (or density) that its box allows and a deciding sum takes the largest term.
 
-A product keeps a floor, a lower bound on its positive lanes, and settles them before the next factor could take them
-below the normal numbers: every forty leaves or so, and without effect where they are not that small.
+A product keeps a floor, a lower bound on its positive lanes, and settles them before the next factor could take
+them below the normal numbers: every forty leaves or so, and without effect where they are not that small.
 """
 
 from __future__ import annotations
@@ -344,15 +344,15 @@ def is_scaled(
     has: NDArray[np.bool_],
 ) -> bool:
     """Tell whether a term of a sum has counts."""
+    scaled = False
     for edge in range(start, stop):
-        if has[slot[children[edge]]] or weight_counts[edge] > 0.0:
-            return True
-    return False
+        scaled |= has[slot[children[edge]]] or weight_counts[edge] > 0.0
+    return scaled
 
 
 @jit()
 def run_of(leaf: Scalar, end: Scalar, floor: Scalar, floors: NDArray[np.float64]) -> Scalar:
-    """Return where to settle a product of the leaves `leaf:end` that stands at `floor`: after one leaf at least."""
+    """Return where to settle a product of the leaves `leaf:end` that stands at `floor`; after one at least."""
     if floor + floors[end] - floors[leaf] >= LEAST_FLOOR:
         return end
     stop = leaf + 1

@@ -46,7 +46,7 @@ def log_normal_mass(low: Scalar, high: Scalar) -> Scalar:
 
 @jit()
 def log_gaussian(mode: int, low: Scalar, high: Scalar, start: Scalar, log_tables: NDArray[np.float64]) -> Scalar:
-    """Return a Gaussian leaf's log density at `low` (mode 0), log mass (1) or largest log density (2) in an interval."""
+    """Return a Gaussian leaf's log density at `low` (mode 0), or its log mass (1) or peak (2) in an interval."""
     mean, sd = log_tables[start], log_tables[start + 1]
     least, most, log_norm = log_tables[start + 2], log_tables[start + 3], log_tables[start + 4]
     x = low

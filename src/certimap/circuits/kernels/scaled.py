@@ -1,9 +1,9 @@
 """Rows of numbers with exponents: nothing underflows, whatever the depth, and ordinary rows pay nothing.
 
-A number is `value * 2^(-256 count)`. A block holds `values` (rows, lanes), `counts` (rows, lanes) and `has` (rows,),
-which says whether a row's counts are in use; they are 0 where it is False. Counts appear when `settle` finds a value
-below 2^-256, so that shallow blocks never touch them. Factors of 2^256 are exact: a number is rounded alike with
-counts and without.
+A number is `value * 2^(-256 count)`. A block holds `values` (rows, lanes), `counts` (rows, lanes) and `has`
+(rows,), which says whether a row's counts are in use; they are 0 where it is False. Counts appear when `settle`
+finds a value below 2^-256, so that shallow blocks never touch them. Factors of 2^256 are exact: a number is
+rounded alike with counts and without.
 
 A zero may carry any count; it says that its lane is impossible. When rows are added, each lane is aligned to the
 smallest count among its positive terms. Terms three and more counts smaller are left out: see `rounding.py`.

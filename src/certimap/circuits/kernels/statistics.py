@@ -21,9 +21,10 @@ def find_floors(
     floors: NDArray[np.float64],
     settles: NDArray[np.bool_],
 ) -> None:
-    """Fill in a lower bound on log2 of every node's positive values, given those of weights and (summed up) leaves.
+    """Fill in a lower bound on log2 of each node's positive values, given those of weights and (added up) leaves.
 
-    No floor is below -256, for a node's value is settled where it may be; `settles` says of which sums that is true.
+    No floor is below -256, for a node's value is settled where it may be; `settles` says of which sums that is
+    true.
     """
     for node in range(is_sum.shape[0]):
         floor = 0.0 if is_sum[node] else leaf_floors[leaf_ptr[node + 1]] - leaf_floors[leaf_ptr[node]]
