@@ -22,8 +22,8 @@ LN_UNIT = UNIT_BITS * LN_2
 def split_logs(logs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return natural logs, at most 0, as values and counts: `value * 2^(-256 count)`.
 
-    Values with a count are in (2^-384, 2^-128], so that a sum of fewer than 2^128 of them is at most 1; those without
-    are in (2^-384, 1], and -inf becomes 0.
+    Values with a count are in (2^-384, 2^-128], so that a sum of fewer than 2^128 of them is at most 1; those
+    without are in (2^-384, 1], and -inf becomes 0.
     """
     finite = np.isfinite(logs)
     safe = np.where(finite, logs, 0.0)

@@ -342,7 +342,7 @@ def is_scaled(
     weight_counts: NDArray[np.float64],
     slot: NDArray[np.int32],
     has: NDArray[np.bool_],
-) -> bool:
+) -> Scalar:
     """Tell whether a term of a sum has counts."""
     scaled = False
     for edge in range(start, stop):

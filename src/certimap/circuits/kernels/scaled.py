@@ -113,7 +113,7 @@ def lower_counts(weight_count: Scalar, values: Floats, counts: Floats, has: Flag
 
 @jit(fastmath={"contract"})
 def credit(
-    use_max: bool,
+    use_max: Scalar,
     weight: Scalar,
     weight_count: Scalar,
     source: Scalar,
@@ -137,7 +137,7 @@ def credit(
 
 @jit(fastmath={"contract"})
 def credit_aligned(
-    use_max: bool,
+    use_max: Scalar,
     weight: Scalar,
     weight_count: Scalar,
     source: Scalar,
