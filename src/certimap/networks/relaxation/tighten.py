@@ -1,0 +1,129 @@
+"""Tightening a relaxation: costs move between copies and weights change, both by quasi-Newton steps on a convex bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.networks.relaxation import kernels
+from certimap.networks.relaxation.split_tree import Mask, SplitTree
+
+Floats = NDArray[np.float64]
+TEMPERATURES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+LEAST_SHARE = 1e-4  # of a variable's weight that each copy keeps: a power sum of weight 0 has no derivative
+
+
+class Tightener:
+    """Minimises a tree's bound over shifts and weights, within the states of a mask.
+
+    The maximum over a query variable's copy is smoothed to a power sum of weight `temperature`, which bounds it from
+    above; at temperature 0 the shifts found give the bound itself. Shifts are kept to a mean of 0 over a variable's
+    copies, weights to a sum of 1: any values give a valid bound, so an early stop is harmless.
+    """
+
+    def __init__(self, tree: SplitTree, mask: Mask | None = None) -> None:
+        self.tree = tree
+        self.scratch = tree.scratch()
+        self.is_possible = kernels.restrict_to(tree.arrays, tree.full_mask() if mask is None else mask, self.scratch)
+        self._is_query = tree.arrays.is_query[tree.arrays.own] == 1
+        self._find_parameters(tree.full_mask() if mask is None else mask)
+
+    def _find_parameters(self, mask: Mask) -> None:
+        """List the shifts (of copies that are not alone, in alive states) and the weights that may change."""
+        a = self.tree.arrays
+        several = self.tree.n_copies[a.own] > 1
+        sizes = a.n_states[a.own]
+        region = np.repeat(np.arange(len(a.own)), sizes)
+        state = np.arange(len(region)) - np.repeat(a.shift_ptr[:-1], sizes)
+        joint = a.state_ptr[a.own[region]] + state
+        self.shift_at = np.flatnonzero(several[region] & (mask[joint] > 0))
+        _, group = np.unique(joint[self.shift_at], return_inverse=True)
+        self.shift_group = group.astype(np.int64)
+        self.weight_at = np.flatnonzero(several & ~self._is_query)
+        _, group = np.unique(a.own[self.weight_at], return_inverse=True)
+        self.weight_group = group.astype(np.int64)
+        self.n_of_weight = np.bincount(self.weight_group)[self.weight_group] if len(group) else np.empty(0)
+
+    @property
+    def n_parameters(self) -> int:
+        return len(self.shift_at) + len(self.weight_at)
+
+    def run(self, temperature: float, n_steps: int, should_stop: Callable[[], bool] = lambda: False) -> None:
+        """Take at most `n_steps` quasi-Newton steps; the tree keeps the best parameters found.
+
+        Cost: about three passes per step.
+        """
+        from scipy.optimize import minimize  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+
+        if not self.is_possible or not self.n_parameters:
+            return
+        best_value, best = np.inf, self._parameters()
+
+        def objective(x: Floats) -> tuple[float, Floats]:
+            nonlocal best_value, best
+            value, slope = self.value(x, temperature)
+            if value < best_value:
+                best_value, best = value, x.copy()
+            return value, slope
+
+        def stop(_: Floats) -> None:
+            if should_stop():
+                raise StopIteration
+
+        minimize(
+            objective,
+            best,
+            jac=True,
+            method="L-BFGS-B",
+            callback=stop,
+            options={"maxiter": n_steps, "maxfun": 2 * n_steps, "maxcor": 12, "ftol": 1e-13, "gtol": 1e-8},
+        )
+        self._set(best)
+
+    def value(self, x: Floats, temperature: float) -> tuple[float, Floats]:
+        """Return the smoothed bound (nats, without the tree's constant) and its gradient."""
+        tree = self.tree
+        self._set(x)
+        weights = np.where(self._is_query, temperature, tree.weights)
+        to_shifts, to_weights = np.empty(len(tree.shifts)), np.empty(len(weights))
+        value = kernels.gradient(
+            tree.arrays, tree.arrays.start, tree.tables, tree.shifts, weights, self.scratch, to_shifts, to_weights
+        )
+        if value == -np.inf:
+            return -1e300, np.zeros(len(x))
+        own = to_shifts[self.shift_at]
+        slope = np.empty(len(x))
+        slope[: len(own)] = own - _group_means(own, self.shift_group)
+        slope[len(own) :] = self._weight_slope(to_weights[self.weight_at])
+        return float(value), slope
+
+    def _weight_slope(self, slope: Floats) -> Floats:
+        """Carry the derivative by weights over to their logits."""
+        free = 1.0 - LEAST_SHARE * self.n_of_weight
+        shares = (self.tree.weights[self.weight_at] - LEAST_SHARE) / free
+        mean = np.bincount(self.weight_group, shares * slope)[self.weight_group] if len(slope) else slope
+        return free * shares * (slope - mean)
+
+    def _parameters(self) -> Floats:
+        shares = self.tree.weights[self.weight_at] - LEAST_SHARE
+        return np.concatenate([self.tree.shifts[self.shift_at], np.log(np.maximum(shares, 1e-12))])
+
+    def _set(self, x: Floats) -> None:
+        """Give the tree the shifts and weights of a point of the search."""
+        n = len(self.shift_at)
+        self.tree.shifts[self.shift_at] = x[:n] - _group_means(x[:n], self.shift_group)
+        if len(self.weight_at):
+            logits = x[n:]
+            top = np.full(self.weight_group.max() + 1, -np.inf)
+            np.maximum.at(top, self.weight_group, logits)
+            shares = np.exp(logits - top[self.weight_group])
+            shares /= np.bincount(self.weight_group, shares)[self.weight_group]
+            self.tree.weights[self.weight_at] = LEAST_SHARE + (1.0 - LEAST_SHARE * self.n_of_weight) * shares
+
+
+def _group_means(values: Floats, group: NDArray[np.int64]) -> Floats:
+    if not len(values):
+        return values
+    return (np.bincount(group, values) / np.bincount(group))[group]
