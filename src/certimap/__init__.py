@@ -27,6 +27,7 @@ _PLACES = {
     "TooLarge": "certimap.errors",
     "Certificate": "certimap.result",
     "CertificateKind": "certimap.result",
+    "FailedQuery": "certimap.result",
     "HistoryEntry": "certimap.result",
     "MapResult": "certimap.result",
     "ResultList": "certimap.result",
@@ -40,6 +41,8 @@ _PLACES = {
     "FunctionPosterior": "certimap.function_posterior",
     "Posterior": "certimap.posterior",
     "BoxPosterior": "certimap.posterior",
+    "Facts": "certimap.posterior",
+    "Solver": "certimap.solvers.base",
     "condition": "certimap.api",
     "map_query": "certimap.api",
     "read": "certimap.api",
@@ -74,6 +77,8 @@ __all__ = [
     "CircuitBuilder",
     "Domain",
     "Factor",
+    "Facts",
+    "FailedQuery",
     "FunctionPosterior",
     "HistoryEntry",
     "ImpossibleEvidence",
@@ -88,6 +93,7 @@ __all__ = [
     "Real",
     "ResultList",
     "Rule",
+    "Solver",
     "SolverError",
     "Status",
     "TooLarge",
@@ -115,9 +121,19 @@ if TYPE_CHECKING:
     )
     from certimap.function_posterior import FunctionPosterior
     from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
-    from certimap.posterior import BoxPosterior, Posterior
+    from certimap.posterior import BoxPosterior, Facts, Posterior
     from certimap.query import Query, make_query
-    from certimap.result import Certificate, CertificateKind, HistoryEntry, MapResult, ResultList, Rule, Status
+    from certimap.result import (
+        Certificate,
+        CertificateKind,
+        FailedQuery,
+        HistoryEntry,
+        MapResult,
+        ResultList,
+        Rule,
+        Status,
+    )
+    from certimap.solvers.base import Solver
 
 
 def __getattr__(name: str) -> Any:

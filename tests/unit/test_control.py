@@ -34,7 +34,7 @@ def test_an_interruption_counts_as_time_up():
 def test_memory_is_refused_before_it_is_taken():
     control = Control(max_memory=1000)
     control.reserve(1000, "a table")
-    with pytest.raises(TooLarge, match="a table would take 1.95 KiB, and max_memory allows 1000 bytes"):
+    with pytest.raises(TooLarge, match=r"a table would take 1\.95 KiB, and max_memory allows 1000 bytes"):
         control.reserve(2000, "a table")
     assert issubclass(TooLarge, ModelError)
 
