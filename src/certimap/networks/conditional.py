@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from certimap.networks.elimination import min_fill
 from certimap.networks.kernels import conditional as kernels
 from certimap.networks.kernels.conditional import SumArrays
-from certimap.networks.problem import ROUNDING, Problem, components, largest
+from certimap.networks.problem import ROUNDING, Problem, Table, largest
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -122,11 +122,11 @@ class Evaluator:
         Cost: one evaluation per state of every variable and sweep, of the sums that depend on it alone.
         """
         now = np.array(point, np.int64)
-        touching = [[] for _ in n_states]
+        touching: list[list[ConditionalSum]] = [[] for _ in n_states]
         for part in self.sums:
             for i in part.query:
                 touching[i].append(part)
-        tables = [[] for _ in n_states]
+        tables: list[list[Table]] = [[] for _ in n_states]
         for table in self.plain:
             for v in table.scope:
                 tables[self.column[v]].append(table)
@@ -145,7 +145,7 @@ class Evaluator:
                 break
         return now
 
-    def _part_values(self, rows: Ints, tables: Sequence, sums: Sequence[ConditionalSum]) -> Floats:
+    def _part_values(self, rows: Ints, tables: Sequence[Table], sums: Sequence[ConditionalSum]) -> Floats:
         total = np.zeros(len(rows))
         for table in tables:
             index = tuple(rows[:, self.column[v]] for v in table.scope)
@@ -155,3 +155,157 @@ class Evaluator:
             if len(possible):
                 total[possible] += part.log_values(np.ascontiguousarray(rows[possible][:, part.query]))
         return total
+
+
+def _nuisance_parts(problem: Problem) -> list[Problem]:
+    """Split off what each group of connected nuisance variables has to do with: its variables and tables."""
+    parent = {v: v for v in problem.nuisance}
+
+    def root(v: int) -> int:
+        while parent[v] != v:
+            parent[v] = parent[parent[v]]
+            v = parent[v]
+        return v
+
+    for table in problem.tables:
+        hidden = [v for v in table.scope if v in parent]
+        for v in hidden[1:]:
+            parent[root(v)] = root(hidden[0])
+    members: dict[int, list[int]] = {}
+    for v in sorted(parent):
+        members.setdefault(root(v), []).append(v)
+    tables: dict[int, list[Table]] = {r: [] for r in members}
+    for table in problem.tables:
+        hidden = next((v for v in table.scope if v in parent), None)
+        if hidden is not None:
+            tables[root(hidden)].append(table)
+    return [
+        Problem({u: problem.sizes[u] for u in {*own, *(v for t in tables[r] for v in t.scope)}}, problem.query, tuple(tables[r]))
+        for r, own in members.items()
+    ]
+
+
+def _conditional_sum(part: Problem, column: dict[int, int]) -> ConditionalSum:
+    """Order one group of nuisance variables by least fill and lay its elimination out as arrays."""
+    sizes = {v: n for v, n in part.sizes.items() if v not in part.query}
+    scopes = [tuple(v for v in t.scope if v in sizes) for t in part.tables]
+    pairs = min_fill(scopes, sizes)
+    place = {v: i for i, (v, _) in enumerate(pairs)}
+    query = sorted({column[v] for t in part.tables for v in t.scope if v in part.query})
+    layout = _SumLayout(part, place, {c: i for i, c in enumerate(query)}, column)
+    for v, near in pairs:
+        layout.add(v, tuple(sorted(near, key=place.__getitem__)))
+    arrays = layout.arrays()
+    cliques = np.diff(arrays.message_ptr) * arrays.own
+    return ConditionalSum(np.array(query, np.int64), arrays, layout.log_scale, float(np.sum(cliques, dtype=np.float64)))
+
+
+class _SumLayout:
+    """Collects the regions of a conditional elimination, in order."""
+
+    def __init__(
+        self, part: Problem, place: dict[int, int], query_column: dict[int, int], column: dict[int, int]
+    ) -> None:
+        self.part, self.place = part, place
+        self.query_column, self.column = query_column, column
+        self.waiting: list[list[Table]] = [[] for _ in place]
+        for table in part.tables:
+            self.waiting[min(place[v] for v in table.scope if v in place)].append(table)
+        self.below: list[list[int]] = [[] for _ in place]
+        self.separators: list[tuple[int, ...]] = []
+        self.message_size = 0
+        self.log_scale = 0.0
+        self.flat: list[Floats] = []
+        self.n_flat = 0
+        self.rows: dict[str, list[list[int]]] = {name: [] for name in SumArrays._fields}
+        self.starts: list[int] = []
+
+    def add(self, v: int, separator: tuple[int, ...]) -> None:
+        """Add the region that eliminates a variable."""
+        sizes, r = self.part.sizes, len(self.separators)
+        put = self.rows
+        put["own"].append([sizes[v]])
+        put["axis_sizes"].append([sizes[u] for u in separator])
+        tables = self.waiting[r]
+        local = tuple(u for u in (*separator, v) if any(u in t.scope for t in tables))
+        put["local_sizes"].append([sizes[u] for u in local])
+        put["local_ptr"].append([math.prod(sizes[u] for u in local)])
+        put["input_start"].append([0, *(self.starts[c] for c in self.below[r])])
+        axes = [local, *(self.separators[c] for c in self.below[r])]
+        put["strides"].append(self._strides((*separator, v), axes))
+        self._add_tables(tables, local)
+        self.starts.append(self.message_size)
+        size = math.prod(sizes[u] for u in separator)
+        put["message_ptr"].append([size])
+        self.message_size += size
+        self.separators.append(separator)
+        if separator:
+            self.below[self.place[separator[0]]].append(r)
+
+    def _strides(self, scope: Sequence[int], inputs: Sequence[Sequence[int]]) -> list[int]:
+        """Return the stride of each axis of a scope in each input, inputs fastest."""
+        found = np.zeros((len(scope), len(inputs)), np.int64)
+        for i, axes in enumerate(inputs):
+            stride = 1
+            for u in reversed(axes):
+                found[scope.index(u), i] = stride
+                stride *= self.part.sizes[u]
+        return [int(x) for x in found.ravel()]
+
+    def _add_tables(self, tables: Sequence[Table], local: tuple[int, ...]) -> None:
+        self.rows["table_ptr"].append([len(tables)])
+        strides = np.zeros((len(local), len(tables)), np.int64)
+        for j, table in enumerate(tables):
+            self.rows["table_start"].append([self.n_flat])
+            stride, columns, query_strides = 1, list[int](), list[int]()
+            for u in reversed(table.scope):
+                if u in self.place:
+                    strides[local.index(u), j] = stride
+                else:
+                    columns.append(self.query_column[self.column[u]])
+                    query_strides.append(stride)
+                stride *= self.part.sizes[u]
+            self.rows["query_columns"].append(columns)
+            self.rows["query_strides"].append(query_strides)
+            top = float(table.log_values.max())
+            scale = top if math.isfinite(top) else 0.0
+            self.log_scale += scale
+            self.flat.append(np.asarray(table.log_values, np.float64).ravel() - scale)
+            self.n_flat += table.log_values.size
+        self.rows["table_strides"].append([int(x) for x in strides.ravel()])
+
+    def arrays(self) -> SumArrays:
+        """Return everything as arrays."""
+
+        def flat(name: str) -> Ints:
+            return np.array([x for row in self.rows[name] for x in row], np.int64)
+
+        def pointers(name: str) -> Ints:
+            return np.concatenate([[0], np.cumsum([len(row) for row in self.rows[name]])]).astype(np.int64)
+
+        def cumulated(name: str) -> Ints:
+            return np.concatenate([[0], np.cumsum(flat(name))]).astype(np.int64)
+
+        log_tables = np.concatenate([np.empty(0), *self.flat])
+        return SumArrays(
+            own=flat("own"),
+            axis_ptr=pointers("axis_sizes"),
+            axis_sizes=flat("axis_sizes"),
+            message_ptr=cumulated("message_ptr"),
+            input_ptr=pointers("input_start"),
+            input_start=flat("input_start"),
+            stride_ptr=pointers("strides"),
+            strides=flat("strides"),
+            local_ptr=cumulated("local_ptr"),
+            local_axis_ptr=pointers("local_sizes"),
+            local_sizes=flat("local_sizes"),
+            table_ptr=cumulated("table_ptr"),
+            table_start=flat("table_start"),
+            table_stride_ptr=pointers("table_strides"),
+            table_strides=flat("table_strides"),
+            query_ptr=pointers("query_columns"),
+            query_columns=flat("query_columns"),
+            query_strides=flat("query_strides"),
+            tables=np.exp(log_tables),
+            log_tables=log_tables,
+        )
