@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.networks.relaxation import kernels
+from certimap.networks.relaxation.quasi_newton import QuasiNewton
 from certimap.networks.relaxation.split_tree import Mask, SplitTree
 
 Floats = NDArray[np.float64]
@@ -26,6 +27,8 @@ class Tightener:
     def __init__(self, tree: SplitTree, mask: Mask | None = None) -> None:
         self.tree = tree
         self.scratch = tree.scratch()
+        self.search: QuasiNewton | None = None
+        self.temperature = np.nan
         self.is_possible = kernels.restrict_to(tree.arrays, tree.full_mask() if mask is None else mask, self.scratch)
         self._is_query = tree.arrays.is_query[tree.arrays.own] == 1
         self._find_parameters(tree.full_mask() if mask is None else mask)
@@ -50,37 +53,27 @@ class Tightener:
     def n_parameters(self) -> int:
         return len(self.shift_at) + len(self.weight_at)
 
-    def run(self, temperature: float, n_steps: int, should_stop: Callable[[], bool] = lambda: False) -> None:
-        """Take at most `n_steps` quasi-Newton steps; the tree keeps the best parameters found.
+    def run(self, temperature: float, n_steps: int, should_stop: Callable[[], bool] = lambda: False) -> bool:
+        """Take at most `n_steps` quasi-Newton steps; return whether more would bring something.
 
-        Cost: about three passes per step.
+        Steps at the temperature of the last call go on from where that ended. Cost: about three passes per step.
         """
-        from scipy.optimize import minimize  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
-
         if not self.is_possible or not self.n_parameters:
-            return
-        best_value, best = np.inf, self._parameters()
+            return False
 
         def objective(x: Floats) -> tuple[float, Floats]:
-            nonlocal best_value, best
-            value, slope = self.value(x, temperature)
-            if value < best_value:
-                best_value, best = value, x.copy()
-            return value, slope
+            return self.value(x, temperature)
 
-        def stop(_: Floats) -> None:
-            if should_stop():
-                raise StopIteration
-
-        minimize(
-            objective,
-            best,
-            jac=True,
-            method="L-BFGS-B",
-            callback=stop,
-            options={"maxiter": n_steps, "maxfun": 2 * n_steps, "maxcor": 12, "ftol": 1e-13, "gtol": 1e-8},
-        )
-        self._set(best)
+        if self.search is None or temperature != self.temperature:
+            self.search = QuasiNewton.start(objective, self._parameters())
+            self.temperature = temperature
+        goes_on = True
+        for _ in range(n_steps):
+            goes_on = self.search.step(objective)
+            if not goes_on or should_stop():
+                break
+        self._set(self.search.x)
+        return goes_on
 
     def value(self, x: Floats, temperature: float) -> tuple[float, Floats]:
         """Return the smoothed bound (nats, without the tree's constant) and its gradient."""
