@@ -1,4 +1,4 @@
-"""The value of a problem at points of its query: everything else summed out by elimination, many points at a time."""
+"""Values of a problem at points of its query: all else summed out by elimination, many points at a time."""
 
 from __future__ import annotations
 
@@ -92,6 +92,10 @@ class Evaluator:
         sizes = [math.log2(max(float(np.max(np.diff(s.arrays.message_ptr), initial=1)), 1.0)) for s in self.sums]
         return max(sizes, default=0.0)
 
+    def climb_work(self, n_states: Ints) -> float:
+        """Return what one sweep of a climb costs, in table entries."""
+        return float(sum(s.n_entries * float(np.sum(n_states[s.query])) for s in self.sums) + n_states.sum())
+
     def log_values(self, points: NDArray[np.integer]) -> Floats:
         """Return the value of each point, states among the surviving ones, shape (batch,)."""
         points = np.asarray(points, np.int64)
@@ -125,7 +129,7 @@ class Evaluator:
         touching: list[list[ConditionalSum]] = [[] for _ in n_states]
         for part in self.sums:
             for i in part.query:
-                touching[i].append(part)
+                touching[int(i)].append(part)
         tables: list[list[Table]] = [[] for _ in n_states]
         for table in self.plain:
             for v in table.scope:
@@ -180,7 +184,11 @@ def _nuisance_parts(problem: Problem) -> list[Problem]:
         if hidden is not None:
             tables[root(hidden)].append(table)
     return [
-        Problem({u: problem.sizes[u] for u in {*own, *(v for t in tables[r] for v in t.scope)}}, problem.query, tuple(tables[r]))
+        Problem(
+            {u: problem.sizes[u] for u in {*own, *(v for t in tables[r] for v in t.scope)}},
+            problem.query,
+            tuple(tables[r]),
+        )
         for r, own in members.items()
     ]
 
@@ -197,7 +205,9 @@ def _conditional_sum(part: Problem, column: dict[int, int]) -> ConditionalSum:
         layout.add(v, tuple(sorted(near, key=place.__getitem__)))
     arrays = layout.arrays()
     cliques = np.diff(arrays.message_ptr) * arrays.own
-    return ConditionalSum(np.array(query, np.int64), arrays, layout.log_scale, float(np.sum(cliques, dtype=np.float64)))
+    return ConditionalSum(
+        np.array(query, np.int64), arrays, layout.log_scale, float(np.sum(cliques, dtype=np.float64))
+    )
 
 
 class _SumLayout:

@@ -1,8 +1,8 @@
 """Sums over nuisance variables by elimination, for many points of the query at once.
 
-Rows of a batch are the inner axis. Values are linear: tables are scaled to a largest entry of 1 and every message to
-a largest entry of 1 per row, with the log of the scale kept; rows that come near underflow are flagged, and computed
-once more in logarithms.
+Rows of a batch are the inner axis. Values are linear: tables are scaled to a largest entry of 1 and every message
+to a largest entry of 1 per row, with the log of the scale kept; rows that come near underflow are flagged, and
+computed once more in logarithms.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class SumArrays(NamedTuple):
     local_ptr, local_axis_ptr, local_sizes
         The extent of each local table, and the numbers of states of its axes.
     table_ptr, table_start, table_stride_ptr, table_strides
-        The tables multiplied into each local table, where they start among `log_tables`, and their strides along its
-        axes.
+        The tables multiplied into each local table, where they start among `log_tables`, and their strides along
+        its axes.
     query_ptr, query_columns, query_strides
         Of each table: the columns of a point that select from it, and their strides.
     tables, log_tables

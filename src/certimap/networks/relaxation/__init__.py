@@ -1,1 +1,1 @@
-"""Relaxations of networks: variables split into copies until the tables fit, and bounds from the trees that are left."""
+"""Relaxations of networks: variables split into copies until tables fit, and bounds from the trees left."""

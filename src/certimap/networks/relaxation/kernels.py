@@ -1,8 +1,9 @@
 """Compiled passes over a split tree: power sums upward; marginals, and bounds of every state, downward.
 
 All values are natural logs; a message is scaled so that its largest entry is 0, and the scale is kept in `offset`.
-Only the states in `alive` are visited. A region has one axis per variable of its scope; its *inputs* are its outgoing
-message (number 0), its tables and its children's messages, each addressed by an offset and one stride per axis.
+Only the states in `alive` are visited. A region has one axis per variable of its scope; its *inputs* are its
+outgoing message (number 0), its tables and its children's messages, each addressed by an offset and one stride
+per axis.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ def own_values(t: TreeArrays, r: int, n: int, tables: Floats, shifts: Floats, s:
             value += s.message[s.at[i] + (state - base) * t.strides[q + i]]
         s.values[k] = value
         top = max(top, value)
-    return top
+    return float(top)
 
 
 @jit_part
@@ -279,7 +280,9 @@ def gradient(
 
 
 @jit_part
-def down_maximal(t: TreeArrays, r: int, start: Ints, tables: Floats, shifts: Floats, s: Scratch, own: Floats) -> None:
+def down_maximal(
+    t: TreeArrays, r: int, start: Ints, tables: Floats, shifts: Floats, s: Scratch, own: Floats
+) -> None:
     """Pass down a region of queried variables: what lies outside each child, and the own states' bounds."""
     n = begin(t, r, start, s)
     last = t.axis_ptr[r + 1] - t.axis_ptr[r] - 1
@@ -532,10 +535,12 @@ def decode(
                 continue
             n = 1 + t.n_tables[r] + t.n_children[r]
             for j in range(n):
-                s.at[j] = start[t.start_ptr[r] + j] + s.alive[p] * t.strides[t.stride_ptr[r] + (n_axes - 1) * n + j]
+                s.at[j] = (
+                    start[t.start_ptr[r] + j] + s.alive[p] * t.strides[t.stride_ptr[r] + (n_axes - 1) * n + j]
+                )
                 for a in range(n_axes - 1):
                     s.at[j] += point[t.axes[t.axis_ptr[r] + a]] * t.strides[t.stride_ptr[r] + a * n + j]
-            own_values(t, r, n, tables, shifts, s)
+            own_values(t, r, int(n), tables, shifts, s)
             for k in range(s.n_alive[v]):
                 scores[k] += s.values[k]
         best = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from certimap.networks.elimination import min_fill
 from certimap.networks.problem import Problem
@@ -37,6 +38,17 @@ class Region:
     def scope(self) -> tuple[int, ...]:
         """The axes of the region."""
         return (*self.separator, self.own)
+
+
+_Function = tuple[frozenset[int], bool, int]  # scope, whether it is a table, position
+
+
+class _Group(NamedTuple):
+    """A region in the making."""
+
+    scope: set[int]
+    tables: list[int]
+    children: list[int]
 
 
 def limit(sizes: Mapping[int, int], max_entries: float = math.inf, i_bound: int | None = None) -> Fits:
@@ -72,42 +84,37 @@ def largest_clique(problem: Problem, order: Sequence[int]) -> float:
 def split(problem: Problem, order: Sequence[int], fits: Fits) -> list[Region]:
     """Eliminate variables in an order; a bucket's functions share a region while its scope `fits`.
 
-    Functions are placed largest first, each into the first region that has room; one that is too large alone gets a
-    region of its own. Cost: small against the tables.
+    Functions are placed largest first, each into the first region that has room; one that is too large alone gets
+    a region of its own. Cost: small against the tables.
 
     Returns
     -------
     The regions, children before parents.
     """
     place = {v: i for i, v in enumerate(order)}
-    buckets: list[list[tuple[tuple[int, ...], bool, int]]] = [[] for _ in order]
+    buckets: list[list[_Function]] = [[] for _ in order]
     for k, table in enumerate(problem.tables):
         if table.scope:
-            buckets[min(place[v] for v in table.scope)].append((table.scope, True, k))
+            buckets[min(place[v] for v in table.scope)].append((frozenset(table.scope), True, k))
     regions: list[Region] = []
     for i, v in enumerate(order):
-        for scope, tables, children in _mini_buckets(buckets[i], v, fits):
-            rest = sorted(scope - {v}, key=lambda u: (u not in problem.query, -place[u]))
-            regions.append(Region(v, tuple(rest), tuple(tables), tuple(children)))
+        for group in _mini_buckets(buckets[i], v, fits):
+            rest = sorted(group.scope - {v}, key=lambda u: (u not in problem.query, -place[u]))
+            regions.append(Region(v, tuple(rest), tuple(group.tables), tuple(group.children)))
             if rest:
-                buckets[min(place[u] for u in rest)].append((tuple(rest), False, len(regions) - 1))
+                buckets[min(place[u] for u in rest)].append((frozenset(rest), False, len(regions) - 1))
         buckets[i] = []
     return regions
 
 
-def _mini_buckets(
-    functions: Sequence[tuple[tuple[int, ...], bool, int]], own: int, fits: Fits
-) -> list[tuple[set[int], list[int], list[int]]]:
-    """Group a bucket's functions: (scope, tables, children) of every region."""
-    groups: list[tuple[set[int], list[int], list[int]]] = []
+def _mini_buckets(functions: Sequence[_Function], own: int, fits: Fits) -> list[_Group]:
+    """Group a bucket's functions."""
+    groups: list[_Group] = []
     for scope, is_table, k in sorted(functions, key=lambda f: (-len(f[0]), f[1], f[2])):
-        for group in groups:
-            union = group[0].union(scope)
-            if len(union) == len(group[0]) or fits(tuple(union)):
-                break
-        else:
-            group = (set(scope), list[int](), list[int]())
+        group = next((g for g in groups if scope <= g.scope or fits(tuple(g.scope.union(scope)))), None)
+        if group is None:
+            group = _Group(set(scope), [], [])
             groups.append(group)
-        group[0].update(scope)
-        group[1 if is_table else 2].append(k)
-    return groups or [({own}, [], [])]
+        group.scope.update(scope)
+        (group.tables if is_table else group.children).append(k)
+    return groups or [_Group({own}, [], [])]

@@ -19,8 +19,8 @@ MAX_TRIALS = 12
 class QuasiNewton:
     """L-BFGS (Nocedal 1980) with a backtracking line search; plain data between steps.
 
-    scipy's routine for bounded problems takes several times as long as the passes that it asks for, and starts from
-    nothing at every call; here the memory outlives pauses.
+    scipy's routine for bounded problems takes several times as long as the passes that it asks for, and starts
+    from nothing at every call; here the memory outlives pauses.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Split trees: the regions of a mini-bucket elimination as flat arrays, with shifts and weights of their copies."""
+"""Split trees: a mini-bucket elimination as flat arrays, with the shifts and weights of its copies."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class SplitTree:
 
     With copies of query variables maximised (weight 0), and those of a nuisance variable summed with weights that
     add up to 1, the product of the root messages is an upper bound on the problem's value, whatever the order of
-    elimination and whatever the shifts of a variable's copies, as long as these add up to 0 in every state. Where no
-    variable has two copies and nuisance variables go first, it is the value.
+    elimination and whatever the shifts of a variable's copies, as long as these add up to 0 in every state. Where
+    no variable has two copies and nuisance variables go first, it is the value.
 
     Attributes
     ----------
@@ -76,7 +76,9 @@ class SplitTree:
         regions = split(problem, order, fits)
         needed = tree_bytes(problem, regions)
         if needed > max_bytes:
-            raise TooLarge(f"the split tree would take 2^{math.log2(needed):.1f} bytes; expected at most {max_bytes:.3g}")
+            raise TooLarge(
+                f"the split tree would take 2^{math.log2(needed):.1f} bytes; expected at most {max_bytes:.3g}"
+            )
         return _Builder(problem, list(order), regions).build()
 
     @property
@@ -117,7 +119,9 @@ class SplitTree:
         n_messages, n_regions = int(a.message_ptr[-1]), len(a.own)
         inputs = 1 + a.n_tables + a.n_children
         n_inputs, n_axes = int(np.max(inputs, initial=1)), int(np.max(np.diff(a.axis_ptr), initial=1))
-        room = max((int(np.sum(self.hidden[p : p + n])) for p, n in zip(a.start_ptr[:-1], inputs, strict=True)), default=1)
+        room = max(
+            (int(np.sum(self.hidden[p : p + n])) for p, n in zip(a.start_ptr[:-1], inputs, strict=True)), default=1
+        )
         return Scratch(
             np.zeros(n_messages),
             np.zeros(n_regions),

@@ -1,4 +1,4 @@
-"""Tightening a relaxation: costs move between copies and weights change, both by quasi-Newton steps on a convex bound."""
+"""Tightening a relaxation: costs move between copies and weights change, by steps down a convex bound."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ LEAST_SHARE = 1e-4  # of a variable's weight that each copy keeps: a power sum o
 class Tightener:
     """Minimises a tree's bound over shifts and weights, within the states of a mask.
 
-    The maximum over a query variable's copy is smoothed to a power sum of weight `temperature`, which bounds it from
-    above; at temperature 0 the shifts found give the bound itself. Shifts are kept to a mean of 0 over a variable's
-    copies, weights to a sum of 1: any values give a valid bound, so an early stop is harmless.
+    The maximum over a query variable's copy is smoothed to a power sum of weight `temperature`, which bounds it
+    from above; at temperature 0 the shifts found give the bound itself. Shifts are kept to a mean of 0 over a
+    variable's copies, weights to a sum of 1: any values give a valid bound, so an early stop is harmless.
     """
 
     def __init__(self, tree: SplitTree, mask: Mask | None = None) -> None:
@@ -29,7 +29,9 @@ class Tightener:
         self.scratch = tree.scratch()
         self.search: QuasiNewton | None = None
         self.temperature = np.nan
-        self.is_possible = kernels.restrict_to(tree.arrays, tree.full_mask() if mask is None else mask, self.scratch)
+        self.is_possible = kernels.restrict_to(
+            tree.arrays, tree.full_mask() if mask is None else mask, self.scratch
+        )
         self._is_query = tree.arrays.is_query[tree.arrays.own] == 1
         self._find_parameters(tree.full_mask() if mask is None else mask)
 
@@ -65,20 +67,20 @@ class Tightener:
             return self.value(x, temperature)
 
         if self.search is None or temperature != self.temperature:
-            self.search = QuasiNewton.start(objective, self._parameters())
+            self.search = QuasiNewton.start(objective, self.parameters())
             self.temperature = temperature
         goes_on = True
         for _ in range(n_steps):
             goes_on = self.search.step(objective)
             if not goes_on or should_stop():
                 break
-        self._set(self.search.x)
+        self.set_parameters(self.search.x)
         return goes_on
 
     def value(self, x: Floats, temperature: float) -> tuple[float, Floats]:
         """Return the smoothed bound (nats, without the tree's constant) and its gradient."""
         tree = self.tree
-        self._set(x)
+        self.set_parameters(x)
         weights = np.where(self._is_query, temperature, tree.weights)
         to_shifts, to_weights = np.empty(len(tree.shifts)), np.empty(len(weights))
         value = kernels.gradient(
@@ -99,11 +101,11 @@ class Tightener:
         mean = np.bincount(self.weight_group, shares * slope)[self.weight_group] if len(slope) else slope
         return free * shares * (slope - mean)
 
-    def _parameters(self) -> Floats:
+    def parameters(self) -> Floats:
         shares = self.tree.weights[self.weight_at] - LEAST_SHARE
         return np.concatenate([self.tree.shifts[self.shift_at], np.log(np.maximum(shares, 1e-12))])
 
-    def _set(self, x: Floats) -> None:
+    def set_parameters(self, x: Floats) -> None:
         """Give the tree the shifts and weights of a point of the search."""
         n = len(self.shift_at)
         self.tree.shifts[self.shift_at] = x[:n] - _group_means(x[:n], self.shift_group)
