@@ -20,7 +20,8 @@ from certimap.domain import Categorical, Domain, Real
 from certimap.errors import ImpossibleEvidence
 from certimap.function_posterior import FunctionPosterior
 from certimap.query import make_query
-from certimap.solvers.box_search.probe import PlanProber, SearchBoxes
+from certimap.circuits.prober import PlanProber
+from certimap.search_boxes import SearchBoxes
 
 CLOSE = {"rel": 1e-12, "abs": 1e-10}
 
@@ -168,7 +169,7 @@ def test_hostile_circuits_agree_with_fifty_digits() -> None:
         caps.advance(10**7)
         assert caps.log_caps[-1] >= max(exact) - 1e-11 or not posterior.plan.is_sum[-1]
         search = SearchBoxes(masks.astype(np.uint8), np.zeros((4, 0)), np.zeros((4, 0)))
-        probed = PlanProber(view, caps.log_caps, workers=1).probe(search)
+        probed = PlanProber(posterior.plan, workers=1, log_caps=caps.log_caps).probe(search)
         for row, mask in enumerate(masks):
             states = states_of(domain, mask)
             log_mass = twin.log(twin.mass(circuit, states) / total)
