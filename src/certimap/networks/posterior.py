@@ -1,4 +1,4 @@
-"""Posteriors of networks of any width: values of points by conditional elimination, bounds of boxes by relaxation."""
+"""Posteriors of networks of any width: points by conditional elimination, boxes by relaxation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.box import Boxes, Points
+from certimap.control import Control
 from certimap.domain import Domain
 from certimap.networks.conditional import Evaluator
 from certimap.networks.network import Network
-from certimap.networks.problem import Prepared, Problem, problem_of
 from certimap.networks.prober import NetworkProber
+from certimap.networks.problem import Prepared, Problem, problem_of
+from certimap.networks.relaxation.choose_tree import RelaxationPlan
 from certimap.networks.states import QueryStates
 from certimap.posterior import Facts
 from certimap.query import Query
@@ -25,9 +27,9 @@ Floats = NDArray[np.float64]
 class NetworkPosterior:
     """A network and a query whose tables need not fit: p(q, e) of points, and bounds of boxes.
 
-    p(e) stays unknown, so that values are ln p(q, e) (of the unnormalised product for a Markov network) and nothing
-    is weighed against the mass 1. A point costs one elimination of the nuisance variables, with the query fixed; a
-    box one or two passes over a relaxed tree (see `certimap.networks.relaxation`).
+    p(e) stays unknown, so that values are ln p(q, e) (of the unnormalised product for a Markov network) and
+    nothing is weighed against the mass 1. A point costs one elimination of the nuisance variables, with the query
+    fixed; a box one or two passes over a relaxed tree (see `certimap.networks.relaxation`).
 
     Parameters
     ----------
@@ -37,15 +39,23 @@ class NetworkPosterior:
         What evidence and zeros leave of the network.
     workers
         Threads; the answer does not depend on it.
+    control
+        The run that it belongs to: climbs and optimisation steps end with it.
+    plan
+        How large relaxations may grow.
     """
 
     domain: Domain
     prepared: Prepared
     workers: int = 1
+    control: Control = field(default_factory=Control)
+    plan: RelaxationPlan = field(default_factory=RelaxationPlan)
     _probers: list[NetworkProber] = field(default_factory=list[NetworkProber], init=False, repr=False)
 
     @classmethod
-    def of_network(cls, network: Network, query: Query, *, workers: int | None = None) -> NetworkPosterior:
+    def of_network(
+        cls, network: Network, query: Query, *, workers: int | None = None, control: Control | None = None
+    ) -> NetworkPosterior:
         """Condition a network on a query.
 
         Raises
@@ -53,7 +63,7 @@ class NetworkPosterior:
         ImpossibleEvidence
             When the evidence is seen to have probability 0.
         """
-        return cls(query.query_domain, problem_of(network, query), workers or 1)
+        return cls(query.query_domain, problem_of(network, query), workers or 1, control or Control())
 
     @property
     def problem(self) -> Problem:
@@ -68,9 +78,9 @@ class NetworkPosterior:
     @cached_property
     def evaluator(self) -> Evaluator:
         """The values of points."""
-        return Evaluator(self.problem, self.prepared.query)
+        return Evaluator(self.problem, self.prepared.query, self.workers)
 
-    @cached_property
+    @property
     def facts(self) -> Facts:
         return Facts.of(
             self.domain,
@@ -92,12 +102,13 @@ class NetworkPosterior:
         return self._bounds(boxes)[0]
 
     def log_bound_each(self, boxes: Boxes) -> Floats:
-        """Return the same with variable i set to state a, whether or not the box holds a: (batch, total_states)."""
+        """Return the same with variable i set to state a, in the box or not; shape (batch, total_states)."""
         out = self._bounds(boxes)[1]
         missing = ~boxes.mask
         if np.any(missing):
             offsets = self.domain.offsets
-            for b, column in zip(*np.nonzero(missing), strict=True):
+            rows, columns = np.nonzero(missing)
+            for b, column in zip(rows, columns, strict=True):
                 i = int(np.searchsorted(offsets, column, side="right")) - 1
                 mask = boxes.mask[b : b + 1].copy()
                 mask[:, offsets[i] : offsets[i + 1]] = False
@@ -112,4 +123,6 @@ class NetworkPosterior:
 
     def prober(self) -> NetworkProber:
         """Return a fresh prober, whose relaxation tightens as a search asks for it."""
-        return NetworkProber(self.domain, self.prepared.problem, self.states, self.evaluator, self.workers)
+        return NetworkProber(
+            self.prepared.problem, self.states, self.evaluator, self.control, self.workers, self.plan
+        )
