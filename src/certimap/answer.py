@@ -50,22 +50,21 @@ def answer_query(
     control = Control.starting_now(time_limit, max_nodes=limits["max_nodes"], max_memory=max_memory)
     share = None if time_limit is None else EXACT_SHARE * time_limit
     exact = Control.starting_now(share, max_memory=max_memory)
-    with interruptible(control) as interrupts:
-        try:
+    try:
+        with interruptible(exact) as interrupts:
             posterior = condition(exact)
-        except KeyboardInterrupt:
-            if len(interrupts) != 1:
-                raise
-            control.interrupted = False  # the answer that follows must be found to its end
-            control.deadline = time.perf_counter()
-            cut, status = "the user interrupted conditioning", Status.INTERRUPTED
-        except TimeUp as late:
-            cut, status = str(late), Status.TIME_LIMIT
-        except MemoryError:
-            cut, status = "memory ran out in conditioning", Status.MEMORY_LIMIT
-        else:
-            return answer_one(posterior, solver, rng, settings, control)
-        return _unfinished(fallback, cut, status, rng, settings, control)
+    except KeyboardInterrupt:
+        if len(interrupts) != 1:
+            raise
+        control.deadline = time.perf_counter()
+        cut, status = "the user interrupted conditioning", Status.INTERRUPTED
+    except TimeUp as late:
+        cut, status = str(late), Status.TIME_LIMIT
+    except MemoryError:
+        cut, status = "memory ran out in conditioning", Status.MEMORY_LIMIT
+    else:
+        return answer_one(posterior, solver, rng, settings, control)
+    return _unfinished(fallback, cut, status, rng, settings, control)
 
 
 def answer_one(

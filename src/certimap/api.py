@@ -114,9 +114,9 @@ def map_query(
         A seed, a numpy Generator, or None; the seed used is recorded, and replays the answer.
     time_limit, max_samples, max_nodes, max_memory
         Limits in seconds, draws, search nodes and bytes, over everything from the call on: orders, conditioning,
-        search and decoding. A run that one ends returns what it has earned; where conditioning cannot end in time,
-        a quicker method answers and `note` says what was cut short. Without `max_memory` a run may take what leaves
-        room on the machine (see `certimap.control.default_max_memory`).
+        search and decoding. A run that one ends returns what it has earned; where conditioning cannot end in
+        time, a quicker method answers and `note` says what was cut short. Without `max_memory` a run may take what
+        leaves room on the machine (see `certimap.control.default_max_memory`).
     warm_start
         Assignments (labels by name, frames, or arrays of state positions) or the name of a heuristic.
     top_k

@@ -95,10 +95,12 @@ def condition_quickly(model: Model, query: Query, *, limits: Limits | None = Non
     TooLarge
         When the model has no such representation for this query.
     """
+    if not len(query.variables):
+        return complete_posterior(query, lambda asked: condition_quickly(model, asked, limits=limits))
     case = Case(model, query, limits or Limits())
     for wanted in ANYTIME:
         for row in rows_of(model):
-            if row.has(wanted) and row.estimate(case).fits:
+            if offers(row.offers, wanted) and row.estimate(case).fits:
                 return row.build(case)
     raise TooLarge(f"this query to a {type(model).__name__} has no representation that answers at once")
 
