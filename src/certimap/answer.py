@@ -50,19 +50,20 @@ def answer_query(
     control = Control.starting_now(time_limit, max_nodes=limits["max_nodes"], max_memory=max_memory)
     share = None if time_limit is None else EXACT_SHARE * time_limit
     exact = Control.starting_now(share, max_memory=max_memory)
-    try:
-        with interruptible(exact) as interrupts:
+    posterior, cut, status = None, "", Status.TIME_LIMIT
+    with interruptible(exact) as interrupts:
+        try:
             posterior = condition(exact)
-    except KeyboardInterrupt:
-        if len(interrupts) != 1:
-            raise
-        control.deadline = time.perf_counter()
-        cut, status = "the user interrupted conditioning", Status.INTERRUPTED
-    except TimeUp as late:
-        cut, status = str(late), Status.TIME_LIMIT
-    except MemoryError:
-        cut, status = "memory ran out in conditioning", Status.MEMORY_LIMIT
-    else:
+        except KeyboardInterrupt:
+            if len(interrupts) != 1:
+                raise
+            control.deadline = time.perf_counter()
+            cut, status = "the user interrupted conditioning", Status.INTERRUPTED
+        except TimeUp as late:
+            cut = str(late)
+        except MemoryError:
+            cut, status = "memory ran out in conditioning", Status.MEMORY_LIMIT
+    if posterior is not None:
         return answer_one(posterior, solver, rng, settings, control)
     return _unfinished(fallback, cut, status, rng, settings, control)
 
