@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, cast, overload
 
 import numpy as np
@@ -19,7 +19,7 @@ from certimap.solvers.registry import view_of
 
 
 def read(path: Any, **options: Any) -> Any:
-    """Read a model: .bif, .uai, .spn or .npz, plain or with .gz; see `certimap.io.read`."""
+    """Read a model from a file whose suffix names its format; see `certimap.io.read`, also for `options`."""
     from certimap.io import read as read_model
 
     return read_model(path, **options)
@@ -170,7 +170,7 @@ def map_query(
 
 def map_rows(
     model: Any,
-    rows: Iterable[Row],
+    rows: Sequence[Row],
     solver: str | Solver,
     rng: int | np.random.Generator | None,
     settings: Mapping[str, Any],

@@ -7,7 +7,7 @@ import importlib
 import math
 from typing import Any, cast
 
-from certimap.errors import SolverError
+from certimap.errors import SolverError, did_you_mean
 from certimap.posterior import Posterior
 from certimap.solvers.base import Solver
 
@@ -51,7 +51,7 @@ def make(name: str, **options: Any) -> Solver:
         For an unknown name or setting.
     """
     if name not in _SOLVERS:
-        raise SolverError(f"{name!r} is no solver; {', '.join(names())} are accepted")
+        raise SolverError(f"{name!r} is no solver; {', '.join(names())} are accepted{did_you_mean(name, names())}")
     place, preset = _SOLVERS[name]
     factory = _load(place)
     if factory is None:
@@ -60,8 +60,14 @@ def make(name: str, **options: Any) -> Solver:
     accepted = [field.name for field in dataclasses.fields(factory)]
     for key in settings:
         if key not in accepted:
-            raise SolverError(f"solver {name!r} has no setting {key!r}; it has {', '.join(sorted(accepted))}")
-    return cast("Solver", factory(**settings))
+            raise SolverError(
+                f"solver {name!r} has no setting {key!r}; it has {', '.join(sorted(accepted))}"
+                f"{did_you_mean(key, accepted)}"
+            )
+    try:
+        return cast("Solver", factory(**settings))
+    except (TypeError, OverflowError) as error:  # a text where a number is compared
+        raise SolverError(f"solver {name!r} refuses the settings {options!r}: {error}") from None
 
 
 def check_solver(solver: str | Solver, options: dict[str, Any]) -> None:
