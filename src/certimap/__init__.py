@@ -41,6 +41,10 @@ _PLACES = {
     "FunctionPosterior": "certimap.function_posterior",
     "Posterior": "certimap.posterior",
     "BoxPosterior": "certimap.posterior",
+    "Limits": "certimap.limits",
+    "Model": "certimap.model",
+    "Facts": "certimap.posterior",
+    "Solver": "certimap.solvers.base",
     "condition": "certimap.api",
     "map_query": "certimap.api",
     "read": "certimap.api",
@@ -75,13 +79,16 @@ __all__ = [
     "CircuitBuilder",
     "Domain",
     "Factor",
+    "Facts",
     "FailedQuery",
     "FunctionPosterior",
     "HistoryEntry",
     "ImpossibleEvidence",
+    "Limits",
     "MapResult",
     "MarkovNetwork",
     "MissingDependency",
+    "Model",
     "ModelError",
     "ParseError",
     "Posterior",
@@ -90,6 +97,7 @@ __all__ = [
     "Real",
     "ResultList",
     "Rule",
+    "Solver",
     "SolverError",
     "Status",
     "TooLarge",
@@ -116,8 +124,10 @@ if TYPE_CHECKING:
         TooLarge,
     )
     from certimap.function_posterior import FunctionPosterior
+    from certimap.limits import Limits
+    from certimap.model import Model
     from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
-    from certimap.posterior import BoxPosterior, Posterior
+    from certimap.posterior import BoxPosterior, Facts, Posterior
     from certimap.query import Query, make_query
     from certimap.result import (
         Certificate,
@@ -129,6 +139,7 @@ if TYPE_CHECKING:
         Rule,
         Status,
     )
+    from certimap.solvers.base import Solver
 
 
 def __getattr__(name: str) -> Any:

@@ -174,10 +174,9 @@ def solve(
     answered case by case; Ctrl-C ends the batch.
     """
     import certimap
-    from certimap.api import map_rows
+    from certimap.api import limits_of, map_rows
     from certimap.cli.notice import announce_compilation
     from certimap.cli.output import AnswerPrinter
-    from certimap.solvers.registry import view_of
 
     if preset is not None and solver not in ("auto", preset.value):
         raise QueryError(f"--preset {preset.value} is a solver with its settings; leave --solver {solver} out")
@@ -199,9 +198,8 @@ def solve(
         "top_k": top_k,
         "options": inputs.parse_settings(settings),
     }
-    limits = {"max_edges": max_edges, "workers": workers, "view": view_of(chosen)}
     on_error = "raise" if len(rows) == 1 else errors.value
-    answers = map_rows(source, rows, chosen, rng, run_settings, limits, on_error)
+    answers = map_rows(source, rows, chosen, rng, run_settings, limits_of(max_edges, workers), on_error)
     code = AnswerPrinter(rows, as_json).print_all(answers)
     if code:
         raise typer.Exit(code)

@@ -8,7 +8,7 @@ import math
 from typing import Any, cast
 
 from certimap.errors import SolverError, did_you_mean
-from certimap.posterior import Posterior
+from certimap.posterior import Bounds, Capability, Draws, Posterior, offer_of
 from certimap.solvers.base import Solver
 
 _SOLVERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -32,7 +32,6 @@ _SOLVERS: dict[str, tuple[str, dict[str, Any]]] = {
         {"batch": 250, "rule": "published", "max_draws": 2_500_000},
     ),
 }
-HEURISTICS = frozenset({"independent", "max_product", "argmax_product"})
 SMALL_SPACE = 2**16
 SMALL_WORK = 100_000_000
 
@@ -70,6 +69,11 @@ def make(name: str, **options: Any) -> Solver:
         raise SolverError(f"solver {name!r} refuses the settings {options!r}: {error}") from None
 
 
+def heuristics() -> tuple[str, ...]:
+    """Return the names of the solvers that prove nothing by themselves, sorted."""
+    return tuple(sorted(name for name, (place, _) in _SOLVERS.items() if _load(place).heuristic))
+
+
 def check_solver(solver: str | Solver, options: dict[str, Any]) -> None:
     """Refuse a name or settings that no posterior could make right."""
     if isinstance(solver, str) and solver != "auto":
@@ -89,13 +93,31 @@ def _load(place: str) -> Any:
         raise
 
 
-def view_of(solver: str | Solver) -> Any:
-    """Return the view of a model that a solver works on (see `posterior_of`), or None when any will do."""
-    if solver == "auto":
-        return "auto"
+def wants_of(solver: str | Solver, warm_start: Any = None) -> tuple[Capability, ...] | None:
+    """Return what a solver, and the heuristics that warm it, want of the representation of a model.
+
+    None where nothing in particular is wanted and the solver is "auto", which takes the best.
+    """
+    given: list[Any] = [*warm_start] if isinstance(warm_start, list | tuple) else [warm_start]
+    named = [item for item in given if isinstance(item, str | Solver)]
+    wanted = tuple(dict.fromkeys(want for item in named for want in _wants_of_one(item)))
+    if isinstance(solver, str) and solver == "auto":
+        return wanted or None
+    return tuple(dict.fromkeys((*_wants_of_one(solver), *wanted)))
+
+
+def _wants_of_one(solver: str | Solver) -> tuple[Capability, ...]:
     if isinstance(solver, str):
-        return getattr(_load(_SOLVERS[solver][0]), "view", None) if solver in _SOLVERS else None
-    return getattr(solver, "view", None)
+        return _wanted(_load(_SOLVERS[solver][0])) if solver in _SOLVERS else ()
+    return _wanted(type(solver))
+
+
+def _wanted(solver: type[Solver]) -> tuple[Capability, ...]:
+    if solver.view == "tree":
+        from certimap.trees.bucket_tree import BucketTreePosterior
+
+        return (*solver.needs, BucketTreePosterior)
+    return solver.needs
 
 
 def choose(posterior: Posterior) -> Solver:
@@ -108,10 +130,9 @@ def choose(posterior: Posterior) -> Solver:
     - else `smooth_pac` in a discrete domain, `pac` in a real one (a sampler and an oracle are enough).
     """
     domain = posterior.domain
-    n_edges = float(getattr(posterior, "n_edges", 1))
     small = domain.log_size <= math.log(SMALL_SPACE) + 1e-9
-    searchable = callable(getattr(posterior, "log_bound", None))
-    if small and (not searchable or math.exp(domain.log_size) * n_edges <= SMALL_WORK):
+    searchable = isinstance(posterior, Bounds)
+    if small and (not searchable or math.exp(domain.log_size) * posterior.facts.work <= SMALL_WORK):
         return make("exhaustive")
     for name in ("set_elimination", "frontier"):
         factory = _load(_SOLVERS[name][0])
@@ -122,19 +143,18 @@ def choose(posterior: Posterior) -> Solver:
 
 def refusal(solver: Solver, posterior: Posterior) -> str | None:
     """Return the sentence that refuses a posterior, or None when the solver can run on it."""
-    for method in sorted(solver.requires):
-        if not callable(getattr(posterior, method, None)):
+    for capability in solver.needs:
+        if not isinstance(posterior, capability):
             return (
-                f"solver {solver.name!r} needs the posterior to have {method}(), and a {type(posterior).__name__} "
-                f"has not; use solver={alternative(posterior)!r}"
+                f"solver {solver.name!r} needs the posterior to have {offer_of(capability)}, and a "
+                f"{type(posterior).__name__} has not; use solver={alternative(posterior)!r}"
             )
-    unsuited = getattr(solver, "unsuited", None)
-    return None if unsuited is None else unsuited(posterior)
+    return solver.unsuited(posterior)
 
 
 def alternative(posterior: Posterior) -> str:
     """Name a solver that runs on any posterior of this kind."""
-    if callable(getattr(posterior, "log_bound", None)) and not callable(getattr(posterior, "sample", None)):
+    if isinstance(posterior, Bounds) and not isinstance(posterior, Draws):
         return "frontier"
     return "smooth_pac" if posterior.domain.is_discrete else "pac"
 
@@ -145,7 +165,7 @@ def resolve(solver: str | Solver, posterior: Posterior, options: dict[str, Any])
     if solver == "auto":
         return choose(posterior)
     chosen = make(solver, **options) if isinstance(solver, str) else solver
-    if not (callable(getattr(chosen, "init", None)) and callable(getattr(chosen, "step", None))):
+    if not isinstance(chosen, Solver):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SolverError(f"{solver!r} is no solver; one of {', '.join(names())} or a solver object is accepted")
     sentence = refusal(chosen, posterior)
     if sentence is not None:
