@@ -24,8 +24,10 @@ _PLACES = {
     "ParseError": "certimap.errors",
     "QueryError": "certimap.errors",
     "SolverError": "certimap.errors",
+    "TooLarge": "certimap.errors",
     "Certificate": "certimap.result",
     "CertificateKind": "certimap.result",
+    "FailedQuery": "certimap.result",
     "HistoryEntry": "certimap.result",
     "MapResult": "certimap.result",
     "ResultList": "certimap.result",
@@ -39,6 +41,8 @@ _PLACES = {
     "FunctionPosterior": "certimap.function_posterior",
     "Posterior": "certimap.posterior",
     "BoxPosterior": "certimap.posterior",
+    "Facts": "certimap.posterior",
+    "Solver": "certimap.solvers.base",
     "condition": "certimap.api",
     "map_query": "certimap.api",
     "read": "certimap.api",
@@ -73,6 +77,8 @@ __all__ = [
     "CircuitBuilder",
     "Domain",
     "Factor",
+    "Facts",
+    "FailedQuery",
     "FunctionPosterior",
     "HistoryEntry",
     "ImpossibleEvidence",
@@ -87,8 +93,10 @@ __all__ = [
     "Real",
     "ResultList",
     "Rule",
+    "Solver",
     "SolverError",
     "Status",
+    "TooLarge",
     "__version__",
     "condition",
     "make_query",
@@ -109,12 +117,23 @@ if TYPE_CHECKING:
         ParseError,
         QueryError,
         SolverError,
+        TooLarge,
     )
     from certimap.function_posterior import FunctionPosterior
     from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
-    from certimap.posterior import BoxPosterior, Posterior
+    from certimap.posterior import BoxPosterior, Facts, Posterior
     from certimap.query import Query, make_query
-    from certimap.result import Certificate, CertificateKind, HistoryEntry, MapResult, ResultList, Rule, Status
+    from certimap.result import (
+        Certificate,
+        CertificateKind,
+        FailedQuery,
+        HistoryEntry,
+        MapResult,
+        ResultList,
+        Rule,
+        Status,
+    )
+    from certimap.solvers.base import Solver
 
 
 def __getattr__(name: str) -> Any:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast, overload
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol, cast, overload
 
 import numpy as np
 
-from certimap.errors import ImpossibleEvidence, QueryError, SolverError
+from certimap.batch import Batch, OnError, Row, answer_one, collect, rows_of_frame
+from certimap.domain import Domain
+from certimap.errors import QueryError, SolverError
 from certimap.posterior import Posterior
-from certimap.query import make_query
-from certimap.result import MapResult, ResultList
+from certimap.query import check_names, make_query
+from certimap.result import FailedQuery, MapResult, ResultList
 from certimap.solvers.base import Solver
-from certimap.solvers.driver import Progress, run, seed_of
+from certimap.solvers.driver import Progress
 from certimap.solvers.registry import view_of
 
 
@@ -42,8 +44,22 @@ def map_query(
 ) -> MapResult: ...
 @overload
 def map_query(
-    model: Any, variables: Sequence[str] | str | None, evidence: Frame, **settings: Any
-) -> ResultList: ...
+    model: Any,
+    variables: Sequence[str] | str | None,
+    evidence: Frame,
+    *,
+    errors: Literal["raise"] = "raise",
+    **settings: Any,
+) -> ResultList[MapResult]: ...
+@overload
+def map_query(
+    model: Any,
+    variables: Sequence[str] | str | None,
+    evidence: Frame,
+    *,
+    errors: OnError,
+    **settings: Any,
+) -> ResultList[MapResult | FailedQuery]: ...
 @overload
 def map_query(
     model: Any, variables: Sequence[str] | str | None = None, evidence: Any = None, **settings: Any
@@ -67,6 +83,7 @@ def map_query(
     max_edges: int = 20_000_000,
     workers: int | None = None,
     progress: Progress = None,
+    errors: OnError = "raise",
     **solver_options: Any,
 ) -> Any:
     """Return the most probable assignment of some variables given others, everything else summed out.
@@ -78,9 +95,10 @@ def map_query(
     variables
         Names of the query variables; None means every variable that has no hard evidence (MPE).
     evidence
-        A mapping or pandas Series from names to labels; None and NaN mean unobserved, a set of labels restricts,
-        one likelihood a state weighs, a number observes a real variable and a (low, high) tuple bounds it. A data
-        frame with a column a variable asks one query a row.
+        A mapping or pandas Series from names to labels: None and NaN mean unobserved, a set of labels restricts,
+        one likelihood per state weighs, a number observes a real variable, a (low, high) tuple bounds it. Evidence
+        that assigns every variable has the empty assignment for an answer, with ln p = 0 and ln p(e) in
+        `log_evidence`. A data frame with one column per variable asks one query per row.
     epsilon, delta
         The certificate asked for: p(answer | e) >= (1 - epsilon) p* with probability at least 1 - delta.
         `epsilon=0` asks for exactness within `tolerance`; `delta=0` accepts no probabilistic stop.
@@ -104,11 +122,15 @@ def map_query(
         Threads; None uses every core. The answer does not depend on it.
     progress
         None shows a line on a terminal, True always, False never; a function receives history entries.
+    errors
+        For data frames. "raise": the first row that fails ends the batch, with an error that names the row.
+        "keep": a `FailedQuery` with the error's sentence stands for such a row, and the others are answered.
 
     Returns
     -------
     MapResult or ResultList
-        One result, or one a row of a data frame. Logs are natural.
+        One result, or one per row of a data frame. Logs are natural. Ctrl-C ends a data frame's batch: the list
+        then holds the rows that are done, and its `interrupted` is true.
 
     Raises
     ------
@@ -138,8 +160,26 @@ def map_query(
         )
     limits: dict[str, Any] = {"max_edges": max_edges, "workers": workers, "view": view_of(solver)}
     if _is_frame(evidence):
-        return _map_rows(model, variables, evidence, solver, rng, settings, limits)
-    return run(_posterior(model, variables, evidence, limits), solver, rng=rng, **settings)
+        check_names(_domain_of(model), variables, evidence.columns)
+        rows = rows_of_frame(variables, evidence)
+        answers, interrupted = collect(map_rows(model, rows, solver, rng, settings, limits, errors))
+        labels = list(evidence.index)[: len(answers)]
+        return ResultList(answers, labels, interrupted=interrupted)
+    return answer_one(_posterior(model, variables, evidence, limits), solver, rng, settings)
+
+
+def map_rows(
+    model: Any,
+    rows: Iterable[Row],
+    solver: str | Solver,
+    rng: int | np.random.Generator | None,
+    settings: Mapping[str, Any],
+    limits: dict[str, Any],
+    errors: OnError,
+) -> Iterator[MapResult | FailedQuery]:
+    """Yield the answers to many queries of one model as they are found; see `certimap.batch.Batch`."""
+    batch = Batch(lambda variables, given: _posterior(model, variables, given, limits), solver, settings, errors)
+    return batch.answers(rows, rng)
 
 
 def condition(
@@ -155,52 +195,36 @@ def condition(
 
 
 def _posterior(model: Any, variables: Any, evidence: Any, limits: dict[str, Any]) -> Posterior:
-    if is_posterior(model):
-        if variables is not None or evidence is not None:
-            raise QueryError(
-                f"a {type(model).__name__} is a posterior already; its query and evidence are fixed, so leave "
-                "variables and evidence out"
-            )
+    if is_posterior(model) and variables is None and evidence is None:
         return cast("Posterior", model)
+    query = make_query(_domain_of(model), variables, evidence)
+    from certimap.conversions.choose import posterior_of
+
+    if len(query.variables):
+        return posterior_of(model, query, **limits)
+    from certimap.conversions.complete import complete_posterior
+
+    return complete_posterior(query, lambda asked: posterior_of(model, asked, **limits))
+
+
+def _domain_of(model: Any) -> Domain:
+    """Return the variables of a model; refuse anything that takes no query."""
+    if is_posterior(model):
+        raise QueryError(
+            f"a {type(model).__name__} is a posterior already; its query and evidence are fixed, so leave "
+            "variables and evidence out"
+        )
     if not hasattr(model, "domain"):
         raise QueryError(
             f"{type(model).__name__} is no model; a circuit, a network, a fitted model or a posterior is accepted"
         )
-    from certimap.conversions.choose import posterior_of
-
-    return posterior_of(model, make_query(model.domain, variables, evidence), **limits)
+    return cast("Domain", model.domain)
 
 
 def is_posterior(model: Any) -> bool:
     """Whether an object is a posterior rather than a model to condition."""
-    return (
-        hasattr(model, "domain") and callable(getattr(model, "log_prob", None)) and hasattr(model, "log_evidence")
-    )
+    return isinstance(model, Posterior)
 
 
 def _is_frame(evidence: Any) -> bool:
     return hasattr(evidence, "iterrows") and hasattr(evidence, "columns")
-
-
-def _map_rows(
-    model: Any,
-    variables: Any,
-    frame: Any,
-    solver: str | Solver,
-    rng: int | np.random.Generator | None,
-    settings: dict[str, Any],
-    limits: dict[str, Any],
-) -> ResultList:
-    """Answer one query a row; each result records a seed of its own."""
-    generator = np.random.default_rng(seed_of(rng))
-    results: list[MapResult] = []
-    labels: list[Any] = list(frame.index)
-    columns: list[Any] = list(frame.columns)
-    for label, row in zip(labels, frame.itertuples(index=False, name=None), strict=True):
-        seed = seed_of(generator)
-        try:
-            posterior = _posterior(model, variables, dict(zip(columns, row, strict=True)), limits)
-        except ImpossibleEvidence as error:
-            raise ImpossibleEvidence(f"row {label!r}: {error}") from None
-        results.append(run(posterior, solver, rng=seed, **settings))
-    return ResultList(results, labels)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum, StrEnum
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from certimap.domain import Categorical, Domain, Label
 from certimap.errors import MissingDependency, ModelError
@@ -199,18 +199,63 @@ class MapResult:
         return f"MMAP\n{len(queried)} " + " ".join(f"{i} {pairs[i]}" for i in queried) + "\n"
 
 
-class ResultList(list[MapResult]):
-    """The results of a frame of evidence rows, in its order.
+@dataclass(frozen=True)
+class FailedQuery:
+    """What stands for a row of a batch that could not be answered.
 
-    `labels` holds the row labels of that frame.
+    Attributes
+    ----------
+    label
+        The row's label.
+    error
+        The name of the error's class, such as "ImpossibleEvidence".
+    message
+        The error's sentence.
     """
 
-    def __init__(self, results: Iterable[MapResult] = (), labels: Sequence[Any] | None = None) -> None:
-        super().__init__(results)
+    label: Any
+    error: str
+    message: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the failure as JSON-ready data."""
+        return cast("dict[str, Any]", _plain(asdict(self)))
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Return `to_dict` as JSON text."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+
+Answer = TypeVar("Answer", bound="MapResult | FailedQuery")
+
+
+class ResultList(list[Answer]):
+    """The answers to a frame of evidence rows, in its order.
+
+    Attributes
+    ----------
+    labels
+        The row labels of that frame, one for each answer.
+    interrupted
+        Whether Ctrl-C ended the batch; the rows that were not reached are absent.
+    """
+
+    def __init__(
+        self, answers: Iterable[Answer] = (), labels: Sequence[Any] | None = None, *, interrupted: bool = False
+    ) -> None:
+        super().__init__(answers)
         self.labels: list[Any] = list(range(len(self))) if labels is None else list(labels)
+        self.interrupted = interrupted
+
+    @property
+    def failures(self) -> list[FailedQuery]:
+        """The rows that could not be answered; each has its label and its error."""
+        return [answer for answer in self if isinstance(answer, FailedQuery)]
 
     def to_frame(self) -> Any:
-        """Return a pandas DataFrame: a column a query variable, then logs (natural), certificate and cost.
+        """Return a pandas DataFrame: one column per query variable, then logs (natural), certificate and cost.
+
+        A row that failed has the status "failed" and its sentence in the column `error`; the rest is missing.
 
         Raises
         ------
@@ -221,8 +266,14 @@ class ResultList(list[MapResult]):
             import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
         except ModuleNotFoundError:
             raise MissingDependency("a data frame needs pandas; pip install 'certimap[pandas]'") from None
-        rows = [{**result.assignment, **_summary(result)} for result in self]
-        return pd.DataFrame(rows, index=self.labels)
+        rows = [
+            {"status": "failed", "error": answer.message}
+            if isinstance(answer, FailedQuery)
+            else {**answer.assignment, **_summary(answer), "error": None}
+            for answer in self
+        ]
+        columns = list(dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row))
+        return pd.DataFrame(rows, index=self.labels, columns=columns or None)
 
 
 def _summary(result: MapResult) -> dict[str, Any]:

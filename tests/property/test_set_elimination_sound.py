@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from bucket_twin import build, random_case, random_network
 
 from certimap.result import CertificateKind, Status
 from certimap.solvers.driver import run
@@ -14,10 +12,6 @@ from certimap.solvers.elimination import one_pass as set_elimination_pass
 from certimap.solvers.elimination import set_elimination
 from certimap.solvers.elimination.set_elimination import SetElimination
 from certimap.trees.bucket_tree import BucketTreePosterior
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
-
-from bucket_twin import build, random_case, random_network
 
 LIMITS = [(1,), (2,), (1, 3), (8,), (256,)]
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from bucket_twin import build, random_latent_tree
 from scipy.stats import binomtest
 
 from certimap.solvers.driver import run
@@ -14,10 +12,6 @@ from certimap.solvers.elimination import set_elimination
 from certimap.solvers.elimination.one_pass import Elimination
 from certimap.solvers.elimination.set_elimination import SetElimination
 from certimap.trees.bucket_tree import BucketTreePosterior
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
-
-from bucket_twin import build, random_latent_tree
 
 LEVELS = (0.01, 0.05, 0.1, 0.3)
 N_RUNS = 600

@@ -28,8 +28,8 @@ class AtomStore:
             self._item_bits = 1
         else:
             self._item_bits = 8 if largest <= 256 else 16
-        self._n_bytes_row = max(1, (len(domain) * self._item_bits + 7) // 8)
-        self._n_words = (self._n_bytes_row + 7) // 8
+        self._n_bytes_row = (len(domain) * self._item_bits + 7) // 8
+        self._n_words = max(1, (self._n_bytes_row + 7) // 8)
         self.n = 0
         self._kept = np.empty((1024, self._n_words), np.uint64)
         self._log_probs = np.empty(1024)

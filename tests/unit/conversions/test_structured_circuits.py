@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from engine_twin import Twin, all_points
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,10 +21,6 @@ from certimap.errors import ImpossibleEvidence, SolverError
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.query import make_query
 from certimap.trees.bucket_tree import BucketTreePosterior
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
-
-from engine_twin import Twin, all_points
 
 
 class StructuredCircuits:

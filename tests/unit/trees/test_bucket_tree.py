@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from bucket_twin import build, inside, random_case, random_latent_tree, random_network
 from scipy.stats import chisquare
 
 from certimap.box import Boxes
@@ -15,10 +14,6 @@ from certimap.domain import Domain, Real
 from certimap.errors import ImpossibleEvidence, ModelError, SolverError
 from certimap.query import make_query
 from certimap.trees.bucket_tree import BucketTreePosterior, bucket_tree_of
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
-
-from bucket_twin import build, inside, random_case, random_latent_tree, random_network
 
 
 def possible_cases(seed, n, maker=random_case):
@@ -47,6 +42,21 @@ def test_points_masses_and_evidence_match_brute_force(maker):
         bound = np.exp(posterior.log_bound(boxes))
         assert np.all(bound >= largest)
         assert np.all(bound <= held @ probs + 1e-12)
+
+
+@pytest.mark.nojit
+def test_the_decoded_maximum_is_the_most_probable_point_where_nothing_is_hidden():
+    n_visible = 0
+    for rng, case, _, probs in possible_cases(8, 80):
+        posterior = build(case, rng)
+        point = posterior.max_product()
+        found = float(np.exp(posterior.log_prob(point))[0])
+        assert found <= probs.max() * (1 + 1e-12)
+        if posterior.region_tree.is_visible:
+            n_visible += 1
+            assert found == pytest.approx(probs.max(), rel=1e-12)
+            assert posterior.log_bound(Boxes.full(posterior.domain))[0] == pytest.approx(np.log(found), abs=1e-9)
+    assert n_visible >= 5
 
 
 @pytest.mark.nojit

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from tests.unit.test_io_spn import build_mixed
+from tests.unit.io.test_io_spn import build_mixed
 
 from certimap import io
 from certimap.circuits.circuit import Circuit

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import pickle
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from engine_twin import RandomCircuits, Twin, all_points
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,9 +21,6 @@ from certimap.domain import Categorical, Domain, Real
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError
 from certimap.posterior import BoxPosterior
 from certimap.query import Query, make_query
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
-from engine_twin import RandomCircuits, Twin, all_points
 
 
 def log(*probabilities: float) -> list[float]:

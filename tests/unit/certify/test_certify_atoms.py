@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from hashing_twin import distinct_ids, exact_running_sums
 
 from certimap.certify.atoms import AtomStore
 from certimap.domain import Domain, Real
 from certimap.kernels.hashing import running_sums
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
-
-from hashing_twin import distinct_ids, exact_running_sums
 
 DOMAINS = {
     "bits": Domain.of_sizes([2] * 11),

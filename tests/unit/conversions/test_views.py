@@ -10,7 +10,7 @@ import certimap as cm
 from certimap.conversions.choose import posterior_of
 from certimap.query import make_query
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.fixture(scope="module")

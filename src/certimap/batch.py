@@ -1,0 +1,144 @@
+"""Many queries of one model: a row's failure is that row's own, and answers come as they are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from certimap.certify.checks import check_settings
+from certimap.errors import CertimapError, SolverError, at_place
+from certimap.posterior import Posterior
+from certimap.result import FailedQuery, MapResult, Status
+from certimap.solvers.base import Solver
+from certimap.solvers.driver import check_limits, run, seed_of
+from certimap.solvers.registry import check_solver
+
+OnError = Literal["raise", "keep"]
+Condition = Callable[[Any, Any], Posterior]
+_NO_MEMORY = "memory ran out; lower max_memory or max_edges, or ask a smaller query"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One query of a batch.
+
+    Attributes
+    ----------
+    label
+        What the row is called in results.
+    variables
+        The query, as `map_query` takes it.
+    evidence
+        The evidence, as `map_query` takes it, or a function that returns it: what such a function raises is
+        the row's own failure.
+    place
+        What errors call the row; None means row and its label.
+    """
+
+    label: Any
+    variables: Any
+    evidence: Any
+    place: str | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """How the rows of a batch are answered.
+
+    Attributes
+    ----------
+    condition
+        Turns variables and evidence into a posterior.
+    solver, settings
+        As `certimap.solvers.driver.run` takes them; `settings` holds its keywords except `rng`.
+    errors
+        "raise" ends the batch at the first row that fails, with its error, which names the row; "keep" lets a
+        `FailedQuery` stand for the row. Whatever would fail every row (an unknown solver, a setting out of
+        range) is raised in either case, before the first row.
+    """
+
+    condition: Condition
+    solver: str | Solver
+    settings: Mapping[str, Any]
+    errors: OnError = "raise"
+
+    def __post_init__(self) -> None:
+        if self.errors not in ("raise", "keep"):
+            raise SolverError(f"errors is {self.errors!r}; 'raise' and 'keep' are accepted")
+        given = self.settings
+        check_solver(self.solver, given.get("options") or {})
+        top_k = given.get("top_k")
+        check_settings(
+            given.get("epsilon", 0.01), given.get("delta", 0.01), 1 if top_k is None else top_k, "sharp"
+        )
+        check_limits(*(given.get(name) for name in ("time_limit", "max_samples", "max_nodes", "max_memory")))
+
+    def answers(
+        self, rows: Iterable[Row], rng: int | np.random.Generator | None
+    ) -> Iterator[MapResult | FailedQuery]:
+        """Yield the answer of each row, in order, as soon as it is there.
+
+        Each row has a seed of its own, drawn before anything can fail, so that one row's failure changes no
+        other row's answer. Ctrl-C ends the batch: the row at work is yielded with what it has earned, and
+        KeyboardInterrupt is raised after it.
+        """
+        generator = np.random.default_rng(seed_of(rng))
+        for row in rows:
+            answer = self._answer(row, seed_of(generator))
+            yield answer
+            if isinstance(answer, MapResult) and answer.status is Status.INTERRUPTED:
+                raise KeyboardInterrupt
+
+    def _answer(self, row: Row, seed: int) -> MapResult | FailedQuery:
+        try:
+            evidence = row.evidence() if callable(row.evidence) else row.evidence
+            return answer_one(self.condition(row.variables, evidence), self.solver, seed, self.settings)
+        except CertimapError as error:
+            if self.errors == "raise":
+                raise at_place(error, row.place or f"row {row.label!r}") from None
+            return FailedQuery(row.label, type(error).__name__, str(error))
+        except MemoryError:
+            if self.errors == "raise":
+                raise
+            return FailedQuery(row.label, "MemoryError", _NO_MEMORY)
+
+
+def answer_one(
+    posterior: Posterior,
+    solver: str | Solver,
+    rng: int | np.random.Generator | None,
+    settings: Mapping[str, Any],
+) -> MapResult:
+    """Answer one query on a posterior; one without variables has an answer that no solver need look for."""
+    if len(posterior.domain):
+        return run(posterior, solver, rng=rng, **settings)
+    check_solver(solver, settings.get("options") or {})
+    plain: dict[str, Any] = {**settings, "options": None, "warm_start": None}
+    return run(posterior, "exhaustive", rng=rng, **plain)
+
+
+def rows_of_frame(variables: Any, frame: Any) -> Iterator[Row]:
+    """Yield one row for each row of a data frame whose columns are variables."""
+    columns: list[Any] = list(frame.columns)
+    rows = frame.itertuples(index=False, name=None)
+    for label, values in zip(list(frame.index), rows, strict=True):
+        yield Row(label, variables, dict(zip(columns, values, strict=True)))
+
+
+def collect(answers: Iterable[MapResult | FailedQuery]) -> tuple[list[Any], bool]:
+    """Return the answers that come before Ctrl-C, and whether it cut the batch short.
+
+    Ctrl-C before the first answer is raised as usual.
+    """
+    found: list[Any] = []
+    try:
+        for answer in answers:
+            found.append(answer)
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        return found, True
+    return found, False

@@ -1,0 +1,171 @@
+"""Run control: how long a run may take, how much it may hold, and whether its user wants it back."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from certimap.errors import CertimapError, TooLarge
+
+SHARE_OF_FREE = 0.6  # of the memory that is free when a run begins, what it may take unless told otherwise
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+class TimeUp(CertimapError):
+    """Work was cut short by its deadline or its user; caught where the best so far is returned."""
+
+    def __init__(self, doing: str) -> None:
+        self.doing = doing
+        super().__init__(f"the time was up while {doing}")
+
+
+@dataclass(eq=False)
+class Control:
+    """Limits of one run: plain data that its loops poll, from the moment its model has been read.
+
+    Attributes
+    ----------
+    deadline
+        A value of `time.perf_counter()`, in seconds, or None.
+    max_nodes
+        Search nodes, or None.
+    max_memory
+        Bytes that conditioning and search may hold together, the model not counted. None stands for what
+        `default_max_memory` leaves free.
+    interrupted
+        Set when the user asks for the best so far.
+    busy
+        Whether bookkeeping is under way that an interrupt must not break into.
+    """
+
+    deadline: float | None = None
+    max_nodes: int | None = None
+    max_memory: int | None = None
+    interrupted: bool = False
+    busy: bool = False
+
+    @classmethod
+    def starting_now(
+        cls, time_limit: float | None = None, *, max_nodes: int | None = None, max_memory: int | None = None
+    ) -> Control:
+        """Return the control of a run that begins at this moment and may last `time_limit` seconds."""
+        deadline = None if time_limit is None else time.perf_counter() + time_limit
+        return cls(deadline, max_nodes, max_memory)
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the deadline; inf without one, and never below 0."""
+        return math.inf if self.deadline is None else max(0.0, self.deadline - time.perf_counter())
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is up."""
+        return self.deadline is not None and time.perf_counter() >= self.deadline
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether long work should return soon: the time is up, or the user has interrupted."""
+        return self.interrupted or self.is_late
+
+    def nodes_left(self, n_nodes: int) -> int | None:
+        """Return how many search nodes the limit leaves after `n_nodes`; None when there is no limit."""
+        return None if self.max_nodes is None else max(0, self.max_nodes - n_nodes)
+
+    @contextmanager
+    def atomically(self) -> Generator[None]:
+        """Keep an interrupt out; one that came meanwhile is raised at the end."""
+        self.busy = True
+        try:
+            yield
+        finally:
+            self.busy = False
+        if self.interrupted:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def interruptible(self) -> Generator[None]:
+        """Let an interrupt break in again, inside `atomically`."""
+        self.busy = False
+        try:
+            if self.interrupted:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self.busy = True
+
+    def check(self, doing: str) -> None:
+        """Raise TimeUp when work should stop; `doing` completes "the time was up while ..."."""
+        if self.should_stop:
+            raise TimeUp(doing)
+
+    @property
+    def memory_limit(self) -> int:
+        """Bytes that may be held: `max_memory`, or what leaves room on the machine."""
+        return default_max_memory() if self.max_memory is None else self.max_memory
+
+    def reserve(self, n_bytes: float, what: str) -> None:
+        """Raise TooLarge, before any is taken, when `what` would need more bytes than may be held."""
+        limit = self.memory_limit
+        if n_bytes > limit:
+            whose = "the machine leaves" if self.max_memory is None else "max_memory allows"
+            raise TooLarge(f"{what} would take {shown_bytes(n_bytes)}, and {whose} {shown_bytes(limit)}")
+
+
+def default_max_memory() -> int:
+    """Return the bytes that a run may take where its user sets no limit: most of what is free now.
+
+    What is free is the smaller of the system's own figure and what a container's limit leaves; where the
+    system has none, half of the physical memory.
+    """
+    free = [n for n in (_free_memory(), _container_memory()) if n is not None]
+    if free:
+        return int(SHARE_OF_FREE * min(free))
+    return physical_memory() // 2
+
+
+def physical_memory() -> int:
+    """Return the machine's memory in bytes; 4 GiB where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return 4 * 2**30
+
+
+def _free_memory() -> int | None:
+    """Return what Linux says new work may take without swapping."""
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+def _container_memory() -> int | None:
+    """Return what the limit of this process's container leaves; None without such a limit."""
+    for limit, used in (
+        (_CGROUP / "memory.max", _CGROUP / "memory.current"),
+        (_CGROUP / "memory/memory.limit_in_bytes", _CGROUP / "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            allowed = int(limit.read_text(encoding="ascii"))  # "max" is no number: no limit
+            return max(0, allowed - int(used.read_text(encoding="ascii")))
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def shown_bytes(n_bytes: float) -> str:
+    """Write a number of bytes for people; a table far too large is written as a power of two."""
+    if n_bytes >= 2.0**60:
+        return f"2^{math.log2(n_bytes) if math.isfinite(n_bytes) else 1024:.0f} bytes"
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if n_bytes >= size:
+            return f"{n_bytes / size:.3g} {unit}"
+    return f"{n_bytes:.0f} bytes"

@@ -1,0 +1,89 @@
+"""Queries that leave nothing to ask: every variable is observed."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Boxes, Points
+from certimap.domain import Categorical, Domain
+from certimap.errors import ImpossibleEvidence
+from certimap.posterior import Facts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from certimap.posterior import Posterior
+    from certimap.query import Query
+
+
+@dataclasses.dataclass(frozen=True)
+class CompletePosterior:
+    """The distribution of no variable at all: one empty assignment, of probability 1.
+
+    Attributes
+    ----------
+    log_evidence
+        Natural log of p(e), where e assigns every variable of the model; of the unnormalised product in a
+        Markov network, and a density where variables are real.
+    """
+
+    log_evidence: float
+    domain: Domain = dataclasses.field(default_factory=lambda: Domain(()))
+
+    @property
+    def facts(self) -> Facts:
+        """What solvers may know of it beforehand."""
+        return Facts.of(self.domain, log_evidence=self.log_evidence)
+
+    def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
+        """Return n empty assignments, shape (n, 0)."""
+        return np.empty((n, 0), np.int16)
+
+    def log_prob(self, points: Points) -> NDArray[np.float64]:
+        """Return ln 1 for each row of `points`, shape (batch,)."""
+        return np.zeros(len(points))
+
+
+def complete_posterior(query: Query, condition: Callable[[Query], Posterior]) -> CompletePosterior:
+    """Return the posterior of a query whose evidence assigns every variable.
+
+    Parameters
+    ----------
+    query
+        One without query variables.
+    condition
+        Conditions the model on a query that has some. It is asked for one variable (the one with the fewest
+        states) given all the others, which costs what the model's cheapest query does.
+
+    Raises
+    ------
+    ImpossibleEvidence
+        When p(e) = 0.
+    """
+    sizes = query.domain.n_states.tolist()
+    asked = min(query.observed, key=lambda i: (sizes[i] or math.inf, i))
+    start, end = int(query.domain.offsets[asked]), int(query.domain.offsets[asked + 1])
+    weights = query.log_weights.copy()
+    weights[start:end] = 0.0
+    one = dataclasses.replace(
+        query,
+        variables=np.array([asked], np.int64),
+        log_weights=weights,
+        values={i: value for i, value in query.values.items() if i != asked},
+        observed=query.observed - {asked},
+    )
+    posterior = condition(one)
+    value: Any = query.values.get(asked)
+    if isinstance(query.domain.variables[asked], Categorical):
+        value = int(np.argmax(query.log_weights[start:end]))
+    point = np.array([[value]], posterior.domain.point_dtype)
+    # Where p(e) is unknown, log_prob is that of the joint.
+    log_evidence = float(posterior.log_prob(point)[0]) + (posterior.facts.log_evidence or 0.0)
+    if log_evidence == -math.inf:
+        raise ImpossibleEvidence("the evidence has probability 0 under the model; it assigns every variable")
+    return CompletePosterior(log_evidence)

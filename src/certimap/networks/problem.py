@@ -1,0 +1,279 @@
+"""Maximisation over some variables of a product of tables, the others summed out: what a query leaves to solve."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.networks.factor import spread
+from certimap.networks.reduction import reduce_network
+
+if TYPE_CHECKING:
+    from certimap.networks.network import Network
+    from certimap.query import Query
+
+Values = NDArray[Any]  # float64 in nats, or int64 in units of `Problem.unit` nats
+States = NDArray[np.int64]
+ROUNDING = 2.0**-53
+HARD = -(2**61)  # the integer that stands for ln 0
+FLOOR = -(2**59)  # integers at or below it stand for ln 0 as well: no finite product comes near
+RANGE_BITS = 57  # all finite integers, and sums of one entry per table, stay below 2 ** RANGE_BITS
+FINEST_UNIT = 2.0**-48
+
+
+class Table(NamedTuple):
+    """Logs of a nonnegative function: one axis per variable of `scope`; -inf (`HARD` for integers) for zero."""
+
+    scope: tuple[int, ...]
+    log_values: Values
+
+
+@dataclass(frozen=True)
+class Problem:
+    """max over the `query` of the sum over all other open variables of the product of tables and a constant.
+
+    Attributes
+    ----------
+    sizes
+        The number of states of each open variable, by its position in the model.
+    query
+        The open variables that are maximised.
+    tables
+        Functions of open variables.
+    constant
+        Added to the sum of the tables: float in nats, or an integer in units.
+    log_slack
+        How far (nats) constant and tables together may be off the true log at any assignment: every inexact
+        operation adds its worst rounding error. 0 for integers, whose arithmetic is exact.
+    unit
+        Nats per unit of constant and tables: 1.0 for floats, a power of two for integers.
+    """
+
+    sizes: Mapping[int, int]
+    query: frozenset[int]
+    tables: tuple[Table, ...]
+    constant: float | int = 0.0
+    log_slack: float = 0.0
+    unit: float = 1.0
+
+    @property
+    def is_integral(self) -> bool:
+        """Whether tables and constant are integers, so that all sums and maxima are exact."""
+        return isinstance(self.constant, int)
+
+    @property
+    def nuisance(self) -> frozenset[int]:
+        """The open variables that are summed out."""
+        return frozenset(self.sizes) - self.query
+
+    @property
+    def n_entries(self) -> int:
+        """The number of table entries."""
+        return sum(t.log_values.size for t in self.tables)
+
+    def shape(self, scope: Iterable[int]) -> tuple[int, ...]:
+        """Return the number of states of each variable of a scope."""
+        return tuple(self.sizes[v] for v in scope)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A query's problem, and how its states are numbered.
+
+    Attributes
+    ----------
+    problem
+        Over the states that evidence and zeros leave.
+    states
+        The surviving states, as positions in the model, of every variable that is not barren.
+    query
+        The query variables in the user's order, open or not.
+    """
+
+    problem: Problem
+    states: Mapping[int, States]
+    query: tuple[int, ...]
+
+
+def problem_of(model: Network, query: Query | None = None) -> Prepared:
+    """Absorb a query's evidence; leave barren variables and impossible states out.
+
+    Raises
+    ------
+    ImpossibleEvidence
+        When the evidence is seen to have probability 0.
+    """
+    reduced = reduce_network(model, query)
+    tables = tuple(Table(f.scope, f.log_table) for f in reduced.factors)
+    mentioned = {v for t in tables for v in t.scope}
+    query_set = frozenset(reduced.query)
+    sizes = {v: n for v, n in reduced.sizes.items() if v in mentioned or (v in query_set and n > 1)}
+    constant, slack = reduced.log_constant, 2.0 * ROUNDING * abs(reduced.log_constant)
+    for v, states in reduced.states.items():
+        if v not in mentioned and v not in query_set and len(states) > 1:
+            constant += math.log(len(states))  # a free nuisance variable
+    slack += sum(2.0 * ROUNDING * largest(t.log_values) for t in tables)
+    problem = Problem(sizes, query_set & frozenset(sizes), tables, constant, slack)
+    return Prepared(problem, reduced.states, reduced.query)
+
+
+def largest(log_values: Values) -> float:
+    """Return the largest magnitude among finite entries, 0 where there is none."""
+    finite = np.abs(log_values[log_values > -np.inf])
+    return float(finite.max()) if finite.size else 0.0
+
+
+def product(tables: Sequence[Table], scope: Sequence[int], shape: Sequence[int]) -> Values:
+    """Return the sum of log tables over a scope that holds all of theirs, as an array of its own.
+
+    Cost: the size of the result times the number of tables.
+    """
+    dtype = tables[0].log_values.dtype if tables else np.dtype(np.float64)
+    total = np.zeros(tuple(shape), dtype)
+    for table in tables:
+        total += spread(table.log_values, table.scope, scope)
+        if dtype.kind == "i":
+            np.maximum(total, HARD, out=total)
+    return total
+
+
+def is_hard(log_values: Values) -> NDArray[np.bool_]:
+    """Return which entries stand for probability 0."""
+    if log_values.dtype.kind == "i":
+        return log_values <= FLOOR
+    return log_values == -np.inf
+
+
+def to_integers(problem: Problem) -> Problem:
+    """Round the logs of a problem without nuisance variables up to multiples of a unit (a power of two).
+
+    The value of no assignment falls: its slack and the rounding of each entry are added, so that every upper bound
+    for the integers is one for the problem. From here on sums and maxima are exact, whatever their order.
+    """
+    if problem.is_integral:
+        return problem
+    reach = sum(largest(t.log_values) for t in problem.tables) + abs(problem.constant) + 1.0
+    unit = max(FINEST_UNIT, 2.0 ** (math.ceil(math.log2(reach)) - RANGE_BITS))
+    tables = tuple(Table(t.scope, rounded_up(t.log_values, unit)) for t in problem.tables)
+    constant = problem.constant + problem.log_slack
+    constant = math.ceil((constant + 4.0 * ROUNDING * abs(constant)) / unit)
+    return replace(problem, tables=tables, constant=constant, log_slack=0.0, unit=unit)
+
+
+def rounded_up(log_values: Values, unit: float) -> Values:
+    """Return logs (nats) as integers of `unit`, rounded up; `HARD` for -inf."""
+    finite = log_values > -np.inf
+    values = np.where(finite, log_values, 0.0)
+    scaled = np.ceil((values + 2.0 * ROUNDING * np.abs(values)) / unit)
+    return np.where(finite, scaled.astype(np.int64), HARD)
+
+
+def in_nats(units: int, unit: float) -> float:
+    """Return an integer number of units in nats, rounded up; -inf for `HARD`."""
+    if units <= FLOOR:
+        return -math.inf
+    return math.nextafter(units * unit, math.inf)
+
+
+def below_nats(log_value: float, unit: float) -> int:
+    """Return a log (nats) as an integer number of units, rounded down; `HARD` for -inf."""
+    if log_value == -math.inf:
+        return HARD
+    return math.floor(math.nextafter(log_value, -math.inf) / unit) - 1
+
+
+def restrict(problem: Problem, keep: Mapping[int, States]) -> Problem:
+    """Keep some states of some variables; a variable with one state left leaves the scopes.
+
+    Parameters
+    ----------
+    keep
+        Positions among the present states, increasing and not empty, of each variable that loses states.
+    """
+    if not keep:
+        return problem
+    sizes = {v: len(keep[v]) if v in keep else n for v, n in problem.sizes.items()}
+    tables: list[Table] = []
+    constant = problem.constant
+    for table in problem.tables:
+        values = table.log_values
+        for axis, v in enumerate(table.scope):
+            if v in keep:
+                values = values.take(keep[v], axis=axis)
+        scope = tuple(v for v in table.scope if sizes[v] > 1)
+        values = values.reshape([sizes[v] for v in scope])
+        if scope:
+            tables.append(Table(scope, values))
+        else:
+            constant = added(constant, values)
+    open_sizes = {v: n for v, n in sizes.items() if n > 1}
+    return replace(
+        problem,
+        sizes=open_sizes,
+        query=problem.query & frozenset(open_sizes),
+        tables=tuple(tables),
+        constant=constant,
+    )
+
+
+def added(constant: float | int, value: Values) -> float | int:
+    """Return a constant plus a table without axes."""
+    if isinstance(constant, int):
+        return max(HARD, constant + int(value))
+    return constant + float(value)
+
+
+def components(problem: Problem) -> list[Problem]:
+    """Split a problem into independent ones, smaller ones first; the constant and the slack stay with the caller.
+
+    Their values add up, because maxima and sums of products over disjoint variables factorise.
+    """
+    parent = {v: v for v in problem.sizes}
+
+    def root(v: int) -> int:
+        while parent[v] != v:
+            parent[v] = parent[parent[v]]
+            v = parent[v]
+        return v
+
+    for table in problem.tables:
+        for v in table.scope[1:]:
+            parent[root(v)] = root(table.scope[0])
+    members: dict[int, dict[int, int]] = {}
+    for v, n in problem.sizes.items():
+        members.setdefault(root(v), {})[v] = n
+    tables: dict[int, list[Table]] = {r: [] for r in members}
+    for table in problem.tables:
+        tables[root(table.scope[0])].append(table)
+    zero = 0 if problem.is_integral else 0.0
+    parts = [
+        Problem(sizes, problem.query & frozenset(sizes), tuple(tables[r]), zero, 0.0, problem.unit)
+        for r, sizes in members.items()
+    ]
+    return sorted(parts, key=lambda p: len(p.sizes))
+
+
+def value_at(problem: Problem, points: NDArray[np.integer], variables: Sequence[int]) -> Values:
+    """Return constant plus tables of a problem without nuisance variables at full assignments, shape (batch,).
+
+    Parameters
+    ----------
+    points
+        States among the surviving ones, shape (batch, n); columns follow `variables`.
+    """
+    column = {v: i for i, v in enumerate(variables)}
+    total = np.full(len(points), problem.constant, np.int64 if problem.is_integral else np.float64)
+    for table in problem.tables:
+        flat = np.zeros(len(points), np.int64)
+        for v, size in zip(table.scope, table.log_values.shape, strict=True):
+            flat *= size
+            flat += points[:, column[v]]
+        total += table.log_values.reshape(-1)[flat]
+        if problem.is_integral:
+            np.maximum(total, HARD, out=total)
+    return total

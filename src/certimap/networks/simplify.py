@@ -1,0 +1,372 @@
+"""Exact reductions of a problem: fewer variables, states and tables, the same maximum."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.errors import ImpossibleEvidence
+from certimap.networks.factor import log_sum, spread
+from certimap.networks.problem import (
+    HARD,
+    ROUNDING,
+    Problem,
+    States,
+    Table,
+    Values,
+    added,
+    is_hard,
+    largest,
+    product,
+    restrict,
+)
+
+SMALL_TABLE = 64  # a new table of at most so many entries may be larger than those that it replaces
+SMALL_SCOPE = 4
+
+
+class Chosen(NamedTuple):
+    """A variable that was maximised away: its best state given the states of its scope."""
+
+    variable: int
+    scope: tuple[int, ...]
+    states: NDArray[np.int64]
+
+
+class Kept(NamedTuple):
+    """A variable that lost states: state i of the smaller problem was `states[i]`; a single one fixes it."""
+
+    variable: int
+    states: States
+
+
+@dataclass(frozen=True)
+class Simplified:
+    """A smaller problem with the same maximum, and the steps that lead back."""
+
+    problem: Problem
+    steps: tuple[Chosen | Kept, ...] = ()
+
+    def decode(self, assignment: Mapping[int, int]) -> dict[int, int]:
+        """Return the assignment of the original problem's query that one of the smaller problem stands for."""
+        states = dict(assignment)
+        for step in reversed(self.steps):
+            if isinstance(step, Chosen):
+                states[step.variable] = int(step.states[tuple(states[v] for v in step.scope)])
+            else:
+                states[step.variable] = int(step.states[states.get(step.variable, 0)])
+        return states
+
+
+def simplify(problem: Problem, *, keep_all: bool = False) -> Simplified:
+    """Apply every exact reduction until none applies.
+
+    Impossible states go; nuisance variables are summed out, and query variables without nuisance in their tables
+    maximised away, where that doesn't grow the tables; a variable that is a function of others is replaced by
+    it; tables are absorbed into larger ones and their maxima moved to the constant.
+
+    Parameters
+    ----------
+    keep_all
+        Leave out the reductions that keep only a best assignment: what asks for the k best needs them all.
+
+    Raises
+    ------
+    ImpossibleEvidence
+        When every assignment turns out to have probability 0.
+    """
+    problem, steps = drop_impossible(problem)
+    work = _Work(problem)
+    work.reduce(keep_all=keep_all)
+    steps.extend(work.steps)
+    return Simplified(work.result(), tuple(steps))
+
+
+def drop_impossible(problem: Problem) -> tuple[Problem, list[Chosen | Kept]]:
+    """Drop states that some table makes impossible, until nothing changes (generalised arc consistency)."""
+    states = {v: np.arange(n) for v, n in problem.sizes.items()}
+    bearing = [t for t in problem.tables if bool(is_hard(t.log_values).any())]
+    touching: dict[int, list[int]] = {}
+    for k, table in enumerate(bearing):
+        for v in table.scope:
+            touching.setdefault(v, []).append(k)
+    waiting = dict.fromkeys(range(len(bearing)))  # an ordered set
+    while waiting:
+        k = next(iter(waiting))
+        del waiting[k]
+        scope, values = bearing[k]
+        for axis, v in enumerate(scope):
+            if len(states[v]) < values.shape[axis]:
+                values = values.take(states[v], axis=axis)
+        possible = ~is_hard(values)
+        for axis, v in enumerate(scope):
+            alive = possible.any(axis=tuple(a for a in range(len(scope)) if a != axis))
+            if alive.all():
+                continue
+            states[v] = states[v][alive]
+            if not len(states[v]):
+                raise impossible()
+            waiting.update(dict.fromkeys(touching[v]))
+            break
+    keep = {v: s for v, s in states.items() if len(s) < problem.sizes[v] or len(s) == 1}
+    return restrict(problem, keep), [Kept(v, s) for v, s in keep.items()]
+
+
+def impossible() -> ImpossibleEvidence:
+    """Return the error for a problem in which everything has probability 0."""
+    return ImpossibleEvidence(
+        "every assignment of the query has probability zero given the evidence; evidence that some joint state "
+        "allows is expected"
+    )
+
+
+def sum_out(problem: Problem, max_entries: int) -> Problem:
+    """Sum nuisance variables out, smallest tables first, while the product has at most `max_entries` entries.
+
+    Cost: the number of entries of the products times the number of tables in them.
+    """
+    work = _Work(problem)
+    waiting = [(work.bucket_size(v), v) for v in sorted(work.sizes) if v not in work.query]
+    heapq.heapify(waiting)
+    while waiting:
+        size, v = heapq.heappop(waiting)
+        if v not in work.sizes:
+            continue
+        now = work.bucket_size(v)
+        if now > max_entries:
+            continue
+        if now > size:
+            heapq.heappush(waiting, (now, v))
+            continue
+        neighbours = work.eliminate(v)
+        for u in neighbours:
+            if u not in work.query:
+                heapq.heappush(waiting, (work.bucket_size(u), u))
+    work.absorb()
+    return work.result()
+
+
+class _Work:
+    """A problem while it is being reduced.
+
+    Attributes
+    ----------
+    tables, touching
+        The tables by number, and the numbers of those that mention each open variable.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.sizes = dict(problem.sizes)
+        self.query = problem.query
+        self.constant = problem.constant
+        self.slack = problem.log_slack
+        self.integral = problem.is_integral
+        self.steps: list[Chosen | Kept] = []
+        self.tables: dict[int, Table] = {}
+        self.touching: dict[int, set[int]] = {v: set() for v in self.sizes}
+        self._next = 0
+        for table in problem.tables:
+            self.add(table)
+
+    def add(self, table: Table) -> None:
+        if not table.scope:
+            self.constant = added(self.constant, table.log_values)
+            return
+        self.tables[self._next] = table
+        for v in table.scope:
+            self.touching[v].add(self._next)
+        self._next += 1
+
+    def pop(self, number: int) -> Table:
+        table = self.tables.pop(number)
+        for v in table.scope:
+            self.touching[v].discard(number)
+        return table
+
+    def result(self) -> Problem:
+        tables = tuple(self.tables[k] for k in sorted(self.tables))
+        return replace(
+            self.problem,
+            sizes=self.sizes,
+            query=self.query & frozenset(self.sizes),
+            tables=tables,
+            constant=self.constant,
+            log_slack=self.slack,
+        )
+
+    # --- elimination -------------------------------------------------------------------------------------
+
+    def bucket(self, v: int) -> tuple[int, ...]:
+        """Return all variables that share a table with v, and v."""
+        return tuple(sorted({v, *(u for k in self.touching[v] for u in self.tables[k].scope)}))
+
+    def bucket_size(self, v: int) -> int:
+        return math.prod(self.sizes[u] for u in self.bucket(v))
+
+    def reduce(self, *, keep_all: bool) -> None:
+        """Eliminate what does not grow the tables, until nothing does; then absorb tables."""
+        for _ in range(len(self.sizes) + 1):
+            n_before = len(self.sizes)
+            self.eliminate_cheap(keep_all=keep_all)
+            self.absorb()
+            if keep_all or not self.substitute_functions() or len(self.sizes) == n_before:
+                break
+        if not keep_all:
+            self.free_variables()
+
+    def eliminate_cheap(self, *, keep_all: bool) -> None:
+        waiting = [(0, v) for v in sorted(self.sizes)]
+        heapq.heapify(waiting)
+        while waiting:
+            _, v = heapq.heappop(waiting)
+            if v not in self.sizes or not self.touching[v] or not self.is_cheap(v, keep_all=keep_all):
+                continue
+            for u in self.eliminate(v):
+                heapq.heappush(waiting, (len(self.touching[u]), u))
+
+    def is_cheap(self, v: int, *, keep_all: bool) -> bool:
+        bucket = self.bucket(v)
+        if v in self.query and (keep_all or not self.query.issuperset(bucket)):
+            return False
+        if self.integral and v not in self.query:
+            return False
+        before = sum(self.tables[k].log_values.size for k in self.touching[v])
+        after = math.prod(self.sizes[u] for u in bucket if u != v)
+        return after <= before or (len(bucket) <= SMALL_SCOPE and after <= SMALL_TABLE)
+
+    def eliminate(self, v: int) -> tuple[int, ...]:
+        """Sum or maximise a variable out; return its neighbours."""
+        bucket = self.bucket(v)
+        tables = [self.pop(k) for k in sorted(self.touching[v])]
+        total = product(tables, bucket, [self.sizes[u] for u in bucket])
+        axis = bucket.index(v)
+        rest = tuple(u for u in bucket if u != v)
+        reach = sum(largest(t.log_values) for t in tables) if not self.integral else 0.0
+        if v in self.query:
+            self.steps.append(Chosen(v, rest, total.argmax(axis=axis)))
+            message = total.max(axis=axis)
+        else:
+            message = log_sum(total, axis)
+            self.slack += (self.sizes[v] + 4) * ROUNDING
+        self.slack += (len(tables) + 2) * ROUNDING * reach
+        del self.sizes[v], self.touching[v]
+        self.add_normalised(Table(rest, np.asarray(message)))
+        return rest
+
+    def add_normalised(self, table: Table) -> None:
+        """Add a table with its largest entry moved to the constant."""
+        top = table.log_values.max()
+        if is_hard(np.asarray(top)).any():
+            raise impossible()
+        if top != 0:
+            values = table.log_values - top
+            if self.integral:
+                values = np.where(is_hard(table.log_values), HARD, values)
+            else:
+                self.slack += ROUNDING * (abs(float(top)) + abs(self.constant) + largest(values))
+            self.constant = added(self.constant, np.asarray(top))
+            table = Table(table.scope, values)
+        self.add(table)
+
+    # --- absorption --------------------------------------------------------------------------------------
+
+    def absorb(self) -> None:
+        """Add every table to the smallest one whose scope holds its own; drop tables without effect."""
+        for k in sorted(self.tables, key=lambda k: (len(self.tables[k].scope), k)):
+            scope, values = self.tables[k]
+            hosts = self.touching[scope[0]].intersection(*(self.touching[v] for v in scope[1:])) - {k}
+            if hosts:
+                host = min(hosts, key=lambda h: (self.tables[h].log_values.size, h))
+                self.pop(k)
+                self.merge(host, Table(scope, values))
+            else:
+                self.pop(k)
+                self.add_normalised(Table(scope, values))
+        for k in [k for k, t in self.tables.items() if not t.log_values.any()]:
+            self.pop(k)
+
+    def merge(self, host: int, table: Table) -> None:
+        scope, values = self.tables[host]
+        total = values + spread(table.log_values, table.scope, scope)
+        if self.integral:
+            np.maximum(total, HARD, out=total)
+        else:
+            self.slack += ROUNDING * (largest(values) + largest(table.log_values))
+        self.tables[host] = Table(scope, total)
+
+    def free_variables(self) -> None:
+        """Fix query variables that no table mentions; count the states of nuisance ones."""
+        for v in [v for v in self.sizes if not self.touching[v]]:
+            if v in self.query:
+                self.steps.append(Kept(v, np.zeros(1, np.int64)))
+            else:
+                self.constant += math.log(self.sizes[v])
+                self.slack += 4.0 * ROUNDING * (abs(self.constant) + 1.0)
+            del self.sizes[v], self.touching[v]
+
+    # --- functional dependences --------------------------------------------------------------------------
+
+    def substitute_functions(self) -> bool:
+        """Replace query variables that a table makes a function of others, where that doesn't grow the tables.
+
+        Where a table allows one state of v for each state of its other variables, v's other tables become
+        tables of these directly, each by itself: no product over all of them is needed. Returns whether anything
+        changed.
+        """
+        changed = False
+        for v in sorted(self.query & frozenset(self.sizes)):
+            best: tuple[int, int] | None = None
+            for k in sorted(self.touching[v]):
+                growth = self.growth_by_function(v, k)
+                if growth is not None and (best is None or growth < best[0]):
+                    best = growth, k
+            if best is not None and best[0] <= 0:
+                self.substitute(v, best[1])
+                changed = True
+        return changed
+
+    def growth_by_function(self, v: int, k: int) -> int | None:
+        """Return by how many entries the tables grow when table k replaces v; None where it is no function."""
+        scope, values = self.tables[k]
+        if len(scope) < 2:
+            return None
+        after = values.size // self.sizes[v]
+        before = values.size
+        for other in self.touching[v] - {k}:
+            union = {*scope, *self.tables[other].scope} - {v}
+            if len(union) > len(scope) + SMALL_SCOPE or not self.query.issuperset(union):
+                return None
+            after += math.prod(self.sizes[u] for u in union)
+            before += self.tables[other].log_values.size
+        if after > before or np.any((~is_hard(values)).sum(axis=scope.index(v)) > 1):
+            return None
+        return after - before
+
+    def substitute(self, v: int, k: int) -> None:
+        scope, values = self.pop(k)
+        axis = scope.index(v)
+        rest = tuple(u for u in scope if u != v)
+        states = values.argmax(axis=axis)
+        self.steps.append(Chosen(v, rest, states))
+        others = [self.pop(other) for other in sorted(self.touching[v])]
+        del self.sizes[v], self.touching[v]
+        self.add_normalised(Table(rest, values.max(axis=axis)))
+        for table in others:
+            self.add_normalised(self.composed(table, v, rest, states))
+
+    def composed(self, table: Table, v: int, rest: Sequence[int], states: NDArray[np.int64]) -> Table:
+        """Return a table with v replaced by a function of `rest`."""
+        union = tuple(sorted({*rest, *table.scope} - {v}))
+        index: list[Values] = []
+        grids = dict(zip(union, np.ix_(*(np.arange(self.sizes[u]) for u in union)), strict=True))
+        for u in table.scope:
+            index.append(spread(states, rest, union) if u == v else grids[u])
+        values = table.log_values[tuple(index)]
+        return Table(union, np.ascontiguousarray(np.broadcast_to(values, [self.sizes[u] for u in union])))
