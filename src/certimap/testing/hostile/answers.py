@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from decimal import Decimal
 from typing import Any
@@ -50,7 +51,8 @@ def _query_domain(case: HostileCase) -> Domain:
 def _point(domain: Domain, assignment: dict[str, Any]) -> tuple[int, ...]:
     point: list[int] = []
     for variable, (name, label) in zip(domain, assignment.items(), strict=True):
-        assert isinstance(variable, Categorical) and variable.name == name
+        assert isinstance(variable, Categorical)
+        assert variable.name == name
         point.append(variable.states.index(label))
     return tuple(point)
 
@@ -92,7 +94,7 @@ def _check_list(
     assert result.top is not None
     report.require(len(set(points)) == len(points), "certificate", f"{who}: an answer is listed twice")
     slack = ONE + Decimal(result.certificate.tolerance)
-    in_order = all(b <= a * slack for a, b in zip(values, values[1:], strict=False))
+    in_order = all(b <= a * slack for a, b in itertools.pairwise(values))
     report.require(in_order, "certificate", f"{who}: the answers are not in order")
     for (_, said), value in zip(result.top, values, strict=True):
         report.require(
@@ -124,7 +126,7 @@ def _check_claims(report: CaseReport, result: MapResult, kth: Decimal, weakest: 
         kept = certificate.epsilon <= certificate.requested_epsilon + 1e-15
         report.require(kept, "certificate", f"{who}: {said} was not asked for")
     if certificate.kind is CertificateKind.PAC and not certificate.assumptions:
-        report.risks.append((certificate.delta, not holds(certificate.epsilon)))
+        report.risks.append((certificate.requested_delta, not holds(certificate.epsilon)))
     certain = [epsilon for epsilon, delta in result.pareto if delta == 0.0]
     report.require(
         all(epsilon >= 1.0 or holds(epsilon) for epsilon in certain),
@@ -154,8 +156,6 @@ def _check_ties(
     missing = [
         point
         for point in np.ndindex(*truth.sizes)
-        if point != answer
-        and point not in ties
-        and truth.value(point) / truth.total >= value * (ONE - _TIES)
+        if point != answer and point not in ties and truth.value(point) / truth.total >= value * (ONE - _TIES)
     ]
     report.require(not missing, "certificate", f"{who}: ties lack {missing[:1]}")

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from certimap.conversions.choose import View
 from certimap.domain import Categorical, Domain
 from certimap.testing.hostile.exact import arithmetic
-from certimap.testing.hostile.numbers import likelihood
+from certimap.testing.hostile.numbers import likelihood, shuffled
 from certimap.testing.hostile.truth import Truth
 
 
@@ -39,7 +40,7 @@ class HostileCase:
     query: list[str] | None
     evidence: dict[str, Any] | None
     truth: Truth
-    views: tuple[str, ...] = ()
+    views: tuple[View, ...] = ()
     size: float = 0.0
     refusal: Exception | None = None
 
@@ -89,7 +90,7 @@ def choose_query(
     wanted = int(rng.integers(1, len(names) + 1))
     chosen: list[str] = []
     n_points = 1
-    for i in rng.permutation(len(names)).tolist():
+    for i in shuffled(rng, len(names)):
         n_points *= domain[names[i]].n_states
         if n_points > max_points or len(chosen) == wanted:
             break

@@ -73,7 +73,9 @@ def _check_case(case: HostileCase, rng: np.random.Generator, report: CaseReport)
         if type(posterior).__name__ in kinds:
             continue  # two paths to the same kind of posterior
         kinds.add(type(posterior).__name__)
-        _guarded(report, f"values ({path})", lambda p=posterior, name=path: check_values(report, p, case, rng, name))
+        _guarded(
+            report, f"values ({path})", lambda p=posterior, name=path: check_values(report, p, case, rng, name)
+        )
     for ask in asks(rng, [*posteriors, *(["model"] if case.query is not None else [])], case):
         result = _guarded(report, str(ask), lambda ask=ask: _answer(case, posteriors, ask))
         if result is not None:

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.conversions.choose import View
 from certimap.domain import Categorical, Domain, Real
 from certimap.testing.hostile.case import HostileCase, choose_evidence, choose_query
-from certimap.testing.hostile.numbers import log_vector, pick_style
+from certimap.testing.hostile.numbers import log_vector, pick_style, shuffled
 from certimap.testing.hostile.oracles import circuit_truth
 
-VIEWS = ("circuit", "tree")
+VIEWS: tuple[View, ...] = ("circuit", "tree")
 
 
 def case_of(circuit: Circuit, query: list[str], evidence: dict[str, Any]) -> HostileCase:
@@ -120,7 +121,7 @@ def structured(rng: np.random.Generator) -> HostileCase:
     def pool(scope: list[int]) -> list[int]:
         if len(scope) == 1:
             return [_leaf(rng, build, scope[0], style) for _ in range(n_pool)]
-        order = [scope[i] for i in rng.permutation(len(scope)).tolist()]
+        order = [scope[i] for i in shuffled(rng, len(scope))]
         cut = int(rng.integers(1, len(order)))
         left, right = pool(order[:cut]), pool(order[cut:])
         pairs = [build.product([left[i], right[j]]) for i in range(n_pool) for j in range(n_pool)]
@@ -145,7 +146,9 @@ def gaussian(rng: np.random.Generator) -> HostileCase:
     for _ in range(int(rng.integers(1, 5))):
         leaves = [_leaf(rng, build, v, pick_style(rng)) for v in range(n_few)]
         for v in range(n_few, len(domain)):
-            leaves.append(build.gaussian(v, float(rng.normal(0.0, 2.0)), float(rng.choice([1e-3, 0.5, 1.0, 30.0]))))
+            leaves.append(
+                build.gaussian(v, float(rng.normal(0.0, 2.0)), float(rng.choice([1e-3, 0.5, 1.0, 30.0])))
+            )
         products.append(build.product(leaves))
     build.sum(products, log_vector(rng, len(products), pick_style(rng)).tolist())
     query = choose_query(rng, domain)
@@ -197,7 +200,7 @@ class _Growth:
         if len(scope) == 1 and (depth > 3 or self.rng.random() < 0.6):
             return self.build.categorical(scope[0], self._logs(self._n_states[scope[0]]))
         if len(scope) > 1 and (depth > 3 or self.rng.random() < 0.4):
-            order = [scope[i] for i in self.rng.permutation(len(scope)).tolist()]
+            order = [scope[i] for i in shuffled(self.rng, len(scope))]
             cut = int(self.rng.integers(1, len(order)))
             halves = (tuple(sorted(order[:cut])), tuple(sorted(order[cut:])))
             return self.build.product([self.node(half, depth + 1) for half in halves])

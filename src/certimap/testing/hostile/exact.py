@@ -1,7 +1,7 @@
 """Numbers without rounding to speak of: 60 decimal digits and exponents that nothing here can exceed.
 
-Nothing of certimap's own arithmetic is used. Sums are of numbers that are not negative, so that nothing cancels; the
-one exception is the mass of a normal distribution between two points, which has digits to spare.
+Nothing of certimap's own arithmetic is used. Sums are of numbers that are not negative, so that nothing cancels;
+the one exception is the mass of a normal distribution between two points, which has digits to spare.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ Exact = NDArray[np.object_]  # arrays of Decimal
 DIGITS = 60
 CONTEXT = Context(prec=DIGITS, rounding=ROUND_HALF_EVEN, Emin=MIN_EMIN, Emax=MAX_EMAX)
 ZERO, ONE = Decimal(0), Decimal(1)
-_PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798")
+_PI = Decimal(
+    "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798214808"
+    "651328230664709384460955"
+)
 _TAYLOR_LIMIT = 6  # beyond it the continued fraction of the normal tail converges quickly
 
 
@@ -80,9 +83,7 @@ def density(x: float, mean: float, sd: float) -> Decimal:
 def interval_mass(low: float, high: float, mean: float, sd: float) -> Decimal:
     """Return the mass of a normal distribution in an interval, whose ends may be infinite."""
     with localcontext(Context(prec=2 * DIGITS, Emin=MIN_EMIN, Emax=MAX_EMAX)):
-        ends = [
-            None if math.isinf(end) else (Decimal(end) - Decimal(mean)) / Decimal(sd) for end in (low, high)
-        ]
+        ends = [None if math.isinf(end) else (Decimal(end) - Decimal(mean)) / Decimal(sd) for end in (low, high)]
         lower, upper = ends
         if lower is not None and lower > 0:  # both tails on the right: subtract the small numbers
             return _tail(lower) - (ZERO if upper is None else _tail(upper))

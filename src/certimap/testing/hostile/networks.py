@@ -6,15 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from certimap.conversions.choose import View
 from certimap.domain import Domain
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
 from certimap.testing.hostile.case import HostileCase, choose_evidence, choose_query
 from certimap.testing.hostile.exact import from_floats, from_logs
-from certimap.testing.hostile.numbers import Floats, log_vector, pick_style, rows
+from certimap.testing.hostile.numbers import Floats, log_vector, pick_style, rows, shuffled
 from certimap.testing.hostile.oracles import factor_truth, hidden_tree_truth
 
-VIEWS = ("circuit", "tree")
+VIEWS: tuple[View, ...] = ("circuit", "tree")
 Tables = list[tuple[tuple[int, ...], Floats]]
 
 
@@ -92,13 +93,11 @@ def hmm(rng: np.random.Generator) -> HostileCase:
     return bayesian_case(domain, tables, query, evidence)
 
 
-def _few_or_all(
-    rng: np.random.Generator, domain: Domain, names: list[str]
-) -> tuple[list[str], dict[str, Any]]:
+def _few_or_all(rng: np.random.Generator, domain: Domain, names: list[str]) -> tuple[list[str], dict[str, Any]]:
     """Query all of some variables, or a few of them with evidence on others."""
     if rng.random() < 0.5:
         return names, {}
-    few = [names[i] for i in rng.permutation(len(names))[:12].tolist()]
+    few = [names[i] for i in shuffled(rng, len(names))[:12]]
     query = choose_query(rng, domain, candidates=few)
     return query, choose_evidence(rng, domain.subset([domain.index(name) for name in names]), query)
 
@@ -107,10 +106,10 @@ def bayesian(rng: np.random.Generator) -> HostileCase:
     """A random Bayesian network of a few variables."""
     n = int(rng.integers(2, 8))
     domain = Domain.of_sizes(rng.integers(2, 4, n).tolist())
-    order = rng.permutation(n).tolist()
+    order = shuffled(rng, n)
     tables: Tables = []
     for i, child in enumerate(order):
-        parents = [order[j] for j in rng.permutation(i)[: int(rng.integers(0, 3))].tolist()]
+        parents = [order[j] for j in shuffled(rng, i)[: int(rng.integers(0, 3))]]
         shape = tuple(int(domain.n_states[v]) for v in [*parents, child])
         tables.append(((*parents, child), rows(rng, shape, pick_style(rng, logs=False))))
     query = choose_query(rng, domain)
@@ -133,7 +132,7 @@ def log_factors(rng: np.random.Generator) -> tuple[Domain, Tables]:
     domain = Domain.of_sizes(rng.integers(2, 4, n).tolist())
     tables: Tables = []
     for i in range(n + int(rng.integers(0, 3))):
-        others = [v for v in rng.permutation(n).tolist() if v != i][: int(rng.integers(0, 3))]
+        others = [v for v in shuffled(rng, n) if v != i][: int(rng.integers(0, 3))]
         scope = tuple(others if i >= n else [i, *others])
         shape = [int(domain.n_states[v]) for v in scope]
         logs = log_vector(rng, int(np.prod(shape)), pick_style(rng)).reshape(shape)
@@ -159,7 +158,7 @@ def hidden_tree(rng: np.random.Generator) -> HostileCase:
     if k == 1 and rng.random() < 0.5:
         query, evidence = list(domain.names), dict[str, Any]()
     else:
-        few = [domain.names[i] for i in rng.permutation(n)[:10].tolist()]
+        few = [domain.names[i] for i in shuffled(rng, n)[:10]]
         query = choose_query(rng, domain, candidates=few)
         evidence = choose_evidence(rng, domain, query)
     return HostileCase(model, query, evidence, hidden_tree_truth(model, query, evidence), VIEWS)

@@ -53,6 +53,11 @@ def log_vector(rng: np.random.Generator, size: int, style: str) -> Floats:
     return rng.uniform(LOWEST, 0.0, size)
 
 
+def shuffled(rng: np.random.Generator, n: int) -> list[int]:
+    """Return the numbers 0 to n - 1 in random order."""
+    return [int(i) for i in rng.permutation(n)]
+
+
 def pick_style(rng: np.random.Generator, *, logs: bool = True) -> str:
     """Draw a style; `logs` also allows those that no float holds outside of logs."""
     return str(rng.choice(LOG_STYLES if logs else STYLES))

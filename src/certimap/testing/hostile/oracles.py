@@ -33,9 +33,7 @@ def factor_truth(
     return EliminationTruth(n_states, everything, positions)
 
 
-def hidden_tree_truth(
-    model: HiddenChowLiuModel, query: Sequence[str], evidence: Mapping[str, Any]
-) -> Truth:
+def hidden_tree_truth(model: HiddenChowLiuModel, query: Sequence[str], evidence: Mapping[str, Any]) -> Truth:
     """Return the exact distribution of a query to a hidden tree: latent i is variable n + i of its factors."""
     n = len(model.domain)
     n_states = [int(k) for k in model.domain.n_states] + [model.n_hidden] * n

@@ -20,11 +20,18 @@ from certimap.networks import BayesianNetwork
 from certimap.testing.hostile import circuits, networks
 from certimap.testing.hostile.case import HostileCase, choose_evidence, choose_query
 from certimap.testing.hostile.exact import Exact, from_logs
-from certimap.testing.hostile.numbers import log_vector, pick_style
+from certimap.testing.hostile.numbers import log_vector, pick_style, shuffled
 from certimap.testing.hostile.oracles import factor_truth
 from certimap.testing.hostile.truth import TableTruth
 
-CIRCUITS = (circuits.leaf, circuits.sizes, circuits.mixture, circuits.shared, circuits.structured, circuits.gaussian)
+CIRCUITS = (
+    circuits.leaf,
+    circuits.sizes,
+    circuits.mixture,
+    circuits.shared,
+    circuits.structured,
+    circuits.gaussian,
+)
 NETWORKS = (networks.naive_bayes, networks.chain, networks.bayesian, networks.markov, networks.hidden_tree)
 
 
@@ -115,7 +122,7 @@ def text(rng: np.random.Generator) -> HostileCase:
     """A UAI file whose numbers are decimal text, from 1e-2000 to 1e2000."""
     n = int(rng.integers(1, 5))
     domain = Domain.of_sizes(rng.integers(2, 4, n).tolist())
-    scopes = [tuple(rng.permutation(n)[: int(rng.integers(1, min(n, 2) + 1))].tolist()) for _ in range(n + 2)]
+    scopes = [tuple(shuffled(rng, n)[: int(rng.integers(1, min(n, 2) + 1))]) for _ in range(n + 2)]
     reach = int(rng.choice([20, 320, 330, 420, 2000]))
     factors: list[tuple[tuple[int, ...], Exact]] = []
     lines = ["MARKOV", str(n), " ".join(map(str, domain.n_states.tolist())), str(len(scopes))]

@@ -7,7 +7,6 @@ from decimal import Decimal
 
 from certimap.testing.hostile.exact import falls_below, is_last_digits, log_of
 
-
 KINDS = ("certificate", "bound", "digits", "value", "error")
 
 
@@ -16,8 +15,8 @@ class Failure:
     """One thing that is wrong.
 
     `kind` is one of `KINDS`: "certificate" (a false claim for certain), "bound" (an upper bound below the truth),
-    "digits" (the same, by rounding in the last digits only), "value" (a number off by more than stated), "error" (an
-    exception that is not for the user, or a refusal without cause).
+    "digits" (the same, by rounding in the last digits only), "value" (a number off by more than stated), "error"
+    (an exception that is not for the user, or a refusal without cause).
     """
 
     kind: str
@@ -37,7 +36,7 @@ class CaseReport:
     failures
         What was wrong, in the order of the checks.
     risks
-        For each certificate with a failure probability: that probability, and whether the claim is false.
+        For each certificate with a failure probability: the one asked for, and whether the claim is false.
     """
 
     seed: int

@@ -9,7 +9,6 @@ import heapq
 import math
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +18,7 @@ from certimap.testing.hostile.exact import ONE, ZERO, Exact
 
 Masks = Sequence[NDArray[np.bool_]]  # for each query variable, the states that a box holds
 ExactFactor = tuple[tuple[int, ...], Exact]
+LARGEST_JOINT = 100_000
 
 
 class Truth(Protocol):
@@ -66,13 +66,10 @@ class TableTruth:
     def __init__(self, sizes: Sequence[int], parts: Sequence[ExactFactor]) -> None:
         self.sizes = tuple(sizes)
         self._parts = list(parts)
+        self.total = _product(table.sum() for _, table in self._parts)
+        self.best_point = self._best_point()
 
-    @cached_property
-    def total(self) -> Decimal:
-        return _product(table.sum() for _, table in self._parts)
-
-    @cached_property
-    def best_point(self) -> tuple[int, ...]:
+    def _best_point(self) -> tuple[int, ...]:
         point = [0] * len(self.sizes)
         for variables, table in self._parts:
             best = np.unravel_index(int(np.argmax(table)), table.shape)
@@ -121,14 +118,11 @@ class EliminationTruth:
         queried = set(query)
         # Nuisance variables are summed once; each question works on what is left.
         nuisance = [v for v in range(len(n_states)) if v not in queried]
-        self._factors = eliminate(list(factors), nuisance, n_states, largest=False)
+        self._factors = eliminate(_squeezed(factors), nuisance, n_states, largest=False)
+        self.total = _scalar(eliminate(self._factors, self._query, n_states, largest=False))
+        self.best_point = self._best_point()
 
-    @cached_property
-    def total(self) -> Decimal:
-        return _scalar(eliminate(self._factors, self._query, self._n_states, largest=False))
-
-    @cached_property
-    def best_point(self) -> tuple[int, ...]:
+    def _best_point(self) -> tuple[int, ...]:
         choices: list[tuple[int, ExactFactor]] = []
         eliminate(self._factors, self._query, self._n_states, largest=True, choices=choices)
         state: dict[int, int] = {}
@@ -161,10 +155,18 @@ def table_of(n_states: Sequence[int], factors: Sequence[ExactFactor], query: Seq
     """Sum all but the query variables out of a product of factors."""
     queried = set(query)
     nuisance = [v for v in range(len(n_states)) if v not in queried]
-    left = eliminate(list(factors), nuisance, n_states, largest=False)
+    left = eliminate(_squeezed(factors), nuisance, n_states, largest=False)
     sizes = [n_states[v] for v in query]
     _, table = _multiplied(left, tuple(query), n_states)
     return TableTruth(sizes, [(tuple(range(len(query))), table)])
+
+
+def _squeezed(factors: Sequence[ExactFactor]) -> list[ExactFactor]:
+    """Leave variables with one state out of scopes: they join what has nothing to do with each other."""
+    return [
+        (tuple(v for v, k in zip(scope, table.shape, strict=True) if k > 1), np.asarray(np.squeeze(table), object))
+        for scope, table in factors
+    ]
 
 
 def eliminate(
@@ -213,6 +215,9 @@ def _degree(left: dict[int, ExactFactor], names: set[int]) -> int:
 
 def _multiplied(factors: Sequence[ExactFactor], scope: tuple[int, ...], n_states: Sequence[int]) -> ExactFactor:
     """Multiply factors into one table over a scope that holds all of theirs."""
+    n_entries = math.prod(n_states[v] for v in scope)
+    if n_entries > LARGEST_JOINT:
+        raise ValueError(f"the exact table over {len(scope)} variables would have {n_entries} entries")
     table = np.full([n_states[v] for v in scope], ONE, np.object_)
     for own, values in factors:
         order = sorted(range(len(own)), key=lambda axis: scope.index(own[axis]))

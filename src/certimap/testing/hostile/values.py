@@ -54,9 +54,7 @@ def check_values(
     _check_each(report, truth, boxes, each, rng, path)
 
 
-def _check_points(
-    report: CaseReport, posterior: Any, truth: Truth, rng: np.random.Generator, path: str
-) -> None:
+def _check_points(report: CaseReport, posterior: Any, truth: Truth, rng: np.random.Generator, path: str) -> None:
     points = _points(rng, truth)
     log_total = log_of(truth.total)
     said = posterior.log_prob(points.astype(posterior.domain.point_dtype))
