@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.box import Boxes, Points
+from certimap.posterior import Bounds, Draws, Masses, Posterior
 from certimap.testing.hostile.case import HostileCase
 from certimap.testing.hostile.exact import log_of
 from certimap.testing.hostile.report import CaseReport
@@ -30,19 +30,20 @@ def is_near(said: float, true: float, log_total: float) -> bool:
 
 
 def check_values(
-    report: CaseReport, posterior: Any, case: HostileCase, rng: np.random.Generator, path: str
+    report: CaseReport, posterior: Posterior, case: HostileCase, rng: np.random.Generator, path: str
 ) -> None:
     """Compare p(e), points, draws, masses and bounds of a posterior with the truth."""
     truth = case.truth
     log_total = log_of(truth.total)
-    if posterior.log_evidence is not None:
+    log_evidence = posterior.facts.log_evidence
+    if log_evidence is not None:
         report.require(
-            is_near(posterior.log_evidence, log_total, log_total),
+            is_near(log_evidence, log_total, log_total),
             "value",
-            f"{path}: log_evidence is {posterior.log_evidence!r}, in truth {log_total!r}",
+            f"{path}: log_evidence is {log_evidence!r}, in truth {log_total!r}",
         )
     _check_points(report, posterior, truth, rng, path)
-    if not hasattr(posterior, "log_bound"):
+    if not (isinstance(posterior, Masses) and isinstance(posterior, Bounds)):
         return
     boxes = _boxes(rng, truth)
     batch = Boxes(posterior.domain, np.stack([np.concatenate(masks) for masks in boxes]))
@@ -54,7 +55,9 @@ def check_values(
     _check_each(report, truth, boxes, each, rng, path)
 
 
-def _check_points(report: CaseReport, posterior: Any, truth: Truth, rng: np.random.Generator, path: str) -> None:
+def _check_points(
+    report: CaseReport, posterior: Posterior, truth: Truth, rng: np.random.Generator, path: str
+) -> None:
     points = _points(rng, truth)
     log_total = log_of(truth.total)
     said = posterior.log_prob(points.astype(posterior.domain.point_dtype))
@@ -65,6 +68,8 @@ def _check_points(report: CaseReport, posterior: Any, truth: Truth, rng: np.rand
             "value",
             f"{path}: log_prob of {_short(point)} is {value!r}, in truth {true!r}",
         )
+    if not isinstance(posterior, Draws):
+        return
     drawn = posterior.sample(20, np.random.default_rng(int(rng.integers(1000))))
     report.require(
         all(truth.value(point) > 0 for point in drawn.tolist()), "value", f"{path}: an impossible point was drawn"
