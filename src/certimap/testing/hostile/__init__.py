@@ -6,8 +6,9 @@ factors, exact and near ties, structural zeros beside what is almost zero. `make
 hostile` does so for thousands of seeds.
 """
 
-from certimap.testing.hostile.case import FAMILIES, HostileCase, family_of, make_case
+from certimap.testing.hostile.case import HostileCase
 from certimap.testing.hostile.check import check_seed
+from certimap.testing.hostile.families import FAMILIES, family_of, make_case
 from certimap.testing.hostile.report import KINDS, CaseReport, Failure
 
 __all__ = [

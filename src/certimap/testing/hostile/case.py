@@ -1,17 +1,13 @@
-"""A hostile model with a query and the exact truth about it, and the generators of each family."""
+"""A hostile model with a query and the exact truth about it."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from certimap.conversions.choose import View
 from certimap.domain import Categorical, Domain
-from certimap.testing.hostile.exact import arithmetic
 from certimap.testing.hostile.numbers import likelihood, shuffled
 from certimap.testing.hostile.truth import Truth
 
@@ -28,10 +24,6 @@ class HostileCase:
         What `map_query` takes beside it; None for a posterior.
     truth
         The exact distribution of the query variables.
-    views
-        Names of views that the model has beside its own (see `certimap.conversions.choose.posterior_of`).
-    size
-        Natural log: how large the logs are that any evaluation has to add up, rounding being relative to them.
     refusal
         The error with which the model was refused on its way through a file, where that is right.
     """
@@ -40,46 +32,7 @@ class HostileCase:
     query: list[str] | None
     evidence: dict[str, Any] | None
     truth: Truth
-    views: tuple[View, ...] = ()
-    size: float = 0.0
     refusal: Exception | None = None
-
-
-Generator = Callable[[np.random.Generator], HostileCase]
-_PLACE = "certimap.testing.hostile"
-FAMILIES: dict[str, tuple[str, str]] = {
-    "leaf": ("circuits", "leaf"),
-    "independent": ("circuits", "independent"),
-    "sizes": ("circuits", "sizes"),
-    "mixture": ("circuits", "mixture"),
-    "shared": ("circuits", "shared"),
-    "deciding": ("circuits", "deciding"),
-    "structured": ("circuits", "structured"),
-    "gaussian": ("circuits", "gaussian"),
-    "naive_bayes": ("networks", "naive_bayes"),
-    "chain": ("networks", "chain"),
-    "hmm": ("networks", "hmm"),
-    "bayesian": ("networks", "bayesian"),
-    "markov": ("networks", "markov"),
-    "hidden_tree": ("networks", "hidden_tree"),
-    "function": ("others", "function"),
-    "round_trip": ("others", "round_trip"),
-    "text": ("others", "text"),
-}
-
-
-def family_of(seed: int) -> str:
-    """Return the family of a seed: they take turns."""
-    names = list(FAMILIES)
-    return names[seed % len(names)]
-
-
-def make_case(seed: int) -> HostileCase:
-    """Return the hostile model of a seed (the same one whenever and wherever it is made)."""
-    module, name = FAMILIES[family_of(seed)]
-    generate: Generator = getattr(importlib.import_module(f"{_PLACE}.{module}"), name)
-    with arithmetic():
-        return generate(np.random.default_rng([seed, 7]))
 
 
 def choose_query(

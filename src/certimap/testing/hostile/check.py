@@ -11,20 +11,27 @@ from typing import Any, TypeVar
 import numpy as np
 
 from certimap.api import condition, map_query
-from certimap.conversions.choose import posterior_of
+from certimap.circuits.posterior import CircuitPosterior
+from certimap.conversions import choose
 from certimap.errors import CertimapError, ImpossibleEvidence, SolverError
+from certimap.limits import Limits
+from certimap.posterior import Capability
 from certimap.query import make_query
 from certimap.solvers.driver import run
 from certimap.solvers.registry import names
 from certimap.testing.hostile.answers import check_answer
-from certimap.testing.hostile.case import HostileCase, family_of, make_case
+from certimap.testing.hostile.case import HostileCase
 from certimap.testing.hostile.exact import arithmetic
+from certimap.testing.hostile.families import family_of, make_case
 from certimap.testing.hostile.report import CaseReport
 from certimap.testing.hostile.values import check_values
+from certimap.trees.bucket_tree import BucketTreePosterior
 
 PRESETS = frozenset({"paper", "paper_pac"})  # settings of solvers that are there under their own names
 MAX_DRAWS = 1000
 SECONDS = 5.0  # a solver that has not come to an end by then answers for what it has
+ONE_THREAD = Limits(workers=1)
+KINDS_OF_POSTERIOR: dict[str, Capability] = {"circuit": CircuitPosterior, "tree": BucketTreePosterior}
 T = TypeVar("T")
 
 
@@ -33,7 +40,7 @@ class Ask:
     """One run of a solver."""
 
     solver: str
-    path: str  # "model", "condition", or the name of a view
+    path: str  # "model", "condition", or a kind of posterior
     settings: dict[str, Any]
 
     def __str__(self) -> str:
@@ -55,10 +62,10 @@ def check_seed(seed: int) -> CaseReport:
 
 def _check_case(case: HostileCase, rng: np.random.Generator, report: CaseReport) -> None:
     paths: dict[str, Callable[[], Any]] = {"condition": lambda: condition(case.model, case.query, case.evidence)}
-    for view in case.views:
-        paths[view] = lambda view=view: posterior_of(
-            case.model, make_query(case.model.domain, case.query, case.evidence), view=view, workers=1
-        )
+    if case.query is not None:
+        query = make_query(case.model.domain, case.query, case.evidence)
+        for name, kind in KINDS_OF_POSTERIOR.items():
+            paths[name] = lambda kind=kind: choose.condition(case.model, query, wants=(kind,), limits=ONE_THREAD)
     if not case.truth.total:
         for path, build in paths.items():
             _expect_impossible(report, path, build)

@@ -8,18 +8,15 @@ from typing import Any
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.conversions.choose import View
 from certimap.domain import Categorical, Domain, Real
 from certimap.testing.hostile.case import HostileCase, choose_evidence, choose_query
 from certimap.testing.hostile.numbers import log_vector, pick_style, shuffled
 from certimap.testing.hostile.oracles import circuit_truth
 
-VIEWS: tuple[View, ...] = ("circuit", "tree")
-
 
 def case_of(circuit: Circuit, query: list[str], evidence: dict[str, Any]) -> HostileCase:
     """Return the case of a query to a circuit."""
-    return HostileCase(circuit, query, evidence, circuit_truth(circuit, query, evidence), VIEWS)
+    return HostileCase(circuit, query, evidence, circuit_truth(circuit, query, evidence))
 
 
 def leaf(rng: np.random.Generator) -> HostileCase:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from certimap.conversions.choose import View
 from certimap.domain import Domain
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
@@ -15,7 +14,6 @@ from certimap.testing.hostile.exact import from_floats, from_logs
 from certimap.testing.hostile.numbers import Floats, log_vector, pick_style, rows, shuffled
 from certimap.testing.hostile.oracles import factor_truth, hidden_tree_truth
 
-VIEWS: tuple[View, ...] = ("circuit", "tree")
 Tables = list[tuple[tuple[int, ...], Floats]]
 
 
@@ -23,7 +21,7 @@ def bayesian_case(domain: Domain, tables: Tables, query: list[str], evidence: di
     """Return the case of a query to a Bayesian network given by its conditional tables."""
     model = BayesianNetwork(domain, [Factor(scope, table) for scope, table in tables])
     factors = [(scope, from_floats(table)) for scope, table in tables]
-    return HostileCase(model, query, evidence, factor_truth(domain, factors, query, evidence), VIEWS)
+    return HostileCase(model, query, evidence, factor_truth(domain, factors, query, evidence))
 
 
 def naive_bayes(rng: np.random.Generator) -> HostileCase:
@@ -123,7 +121,7 @@ def markov(rng: np.random.Generator) -> HostileCase:
     query = choose_query(rng, domain)
     evidence = choose_evidence(rng, domain, query)
     exact = [(scope, from_logs(logs)) for scope, logs in factors]
-    return HostileCase(model, query, evidence, factor_truth(domain, exact, query, evidence), VIEWS)
+    return HostileCase(model, query, evidence, factor_truth(domain, exact, query, evidence))
 
 
 def log_factors(rng: np.random.Generator) -> tuple[Domain, Tables]:
@@ -161,4 +159,4 @@ def hidden_tree(rng: np.random.Generator) -> HostileCase:
         few = [domain.names[i] for i in shuffled(rng, n)[:10]]
         query = choose_query(rng, domain, candidates=few)
         evidence = choose_evidence(rng, domain, query)
-    return HostileCase(model, query, evidence, hidden_tree_truth(model, query, evidence), VIEWS)
+    return HostileCase(model, query, evidence, hidden_tree_truth(model, query, evidence))

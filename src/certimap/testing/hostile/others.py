@@ -141,7 +141,7 @@ def text(rng: np.random.Generator) -> HostileCase:
         model = io.read(path)
     query = choose_query(rng, domain)
     evidence = choose_evidence(rng, domain, query)
-    return HostileCase(model, query, evidence, factor_truth(domain, factors, query, evidence), networks.VIEWS)
+    return HostileCase(model, query, evidence, factor_truth(domain, factors, query, evidence))
 
 
 def _word(rng: np.random.Generator, reach: int) -> str:
