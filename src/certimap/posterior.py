@@ -7,9 +7,10 @@ ones that it `needs`. Nothing else of a posterior is read.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import UnionType
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -188,3 +189,8 @@ def offer_of(capability: Capability) -> str:
     if capability in OFFERS:
         return OFFERS[capability]
     return " or ".join(part for part in str(capability).replace("certimap.posterior.", "").split(" | "))
+
+
+def offers(available: Collection[type], wants: Sequence[Capability]) -> bool:
+    """Whether all that is wanted is available; of a union, one is enough."""
+    return all(any(part in available for part in get_args(want) or (want,)) for want in wants)

@@ -11,14 +11,20 @@ from certimap.conversions.rows import Case, Estimate, Row, register, rows_of
 from certimap.errors import ModelError
 from certimap.limits import Limits
 from certimap.model import Model
-from certimap.posterior import Bounds, Capability, Masses, Posterior
+from certimap.posterior import Bounds, Capability, Masses, Posterior, offers
 from certimap.query import Query
 from certimap.trees.bucket_tree import BucketTreePosterior
 
 __all__ = ["Choice", "Option", "condition", "plan"]
 
-# What `auto` wants, most wanted first: each is enough for a solver that proves more than the next.
-AUTO: tuple[tuple[Capability, ...], ...] = ((BucketTreePosterior,), (Masses, Bounds), (Bounds,), ())
+Wants = tuple[Capability, ...]
+# What `auto` wants, most wanted first, and why: each is enough for a solver that proves more than the next.
+AUTO: tuple[tuple[Wants, str], ...] = (
+    ((BucketTreePosterior,), "along a tree of regions whose tables fit, sets of vectors settle a query soonest"),
+    ((Masses, Bounds), "boxes of assignments can be weighed and bounded, so that a search settles it"),
+    ((Bounds,), "boxes of assignments can be bounded"),
+    ((), "nothing else fits"),
+)
 
 for _row in (*from_circuits.ROWS, *from_networks.ROWS):
     register(_row)
@@ -34,11 +40,12 @@ class Option:
 
 @dataclass(frozen=True)
 class Choice:
-    """The representation that answers a query, and what else was considered, in order."""
+    """The representation that answers a query, what else was considered, in order, and why this one is taken."""
 
     case: Case
     row: Row
     options: tuple[Option, ...]
+    why: str
 
     def build(self) -> Posterior:
         """Return the posterior."""
@@ -90,16 +97,16 @@ def plan(
             "model, or a type that overrides condition() or is registered is expected"
         )
     options: list[Option] = []
-    for wanted in AUTO if wants is None else (tuple(wants),):
+    for wanted, why in AUTO if wants is None else ((tuple(wants), "the solver works on it"),):
         for row in rows:
-            if not row.has(wanted) or (wants is None and not row.suits(case)):
+            if not offers(row.offers, wanted) or (wants is None and not row.suits(case)):
                 continue
             option = next((o for o in options if o.row is row), None)
             if option is None:
                 option = Option(row, row.estimate(case))
                 options.append(option)
             if option.estimate.fits:
-                return Choice(case, row, tuple(options))
+                return Choice(case, row, tuple(options), why)
     if wants and not any(o.estimate.exists for o in options):
         return plan(model, query, wants=(), limits=limits)
     found = "; ".join(f"{o.row.name}: {o.estimate.text}" for o in options)
