@@ -150,7 +150,7 @@ def test_memory_that_runs_out_in_a_row_is_that_rows_failure():
     def no_fallback(variables, evidence, control):
         raise cm.TooLarge("nothing is quick")
 
-    rows = [Row(0, None, "large"), Row(1, None, lambda: "small")]
+    rows = [Row(k, lambda size=size: (None, size), "") for k, size in enumerate(("large", "small"))]
     first, second = Batch(condition, no_fallback, "auto", {"progress": False}, "keep").answers(rows, 0)
     assert isinstance(first, cm.FailedQuery)
     assert "memory ran out" in first.message
