@@ -7,9 +7,10 @@ ones that it `needs`. Nothing else of a posterior is read.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import UnionType
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -266,3 +267,8 @@ def offer_of(capability: Capability) -> str:
     if isinstance(capability, UnionType):
         return ", or ".join(OFFERS[part] for part in capability.__args__)
     return OFFERS[capability]
+
+
+def offers(available: Collection[type], wants: Sequence[Capability]) -> bool:
+    """Whether all that is wanted is available; of a union, one is enough."""
+    return all(any(part in available for part in get_args(want) or (want,)) for want in wants)

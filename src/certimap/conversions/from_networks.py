@@ -37,11 +37,12 @@ def _elimination(case: Case) -> Elimination:
 
 def _circuit_size(case: Case) -> Estimate:
     elimination = _elimination(case)
-    return Estimate(elimination.describe(), not is_large(elimination, case.limits.max_edges))
+    return Estimate(elimination.describe(), elimination.n_edges, not is_large(elimination, case.limits.max_edges))
 
 
 def _circuit(case: Case) -> Posterior:
-    circuit = Compiler(_reduced(case), _elimination(case), case.query.query_domain).circuit()
+    control = case.limits.control
+    circuit = Compiler(_reduced(case), _elimination(case), case.query.query_domain, control).circuit()
     return CircuitPosterior.from_circuit(circuit, make_query(circuit.domain), workers=case.limits.workers)
 
 
@@ -49,7 +50,7 @@ def _tree_size(case: Case) -> Estimate:
     elimination = _elimination(case)
     largest = largest_table(_reduced(case), elimination)
     text = f"induced width {elimination.induced_width}, a table of {largest:.3g} entries"
-    return Estimate(text, largest <= case.limits.max_edges)
+    return Estimate(text, 2.0 ** min(elimination.log2_size, 1000.0), largest <= case.limits.max_edges)
 
 
 def _tree(case: Case) -> Posterior:
