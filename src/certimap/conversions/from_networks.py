@@ -9,6 +9,7 @@ from certimap.conversions.network_to_circuit import Compiler, is_large
 from certimap.conversions.network_to_tree import elimination_order, largest_table, tree_of_reduced
 from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row
 from certimap.kernels.parallel import default_workers
+from certimap.networks.conditional import conditional_work
 from certimap.networks.elimination import Elimination, plan_elimination
 from certimap.networks.network import Network
 from certimap.networks.posterior import NetworkPosterior
@@ -61,10 +62,9 @@ def _tree(case: Case) -> Posterior:
 
 
 def _relaxed_size(case: Case) -> Estimate:
-    posterior = _relaxed(case)
-    work = posterior.evaluator.n_entries
-    text = f"{work:.3g} table entries per point, nuisance summed out"
-    return Estimate(text, work <= MAX_POINT_WORK)
+    work = conditional_work(_relaxed(case).problem)
+    text = f"{work:.3g} table entries per point, where nuisance is summed out"
+    return Estimate(text, work, work <= MAX_POINT_WORK)
 
 
 def _relaxed(case: Case) -> NetworkPosterior:

@@ -167,6 +167,21 @@ class Evaluator:
         return total
 
 
+def conditional_work(problem: Problem) -> float:
+    """Return how many joint states the cliques of a conditional elimination have, before any table is built."""
+    total = float(len(problem.tables))
+    for part in _nuisance_parts(problem):
+        sizes, pairs = _nuisance_order(part)
+        total += sum(math.exp(min(sum(math.log(sizes[u]) for u in (v, *near)), 600.0)) for v, near in pairs)
+    return total
+
+
+def _nuisance_order(part: Problem) -> tuple[dict[int, int], list[tuple[int, tuple[int, ...]]]]:
+    """Order a part's nuisance variables by least fill, as if its query were observed."""
+    sizes = {v: n for v, n in part.sizes.items() if v not in part.query}
+    return sizes, min_fill([tuple(v for v in t.scope if v in sizes) for t in part.tables], sizes)
+
+
 def _nuisance_parts(problem: Problem) -> list[Problem]:
     """Split off what each group of connected nuisance variables has to do with: its variables and tables."""
     parent = {v: v for v in problem.nuisance}
@@ -201,9 +216,7 @@ def _nuisance_parts(problem: Problem) -> list[Problem]:
 
 def _conditional_sum(part: Problem, column: dict[int, int]) -> ConditionalSum:
     """Order one group of nuisance variables by least fill and lay its elimination out as arrays."""
-    sizes = {v: n for v, n in part.sizes.items() if v not in part.query}
-    scopes = [tuple(v for v in t.scope if v in sizes) for t in part.tables]
-    pairs = min_fill(scopes, sizes)
+    _, pairs = _nuisance_order(part)
     place = {v: i for i, (v, _) in enumerate(pairs)}
     query = sorted({column[v] for t in part.tables for v in t.scope if v in part.query})
     layout = _SumLayout(part, place, {c: i for i, c in enumerate(query)}, column)

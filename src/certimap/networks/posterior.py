@@ -85,7 +85,7 @@ class NetworkPosterior:
         return Facts.of(
             self.domain,
             is_normalised=False,
-            work=max(1.0, self.evaluator.n_entries),
+            work=self.evaluator.n_entries,
             log_slack=self.evaluator.log_slack,
         )
 
@@ -123,6 +123,5 @@ class NetworkPosterior:
 
     def prober(self) -> NetworkProber:
         """Return a fresh prober, whose relaxation tightens as a search asks for it."""
-        return NetworkProber(
-            self.prepared.problem, self.states, self.evaluator, self.control, self.workers, self.plan
-        )
+        problem, states, evaluator = self.prepared.problem, self.states, self.evaluator
+        return NetworkProber(problem, states, evaluator, self.control, self.workers, self.plan)
