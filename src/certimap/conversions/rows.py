@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.limits import Limits
 from certimap.model import Model
-from certimap.posterior import Bounds, Draws, Masses, Modes, Posterior, Walks
+from certimap.posterior import Bounds, Draws, Masses, Modes, Posterior, Probes, Walks
 from certimap.query import Query
 from certimap.trees.bucket_tree import BucketTreePosterior
 
 T = TypeVar("T")
-OF_CIRCUIT = frozenset({Draws, Masses, Bounds, Walks, Modes, CircuitPosterior})
+OF_CIRCUIT = frozenset({Draws, Masses, Bounds, Probes, Walks, Modes, CircuitPosterior})
 OF_TREE = frozenset({Draws, Masses, Bounds, BucketTreePosterior})
 
 
