@@ -56,7 +56,7 @@ def marginals(
     """
     domain = _domain_of(model)
     everything = make_query(domain, None, evidence)
-    names = _asked(domain, variables, everything.observed)
+    names = _asked(domain, variables, everything.observed | {domain.index(name) for name in model.hidden})
     known = {name: _observed(domain, name, everything.log_weights) for name in names}
     open_names = [name for name, state in known.items() if state is None]
     found: dict[str, NDArray[np.float64]] = {}
@@ -161,7 +161,9 @@ def log_likelihood(model: Model, rows: Any) -> NDArray[np.float64]:
 
 def _domain_of(model: Model) -> Domain:
     if not isinstance(model, Model):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise QueryError(f"a {type(model).__name__} is no model; a circuit, a network or a learned model is expected")
+        raise QueryError(
+            f"a {type(model).__name__} is no model; a circuit, a network or a learned model is expected"
+        )
     return model.domain
 
 

@@ -52,7 +52,7 @@ def info(
         cases = read_cases(domain, query, evidence, query_file, evidence_file, evid_kind)
         from certimap.query import make_query
 
-        one = make_query(domain, *cases[0])
+        one = make_query(domain, *cases[0], hidden=source.hidden)
         facts["query_variables"] = len(one.variables)
         facts["observed_variables"] = len(one.observed)
         facts["summed_out_variables"] = len(one.nuisance)

@@ -13,6 +13,7 @@ from certimap.errors import ModelError
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 
+
 def hidden_markov_model(
     start: Any,
     transition: Any,
@@ -66,12 +67,15 @@ def hidden_markov_model(
         raise ModelError(f"a hidden Markov model of {steps} steps; at least 1 is expected")
     labels = _labels(states, k, "states"), _labels(symbols, emit.shape[1], "symbols")
     variables = [
-        Categorical(pattern.format(t), own) for pattern, own in zip(names, labels, strict=True) for t in range(steps)
+        Categorical(pattern.format(t), own)
+        for pattern, own in zip(names, labels, strict=True)
+        for t in range(steps)
     ]
     factors = [Factor((0,), first)]
     factors += [Factor((t - 1, t), move) for t in range(1, steps)]
     factors += [Factor((t, steps + t), emit) for t in range(steps)]
     return BayesianNetwork(Domain(variables), factors)
+
 
 def naive_bayes(
     name: str, prior: Mapping[Label, float], features: Mapping[str, Mapping[Label, Mapping[Label, float]]]
@@ -103,11 +107,13 @@ def naive_bayes(
         tables[feature] = np.array([[rows[c].get(label, 0.0) for label in labels] for c in classes])
     return BayesianNetwork.from_cpts(states, {feature: [name] for feature in features}, tables)
 
+
 def _labels(given: Sequence[Label] | None, n: int, what: str) -> tuple[Label, ...]:
     if given is None:
         return tuple(range(n))
     if len(given) != n:
         raise ModelError(f"{len(given)} {what} are named and {n} are there; one name each is expected")
     return tuple(given)
+
 
 Array = NDArray[np.float64]

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,9 @@ class NoisyMax:
     """A node that takes the largest of what its parents, each for itself, would make of it.
 
     In the order of the node's states, parent i in state s contributes state k with a probability; the
-    contributions are independent, and the node is their maximum (Diez, 'Parameter adjustment in Bayes networks: the
-    generalized noisy OR-gate', 1993). With 20 parents its table would have a million rows; certimap keeps it as a chain
-    of small tables over hidden helpers, which queries sum out.
+    contributions are independent, and the node is their maximum (Diez, 'Parameter adjustment in Bayes networks:
+    the generalized noisy OR-gate', 1993). With 20 parents its table would have a million rows; it is
+    kept as a chain of small tables over hidden helpers, which queries sum out.
 
     Attributes
     ----------
@@ -94,7 +94,8 @@ def expand(node: NoisyMax | NoisyOr, child: Categorical, parents: Sequence[Categ
     Raises
     ------
     ModelError
-        For a parent that is not declared or has no contribution, an unknown label, or a row that is no distribution.
+        For a parent that is not declared or has no contribution, an unknown label, or a row that is no
+        distribution.
 
     Notes
     -----
@@ -129,8 +130,8 @@ def table_of_function(
     shape = [v.n_states for v in (*parents, child)]
     if math.prod(shape) > MAX_FUNCTION_TABLE:
         raise ModelError(
-            f"the table of {child.name!r}, a function of {len(parents)} variables, would have {math.prod(shape):,} "
-            f"entries; at most {MAX_FUNCTION_TABLE:,} are expected"
+            f"the table of {child.name!r}, a function of {len(parents)} variables, would have "
+            f"{math.prod(shape):,} entries; at most {MAX_FUNCTION_TABLE:,} are expected"
         )
     table = np.zeros(shape)
     for index in itertools.product(*(range(v.n_states) for v in parents)):
@@ -147,8 +148,8 @@ def _contribution(node: NoisyMax, child: Categorical, parent: Categorical) -> Fl
     """Return what each state of a parent contributes, shape (parent's states, child's states)."""
     if parent.name not in node.contributions:
         raise ModelError(
-            f"parent {parent.name!r} of the noisy node {child.name!r} contributes nothing; a mapping from its labels "
-            "to rows is expected"
+            f"parent {parent.name!r} of the noisy node {child.name!r} contributes nothing; a mapping from its "
+            "labels to rows is expected"
         )
     out = np.zeros((parent.n_states, child.n_states))
     out[:, 0] = 1.0
@@ -165,8 +166,8 @@ def _distribution(row: Sequence[float], child: Categorical, what: str) -> Floats
     values = np.asarray(row, np.float64)
     if values.shape != (child.n_states,) or not np.all(values >= 0) or not abs(values.sum() - 1.0) <= 1e-6:
         raise ModelError(
-            f"in the noisy node {child.name!r}, {what} is {cast('list[float]', values.tolist())}; {child.n_states} "
-            "probabilities that add to 1 are expected"
+            f"in the noisy node {child.name!r}, {what} is {values}; {child.n_states} probabilities that add to 1 "
+            "are expected"
         )
     return values / values.sum()
 
@@ -193,5 +194,6 @@ def _whole(leak: Floats, rows: Sequence[Floats]) -> Floats:
 
 def _stranger(child: Categorical, name: str, named: Mapping[str, Categorical]) -> ModelError:
     return ModelError(
-        f"the noisy node {child.name!r} has a contribution of {name!r}, which is none of its parents {tuple(named)}"
+        f"the noisy node {child.name!r} has a contribution of {name!r}, which is no parent of it; its parents are "
+        f"{tuple(named)}"
     )
