@@ -243,7 +243,7 @@ def _posterior(
 ) -> Posterior:
     if is_posterior(model) and variables is None and evidence is None:
         return cast("Posterior", model)
-    query = make_query(_domain_of(model), variables, evidence)
+    query = make_query(_domain_of(model), variables, evidence, hidden=model.hidden)
     from certimap.conversions import condition
 
     return condition(model, query, wants=wants, limits=limits)
