@@ -215,8 +215,15 @@ def sum_rows(
             step(a.axis_sizes, f, n_axes, position, a.strides, a.stride_ptr[r], n, at)
         for b in range(n_rows):
             low[r, b] = np.log(least[b])
-        scale(message, a.message_start[r], a.message_start[r] + a.message_size[r], top, r == len(a.own) - 1,
-        low[r], out)
+        scale(
+            message,
+            a.message_start[r],
+            a.message_start[r] + a.message_size[r],
+            top,
+            r == len(a.own) - 1,
+            low[r],
+            out,
+        )
 
 
 @jit()
