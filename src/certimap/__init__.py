@@ -24,6 +24,7 @@ _PLACES = {
     "ParseError": "certimap.errors",
     "QueryError": "certimap.errors",
     "SolverError": "certimap.errors",
+    "UnbalancedBooks": "certimap.errors",
     "TooLarge": "certimap.errors",
     "Certificate": "certimap.result",
     "CertificateKind": "certimap.result",
@@ -101,6 +102,7 @@ __all__ = [
     "SolverError",
     "Status",
     "TooLarge",
+    "UnbalancedBooks",
     "__version__",
     "condition",
     "make_query",
@@ -122,6 +124,7 @@ if TYPE_CHECKING:
         QueryError,
         SolverError,
         TooLarge,
+        UnbalancedBooks,
     )
     from certimap.function_posterior import FunctionPosterior
     from certimap.limits import Limits
