@@ -8,11 +8,17 @@ from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions.network_to_circuit import Compiler, is_large
 from certimap.conversions.network_to_tree import elimination_order, largest_table, tree_of_reduced
 from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row
+from certimap.kernels.parallel import default_workers
+from certimap.networks.conditional import conditional_work
 from certimap.networks.elimination import Elimination, plan_elimination
 from certimap.networks.network import Network
+from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.reduction import Reduced, reduce_network
-from certimap.posterior import Posterior
+from certimap.posterior import Bounds, Posterior, Probes
 from certimap.query import make_query
+
+OF_RELAXATION = frozenset({Bounds, Probes, NetworkPosterior})
+MAX_POINT_WORK = 2.0**26  # table entries that the value of one point may cost
 
 
 def _reduced(case: Case) -> Reduced:
@@ -55,7 +61,23 @@ def _tree(case: Case) -> Posterior:
     return tree_of_reduced(reduced, case.query, order, max_table=limits.max_edges, workers=limits.workers)
 
 
+def _relaxed_size(case: Case) -> Estimate:
+    work = conditional_work(_relaxed(case).problem)
+    text = f"{work:.3g} table entries per point, where nuisance is summed out"
+    return Estimate(text, work, work <= MAX_POINT_WORK)
+
+
+def _relaxed(case: Case) -> NetworkPosterior:
+    workers = case.limits.workers or default_workers()
+    network = cast(Network, case.model)
+    control = case.limits.control
+    return case.shared(
+        "relaxed", lambda: NetworkPosterior.of_network(network, case.query, workers=workers, control=control)
+    )
+
+
 ROWS = (
     Row("compiled circuit", Network, OF_CIRCUIT, _circuit_size, _circuit),
     Row("elimination tree", Network, OF_TREE, _tree_size, _tree),
+    Row("relaxed network", Network, OF_RELAXATION, _relaxed_size, _relaxed),
 )

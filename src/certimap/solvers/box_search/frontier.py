@@ -184,17 +184,24 @@ class Frontier(Solver):
 
     def _tighten(self, state: FrontierState, ledger: Ledger) -> None:
         """Let the prober tighten; when it pauses, or has had its share of work, search."""
-        came_to = state.prober.tighten(self.pace.step_work, state.log_factor)
+        came_to = state.prober.tighten(
+            self.pace.step_work, state.log_factor, state.open.hull(), self._threshold(state, ledger)
+        )
         state.work += came_to.work
         state.stage_work += came_to.work
         state.is_tight = came_to.is_complete
-        if came_to.is_paused or state.stage_work > state.budget:
+        leaves = came_to.is_paused or state.stage_work > state.budget
+        if self.incumbent and (came_to.has_starts or (leaves and came_to.work)):
+            starts = state.prober.starts()
+            if len(starts):
+                ledger.candidates(starts)
+                self._prune(state, ledger)
+        if leaves:
             state.stage, state.stage_work = "search", 0
             if not came_to.work:
                 self._search(state, ledger)
-            elif self.incumbent and len(starts := state.prober.starts()):
-                ledger.candidates(starts)
-                self._prune(state, ledger)
+        if not state.done and (not len(state.open) or state.control.should_stop):
+            self._report(state, ledger)
 
     # --- the search --------------------------------------------------------------------------------------
 
