@@ -20,14 +20,14 @@ def _conditioned(case: Case[Circuit]) -> CircuitPosterior:
     return case.shared(
         "conditioned",
         lambda: CircuitPosterior.from_circuit(
-            case.model, case.query, max_edges=limits.max_edges, workers=limits.workers
+            case.model, case.query, max_edges=limits.edges_allowed, workers=limits.workers
         ),
     )
 
 
 def _size(case: Case[Circuit]) -> Estimate:
     n_edges = case.model.n_edges
-    return Estimate(f"{n_edges} edges", n_edges, n_edges <= case.limits.max_edges)
+    return Estimate(f"{n_edges} edges", n_edges, n_edges <= case.limits.edges_allowed)
 
 
 def _tree_of(case: Case[Circuit], max_table: int) -> BucketTreePosterior | None:
@@ -46,7 +46,7 @@ def _tree_of(case: Case[Circuit], max_table: int) -> BucketTreePosterior | None:
 
 def _best_limit(case: Case[Circuit]) -> int:
     """Return the table entries up to which a tree is the better representation."""
-    return min(case.limits.max_edges, MAX_SPREAD * _conditioned(case).plan.n_edges)
+    return min(case.limits.table_allowed, MAX_SPREAD * _conditioned(case).plan.n_edges)
 
 
 def _tree_suits(case: Case[Circuit]) -> bool:
@@ -62,7 +62,7 @@ def _tree_suits(case: Case[Circuit]) -> bool:
 def _tree_size(case: Case[Circuit]) -> Estimate:
     if not _size(case).fits:
         return _size(case)
-    tree = _tree_of(case, _best_limit(case)) or _tree_of(case, case.limits.max_edges)
+    tree = _tree_of(case, _best_limit(case)) or _tree_of(case, case.limits.table_allowed)
     if tree is None:
         return Estimate(
             "the circuit is not structured, or its tables are too large", 0.0, fits=False, exists=False
@@ -72,7 +72,7 @@ def _tree_size(case: Case[Circuit]) -> Estimate:
 
 
 def _tree(case: Case[Circuit]) -> Posterior:
-    tree = _tree_of(case, _best_limit(case)) or _tree_of(case, case.limits.max_edges)
+    tree = _tree_of(case, _best_limit(case)) or _tree_of(case, case.limits.edges_allowed)
     if tree is None:
         raise ModelError(_tree_size(case).text)
     return tree

@@ -34,7 +34,9 @@ def _elimination(case: Case[Network]) -> Elimination:
 
 def _circuit_size(case: Case[Network]) -> Estimate:
     elimination = _elimination(case)
-    return Estimate(elimination.describe(), elimination.n_edges, not is_large(elimination, case.limits.max_edges))
+    return Estimate(
+        elimination.describe(), elimination.n_edges, not is_large(elimination, case.limits.edges_allowed)
+    )
 
 
 def _circuit(case: Case[Network]) -> Posterior:
@@ -46,15 +48,16 @@ def _circuit(case: Case[Network]) -> Posterior:
 def _tree_size(case: Case[Network]) -> Estimate:
     elimination = _elimination(case)
     largest = largest_table(_reduced(case), elimination)
-    text = f"induced width {elimination.induced_width}, a table of {largest:.3g} entries"
-    return Estimate(text, 2.0 ** min(elimination.log2_size, 1000.0), largest <= case.limits.max_edges)
+    entries, limits = 2.0 ** min(elimination.log2_size, 1000.0), case.limits
+    text = f"induced width {elimination.induced_width}, {entries:.3g} table entries, at most {largest:.3g} in one"
+    return Estimate(text, entries, entries <= limits.entries_allowed and largest <= limits.table_allowed)
 
 
 def _tree(case: Case[Network]) -> Posterior:
     reduced = _reduced(case)
     order = elimination_order(reduced, _elimination(case))
     limits = case.limits
-    return tree_of_reduced(reduced, case.query, order, max_table=limits.max_edges, workers=limits.workers)
+    return tree_of_reduced(reduced, case.query, order, max_table=limits.table_allowed, workers=limits.workers)
 
 
 def _relaxed_size(case: Case[Network]) -> Estimate:
