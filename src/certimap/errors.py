@@ -54,6 +54,10 @@ class SolverError(CertimapError, ValueError):
     """A solver cannot run on this posterior, or its settings are out of range."""
 
 
+class UnbalancedBooks(SolverError):
+    """What a solver reported of its search contradicts itself: the boxes do not make up the space."""
+
+
 class DataError(CertimapError, ValueError):
     """A table of data is empty, malformed, absent, or holds what the method or the model cannot take."""
 
@@ -86,7 +90,7 @@ def did_you_mean(word: str, known: Iterable[str], limit: int = 3) -> str:
             near[candidate] = None
         if len(near) >= _MAX_COMPARED:
             break
-    found = [repr(w) for w in get_close_matches(word, near, n=limit, cutoff=0.7)]
+    found = [repr(w) for w in get_close_matches(word, near, n=limit, cutoff=0.65)]
     if not found:
         return ""
     return f"; did you mean {' or '.join([', '.join(found[:-1]), found[-1]] if found[1:] else found)}?"

@@ -13,13 +13,14 @@ import io
 import json
 import math
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit
+from certimap.circuits.leaves import leaf_kind, leaf_kinds
 from certimap.domain import Categorical, Domain, Label, Real, Variable
 from certimap.errors import CertimapError, ModelError, ParseError
 from certimap.io.files import AnyPath, read_bytes, write_bytes
@@ -50,6 +51,8 @@ def write_native(model: Any, path: AnyPath) -> None:
     kind, arrays = _to_arrays(model)
     version = VERSION if kind in _NETWORKS and "in_logs" in arrays else 1
     meta = {"format": "certimap", "version": version, "kind": kind, "domain": _encoded_domain(model.domain)}
+    if model.hidden:
+        meta["hidden"] = sorted(model.hidden)
     if "meta" in arrays:
         raise ModelError(f"a {type(model).__name__} has an array named 'meta', which the format itself uses")
     for name, values in arrays.items():
@@ -75,7 +78,7 @@ def read_native(path: AnyPath) -> Any:
     if version not in (1, VERSION):
         raise ParseError(f"has the format version {version}; 1 and {VERSION} are accepted", path)
     try:
-        return _from_arrays(kind, _decoded_domain(encoded), arrays)
+        return _from_arrays(kind, _decoded_domain(encoded), arrays, meta.get("hidden", ()))
     except CertimapError as error:
         raise ParseError(str(error), path) from None
     except (KeyError, ValueError, TypeError, IndexError) as error:
@@ -84,7 +87,11 @@ def read_native(path: AnyPath) -> Any:
 
 def _to_arrays(model: Any) -> tuple[str, Arrays]:
     if isinstance(model, Circuit):
-        return "circuit", {name: getattr(model, name) for name in _CIRCUIT_ARRAYS}
+        arrays = {name: getattr(model, name) for name in _CIRCUIT_ARRAYS}
+        if np.any(model.kind < 0):  # codes depend on the order of registration, names do not
+            names = {code: kind.name for code, kind in leaf_kinds().items()}
+            arrays["leaf_names"] = np.array([names[-k] for k in range(1, 1 - int(model.kind.min()))])
+        return "circuit", arrays
     for kind, cls in _NETWORKS.items():
         if isinstance(model, cls):
             return kind, _network_arrays(model)
@@ -102,11 +109,11 @@ def _to_arrays(model: Any) -> tuple[str, Arrays]:
     )
 
 
-def _from_arrays(kind: str, domain: Domain, arrays: Arrays) -> Any:
+def _from_arrays(kind: str, domain: Domain, arrays: Arrays, hidden: Sequence[str] = ()) -> Any:
     if kind == "circuit":
         return _circuit(domain, arrays)
     if kind in _NETWORKS:
-        return _network(kind, domain, arrays)
+        return _network(kind, domain, arrays, hidden)
     cls = _registered.get(kind)
     if cls is None:
         module, _, name = kind.partition(":")
@@ -121,7 +128,9 @@ def _from_arrays(kind: str, domain: Domain, arrays: Arrays) -> Any:
 
 def _circuit(domain: Domain, arrays: Arrays) -> Circuit:
     """Build a circuit from its arrays; check what would otherwise read outside of them."""
-    kind = arrays["kind"].astype(np.int8, copy=False)
+    kind = arrays["kind"].astype(np.int8, copy=True)
+    for k, name in enumerate(arrays.get("leaf_names", np.zeros(0, str)).tolist(), 1):
+        kind[arrays["kind"] == -k] = leaf_kind(str(name))[0]
     child_ptr, children = _integers(arrays["child_ptr"]), _integers(arrays["children"])
     param_ptr, leaf_var = _integers(arrays["param_ptr"]), arrays["leaf_var"].astype(np.int32, copy=False)
     log_weights = arrays["log_weights"].astype(np.float64, copy=False)
@@ -161,7 +170,7 @@ def _network_arrays(model: Network) -> Arrays:
     return arrays
 
 
-def _network(kind: str, domain: Domain, arrays: Arrays) -> Network:
+def _network(kind: str, domain: Domain, arrays: Arrays, hidden: Sequence[str]) -> Network:
     scopes, tables = arrays["scopes"], arrays["tables"]
     lengths = arrays["scope_lengths"].tolist()
     in_logs = arrays.get("in_logs", np.zeros(len(lengths), np.bool_))
@@ -176,7 +185,7 @@ def _network(kind: str, domain: Domain, arrays: Arrays) -> Network:
         at, done = at + length, done + size
     if at != len(scopes) or done != len(tables):
         raise ModelError("is a damaged network: its arrays do not fit each other")
-    return BayesianNetwork(domain, factors) if kind == "bayesian" else MarkovNetwork(domain, factors)
+    return BayesianNetwork(domain, factors, hidden) if kind == "bayesian" else MarkovNetwork(domain, factors)
 
 
 def _encoded_domain(domain: Domain) -> list[dict[str, Any]]:
