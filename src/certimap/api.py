@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, cast, overload
 
 import numpy as np
@@ -21,7 +21,7 @@ from certimap.solvers.registry import wants_of
 
 
 def read(path: Any, **options: Any) -> Any:
-    """Read a model: .bif, .uai, .spn or .npz, plain or with .gz; see `certimap.io.read`."""
+    """Read a model from a file whose suffix names its format; see `certimap.io.read`, also for `options`."""
     from certimap.io import read as read_model
 
     return read_model(path, **options)
@@ -156,11 +156,7 @@ def map_query(
         "progress": progress,
         "options": solver_options,
     }
-    if workers is not None and workers < 1:
-        raise SolverError(
-            f"workers is {workers}; a positive number of threads, or None for every core, is accepted"
-        )
-    limits, wants = Limits(max_edges, workers), wants_of(solver, warm_start)
+    limits, wants = limits_of(max_edges, workers), wants_of(solver, warm_start)
     if _is_frame(evidence):
         check_names(_domain_of(model), variables, evidence.columns)
         rows = rows_of_frame(variables, evidence)
@@ -170,9 +166,18 @@ def map_query(
     return answer_one(_posterior(model, variables, evidence, limits, wants), solver, rng, settings)
 
 
+def limits_of(max_edges: int, workers: int | None) -> Limits:
+    """Return what conditioning may take; refuse no threads."""
+    if workers is not None and workers < 1:
+        raise SolverError(
+            f"workers is {workers}; a positive number of threads, or None for every core, is accepted"
+        )
+    return Limits(max_edges, workers)
+
+
 def map_rows(
     model: Any,
-    rows: Iterable[Row],
+    rows: Sequence[Row],
     solver: str | Solver,
     rng: int | np.random.Generator | None,
     settings: Mapping[str, Any],

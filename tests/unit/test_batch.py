@@ -147,7 +147,7 @@ def test_memory_that_runs_out_in_a_row_is_that_rows_failure():
             [2], lambda n, g: g.integers(0, 2, (n, 1)), lambda x: np.full(len(x), -math.log(2))
         )
 
-    rows = [Row(0, None, "large"), Row(1, None, lambda: "small")]
+    rows = [Row(k, lambda size=size: (None, size), "") for k, size in enumerate(("large", "small"))]
     first, second = Batch(condition, "auto", {"progress": False}, "keep").answers(rows, 0)
     assert isinstance(first, cm.FailedQuery)
     assert "memory ran out" in first.message
