@@ -16,11 +16,11 @@ from certimap.certify.draw_record import DrawRecord
 from certimap.circuits.caps import Caps, PlanView
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
+from certimap.circuits.prober import PlanProber
 from certimap.domain import Categorical, Domain, Real
 from certimap.errors import ImpossibleEvidence
 from certimap.function_posterior import FunctionPosterior
 from certimap.query import make_query
-from certimap.circuits.prober import PlanProber
 from certimap.search_boxes import SearchBoxes
 
 CLOSE = {"rel": 1e-12, "abs": 1e-10}
