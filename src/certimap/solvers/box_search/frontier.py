@@ -256,10 +256,9 @@ class Frontier(Solver):
         """Pass on closed boxes and points to the ledger."""
         before = ledger.best_log_prob
         if found.points:
-            ledger.candidates(np.concatenate(found.points))
-            ledger.close(-math.inf, found.point_mass)
+            ledger.settle(np.concatenate(found.points))
         if found.closed != (-math.inf, -math.inf):
-            ledger.close(found.closed[0], found.closed[1] if has_masses(state.posterior) else None)
+            ledger.close(*found.closed)
         state.stuck = max(state.stuck, found.stuck)
         is_real = not state.posterior.domain.is_discrete  # where boxes never become points
         if found.hints and (self.incumbent or is_real):
@@ -272,7 +271,7 @@ class Frontier(Solver):
         """Close the open boxes that can no longer win."""
         mass, bound = state.open.prune(self._threshold(state, ledger))
         if bound > -math.inf or mass > -math.inf:
-            ledger.close(bound, mass if has_masses(state.posterior) else None)
+            ledger.close(bound, mass)
 
     def _report(self, state: FrontierState, ledger: Ledger) -> None:
         """State the open boxes to the ledger; without any the search is done.
@@ -283,8 +282,7 @@ class Frontier(Solver):
         if self._aims_for_exact(state) and len(state.open) and not (full or state.control.should_stop):
             return
         bound = max(state.open.log_bound, state.stuck)
-        mass = state.open.log_mass if has_masses(state.posterior) else 0.0
-        ledger.frontier(min(mass, 0.0), bound)
+        ledger.frontier(min(state.open.log_mass, 0.0), bound)
         if not len(state.open):
             _fill_up(state, ledger)
             state.done = True
