@@ -13,7 +13,7 @@ from certimap.errors import UnbalancedBooks
 from certimap.posterior import Masses, Posterior, TwoSided
 
 Measure = Literal["mass", "share", "none"]
-BALANCE = 1e-6  # of the whole; what rounding may move the sum of very many boxes by
+BALANCE = 1e-4  # of the whole; more than rounding moves the sum of very many boxes by
 
 
 def measure_of(posterior: Posterior) -> Measure:
@@ -74,7 +74,7 @@ class Books:
         Raises
         ------
         UnbalancedBooks
-            When the sum is off by more than one part in a million.
+            When the sum is off by more than one part in ten thousand.
         """
         if self.measure == "none":
             return
