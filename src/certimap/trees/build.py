@@ -12,17 +12,19 @@ from certimap.errors import ModelError
 from certimap.networks.elimination import plan_elimination
 from certimap.networks.reduction import Reduced
 from certimap.query import Query
-from certimap.trees.regions import Bucket, Floats, spread
+from certimap.trees.regions import Bucket, spread
+from certimap.trees.wide import Wide
 
 Factor = tuple[Sequence[int], NDArray[np.float64]]
+WideFactor = tuple[Sequence[int], Wide]
 
 
-def with_evidence(factors: Iterable[Factor], query: Query) -> tuple[list[Factor], dict[int, int]]:
+def with_evidence(factors: Iterable[Factor], query: Query) -> tuple[list[WideFactor], dict[int, int]]:
     """Reduce factors by hard evidence and add the weights of soft evidence.
 
     Returns
     -------
-    The factors in natural logs, and the number of states of every variable that is not observed.
+    The factors, and the number of states of every variable that is not observed.
 
     Raises
     ------
@@ -33,60 +35,58 @@ def with_evidence(factors: Iterable[Factor], query: Query) -> tuple[list[Factor]
     if not domain.is_discrete:
         raise ModelError("a bucket tree needs categorical variables; the model has a real one")
     state: dict[int, int] = {}
-    out: list[Factor] = []
+    out: list[WideFactor] = []
     for i in range(len(domain)):
         weights = query.log_weights[domain.offsets[i] : domain.offsets[i + 1]]
         if i in query.observed:
             state[i] = int(np.argmax(weights))
-            out.append(((), np.array(weights[state[i]])))
+            out.append(((), Wide.of_logs(np.array(weights[state[i]]))))
         elif np.any(weights != 0.0):
-            out.append(((i,), np.array(weights)))
+            out.append(((i,), Wide.of_logs(weights)))
     for scope, table in factors:
         expected = tuple(int(domain.n_states[v]) for v in scope)
         if table.shape != expected:
             raise ModelError(f"a factor over {tuple(scope)} has shape {table.shape}; {expected} is accepted")
-        with np.errstate(divide="ignore"):
-            logs = np.log(table)
         index = tuple(state.get(v, slice(None)) for v in scope)
-        out.append((tuple(v for v in scope if v not in state), logs[index]))
+        out.append((tuple(v for v in scope if v not in state), Wide.of_values(table[index])))
     sizes = {i: int(domain.n_states[i]) for i in range(len(domain)) if i not in state}
     return out, sizes
 
 
-def elimination_order(factors: Iterable[Factor], sizes: dict[int, int], queried: Iterable[int]) -> list[int]:
+def elimination_order(factors: Iterable[WideFactor], sizes: dict[int, int], queried: Iterable[int]) -> list[int]:
     """Order variables by least fill, nuisance variables first where their cliques stay small."""
     return list(plan_elimination([f[0] for f in factors], sizes, set(queried)).order)
 
 
-def of_reduced(reduced: Reduced) -> tuple[list[Factor], dict[int, int]]:
-    """Turn a reduced network into factors in natural logs in which query variables have all their states."""
+def of_reduced(reduced: Reduced) -> tuple[list[WideFactor], dict[int, int]]:
+    """Turn a reduced network into factors in which query variables have all their states."""
     n_states = reduced.domain.n_states
-    out: list[Factor] = [((), np.array(reduced.log_constant))]
+    out: list[WideFactor] = [((), Wide.of_logs(np.array(reduced.log_constant)))]
     sizes = dict(reduced.sizes)
     for v in reduced.query:
         sizes[v] = int(n_states[v])
         if len(reduced.states[v]) < sizes[v]:
-            weights = np.full(sizes[v], -np.inf)
-            weights[reduced.states[v]] = 0.0
-            out.append(((v,), weights))
+            weights = np.zeros(sizes[v])
+            weights[reduced.states[v]] = 1.0
+            out.append(((v,), Wide.of_values(weights)))
     partial = {v for v in reduced.query if len(reduced.states[v]) < n_states[v]}
     for factor in reduced.factors:
-        table = factor.log_table
+        table, zero = (factor.log_table, -np.inf) if factor.in_logs else (factor.table, 0.0)
         for axis, v in enumerate(factor.scope):
             if v in partial:
                 shape = list(table.shape)
                 shape[axis] = sizes[v]
-                wide = np.full(shape, -np.inf)
-                np.moveaxis(wide, axis, 0)[reduced.states[v]] = np.moveaxis(table, axis, 0)
-                table = wide
-        out.append((factor.scope, table))
+                full = np.full(shape, zero)
+                np.moveaxis(full, axis, 0)[reduced.states[v]] = np.moveaxis(table, axis, 0)
+                table = full
+        out.append((factor.scope, Wide.of_logs(table) if factor.in_logs else Wide.of_values(table)))
     return out, sizes
 
 
 def buckets_of_factors(
-    factors: Sequence[Factor], sizes: dict[int, int], order: Sequence[int], max_table: int
+    factors: Sequence[WideFactor], sizes: dict[int, int], order: Sequence[int], max_table: int
 ) -> tuple[list[Bucket], float]:
-    """Build the bucket tree of an elimination order, tables in natural logs.
+    """Build the bucket tree of an elimination order.
 
     Returns
     -------
@@ -98,13 +98,13 @@ def buckets_of_factors(
         When a table would have more than `max_table` entries, before any is built.
     """
     place = {v: i for i, v in enumerate(order)}
-    own: list[list[Factor]] = [[] for _ in order]
-    constant = 0.0
+    own: list[list[WideFactor]] = [[] for _ in order]
+    constants: list[float] = []
     for scope, table in factors:
         if scope:
             own[min(place[v] for v in scope)].append((scope, table))
         else:
-            constant += float(table.reshape(()))
+            constants.append(float(table.logs()))
     below: list[set[int]] = [set() for _ in order]
     separators: list[tuple[int, ...]] = []
     parents: list[int] = []
@@ -126,11 +126,10 @@ def buckets_of_factors(
     buckets: list[Bucket] = []
     for i, v in enumerate(order):
         target = (*separators[i], v)
-        table = np.zeros([sizes[u] for u in target])
-        for scope, values in own[i]:
-            table += spread(values, scope, target)
+        parts = [spread(values, scope, target) for scope, values in own[i]]
+        table = Wide.product(parts, tuple(sizes[u] for u in target))
         buckets.append(Bucket(v, separators[i], table, parents[i]))
-    return buckets, constant
+    return buckets, math.fsum(constants)
 
 
 def rooted(parent: NDArray[np.int64], root: int) -> tuple[list[int], NDArray[np.int64]]:
@@ -192,29 +191,41 @@ def centroid(parent: NDArray[np.int64], weight: NDArray[np.float64]) -> int:
 
 def buckets_of_latent_tree(
     parent: NDArray[np.int64],
-    transitions: Sequence[NDArray[np.float64]],
-    priors: dict[int, NDArray[np.float64]],
+    transitions: Sequence[Wide],
+    priors: dict[int, Wide],
     latent_of: NDArray[np.int64],
-    emissions: Sequence[NDArray[np.float64]],
+    emissions: Sequence[Wide],
     query: Query,
     root: int | None = None,
 ) -> list[Bucket]:
     """Build the buckets of a tree of latent variables, one bucket a latent and one a query variable.
 
     The variables of `query.domain` keep their positions; latent i becomes variable n + i. Arguments as in
-    `BucketTreePosterior.from_tree`; tables come out in natural logs, children first.
+    `BucketTreePosterior.from_tree`; buckets come out children first.
     """
     domain = query.domain
     n = len(domain)
     queried = {int(v) for v in query.variables}
-    unary: list[Floats] = [np.zeros(e.shape[0]) for e in _latent_shapes(parent, transitions, priors)]
-    with np.errstate(divide="ignore"):
-        for i, prior in priors.items():
-            unary[i] = unary[i] + np.log(prior)
-        for v in range(n):
-            if v not in queried:
-                weights = np.exp(query.log_weights[domain.offsets[v] : domain.offsets[v + 1]])
-                unary[latent_of[v]] = unary[latent_of[v]] + np.log(emissions[v] @ weights)
+    weights = Wide.of_logs(query.log_weights)
+    is_weighed = np.logical_or.reduceat(query.log_weights != 0.0, domain.offsets[:-1])
+
+    def weighed(v: int) -> Wide:
+        """Return a variable's emissions times the weights that its states have by the evidence."""
+        if not is_weighed[v]:
+            return emissions[v]
+        evidence = weights.view(lambda values: values[domain.offsets[v] : domain.offsets[v + 1]])
+        return Wide.product([emissions[v], evidence], emissions[v].shape)
+
+    parts: list[list[Wide]] = [[] for _ in parent]
+    for i, prior in priors.items():
+        parts[i].append(prior)
+    for v in range(n):
+        if v not in queried:
+            parts[int(latent_of[v])].append(weighed(v).shares()[1])
+    unary = [
+        Wide.product(part, (priors[i].shape[0] if parent[i] < 0 else transitions[i].shape[1],))
+        for i, part in enumerate(parts)
+    ]
     if root is None:
         count = np.bincount(latent_of[query.variables], minlength=len(parent)).astype(np.float64)
         root = centroid(parent, count)
@@ -223,24 +234,15 @@ def buckets_of_latent_tree(
     place = {latent: n + len(order) - 1 - i for i, latent in enumerate(order)}
     shift = len(query.variables) - n
     for v in (int(v) for v in query.variables):
-        soft = query.log_weights[domain.offsets[v] : domain.offsets[v + 1]]
-        with np.errstate(divide="ignore"):
-            table = np.log(emissions[v]) + soft
         latent = int(latent_of[v])
-        buckets.append(Bucket(v, (n + latent,), table, place[latent] + shift))
+        buckets.append(Bucket(v, (n + latent,), weighed(v), place[latent] + shift))
     for latent in reversed(order):
         up = int(new_parent[latent])
         if up < 0:
             buckets.append(Bucket(n + latent, (), unary[latent]))
             continue
-        with np.errstate(divide="ignore"):
-            edge = np.log(transitions[latent]) if parent[latent] == up else np.log(transitions[up]).T
-        buckets.append(Bucket(n + latent, (n + up,), edge + unary[latent], place[up] + shift))
+        edge = transitions[latent] if parent[latent] == up else transitions[up].view(lambda values: values.T)
+        buckets.append(
+            Bucket(n + latent, (n + up,), Wide.product([edge, unary[latent]], edge.shape), place[up] + shift)
+        )
     return buckets
-
-
-def _latent_shapes(
-    parent: NDArray[np.int64], transitions: Sequence[NDArray[np.float64]], priors: dict[int, NDArray[np.float64]]
-) -> list[NDArray[np.float64]]:
-    """Return, for each latent variable, an array whose length is its number of states."""
-    return [priors[i] if parent[i] < 0 else transitions[i][0] for i in range(len(parent))]

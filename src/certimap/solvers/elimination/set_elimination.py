@@ -253,11 +253,13 @@ class _Search:
 
     def _messages(self, box: OpenBox) -> Messages:
         """Return bounds inside the box: of a pass over it, and what earlier eliminations found."""
-        message, logs = self.posterior.bound_messages(box.mask)
+        messages = self.posterior.bound_messages(box.mask)
         geometry = self.state.geometry
         ptr = self.posterior.region_tree.arrays.message_ptr
-        values = [geometry.to_contexts(r, message[ptr[r] : ptr[r + 1]]) for r in range(len(logs))]
-        fresh = Messages(values, logs)
+        top = np.maximum.reduceat(messages.exponent, ptr[:-1])
+        linear = np.ldexp(messages.mantissa, np.maximum(messages.exponent - np.repeat(top, np.diff(ptr)), -1073))
+        values = [geometry.to_contexts(r, linear[ptr[r] : ptr[r + 1]]) for r in range(len(top))]
+        fresh = Messages(values, top * math.log(2.0))
         return fresh if box.messages is None else fresh.tightened(box.messages)
 
     def _candidates(self, elimination: Elimination, outcome: Outcome, log_threshold: float) -> float:

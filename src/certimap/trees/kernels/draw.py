@@ -10,25 +10,6 @@ from certimap.trees.kernels.passes import Floats, Ints, RegionArrays
 
 
 @jit()
-def cumulate(a: RegionArrays, mask: Floats, joint: Floats, cumulative: Floats) -> None:
-    """Write, for each region and separator state, the running sums of its own variable's posterior weights."""
-    for r in range(len(a.own_states)):
-        k = a.own_states[r]
-        n_rest = a.rest_query[r] * a.rest_hidden[r]
-        column = a.column[r]
-        for s in range(a.shared_query[r] * a.shared_hidden[r]):
-            for i in range(n_rest):
-                t = a.table_ptr[r] + (s * n_rest + i) * k
-                total = 0.0
-                for v in range(k):
-                    w = a.tables[t + v] * joint[a.joint_ptr[r] + s * k + v]
-                    if column >= 0:
-                        w *= mask[column + v]
-                    total += w
-                    cumulative[t + v] = total
-
-
-@jit()
 def draw(
     a: RegionArrays,
     parent_map: Ints,
