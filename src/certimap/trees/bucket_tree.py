@@ -17,11 +17,12 @@ from certimap.errors import ImpossibleEvidence, ModelError, SolverError
 from certimap.kernels.wide import LN2, LOG_FLOOR
 from certimap.networks.network import Network
 from certimap.networks.reduction import reduce_network
+from certimap.posterior import Facts
 from certimap.query import Query
 from certimap.trees import build
 from certimap.trees.build import Factor
 from certimap.trees.kernels import passes as kernels
-from certimap.trees.kernels.draw import draw
+from certimap.trees.kernels.draw import draw, follow_maxima
 from certimap.trees.kernels.wide_passes import cumulate_wide
 from certimap.trees.regions import Bucket, RegionTree, condition, contract_chains, make_tree
 from certimap.trees.wide import Wide, as_wide
@@ -187,6 +188,11 @@ class BucketTreePosterior:
         return self.region_tree.log_evidence
 
     @property
+    def facts(self) -> Facts:
+        """What solvers may know of it beforehand."""
+        return Facts.of(self.domain, log_evidence=self.log_evidence, work=self.n_edges, log_slack=self.log_slack)
+
+    @property
     def n_edges(self) -> int:
         """The work of one evaluation, in table entries."""
         return self.region_tree.n_entries
@@ -254,11 +260,26 @@ class BucketTreePosterior:
             self._draw(cumulative, key, rows, points)
         return points
 
+    def max_product(self) -> Points:
+        """Decode the upward pass of bounds: the most probable point where nothing is hidden, shape (1, n).
+
+        Where hidden variables are left it follows their most probable states, which proves nothing. Cost: that
+        of two passes.
+        """
+        tree = self.region_tree
+        work = WideWork.make(tree)
+        work.pass_up(tree, np.ones(self.domain.total_states, np.bool_), is_bound=True)
+        point = np.zeros(len(self.domain), np.int16)
+        position = np.zeros(tree.n_regions, np.int64)
+        joint = (work.joint, work.joint_exponent)
+        follow_maxima(tree.arrays, tree.slot_map, tree.parent, tree.variable, *joint, position, point)
+        return point[None, :]
+
     def _draw(
         self, cumulative: NDArray[np.float64], key: np.uint64, rows: NDArray[np.int64], points: Points
     ) -> None:
         tree = self.region_tree
-        slot_map = np.where(tree.slot >= 0, tree.arrays.map_ptr[tree.slot], -1)
+        slot_map = tree.slot_map
 
         def block(part: NDArray[np.int64]) -> None:
             position = np.zeros(tree.n_regions, np.int64)

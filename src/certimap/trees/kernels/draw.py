@@ -1,4 +1,4 @@
-"""Draws from a tree of regions, from the root down."""
+"""Draws from a tree of regions, and its decoded maximum, from the root down."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.kernels.jit import jit
+from certimap.kernels.wide import ZERO, normal
 from certimap.trees.kernels.passes import Floats, Ints, RegionArrays
 
 
@@ -51,3 +52,41 @@ def draw(
             position[r] = (separator // (a.rest_query[r] * a.rest_hidden[r])) * k + low
             if variable[r] >= 0:
                 points[row, variable[r]] = low
+
+
+@jit()
+def follow_maxima(
+    a: RegionArrays,
+    parent_map: Ints,
+    parent: Ints,
+    variable: Ints,
+    joint: Floats,
+    joint_exponent: Ints,
+    position: Ints,
+    point: NDArray[np.int16],
+) -> None:
+    """Give every region, from the root down, the state of the largest weight; of equal ones the first.
+
+    `joint` and `joint_exponent`, shape (joint positions,), are what the wide upward pass of bounds wrote.
+    """
+    has_exponents = len(a.exponents) > 0
+    for r in range(len(a.own_states) - 1, -1, -1):
+        k = a.own_states[r]
+        separator = np.int64(0)
+        if parent[r] >= 0:
+            separator = a.gather[parent_map[r] + position[parent[r]]]
+        shared = separator // (a.rest_query[r] * a.rest_hidden[r])
+        t = a.table_ptr[r] + separator * k
+        best = 0
+        largest, exponent = 0.0, ZERO
+        for v in range(k):
+            e = joint_exponent[a.joint_ptr[r] + shared * k + v]
+            if has_exponents:
+                e += a.exponents[t + v]
+            w, e = normal(a.mantissas[t + v] * joint[a.joint_ptr[r] + shared * k + v], e)
+            if e > exponent or (e == exponent and w > largest):
+                largest, exponent = w, e
+                best = v
+        position[r] = shared * k + best
+        if variable[r] >= 0:
+            point[variable[r]] = best
