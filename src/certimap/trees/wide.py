@@ -53,10 +53,10 @@ class Wide:
         finite = np.isfinite(logs)
         logs = np.where(finite, logs, 0.0)
         exponent = np.rint(logs / LN2)
-        mantissa = np.where(finite, np.exp((logs - exponent * _LN2_HIGH) - exponent * _LN2_LOW), 0.0)
+        mantissa = np.array(np.where(finite, np.exp((logs - exponent * _LN2_HIGH) - exponent * _LN2_LOW), 0.0))
         largest = float(np.max(np.abs(logs), initial=0.0))
         error = (largest + 3.0) * _UNIT if largest else 0.0
-        exponents = exponent.astype(np.int64)
+        exponents = np.array(exponent, np.int64)
         kernels.normalise(mantissa.reshape(-1), exponents.reshape(-1))
         return cls(mantissa, exponents, error)
 

@@ -133,3 +133,5 @@ def test_wide_numbers_keep_doubles(values):
     assert np.all((wide.mantissa == 0.0) | ((wide.mantissa >= 0.5) & (wide.mantissa < 1.0)))
     logs = np.array([-np.inf, -1e6, -745.2, 0.0, 710.0])
     np.testing.assert_allclose(Wide.of_logs(logs).logs(), logs, rtol=2e-16)
+    assert float(Wide.of_logs(np.array(-3.0)).logs()) == pytest.approx(-3.0, rel=1e-15)
+    assert float(Wide.of_values(np.array(0.25)).values()) == 0.25

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.box import Boxes
+from certimap.certify.bounds import log_draws_needed
 from certimap.errors import SolverError
+from certimap.kernels.wide import LN2
 from certimap.posterior import Capability, Masses
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.elimination.geometry import Geometry, Messages
 from certimap.solvers.elimination.one_pass import Elimination, Outcome
-from certimap.solvers.elimination.start import climb
+from certimap.solvers.elimination.start import Climb, Neighbours
 from certimap.trees.bucket_tree import BucketTreePosterior
+from certimap.trees.wide import Wide
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger
@@ -25,10 +28,13 @@ if TYPE_CHECKING:
     from certimap.posterior import Posterior
 
 Floats = NDArray[np.float64]
+UNIT = 2.0**-53
 STEP_WORK = 20_000_000
 START_WORK = 200_000_000
 DRAW_ROWS = 1024
 HOPELESS_WORK = 1e13
+ROWS_PER_ANSWER = 4  # the least that sets may hold for each answer beyond the first
+FEW_POINTS = 4096  # a box of so few is enumerated where its threshold lies too deep for vectors
 
 
 @dataclass(eq=False)
@@ -45,28 +51,48 @@ class OpenBox:
 
 @dataclass(eq=False)
 class EliminationState:
-    """A search between two steps."""
+    """A search between two steps: plain data, which pickles.
+
+    Attributes
+    ----------
+    slack
+        What bounds and thresholds are moved by for rounding, in nats.
+    climb, neighbours
+        What the incumbent is found with; no climb before the first step.
+    box, elimination
+        The box being eliminated, and its elimination.
+    n_whole
+        How many eliminations have begun; the first ones are of the whole space.
+    """
 
     posterior: BucketTreePosterior
     control: Control
     rng: np.random.Generator
     geometry: Geometry
     open: list[OpenBox] = field(default_factory=list[OpenBox])
-    search: Generator[int, None, None] | None = None
+    climb: Climb | None = None
+    neighbours: Neighbours = field(default_factory=Neighbours)
+    box: OpenBox | None = None
+    elimination: Elimination | None = None
+    n_whole: int = 0
     done: bool = False
     work: int = 0
     draw_work: int = 0
     n_nodes: int = 0
     peak: int = 0
     n_merged: int = 0
-    log_closed: float = -math.inf
-    elimination: Elimination | None = None
+
+    def __post_init__(self) -> None:
+        # Each of at most two sets a region loses a factor of 1 + 1e-13 to dominance, and as much to its sums.
+        n_sets = 2 * self.posterior.region_tree.n_regions
+        sums = 4 * UNIT * self.geometry.longest_sum
+        self.slack = 4.0 * self.posterior.log_slack + 2e-13 * n_sets + sums
 
     @property
     def held_bytes(self) -> int:
         """Memory held by sets and boxes."""
         held = 0 if self.elimination is None else self.elimination.n_bytes
-        per_box = 8 * int(self.posterior.region_tree.arrays.message_ptr[-1])
+        per_box = 16 * int(self.posterior.region_tree.arrays.message_ptr[-1])
         return held + per_box * len(self.open) // 2
 
 
@@ -92,15 +118,11 @@ class SetElimination(Solver):
     draw_share
         The share of the work that goes into draws once the first eliminations have left something open and
         `delta` is positive.
-    dominance_share
-        The share of `epsilon` that is spent on dropping vectors which another one exceeds up to a factor.
 
     Notes
     -----
     Sources: Maua and de Campos (2012), "Anytime marginal MAP inference", for the sets; the outside bounds
-    are this project's. A factor lost at every region multiplies over all regions (not only along a path), so
-    `dominance_share` is divided by the number of products. Bounds carry a slack of about 1e-13 nats an
-    operation for rounding, far below the tolerance of "exact".
+    are this project's. Bounds carry a slack for rounding, far below the tolerance of "exact".
     """
 
     name: ClassVar[str] = "set_elimination"
@@ -113,15 +135,12 @@ class SetElimination(Solver):
     n_starts: int = 4
     n_first_draws: int = 256
     draw_share: float = 0.2
-    dominance_share: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.limits or min(self.limits) < 1 or self.split_limit < 1:
             raise SolverError(f"limits are {self.limits} and {self.split_limit}; positive numbers are accepted")
-        if not (0.0 <= self.draw_share < 1.0 and 0.0 <= self.dominance_share < 1.0):
-            raise SolverError(
-                f"draw_share is {self.draw_share} and dominance_share {self.dominance_share}; [0, 1) is accepted"
-            )
+        if not 0.0 <= self.draw_share < 1.0:
+            raise SolverError(f"draw_share is {self.draw_share}; [0, 1) is accepted")
         if self.n_starts < 1 or self.n_first_draws < 1:
             raise SolverError("n_starts and n_first_draws must be positive")
 
@@ -150,167 +169,158 @@ class SetElimination(Solver):
 
     def step(self, state: EliminationState, ledger: Ledger) -> EliminationState:
         """Work for a fraction of a second."""
-        if state.search is None:
-            state.search = _Search(self, state, ledger).run()
-        spent = 0
-        for work in state.search:
+        search, spent = _Search(self, state, ledger), 0
+        while not state.done:
+            work = search.advance()
             spent += work
             state.work += work
             over = state.control.nodes_left(state.n_nodes) == 0
             if over or ledger.satisfied or spent >= STEP_WORK or state.control.should_stop:
                 return state
-        state.done = True
         return state
 
 
 class _Search:
-    """The search of one run: what `step` advances."""
+    """A run's settings, state and ledger: what `step` advances the state with."""
 
     def __init__(self, settings: SetElimination, state: EliminationState, ledger: Ledger) -> None:
         self.settings, self.state, self.ledger = settings, state, ledger
         self.posterior = state.posterior
-        n_products = len(state.geometry.links) * 2
-        self.log_lost = settings.dominance_share * -math.log1p(-ledger.epsilon)
-        self.factor = math.exp(self.log_lost / n_products) * (1.0 + 1e-13)
-        self.slack = 4.0 * self.posterior.log_slack + 2e-13 * n_products
 
-    def run(self) -> Generator[int, None, None]:
-        """Incumbent, eliminations of the whole space, then boxes best first with draws between."""
-        box = OpenBox(
-            np.ones(self.posterior.domain.total_states, np.bool_),
-            0.0,
-            0.0,
-            None,
-            np.zeros(self.posterior.domain.total_states),
-            0,
-        )
-        is_visible = self.ledger.top_k == 1 and self.posterior.region_tree.is_visible
-        if is_visible and (yield from self._maximum(box)):
-            return
-        yield from self._incumbent()
-        self.state.open = [box]
-        for number, limit in enumerate(self.settings.limits):
-            box.limit = limit
-            yield from self._eliminate(box, aim_for_exact=number == 0)
-            if not self.state.open:
-                return
-        self._replace(box, self._split(box))
-        while self.state.open:
-            box = max(self.state.open, key=lambda b: b.log_bound)
-            box.limit = self.settings.split_limit
-            yield from self._eliminate(box)
-            if box in self.state.open:
-                self._replace(box, self._split(box))
+    def advance(self) -> int:
+        """Do one piece of work: incumbent, eliminations of the whole space, then boxes, draws between."""
+        state = self.state
+        if state.climb is None:
+            return self._start()
+        if state.done:
+            return 0
+        if not state.climb.is_done and state.work < START_WORK:
+            return state.climb.round(self.posterior, self.ledger)
+        if self.ledger.top_k > 1 and not state.neighbours.is_done and state.work < 2 * START_WORK:
+            return state.neighbours.round(self.posterior, self.ledger)
+        if self._draws_are_due():
+            return self._draw()
+        if state.elimination is None:
+            self._begin()
+            return 0
+        work = state.elimination.advance()
+        if state.elimination.outcome is not None:
+            self._finish(state.elimination, state.elimination.outcome)
+            work += self.posterior.region_tree.n_entries
+        return work
 
-    def _maximum(self, box: OpenBox) -> Generator[int, None, bool]:
+    def _start(self) -> int:
+        """Find an incumbent by draws, or by decoding the maximum where that settles the query."""
+        posterior, state = self.posterior, self.state
+        n_entries = posterior.region_tree.n_entries
+        affordable = START_WORK // (4 * n_entries)
+        n = max(1, min(self.settings.n_first_draws, max(16, affordable)))
+        n_states = posterior.domain.total_states
+        state.open = [OpenBox(np.ones(n_states, np.bool_), 0.0, 0.0, None, np.zeros(n_states), 0)]
+        if self.ledger.top_k == 1 and posterior.region_tree.is_visible and self._maximum(state.open[0]):
+            state.climb, state.done = Climb.from_points(np.empty((0, len(posterior.domain)), np.int16)), True
+            return 4 * n_entries
+        distinct = np.unique(posterior.sample(n, state.rng), axis=0)
+        values = self.ledger.candidates(distinct)
+        best = np.argsort(-values, kind="stable")[: self.settings.n_starts]
+        state.climb = Climb.from_points(distinct[best], values[best])
+        return n * self._draw_cost()
+
+    def _maximum(self, box: OpenBox) -> bool:
         """Decode the maximum of a query without hidden variables from the pass that bounds it.
 
-        Returns whether that settled it: always but for tables whose entries differ by more than floats hold.
+        Returns whether that settled it.
         """
         self.ledger.candidates(self.posterior.max_product())
         log_bound = float(self.posterior.log_bound(self._boxes(box.mask[None]))[0])
-        yield 4 * self.posterior.region_tree.n_entries
         if log_bound > self.ledger.log_exact_threshold:
             return False
         box.log_bound = log_bound
-        self.state.open = [box]
         self._prune()
         self._report()
         return True
 
-    def _incumbent(self) -> Generator[int, None, None]:
-        posterior, ledger = self.posterior, self.ledger
-        affordable = START_WORK // (4 * posterior.region_tree.n_entries)
-        n = max(1, min(self.settings.n_first_draws, max(16, affordable)))
-        points = posterior.sample(n, self.state.rng)
-        yield len(points) * self._draw_cost()
-        distinct = np.unique(points, axis=0)
-        values = ledger.candidates(distinct)
-        best = np.argsort(-values, kind="stable")[: self.settings.n_starts]
-        yield from climb(posterior, ledger, distinct[best], START_WORK)
-
-    def _eliminate(self, box: OpenBox, *, aim_for_exact: bool = False) -> Generator[int, None, None]:
-        """Eliminate a box; close it, or tighten it in place.
+    def _begin(self) -> None:
+        """Begin the elimination of the next box.
 
         The first, small elimination aims for the exact answer: where sets stay small that costs next to
         nothing, and a better answer within epsilon is not passed over.
         """
-        state, ledger = self.state, self.ledger
-        log_threshold = ledger.log_exact_threshold if aim_for_exact else ledger.log_threshold
-        log_threshold -= self.slack + self.log_lost
-        elimination = Elimination(
-            state.geometry,
-            box.mask,
-            self._messages(box),
-            log_threshold,
-            box.limit,
-            ledger.top_k,
-            self.factor,
-        )
-        state.elimination = elimination
-        run = elimination.run()
-        while True:
-            try:
-                work = next(run)
-            except StopIteration as stop:
-                outcome = cast(Outcome, stop.value)
-                break
-            yield work
-            yield from self._draw()
+        state, ledger, limits = self.state, self.ledger, self.settings.limits
+        box = max(state.open, key=lambda b: b.log_bound)
+        is_first = state.n_whole == 0
+        box.limit = limits[state.n_whole] if state.n_whole < len(limits) else self.settings.split_limit
+        box.limit = max(box.limit, ROWS_PER_ANSWER * (ledger.top_k - 1))
+        log_threshold = ledger.log_exact_threshold if is_first else ledger.log_threshold
+        log_threshold -= state.slack
+        messages = self._messages(box)
+        state.n_whole += 1
+        state.box = box
+        state.elimination = Elimination(state.geometry, box.mask, messages, log_threshold, box.limit, ledger.top_k)
+
+    def _finish(self, elimination: Elimination, outcome: Outcome) -> None:
+        """Close the box of an elimination, or tighten it and split it once the whole space has had its turns."""
+        state, ledger, box = self.state, self.ledger, self.state.box
+        assert box is not None
         state.n_nodes += 1
-        state.n_merged += outcome.n_merged
-        state.peak = max(state.peak, outcome.peak)
-        log_bound = self._candidates(elimination, outcome, log_threshold)
-        if elimination.is_delicate:  # only bounds that are computed in logarithms where need be
-            outcome.n_merged += 1
-            outcome.log_states = self.posterior.log_bound_each(self._boxes(box.mask[None]))[0]
-            log_bound = float(self.posterior.log_bound(self._boxes(box.mask[None]))[0])
-        else:
+        state.n_merged += elimination.n_merged
+        state.peak = max(state.peak, elimination.peak)
+        box.log_bound = min(box.log_bound, self._candidates(elimination, outcome))
+        state.elimination, state.box = None, None
+        if not elimination.is_raised:
             box.messages = outcome.messages
-        box.log_bound = min(box.log_bound, log_bound)
-        is_settled = outcome.root is None and not elimination.is_delicate
-        if is_settled or outcome.n_merged == 0 or box.log_bound <= ledger.log_threshold:
+        is_settled = not elimination.is_raised and (outcome.root is None or elimination.n_merged == 0)
+        if is_settled or box.log_bound <= ledger.log_threshold:
             self._close(box.log_bound)
-            state.open = [b for b in state.open if b is not box]
+            self._remove(box)
             self._prune()
+        elif elimination.is_raised and self._n_points(box) <= FEW_POINTS:
+            self._enumerate(box)
         else:
-            self._shrink(box, outcome.log_states, log_threshold)
-        state.elimination = None
+            self._shrink(box, np.maximum(outcome.log_states, elimination.log_threshold), elimination)
+        if state.n_whole >= len(self.settings.limits) and any(b is box for b in state.open):
+            self._remove(box)
+            state.open += self._split(box)
+            self._prune()
         self._report()
-        yield elimination.work + self.posterior.region_tree.n_entries
-        yield from self._draw()
+        state.done = not state.open
 
     def _messages(self, box: OpenBox) -> Messages:
         """Return bounds inside the box: of a pass over it, and what earlier eliminations found."""
-        messages = self.posterior.bound_messages(box.mask)
+        flat = self.posterior.bound_messages(box.mask)
         geometry = self.state.geometry
-        ptr = self.posterior.region_tree.arrays.message_ptr
-        top = np.maximum.reduceat(messages.exponent, ptr[:-1])
-        linear = np.ldexp(messages.mantissa, np.maximum(messages.exponent - np.repeat(top, np.diff(ptr)), -1073))
-        values = [geometry.to_contexts(r, linear[ptr[r] : ptr[r + 1]]) for r in range(len(top))]
-        fresh = Messages(values, top * math.log(2.0))
+        ptr = self.posterior.region_tree.arrays.message_ptr.tolist()
+        fresh = Messages(
+            [
+                geometry.to_contexts(r, Wide(flat.mantissa[start:stop], flat.exponent[start:stop]))
+                for r, (start, stop) in enumerate(pairwise(ptr))
+            ]
+        )
         return fresh if box.messages is None else fresh.tightened(box.messages)
 
-    def _candidates(self, elimination: Elimination, outcome: Outcome, log_threshold: float) -> float:
+    def _candidates(self, elimination: Elimination, outcome: Outcome) -> float:
         """Evaluate the best rows of the root; return a bound on what was not evaluated."""
-        root = outcome.root
+        root, slack = outcome.root, self.state.slack
         if root is None:
-            return log_threshold + self.slack + self.log_lost
+            return elimination.log_threshold + slack
         values = root.values[:, 0]
         order = np.argsort(-values, kind="stable")
         rows = order[: max(32, self.ledger.top_k)]
         self.ledger.candidates(elimination.decode(rows, len(self.posterior.domain)))
-        left = [log_threshold]
+        left = [elimination.log_threshold]
         with np.errstate(divide="ignore"):
-            logs = np.log(values) + root.log_scale
+            logs = np.log(values) + root.frame.exponent * LN2
         if root.relaxed.any():
             left.append(float(logs[root.relaxed].max()))
-        if len(logs) >= self.ledger.top_k:
+        if len(logs) >= self.ledger.top_k:  # what others dominate is at most the k-th of the root
             left.append(float(logs[order[self.ledger.top_k - 1]]))
-        return max(left) + self.slack + self.log_lost
+        return max(left) + slack
 
     def _close(self, log_bound: float) -> None:
         self.ledger.close(log_bound)
+
+    def _remove(self, box: OpenBox) -> None:
+        self.state.open = [b for b in self.state.open if b is not box]
 
     def _prune(self) -> None:
         """Close every open box that the threshold has overtaken."""
@@ -320,27 +330,47 @@ class _Search:
             self._close(max(closed))
             self.state.open = [b for b in self.state.open if b.log_bound > threshold]
 
-    def _shrink(self, box: OpenBox, log_states: Floats, log_threshold: float) -> None:
-        """Drop the states of a box that cannot exceed the threshold."""
-        box.log_states = np.where(box.mask, log_states + self.slack + self.log_lost, -np.inf)
-        alive = box.mask & (log_states > log_threshold)
-        if not np.array_equal(alive, box.mask):
-            self._close(log_threshold + self.slack + self.log_lost)
-            box.mask = alive
-            if not np.logical_or.reduceat(alive, self.posterior.domain.offsets[:-1]).all():
-                self.state.open = [b for b in self.state.open if b is not box]
-                return
-            box.log_mass = self._mass(alive[None])[0]
-            box.log_bound = min(box.log_bound, box.log_mass)
-            self._prune()
+    def _shrink(self, box: OpenBox, log_states: Floats, elimination: Elimination) -> None:
+        """Drop the states of a box that cannot exceed the threshold, where the elimination went down to it."""
+        slack = self.state.slack
+        box.log_states = np.where(box.mask, log_states + slack, -np.inf)
+        alive = box.mask & (log_states > elimination.log_threshold)
+        if elimination.is_raised or np.array_equal(alive, box.mask):
+            return
+        self._close(elimination.log_threshold + slack)
+        box.mask = alive
+        if not np.logical_or.reduceat(alive, self.posterior.domain.offsets[:-1]).all():
+            self._remove(box)
+            return
+        box.log_mass = self._mass(alive[None])[0]
+        box.log_bound = min(box.log_bound, box.log_mass)
+        self._prune()
 
     def _boxes(self, masks: NDArray[np.bool_]) -> Boxes:
         return Boxes(self.posterior.domain, masks)
 
     def _mass(self, masks: NDArray[np.bool_]) -> list[float]:
         """ln of the masses of boxes, rounded up."""
-        masses = self.posterior.log_mass(self._boxes(masks)) + self.slack
+        masses = self.posterior.log_mass(self._boxes(masks)) + self.state.slack
         return [min(float(m), 0.0) for m in masses]
+
+    def _n_points(self, box: OpenBox) -> float:
+        counts = np.add.reduceat(box.mask.astype(np.float64), self.posterior.domain.offsets[:-1])
+        return float(np.prod(counts))
+
+    def _enumerate(self, box: OpenBox) -> None:
+        """Evaluate every point of a box."""
+        offsets = self.posterior.domain.offsets
+        index = np.arange(int(self._n_points(box)))
+        points = np.empty((len(index), len(self.posterior.domain)), np.int16)
+        for v, (start, stop) in enumerate(pairwise(offsets.tolist())):
+            states = np.flatnonzero(box.mask[start:stop])
+            points[:, v] = states[index % len(states)]
+            index //= len(states)
+        self.ledger.candidates(points)
+        self._close(-math.inf)
+        self._remove(box)
+        self._prune()
 
     def _split(self, box: OpenBox) -> list[OpenBox]:
         """Split a box by the states of the variable whose parts' bounds have the smallest sum."""
@@ -366,11 +396,6 @@ class _Search:
             for i, c in enumerate(columns)
         ]
 
-    def _replace(self, box: OpenBox, parts: list[OpenBox]) -> None:
-        self.state.open = [b for b in self.state.open if b is not box] + parts
-        self._prune()
-        self._report()
-
     def _report(self) -> None:
         if not self.state.open:
             self.ledger.frontier(-math.inf, -math.inf)
@@ -378,29 +403,28 @@ class _Search:
         self.ledger.frontier(self._open_mass(), max(b.log_bound for b in self.state.open))
 
     def _open_mass(self) -> float:
-        total = float(np.logaddexp.reduce([b.log_mass for b in self.state.open])) + self.slack
+        total = float(np.logaddexp.reduce([b.log_mass for b in self.state.open])) + self.state.slack
         return min(total, 0.0)
 
     def _draw_cost(self) -> int:
         tree = self.posterior.region_tree
         return tree.n_entries + 50 * tree.n_regions
 
-    def _draw(self) -> Generator[int, None, None]:
-        """Draw from the open boxes until draws have had their share of the work."""
+    def _draws_are_due(self) -> bool:
+        """Whether draws from the open boxes have not had their share of the work, and may settle something."""
         state, ledger, share = self.state, self.ledger, self.settings.draw_share
         if ledger.delta <= 0.0 or state.n_nodes == 0 or not state.open or share == 0.0:
-            return
-        cost = self._draw_cost()
-        while state.draw_work < share * (state.work + state.draw_work):
-            log_mass = self._open_mass()
-            ratio = math.exp(min(0.0, ledger.log_threshold - log_mass))
-            needed = math.log(ledger.top_k / ledger.delta) / max(-math.log1p(-ratio), 1e-300) if ratio < 1 else 1.0
-            if needed * cost > HOPELESS_WORK or ledger.remaining_draws == 0:
-                return
-            masks = np.stack([b.mask for b in state.open])
-            points = self.posterior.sample(DRAW_ROWS, state.rng, self._boxes(masks))
-            ledger.draws(points, log_mass)
-            state.draw_work += DRAW_ROWS * cost
-            yield 0
-            if ledger.satisfied:
-                return
+            return False
+        if state.draw_work >= share * (state.work + state.draw_work) or ledger.remaining_draws == 0:
+            return False
+        log_needed = log_draws_needed(ledger.log_threshold, ledger.delta, self._open_mass(), ledger.top_k)
+        return log_needed + math.log(self._draw_cost()) <= math.log(HOPELESS_WORK)
+
+    def _draw(self) -> int:
+        """Draw from the open boxes."""
+        masks = np.stack([b.mask for b in self.state.open])
+        log_mass = self._open_mass()
+        points = self.posterior.sample(DRAW_ROWS, self.state.rng, self._boxes(masks))
+        self.ledger.draws(points, log_mass)
+        self.state.draw_work += DRAW_ROWS * self._draw_cost()
+        return 0
