@@ -127,13 +127,14 @@ def wide_case(rng) -> WideCase:
 
 def build_wide(case: WideCase):
     """Return the case as a tree of regions."""
+    from certimap.conversions.network_to_tree import tree_of_network
     from certimap.networks import Factor, MarkovNetwork
     from certimap.trees.bucket_tree import BucketTreePosterior
     from certimap.trees.wide import Wide
 
     if case.tree is None:
         factors = [Factor.from_log(scope, logs) for scope, logs in case.factors]
-        return BucketTreePosterior.of_network(MarkovNetwork(case.query.domain, factors), case.query)
+        return tree_of_network(MarkovNetwork(case.query.domain, factors), case.query)
     tree = dict(case.tree)
     for name in ("transitions", "emissions"):
         tree[name] = [Wide.of_logs(logs) for logs in tree[name]]

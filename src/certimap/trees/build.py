@@ -3,88 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.errors import ModelError
-from certimap.networks.elimination import plan_elimination
-from certimap.networks.reduction import Reduced
 from certimap.query import Query
 from certimap.trees.regions import Bucket, spread
 from certimap.trees.wide import Wide
 
-Factor = tuple[Sequence[int], NDArray[np.float64]]
-WideFactor = tuple[Sequence[int], Wide]
-
-
-def with_evidence(factors: Iterable[Factor], query: Query) -> tuple[list[WideFactor], dict[int, int]]:
-    """Reduce factors by hard evidence and add the weights of soft evidence.
-
-    Returns
-    -------
-    The factors, and the number of states of every variable that is not observed.
-
-    Raises
-    ------
-    ModelError
-        When a factor's table does not fit its scope, or a variable is real.
-    """
-    domain = query.domain
-    if not domain.is_discrete:
-        raise ModelError("a bucket tree needs categorical variables; the model has a real one")
-    state: dict[int, int] = {}
-    out: list[WideFactor] = []
-    for i in range(len(domain)):
-        weights = query.log_weights[domain.offsets[i] : domain.offsets[i + 1]]
-        if i in query.observed:
-            state[i] = int(np.argmax(weights))
-            out.append(((), Wide.of_logs(np.array(weights[state[i]]))))
-        elif np.any(weights != 0.0):
-            out.append(((i,), Wide.of_logs(weights)))
-    for scope, table in factors:
-        expected = tuple(int(domain.n_states[v]) for v in scope)
-        if table.shape != expected:
-            raise ModelError(f"a factor over {tuple(scope)} has shape {table.shape}; {expected} is accepted")
-        index = tuple(state.get(v, slice(None)) for v in scope)
-        out.append((tuple(v for v in scope if v not in state), Wide.of_values(table[index])))
-    sizes = {i: int(domain.n_states[i]) for i in range(len(domain)) if i not in state}
-    return out, sizes
-
-
-def elimination_order(factors: Iterable[WideFactor], sizes: dict[int, int], queried: Iterable[int]) -> list[int]:
-    """Order variables by least fill, nuisance variables first where their cliques stay small."""
-    return list(plan_elimination([f[0] for f in factors], sizes, set(queried)).order)
-
-
-def of_reduced(reduced: Reduced) -> tuple[list[WideFactor], dict[int, int]]:
-    """Turn a reduced network into factors in which query variables have all their states."""
-    n_states = reduced.domain.n_states
-    out: list[WideFactor] = [((), Wide.of_logs(np.array(reduced.log_constant)))]
-    sizes = dict(reduced.sizes)
-    for v in reduced.query:
-        sizes[v] = int(n_states[v])
-        if len(reduced.states[v]) < sizes[v]:
-            weights = np.zeros(sizes[v])
-            weights[reduced.states[v]] = 1.0
-            out.append(((v,), Wide.of_values(weights)))
-    partial = {v for v in reduced.query if len(reduced.states[v]) < n_states[v]}
-    for factor in reduced.factors:
-        table, zero = (factor.log_table, -np.inf) if factor.in_logs else (factor.table, 0.0)
-        for axis, v in enumerate(factor.scope):
-            if v in partial:
-                shape = list(table.shape)
-                shape[axis] = sizes[v]
-                full = np.full(shape, zero)
-                np.moveaxis(full, axis, 0)[reduced.states[v]] = np.moveaxis(table, axis, 0)
-                table = full
-        out.append((factor.scope, Wide.of_logs(table) if factor.in_logs else Wide.of_values(table)))
-    return out, sizes
+Factor = tuple[Sequence[int], Wide]
 
 
 def buckets_of_factors(
-    factors: Sequence[WideFactor], sizes: dict[int, int], order: Sequence[int], max_table: int
+    factors: Sequence[Factor], sizes: dict[int, int], order: Sequence[int], max_table: int
 ) -> tuple[list[Bucket], float]:
     """Build the bucket tree of an elimination order.
 
@@ -98,7 +31,7 @@ def buckets_of_factors(
         When a table would have more than `max_table` entries, before any is built.
     """
     place = {v: i for i, v in enumerate(order)}
-    own: list[list[WideFactor]] = [[] for _ in order]
+    own: list[list[Factor]] = [[] for _ in order]
     constants: list[float] = []
     for scope, table in factors:
         if scope:

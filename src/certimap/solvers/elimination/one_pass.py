@@ -221,9 +221,9 @@ class Visit:
             if len(found) == 0:
                 return found
         if geometry.is_query[r]:
-            self._note_states(found)
+            self._note_states(found, bound)
         found = self._lift(found)
-        functional, top = found.frame.scaled(self.outside)
+        functional, top = found.frame.scaled(self.outside, run.messages.values[r])
         found, scores = found.above(functional, run.threshold(top))
         if len(found) == 0:
             return found
@@ -233,7 +233,7 @@ class Visit:
         run = self.run
         right = run.sets[child]
         link = self._link(child)
-        linear, top = left.frame.times(right.frame, link).scaled(functional)
+        linear, top = left.frame.times(right.frame, link).scaled(functional, bound)
         threshold = run.threshold(top)
         rows: NDArray[np.int64] | None = None
         max_pairs = max(8 * run.limit, 2 * len(linear), 65536)
@@ -246,10 +246,10 @@ class Visit:
                 run.work += max_pairs * linear.shape[1]
                 if left.crowding >= right.crowding:
                     own = link.fold(functional, right.maxima())
-                    left, _ = left.merged(left.scores(left.frame.scaled(own)[0])[0], max(1, len(left) // 2))
+                    left, _ = left.merged(left.scores(left.frame.scaled(own, own)[0])[0], max(1, len(left) // 2))
                 else:
                     own = link.reduce(Wide.product([functional, left.maxima()], functional.shape))
-                    scores = right.scores(right.frame.scaled(own)[0])[0]
+                    scores = right.scores(right.frame.scaled(own, own)[0])[0]
                     right, source = right.merged(scores, max(1, len(right) // 2))
                     rows = source if rows is None else rows[source]
         if rows is not None:
@@ -275,12 +275,12 @@ class Visit:
         kept, alive = found.undominated(self.run.top_k)
         return self._limited(kept, scores[alive])
 
-    def _note_states(self, found: VectorSet) -> None:
+    def _note_states(self, found: VectorSet, bound: Wide) -> None:
         """Record the best score of each state of the own query variable."""
         run, geometry = self.run, self.run.geometry
         k = geometry.shapes[self.region][4]
         column = int(geometry.tree.arrays.column[self.region])
-        functional, top = found.frame.scaled(self.joint)
+        functional, top = found.frame.scaled(self.joint, bound)
         scores, _ = found.scores(functional)
         state = np.repeat(np.arange(len(found.ptr) - 1) % k, np.diff(found.ptr))
         best = np.zeros(k)

@@ -83,10 +83,10 @@ class EliminationState:
     n_merged: int = 0
 
     def __post_init__(self) -> None:
-        # Each of at most two sets a region loses a factor of 1 + 1e-13 to dominance, and as much to its sums.
+        # Each of at most two sets a region loses a factor of 1 + 1e-14 to dominance, and as much to its sums.
         n_sets = 2 * self.posterior.region_tree.n_regions
         sums = 4 * UNIT * self.geometry.longest_sum
-        self.slack = 4.0 * self.posterior.log_slack + 2e-13 * n_sets + sums
+        self.slack = 4.0 * self.posterior.log_slack + 2e-14 * n_sets + sums
 
     @property
     def held_bytes(self) -> int:
@@ -274,7 +274,7 @@ class _Search:
             self._close(box.log_bound)
             self._remove(box)
             self._prune()
-        elif elimination.is_raised and self._n_points(box) <= FEW_POINTS:
+        elif elimination.is_raised and self._log_points(box) <= math.log(FEW_POINTS):
             self._enumerate(box)
         else:
             self._shrink(box, np.maximum(outcome.log_states, elimination.log_threshold), elimination)
@@ -354,14 +354,14 @@ class _Search:
         masses = self.posterior.log_mass(self._boxes(masks)) + self.state.slack
         return [min(float(m), 0.0) for m in masses]
 
-    def _n_points(self, box: OpenBox) -> float:
+    def _log_points(self, box: OpenBox) -> float:
         counts = np.add.reduceat(box.mask.astype(np.float64), self.posterior.domain.offsets[:-1])
-        return float(np.prod(counts))
+        return float(np.sum(np.log(counts)))
 
     def _enumerate(self, box: OpenBox) -> None:
         """Evaluate every point of a box."""
         offsets = self.posterior.domain.offsets
-        index = np.arange(int(self._n_points(box)))
+        index = np.arange(round(math.exp(self._log_points(box))))
         points = np.empty((len(index), len(self.posterior.domain)), np.int16)
         for v, (start, stop) in enumerate(pairwise(offsets.tolist())):
             states = np.flatnonzero(box.mask[start:stop])

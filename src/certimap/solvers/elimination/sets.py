@@ -51,13 +51,14 @@ class Frame:
         """Whether one exponent serves all entries."""
         return self.offsets.size == 0
 
-    def scaled(self, functional: Wide) -> tuple[Floats, int]:
+    def scaled(self, functional: Wide, bound: Wide) -> tuple[Floats, int]:
         """Return doubles that act on vectors of this frame as a functional does, and the exponent of their unit.
 
-        The exponent is `ZERO` where the functional is 0.
+        The vectors are at most `bound`; the exponent is `ZERO` where the functional makes nothing of it.
         """
         out = np.empty(functional.shape)
-        top = int(functionals.scaled(functional.mantissa, functional.exponent, self.offsets, out))
+        matrix = (functional.mantissa, functional.exponent)
+        top = int(functionals.scaled(*matrix, self.offsets, bound.mantissa, out))
         return out, top if top == ZERO else top + self.exponent
 
     def times(self, other: Frame, link: Link) -> Frame:

@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 BLOCK = 32
 GROUP = 16  # blocks in a group
 LEAD = 3
-NEARLY = 1.0 + 1e-13  # vectors that differ by their rounding alone dominate each other; solvers allow for the loss
+NEARLY = 1.0 + 1e-14  # vectors that differ by their rounding alone dominate each other; solvers allow for the loss
 SMALL = 96  # segments up to this size are compared pair by pair
 
 

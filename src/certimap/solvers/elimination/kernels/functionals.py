@@ -115,16 +115,17 @@ def smaller(
 
 
 @jit()
-def scaled(matrix: Floats, exponents: Ints, offsets: Ints, out: Floats) -> int:
+def scaled(matrix: Floats, exponents: Ints, offsets: Ints, bound: Floats, out: Floats) -> int:
     """Write doubles out = matrix 2^(offsets - top), the largest in [1/2, 1); return the exponent top.
 
-    `offsets` may be empty (all 0). What is below 2^-1074 becomes 0. The top of a matrix of zeros is `ZERO`.
+    `offsets` may be empty (all 0). What is below 2^-1074 becomes 0, and so does what acts on entries that are 0,
+    as `bound` on the vectors shows. The top of zeros is `ZERO`.
     """
     has_offsets = offsets.size > 0
     top = ZERO
     for c in range(matrix.shape[0]):
         for h in range(matrix.shape[1]):
-            if matrix[c, h] > 0.0:
+            if matrix[c, h] > 0.0 and bound[c, h] > 0.0:
                 e = exponents[c, h] + offsets[c, h] if has_offsets else exponents[c, h]
                 top = max(top, e)
     if top == ZERO:
@@ -133,7 +134,8 @@ def scaled(matrix: Floats, exponents: Ints, offsets: Ints, out: Floats) -> int:
     for c in range(matrix.shape[0]):
         for h in range(matrix.shape[1]):
             e = exponents[c, h] + offsets[c, h] if has_offsets else exponents[c, h]
-            out[c, h] = shifted(matrix[c, h], top - e) if matrix[c, h] > 0.0 else 0.0
+            is_positive = matrix[c, h] > 0.0 and bound[c, h] > 0.0
+            out[c, h] = shifted(matrix[c, h], top - e) if is_positive else 0.0
     return top
 
 
