@@ -24,6 +24,7 @@ _PLACES = {
     "ParseError": "certimap.errors",
     "QueryError": "certimap.errors",
     "SolverError": "certimap.errors",
+    "UnbalancedBooks": "certimap.errors",
     "TooLarge": "certimap.errors",
     "Certificate": "certimap.result",
     "CertificateKind": "certimap.result",
@@ -111,6 +112,7 @@ __all__ = [
     "SolverError",
     "Status",
     "TooLarge",
+    "UnbalancedBooks",
     "__version__",
     "condition",
     "hidden_markov_model",
@@ -138,6 +140,7 @@ if TYPE_CHECKING:
         QueryError,
         SolverError,
         TooLarge,
+        UnbalancedBooks,
     )
     from certimap.function_posterior import FunctionPosterior
     from certimap.inference import log_evidence, log_likelihood, marginals, sample

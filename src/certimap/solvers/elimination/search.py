@@ -183,7 +183,7 @@ class Search:
             box.messages = outcome.messages
         is_settled = not elimination.is_raised and (outcome.root is None or elimination.n_merged == 0)
         if is_settled or box.log_bound <= ledger.log_threshold:
-            self._close(box.log_bound)
+            self.ledger.close(box.log_bound, box.log_mass)
             self._remove(box)
             self._prune()
         elif elimination.is_raised and self._log_points(box) <= math.log(FEW_POINTS):
@@ -228,18 +228,15 @@ class Search:
             left.append(float(logs[order[self.ledger.top_k - 1]]))
         return max(left) + slack
 
-    def _close(self, log_bound: float) -> None:
-        self.ledger.close(log_bound)
-
     def _remove(self, box: OpenBox) -> None:
         self.state.open = [b for b in self.state.open if b is not box]
 
     def _prune(self) -> None:
         """Close every open box that the threshold has overtaken."""
         threshold = self.ledger.log_threshold
-        closed = [b.log_bound for b in self.state.open if b.log_bound <= threshold]
+        closed = [b for b in self.state.open if b.log_bound <= threshold]
         if closed:
-            self._close(max(closed))
+            self.ledger.close(np.array([b.log_bound for b in closed]), np.array([b.log_mass for b in closed]))
             self.state.open = [b for b in self.state.open if b.log_bound > threshold]
 
     def _shrink(self, box: OpenBox, log_states: Floats, elimination: Elimination) -> None:
@@ -249,12 +246,14 @@ class Search:
         alive = box.mask & (log_states > elimination.log_threshold)
         if elimination.is_raised or np.array_equal(alive, box.mask):
             return
-        self._close(elimination.log_threshold + slack)
+        log_before, log_bound = box.log_mass, elimination.log_threshold + slack
         box.mask = alive
         if not np.logical_or.reduceat(alive, self.posterior.domain.offsets[:-1]).all():
+            self.ledger.close(log_bound, log_before)
             self._remove(box)
             return
-        box.log_mass = self._mass(alive[None])[0]
+        box.log_mass = min(self._mass(alive[None])[0], log_before)
+        self.ledger.close(log_bound, _log_difference(log_before, box.log_mass))
         box.log_bound = min(box.log_bound, box.log_mass)
         self._prune()
 
@@ -279,8 +278,7 @@ class Search:
             states = np.flatnonzero(box.mask[start:stop])
             points[:, v] = states[index % len(states)]
             index //= len(states)
-        self.ledger.candidates(points)
-        self._close(-math.inf)
+        self.ledger.settle(points)
         self._remove(box)
         self._prune()
 
@@ -294,8 +292,7 @@ class Search:
         variable = int(np.argmin(sums))
         if counts[variable] < 2:  # one point: evaluating it settles the box
             point = np.flatnonzero(box.mask) - domain.offsets[:-1]
-            self.ledger.candidates(point[None].astype(np.int16))
-            self._close(-math.inf)
+            self.ledger.settle(point[None].astype(np.int16))
             return []
         start, stop = domain.offsets[variable], domain.offsets[variable + 1]
         columns = [c for c in range(start, stop) if box.mask[c]]
@@ -340,3 +337,10 @@ class Search:
         self.ledger.draws(points, log_mass)
         self.state.draw_work += DRAW_ROWS * self._draw_cost()
         return 0
+
+
+def _log_difference(log_larger: float, log_smaller: float) -> float:
+    """Return ln of a difference, for the ledger's books; -inf where rounding leaves nothing."""
+    if log_smaller >= log_larger:
+        return -math.inf
+    return log_larger + math.log(-math.expm1(log_smaller - log_larger))
