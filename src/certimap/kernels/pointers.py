@@ -25,14 +25,18 @@ STREAM_WORDS = 4
 
 
 def address_of(function: Callable[..., float], *, draws: bool = False) -> int:
-    """Compile a function, and keep it on disk where its module is; return its address.
+    """Compile a function, and keep it on disk if it comes from a file; return its address.
 
     Raises whatever numba raises where it cannot compile it.
     """
     if numba.config.DISABLE_JIT:  # pyright: ignore
         _kept.append(function)
         return len(_kept) - 1
-    compiled: Any = numba.cfunc(_DRAW_SIGNATURE if draws else _REAL_SIGNATURE, cache=True)(function)  # pyright: ignore
+    signature = _DRAW_SIGNATURE if draws else _REAL_SIGNATURE
+    try:
+        compiled: Any = numba.cfunc(signature, cache=True)(function)  # pyright: ignore
+    except RuntimeError:  # a function typed in at a prompt has no file to keep it beside
+        compiled = numba.cfunc(signature)(function)  # pyright: ignore
     _kept.append(compiled)
     return int(compiled.address)
 
