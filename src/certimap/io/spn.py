@@ -22,6 +22,7 @@ from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.domain import MAX_STATES, Categorical, Domain, Real, Variable
 from certimap.errors import ParseError
 from certimap.io.files import AnyPath, read_bytes, read_text, write_text
+from certimap.io.numbers import log_of_text
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -35,6 +36,7 @@ _KINDS = {
 }
 _LARGEST_INTEGER = 2.0**53  # numbers are read as float64 and integers up to here are exact
 _MIN_NORMAL = 1e-307
+MAX_PARAMS = 2**25  # entries of all indicators: one per state of their variable each
 
 
 def read_spn(path: AnyPath, encoding: str | None = None) -> Circuit:
@@ -215,6 +217,11 @@ class _Reader:
         n_params = np.zeros(len(self.kind), np.int64)
         n_params[indicators] = sizes[variable[indicators]]
         n_params[gaussians] = 2
+        if n_params.sum() > MAX_PARAMS:
+            raise ParseError(
+                f"has indicators with {int(n_params.sum()):,} entries in all; at most {MAX_PARAMS:,} are accepted",
+                self.path,
+            )
         param_ptr = np.concatenate([[0], np.cumsum(n_params)]).astype(np.int64)
         params = np.full(int(param_ptr[-1]), -np.inf)
         params[param_ptr[indicators] + states] = 0.0
@@ -263,15 +270,12 @@ class _Reader:
         if len(tiny):
             # Smaller than float64 holds: read again from the text, which can be far slower.
             words = self.data.split()
-            logs[tiny] = [_log_of(words[int(k)].decode()) for k in at[tiny]]
+            for k in tiny.tolist():
+                try:
+                    logs[k] = log_of_text(words[int(at[k])].decode("ascii", "replace"))
+                except ValueError:
+                    self.fail(int(parents[k]), f"the weight {words[int(at[k])][:40]!r} is no decimal number")
         return logs
-
-
-def _log_of(word: str) -> float:
-    """Return the natural log of a number that may be too small for float64."""
-    mantissa, _, exponent = word.lower().partition("e")
-    value = float(mantissa)
-    return math.log(value) + int(exponent or 0) * math.log(10.0) if value > 0 else -math.inf
 
 
 def write_spn(model: Circuit, path: AnyPath) -> None:
