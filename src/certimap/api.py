@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, cast, overload
 
 import numpy as np
 
-from certimap.batch import Batch, OnError, Row, answer_one, collect, rows_of_frame
+from certimap.answer import answer_query
+from certimap.batch import Batch, OnError, Row, collect, rows_of_frame
+from certimap.control import Control
 from certimap.domain import Domain
 from certimap.errors import QueryError, SolverError
-from certimap.limits import DEFAULT_MAX_EDGES, Limits
+from certimap.limits import Limits
 from certimap.model import Model
 from certimap.posterior import Capability, Posterior
 from certimap.query import check_names, make_query
@@ -82,7 +85,7 @@ def map_query(
     warm_start: Any = None,
     top_k: int | None = None,
     tolerance: float = 1e-9,
-    max_edges: int = DEFAULT_MAX_EDGES,
+    max_edges: int | None = None,
     workers: int | None = None,
     progress: Progress = None,
     errors: OnError = "raise",
@@ -110,8 +113,10 @@ def map_query(
     rng
         A seed, a numpy Generator, or None; the seed used is recorded, and replays the answer.
     time_limit, max_samples, max_nodes, max_memory
-        Limits in seconds (counted once the model is conditioned), draws, search nodes and bytes. A run that one
-        ends returns what it has earned.
+        Limits in seconds, draws, search nodes and bytes, over everything from the call on: orders, conditioning,
+        search and decoding. A run that one ends returns what it has earned; where conditioning cannot end in
+        time, a quicker method answers and `note` says what was cut short. Without `max_memory` a run may take what
+        leaves room on the machine (see `certimap.control.default_max_memory`).
     warm_start
         Assignments (labels by name, frames, or arrays of state positions) or the name of a heuristic.
     top_k
@@ -119,7 +124,7 @@ def map_query(
     tolerance
         Relative slack that counts as exact.
     max_edges
-        Refuse to compile a network into a circuit larger than this.
+        Build no circuit of more edges, and no table of more entries, than this; None leaves it to the memory.
     workers
         Threads; None uses every core. The answer does not depend on it.
     progress
@@ -138,8 +143,8 @@ def map_query(
     ------
     QueryError, ImpossibleEvidence
         For a query that names something unknown, contradicts itself, or has evidence of probability 0.
-    ModelError
-        When the model is too large for `max_edges`.
+    TooLarge
+        When no representation of the model fits `max_memory` and `max_edges`, or none was ready in time.
     SolverError
         When the solver does not suit the posterior, or a setting is out of range.
     """
@@ -163,10 +168,17 @@ def map_query(
         answers, interrupted = collect(map_rows(model, rows, solver, rng, settings, limits, errors))
         labels = list(evidence.index)[: len(answers)]
         return ResultList(answers, labels, interrupted=interrupted)
-    return answer_one(_posterior(model, variables, evidence, limits, wants), solver, rng, settings)
+    asked = _Asked(model, limits, wants)
+    return answer_query(
+        lambda control: asked.condition(variables, evidence, control),
+        lambda control: asked.fallback(variables, evidence, control),
+        solver,
+        rng,
+        settings,
+    )
 
 
-def limits_of(max_edges: int, workers: int | None) -> Limits:
+def limits_of(max_edges: int | None, workers: int | None) -> Limits:
     """Return what conditioning may take; refuse no threads."""
     if workers is not None and workers < 1:
         raise SolverError(
@@ -185,11 +197,29 @@ def map_rows(
     errors: OnError,
 ) -> Iterator[MapResult | FailedQuery]:
     """Yield the answers to many queries of one model as they are found; see `certimap.batch.Batch`."""
-    wants = wants_of(solver, settings.get("warm_start"))
-    batch = Batch(
-        lambda variables, given: _posterior(model, variables, given, limits, wants), solver, settings, errors
-    )
-    return batch.answers(rows, rng)
+    asked = _Asked(model, limits, wants_of(solver, settings.get("warm_start")))
+    return Batch(asked.condition, asked.fallback, solver, settings, errors).answers(rows, rng)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A model whose queries are conditioned one after another, each under a control of its own."""
+
+    model: Any
+    limits: Limits
+    wants: Sequence[Capability] | None
+
+    def condition(self, variables: Any, evidence: Any, control: Control) -> Posterior:
+        return _posterior(self.model, variables, evidence, replace(self.limits, control=control), self.wants)
+
+    def fallback(self, variables: Any, evidence: Any, control: Control) -> Posterior:
+        """Return a posterior that is there at once, for where the one that is wanted takes too long."""
+        from certimap.conversions import condition_quickly
+
+        if is_posterior(self.model):
+            return cast("Posterior", self.model)
+        query = make_query(_domain_of(self.model), variables, evidence)
+        return condition_quickly(self.model, query, limits=replace(self.limits, control=control))
 
 
 def condition(
@@ -197,7 +227,7 @@ def condition(
     variables: Sequence[str] | str | None = None,
     evidence: Any = None,
     *,
-    max_edges: int = DEFAULT_MAX_EDGES,
+    max_edges: int | None = None,
     workers: int | None = None,
     solver: str | Solver = "auto",
 ) -> Posterior:
@@ -213,7 +243,7 @@ def _posterior(
 ) -> Posterior:
     if is_posterior(model) and variables is None and evidence is None:
         return cast("Posterior", model)
-    query = make_query(_domain_of(model), variables, evidence)
+    query = make_query(_domain_of(model), variables, evidence, hidden=model.hidden)
     from certimap.conversions import condition
 
     return condition(model, query, wants=wants, limits=limits)

@@ -8,16 +8,18 @@ from typing import Any, Literal
 
 import numpy as np
 
+from certimap.answer import answer_query
 from certimap.certify.checks import check_settings
+from certimap.control import Control
 from certimap.errors import CertimapError, ParseError, SolverError, at_place
 from certimap.posterior import Posterior
 from certimap.result import FailedQuery, MapResult, Status
 from certimap.solvers.base import Solver
-from certimap.solvers.driver import check_limits, run, seed_of
+from certimap.solvers.driver import check_limits, seed_of
 from certimap.solvers.registry import check_solver
 
 OnError = Literal["raise", "keep"]
-Condition = Callable[[Any, Any], Posterior]
+Condition = Callable[[Any, Any, Control], Posterior]
 _NO_MEMORY = "memory ran out; lower max_memory or max_edges, or ask a smaller query"
 
 
@@ -46,8 +48,8 @@ class Batch:
 
     Attributes
     ----------
-    condition
-        Turns variables and evidence into a posterior.
+    condition, fallback
+        Turn variables and evidence into a posterior under a control; see `certimap.answer.answer_query`.
     solver, settings
         As `certimap.solvers.driver.run` takes them; `settings` holds its keywords except `rng`.
     errors
@@ -57,6 +59,7 @@ class Batch:
     """
 
     condition: Condition
+    fallback: Condition
     solver: str | Solver
     settings: Mapping[str, Any]
     errors: OnError = "raise"
@@ -91,7 +94,14 @@ class Batch:
 
     def _answer(self, row: Row, seed: int) -> MapResult | FailedQuery:
         try:
-            return answer_one(self.condition(*row.ask()), self.solver, seed, self.settings)
+            variables, evidence = row.ask()
+            return answer_query(
+                lambda control: self.condition(variables, evidence, control),
+                lambda control: self.fallback(variables, evidence, control),
+                self.solver,
+                seed,
+                self.settings,
+            )
         except CertimapError as error:
             if self.errors == "raise":
                 named = isinstance(error, ParseError) or not row.place  # a ParseError names its file and line
@@ -101,20 +111,6 @@ class Batch:
             if self.errors == "raise":
                 raise
             return FailedQuery(row.label, "MemoryError", _NO_MEMORY)
-
-
-def answer_one(
-    posterior: Posterior,
-    solver: str | Solver,
-    rng: int | np.random.Generator | None,
-    settings: Mapping[str, Any],
-) -> MapResult:
-    """Answer one query on a posterior; one without variables has an answer that no solver need look for."""
-    if len(posterior.domain):
-        return run(posterior, solver, rng=rng, **settings)
-    check_solver(solver, settings.get("options") or {})
-    plain: dict[str, Any] = {**settings, "options": None, "warm_start": None}
-    return run(posterior, "exhaustive", rng=rng, **plain)
 
 
 def rows_of_frame(variables: Any, frame: Any) -> list[Row]:

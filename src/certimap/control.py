@@ -8,11 +8,15 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from certimap.errors import CertimapError, TooLarge
 
-SHARE_OF_FREE = 0.6  # of the memory that is free when a run begins, what it may take unless told otherwise
+# What a run may take unless told otherwise: a share of all memory, so that answers do not depend on what else the
+# machine does, but for a share of what is free where that is less.
+SHARE_OF_ALL = 0.5
+SHARE_OF_FREE = 0.8
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -103,9 +107,9 @@ class Control:
         if self.should_stop:
             raise TimeUp(doing)
 
-    @property
+    @cached_property
     def memory_limit(self) -> int:
-        """Bytes that may be held: `max_memory`, or what leaves room on the machine."""
+        """Bytes that may be held: `max_memory`, or what leaves room on the machine when it is first asked for."""
         return default_max_memory() if self.max_memory is None else self.max_memory
 
     def reserve(self, n_bytes: float, what: str) -> None:
@@ -116,16 +120,51 @@ class Control:
             raise TooLarge(f"{what} would take {shown_bytes(n_bytes)}, and {whose} {shown_bytes(limit)}")
 
 
-def default_max_memory() -> int:
-    """Return the bytes that a run may take where its user sets no limit: most of what is free now.
+GRACE = 0.5  # seconds past the deadline that a piece of work may foreseeably end
 
-    What is free is the smaller of the system's own figure and what a container's limit leaves; where the
-    system has none, half of the physical memory.
+
+class Pace:
+    """Foresees whether a piece of work of known size can end in time, from the pace of those before it.
+
+    For work in large pieces that cannot look at the clock inside: arrays of millions of entries.
+
+    Parameters
+    ----------
+    control
+        The run's.
+    doing
+        Completes "the time was up while ...".
+    seconds_per_unit
+        The pace to begin with; a first large piece corrects it.
     """
-    free = [n for n in (_free_memory(), _container_memory()) if n is not None]
-    if free:
-        return int(SHARE_OF_FREE * min(free))
-    return physical_memory() // 2
+
+    MEASURED = 100_000  # units that a piece must have for its pace to count
+
+    def __init__(self, control: Control, doing: str, seconds_per_unit: float) -> None:
+        self._control, self._doing, self._pace = control, doing, seconds_per_unit
+
+    @contextmanager
+    def piece(self, n_units: float) -> Generator[None]:
+        """Do one piece of work inside; raise TimeUp instead when it would end too late, or the time is up."""
+        control = self._control
+        control.check(self._doing)
+        if n_units * self._pace > control.seconds_left + GRACE:
+            raise TimeUp(self._doing)
+        started = time.perf_counter()
+        yield
+        if n_units >= self.MEASURED:
+            self._pace = (time.perf_counter() - started) / n_units
+
+
+def default_max_memory() -> int:
+    """Return the bytes that a run may take where its user sets no limit.
+
+    Half of the machine's memory, or of its container's; less where most of it is in use already.
+    """
+    known = [pair for pair in (_machine_memory(), _container_memory()) if pair is not None]
+    if not known:
+        return int(SHARE_OF_ALL * physical_memory())
+    return min(int(min(SHARE_OF_ALL * total, SHARE_OF_FREE * free)) for total, free in known)
 
 
 def physical_memory() -> int:
@@ -136,26 +175,26 @@ def physical_memory() -> int:
         return 4 * 2**30
 
 
-def _free_memory() -> int | None:
-    """Return what Linux says new work may take without swapping."""
+def _machine_memory() -> tuple[int, int] | None:
+    """Return (total, what new work may take without swapping) in bytes, as Linux says it."""
     try:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+                return physical_memory(), int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
         pass
     return None
 
 
-def _container_memory() -> int | None:
-    """Return what the limit of this process's container leaves; None without such a limit."""
+def _container_memory() -> tuple[int, int] | None:
+    """Return (limit, what it leaves) in bytes of this process's container; None without a limit."""
     for limit, used in (
         (_CGROUP / "memory.max", _CGROUP / "memory.current"),
         (_CGROUP / "memory/memory.limit_in_bytes", _CGROUP / "memory/memory.usage_in_bytes"),
     ):
         try:
             allowed = int(limit.read_text(encoding="ascii"))  # "max" is no number: no limit
-            return max(0, allowed - int(used.read_text(encoding="ascii")))
+            return allowed, max(0, allowed - int(used.read_text(encoding="ascii")))
         except (OSError, ValueError):
             continue
     return None

@@ -98,6 +98,8 @@ def print_result(result: MapResult) -> None:
     """Print an answer for people: its certificate first when it has none."""
     if not result.certified:
         print_warning(f"NOT CERTIFIED. {result.status.message}")
+    if result.note is not None:
+        print_warning(f"Cut short: {result.note}.")
     for warning in result.certificate.assumptions:
         print_warning(f"Under an assumption: {warning}")
     print_rows((name, "=", str(label)) for name, label in result.assignment.items())

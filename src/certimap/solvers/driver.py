@@ -111,9 +111,10 @@ def run(
         max_draws=cap,
         early_stop=judging.early_stop,
         control=control,
+        trusting=None if _is_own(chosen) else f"solver {chosen.name!r}",
     )
     history = History(ledger, started, progress)
-    with _interruptible(control) as interrupts, history:
+    with interruptible(control) as interrupts, history:
         try:
             status = _loop(posterior, chosen, ledger, history, np.random.default_rng(seed), warm_start)
         except KeyboardInterrupt:
@@ -176,6 +177,10 @@ class _IdleSteps:
         return Status.SAMPLE_LIMIT if self._n >= MAX_IDLE_STEPS else None
 
 
+def _is_own(solver: Solver) -> bool:
+    return type(solver).__module__.startswith("certimap.")
+
+
 def _ending(solver: Solver, ledger: Ledger) -> Status:
     if ledger.satisfied:
         return Status.CERTIFIED
@@ -208,7 +213,7 @@ def _ensure_answer(posterior: Posterior, ledger: Ledger, seed: int) -> None:
 
 
 @contextmanager
-def _interruptible(control: Control) -> Generator[list[int]]:
+def interruptible(control: Control) -> Generator[list[int]]:
     """Let the first Ctrl-C end the run with what it has; a second one is raised as usual.
 
     Yields the list of signals received so far.
@@ -313,7 +318,7 @@ def _ties(ledger: Ledger) -> list[dict[str, Label]] | None:
     """Return the other assignments as probable as the answer; None unless these are known to be all."""
     best = ledger.best_log_prob
     margin = math.log1p(ledger.tolerance)
-    if best == -math.inf or ledger.log_unseen_bound >= best - margin:
+    if best == -math.inf or ledger.log_unseen_bound >= best - margin or ledger.atoms.two_sided:
         return None
     ids = np.flatnonzero(ledger.atoms.log_probs >= best - margin)
     ids = ids[ids != ledger.best[0][1]]
