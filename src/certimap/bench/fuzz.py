@@ -275,7 +275,7 @@ def _mutated_entry(content: bytes, rng: random.Random, seeds: tuple[bytes, ...])
     except Exception:  # an entry that was mutated before
         return mutated(content, rng, seeds)
     if values.dtype.kind == "U":  # the JSON text, mutated as such
-        text = mutated(str(values[()]).encode(), rng, (JSON,)).decode("utf-8", "replace")
+        text = mutated(str(values[()]).encode("utf-8", "replace"), rng, (JSON,)).decode("utf-8", "replace")
         values = np.array(text)
     elif values.size:
         at = rng.randrange(values.size)

@@ -23,6 +23,7 @@ from certimap.domain import MAX_STATES, Categorical, Domain, Real, Variable
 from certimap.errors import ParseError
 from certimap.io.files import AnyPath, read_bytes, read_text, write_text
 from certimap.io.numbers import log_of_text
+from certimap.rounding import SMALLEST_NORMAL
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -35,7 +36,6 @@ _KINDS = {
     "+": NodeKind.SUM,
 }
 _LARGEST_INTEGER = 2.0**53  # numbers are read as float64 and integers up to here are exact
-_MIN_NORMAL = 1e-307
 MAX_PARAMS = 2**25  # entries of all indicators: one per state of their variable each
 
 
@@ -260,22 +260,28 @@ class _Reader:
 
     def log_weights(self, parents: Ints, at: Ints) -> Floats:
         weights = self.numbers[at]
-        good = np.isfinite(weights) & (weights >= 0)
-        self.require(
-            good, parents, "a weight is negative, NaN or infinite; finite weights of at least 0 are accepted"
-        )
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             logs = np.log(weights)
-        tiny = np.flatnonzero(weights < _MIN_NORMAL)
-        if len(tiny):
-            # Smaller than float64 holds: read again from the text, which can be far slower.
+        beyond = np.flatnonzero((np.abs(weights) < SMALLEST_NORMAL) | np.isinf(weights))
+        if len(beyond):
+            # Beyond what float64 holds: read again from the text, which can be far slower.
             words = self.data.split()
-            for k in tiny.tolist():
-                try:
-                    logs[k] = log_of_text(words[int(at[k])].decode("ascii", "replace"))
-                except ValueError:
-                    self.fail(int(parents[k]), f"the weight {words[int(at[k])][:40]!r} is no decimal number")
+            logs[beyond] = [_log_of(words[int(k)]) for k in at[beyond]]
+        good = ~np.isnan(logs) & (logs < np.inf)
+        self.require(
+            good,
+            parents,
+            "a weight is negative, NaN or infinite; finite decimal numbers of at least 0 are accepted",
+        )
         return logs
+
+
+def _log_of(word: bytes) -> float:
+    """Return the natural log of a decimal number that may be beyond float64; NaN for any other word."""
+    try:
+        return log_of_text(word.decode("ascii", "replace"))
+    except ValueError:
+        return math.nan
 
 
 def write_spn(model: Circuit, path: AnyPath) -> None:
@@ -324,7 +330,7 @@ def _weight(log_weight: float) -> str:
     weight = math.exp(log_weight) if log_weight < 700.0 else math.inf
     if weight == 0.0 and log_weight == -math.inf:
         return "0"
-    if _MIN_NORMAL <= weight < math.inf:
+    if SMALLEST_NORMAL <= weight < math.inf:
         return repr(weight)
     exponent = math.floor(log_weight / math.log(10.0))
     return f"{math.exp(log_weight - exponent * math.log(10.0))!r}e{exponent}"

@@ -253,8 +253,11 @@ def _table_of_rows(domain: Domain, scope: Sequence[int], rows: Mapping[Any, Any]
 
 def _labels_of_key(key: Any, n_parents: int) -> tuple[Any, ...]:
     """Return the labels that the key of a row holds; for one parent the key may be the label itself."""
-    parts = cast("tuple[Any, ...]", key) if isinstance(key, tuple) else (key,)
-    return (key,) if n_parents == 1 and len(parts) != 1 else parts
+    label: Any = key
+    if not isinstance(key, tuple):
+        return (label,)
+    parts = cast("tuple[Any, ...]", key)
+    return (label,) if n_parents == 1 and len(parts) != 1 else parts
 
 
 def _named_factor(domain: Domain, scope: Sequence[int], table: Any) -> Factor:
