@@ -22,6 +22,8 @@ from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.domain import MAX_STATES, Categorical, Domain, Real, Variable
 from certimap.errors import ParseError
 from certimap.io.files import AnyPath, read_bytes, read_text, write_text
+from certimap.io.numbers import log_of_text
+from certimap.rounding import SMALLEST_NORMAL
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -34,7 +36,7 @@ _KINDS = {
     "+": NodeKind.SUM,
 }
 _LARGEST_INTEGER = 2.0**53  # numbers are read as float64 and integers up to here are exact
-_MIN_NORMAL = 1e-307
+MAX_PARAMS = 2**25  # entries of all indicators: one per state of their variable each
 
 
 def read_spn(path: AnyPath, encoding: str | None = None) -> Circuit:
@@ -215,6 +217,11 @@ class _Reader:
         n_params = np.zeros(len(self.kind), np.int64)
         n_params[indicators] = sizes[variable[indicators]]
         n_params[gaussians] = 2
+        if n_params.sum() > MAX_PARAMS:
+            raise ParseError(
+                f"has indicators with {int(n_params.sum()):,} entries in all; at most {MAX_PARAMS:,} are accepted",
+                self.path,
+            )
         param_ptr = np.concatenate([[0], np.cumsum(n_params)]).astype(np.int64)
         params = np.full(int(param_ptr[-1]), -np.inf)
         params[param_ptr[indicators] + states] = 0.0
@@ -253,25 +260,28 @@ class _Reader:
 
     def log_weights(self, parents: Ints, at: Ints) -> Floats:
         weights = self.numbers[at]
-        good = np.isfinite(weights) & (weights >= 0)
-        self.require(
-            good, parents, "a weight is negative, NaN or infinite; finite weights of at least 0 are accepted"
-        )
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             logs = np.log(weights)
-        tiny = np.flatnonzero(weights < _MIN_NORMAL)
-        if len(tiny):
-            # Smaller than float64 holds: read again from the text, which can be far slower.
+        beyond = np.flatnonzero((np.abs(weights) < SMALLEST_NORMAL) | np.isinf(weights))
+        if len(beyond):
+            # Beyond what float64 holds: read again from the text, which can be far slower.
             words = self.data.split()
-            logs[tiny] = [_log_of(words[int(k)].decode()) for k in at[tiny]]
+            logs[beyond] = [_log_of(words[int(k)]) for k in at[beyond]]
+        good = ~np.isnan(logs) & (logs < np.inf)
+        self.require(
+            good,
+            parents,
+            "a weight is negative, NaN or infinite; finite decimal numbers of at least 0 are accepted",
+        )
         return logs
 
 
-def _log_of(word: str) -> float:
-    """Return the natural log of a number that may be too small for float64."""
-    mantissa, _, exponent = word.lower().partition("e")
-    value = float(mantissa)
-    return math.log(value) + int(exponent or 0) * math.log(10.0) if value > 0 else -math.inf
+def _log_of(word: bytes) -> float:
+    """Return the natural log of a decimal number that may be beyond float64; NaN for any other word."""
+    try:
+        return log_of_text(word.decode("ascii", "replace"))
+    except ValueError:
+        return math.nan
 
 
 def write_spn(model: Circuit, path: AnyPath) -> None:
@@ -320,7 +330,7 @@ def _weight(log_weight: float) -> str:
     weight = math.exp(log_weight) if log_weight < 700.0 else math.inf
     if weight == 0.0 and log_weight == -math.inf:
         return "0"
-    if _MIN_NORMAL <= weight < math.inf:
+    if SMALLEST_NORMAL <= weight < math.inf:
         return repr(weight)
     exponent = math.floor(log_weight / math.log(10.0))
     return f"{math.exp(log_weight - exponent * math.log(10.0))!r}e{exponent}"
