@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from certimap.cli.output import print_rows
 from certimap.cli.solve import (
+    EncodingOption,
     EvidenceFileOption,
     EvidenceOption,
     EvidKindOption,
@@ -15,7 +16,8 @@ from certimap.cli.solve import (
     ModelArgument,
     QueryFileOption,
     QueryOption,
-    read_cases,
+    SeparatorOption,
+    read_rows,
 )
 
 if TYPE_CHECKING:
@@ -36,12 +38,14 @@ def info(
     evidence_file: EvidenceFileOption = None,
     evid_kind: EvidKindOption = None,
     query_file: QueryFileOption = None,
+    encoding: EncodingOption = None,
+    separator: SeparatorOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print a model's variables and size; with a query or evidence, what answering it takes."""
     import certimap
 
-    source = certimap.read(model)
+    source = certimap.read(model, encoding=encoding)
     domain: Domain = source.domain
     facts: dict[str, Any] = {"kind": type(source).__name__, "variables": len(domain)}
     if domain.is_discrete:
@@ -49,10 +53,11 @@ def info(
     asked = query is not None or evidence is not None or evidence_file is not None or query_file is not None
     one = None
     if asked:
-        cases = read_cases(domain, query, evidence, query_file, evidence_file, evid_kind)
+        from certimap.io.evidence import TextOptions
         from certimap.query import make_query
 
-        one = make_query(domain, *cases[0])
+        options = TextOptions(encoding, separator, None if evid_kind is None else evid_kind.value)
+        one = make_query(domain, *read_rows(domain, query, evidence, query_file, evidence_file, options)[0].ask())
         facts["query_variables"] = len(one.variables)
         facts["observed_variables"] = len(one.observed)
         facts["summed_out_variables"] = len(one.nuisance)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from certimap.conversions import from_circuits, from_networks
 from certimap.conversions.complete import complete_posterior
 from certimap.conversions.rows import Case, Estimate, Row, register, rows_of
-from certimap.errors import ModelError
+from certimap.errors import ModelError, TooLarge
 from certimap.limits import Limits
 from certimap.model import Model
 from certimap.posterior import Bounds, Capability, Masses, Posterior, offers
 from certimap.query import Query
 from certimap.trees.bucket_tree import BucketTreePosterior
 
-__all__ = ["Choice", "Option", "condition", "plan"]
+__all__ = ["Choice", "Option", "condition", "condition_quickly", "plan"]
 
 Wants = tuple[Capability, ...]
 # What `auto` wants, most wanted first, and why: each is enough for a solver that proves more than the next.
@@ -25,6 +25,9 @@ AUTO: tuple[tuple[Wants, str], ...] = (
     ((Bounds,), "boxes of assignments can be bounded"),
     ((), "nothing else fits"),
 )
+
+# What may be built when time is short.
+ANYTIME: tuple[tuple[Capability, ...], ...] = ()
 
 for _row in (*from_circuits.ROWS, *from_networks.ROWS):
     register(_row)
@@ -72,7 +75,7 @@ def condition(
     ------
     ImpossibleEvidence
         When p(e) = 0.
-    ModelError
+    TooLarge
         When no representation that offers what is wanted fits the limits.
     """
     if type(model).condition is not Model.condition:
@@ -80,6 +83,26 @@ def condition(
     if not len(query.variables):
         return complete_posterior(query, lambda asked: condition(model, asked, wants=wants, limits=limits))
     return plan(model, query, wants=wants, limits=limits).build()
+
+
+def condition_quickly(model: Model, query: Query, *, limits: Limits | None = None) -> Posterior:
+    """Return p(q | e), up to its total, in a representation that takes next to no time to make.
+
+    Its solvers have an answer at once, and prove what they can. Parameters as in `condition`.
+
+    Raises
+    ------
+    TooLarge
+        When the model has no such representation for this query.
+    """
+    if not len(query.variables):
+        return complete_posterior(query, lambda asked: condition_quickly(model, asked, limits=limits))
+    case = Case(model, query, limits or Limits())
+    for wanted in ANYTIME:
+        for row in rows_of(model):
+            if offers(row.offers, wanted) and row.estimate(case).fits:
+                return row.build(case)
+    raise TooLarge(f"this query to a {type(model).__name__} has no representation that answers at once")
 
 
 def plan(
@@ -110,7 +133,7 @@ def plan(
     if wants and not any(o.estimate.exists for o in options):
         return plan(model, query, wants=(), limits=limits)
     found = "; ".join(f"{o.row.name}: {o.estimate.text}" for o in options)
-    raise ModelError(
+    raise TooLarge(
         f"this query to a {type(model).__name__} does not fit max_edges={case.limits.max_edges} ({found}); raise "
         "max_edges, observe more variables, or query other ones"
     )

@@ -36,7 +36,8 @@ def _circuit_size(case: Case) -> Estimate:
 
 
 def _circuit(case: Case) -> Posterior:
-    circuit = Compiler(_reduced(case), _elimination(case), case.query.query_domain).circuit()
+    control = case.limits.control
+    circuit = Compiler(_reduced(case), _elimination(case), case.query.query_domain, control).circuit()
     return CircuitPosterior.from_circuit(circuit, make_query(circuit.domain), workers=case.limits.workers)
 
 

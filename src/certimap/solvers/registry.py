@@ -115,8 +115,14 @@ def make(name: str, **options: Any) -> Solver:
     accepted = [field.name for field in dataclasses.fields(factory)]
     for key in options:
         if key not in accepted:
-            raise SolverError(f"solver {name!r} has no setting {key!r}; it has {', '.join(sorted(accepted))}")
-    return factory(**{**found.settings, **options})
+            raise SolverError(
+                f"solver {name!r} has no setting {key!r}; it has {', '.join(sorted(accepted))}"
+                f"{did_you_mean(key, accepted)}"
+            )
+    try:
+        return factory(**{**found.settings, **options})
+    except (TypeError, OverflowError) as error:  # a text where a number is compared
+        raise SolverError(f"solver {name!r} refuses the settings {options!r}: {error}") from None
 
 
 def heuristics() -> tuple[str, ...]:
