@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions.network_to_circuit import Compiler, is_large
 from certimap.conversions.network_to_tree import elimination_order, largest_table, tree_of_reduced
 from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row
+from certimap.kernels.parallel import default_workers
+from certimap.networks.conditional import conditional_work
 from certimap.networks.elimination import Elimination, plan_elimination
 from certimap.networks.network import Network
+from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.reduction import Reduced, reduce_network
-from certimap.posterior import Posterior
+from certimap.posterior import Bounds, Posterior, Probes
 from certimap.query import make_query
 
-
-def _reduced(case: Case) -> Reduced:
-    return case.shared(
-        "reduced", lambda: reduce_network(cast(Network, case.model), case.query, control=case.limits.control)
-    )
+OF_RELAXATION = frozenset({Bounds, Probes, NetworkPosterior})
+MAX_POINT_WORK = 2.0**26  # table entries that the value of one point may cost
 
 
-def _elimination(case: Case) -> Elimination:
+def _reduced(case: Case[Network]) -> Reduced:
+    return case.shared("reduced", lambda: reduce_network(case.model, case.query, control=case.limits.control))
+
+
+def _elimination(case: Case[Network]) -> Elimination:
     """Return the order that both representations use."""
     reduced = _reduced(case)
     scopes, control = [f.scope for f in reduced.factors], case.limits.control
@@ -30,32 +32,51 @@ def _elimination(case: Case) -> Elimination:
     )
 
 
-def _circuit_size(case: Case) -> Estimate:
+def _circuit_size(case: Case[Network]) -> Estimate:
     elimination = _elimination(case)
-    return Estimate(elimination.describe(), elimination.n_edges, not is_large(elimination, case.limits.max_edges))
+    return Estimate(
+        elimination.describe(), elimination.n_edges, not is_large(elimination, case.limits.edges_allowed)
+    )
 
 
-def _circuit(case: Case) -> Posterior:
+def _circuit(case: Case[Network]) -> Posterior:
     control = case.limits.control
     circuit = Compiler(_reduced(case), _elimination(case), case.query.query_domain, control).circuit()
     return CircuitPosterior.from_circuit(circuit, make_query(circuit.domain), workers=case.limits.workers)
 
 
-def _tree_size(case: Case) -> Estimate:
+def _tree_size(case: Case[Network]) -> Estimate:
     elimination = _elimination(case)
     largest = largest_table(_reduced(case), elimination)
-    text = f"induced width {elimination.induced_width}, a table of {largest:.3g} entries"
-    return Estimate(text, 2.0 ** min(elimination.log2_size, 1000.0), largest <= case.limits.max_edges)
+    entries, limits = 2.0 ** min(elimination.log2_size, 1000.0), case.limits
+    text = f"induced width {elimination.induced_width}, {entries:.3g} table entries, at most {largest:.3g} in one"
+    return Estimate(text, entries, entries <= limits.entries_allowed and largest <= limits.table_allowed)
 
 
-def _tree(case: Case) -> Posterior:
+def _tree(case: Case[Network]) -> Posterior:
     reduced = _reduced(case)
     order = elimination_order(reduced, _elimination(case))
     limits = case.limits
-    return tree_of_reduced(reduced, case.query, order, max_table=limits.max_edges, workers=limits.workers)
+    return tree_of_reduced(reduced, case.query, order, max_table=limits.table_allowed, workers=limits.workers)
+
+
+def _relaxed_size(case: Case[Network]) -> Estimate:
+    work = conditional_work(_relaxed(case).problem)
+    text = f"{work:.3g} table entries per point, where nuisance is summed out"
+    return Estimate(text, work, work <= MAX_POINT_WORK)
+
+
+def _relaxed(case: Case[Network]) -> NetworkPosterior:
+    workers = case.limits.workers or default_workers()
+    network = case.model
+    control = case.limits.control
+    return case.shared(
+        "relaxed", lambda: NetworkPosterior.of_network(network, case.query, workers=workers, control=control)
+    )
 
 
 ROWS = (
     Row("compiled circuit", Network, OF_CIRCUIT, _circuit_size, _circuit),
     Row("elimination tree", Network, OF_TREE, _tree_size, _tree),
+    Row("relaxed network", Network, OF_RELAXATION, _relaxed_size, _relaxed),
 )
