@@ -12,6 +12,7 @@ from certimap.conversions.rows import Case, Estimate, Row, register, rows_of
 from certimap.errors import ModelError, TooLarge
 from certimap.limits import Limits
 from certimap.model import Model
+from certimap.networks.posterior import NetworkPosterior
 from certimap.posterior import Bounds, Capability, Masses, Posterior, offers
 from certimap.query import Query
 from certimap.trees.bucket_tree import BucketTreePosterior
@@ -28,7 +29,7 @@ AUTO: tuple[tuple[Wants, str], ...] = (
 )
 
 # What may be built when time is short.
-ANYTIME: tuple[tuple[Capability, ...], ...] = ()
+ANYTIME: tuple[tuple[Capability, ...], ...] = ((NetworkPosterior,),)
 
 for _row in (*from_circuits.ROWS, *from_networks.ROWS):
     register(_row)
