@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from certimap.conversions import from_circuits, from_networks
 from certimap.conversions.complete import complete_posterior
@@ -11,6 +12,7 @@ from certimap.conversions.rows import Case, Estimate, Row, register, rows_of
 from certimap.errors import ModelError, TooLarge
 from certimap.limits import Limits
 from certimap.model import Model
+from certimap.networks.posterior import NetworkPosterior
 from certimap.posterior import Bounds, Capability, Masses, Posterior, offers
 from certimap.query import Query
 from certimap.trees.bucket_tree import BucketTreePosterior
@@ -27,7 +29,7 @@ AUTO: tuple[tuple[Wants, str], ...] = (
 )
 
 # What may be built when time is short.
-ANYTIME: tuple[tuple[Capability, ...], ...] = ()
+ANYTIME: tuple[tuple[Capability, ...], ...] = ((NetworkPosterior,),)
 
 for _row in (*from_circuits.ROWS, *from_networks.ROWS):
     register(_row)
@@ -37,7 +39,7 @@ for _row in (*from_circuits.ROWS, *from_networks.ROWS):
 class Option:
     """A row of the table that was considered, with its sizes."""
 
-    row: Row
+    row: Row[Any]
     estimate: Estimate
 
 
@@ -45,8 +47,8 @@ class Option:
 class Choice:
     """The representation that answers a query, what else was considered, in order, and why this one is taken."""
 
-    case: Case
-    row: Row
+    case: Case[Any]
+    row: Row[Any]
     options: tuple[Option, ...]
     why: str
 
@@ -134,6 +136,6 @@ def plan(
         return plan(model, query, wants=(), limits=limits)
     found = "; ".join(f"{o.row.name}: {o.estimate.text}" for o in options)
     raise TooLarge(
-        f"this query to a {type(model).__name__} does not fit max_edges={case.limits.max_edges} ({found}); raise "
-        "max_edges, observe more variables, or query other ones"
+        f"this query to a {type(model).__name__} does not fit {case.limits.describe()} ({found}); raise "
+        "max_memory or max_edges, observe more variables, or query other ones"
     )

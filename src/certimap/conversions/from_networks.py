@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from certimap.circuits.posterior import CircuitPosterior
+from certimap.control import Pace
 from certimap.conversions.network_to_circuit import Compiler, is_large
 from certimap.conversions.network_to_tree import elimination_order, largest_table, tree_of_reduced
 from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row
@@ -18,16 +17,17 @@ from certimap.posterior import Bounds, Posterior, Probes
 from certimap.query import make_query
 
 OF_RELAXATION = frozenset({Bounds, Probes, NetworkPosterior})
+# What building a tree takes, measured on grids; a tree that would not be ready in time is not begun.
+SECONDS_PER_ENTRY = 5e-7
+ENTRIES_PER_TABLE = 150
 MAX_POINT_WORK = 2.0**26  # table entries that the value of one point may cost
 
 
-def _reduced(case: Case) -> Reduced:
-    return case.shared(
-        "reduced", lambda: reduce_network(cast(Network, case.model), case.query, control=case.limits.control)
-    )
+def _reduced(case: Case[Network]) -> Reduced:
+    return case.shared("reduced", lambda: reduce_network(case.model, case.query, control=case.limits.control))
 
 
-def _elimination(case: Case) -> Elimination:
+def _elimination(case: Case[Network]) -> Elimination:
     """Return the order that both representations use."""
     reduced = _reduced(case)
     scopes, control = [f.scope for f in reduced.factors], case.limits.control
@@ -36,40 +36,44 @@ def _elimination(case: Case) -> Elimination:
     )
 
 
-def _circuit_size(case: Case) -> Estimate:
+def _circuit_size(case: Case[Network]) -> Estimate:
     elimination = _elimination(case)
-    return Estimate(elimination.describe(), elimination.n_edges, not is_large(elimination, case.limits.max_edges))
+    return Estimate(
+        elimination.describe(), elimination.n_edges, not is_large(elimination, case.limits.edges_allowed)
+    )
 
 
-def _circuit(case: Case) -> Posterior:
+def _circuit(case: Case[Network]) -> Posterior:
     control = case.limits.control
     circuit = Compiler(_reduced(case), _elimination(case), case.query.query_domain, control).circuit()
     return CircuitPosterior.from_circuit(circuit, make_query(circuit.domain), workers=case.limits.workers)
 
 
-def _tree_size(case: Case) -> Estimate:
+def _tree_size(case: Case[Network]) -> Estimate:
     elimination = _elimination(case)
     largest = largest_table(_reduced(case), elimination)
-    text = f"induced width {elimination.induced_width}, a table of {largest:.3g} entries"
-    return Estimate(text, 2.0 ** min(elimination.log2_size, 1000.0), largest <= case.limits.max_edges)
+    entries, limits = 2.0 ** min(elimination.log2_size, 1000.0), case.limits
+    text = f"induced width {elimination.induced_width}, {entries:.3g} table entries, at most {largest:.3g} in one"
+    return Estimate(text, entries, entries <= limits.entries_allowed and largest <= limits.table_allowed)
 
 
-def _tree(case: Case) -> Posterior:
-    reduced = _reduced(case)
+def _tree(case: Case[Network]) -> Posterior:
+    reduced, limits, estimate = _reduced(case), case.limits, _tree_size(case)
     order = elimination_order(reduced, _elimination(case))
-    limits = case.limits
-    return tree_of_reduced(reduced, case.query, order, max_table=limits.max_edges, workers=limits.workers)
+    pace = Pace(limits.control, f"building an elimination tree ({estimate.text})", SECONDS_PER_ENTRY)
+    with pace.piece(estimate.work + ENTRIES_PER_TABLE * len(order)):
+        return tree_of_reduced(reduced, case.query, order, max_table=limits.table_allowed, workers=limits.workers)
 
 
-def _relaxed_size(case: Case) -> Estimate:
+def _relaxed_size(case: Case[Network]) -> Estimate:
     work = conditional_work(_relaxed(case).problem)
     text = f"{work:.3g} table entries per point, where nuisance is summed out"
     return Estimate(text, work, work <= MAX_POINT_WORK)
 
 
-def _relaxed(case: Case) -> NetworkPosterior:
+def _relaxed(case: Case[Network]) -> NetworkPosterior:
     workers = case.limits.workers or default_workers()
-    network = cast(Network, case.model)
+    network = case.model
     control = case.limits.control
     return case.shared(
         "relaxed", lambda: NetworkPosterior.of_network(network, case.query, workers=workers, control=control)

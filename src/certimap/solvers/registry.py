@@ -50,6 +50,8 @@ _SOLVERS: dict[str, Entry] = {
         ("exhaustive", "exhaustive:Exhaustive", {}),
         ("frontier", "box_search.frontier:Frontier", {}),
         ("set_elimination", "elimination.set_elimination:SetElimination", {}),
+        ("bucket_elimination", "networks.bucket_elimination:BucketElimination", {}),
+        ("wmb", "networks.wmb:WeightedMiniBuckets", {}),
     )
 }
 ENTRY_POINTS = "certimap.solvers"  # the group in which an installed package names solvers of its own
