@@ -293,3 +293,34 @@ def test_recorded_answers_score_as_recorded(shared_data):
         point = posterior.domain.encode(case["best_assignment"])
         log_joint = float(posterior.log_prob(point[None, :])[0]) + posterior.log_evidence
         assert log_joint == pytest.approx(case["best_log_prob"], abs=1e-5), case["id"]
+
+
+def test_rows_that_nearly_add_to_1_are_rescaled_with_a_warning():
+    with pytest.warns(UserWarning, match="renormalised"):
+        network = BayesianNetwork.from_cpts({"a": ["x", "y", "z"]}, {}, {"a": [0.3333, 0.3333, 0.3333]})
+    assert network.factors[0].table.tolist() == pytest.approx([1 / 3] * 3, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"x": [0.5, 0.5]}, "the table of 'b' has no row for a='y'"),
+        ({"x": [0.5, 0.5], "y": [0.5, 0.4]}, r"the distribution of 'b' given \(a='y'\) adds to 0\.9"),
+        ({"x": [0.5, 0.5], "y": [0.5, float("nan")]}, "the table of 'b' has the entry nan at a='y', b=1"),
+        ([[0.5, 0.5], [-0.5, 1.5]], "the table of 'b' has the entry -0.5 at a='y', b=0"),
+        ([[0.5, 0.5]], r"the table of 'b' has the shape \(1, 2\); \(2, 2\) \(a: 2, b: 2\)"),
+        ([[0.5, 0.5], [1.0]], "the table of 'b' is"),
+        ("half", "the table of 'b' is 'half'"),
+        ({"x": ["p", "q"], "y": [1, 0]}, "row 'x' of 'b' is"),
+        ({"x": [0.5, 0.5], "Y": [1, 0]}, "did you mean 'y'"),
+    ],
+)
+def test_builders_name_variables_and_states(table, message):
+    with pytest.raises(ModelError, match=message):
+        BayesianNetwork.from_cpts({"a": ["x", "y"], "b": [0, 1]}, {"b": ["a"]}, {"a": [0.5, 0.5], "b": table})
+
+
+def test_a_table_of_a_variable_beyond_the_domain_is_refused():
+    tables = [Factor((0,), [0.5, 0.5]), Factor((1,), [0.5, 0.5])]
+    with pytest.raises(ModelError, match="is of variable 1; 0 to 0"):
+        BayesianNetwork(Domain.of_sizes([2]), tables)
