@@ -23,9 +23,9 @@ def check_solver(
 
     Checked on every posterior: that the answer has the probability that it claims; that bounds, certificates and
     Pareto pairs without risk are true, and false ones with risk no more frequent than they admit; that `delta=0`
-    gets no probabilistic certificate; that a seed replays; that states pickle between steps; that limits are kept;
-    and that a posterior which lacks
-    what the solver needs is refused in one sentence that names another solver.
+    gets no probabilistic certificate; that a seed replays; that limits are kept; and that a posterior which
+    lacks what the solver needs is refused in one sentence that names another solver. That states pickle is left to
+    `SolverCases`, for a class that was defined in a notebook or in a function need not.
 
     Parameters
     ----------
@@ -51,5 +51,5 @@ def check_solver(
         max_samples,
     )
     for name, case in inspect.getmembers(suite, inspect.ismethod):
-        if name.startswith("test_"):
+        if name.startswith("test_") and name != "test_states_pickle_between_steps":
             case()
