@@ -159,7 +159,7 @@ class Evaluator:
         return now
 
     def _climb_together(self, now: Ints, n_states: Ints, max_work: float, should_stop: Callable[[], bool]) -> Ints:
-        """Climb by the best of all single changes, their sums computed in one batch: many rows cost little more."""
+        """Climb by the best of all single changes, their sums computed as one batch: more rows cost little."""
         variables = np.repeat(np.arange(len(n_states)), n_states)
         states = np.arange(len(variables)) - np.repeat(np.cumsum(n_states) - n_states, n_states)
         while max_work > 0.0 and not should_stop():
