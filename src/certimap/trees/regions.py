@@ -90,10 +90,6 @@ class RegionTree:
         """Where each region's part of `gather` begins, -1 for the root; shape (n,)."""
         return np.where(self.slot >= 0, self.arrays.map_ptr[self.slot], -1)
 
-    def separator_size(self, region: int) -> int:
-        """Return the number of states of a region's separator."""
-        return int(self.arrays.message_ptr[region + 1] - self.arrays.message_ptr[region])
-
     def joint_size(self, region: int) -> int:
         """Return the number of joint states that a region's children see."""
         return int(self.arrays.joint_ptr[region + 1] - self.arrays.joint_ptr[region])
