@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Values = NDArray[Any]  # float64 in nats, or int64 in units of `Problem.unit` nats
 States = NDArray[np.int64]
 ROUNDING = 2.0**-53
-HARD = -(2**61)  # the integer that stands for ln 0
+HARD = -(2**60)  # the integer that stands for ln 0
 FLOOR = -(2**59)  # integers at or below it stand for ln 0 as well: no finite product comes near
 RANGE_BITS = 57  # all finite integers, and sums of one entry per table, stay below 2 ** RANGE_BITS
 FINEST_UNIT = 2.0**-48
