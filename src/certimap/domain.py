@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,16 +12,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.errors import ModelError, QueryError
+from certimap.errors import ModelError, QueryError, did_you_mean
 
 Label = Hashable
 MAX_STATES = 32767  # points are stored as int16
+_WHOLE = re.compile(r"([+-]?\d+)\.0*", re.ASCII)
 
 
 def _shown(values: Sequence[object], limit: int = 8) -> str:
     """List values for an error message, cut after `limit`."""
     text = ", ".join(repr(v) for v in values[:limit])
     return text if len(values) <= limit else f"{text}, ... ({len(values)} in all)"
+
+
+def _as_whole(text: str) -> str:
+    """Drop the point of a whole number: 1.0 becomes 1."""
+    found = _WHOLE.fullmatch(text)
+    return found[1] if found else text
+
+
+def _grouped(states: Iterable[Label], key: Callable[[Label], str]) -> dict[str, list[Label]]:
+    groups: dict[str, list[Label]] = {}
+    for state in states:
+        groups.setdefault(key(state), []).append(state)
+    return groups
 
 
 @dataclass(frozen=True)
@@ -52,26 +67,44 @@ class Categorical:
     def _positions(self) -> dict[Label, int]:
         return {label: i for i, label in enumerate(self.states)}
 
+    def __contains__(self, label: Label) -> bool:
+        return label in self._positions
+
     def index(self, label: Label) -> int:
         """Return the position of a label; raise QueryError when it is no state of the variable."""
         try:
             return self._positions[label]
         except (KeyError, TypeError):
-            raise QueryError(
-                f"{label!r} is no state of variable {self.name!r}; its states are {_shown(self.states)}"
-            ) from None
+            raise QueryError(f"{label!r} is no state of variable {self.name!r}; {self._meant(label)}") from None
 
     def parse(self, text: str) -> Label:
         """Return the label that a text (from a shell or a file) names, or raise QueryError.
 
-        A label that is that text wins; otherwise the one label that prints as the text does.
+        A label that is that text wins; otherwise the one label that prints as the text does, where a whole
+        number may be written with a point (`1.0` and `1` are one).
         """
         if text in self._positions:
             return self.states[self._positions[text]]
-        matches = [s for s in self.states if str(s) == text]
-        if len(matches) == 1:
-            return matches[0]
+        for found in (self._by_text.get(text, []), self._by_number.get(_as_whole(text), [])):
+            if len(found) == 1:
+                return found[0]
         return self.states[self.index(text)]
+
+    @cached_property
+    def _by_text(self) -> dict[str, list[Label]]:
+        return _grouped(self.states, str)
+
+    @cached_property
+    def _by_number(self) -> dict[str, list[Label]]:
+        return _grouped(self.states, lambda state: _as_whole(str(state)))
+
+    def _meant(self, label: object) -> str:
+        """Say which state may have been meant: one that prints the same, or near misses, or list them all."""
+        same = self._by_number.get(_as_whole(str(label)), [])
+        if len(same) == 1:
+            kind = "text" if isinstance(same[0], str) else f"of type {type(same[0]).__name__}"
+            return f"its states are {kind}: give {same[0]!r}"
+        return f"its states are {_shown(self.states)}{did_you_mean(str(label), self._by_text)}"
 
 
 @dataclass(frozen=True)
@@ -95,9 +128,12 @@ class Real:
     def parse(self, text: str) -> float:
         """Return the number that a text names, or raise QueryError."""
         try:
-            return float(text)
+            number = float(text) if "_" not in text else math.nan
         except ValueError:
-            raise QueryError(f"{text!r} is no value of variable {self.name!r}; a number is accepted") from None
+            number = math.nan
+        if math.isnan(number):
+            raise QueryError(f"{text!r} is no value of variable {self.name!r}; a number is accepted")
+        return number
 
 
 Variable = Categorical | Real
@@ -134,7 +170,7 @@ class Domain:
         """Build variables "0", "1", ... with states 0..K-1, as UAI and .spn files have them."""
         return cls(Categorical(str(i), tuple(range(k))) for i, k in enumerate(sizes))
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(v.name for v in self.variables)
 
@@ -182,7 +218,11 @@ class Domain:
         """Return a variable's position by name, or raise QueryError."""
         if isinstance(name, str) and name in self._index:
             return self._index[name]
-        raise QueryError(f"{name!r} is no variable of the model; its variables are {_shown(self.names)}")
+        text = str(name)
+        if not isinstance(name, str) and text in self._index:
+            raise QueryError(f"{name!r} is no variable of the model; names are text: give {text!r}")
+        meant = f"its variables are {_shown(self.names)}{did_you_mean(text, self._index)}"
+        raise QueryError(f"{name!r} is no variable of the model; {meant}")
 
     def state_offset(self, variable: int, state: int) -> int:
         """Return the column of (variable, state) in arrays of shape (..., total_states)."""
@@ -220,7 +260,7 @@ def as_real(variable: Real, value: object) -> float:
     """Turn a user's value into a number inside the variable's interval, or raise QueryError."""
     try:
         number = float(value)  # pyright: ignore[reportArgumentType]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not variable.low <= number <= variable.high:
         raise QueryError(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from os import PathLike, fspath
 from typing import TypeVar
+
+_MAX_COMPARED = 5000  # words; a comparison takes some ten microseconds
 
 
 class CertimapError(Exception):
@@ -65,3 +69,24 @@ def at_place(error: _Error, place: str) -> _Error:
     """Put the name of a place (a row, a file) before an error's message; return the error, of its own type."""
     error.args = (f"{place}: {error}",)
     return error
+
+
+def did_you_mean(word: str, known: Iterable[str], limit: int = 3) -> str:
+    """Return the end of a sentence, which asks for the words nearest to one that is unknown, or "" without any.
+
+    Cost: linear in the number of known words; words of very different length are not looked at closely.
+    """
+    folded = word.casefold()
+    span = max(2, len(word) // 3)
+    near: dict[str, None] = {}
+    for candidate in known:
+        if candidate.casefold() == folded:
+            return f"; did you mean {candidate!r}?"
+        if abs(len(candidate) - len(word)) <= span and set(folded) & set(candidate.casefold()):
+            near[candidate] = None
+        if len(near) >= _MAX_COMPARED:
+            break
+    found = [repr(w) for w in get_close_matches(word, near, n=limit, cutoff=0.7)]
+    if not found:
+        return ""
+    return f"; did you mean {' or '.join([', '.join(found[:-1]), found[-1]] if found[1:] else found)}?"

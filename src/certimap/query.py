@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real as RealNumber
 from typing import Any, cast
 
 import numpy as np
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 
 from certimap.domain import Categorical, Domain, Label, Real, as_real
 from certimap.errors import QueryError
+
+_FORMS = ("states", "likelihood", "log_likelihood")
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,10 +67,16 @@ def make_query(domain: Domain, variables: Sequence[str] | str | None = None, evi
     variables
         Names of the query variables; None means all that have no hard evidence, which may be none.
     evidence
-        A mapping or a pandas Series from names to: a label (hard evidence; None and NaN mean
-        unobserved); a set of labels (restricts); a sequence or array of one likelihood a state, or a
-        mapping from labels to likelihoods (weighs); a number for a real variable, or a (low, high)
-        tuple for an interval.
+        A mapping or a pandas Series from names to values. For a categorical variable a value is
+
+        - a label: hard evidence; None and NaN mean unobserved;
+        - a set of labels, `{"states": [...]}`, or a list that names states: the state is one of them;
+        - `{"likelihood": [...]}` with one weight per state, or a list of them in which not every entry is a
+          state, or a mapping from labels to weights (0 for a label left out): p(observation | state);
+        - `{"log_likelihood": ...}`: natural logs of these, as a list or a mapping (-inf for a label left out).
+
+        A list that may be both states and weights is refused. For a real variable a value is a number, or
+        (low, high) for an interval.
 
     Raises
     ------
@@ -86,8 +95,8 @@ def make_query(domain: Domain, variables: Sequence[str] | str | None = None, evi
         i = domain.index(name)
         variable = domain.variables[i]
         if isinstance(variable, Real):
-            if isinstance(value, tuple):
-                intervals[i] = _interval(variable, cast("tuple[Any, ...]", value))
+            if isinstance(value, tuple | list):
+                intervals[i] = _interval(variable, cast("Sequence[Any]", value))
             else:
                 values[i] = as_real(variable, value)
                 observed.add(i)
@@ -130,8 +139,8 @@ def _is_missing(value: Any) -> bool:
         return type(value).__name__ == "NAType"
 
 
-def _interval(variable: Real, value: tuple[Any, ...]) -> tuple[float, float]:
-    if len(value) == 2:
+def _interval(variable: Real, value: Sequence[Any]) -> tuple[float, float]:
+    if len(value) == 2 and all(_is_number(x) for x in value):
         low, high = (float(x) for x in value)
         low, high = max(low, variable.low), min(high, variable.high)
         if low < high:
@@ -144,44 +153,110 @@ def _interval(variable: Real, value: tuple[Any, ...]) -> tuple[float, float]:
 
 def _state_weights(variable: Categorical, value: Any) -> tuple[NDArray[np.float64], bool]:
     """Return the log weight of each state, and whether one state is observed for certain."""
-    if isinstance(value, Mapping):
-        pairs = cast("Mapping[Label, Any]", value)
-        likelihood = np.zeros(variable.n_states)
-        for label, weight in pairs.items():
-            likelihood[variable.index(label)] = float(weight)
-        return _log_likelihood(variable, likelihood), False
+    if isinstance(value, np.ndarray):
+        value = cast("NDArray[Any]", value).tolist()
     if isinstance(value, set | frozenset):
-        labels = cast("set[Label]", value)
-        if not labels:
-            raise QueryError(f"the evidence on variable {variable.name!r} is an empty set of states")
-        weights = np.full(variable.n_states, -math.inf)
-        for label in labels:
-            weights[variable.index(label)] = 0.0
-        return weights, False
-    if isinstance(value, np.ndarray) and cast("NDArray[Any]", value).ndim == 0:
-        value = cast("NDArray[Any]", value).item()
-    is_vector = isinstance(value, list | np.ndarray) or (isinstance(value, tuple) and value not in variable.states)
-    if is_vector:
-        likelihood = np.asarray(value, dtype=np.float64)
-        if likelihood.shape != (variable.n_states,):
-            raise QueryError(
-                f"the likelihood of variable {variable.name!r} has shape {likelihood.shape}; "
-                f"one weight for each of its {variable.n_states} states is accepted"
-            )
-        return _log_likelihood(variable, likelihood), False
+        return _of_states(variable, cast("set[Label]", value)), False
+    form = explicit_form(value)
+    if form is not None:
+        return _of_form(variable, form, cast("Mapping[str, Any]", value)[form]), False
+    if isinstance(value, Mapping):
+        return _of_likelihood(variable, value), False
+    if isinstance(value, list) or (isinstance(value, tuple) and not _is_state(variable, value)):
+        return _of_sequence(variable, list(cast("Sequence[Any]", value))), False
     weights = np.full(variable.n_states, -math.inf)
     weights[variable.index(cast("Label", value))] = 0.0
     return weights, True
 
 
-def _log_likelihood(variable: Categorical, likelihood: NDArray[np.float64]) -> NDArray[np.float64]:
-    if not np.all(np.isfinite(likelihood)) or np.any(likelihood < 0) or not np.any(likelihood > 0):
+def explicit_form(value: Any) -> str | None:
+    """Return the form that a value names: {"states": [...]}, {"likelihood": ...} or {"log_likelihood": ...}.
+
+    What follows the name is a list or an object, which no single weight is, so that a state may be called so too.
+    """
+    if isinstance(value, Mapping) and len(cast("Mapping[Any, Any]", value)) == 1:
+        name, content = next(iter(cast("Mapping[Any, Any]", value).items()))
+        if name in _FORMS and isinstance(content, list | tuple | set | frozenset | Mapping | np.ndarray):
+            return cast("str", name)
+    return None
+
+
+def _of_form(variable: Categorical, form: str, content: Any) -> NDArray[np.float64]:
+    if form == "states":
+        return _of_states(variable, list(content))
+    return _of_likelihood(variable, content, in_logs=form == "log_likelihood")
+
+
+def _of_states(variable: Categorical, labels: Iterable[Label]) -> NDArray[np.float64]:
+    """Keep some states, exclude the others."""
+    weights = np.full(variable.n_states, -math.inf)
+    for label in labels:
+        weights[variable.index(label)] = 0.0
+    if not np.any(weights == 0.0):
+        raise QueryError(f"the evidence on variable {variable.name!r} names no state; one at least is needed")
+    return weights
+
+
+def _of_sequence(variable: Categorical, items: list[Any]) -> NDArray[np.float64]:
+    """Read a bare list: states where it names states, else one likelihood per state; refuse what may be both."""
+    are_states = bool(items) and all(_is_state(variable, item) for item in items)
+    are_weights = len(items) == variable.n_states and all(_is_number(item) for item in items)
+    if are_states and are_weights:
         raise QueryError(
-            f"the likelihood of variable {variable.name!r} is {likelihood.tolist()}; "
-            "finite weights that are not negative and not all zero are accepted"
+            f"{items!r} for variable {variable.name!r} may be states or likelihoods; "
+            f"give {{'states': {items!r}}} or {{'likelihood': {items!r}}}"
         )
+    if are_weights:
+        return _of_likelihood(variable, items)
+    if are_states or any(isinstance(item, str) for item in items):
+        return _of_states(variable, items)
+    raise QueryError(
+        f"{items!r} for variable {variable.name!r} is neither a list of its states nor one likelihood for each of "
+        f"its {variable.n_states} states"
+    )
+
+
+def _is_state(variable: Categorical, value: Any) -> bool:
+    try:
+        return value in variable
+    except TypeError:
+        return False
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, RealNumber | np.number) and not isinstance(value, bool | np.bool_)
+
+
+def _of_likelihood(variable: Categorical, content: Any, *, in_logs: bool = False) -> NDArray[np.float64]:
+    """Return logs of one weight per state, given in order or by label; a label left out has the weight 0."""
+    name = "log likelihood" if in_logs else "likelihood"
+    weights = np.full(variable.n_states, -math.inf if in_logs else 0.0)
+    if isinstance(content, Mapping):
+        given = cast("Mapping[Any, Any]", content)
+        places, items = [variable.index(label) for label in given], list(given.values())
+    else:
+        places, items = list(range(variable.n_states)), list(cast("Iterable[Any]", content))
+    if len(items) != len(places):
+        raise QueryError(
+            f"the {name} of variable {variable.name!r} has {len(items)} numbers; "
+            f"one for each of its {variable.n_states} states is accepted"
+        )
+    for place, item in zip(places, items, strict=True):
+        if not _is_number(item) or math.isnan(item) or item == math.inf or (item < 0 and not in_logs):
+            accepted = "numbers below infinity" if in_logs else "finite numbers that are not negative"
+            raise QueryError(
+                f"the {name} of variable {variable.name!r} has the entry {item!r}; {accepted} are accepted"
+            )
+        weights[place] = float(item)
+    if not np.any(weights > (-math.inf if in_logs else 0.0)):
+        way = "" if in_logs else "; numbers too small for a float can be given as {'log_likelihood': [...]}"
+        raise QueryError(
+            f"the {name} of variable {variable.name!r} excludes every state ({items!r}); one must remain{way}"
+        )
+    if in_logs:
+        return weights
     with np.errstate(divide="ignore"):
-        return np.log(likelihood)
+        return np.log(weights)
 
 
 def _query_positions(

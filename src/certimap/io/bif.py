@@ -21,6 +21,7 @@ from certimap.domain import Categorical, Domain
 from certimap.errors import CertimapError, ModelError, ParseError
 from certimap.io import bif_words as words
 from certimap.io.files import AnyPath, line_of, read_text, write_text
+from certimap.io.numbers import Numbers, is_number, read_numbers, written
 from certimap.io.tables import ACCEPTED, RowNormaliser
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
@@ -32,10 +33,10 @@ class _Table:
 
     start: int
     scope: list[int]
-    rows: dict[tuple[int, ...], list[float]] = field(default_factory=dict[tuple[int, ...], list[float]])
+    rows: dict[tuple[int, ...], Numbers] = field(default_factory=dict[tuple[int, ...], Numbers])
     places: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])
-    default: list[float] | None = None
-    table: list[float] | None = None
+    default: Numbers | None = None
+    table: Numbers | None = None
 
 
 def read_bif(path: AnyPath) -> BayesianNetwork:
@@ -216,8 +217,8 @@ class _Reader:
         name = self.variable_list[own.scope[-1]].name
         last = next(reversed(own.rows.values())) if own.rows and self.text[place] == "(" else None
         for values, wanted in ((own.table, math.prod(sizes)), (own.default, sizes[-1]), (last, sizes[-1])):
-            if values is not None and len(values) != wanted:
-                raise self.fail(f"{name!r} has {len(values)} entries here; {wanted} are accepted", place)
+            if values is not None and len(values.values) != wanted:
+                raise self.fail(f"{name!r} has {len(values.values)} entries here; {wanted} are accepted", place)
 
     def row_index(self, labels: str, parents: list[int], place: int) -> tuple[int, ...]:
         items = words.items(labels, len(parents))
@@ -234,17 +235,14 @@ class _Reader:
                 raise self.fail(str(error), place) from None
         return tuple(index)
 
-    def numbers(self, text: str, place: int) -> list[float]:
+    def numbers(self, text: str, place: int) -> Numbers:
         if "/" in text:
             text = re.sub(r"//[^\n]*", " ", text)
         tokens = text.replace(",", " ").split()
-        try:
-            values = [float(t) for t in tokens]
-        except ValueError:
-            values = []
-        if len(values) == len(tokens) and "_" not in text and all(0.0 <= v < math.inf for v in values):
+        values = read_numbers(tokens)
+        if values is not None and "_" not in text:
             return values
-        wrong = next(t for t in tokens if not _is_probability(t))
+        wrong = next(t for t in tokens if "_" in t or not is_number(t))
         raise self.fail(
             f"{wrong!r} is no probability; numbers that are finite and not negative are accepted", place
         )
@@ -257,14 +255,14 @@ class _Reader:
                 self.at = len(self.text)
                 raise self.fail(f"variable {variable.name!r} has no probability block")
             own = self.tables[child]
-            cpts.append(Factor(own.scope, self.filled(own)))
+            cpts.append(self.filled(own).factor(own.scope))
         self.normalise.warn()
         try:
             return BayesianNetwork(domain, cpts)
         except ModelError as error:
             raise ParseError(str(error), self.path) from None
 
-    def filled(self, own: _Table) -> NDArray[np.float64]:
+    def filled(self, own: _Table) -> Numbers:
         """Return the conditional table, parents first and the variable last, rows adding to 1."""
         shape = tuple(self.variable_list[v].n_states for v in own.scope)
         name = self.variable_list[own.scope[-1]].name
@@ -273,21 +271,24 @@ class _Reader:
                 raise self.fail(
                     f"{name!r} has a table beside rows or a default; one or the other is accepted", own.start
                 )
-            table = _in_order(np.array(own.table), shape)
+            table = _in_order(own.table, shape)
         else:
-            table = np.empty(shape)
+            rows: list[Numbers] = []
             for index in itertools.product(*(range(k) for k in shape[:-1])):
                 row = own.rows.get(index, own.default)
                 if row is None:
                     raise self.fail(
                         f"the probability block of {name!r} lacks the row ({self.labels(own, index)})", own.start
                     )
-                table[index] = row
+                rows.append(row)
+            is_plain = all(row.logs is None for row in rows)
+            logs = None if is_plain else np.array([row.all_logs for row in rows])
+            table = Numbers(np.array([row.values for row in rows]), logs).reshape(*shape)
         table, wrong = self.normalise(table)
         if wrong is not None:
             raise self.fail(
                 f"the distribution of {name!r} given ({self.labels(own, wrong)}) adds to "
-                f"{float(table[wrong].sum()):.10g}; 1 within 0.001 is accepted",
+                f"{float(table.values[wrong].sum()):.10g}; 1 within 0.001 is accepted",
                 own.places.get(wrong, own.start),
             )
         return table
@@ -296,19 +297,16 @@ class _Reader:
         return ", ".join(str(self.variable_list[v].states[s]) for v, s in zip(own.scope, index, strict=False))
 
 
-def _is_probability(token: str) -> bool:
-    try:
-        return 0.0 <= float(token) < math.inf and "_" not in token
-    except ValueError:
-        return False
-
-
-def _in_order(values: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.float64]:
+def _in_order(table: Numbers, shape: tuple[int, ...]) -> Numbers:
     """Turn a flat conditional table into one with the parents first and the variable last."""
-    standard = np.moveaxis(values.reshape(shape[-1:] + shape[:-1]), 0, -1)
-    other = values.reshape(shape)
-    fits = [bool(np.all(np.abs(t.sum(axis=-1) - 1.0) <= ACCEPTED)) for t in (standard, other)]
-    return np.ascontiguousarray(other if fits[1] and not fits[0] else standard)
+
+    def standard(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.ascontiguousarray(np.moveaxis(values.reshape(shape[-1:] + shape[:-1]), 0, -1))
+
+    other = table.reshape(*shape)
+    moved = Numbers(standard(table.values), None if table.logs is None else standard(table.logs))
+    fits = [bool(np.all(np.abs(t.values.sum(axis=-1) - 1.0) <= ACCEPTED)) for t in (moved, other)]
+    return other if fits[1] and not fits[0] else moved
 
 
 _PLAIN = re.compile(r'[^\s"(){}\[\],;|/]+')
@@ -333,18 +331,15 @@ def write_bif(model: BayesianNetwork, path: AnyPath) -> None:
     for factor in model.factors:
         *parents, child = factor.scope
         if not parents:
-            lines += [f"probability ( {names[child]} ) {{", f"  table {_numbers(factor.table)};", "}"]
+            lines += [f"probability ( {names[child]} ) {{", f"  table {', '.join(written(factor))};", "}"]
             continue
         lines.append(f"probability ( {names[child]} | {', '.join(names[p] for p in parents)} ) {{")
-        for index in itertools.product(*(range(k) for k in factor.shape[:-1])):
+        texts, size = written(factor), factor.shape[-1]
+        for row, index in enumerate(itertools.product(*(range(k) for k in factor.shape[:-1]))):
             given = ", ".join(states[p][s] for p, s in zip(parents, index, strict=True))
-            lines.append(f"  ({given}) {_numbers(factor.table[index])};")
+            lines.append(f"  ({given}) {', '.join(texts[row * size : (row + 1) * size])};")
         lines.append("}")
     write_text(path, "\n".join(lines) + "\n")
-
-
-def _numbers(values: NDArray[np.float64]) -> str:
-    return ", ".join(map(repr, values.tolist()))
 
 
 def _written(text: str, variable: str) -> str:

@@ -29,7 +29,7 @@ from certimap.networks.markov import MarkovNetwork
 from certimap.networks.network import Network
 
 Arrays = dict[str, NDArray[Any]]
-VERSION = 1
+VERSION = 2  # 1, which knew no factors in logs, is read too, and written where there are none
 _PACKAGE = "certimap."
 _CIRCUIT_ARRAYS = ("kind", "child_ptr", "children", "log_weights", "leaf_var", "param_ptr", "params")
 _NETWORKS: dict[str, type[Network]] = {"bayesian": BayesianNetwork, "markov": MarkovNetwork}
@@ -48,7 +48,8 @@ def register(kind: str, cls: type[Any]) -> None:
 def write_native(model: Any, path: AnyPath) -> None:
     """Write a model; raises ModelError for a class that has no `to_arrays` or a label that JSON cannot hold."""
     kind, arrays = _to_arrays(model)
-    meta = {"format": "certimap", "version": VERSION, "kind": kind, "domain": _encoded_domain(model.domain)}
+    version = VERSION if kind in _NETWORKS and "in_logs" in arrays else 1
+    meta = {"format": "certimap", "version": version, "kind": kind, "domain": _encoded_domain(model.domain)}
     if "meta" in arrays:
         raise ModelError(f"a {type(model).__name__} has an array named 'meta', which the format itself uses")
     for name, values in arrays.items():
@@ -71,8 +72,8 @@ def read_native(path: AnyPath) -> Any:
         version, kind, encoded = meta["version"], str(meta["kind"]), meta["domain"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         raise ParseError(f"is no certimap file, or a damaged one ({error})", path) from None
-    if version != VERSION:
-        raise ParseError(f"has the format version {version}; {VERSION} is accepted", path)
+    if version not in (1, VERSION):
+        raise ParseError(f"has the format version {version}; 1 and {VERSION} are accepted", path)
     try:
         return _from_arrays(kind, _decoded_domain(encoded), arrays)
     except CertimapError as error:
@@ -149,23 +150,29 @@ def _integers(values: NDArray[Any]) -> NDArray[np.int64]:
 
 def _network_arrays(model: Network) -> Arrays:
     scopes = [f.scope for f in model.factors]
-    tables = [f.table.reshape(-1) for f in model.factors]
-    return {
+    tables = [(f.log_table if f.in_logs else f.table).reshape(-1) for f in model.factors]
+    arrays: Arrays = {
         "scope_lengths": np.array([len(s) for s in scopes], np.int64),
         "scopes": np.array([v for s in scopes for v in s], np.int64),
         "tables": np.concatenate([*tables, np.zeros(0)]),
     }
+    if any(f.in_logs for f in model.factors):
+        arrays["in_logs"] = np.array([f.in_logs for f in model.factors], np.bool_)
+    return arrays
 
 
 def _network(kind: str, domain: Domain, arrays: Arrays) -> Network:
     scopes, tables = arrays["scopes"], arrays["tables"]
+    lengths = arrays["scope_lengths"].tolist()
+    in_logs = arrays.get("in_logs", np.zeros(len(lengths), np.bool_))
     factors: list[Factor] = []
     at = done = 0
-    for length in arrays["scope_lengths"].tolist():
+    for length, is_log in zip(lengths, in_logs.tolist(), strict=True):
         scope = scopes[at : at + length].tolist()
         shape = [int(domain.n_states[v]) for v in scope]
         size = math.prod(shape)
-        factors.append(Factor(scope, tables[done : done + size].reshape(shape)))
+        table = tables[done : done + size].reshape(shape)
+        factors.append(Factor.from_log(scope, table) if is_log else Factor(scope, table))
         at, done = at + length, done + size
     if at != len(scopes) or done != len(tables):
         raise ModelError("is a damaged network: its arrays do not fit each other")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.io.files import AnyPath
+from certimap.io.numbers import Numbers
 
 EXACT = 1e-9  # rows this close to 1 are left as they are
 SILENT = 1e-6 + 1e-12  # rows this close to 1 were rounded to single precision: renormalised without a word
@@ -22,9 +22,9 @@ class RowNormaliser:
         self.n_rows = 0
         self.worst = 0.0
 
-    def __call__(self, table: NDArray[np.float64]) -> tuple[NDArray[np.float64], tuple[int, ...] | None]:
+    def __call__(self, table: Numbers) -> tuple[Numbers, tuple[int, ...] | None]:
         """Return the table with its rows (last axis) adding to 1, and the first row that is too far off."""
-        totals = table.sum(axis=-1)
+        totals = table.values.sum(axis=-1)
         off = np.abs(totals - 1.0)
         if np.all(off <= EXACT):
             return table, None
@@ -32,7 +32,9 @@ class RowNormaliser:
             return table, tuple(int(i) for i in np.argwhere(off > ACCEPTED)[0])
         self.n_rows += int(np.count_nonzero(off > SILENT))
         self.worst = max(self.worst, float(off.max()))
-        return np.where((off > EXACT)[..., None], table / totals[..., None], table), None
+        divisor = np.where(off > EXACT, totals, 1.0)[..., None]
+        logs = None if table.logs is None else table.logs - np.log(divisor)
+        return Numbers(table.values / divisor, logs), None
 
     def warn(self) -> None:
         """Warn if any row was changed."""

@@ -12,12 +12,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from certimap.domain import Domain
 from certimap.errors import ModelError, ParseError
 from certimap.io.files import AnyPath, line_of, read_text, write_text
+from certimap.io.numbers import Numbers, is_number, read_numbers, written
 from certimap.io.tables import RowNormaliser
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
@@ -64,31 +62,20 @@ class Tokens:
     def integer(self, what: str, low: int = 0, high: int | None = None) -> int:
         return self.integers(1, what, low, high)[0]
 
-    def numbers(self, n: int, what: str) -> NDArray[np.float64]:
-        """Take n numbers that are finite and not negative."""
+    def numbers(self, n: int, what: str) -> Numbers:
+        """Take n numbers that are finite and not negative, of any size."""
         words = self.words[self.at : self.at + n]
         if len(words) < n:
             raise self.fail(f"the file ends where an entry of {what} is needed", len(self.words))
-        try:
-            values = np.array(list(map(float, words)), np.float64)
-        except ValueError:
-            values = np.full(n, np.nan)
-        good = np.isfinite(values) & (values >= 0)
-        if not good.all():
-            k = next(k for k, word in enumerate(words) if not _is_entry(word))
+        values = read_numbers(words)
+        if values is None:
+            k = next(k for k, word in enumerate(words) if not is_number(word))
             raise self.fail(
                 f"{words[k]!r} is an entry of {what}; numbers that are finite and not negative are accepted",
                 self.at + k,
             )
         self.at += n
         return values
-
-
-def _is_entry(word: str) -> bool:
-    try:
-        return 0.0 <= float(word) < math.inf
-    except ValueError:
-        return False
 
 
 def read_uai(path: AnyPath) -> Network:
@@ -134,13 +121,13 @@ def read_uai(path: AnyPath) -> Network:
             raise tokens.fail(
                 f"function {k} says {count} entries; its scope {scope} has {math.prod(shape)}", start
             )
-        table = tokens.numbers(count, f"function {k}").reshape(shape)
+        table = tokens.numbers(count, f"function {k}").reshape(*shape)
         if is_bayes:
             table, wrong = normalise(table)
             if wrong is not None:
                 raise tokens.fail(
                     f"the distribution of variable {scope[-1]} given states {wrong} of {scope[:-1]} adds to "
-                    f"{float(table[wrong].sum()):.10g}; 1 within 0.001 is accepted in a BAYES file",
+                    f"{float(table.values[wrong].sum()):.10g}; 1 within 0.001 is accepted in a BAYES file",
                     start,
                 )
         factors.append(_factor(tokens, scope, table, start))
@@ -162,9 +149,9 @@ def _domain(tokens: Tokens, sizes: list[int]) -> Domain:
         raise ParseError(str(error), tokens.path) from None
 
 
-def _factor(tokens: Tokens, scope: list[int], table: NDArray[np.float64], start: int) -> Factor:
+def _factor(tokens: Tokens, scope: list[int], table: Numbers, start: int) -> Factor:
     try:
-        return Factor(scope, table)
+        return table.factor(scope)
     except ModelError as error:
         raise tokens.fail(str(error), start) from None
 
@@ -183,13 +170,17 @@ def _is_bayesian(path: AnyPath, scopes: list[list[int]], n: int) -> bool:
 
 
 def write_uai(model: Network, path: AnyPath) -> None:
-    """Write a network; numbers read back exactly, names and state labels are lost."""
+    """Write a network; names and state labels are lost.
+
+    Numbers read back exactly. Entries held as logs are written as decimal text of any exponent, and read
+    back as they were but for the last digit.
+    """
     is_bayes = isinstance(model, BayesianNetwork)
     lines = ["BAYES" if is_bayes else "MARKOV", str(len(model.domain))]
     lines += [" ".join(map(str, model.domain.n_states.tolist())), str(len(model.factors))]
     lines += [" ".join(map(str, (len(f.scope), *f.scope))) for f in model.factors]
     for factor in model.factors:
-        lines += ["", str(factor.table.size), " ".join(map(repr, factor.table.reshape(-1).tolist()))]
+        lines += ["", str(math.prod(factor.shape)), " ".join(written(factor))]
     write_text(path, "\n".join(lines) + "\n")
 
 

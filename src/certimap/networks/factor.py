@@ -27,6 +27,12 @@ class Factor:
         Nonnegative and finite, one axis a variable of the scope; the last axis varies fastest. A
         number for an empty scope.
 
+    Attributes
+    ----------
+    in_logs
+        Whether the entries are held as natural logs (`from_log`) and `table` is computed from them, or the
+        other way round.
+
     Raises
     ------
     ModelError
@@ -49,6 +55,7 @@ class Factor:
                 "finite numbers that are not negative are accepted"
             )
         values.setflags(write=False)
+        self.in_logs = False
         self.__dict__["table"] = values
 
     @classmethod
@@ -63,6 +70,7 @@ class Factor:
                 "that is NaN or +inf; one axis a variable, finite numbers and -inf are accepted"
             )
         values.setflags(write=False)
+        factor.in_logs = True
         factor.__dict__["log_table"] = values
         return factor
 
@@ -81,7 +89,7 @@ class Factor:
     @property
     def shape(self) -> tuple[int, ...]:
         """The number of states of each variable of the scope."""
-        return self.table.shape if "table" in self.__dict__ else self.log_table.shape
+        return self.log_table.shape if self.in_logs else self.table.shape
 
     def __repr__(self) -> str:
         return f"Factor(scope={self.scope}, shape={self.shape})"
@@ -110,9 +118,9 @@ class Factor:
         """Fix variables to states, given by positions; those outside the scope are ignored."""
         index = tuple(states.get(v, slice(None)) for v in self.scope)
         scope = tuple(v for v in self.scope if v not in states)
-        if "table" in self.__dict__:
-            return Factor(scope, self.table[index])
-        return Factor.from_log(scope, self.log_table[index])
+        if self.in_logs:
+            return Factor.from_log(scope, self.log_table[index])
+        return Factor(scope, self.table[index])
 
     def log_value(self, points: NDArray[np.integer]) -> Floats:
         """Return the natural log of the value at each row of `points`, shape (batch,).

@@ -84,10 +84,14 @@ class Network:
             raise ModelError(f"points have {rows.shape[1]} columns; the network has {len(self.domain)} variables")
         if len(rows) and (np.any(rows < 0) or np.any(rows >= self.domain.n_states)):
             raise ModelError("a point has a state position outside its variable's states")
-        total = np.zeros(len(rows))
-        for factor in self.factors:
-            total += factor.log_value(rows)
-        return total
+        total, lost = np.zeros(len(rows)), np.zeros(len(rows))
+        with np.errstate(invalid="ignore"):
+            for factor in self.factors:  # compensated: thousands of logs add up
+                value = factor.log_value(rows)
+                new = total + value
+                lost += np.where(np.abs(total) >= np.abs(value), (total - new) + value, (value - new) + total)
+                total = new
+        return np.where(np.isfinite(total), total + lost, total)
 
     def size_report(self, query: Query | None = None) -> Elimination:
         """Return induced width and estimated sizes of a compilation; takes no memory to speak of."""

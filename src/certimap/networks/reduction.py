@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ class Reduced:
     domain
         The network's domain; positions below are its.
     factors
-        In natural logs, over the surviving states of open variables.
+        Over the surviving states of open variables, as the network holds them (`Factor.in_logs`).
     sizes
         The number of surviving states of each open variable (at least 2, or a queried variable that no
         factor mentions).
@@ -72,7 +73,7 @@ def reduce_network(model: Network, query: Query | None = None) -> Reduced:
         factors, allowed = _with_evidence(model, query)
     states = _surviving_states(factors, allowed, domain)
     taken = [_take(f, states) for f in factors]
-    log_constant = float(sum(float(f.log_table) for f in taken if not f.scope))
+    log_constant = math.fsum(float(f.log_table) for f in taken if not f.scope)
     if log_constant == -np.inf:
         raise _impossible(domain)
     open_variables = {v for f in taken for v in f.scope}
@@ -112,7 +113,8 @@ def _surviving_states(
         k = next(iter(waiting))
         del waiting[k]
         scope = factors[k].scope
-        possible = _restricted(factors[k], states) > -np.inf
+        values, zero = _restricted(factors[k], states)
+        possible = values > zero
         for axis, v in enumerate(scope):
             alive = possible.any(axis=tuple(a for a in range(len(scope)) if a != axis))
             if alive.all():
@@ -126,19 +128,21 @@ def _surviving_states(
     return states
 
 
-def _restricted(factor: Factor, states: dict[int, NDArray[np.int64]]) -> NDArray[np.float64]:
-    table = factor.log_table
+def _restricted(factor: Factor, states: dict[int, NDArray[np.int64]]) -> tuple[NDArray[np.float64], float]:
+    """Return a factor's entries as it holds them, linear or logs, at surviving states, and what zero is there."""
+    table, zero = (factor.log_table, -np.inf) if factor.in_logs else (factor.table, 0.0)
     for axis, v in enumerate(factor.scope):
         if len(states[v]) < table.shape[axis]:
             table = table.take(states[v], axis=axis)
-    return table
+    return table, zero
 
 
 def _take(factor: Factor, states: dict[int, NDArray[np.int64]]) -> Factor:
     """Restrict a factor to surviving states; a variable with one left leaves the scope."""
-    table = _restricted(factor, states)
+    table, _ = _restricted(factor, states)
     scope = tuple(v for v in factor.scope if len(states[v]) > 1)
-    return Factor.from_log(scope, table.reshape([len(states[v]) for v in scope]))
+    table = table.reshape([len(states[v]) for v in scope])
+    return Factor.from_log(scope, table) if factor.in_logs else Factor(scope, table)
 
 
 def _impossible(domain: Domain) -> ImpossibleEvidence:

@@ -20,7 +20,7 @@ from certimap.query import Query
 from certimap.trees import build
 from certimap.trees.build import Factor
 from certimap.trees.kernels import passes as kernels
-from certimap.trees.kernels.draw import cumulate, draw
+from certimap.trees.kernels.draw import cumulate, draw, follow_maxima
 from certimap.trees.regions import Bucket, RegionTree, condition, contract_chains, make_tree
 from certimap.trees.work import Work
 
@@ -247,11 +247,27 @@ class BucketTreePosterior:
             self._draw(cumulative, key, rows, points)
         return points
 
+    def max_product(self) -> Points:
+        """Decode the upward pass of bounds: the most probable point where nothing is hidden, shape (1, n).
+
+        Where hidden variables are left it follows their most probable states, which proves nothing. Cost: that
+        of two passes.
+        """
+        tree = self.region_tree
+        mask = np.ones((self.domain.total_states, 1))
+        work = self._work(1)
+        self._pass_up(work, mask, is_bound=True)
+        point = np.zeros(len(self.domain), np.int16)
+        joint = np.ascontiguousarray(work.joint[:, 0])
+        position = np.zeros(tree.n_regions, np.int64)
+        follow_maxima(tree.arrays, tree.slot_map, tree.parent, tree.variable, mask[:, 0], joint, position, point)
+        return point[None, :]
+
     def _draw(
         self, cumulative: NDArray[np.float64], key: np.uint64, rows: NDArray[np.int64], points: Points
     ) -> None:
         tree = self.region_tree
-        slot_map = np.where(tree.slot >= 0, tree.arrays.map_ptr[tree.slot], -1)
+        slot_map = tree.slot_map
 
         def block(part: NDArray[np.int64]) -> None:
             position = np.zeros(tree.n_regions, np.int64)

@@ -71,6 +71,16 @@ class RegionTree:
         """The number of table entries: the work of one pass for one row."""
         return len(self.arrays.tables)
 
+    @property
+    def is_visible(self) -> bool:
+        """Whether every region of more than one state has a query variable: bounds are then attained."""
+        return bool(np.all((self.variable >= 0) | (self.arrays.own_states == 1)))
+
+    @property
+    def slot_map(self) -> Ints:
+        """Where each region's part of `gather` begins, -1 for the root; shape (n,)."""
+        return np.where(self.slot >= 0, self.arrays.map_ptr[self.slot], -1)
+
     def separator_size(self, region: int) -> int:
         """Return the number of states of a region's separator."""
         return int(self.arrays.message_ptr[region + 1] - self.arrays.message_ptr[region])

@@ -45,6 +45,21 @@ def test_points_masses_and_evidence_match_brute_force(maker):
 
 
 @pytest.mark.nojit
+def test_the_decoded_maximum_is_the_most_probable_point_where_nothing_is_hidden():
+    n_visible = 0
+    for rng, case, _, probs in possible_cases(8, 80):
+        posterior = build(case, rng)
+        point = posterior.max_product()
+        found = float(np.exp(posterior.log_prob(point))[0])
+        assert found <= probs.max() * (1 + 1e-12)
+        if posterior.region_tree.is_visible:
+            n_visible += 1
+            assert found == pytest.approx(probs.max(), rel=1e-12)
+            assert posterior.log_bound(Boxes.full(posterior.domain))[0] == pytest.approx(np.log(found), abs=1e-9)
+    assert n_visible >= 5
+
+
+@pytest.mark.nojit
 def test_each_matches_brute_force_also_for_states_outside_the_box():
     for rng, case, _, probs in possible_cases(2, 40):
         posterior = build(case, rng)

@@ -1,4 +1,4 @@
-"""Draws from a tree of regions, from the root down."""
+"""Draws from a tree of regions, and its decoded maximum, from the root down."""
 
 from __future__ import annotations
 
@@ -70,3 +70,40 @@ def draw(
             position[r] = (separator // (a.rest_query[r] * a.rest_hidden[r])) * k + low
             if variable[r] >= 0:
                 points[row, variable[r]] = low
+
+
+@jit()
+def follow_maxima(
+    a: RegionArrays,
+    parent_map: Ints,
+    parent: Ints,
+    variable: Ints,
+    mask: Floats,
+    joint: Floats,
+    position: Ints,
+    point: NDArray[np.int16],
+) -> None:
+    """Give every region, from the root down, the state of the largest weight; of equal ones the first.
+
+    `joint`, shape (joint positions,), is what the upward pass of bounds wrote; `mask` has shape (total_states,).
+    """
+    for r in range(len(a.own_states) - 1, -1, -1):
+        k = a.own_states[r]
+        separator = np.int64(0)
+        if parent[r] >= 0:
+            separator = a.gather[parent_map[r] + position[parent[r]]]
+        shared = separator // (a.rest_query[r] * a.rest_hidden[r])
+        t = a.table_ptr[r] + separator * k
+        column = a.column[r]
+        best = 0
+        largest = -1.0
+        for v in range(k):
+            w = a.tables[t + v] * joint[a.joint_ptr[r] + shared * k + v]
+            if column >= 0:
+                w *= mask[column + v]
+            if w > largest:
+                largest = w
+                best = v
+        position[r] = shared * k + best
+        if variable[r] >= 0:
+            point[variable[r]] = best
