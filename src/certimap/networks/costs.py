@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.networks.factor import spread
-from certimap.networks.kernels.dual_ascent import CostArrays, DualState
 from certimap.networks.kernels.depth_first import SearchStack
+from certimap.networks.kernels.dual_ascent import CostArrays, DualState
 from certimap.networks.problem import FLOOR, Problem, Table
 
 Ints = NDArray[np.int64]
@@ -88,9 +88,9 @@ class Costs:
     def dual(self) -> DualState:
         """Return the state before any cost has moved."""
         net = self.arrays
-        n, n_total = len(net.n_states), len(net.unary)
+        n = len(net.n_states)
         degree = int(np.diff(net.touch_ptr).max()) if n else 0
-        alive = np.concatenate([np.arange(k) for k in net.n_states]).astype(np.int64)
+        alive = np.arange(len(net.unary)) - np.repeat(net.offset[:-1], net.n_states)
         return DualState(
             net.tables.copy(),
             net.unary.copy(),

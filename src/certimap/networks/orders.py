@@ -58,7 +58,7 @@ def best_order(
         cost = greedy_order(adjacency.copy(), log2_sizes, rule, is_spread, k, best, order)
         if cost < best:
             best, found = cost, order
-    return quick if found is None else _with_neighbours([variables[i] for i in found], scopes)
+    return quick if found is None else _with_neighbours([variables[int(i)] for i in found], scopes)
 
 
 def _adjacency(scopes: Sequence[Collection[int]], variables: Sequence[int]) -> NDArray[np.bool_]:

@@ -12,6 +12,7 @@ from certimap.networks.kernels.dual_ascent import (
     NONE,
     CostArrays,
     DualState,
+    Scalar,
     sweep_until_stalled,
     value_of,
 )
@@ -90,14 +91,14 @@ def _branching_variable(dual: DualState, stack: SearchStack, lead_cap: int) -> i
 
 
 @jit_part
-def keep_one(net: CostArrays, dual: DualState, variable: int, state: int) -> None:
+def keep_one(net: CostArrays, dual: DualState, variable: Scalar, state: Scalar) -> None:
     """Leave a variable one state."""
     dual.alive[net.offset[variable]] = state
     dual.n_alive[variable] = 1
 
 
 @jit_part
-def remove_one(net: CostArrays, dual: DualState, variable: int, state: int) -> None:
+def remove_one(net: CostArrays, dual: DualState, variable: Scalar, state: Scalar) -> None:
     """Take a state from a variable."""
     base = net.offset[variable]
     n_kept = 0
@@ -120,6 +121,7 @@ def replay(
     share: float,
     threshold: int,
     decodes: bool,
+    margin: int,
     incumbent: Ints,
 ) -> bool:
     """Apply the decisions that lead to a node, then sweep; returns whether anything can be above the threshold."""
@@ -137,7 +139,9 @@ def replay(
                 return False
             keep_one(net, dual, v, s)
     scratch = np.zeros(len(net.n_states), np.int64)
-    return sweep_until_stalled(net, dual, max_sweeps, share, threshold, decodes, incumbent, scratch) == NONE
+    return (
+        sweep_until_stalled(net, dual, max_sweeps, share, threshold, decodes, margin, incumbent, scratch) == NONE
+    )
 
 
 @jit()
@@ -151,6 +155,7 @@ def search(
     share: float,
     lead_cap: int,
     threshold: int,
+    margin: int,
     incumbent: Ints,
     reports_leaves: bool,
     leaf: Ints,
@@ -161,8 +166,8 @@ def search(
     ----------
     max_backtracks, max_touched
         Stop after so many backtracks since the counter was reset, or table entries visited in this call.
-    threshold
-        Branches that cannot exceed it, or the incumbent's value, are cut.
+    threshold, margin
+        Branches that cannot exceed the threshold, or the incumbent's value plus the margin, are cut.
     reports_leaves
         Return at every full assignment above the threshold, in `leaf`, rather than making it the incumbent.
 
@@ -203,7 +208,9 @@ def search(
                 counters[DEPTH] += 1
                 counters[NODES] += 1
                 keep_one(net, dual, v, state)
-                failed = sweep_until_stalled(net, dual, max_sweeps, share, threshold, decodes, incumbent, states)
+                failed = sweep_until_stalled(
+                    net, dual, max_sweeps, share, threshold, decodes, margin, incumbent, states
+                )
                 if failed != NONE:
                     stack.weight[failed] += 1.0
                     counters[LAST] = v
@@ -217,7 +224,7 @@ def search(
                 return PAUSED
             counters[DEPTH] -= 1
             depth = counters[DEPTH]
-            if stack.is_right[depth] or stack.bound[depth] <= max(threshold, incumbent[0]):
+            if stack.is_right[depth] or stack.bound[depth] <= max(threshold, incumbent[0] + margin):
                 continue
             counters[BACKTRACKS] += 1
             _restore(dual, stack, depth)
@@ -226,7 +233,9 @@ def search(
                 continue
             stack.is_right[depth] = True
             counters[DEPTH] += 1
-            failed = sweep_until_stalled(net, dual, max_sweeps, share, threshold, decodes, incumbent, states)
+            failed = sweep_until_stalled(
+                net, dual, max_sweeps, share, threshold, decodes, margin, incumbent, states
+            )
             if failed != NONE:
                 stack.weight[failed] += 1.0
             else:

@@ -1,7 +1,7 @@
 """Moving integer costs between tables, so that the sum of their maxima, an upper bound, falls.
 
-Everything is a sum over one entry of each table and each unary table plus `bound[0]`; moves leave that sum as it is
-at every assignment. All entries are at most 0 between calls, so that `bound[0]` bounds every assignment from above.
+Everything is a sum over one entry of each table and each unary table plus `bound[0]`; moves leave that sum as it
+is at every assignment. All entries are at most 0 between calls, so that `bound[0]` is at least every such sum.
 After 'sequential reweighted message passing' (Kolmogorov 2006, 2015) in exact integer arithmetic.
 """
 
@@ -16,6 +16,7 @@ from certimap.kernels.jit import jit, jit_part
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Scalar = int | NDArray[np.int64]  # what pyright takes an element of an integer array for
 HARD = -(2**60)
 FLOOR = -(2**59)
 NONE = -1
@@ -264,7 +265,7 @@ def visit(net: CostArrays, dual: DualState, i: int, is_forward: bool, threshold:
 
 
 @jit_part
-def value_of(net: CostArrays, states: Ints) -> int:
+def value_of(net: CostArrays, states: Ints) -> Scalar:
     """Return the sum of the original costs at an assignment; `HARD` where one is zero."""
     total = 0
     for i in range(len(states)):
@@ -297,6 +298,7 @@ def sweep_until_stalled(
     share: float,
     threshold: int,
     decodes: bool,
+    margin: int,
     incumbent: Ints,
     states: Ints,
 ) -> int:
@@ -306,8 +308,9 @@ def sweep_until_stalled(
     ----------
     decodes
         Whether an assignment decoded after each pass may become the incumbent.
-    incumbent
-        Shape (n + 1,): value and states of the best assignment known; states are dropped against its value too.
+    margin, incumbent
+        Shape (n + 1,): value and states of the best assignment known; states are dropped against its value plus
+        the margin, too. With a margin of -1 the incumbent itself is never dropped.
     states
         Scratch, shape (n,).
 
@@ -323,7 +326,7 @@ def sweep_until_stalled(
                 i = step if direction == 0 else n - 1 - step
                 if dual.is_done[i]:
                     continue
-                dropped = visit(net, dual, i, direction == 0, max(threshold, incumbent[0]))
+                dropped = visit(net, dual, i, direction == 0, max(threshold, incumbent[0] + margin))
                 if dropped == NONE:
                     return i
                 n_dropped += dropped
@@ -333,7 +336,7 @@ def sweep_until_stalled(
                 if value > incumbent[0]:
                     incumbent[0] = value
                     incumbent[1:] = states
-        level = max(threshold, incumbent[0])
+        level = max(threshold, incumbent[0] + margin)
         gap = dual.bound[0] - level if level > FLOOR else -dual.bound[0] + 1
         if n_dropped == 0 and before - dual.bound[0] <= share * gap:
             break
@@ -348,8 +351,9 @@ def ascend(
     share: float,
     threshold: int,
     decodes: bool,
+    margin: int,
     incumbent: Ints,
 ) -> int:
     """Run `sweep_until_stalled`; see there."""
     states = np.zeros(len(net.n_states), np.int64)
-    return sweep_until_stalled(net, dual, max_sweeps, share, threshold, decodes, incumbent, states)
+    return sweep_until_stalled(net, dual, max_sweeps, share, threshold, decodes, margin, incumbent, states)

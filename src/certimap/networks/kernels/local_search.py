@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from certimap.kernels.jit import jit, jit_part
 from certimap.kernels.random import seed_row, uniform
-from certimap.networks.kernels.dual_ascent import CostArrays, value_of
+from certimap.networks.kernels.dual_ascent import CostArrays, Scalar, value_of
 
 Ints = NDArray[np.int64]
 
@@ -21,7 +21,9 @@ def _entry(net: CostArrays, table: int, states: Ints) -> int:
 
 
 @jit_part
-def _add_table(net: CostArrays, soft: Ints, table: int, sign: int, states: Ints, without: int, score: Ints) -> None:
+def _add_table(
+    net: CostArrays, soft: Ints, table: int, sign: int, states: Ints, without: int, score: Ints
+) -> None:
     """Add a table's entries, all but one variable as they are, to the scores of that variable's states."""
     base = _entry(net, table, states)
     for j in range(net.scope_ptr[table], net.scope_ptr[table + 1]):
@@ -43,7 +45,7 @@ def tabu_search(
     tenure: int,
     key: np.uint64,
     incumbent: Ints,
-) -> int:
+) -> Scalar:
     """Change one variable at a time, always to the best change that is not tabu.
 
     Parameters

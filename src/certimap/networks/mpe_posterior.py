@@ -1,0 +1,91 @@
+"""Networks of any width whose nuisance variables can be summed out: what remains is a maximisation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Points
+from certimap.domain import Domain
+from certimap.errors import TooLarge
+from certimap.networks.problem import Problem, problem_of, value_at
+from certimap.networks.simplify import sum_out
+
+if TYPE_CHECKING:
+    from certimap.networks.network import Network
+    from certimap.query import Query
+
+MAX_SUMMED = 2**20
+
+
+class MpePosterior:
+    """A product of tables over the query variables, known up to its total: ratios and `log_joint`, no p(e).
+
+    Parameters
+    ----------
+    model, query
+        A network and what is asked of it.
+    max_entries
+        The largest table, in entries, that summing nuisance variables out may make.
+
+    Attributes
+    ----------
+    domain
+        The query variables, in the user's order.
+    problem
+        Their maximisation problem.
+    log_evidence
+        None: it would take the sum over all assignments.
+
+    Raises
+    ------
+    ImpossibleEvidence
+        When the evidence is seen to have probability 0.
+    TooLarge
+        When nuisance variables are left that would make larger tables.
+    """
+
+    log_evidence: float | None = None
+    normalised = False
+
+    def __init__(self, model: Network, query: Query, *, max_entries: int = MAX_SUMMED) -> None:
+        prepared = problem_of(model, query)
+        problem = sum_out(prepared.problem, max_entries) if prepared.problem.nuisance else prepared.problem
+        if problem.nuisance:
+            raise TooLarge(
+                f"{len(problem.nuisance)} nuisance variables cannot be summed out into tables of at most "
+                f"{max_entries:,} entries; a solver that bounds their sum is needed"
+            )
+        self.domain: Domain = query.query_domain
+        self.problem: Problem = problem
+        self.query: tuple[int, ...] = prepared.query
+        self.states = {v: prepared.states[v] for v in prepared.query}
+        self.log_slack = problem.log_slack
+        self.n_edges = max(1, problem.n_entries)
+        self._open = [(i, v) for i, v in enumerate(self.query) if v in problem.sizes]
+        self._positions: list[NDArray[np.int64]] = []
+        for i, v in enumerate(self.query):
+            position = np.full(int(self.domain.n_states[i]), -1, np.int64)
+            position[self.states[v]] = np.arange(len(self.states[v]))
+            self._positions.append(position)
+
+    def log_prob(self, points: Points) -> NDArray[np.float64]:
+        """Return ln p(q, e) (of the unnormalised product, for a Markov network) of each row, shape (batch,).
+
+        Cost: batch times the number of tables.
+        """
+        rows = np.atleast_2d(np.asarray(points)).astype(np.int64)
+        positions = np.column_stack([p[rows[:, i]] for i, p in enumerate(self._positions)])
+        possible = (positions >= 0).all(axis=1)
+        total = np.full(len(rows), -np.inf)
+        if possible.any():
+            columns = positions[possible][:, [i for i, _ in self._open]]
+            total[possible] = value_at(self.problem, columns, [v for _, v in self._open])
+        return total
+
+    def point(self, assignment: dict[int, int]) -> Points:
+        """Return the row for states of the problem's variables, shape (n,)."""
+        row = [int(self.states[v][assignment.get(v, 0)]) for v in self.query]
+        return np.array(row, self.domain.point_dtype)

@@ -1,0 +1,1 @@
+"""Solvers for discrete networks of any width."""
