@@ -41,6 +41,8 @@ _PLACES = {
     "FunctionPosterior": "certimap.function_posterior",
     "Posterior": "certimap.posterior",
     "BoxPosterior": "certimap.posterior",
+    "Facts": "certimap.posterior",
+    "Solver": "certimap.solvers.base",
     "condition": "certimap.api",
     "map_query": "certimap.api",
     "read": "certimap.api",
@@ -75,6 +77,7 @@ __all__ = [
     "CircuitBuilder",
     "Domain",
     "Factor",
+    "Facts",
     "FailedQuery",
     "FunctionPosterior",
     "HistoryEntry",
@@ -90,6 +93,7 @@ __all__ = [
     "Real",
     "ResultList",
     "Rule",
+    "Solver",
     "SolverError",
     "Status",
     "TooLarge",
@@ -117,7 +121,7 @@ if TYPE_CHECKING:
     )
     from certimap.function_posterior import FunctionPosterior
     from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
-    from certimap.posterior import BoxPosterior, Posterior
+    from certimap.posterior import BoxPosterior, Facts, Posterior
     from certimap.query import Query, make_query
     from certimap.result import (
         Certificate,
@@ -129,6 +133,7 @@ if TYPE_CHECKING:
         Rule,
         Status,
     )
+    from certimap.solvers.base import Solver
 
 
 def __getattr__(name: str) -> Any:

@@ -223,9 +223,7 @@ def _domain_of(model: Any) -> Domain:
 
 def is_posterior(model: Any) -> bool:
     """Whether an object is a posterior rather than a model to condition."""
-    return (
-        hasattr(model, "domain") and callable(getattr(model, "log_prob", None)) and hasattr(model, "log_evidence")
-    )
+    return isinstance(model, Posterior)
 
 
 def _is_frame(evidence: Any) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,12 +39,15 @@ class Control:
         `default_max_memory` leaves free.
     interrupted
         Set when the user asks for the best so far.
+    busy
+        Whether bookkeeping is under way that an interrupt must not break into.
     """
 
     deadline: float | None = None
     max_nodes: int | None = None
     max_memory: int | None = None
     interrupted: bool = False
+    busy: bool = False
 
     @classmethod
     def starting_now(
@@ -58,9 +63,40 @@ class Control:
         return math.inf if self.deadline is None else max(0.0, self.deadline - time.perf_counter())
 
     @property
+    def is_late(self) -> bool:
+        """Whether the time is up."""
+        return self.deadline is not None and time.perf_counter() >= self.deadline
+
+    @property
     def should_stop(self) -> bool:
         """Whether long work should return soon: the time is up, or the user has interrupted."""
-        return self.interrupted or (self.deadline is not None and time.perf_counter() >= self.deadline)
+        return self.interrupted or self.is_late
+
+    def nodes_left(self, n_nodes: int) -> int | None:
+        """Return how many search nodes the limit leaves after `n_nodes`; None when there is no limit."""
+        return None if self.max_nodes is None else max(0, self.max_nodes - n_nodes)
+
+    @contextmanager
+    def atomically(self) -> Generator[None]:
+        """Keep an interrupt out; one that came meanwhile is raised at the end."""
+        self.busy = True
+        try:
+            yield
+        finally:
+            self.busy = False
+        if self.interrupted:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def interruptible(self) -> Generator[None]:
+        """Let an interrupt break in again, inside `atomically`."""
+        self.busy = False
+        try:
+            if self.interrupted:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self.busy = True
 
     def check(self, doing: str) -> None:
         """Raise TimeUp when work should stop; `doing` completes "the time was up while ..."."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from certimap.box import Boxes, Points
 from certimap.domain import Domain
 from certimap.errors import ModelError
+from certimap.posterior import Facts
 
 
 class FunctionPosterior:
@@ -48,16 +49,15 @@ class FunctionPosterior:
     ) -> None:
         self._domain = domain if isinstance(domain, Domain) else Domain.of_sizes(domain)
         self._sample, self._log_prob = sample, log_prob
-        self._log_evidence = log_evidence
-        self.normalised = normalised
+        self._facts = Facts.of(self._domain, log_evidence=log_evidence, is_normalised=normalised)
 
     @property
     def domain(self) -> Domain:
         return self._domain
 
     @property
-    def log_evidence(self) -> float | None:
-        return self._log_evidence
+    def facts(self) -> Facts:
+        return self._facts
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
         """Draw n independent points; draws inside boxes are not offered."""

@@ -1,8 +1,15 @@
-"""The posterior protocol: what a solver may ask about p(q | e)."""
+"""What a solver and the ledger may know of p(q | e): the facts stated once, and the questions that it answers.
+
+A posterior states its `Facts` and answers `log_prob`. Every other question is a *capability*, a protocol of this
+module: a posterior offers it by having the methods, `isinstance(posterior, Draws)` tells, and a solver names the
+ones that it `needs`. Nothing else of a posterior is read.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from types import UnionType
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,20 +17,61 @@ from numpy.typing import NDArray
 from certimap.box import Boxes, Points
 from certimap.domain import Domain
 
+Capability = type | UnionType  # a protocol of this module, or a union of them where one of several will do
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a posterior without asking it anything; build them with `Facts.of`.
+
+    Attributes
+    ----------
+    log_evidence
+        Natural log of p(e) (of the unnormalised product's total for a Markov network), or None where unknown.
+    is_normalised
+        Whether `log_prob` is ln p(q | e); False where it is ln p(q, e) because p(e) is unknown.
+    has_masses
+        Whether a probability may be weighed against the mass 1: normalised, and every variable categorical.
+    work
+        What one row of `log_prob` costs, in visits of an edge of a circuit (some nanoseconds each; 1,000 where
+        nobody knows); decides batch sizes and whether enumeration is worth it.
+    log_slack
+        How far (nats) rounding may have moved a log that `log_prob` returns, at most.
+    """
+
+    log_evidence: float | None
+    is_normalised: bool
+    has_masses: bool
+    work: float
+    log_slack: float
+
+    @classmethod
+    def of(
+        cls,
+        domain: Domain,
+        *,
+        log_evidence: float | None = None,
+        is_normalised: bool = True,
+        work: float = 1000.0,
+        log_slack: float = 0.0,
+    ) -> Facts:
+        """Return the facts of a posterior over `domain`, arguments as in the class."""
+        has_masses = is_normalised and domain.is_discrete
+        return cls(log_evidence, is_normalised, has_masses, max(float(work), 1.0), float(log_slack))
+
+
+class LogInterval(NamedTuple):
+    """Natural logs of lower and upper sides, float64, shape (batch,) each."""
+
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+
 
 @runtime_checkable
 class Posterior(Protocol):
-    """A normalised distribution over the query variables: a sampler and an oracle.
+    """A distribution over the query variables that can score a point: all that every posterior has.
 
-    A user's own pair of callables is one (see `FunctionPosterior`). The further questions are
-    capabilities: a posterior has the method or it has not, and a solver states what it needs in
-    `requires`:
-
-    - `log_mass(boxes)`: ln P(box | e), shape (batch,);
-    - `log_bound(boxes)`: an upper bound on ln max over the box of p(q | e), shape (batch,);
-    - `log_mass_each(boxes)`, `log_bound_each(boxes)`: the same with variable i restricted to state a
-      alone (whether or not the box holds a), shape (batch, total_states);
-    - `sample(..., boxes=...)` inside boxes goes with `log_mass`.
+    A user's own pair of callables is one (see `FunctionPosterior`).
     """
 
     @property
@@ -32,24 +80,111 @@ class Posterior(Protocol):
         ...
 
     @property
-    def log_evidence(self) -> float | None:
-        """Natural log of p(e) (of the unnormalised product's total for a Markov network), or None."""
-        ...
-
-    def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
-        """Draw n independent points from p(q | e), or from p(q | e, q in the union of disjoint boxes)."""
+    def facts(self) -> Facts:
+        """What is known of it; the same at every call."""
         ...
 
     def log_prob(self, points: Points) -> NDArray[np.float64]:
-        """Natural log of p(q | e) at each row of `points`, shape (batch,); -inf where it is zero."""
+        """Natural log of p(q | e) at each row of `points`, shape (batch,); -inf where it is zero.
+
+        Of p(q, e) where the facts say that it is not normalised; the lower side where it is `TwoSided`.
+        """
         ...
 
 
 @runtime_checkable
-class BoxPosterior(Posterior, Protocol):
-    """A posterior that answers every question about boxes."""
+class TwoSided(Posterior, Protocol):
+    """A posterior that knows the value of a point between two sides only.
 
-    def log_mass(self, boxes: Boxes) -> NDArray[np.float64]: ...
-    def log_bound(self, boxes: Boxes) -> NDArray[np.float64]: ...
-    def log_mass_each(self, boxes: Boxes) -> NDArray[np.float64]: ...
-    def log_bound_each(self, boxes: Boxes) -> NDArray[np.float64]: ...
+    Certificates use the lower side for the answer and the upper side for its rivals.
+    """
+
+    def log_prob_interval(self, points: Points) -> LogInterval:
+        """Return natural logs that hold ln p of each row between them; the lower one is `log_prob`."""
+        ...
+
+
+@runtime_checkable
+class Draws(Posterior, Protocol):
+    """A posterior that can be sampled."""
+
+    def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
+        """Draw n independent points from p(q | e), shape (n, n_variables).
+
+        With boxes (asked for only where the posterior knows `Masses` too), from p(q | e, q in the union of
+        disjoint boxes).
+        """
+        ...
+
+
+@runtime_checkable
+class Masses(Posterior, Protocol):
+    """A posterior that knows the probability of a box."""
+
+    def log_mass(self, boxes: Boxes) -> NDArray[np.float64]:
+        """Natural log of P(box | e), shape (batch,)."""
+        ...
+
+    def log_mass_each(self, boxes: Boxes) -> NDArray[np.float64]:
+        """The same with variable i restricted to state a alone, whether or not the box holds a.
+
+        Shape (batch, total_states). On a point these are all its neighbours.
+        """
+        ...
+
+
+@runtime_checkable
+class Bounds(Posterior, Protocol):
+    """A posterior that bounds its values in a box."""
+
+    def log_bound(self, boxes: Boxes) -> NDArray[np.float64]:
+        """Return upper bounds on the natural log of the largest value in each box, shape (batch,)."""
+        ...
+
+    def log_bound_each(self, boxes: Boxes) -> NDArray[np.float64]:
+        """The same with variable i restricted to state a alone; shape (batch, total_states)."""
+        ...
+
+
+@runtime_checkable
+class Walks(Posterior, Protocol):
+    """A posterior whose structure decodes good points without a search."""
+
+    def max_product(self) -> Points:
+        """Return the point at the end of the most probable path, shape (1, n_variables)."""
+        ...
+
+    def argmax_product(self) -> Points:
+        """Return the point that wins when every node keeps one of its children's, shape (1, n_variables)."""
+        ...
+
+
+@runtime_checkable
+class Modes(Posterior, Protocol):
+    """A posterior that knows where each of its variables has its own mode."""
+
+    def modes(self) -> Points:
+        """Return the point of the variables' own modes, all others summed out, shape (1, n_variables)."""
+        ...
+
+
+@runtime_checkable
+class BoxPosterior(Draws, Masses, Bounds, Protocol):
+    """A posterior that answers every question about boxes, and draws."""
+
+
+OFFERS: dict[Capability, str] = {
+    TwoSided: "log_prob_interval()",
+    Draws: "sample()",
+    Masses: "log_mass() and log_mass_each()",
+    Bounds: "log_bound() and log_bound_each()",
+    Walks: "max_product() and argmax_product()",
+    Modes: "modes()",
+}
+
+
+def offer_of(capability: Capability) -> str:
+    """Name the methods of a capability, for messages."""
+    if capability in OFFERS:
+        return OFFERS[capability]
+    return " or ".join(part for part in str(capability).replace("certimap.posterior.", "").split(" | "))

@@ -11,6 +11,7 @@ from frontier_twin import all_points, random_circuit, random_domain
 from certimap.certify.ledger import Ledger
 from certimap.circuits.caps import PlanView
 from certimap.circuits.climb import climb_plan
+from certimap.control import Control
 from certimap.conversions.choose import posterior_of
 from certimap.errors import ImpossibleEvidence
 from certimap.query import make_query
@@ -109,7 +110,7 @@ def test_masses_add_up_after_every_step(monkeypatch):
             continue
         ledger = Ledger(posterior, epsilon=0.0, delta=0.0)
         solver = Frontier(draw_share=0.2, first_draws=4, incumbent=t % 3 == 0)
-        state = solver.init(posterior, rng)
+        state = solver.init(posterior, Control(), rng)
         bound = math.inf
         while not state.done and not ledger.satisfied:
             state = solver.step(state, ledger)

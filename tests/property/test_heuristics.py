@@ -15,9 +15,6 @@ import certimap as cm
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.conversions.choose import posterior_of
 from certimap.query import make_query
-from certimap.solvers.heuristics.argmax_product import argmax_product_point
-from certimap.solvers.heuristics.independent import independent_point
-from certimap.solvers.heuristics.max_product import max_product_point
 
 TOLERANCE = 1e-10
 BOOLEANS = st.booleans()
@@ -118,7 +115,7 @@ def test_max_product_decodes_what_its_twin_decodes(posterior):
     twin = Heuristics(posterior.circuit)
     root = posterior.circuit.root
     expected_value, expected = twin.max_product(root)
-    point = max_product_point(posterior.plan)[0]
+    point = posterior.max_product()[0]
     assert twin.log_value(root, as_dict(point)) == pytest.approx(twin.log_value(root, expected), abs=TOLERANCE)
     assert twin.log_value(root, as_dict(point)) >= expected_value - TOLERANCE
 
@@ -128,7 +125,7 @@ def test_max_product_decodes_what_its_twin_decodes(posterior):
 def test_argmax_product_keeps_what_its_twin_keeps(posterior):
     twin = Heuristics(posterior.circuit)
     root = posterior.circuit.root
-    point = argmax_product_point(posterior.plan)[0]
+    point = posterior.argmax_product()[0]
     expected = twin.argmax_product(root)
     assert twin.log_value(root, as_dict(point)) == pytest.approx(twin.log_value(root, expected), abs=TOLERANCE)
 
@@ -136,7 +133,7 @@ def test_argmax_product_keeps_what_its_twin_keeps(posterior):
 @given(posteriors())
 @settings(max_examples=60)
 def test_independent_takes_the_mode_of_every_variables_own_posterior(posterior):
-    point = independent_point(posterior)[0]
+    point = posterior.modes()[0]
     for i, variable in enumerate(posterior.domain):
         alone = posterior_of(posterior.circuit, make_query(posterior.domain, [variable.name]))
         if variable.n_states:
@@ -196,9 +193,9 @@ def test_kernels_run_uncompiled(shape):
         posterior = random_posterior(seed, shape, 4, with_reals=seed > 0)
         twin = Heuristics(posterior.circuit)
         root = posterior.circuit.root
-        kept = twin.log_value(root, as_dict(argmax_product_point(posterior.plan)[0]))
+        kept = twin.log_value(root, as_dict(posterior.argmax_product()[0]))
         assert kept == pytest.approx(twin.log_value(root, twin.argmax_product(root)), abs=TOLERANCE)
-        decoded = twin.log_value(root, as_dict(max_product_point(posterior.plan)[0]))
+        decoded = twin.log_value(root, as_dict(posterior.max_product()[0]))
         assert decoded == pytest.approx(twin.log_value(root, twin.max_product(root)[1]), abs=TOLERANCE)
 
 
@@ -207,7 +204,7 @@ def test_a_posterior_without_a_circuit_is_refused_in_a_sentence():
 
     posterior = TablePosterior([2, 2], [0.1, 0.2, 0.3, 0.4])
     for solver in ("max_product", "argmax_product"):
-        with pytest.raises(cm.SolverError, match=r"walks a circuit.*use solver='independent'"):
+        with pytest.raises(cm.SolverError, match=r"to have max_product\(\).*use solver='smooth_pac'"):
             cm.map_query(posterior, solver=solver)
     assert cm.map_query(posterior, solver="independent", rng=0).assignment == {"0": 1, "1": 1}
 
@@ -217,9 +214,9 @@ def test_an_interval_of_a_real_variable_clips_the_mean():
     builder.sum([builder.gaussian(0, -5.0, 1.0), builder.gaussian(0, 3.0, 1.0)], [math.log(0.9), math.log(0.1)])
     posterior = posterior_of(builder.build(), make_query(builder.domain, ["x"], {"x": (0.0, 2.0)}))
     for point in (
-        max_product_point(posterior.plan),
-        argmax_product_point(posterior.plan),
-        independent_point(posterior),
+        posterior.max_product(),
+        posterior.argmax_product(),
+        posterior.modes(),
     ):
         assert 0.0 <= point[0, 0] <= 2.0
         assert np.isfinite(posterior.log_prob(point))[0]

@@ -14,6 +14,7 @@ from scipy.stats import binomtest
 
 from certimap.certify.ledger import Ledger
 from certimap.certify.pareto import pareto_front
+from certimap.control import Control
 from certimap.solvers.box_search import frontier
 from certimap.solvers.box_search.frontier import Frontier
 from certimap.testing import TablePosterior
@@ -56,7 +57,7 @@ def run_once(seed, solver_class):
     solver = solver_class(
         exact_work=0, first_draws=int(rng.choice([0, 2, 20])), incumbent=bool(rng.random() < 0.3)
     )
-    state = solver.init(posterior, rng)
+    state = solver.init(posterior, Control(), rng)
     ledger.candidates(posterior.sample(1, rng))
     for _ in range(int(rng.integers(2, 25))):
         if state.done or ledger.satisfied:

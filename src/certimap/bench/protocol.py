@@ -18,7 +18,7 @@ from certimap.errors import ImpossibleEvidence
 from certimap.query import Query, make_query
 
 if TYPE_CHECKING:
-    from certimap.posterior import Posterior
+    from certimap.posterior import Draws, Posterior
 
 N_TRIES = 10  # random evidence is redrawn this often before it is sampled from the model
 
@@ -155,6 +155,7 @@ def condition_on(model: Any, query: Query, workers: int = 1) -> Posterior:
 def _sample_evidence(model: Any, observed: list[int], rng: np.random.Generator) -> dict[str, Label]:
     domain: Domain = model.domain
     posterior = condition_on(model, make_query(domain, [domain.names[i] for i in observed]))
+    assert isinstance(posterior, Draws)
     return posterior.domain.decode(posterior.sample(1, rng)[0])
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
@@ -19,6 +16,7 @@ from certimap.certify.draw_record import DrawRecord
 from certimap.certify.lipschitz import Lipschitz
 from certimap.certify.ranking import Ranking
 from certimap.certify.stopping import Batch, stopping_row
+from certimap.control import Control
 from certimap.errors import SolverError
 from certimap.posterior import Posterior
 
@@ -49,6 +47,8 @@ class Ledger:
         Draws beyond this number are not taken.
     early_stop
         False: keep every draw, as a method with a fixed number of draws must.
+    control
+        Of the run; an interrupt waits while the ledger writes.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class Ledger:
         rule: Literal["sharp", "published"] = "sharp",
         max_draws: int | None = None,
         early_stop: bool = True,
+        control: Control | None = None,
     ) -> None:
         check_settings(epsilon, delta, top_k, rule)
         self.posterior = posterior
@@ -71,11 +72,12 @@ class Ledger:
         self.max_draws = max_draws
         self.early_stop = early_stop
         self.top_k = int(min(top_k, math.exp(min(self.domain.log_size, 60.0)) + 0.5))
+        self.control = Control() if control is None else control
+        facts = posterior.facts
         # p(e) unknown (ratios only) or a density: nothing that weighs a point against the mass 1 applies.
-        self.has_masses = self.domain.is_discrete and bool(getattr(posterior, "normalised", True))
+        self.has_masses = facts.has_masses
         # The oracle's own rounding error; a worst-case figure, so capped well within the tolerance.
-        own = float(getattr(posterior, "log_slack", 0.0))
-        self._slack = min(max(bounds.SLACK, own), max(bounds.SLACK, 0.2 * tolerance))
+        self._slack = min(max(bounds.SLACK, facts.log_slack), max(bounds.SLACK, 0.2 * tolerance))
         self.atoms = AtomStore(self.domain)
         self.n_draws_to_best: int | None = None
         self.log_closed_bound = -math.inf
@@ -85,12 +87,6 @@ class Ledger:
         self.external: tuple[float, str] | None = None
         self.is_enumerated = False
         self.lipschitz: Lipschitz | None = None
-        # Set by the driver: limits that a solver may heed, and whether to come back soon.
-        self.max_nodes: int | None = None
-        self.max_memory: int | None = None
-        self.deadline: float | None = None
-        self.interrupted = False
-        self.busy = False
         self._sum, self._compensation = 0.0, 0.0
         self._ranking = Ranking(self.top_k)
         self._draws = DrawRecord(published=rule == "published", tolerance=tolerance, slack=self._slack)
@@ -115,7 +111,7 @@ class Ledger:
             )
         if self._stopped or not len(points):
             return np.empty(0)
-        with self._atomically():
+        with self.control.atomically():
             n_before = self.atoms.n
             ids = self._evaluate(points)
             earlier = np.maximum.accumulate(np.concatenate([[n_before - 1], ids[:-1]]))
@@ -142,7 +138,7 @@ class Ledger:
         points = as_rows(points, self.domain)
         parts: list[NDArray[np.float64]] = []
         for start in range(0, len(points), EVALUATION_ROWS):
-            with self._atomically():
+            with self.control.atomically():
                 n_before = self.atoms.n
                 ids = self._evaluate(points[start : start + EVALUATION_ROWS])
                 sums, lost = self._running_sums(n_before)
@@ -281,11 +277,6 @@ class Ledger:
         )
 
     @property
-    def should_stop(self) -> bool:
-        """Whether a long step should return soon: the time is up, or the user has interrupted."""
-        return self.interrupted or (self.deadline is not None and time.perf_counter() >= self.deadline)
-
-    @property
     def progress(self) -> tuple[object, ...]:
         """What the run has brought so far; the same before and after a step that brought nothing new."""
         bounds_known = (self.log_closed_bound, self.log_closed_mass, self.log_open_mass, self.log_frontier_bound)
@@ -344,15 +335,11 @@ class Ledger:
         try:
             for start in range(n_before, self.atoms.n, EVALUATION_ROWS):
                 rows = slice(start, min(start + EVALUATION_ROWS, self.atoms.n))
-                self.busy = False  # an interrupt may break into the oracle, not into the bookkeeping
-                if self.interrupted:
-                    raise KeyboardInterrupt
-                log_probs = np.asarray(self.posterior.log_prob(self.atoms.points(rows)), np.float64)
-                self.busy = True
+                with self.control.interruptible():  # an interrupt may break into the oracle, not the bookkeeping
+                    log_probs = np.asarray(self.posterior.log_prob(self.atoms.points(rows)), np.float64)
                 check_log_probs(log_probs, rows.stop - rows.start, self.has_masses)
                 self.atoms.set_log_probs(start, log_probs)
         except BaseException:
-            self.busy = True
             self.atoms.truncate(n_before)
             raise
         return ids
@@ -374,14 +361,3 @@ class Ledger:
             return 0.0
         log_mass = bounds.round_up(log_mass, self._slack)
         return 0.0 if abs(log_mass) <= self._slack else log_mass
-
-    @contextmanager
-    def _atomically(self) -> Generator[None]:
-        """Keep an interrupt out; one that came meanwhile is raised at the end."""
-        self.busy = True
-        try:
-            yield
-        finally:
-            self.busy = False
-        if self.interrupted:
-            raise KeyboardInterrupt

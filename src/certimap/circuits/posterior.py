@@ -16,6 +16,7 @@ from certimap.circuits.sampler import Sampler
 from certimap.domain import Domain
 from certimap.errors import QueryError
 from certimap.kernels.parallel import default_workers
+from certimap.posterior import Facts
 from certimap.query import Query
 
 
@@ -65,6 +66,16 @@ class CircuitPosterior:
         return self.plan.domain
 
     @property
+    def facts(self) -> Facts:
+        """What solvers may know of it beforehand."""
+        return Facts.of(
+            self.domain,
+            log_evidence=self.log_evidence,
+            work=self.n_edges,
+            log_slack=self.evaluator.relative_error,
+        )
+
+    @property
     def n_edges(self) -> int:
         """Edges of the conditioned circuit, those to leaves included: the work of evaluating one row."""
         return self.plan.n_edges
@@ -81,11 +92,6 @@ class CircuitPosterior:
     @cached_property
     def sampler(self) -> Sampler:
         return Sampler(self.evaluator)
-
-    @property
-    def log_slack(self) -> float:
-        """How far rounding may move the log of a probability or a mass at most (in the linear domain)."""
-        return self.evaluator.relative_error
 
     def __repr__(self) -> str:
         return f"CircuitPosterior({len(self.domain)} variables, {self.plan.n_nodes} nodes, {self.n_edges} edges)"
@@ -107,7 +113,7 @@ class CircuitPosterior:
         return self.evaluator.log_values(POINT, self._points(points), None)
 
     def log_mass(self, boxes: Boxes) -> NDArray[np.float64]:
-        """Return ln P(box | e), shape (batch,), rounded to nearest (see `log_slack`)."""
+        """Return ln P(box | e), shape (batch,), rounded to nearest (see `facts.log_slack`)."""
         values = self.evaluator.log_values(MASS, None, self._boxes(boxes))
         return np.minimum(values, 0.0)
 
@@ -133,6 +139,25 @@ class CircuitPosterior:
         One upward and one downward pass. A state that the box holds is never given more than the box.
         """
         return self.evaluator.log_each(BOUND, self._boxes(boxes))
+
+    def max_product(self) -> Points:
+        """Return the assignment at the end of the most probable path, shape (1, n); one visit an edge."""
+        from certimap.circuits import walks
+
+        return walks.max_product(self.plan)
+
+    def argmax_product(self) -> Points:
+        """Return the assignment that the root keeps when every node keeps one of its children's, shape (1, n)."""
+        from certimap.circuits import walks
+
+        return walks.argmax_product(self.plan)
+
+    def modes(self) -> Points:
+        """Return the variables' own modes, each with all others summed out, shape (1, n)."""
+        from certimap.circuits import walks
+
+        log_mass = self.log_mass_each(Boxes.full(self.domain))[0] if self.domain.total_states else np.empty(0)
+        return walks.modes(self.plan, log_mass)
 
     def _points(self, points: Points) -> Points:
         n_vars = len(self.domain)

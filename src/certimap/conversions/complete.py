@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from certimap.box import Boxes, Points
 from certimap.domain import Categorical, Domain
 from certimap.errors import ImpossibleEvidence
+from certimap.posterior import Facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,11 @@ class CompletePosterior:
 
     log_evidence: float
     domain: Domain = dataclasses.field(default_factory=lambda: Domain(()))
+
+    @property
+    def facts(self) -> Facts:
+        """What solvers may know of it beforehand."""
+        return Facts.of(self.domain, log_evidence=self.log_evidence)
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
         """Return n empty assignments, shape (n, 0)."""
@@ -77,7 +83,7 @@ def complete_posterior(query: Query, condition: Callable[[Query], Posterior]) ->
         value = int(np.argmax(query.log_weights[start:end]))
     point = np.array([[value]], posterior.domain.point_dtype)
     # Where p(e) is unknown, log_prob is that of the joint.
-    log_evidence = float(posterior.log_prob(point)[0]) + (posterior.log_evidence or 0.0)
+    log_evidence = float(posterior.log_prob(point)[0]) + (posterior.facts.log_evidence or 0.0)
     if log_evidence == -math.inf:
         raise ImpossibleEvidence("the evidence has probability 0 under the model; it assigns every variable")
     return CompletePosterior(log_evidence)

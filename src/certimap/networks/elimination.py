@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from certimap.control import Control
+
 if TYPE_CHECKING:
     from certimap.networks.network import Network
     from certimap.query import Query
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 CONSTRAINT_BONUS = 8.0
 _GRAIN = 2**20
 FREE_EDGES = 100_000.0
+POLL_EVERY = 64  # variables eliminated, or rows of fill-in edges added, between two looks at the clock
+_ORDERING = "looking for an elimination order"
 CLIQUE_LIMITS = (math.inf, 22.0, 16.0, 10.0)  # log2 of the largest clique that nuisance goes first in
 
 
@@ -61,6 +65,8 @@ def min_fill(
     sizes: Mapping[int, int],
     first: Collection[int] = (),
     log2_limit: float = math.inf,
+    *,
+    control: Control | None = None,
 ) -> list[tuple[int, tuple[int, ...]]]:
     """Order variables by fewest fill-in edges, ties by the smaller clique and then by position.
 
@@ -72,6 +78,8 @@ def min_fill(
         The number of states of every variable to eliminate.
     first
         Variables to take before others while their clique has at most `2 ** log2_limit` entries.
+    control
+        Polled; TimeUp is raised when the time is up.
 
     Returns
     -------
@@ -82,8 +90,7 @@ def min_fill(
     Fill-in counts are kept up to date edge by edge, so that a hub with thousands of neighbours is not
     counted again each time that one of them goes: 1,000 variables take some tens of milliseconds.
     """
-    graph = _Graph(scopes, sizes, set(first), log2_limit)
-    return graph.eliminate()
+    return _Graph(scopes, sizes, set(first), log2_limit, control or Control()).eliminate()
 
 
 class _Graph:
@@ -101,8 +108,15 @@ class _Graph:
     """
 
     def __init__(
-        self, scopes: Iterable[Collection[int]], sizes: Mapping[int, int], first: set[int], limit: float
+        self,
+        scopes: Iterable[Collection[int]],
+        sizes: Mapping[int, int],
+        first: set[int],
+        limit: float,
+        control: Control,
     ) -> None:
+        self.control = control
+        self.n_polls = 0
         self.own = {v: round(math.log2(n) * _GRAIN) for v, n in sorted(sizes.items())}
         self.first = first
         self.limit = limit * _GRAIN
@@ -115,12 +129,18 @@ class _Graph:
         self.missing = {v: len(near) * (len(near) - 1) // 2 for v, near in self.near.items()}
         self.weight = {v: self.own[v] + sum(self.own[u] for u in near) for v, near in self.near.items()}
         for v, near in self.near.items():
+            self.poll()
             for u in near:
                 if u > v:
                     for w in near & self.near[u]:
                         if w > u:
                             for corner in (u, v, w):
                                 self.missing[corner] -= 1
+
+    def poll(self) -> None:
+        self.n_polls += 1
+        if self.n_polls % POLL_EVERY == 0:
+            self.control.check(_ORDERING)
 
     def rank(self, v: int) -> tuple[bool, int, int, int]:
         late = not (v in self.first and self.weight[v] <= self.limit)
@@ -137,6 +157,7 @@ class _Graph:
             if current.get(v) != entry:
                 continue
             del current[v]
+            self.poll()
             order.append((v, tuple(sorted(self.near[v]))))
             touched = self.join_neighbours(v) if entry[1] else set[int]()
             touched |= self.remove(v)
@@ -154,6 +175,7 @@ class _Graph:
         members = sorted(self.near[v])
         for k, a in enumerate(members):
             near_a = self.near[a]
+            self.poll()
             for b in members[k + 1 :]:
                 if b in near_a:
                     continue
@@ -183,19 +205,25 @@ class _Graph:
 
 
 def plan_elimination(
-    scopes: Sequence[Collection[int]], sizes: Mapping[int, int], query: Collection[int]
+    scopes: Sequence[Collection[int]],
+    sizes: Mapping[int, int],
+    query: Collection[int],
+    *,
+    control: Control | None = None,
 ) -> Elimination:
     """Choose an order for a circuit over the `query` variables, the others being summed out.
 
     Nuisance variables go first where their cliques stay small: then they are plain arithmetic, and the
     circuit has query structure only. Among the orders tried the one with the most such freedom wins
-    whose cost is within a small factor of the cheapest.
+    whose cost is within a small factor of the cheapest. TimeUp is raised when `control` says that the time is up.
     """
     queried = set(query)
     nuisance = [v for v in sizes if v not in queried]
     limits = CLIQUE_LIMITS if nuisance and queried else ()
-    free = measure(min_fill(scopes, sizes), sizes, queried)
-    tried = [measure(min_fill(scopes, sizes, nuisance, limit), sizes, queried) for limit in limits]
+    free = measure(min_fill(scopes, sizes, control=control), sizes, queried)
+    tried = [
+        measure(min_fill(scopes, sizes, nuisance, limit, control=control), sizes, queried) for limit in limits
+    ]
     tried.append(free)
     cheapest = min(_cost(e) for e in tried)
     return next(e for e in tried if _cost(e) <= max(CONSTRAINT_BONUS * cheapest, FREE_EDGES))

@@ -86,6 +86,12 @@ class Factor:
         with np.errstate(divide="ignore"):
             return np.log(self.table)
 
+    @cached_property
+    def is_positive(self) -> bool:
+        """Whether no entry is zero."""
+        values, zero = (self.log_table, -np.inf) if self.in_logs else (self.table, 0.0)
+        return not values.size or bool(values.min() > zero)
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The number of states of each variable of the scope."""

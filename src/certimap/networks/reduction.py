@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.control import Control
 from certimap.domain import Domain
 from certimap.errors import ImpossibleEvidence, ModelError
 from certimap.networks.factor import Factor
@@ -17,6 +19,9 @@ from certimap.networks.factor import Factor
 if TYPE_CHECKING:
     from certimap.networks.network import Network
     from certimap.query import Query
+
+POLL_EVERY = 64  # factors looked at between two looks at the clock
+_REDUCING = "absorbing the evidence"
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class Reduced:
     log_constant: float
 
 
-def reduce_network(model: Network, query: Query | None = None) -> Reduced:
+def reduce_network(model: Network, query: Query | None = None, *, control: Control | None = None) -> Reduced:
     """Absorb a query's evidence into a network's factors.
 
     Parameters
@@ -57,6 +62,8 @@ def reduce_network(model: Network, query: Query | None = None) -> Reduced:
         A network; it is not changed.
     query
         None stands for the query of all variables without evidence.
+    control
+        Polled; TimeUp is raised when the time is up.
 
     Raises
     ------
@@ -66,13 +73,15 @@ def reduce_network(model: Network, query: Query | None = None) -> Reduced:
     domain = model.domain
     if query is None:
         queried = tuple(range(len(domain)))
-        allowed = {i: np.arange(int(domain.n_states[i])) for i in queried}
+        allowed = _all_states(domain, queried)
         factors = list(model.factors)
     else:
         queried = tuple(int(i) for i in query.variables)
         factors, allowed = _with_evidence(model, query)
-    states = _surviving_states(factors, allowed, domain)
+    control = control or Control()
+    states = _surviving_states(factors, allowed, domain, control)
     taken = [_take(f, states) for f in factors]
+    control.check(_REDUCING)
     log_constant = math.fsum(float(f.log_table) for f in taken if not f.scope)
     if log_constant == -np.inf:
         raise _impossible(domain)
@@ -84,14 +93,12 @@ def reduce_network(model: Network, query: Query | None = None) -> Reduced:
 def _with_evidence(model: Network, query: Query) -> tuple[list[Factor], dict[int, NDArray[np.int64]]]:
     """Return the factors that matter, weights of soft evidence added, and the states allowed."""
     domain = model.domain
-    weighed: dict[int, NDArray[np.float64]] = {}
-    for i in range(len(domain)):
-        weights = query.log_weights[domain.offsets[i] : domain.offsets[i + 1]]
-        if np.any(weights != 0.0):
-            weighed[i] = weights
+    is_weighed = query.log_weights != 0.0
+    touched = np.flatnonzero(np.logical_or.reduceat(is_weighed, domain.offsets[:-1])).tolist()
+    weighed = {i: query.log_weights[domain.offsets[i] : domain.offsets[i + 1]] for i in touched}
     needed = model.relevant({*(int(i) for i in query.variables), *weighed})
     factors = [f for f, own in zip(model.factors, model.owners, strict=True) if own is None or own in needed]
-    allowed = {i: np.arange(int(domain.n_states[i])) for i in sorted(needed)}
+    allowed = _all_states(domain, sorted(needed))
     for i, weights in weighed.items():
         allowed[i] = np.flatnonzero(weights > -np.inf)
         if np.any(weights[allowed[i]] != 0.0):
@@ -99,22 +106,38 @@ def _with_evidence(model: Network, query: Query) -> tuple[list[Factor], dict[int
     return factors, allowed
 
 
+def _all_states(domain: Domain, variables: Iterable[int]) -> dict[int, NDArray[np.int64]]:
+    """Return the positions of all states of some variables; variables of one size share an array."""
+    sizes: list[int] = domain.n_states.tolist()
+    positions = {k: np.arange(k) for k in set(sizes)}
+    return {i: positions[sizes[i]] for i in variables}
+
+
 def _surviving_states(
-    factors: list[Factor], allowed: dict[int, NDArray[np.int64]], domain: Domain
+    factors: list[Factor], allowed: dict[int, NDArray[np.int64]], domain: Domain, control: Control
 ) -> dict[int, NDArray[np.int64]]:
     """Drop states that some factor makes impossible, until nothing changes (arc consistency)."""
     states = dict(allowed)
-    touching: dict[int, list[int]] = {v: [] for v in states}
-    for k, factor in enumerate(factors):
-        for v in factor.scope:
-            touching[v].append(k)
-    waiting = dict.fromkeys(range(len(factors)))  # an ordered set
+    touching: dict[int, list[int]] = {}
+    waiting = deque(k for k, factor in enumerate(factors) if not factor.is_positive)
+    for k in waiting:
+        for v in factors[k].scope:
+            touching.setdefault(v, []).append(k)
+    is_waiting = [False] * len(factors)
+    for k in waiting:
+        is_waiting[k] = True
+    n_judged = 0
     while waiting:
-        k = next(iter(waiting))
-        del waiting[k]
+        n_judged += 1
+        if n_judged % POLL_EVERY == 0:
+            control.check(_REDUCING)
+        k = waiting.popleft()
+        is_waiting[k] = False
         scope = factors[k].scope
         values, zero = _restricted(factors[k], states)
         possible = values > zero
+        if possible.all():
+            continue
         for axis, v in enumerate(scope):
             alive = possible.any(axis=tuple(a for a in range(len(scope)) if a != axis))
             if alive.all():
@@ -122,8 +145,10 @@ def _surviving_states(
             states[v] = states[v][alive]
             if not len(states[v]):
                 raise _impossible(domain)
-            waiting.update(dict.fromkeys(touching[v]))
-            waiting[k] = None
+            for other in touching[v]:
+                if not is_waiting[other]:
+                    is_waiting[other] = True
+                    waiting.append(other)
             break
     return states
 
@@ -139,6 +164,8 @@ def _restricted(factor: Factor, states: dict[int, NDArray[np.int64]]) -> tuple[N
 
 def _take(factor: Factor, states: dict[int, NDArray[np.int64]]) -> Factor:
     """Restrict a factor to surviving states; a variable with one left leaves the scope."""
+    if all(1 < size == len(states[v]) for v, size in zip(factor.scope, factor.shape, strict=True)):
+        return factor
     table, _ = _restricted(factor, states)
     scope = tuple(v for v in factor.scope if len(states[v]) > 1)
     table = table.reshape([len(states[v]) for v in scope])

@@ -1,55 +1,112 @@
-"""The solver protocol: settings, a first state, and steps; everything else is the driver's."""
+"""What a solver is: settings, a first state, and steps; everything else is the driver's."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
-    from certimap.posterior import Posterior
+    from certimap.control import Control
+    from certimap.posterior import Capability, Posterior
+
+Family = Literal["sampling", "heuristic", "search", "elimination", "enumeration", "other"]
 
 
-class SolverState(Protocol):
-    """What a solver carries from step to step.
+@dataclass(frozen=True)
+class Judging:
+    """How the ledger judges the draws of a solver.
 
-    Optional attributes that the driver heeds: `n_nodes` (search nodes so far, for `max_nodes`), `n_bytes`
-    (memory held, for `max_memory`) and `work` (any count that grows while a step gets on). Once no draws are
-    left, a run ends after 1,000 steps in a row that change none of them and report nothing new.
+    Attributes
+    ----------
+    rule
+        "sharp", or "published" to count draws as the paper does.
+    early_stop
+        False keeps drawing to the solver's own end, whatever is certified before.
+    max_draws
+        A cap on draws where the user sets none; None takes the driver's.
     """
 
-    @property
-    def done(self) -> bool:
-        """Whether another step can change nothing."""
-        ...
+    rule: Literal["sharp", "published"] = "sharp"
+    early_stop: bool = True
+    max_draws: int | None = None
 
 
-class Solver(Protocol):
-    """A frozen dataclass of settings. No loop, clock, print or certificate inside.
+@dataclass(frozen=True)
+class Effort:
+    """What a state has cost so far: search nodes, bytes held, and any count of work that grows with it."""
 
-    `requires` names the posterior methods that it needs beyond `log_prob` (`sample` included).
+    n_nodes: int = 0
+    n_bytes: int = 0
+    work: int = 0
 
-    Optional attributes that the driver heeds:
 
-    - `heuristic` (class, default False): proves nothing by itself;
-    - `rule` (default "sharp"): "published" counts draws as the paper does;
-    - `early_stop` (default True): False keeps drawing to its own end;
-    - `max_draws` (default None): a cap on draws where the user sets none;
-    - `unsuited(posterior) -> str | None`: a sentence that refuses the posterior and names the alternative.
+class Solver(ABC):
+    """The base of every solver: derive a frozen dataclass of settings from it.
+
+    No loop, clock, print or certificate inside. States are plain data with a flag `done` (another step can change
+    nothing); they pickle between steps.
+
+    Attributes
+    ----------
+    name
+        What `solver=` and results call it.
+    needs
+        The capabilities (see `certimap.posterior`) without which a posterior is refused.
+    family
+        What kind of method it is; tables and figures group by it.
+    heuristic
+        Whether it proves nothing by itself.
+    view
+        Which representation of a model it works on, where it matters.
     """
 
     name: ClassVar[str]
-    requires: ClassVar[frozenset[str]]
+    needs: ClassVar[tuple[Capability, ...]] = ()
+    family: ClassVar[Family] = "other"
+    heuristic: ClassVar[bool] = False
+    view: ClassVar[Literal["circuit", "tree"] | None] = None
 
-    def init(self, posterior: Posterior, rng: np.random.Generator) -> Any:
-        """Return the first state."""
-        ...
+    def judging(self) -> Judging:
+        """Return how its draws are to be judged."""
+        return Judging()
 
+    def unsuited(self, posterior: Posterior) -> str | None:
+        """Return a sentence that refuses a posterior and names an alternative, or None."""
+        return None
+
+    def effort(self, state: Any) -> Effort:
+        """Return what a state has cost, for the limits on nodes and memory.
+
+        Once no draws are left, a run ends after 1,000 steps in a row that change nothing of this and report
+        nothing new.
+        """
+        return Effort()
+
+    @abstractmethod
+    def init(self, posterior: Any, control: Control, rng: np.random.Generator, boxes: Boxes | None = None) -> Any:
+        """Return the first state.
+
+        Parameters
+        ----------
+        posterior
+            Offers all that the solver `needs`.
+        control
+            Limits that a long step heeds; keep it in the state.
+        rng
+            The only source of randomness.
+        boxes
+            One box to search instead of the whole space; None means everything.
+        """
+
+    @abstractmethod
     def step(self, state: Any, ledger: Ledger) -> Any:
         """Do a bounded piece of work (a fraction of a second), report events, return the next state.
 
         Randomness comes from the generator given to `init` alone, and no choice may depend on a clock.
-        A step that may take longer polls `ledger.should_stop`.
+        A step that may take longer polls `should_stop` of the control.
         """
-        ...

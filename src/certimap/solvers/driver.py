@@ -16,13 +16,14 @@ import numpy as np
 from certimap.certify.certificate import issue
 from certimap.certify.ledger import Ledger
 from certimap.certify.pareto import pareto_front
+from certimap.control import Control
 from certimap.domain import Label
 from certimap.errors import SolverError
-from certimap.posterior import Posterior
+from certimap.posterior import Draws, Posterior
 from certimap.result import Certificate, CertificateKind, HistoryEntry, MapResult, Status
-from certimap.solvers.base import Solver
+from certimap.solvers.base import Effort, Solver
 from certimap.solvers.history import History
-from certimap.solvers.registry import HEURISTICS, resolve
+from certimap.solvers.registry import resolve
 from certimap.solvers.warm_start import apply_warm_start
 
 DEFAULT_MAX_DRAWS = 10_000_000
@@ -46,6 +47,7 @@ def run(
     tolerance: float = 1e-9,
     progress: Progress = None,
     options: dict[str, Any] | None = None,
+    control: Control | None = None,
 ) -> MapResult:
     """Answer a MAP query on a posterior.
 
@@ -76,6 +78,9 @@ def run(
         None shows a progress line on a terminal, True always, False never; a function gets each `HistoryEntry`.
     options
         Settings for a solver given by name.
+    control
+        Limits that run already (the time that conditioning took counts then), in place of `time_limit`,
+        `max_nodes` and `max_memory`.
 
     Returns
     -------
@@ -90,8 +95,11 @@ def run(
     check_limits(time_limit, max_samples, max_nodes, max_memory)
     chosen = resolve(solver, posterior, options or {})
     seed = seed_of(rng)
-    cap = max_samples if max_samples is not None else getattr(chosen, "max_draws", None)
-    if cap is None and time_limit is None:
+    if control is None:
+        control = Control.starting_now(time_limit, max_nodes=max_nodes, max_memory=max_memory)
+    judging = chosen.judging()
+    cap = judging.max_draws if max_samples is None else max_samples
+    if cap is None and control.deadline is None:
         cap = DEFAULT_MAX_DRAWS
     ledger = Ledger(
         posterior,
@@ -99,20 +107,19 @@ def run(
         delta=delta,
         top_k=1 if top_k is None else top_k,
         tolerance=tolerance,
-        rule=getattr(chosen, "rule", "sharp"),
+        rule=judging.rule,
         max_draws=cap,
-        early_stop=getattr(chosen, "early_stop", True),
+        early_stop=judging.early_stop,
+        control=control,
     )
-    ledger.max_nodes, ledger.max_memory = max_nodes, max_memory
-    ledger.deadline = None if time_limit is None else started + time_limit
     history = History(ledger, started, progress)
-    with _interruptible(ledger) as interrupts, history:
+    with _interruptible(control) as interrupts, history:
         try:
             status = _loop(posterior, chosen, ledger, history, np.random.default_rng(seed), warm_start)
         except KeyboardInterrupt:
             if len(interrupts) > 1:
                 raise
-            ledger.interrupted = False  # what follows must run to its end
+            control.interrupted = False  # what follows must run to its end
             status = Status.INTERRUPTED
         _ensure_answer(posterior, ledger, seed)
         history.record(force=True)
@@ -133,7 +140,7 @@ def _loop(
     history.record()
     if ledger.early_stop and ledger.satisfied:
         return Status.CERTIFIED
-    state = solver.init(posterior, solver_rng)
+    state = solver.init(posterior, ledger.control, solver_rng)
     idle = _IdleSteps()
     while True:
         if state.done:
@@ -142,7 +149,8 @@ def _loop(
         history.record()
         if ledger.early_stop and ledger.satisfied:
             return Status.CERTIFIED
-        limit = _limit_reached(state, ledger) or idle.judge(state, ledger)
+        effort = solver.effort(state)
+        limit = _limit_reached(effort, ledger) or idle.judge(effort, ledger)
         if limit is not None and not state.done:
             return limit
 
@@ -158,11 +166,11 @@ class _IdleSteps:
         self._n = 0
         self._seen: object = None
 
-    def judge(self, state: Any, ledger: Ledger) -> Status | None:
+    def judge(self, effort: Effort, ledger: Ledger) -> Status | None:
         """Return the status to end with after too many such steps in a row, else None."""
         if ledger.remaining_draws != 0:
             return None
-        found = (ledger.progress, *(getattr(state, name, 0) for name in ("n_nodes", "n_bytes", "work")))
+        found = (ledger.progress, effort)
         self._n = self._n + 1 if found == self._seen else 0
         self._seen = found
         return Status.SAMPLE_LIMIT if self._n >= MAX_IDLE_STEPS else None
@@ -171,21 +179,22 @@ class _IdleSteps:
 def _ending(solver: Solver, ledger: Ledger) -> Status:
     if ledger.satisfied:
         return Status.CERTIFIED
-    if solver.name in HEURISTICS or getattr(solver, "heuristic", False):
+    if solver.heuristic:
         return Status.HEURISTIC
     if ledger.early_stop and ledger.remaining_draws == 0:
         return Status.SAMPLE_LIMIT
     return Status.EXHAUSTED
 
 
-def _limit_reached(state: Any, ledger: Ledger) -> Status | None:
-    if ledger.interrupted:
+def _limit_reached(effort: Effort, ledger: Ledger) -> Status | None:
+    control = ledger.control
+    if control.interrupted:
         return Status.INTERRUPTED
-    if ledger.deadline is not None and time.perf_counter() >= ledger.deadline:
+    if control.is_late:
         return Status.TIME_LIMIT
-    if ledger.max_nodes is not None and getattr(state, "n_nodes", 0) >= ledger.max_nodes:
+    if control.nodes_left(effort.n_nodes) == 0:
         return Status.NODE_LIMIT
-    if ledger.max_memory is not None and ledger.n_bytes + getattr(state, "n_bytes", 0) > ledger.max_memory:
+    if control.max_memory is not None and ledger.n_bytes + effort.n_bytes > control.max_memory:
         return Status.MEMORY_LIMIT
     return None
 
@@ -193,13 +202,13 @@ def _limit_reached(state: Any, ledger: Ledger) -> Status | None:
 def _ensure_answer(posterior: Posterior, ledger: Ledger, seed: int) -> None:
     """Evaluate one draw as a candidate when a run was cut before anything was evaluated."""
     if ledger.best_point is None:
-        if not callable(getattr(posterior, "sample", None)):
+        if not isinstance(posterior, Draws):
             raise SolverError("the run ended before any assignment was evaluated; raise time_limit or max_nodes")
         ledger.candidates(posterior.sample(1, np.random.default_rng([seed, 1])))
 
 
 @contextmanager
-def _interruptible(ledger: Ledger) -> Generator[list[int]]:
+def _interruptible(control: Control) -> Generator[list[int]]:
     """Let the first Ctrl-C end the run with what it has; a second one is raised as usual.
 
     Yields the list of signals received so far.
@@ -215,8 +224,8 @@ def _interruptible(ledger: Ledger) -> Generator[list[int]]:
 
     def handle(signum: int, frame: FrameType | None) -> None:
         received.append(signum)
-        ledger.interrupted = True
-        if len(received) > 1 or not ledger.busy:
+        control.interrupted = True
+        if len(received) > 1 or not control.busy:
             raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, handle)
@@ -260,9 +269,9 @@ def _result(
     domain = ledger.domain
     best = ledger.best
     labels = [domain.decode(p) for p in ledger.atoms.points(np.array([i for _, i in best], np.int64))]
-    evidence = getattr(ledger.posterior, "log_evidence", None)
+    facts = ledger.posterior.facts
+    evidence, normalised = facts.log_evidence, facts.is_normalised
     upper = ledger.log_upper_bound
-    normalised = bool(getattr(ledger.posterior, "normalised", True))
     conditional = best[0][0] if normalised else None
     conditional_upper = upper if normalised else None
     if normalised:

@@ -11,9 +11,12 @@ import numpy as np
 from certimap.box import Points
 from certimap.domain import Domain
 from certimap.errors import SolverError
+from certimap.solvers.base import Family, Judging, Solver
 
 if TYPE_CHECKING:
+    from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
+    from certimap.control import Control
     from certimap.posterior import Posterior
 
 EDGES_PER_STEP = 200_000_000
@@ -34,7 +37,7 @@ class EnumerationState:
 
 
 @dataclass(frozen=True)
-class Exhaustive:
+class Exhaustive(Solver):
     """Evaluate every joint state of the query variables; the answer is exact.
 
     Parameters
@@ -46,12 +49,14 @@ class Exhaustive:
     max_states: int = 2**22
 
     name: ClassVar[str] = "exhaustive"
-    requires: ClassVar[frozenset[str]] = frozenset()
-    early_stop: ClassVar[bool] = False
+    family: ClassVar[Family] = "enumeration"
 
     def __post_init__(self) -> None:
         if self.max_states < 1:
             raise SolverError(f"max_states is {self.max_states}; a positive number is accepted")
+
+    def judging(self) -> Judging:
+        return Judging(early_stop=False)
 
     def unsuited(self, posterior: Posterior) -> str | None:
         """Refuse real variables and spaces beyond `max_states`."""
@@ -65,8 +70,10 @@ class Exhaustive:
             )
         return None
 
-    def init(self, posterior: Posterior, rng: np.random.Generator) -> EnumerationState:
-        n_edges = int(getattr(posterior, "n_edges", 1)) or 1
+    def init(
+        self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
+    ) -> EnumerationState:
+        n_edges = int(posterior.facts.work)
         n_total = math.prod(int(k) for k in posterior.domain.n_states)
         return EnumerationState(0, n_total, max(256, min(LARGEST_STEP, EDGES_PER_STEP // n_edges)))
 

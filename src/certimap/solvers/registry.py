@@ -8,7 +8,7 @@ import math
 from typing import Any, cast
 
 from certimap.errors import SolverError
-from certimap.posterior import Posterior
+from certimap.posterior import Bounds, Draws, Posterior, offer_of
 from certimap.solvers.base import Solver
 
 _SOLVERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -32,7 +32,6 @@ _SOLVERS: dict[str, tuple[str, dict[str, Any]]] = {
         {"batch": 250, "rule": "published", "max_draws": 2_500_000},
     ),
 }
-HEURISTICS = frozenset({"independent", "max_product", "argmax_product"})
 SMALL_SPACE = 2**16
 SMALL_WORK = 100_000_000
 
@@ -64,6 +63,11 @@ def make(name: str, **options: Any) -> Solver:
     return cast("Solver", factory(**settings))
 
 
+def heuristics() -> tuple[str, ...]:
+    """Return the names of the solvers that prove nothing by themselves, sorted."""
+    return tuple(sorted(name for name, (place, _) in _SOLVERS.items() if _load(place).heuristic))
+
+
 def check_solver(solver: str | Solver, options: dict[str, Any]) -> None:
     """Refuse a name or settings that no posterior could make right."""
     if isinstance(solver, str) and solver != "auto":
@@ -88,8 +92,8 @@ def view_of(solver: str | Solver) -> Any:
     if solver == "auto":
         return "auto"
     if isinstance(solver, str):
-        return getattr(_load(_SOLVERS[solver][0]), "view", None) if solver in _SOLVERS else None
-    return getattr(solver, "view", None)
+        return _load(_SOLVERS[solver][0]).view if solver in _SOLVERS else None
+    return solver.view if isinstance(solver, Solver) else None  # pyright: ignore[reportUnnecessaryIsInstance]
 
 
 def choose(posterior: Posterior) -> Solver:
@@ -102,10 +106,9 @@ def choose(posterior: Posterior) -> Solver:
     - else `smooth_pac` in a discrete domain, `pac` in a real one (a sampler and an oracle are enough).
     """
     domain = posterior.domain
-    n_edges = float(getattr(posterior, "n_edges", 1))
     small = domain.log_size <= math.log(SMALL_SPACE) + 1e-9
-    searchable = callable(getattr(posterior, "log_bound", None))
-    if small and (not searchable or math.exp(domain.log_size) * n_edges <= SMALL_WORK):
+    searchable = isinstance(posterior, Bounds)
+    if small and (not searchable or math.exp(domain.log_size) * posterior.facts.work <= SMALL_WORK):
         return make("exhaustive")
     for name in ("set_elimination", "frontier"):
         factory = _load(_SOLVERS[name][0])
@@ -116,19 +119,18 @@ def choose(posterior: Posterior) -> Solver:
 
 def refusal(solver: Solver, posterior: Posterior) -> str | None:
     """Return the sentence that refuses a posterior, or None when the solver can run on it."""
-    for method in sorted(solver.requires):
-        if not callable(getattr(posterior, method, None)):
+    for capability in solver.needs:
+        if not isinstance(posterior, capability):
             return (
-                f"solver {solver.name!r} needs the posterior to have {method}(), and a {type(posterior).__name__} "
-                f"has not; use solver={alternative(posterior)!r}"
+                f"solver {solver.name!r} needs the posterior to have {offer_of(capability)}, and a "
+                f"{type(posterior).__name__} has not; use solver={alternative(posterior)!r}"
             )
-    unsuited = getattr(solver, "unsuited", None)
-    return None if unsuited is None else unsuited(posterior)
+    return solver.unsuited(posterior)
 
 
 def alternative(posterior: Posterior) -> str:
     """Name a solver that runs on any posterior of this kind."""
-    if callable(getattr(posterior, "log_bound", None)) and not callable(getattr(posterior, "sample", None)):
+    if isinstance(posterior, Bounds) and not isinstance(posterior, Draws):
         return "frontier"
     return "smooth_pac" if posterior.domain.is_discrete else "pac"
 
@@ -139,7 +141,7 @@ def resolve(solver: str | Solver, posterior: Posterior, options: dict[str, Any])
     if solver == "auto":
         return choose(posterior)
     chosen = make(solver, **options) if isinstance(solver, str) else solver
-    if not (callable(getattr(chosen, "init", None)) and callable(getattr(chosen, "step", None))):
+    if not isinstance(chosen, Solver):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SolverError(f"{solver!r} is no solver; one of {', '.join(names())} or a solver object is accepted")
     sentence = refusal(chosen, posterior)
     if sentence is not None:

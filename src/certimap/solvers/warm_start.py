@@ -10,6 +10,8 @@ import numpy as np
 from certimap.box import Points
 from certimap.domain import Categorical, Domain
 from certimap.errors import SolverError
+from certimap.posterior import Draws
+from certimap.solvers.base import Solver
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger
@@ -35,7 +37,7 @@ def apply_warm_start(warm_start: Any, posterior: Posterior, ledger: Ledger, rng:
     """
     if warm_start is None:
         return
-    if isinstance(warm_start, str) or hasattr(warm_start, "step"):
+    if isinstance(warm_start, str | Solver):
         _run_heuristic(warm_start, posterior, ledger, rng)
         return
     if isinstance(warm_start, list | tuple) and not _is_row_of_numbers(warm_start):
@@ -84,15 +86,13 @@ def _check_positions(points: Points, domain: Domain) -> None:
 
 
 def _run_heuristic(chosen: Any, posterior: Posterior, ledger: Ledger, rng: np.random.Generator) -> None:
-    from certimap.solvers.registry import HEURISTICS, resolve
+    from certimap.solvers.registry import heuristics, resolve
 
     solver = resolve(chosen, posterior, {})
-    if "sample" in solver.requires and getattr(solver, "name", None) not in HEURISTICS:
-        raise SolverError(
-            f"solver {solver.name!r} draws, and a warm start may not; {', '.join(sorted(HEURISTICS))} may"
-        )
-    state = solver.init(posterior, rng)
-    while not (state.done or ledger.should_stop):
+    if Draws in solver.needs and not solver.heuristic:
+        raise SolverError(f"solver {solver.name!r} draws, and a warm start may not; {', '.join(heuristics())} may")
+    state = solver.init(posterior, ledger.control, rng)
+    while not (state.done or ledger.control.should_stop):
         state = solver.step(state, ledger)
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from certimap.box import Boxes, Points
 from certimap.domain import Domain
+from certimap.posterior import Draws, Masses
 
 MAX_STATES = 20_000
 
@@ -41,14 +42,15 @@ def check_posterior(
     log_probs = np.asarray(posterior.log_prob(points), np.float64)
     _require(log_probs.shape == (len(points),), f"log_prob returns shape {log_probs.shape}")
     _require(not np.any(np.isnan(log_probs)), "log_prob returns NaN")
-    if getattr(posterior, "normalised", True):
+    if posterior.facts.is_normalised:
         total = float(np.sum(np.exp(log_probs)))
         _require(abs(total - 1.0) < 1e-6, f"the probabilities add to {total}")
     one_by_one = np.concatenate([posterior.log_prob(points[i : i + 1]) for i in range(min(len(points), 50))])
     _require(_same(one_by_one, log_probs[:50], atol), "log_prob of a point depends on the batch that it is in")
     probs = np.exp(log_probs - np.logaddexp.reduce(log_probs))
-    _check_draws(posterior, points, probs, None, n_samples, rng)
-    if callable(getattr(posterior, "log_mass", None)):
+    if isinstance(posterior, Draws):
+        _check_draws(posterior, points, probs, None, n_samples, rng)
+    if isinstance(posterior, Masses):
         boxes = random_boxes(domain, generator, n_boxes)
         _check_boxes(posterior, boxes, points, log_probs, atol)
         _check_box_draws(posterior, boxes, points, probs, n_samples, rng)

@@ -131,7 +131,7 @@ def _check_refusal(make_solver: Callable[[], Solver] | str) -> None:
         [2, 2], lambda n, rng: rng.integers(0, 2, (n, 2)), lambda points: np.full(len(points), -math.log(4.0))
     )
     solver = _made(make_solver)
-    if isinstance(solver, str) or all(callable(getattr(bare, name, None)) for name in solver.requires):
+    if isinstance(solver, str) or all(isinstance(bare, capability) for capability in solver.needs):
         return
     try:
         run(bare, solver, progress=False)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from certimap.box import Boxes, Points
 from certimap.domain import Domain
 from certimap.errors import ModelError
+from certimap.posterior import Facts
 
 
 class TablePosterior:
@@ -46,7 +47,7 @@ class TablePosterior:
         self.probs: NDArray[np.float64] = weights / weights.sum()
         with np.errstate(divide="ignore"):
             self._log_probs = np.log(self.probs)
-        self._log_evidence = log_evidence
+        self._facts = Facts.of(self._domain, log_evidence=log_evidence)
         self.looseness = looseness
         sizes = tuple(int(k) for k in self._domain.n_states)
         self.points: Points = np.stack(np.unravel_index(np.arange(n), sizes), axis=1).astype(np.int16)
@@ -57,8 +58,8 @@ class TablePosterior:
         return self._domain
 
     @property
-    def log_evidence(self) -> float | None:
-        return self._log_evidence
+    def facts(self) -> Facts:
+        return self._facts
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
         """Draw n independent points, from the union of disjoint boxes where given."""

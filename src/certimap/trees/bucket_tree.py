@@ -16,6 +16,7 @@ from certimap.domain import Domain
 from certimap.errors import ImpossibleEvidence, ModelError, SolverError
 from certimap.networks.network import Network
 from certimap.networks.reduction import reduce_network
+from certimap.posterior import Facts
 from certimap.query import Query
 from certimap.trees import build
 from certimap.trees.build import Factor
@@ -182,6 +183,11 @@ class BucketTreePosterior:
     def log_evidence(self) -> float:
         """Natural log of p(e), or of the unnormalised total of a Markov network."""
         return self.region_tree.log_evidence
+
+    @property
+    def facts(self) -> Facts:
+        """What solvers may know of it beforehand."""
+        return Facts.of(self.domain, log_evidence=self.log_evidence, work=self.n_edges, log_slack=self.log_slack)
 
     @property
     def n_edges(self) -> int:

@@ -354,7 +354,7 @@ def test_a_failing_oracle_leaves_the_ledger_as_it_was():
     fail[0] = True
     with pytest.raises(KeyboardInterrupt):
         ledger.draws(at(1, 2, 0))
-    assert (ledger.n_draws, ledger.n_evaluations, ledger.busy) == (2, 1, False)
+    assert (ledger.n_draws, ledger.n_evaluations, ledger.control.busy) == (2, 1, False)
     fail[0] = False
     ledger.draws(at(1))
     assert (ledger.n_draws, ledger.n_evaluations) == (3, 2)

@@ -12,6 +12,7 @@ import pytest
 import certimap as cm
 from certimap.certify.ledger import Ledger
 from certimap.circuits.circuit import CircuitBuilder
+from certimap.control import Control
 from certimap.conversions.choose import posterior_of
 from certimap.domain import Domain
 from certimap.errors import SolverError
@@ -62,7 +63,7 @@ def test_a_deterministic_circuit_closes_at_the_first_box():
     posterior = posterior_over_all(deterministic(30, 1))
     ledger = Ledger(posterior, epsilon=0.0, delta=0.0)
     solver = Frontier(first_draws=0)
-    state = solver.step(solver.init(posterior, np.random.default_rng(0)), ledger)
+    state = solver.step(solver.init(posterior, Control(), np.random.default_rng(0)), ledger)
     assert state.n_nodes == 1
     assert ledger.satisfied
 
@@ -103,7 +104,7 @@ def test_memory_bound_goes_depth_first(monkeypatch):
     largest = []
     for room in (10**6, 40):
         ledger = Ledger(posterior, epsilon=0.0, delta=0.0)
-        state = solver.init(posterior, rng)
+        state = solver.init(posterior, Control(), rng)
         monkeypatch.setattr(frontier, "OPEN_BYTES", state.open.bytes_each * (4096 + room))
         monkeypatch.setattr(frontier, "STEP_WORK", 40_000)
         largest.append(0)
@@ -197,7 +198,7 @@ def test_draws_follow_the_masses_of_the_open_boxes(long_list, monkeypatch):
     posterior = TablePosterior([2] * 6, rng.random(64) ** 3, looseness=3.0)
     ledger = Ledger(posterior, epsilon=0.0, delta=0.0)
     solver = Frontier(first_draws=0, draw_share=0.0)
-    state = solver.init(posterior, rng)
+    state = solver.init(posterior, Control(), rng)
     for _ in range(8):
         state = solver.step(state, ledger)
     assert len(state.open) > 3
@@ -237,7 +238,7 @@ def test_anytime_bounds_fall_and_the_answer_rises():
     posterior = posterior_over_all(mixture(40, 40, 6, concentration=3.0))
     ledger = Ledger(posterior, epsilon=0.0, delta=0.01)
     solver = Frontier(caps=False, incumbent=False)
-    state = solver.init(posterior, np.random.default_rng(0))
+    state = solver.init(posterior, Control(), np.random.default_rng(0))
     upper, lower = math.inf, -math.inf
     for _ in range(6):
         if state.done or ledger.satisfied:

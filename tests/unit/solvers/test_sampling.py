@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 import certimap as cm
+from certimap.posterior import Bounds, Draws
 from certimap.solvers import registry
+from certimap.solvers.base import Effort, Solver
 from certimap.solvers.driver import MAX_IDLE_STEPS, run
 from certimap.solvers.exhaustive import Exhaustive
 from certimap.solvers.sampling.draws import DrawStream
@@ -259,16 +261,16 @@ def test_memory_and_node_limits_end_a_run(thirty_six):
 
 
 @dataclass
-class Restless:
+class Restless(Solver):
     """Draws while it may, then steps in silence until it has made `n_silent` steps."""
 
     n_silent: int
     counts_work: bool
     steps: ClassVar[int] = 0
     name: ClassVar[str] = "restless"
-    requires: ClassVar[frozenset[str]] = frozenset({"sample"})
+    needs: ClassVar = (Draws,)
 
-    def init(self, posterior, rng):
+    def init(self, posterior, control, rng, boxes=None):
         Restless.steps = 0
         return SimpleNamespace(posterior=posterior, rng=rng, done=False)
 
@@ -278,9 +280,10 @@ class Restless:
             ledger.draws(state.posterior.sample(4, state.rng))
         if Restless.steps > self.n_silent:
             state.done = True
-        if self.counts_work:
-            state.work = Restless.steps
         return state
+
+    def effort(self, state):
+        return Effort(work=Restless.steps if self.counts_work else 0)
 
 
 def test_a_solver_that_never_says_it_is_done_ends_with_its_draws(thirty_six):
@@ -327,11 +330,11 @@ def test_auto_enumerates_small_spaces_and_samples_what_it_cannot_search(thirty_s
 
 
 def test_a_posterior_that_lacks_a_question_is_refused_with_an_alternative():
-    class Curious:
+    class Curious(Solver):
         name = "curious"
-        requires = frozenset({"log_bound"})
+        needs = (Bounds,)
 
-        def init(self, posterior, rng):
+        def init(self, posterior, control, rng, boxes=None):
             raise AssertionError
 
         def step(self, state, ledger):
@@ -339,7 +342,8 @@ def test_a_posterior_that_lacks_a_question_is_refused_with_an_alternative():
 
     bare = cm.FunctionPosterior([2], lambda n, rng: None, lambda x: None)
     with pytest.raises(
-        cm.SolverError, match=r"needs the posterior to have log_bound\(\).*use solver='smooth_pac'"
+        cm.SolverError,
+        match=r"needs the posterior to have log_bound\(\) and log_bound_each\(\).*use solver='smooth_pac'",
     ):
         run(bare, Curious())
 

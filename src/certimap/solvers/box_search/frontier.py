@@ -10,13 +10,17 @@ import numpy as np
 
 from certimap.box import Points
 from certimap.errors import SolverError
+from certimap.posterior import Bounds, Capability, Draws
+from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.box_search.expand import Expansion, expand
 from certimap.solvers.box_search.open_boxes import OpenBoxes
-from certimap.solvers.box_search.probe import Layout, PlanProber, PosteriorProber, Prober, slack
+from certimap.solvers.box_search.probe import Layout, PlanProber, PosteriorProber, Prober, has_masses, slack
 
 if TYPE_CHECKING:
+    from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
     from certimap.circuits.caps import Caps
+    from certimap.control import Control
     from certimap.posterior import Posterior
 
 STEP_WORK = 40_000_000  # edge visits of one step, a fraction of a second
@@ -35,6 +39,7 @@ class FrontierState:
     """Where a search stands; `work` is in edge visits."""
 
     posterior: Any
+    control: Control
     layout: Layout
     prober: Prober
     caps: Caps | None
@@ -52,13 +57,9 @@ class FrontierState:
     n_steps: int = 0
     done: bool = False
 
-    @property
-    def n_bytes(self) -> int:
-        return self.open.n_bytes + (0 if self.caps is None else self.caps.n_bytes)
-
 
 @dataclass(frozen=True)
-class Frontier:
+class Frontier(Solver):
     """Search a partition of the query space into boxes, best first, until what is open cannot win.
 
     A box is bounded by its mass and by the circuit with its leaves at their maxima in the box; one upward
@@ -93,7 +94,8 @@ class Frontier:
     incumbent: bool = True
 
     name: ClassVar[str] = "frontier"
-    requires: ClassVar[frozenset[str]] = frozenset({"log_bound", "log_bound_each"})
+    needs: ClassVar[tuple[Capability, ...]] = (Bounds,)
+    family: ClassVar[Family] = "search"
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.draw_share < 1.0:
@@ -112,10 +114,12 @@ class Frontier:
             )
         return None
 
-    def init(self, posterior: Posterior, rng: np.random.Generator) -> FrontierState:
+    def init(
+        self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
+    ) -> FrontierState:
         layout = Layout.of(posterior.domain)
         opened = OpenBoxes(int(layout.offsets[-1]), 0 if posterior.domain.is_discrete else len(posterior.domain))
-        state = FrontierState(posterior, layout, PosteriorProber(posterior, layout), None, rng, opened)
+        state = FrontierState(posterior, control, layout, PosteriorProber(posterior, layout), None, rng, opened)
         plan = getattr(posterior, "plan", None)
         if plan is not None:
             from certimap.circuits.caps import PlanView, empty_table
@@ -124,9 +128,13 @@ class Frontier:
             workers = int(getattr(posterior, "workers", 1))
             state.prober = PlanProber(view, empty_table(view).caps, workers)
             state.layout = Layout.of(posterior.domain, view.arrays.scales)
-        bound = np.full(1, 0.0 if _has_masses(posterior) else np.inf)
+        bound = np.full(1, 0.0 if has_masses(posterior) else np.inf)
         opened.push(layout.full(), bound, np.zeros(1), np.zeros(1, np.int32))
         return state
+
+    def effort(self, state: FrontierState) -> Effort:
+        held = state.open.n_bytes + (0 if state.caps is None else state.caps.n_bytes)
+        return Effort(state.n_nodes, held, state.work)
 
     def step(self, state: FrontierState, ledger: Ledger) -> FrontierState:
         state.n_steps += 1
@@ -177,7 +185,7 @@ class Frontier:
         start = state.work
         while len(state.open) and state.work - start < STEP_WORK:
             self._expand_batch(state, ledger, self._batch_size(state, ledger))
-            if ledger.should_stop or (ledger.max_nodes is not None and state.n_nodes >= ledger.max_nodes):
+            if state.control.should_stop or state.control.nodes_left(state.n_nodes) == 0:
                 break
             if not self._aims_for_exact(state) and self._wants_draws(state, ledger):
                 self._report(state, ledger)
@@ -201,21 +209,20 @@ class Frontier:
     def _batch_size(self, state: FrontierState, ledger: Ledger) -> int:
         """Return how many boxes to expand together: more and more, as far as the step's work allows."""
         state.batch = min(2 * state.batch, MAX_BATCH, max(8, STEP_WORK // (4 * state.prober.work)))
-        if self._is_full(state, ledger):
+        if self._is_full(state):
             return min(state.batch, 32)
-        if ledger.max_nodes is not None:
-            return max(1, min(state.batch, ledger.max_nodes - state.n_nodes))
-        return state.batch
+        nodes_left = state.control.nodes_left(state.n_nodes)
+        return state.batch if nodes_left is None else max(1, min(state.batch, nodes_left))
 
     @staticmethod
-    def _is_full(state: FrontierState, ledger: Ledger) -> bool:
+    def _is_full(state: FrontierState) -> bool:
         """Whether the open boxes take up their memory; the search then goes depth first."""
-        limit = OPEN_BYTES if ledger.max_memory is None else ledger.max_memory // 2
+        limit = OPEN_BYTES if state.control.max_memory is None else state.control.max_memory // 2
         return state.open.bytes_each * (len(state.open) + 4096) > limit
 
     def _expand_batch(self, state: FrontierState, ledger: Ledger, count: int) -> None:
         """Take boxes off the open list, expand them, and report what that closed and found."""
-        boxes, bounds, _, depths = state.open.take(count, self._is_full(state, ledger))
+        boxes, bounds, _, depths = state.open.take(count, self._is_full(state))
         found = expand(state.layout, state.prober, boxes, bounds, depths, self._threshold(state, ledger))
         state.n_nodes += found.n_probed
         spent = found.n_probed * state.prober.work
@@ -233,7 +240,7 @@ class Frontier:
             ledger.candidates(np.concatenate(found.points))
             ledger.close(-math.inf, found.point_mass)
         if found.closed != (-math.inf, -math.inf):
-            ledger.close(found.closed[0], found.closed[1] if _has_masses(state.posterior) else None)
+            ledger.close(found.closed[0], found.closed[1] if has_masses(state.posterior) else None)
         state.stuck = max(state.stuck, found.stuck)
         is_real = not state.posterior.domain.is_discrete  # where boxes never become points
         if found.hints and (self.incumbent or is_real):
@@ -246,18 +253,18 @@ class Frontier:
         """Close the open boxes that can no longer win."""
         mass, bound = state.open.prune(self._threshold(state, ledger))
         if bound > -math.inf or mass > -math.inf:
-            ledger.close(bound, mass if _has_masses(state.posterior) else None)
+            ledger.close(bound, mass if has_masses(state.posterior) else None)
 
     def _report(self, state: FrontierState, ledger: Ledger) -> None:
         """State the open boxes to the ledger; without any the search is done.
 
         While the search aims for the exact answer it keeps an epsilon to itself, lest the run end on it.
         """
-        full = ledger.max_nodes is not None and state.n_nodes >= ledger.max_nodes
-        if self._aims_for_exact(state) and len(state.open) and not (full or ledger.should_stop):
+        full = state.control.nodes_left(state.n_nodes) == 0
+        if self._aims_for_exact(state) and len(state.open) and not (full or state.control.should_stop):
             return
         bound = max(state.open.log_bound, state.stuck)
-        mass = state.open.log_mass if _has_masses(state.posterior) else 0.0
+        mass = state.open.log_mass if has_masses(state.posterior) else 0.0
         rounded = float(mass + slack(np.array([mass]))[0])
         ledger.frontier(rounded if rounded < 0.0 else 0.0, bound)
         if not len(state.open):
@@ -279,9 +286,9 @@ class Frontier:
 
     def _wants_draws(self, state: FrontierState, ledger: Ledger) -> bool:
         """Whether the share of work set aside for draws pays for a batch of them."""
-        if not self.draw_share or not len(state.open) or not _has_masses(state.posterior):
+        if not self.draw_share or not len(state.open) or not has_masses(state.posterior):
             return False
-        if not callable(getattr(state.posterior, "sample", None)) or ledger.remaining_draws == 0:
+        if not isinstance(state.posterior, Draws) or ledger.remaining_draws == 0:
             return False
         return state.draw_credit >= _draw_cost(state, MIN_DRAWS) * state.draw_at
 
@@ -317,13 +324,6 @@ def _factor(ledger: Ledger) -> float:
     return max(EXACT_FACTOR, 1e-3 * ledger.epsilon)
 
 
-def _has_masses(posterior: Any) -> bool:
-    """Whether the masses of boxes are known and bound their points."""
-    if not posterior.domain.is_discrete or not getattr(posterior, "normalised", True):
-        return False
-    return hasattr(posterior, "log_mass_each")
-
-
 def _draw_cost(state: FrontierState, n: int) -> int:
     """Return the work of n draws from the open boxes: masses of boxes, the draws, and their values."""
     return max(state.prober.work // 4, 1) * ((n if _is_long(state) else len(state.open)) + 2 * n)
@@ -356,10 +356,8 @@ def first_answers(state: FrontierState, ledger: Ledger, n_draws: int) -> None:
     """Report the answers of quick heuristics: max-product on circuits, draws, climbs from the best of these."""
     posterior = state.posterior
     if isinstance(state.prober, PlanProber):
-        from certimap.solvers.heuristics.max_product import max_product_point
-
-        ledger.candidates(max_product_point(posterior.plan))
-    if not callable(getattr(posterior, "sample", None)):
+        ledger.candidates(posterior.max_product())
+    if not isinstance(posterior, Draws):
         return
     left = ledger.remaining_draws
     n = n_draws if left is None else min(left, n_draws)

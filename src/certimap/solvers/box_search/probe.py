@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from certimap.box import Boxes, Points
 from certimap.domain import Domain
+from certimap.posterior import Masses, Posterior
 
 if TYPE_CHECKING:
     from certimap.circuits.caps import PlanView
@@ -177,9 +178,8 @@ class PosteriorProber:
 
     def __init__(self, posterior: Any, layout: Layout) -> None:
         self.posterior, self.layout = posterior, layout
-        tree = getattr(posterior, "region_tree", None)
-        self.work = 4 * int(getattr(posterior, "n_edges", None) or getattr(tree, "n_entries", None) or 1000)
-        self.has_masses = bool(getattr(posterior, "normalised", True)) and hasattr(posterior, "log_mass_each")
+        self.work = 4 * int(posterior.facts.work)
+        self.has_masses = has_masses(posterior)
 
     def probe(self, boxes: SearchBoxes) -> Answers:
         public = self.layout.public(boxes)
@@ -202,6 +202,11 @@ class PosteriorProber:
         from certimap.circuits.climb import climb_posterior
 
         return climb_posterior(self.posterior, points) if self.has_masses else points
+
+
+def has_masses(posterior: Posterior) -> bool:
+    """Whether the masses of boxes are known and bound their points."""
+    return posterior.facts.has_masses and isinstance(posterior, Masses)
 
 
 def slack(log_values: NDArray[np.float64]) -> NDArray[np.float64]:

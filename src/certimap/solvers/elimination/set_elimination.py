@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.box import Boxes
 from certimap.errors import SolverError
+from certimap.posterior import Capability, Masses
+from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.elimination.geometry import Geometry, Messages
 from certimap.solvers.elimination.one_pass import Elimination, Outcome
 from certimap.solvers.elimination.start import climb
@@ -19,6 +21,7 @@ from certimap.trees.bucket_tree import BucketTreePosterior
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger
+    from certimap.control import Control
     from certimap.posterior import Posterior
 
 Floats = NDArray[np.float64]
@@ -45,6 +48,7 @@ class EliminationState:
     """A search between two steps."""
 
     posterior: BucketTreePosterior
+    control: Control
     rng: np.random.Generator
     geometry: Geometry
     open: list[OpenBox] = field(default_factory=list[OpenBox])
@@ -59,15 +63,15 @@ class EliminationState:
     elimination: Elimination | None = None
 
     @property
-    def n_bytes(self) -> int:
-        """Memory held by sets and boxes, in bytes."""
+    def held_bytes(self) -> int:
+        """Memory held by sets and boxes."""
         held = 0 if self.elimination is None else self.elimination.n_bytes
         per_box = 8 * int(self.posterior.region_tree.arrays.message_ptr[-1])
         return held + per_box * len(self.open) // 2
 
 
 @dataclass(frozen=True)
-class SetElimination:
+class SetElimination(Solver):
     """Dynamic programming on sets of vectors along a tree of regions.
 
     A choice of the query variables below a region is a vector over the hidden states of its separator.
@@ -100,8 +104,9 @@ class SetElimination:
     """
 
     name: ClassVar[str] = "set_elimination"
-    requires: ClassVar[frozenset[str]] = frozenset({"log_mass", "log_mass_each"})
-    view: ClassVar[str] = "tree"
+    needs: ClassVar[tuple[Capability, ...]] = (Masses,)
+    family: ClassVar[Family] = "elimination"
+    view: ClassVar[Literal["circuit", "tree"] | None] = "tree"
 
     limits: tuple[int, ...] = (256, 16384)
     split_limit: int = 4096
@@ -130,13 +135,18 @@ class SetElimination:
             f"{type(posterior).__name__} has none; use solver='frontier'"
         )
 
-    def init(self, posterior: Posterior, rng: np.random.Generator) -> EliminationState:
+    def init(
+        self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
+    ) -> EliminationState:
         """Return the first state; raise SolverError for a posterior without regions."""
         refusal = self.unsuited(posterior)
         if refusal is not None:
             raise SolverError(refusal)
         tree = cast(BucketTreePosterior, posterior)
-        return EliminationState(tree, rng, Geometry.of(tree.region_tree))
+        return EliminationState(tree, control, rng, Geometry.of(tree.region_tree))
+
+    def effort(self, state: EliminationState) -> Effort:
+        return Effort(state.n_nodes, state.held_bytes, state.work)
 
     def step(self, state: EliminationState, ledger: Ledger) -> EliminationState:
         """Work for a fraction of a second."""
@@ -146,8 +156,8 @@ class SetElimination:
         for work in state.search:
             spent += work
             state.work += work
-            over = ledger.max_nodes is not None and state.n_nodes >= ledger.max_nodes
-            if over or ledger.satisfied or spent >= STEP_WORK or ledger.should_stop:
+            over = state.control.nodes_left(state.n_nodes) == 0
+            if over or ledger.satisfied or spent >= STEP_WORK or state.control.should_stop:
                 return state
         state.done = True
         return state

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from certimap.box import Points
-from certimap.posterior import Posterior
+from certimap.box import Boxes, Points
+from certimap.posterior import Draws
 
 FIRST_CHUNK = 64
 LARGEST_CHUNK = 16384
@@ -18,11 +18,11 @@ class DrawStream:
     Chunks start small and double, up to a size that keeps one within a fraction of a second.
     """
 
-    def __init__(self, posterior: Posterior, rng: np.random.Generator) -> None:
-        self._posterior = posterior
+    def __init__(self, posterior: Draws, rng: np.random.Generator, boxes: Boxes | None = None) -> None:
+        self._posterior, self._boxes = posterior, boxes
         self._rng = rng
         self._chunk = FIRST_CHUNK
-        n_edges = int(getattr(posterior, "n_edges", 1)) or 1
+        n_edges = int(posterior.facts.work)
         self.largest = max(FIRST_CHUNK, min(LARGEST_CHUNK, EDGES_PER_CHUNK // n_edges))
         self._held: Points = np.empty((0, len(posterior.domain)), posterior.domain.point_dtype)
 
@@ -31,7 +31,8 @@ class DrawStream:
         parts = [self._held]
         n_held = len(self._held)
         while n_held < n:
-            part = self._posterior.sample(self._chunk, self._rng.spawn(1)[0])
+            rng = self._rng.spawn(1)[0]
+            part = self._posterior.sample(self._chunk, rng, self._boxes)
             parts.append(part)
             n_held += len(part)
             self._chunk = min(2 * self._chunk, self.largest)

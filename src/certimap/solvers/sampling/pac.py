@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from certimap.errors import SolverError
+from certimap.posterior import Capability, Draws
+from certimap.solvers.base import Family, Judging, Solver
 from certimap.solvers.sampling.draws import DrawStream
 
 if TYPE_CHECKING:
+    from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
-    from certimap.posterior import Posterior
+    from certimap.control import Control
 
 
 @dataclass
@@ -35,7 +38,7 @@ def check_batch(batch: int | None) -> None:
 
 
 @dataclass(frozen=True)
-class Pac:
+class Pac(Solver):
     """Draw from the posterior until a residual-mass or draw-count rule certifies the best point seen.
 
     Expected cost is about ln(1/delta)/p* draws, so it suits posteriors whose mode holds noticeable mass.
@@ -58,13 +61,19 @@ class Pac:
     max_draws: int | None = None
 
     name: ClassVar[str] = "pac"
-    requires: ClassVar[frozenset[str]] = frozenset({"sample"})
+    needs: ClassVar[tuple[Capability, ...]] = (Draws,)
+    family: ClassVar[Family] = "sampling"
 
     def __post_init__(self) -> None:
         check_batch(self.batch)
 
-    def init(self, posterior: Posterior, rng: np.random.Generator) -> DrawState:
-        return DrawState(DrawStream(posterior, rng))
+    def judging(self) -> Judging:
+        return Judging(self.rule, max_draws=self.max_draws)
+
+    def init(
+        self, posterior: Draws, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
+    ) -> DrawState:
+        return DrawState(DrawStream(posterior, rng, boxes))
 
     def step(self, state: DrawState, ledger: Ledger) -> DrawState:
         ledger.draws(state.stream.take(next_batch(state.stream, self.batch, ledger)))

@@ -10,12 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.errors import SolverError
+from certimap.posterior import Capability, Draws
+from certimap.solvers.base import Family, Judging, Solver
 from certimap.solvers.sampling.draws import DrawStream
 from certimap.solvers.sampling.hamming import ball, ball_size, grouped
 from certimap.solvers.sampling.pac import check_batch, next_batch
 
 if TYPE_CHECKING:
+    from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
+    from certimap.control import Control
     from certimap.posterior import Posterior
 
 LARGEST_BALL = 1_000_000
@@ -39,7 +43,7 @@ class SmoothState:
 
 
 @dataclass(frozen=True)
-class SmoothPac:
+class SmoothPac(Solver):
     """Draw as `pac` does, and every so often evaluate all neighbours of the best candidate not swept yet.
 
     Sweeps find modes whose own mass is too small to be drawn soon, and remove mass from the residual; they never
@@ -72,7 +76,8 @@ class SmoothPac:
     max_draws: int | None = None
 
     name: ClassVar[str] = "smooth_pac"
-    requires: ClassVar[frozenset[str]] = frozenset({"sample"})
+    needs: ClassVar[tuple[Capability, ...]] = (Draws,)
+    family: ClassVar[Family] = "sampling"
 
     def __post_init__(self) -> None:
         check_batch(self.batch)
@@ -84,6 +89,9 @@ class SmoothPac:
             raise SolverError(f"eta is {self.eta}; a probability between 0 and 1 is accepted")
         if self.lipschitz is not None and not self.lipschitz > 0.0:
             raise SolverError(f"lipschitz is {self.lipschitz}; a positive number of bits is accepted")
+
+    def judging(self) -> Judging:
+        return Judging(self.rule, max_draws=self.max_draws)
 
     def unsuited(self, posterior: Posterior) -> str | None:
         """Refuse balls that are too large, and a Lipschitz constant over both kinds of variables."""
@@ -100,12 +108,14 @@ class SmoothPac:
             )
         return None
 
-    def init(self, posterior: Posterior, rng: np.random.Generator) -> SmoothState:
+    def init(
+        self, posterior: Draws, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
+    ) -> SmoothState:
         draw_rng, sweep_rng = rng.spawn(2)
         domain = posterior.domain
         size = ball_size(domain, int(self.radius)) if domain.total_states else 1.0
         period = max(SHORTEST_PERIOD, int(size)) if self.period is None else self.period
-        state = SmoothState(DrawStream(posterior, draw_rng), sweep_rng, period, 0)
+        state = SmoothState(DrawStream(posterior, draw_rng, boxes), sweep_rng, period, 0)
         state.next_sweep = self._pause(state, first=True)
         return state
 
@@ -145,6 +155,6 @@ class SmoothPac:
         state.pool = np.delete(pool, chosen)
         parts = itertools.chain.from_iterable(ball(ledger.domain, centre, int(self.radius)) for centre in centres)
         for points in grouped(parts):
-            if ledger.should_stop or ledger.satisfied:
+            if ledger.control.should_stop or ledger.satisfied:
                 return
             ledger.candidates(points)

@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from certimap.errors import SolverError
+from certimap.posterior import Capability, Draws
+from certimap.solvers.base import Family, Judging, Solver
 from certimap.solvers.sampling.draws import DrawStream
 from certimap.solvers.sampling.pac import DrawState, check_batch, next_batch
 
 if TYPE_CHECKING:
+    from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
-    from certimap.posterior import Posterior
+    from certimap.control import Control
 
 DEFAULT_DRAWS = 100_000
 
 
 @dataclass(frozen=True)
-class FixedDraws:
+class FixedDraws(Solver):
     """What the methods with a fixed number of draws share.
 
     Parameters
@@ -33,22 +36,22 @@ class FixedDraws:
     n_draws: int | None = None
     batch: int | None = None
 
-    name: ClassVar[str]
-    requires: ClassVar[frozenset[str]] = frozenset({"sample"})
-    early_stop: ClassVar[bool] = False
+    needs: ClassVar[tuple[Capability, ...]] = (Draws,)
+    family: ClassVar[Family] = "sampling"
 
     def __post_init__(self) -> None:
         check_batch(self.batch)
         if self.n_draws is not None and self.n_draws < 1:
             raise SolverError(f"n_draws is {self.n_draws}; a positive number of draws is accepted")
 
-    @property
-    def max_draws(self) -> int:
-        """The cap where the user gives no `max_samples`."""
-        return DEFAULT_DRAWS if self.n_draws is None else self.n_draws
+    def judging(self) -> Judging:
+        n_draws = DEFAULT_DRAWS if self.n_draws is None else self.n_draws
+        return Judging(early_stop=False, max_draws=n_draws)
 
-    def init(self, posterior: Posterior, rng: np.random.Generator) -> DrawState:
-        return DrawState(DrawStream(posterior, rng))
+    def init(
+        self, posterior: Draws, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
+    ) -> DrawState:
+        return DrawState(DrawStream(posterior, rng, boxes))
 
     def step(self, state: DrawState, ledger: Ledger) -> DrawState:
         n = next_batch(state.stream, self.batch, ledger)

@@ -1,0 +1,166 @@
+"""Walks over a plan that decode one good point: max-product, argmax-product, and the variables' own modes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Points
+
+if TYPE_CHECKING:
+    from certimap.circuits.kernels.decode import Kept, Nodes
+    from certimap.circuits.plan import Plan
+
+_CHUNK = 2**22  # entries of one table of densities: candidate means by components
+
+
+def max_product(plan: Plan) -> Points:
+    """Return the assignment that max-product decodes, shape (1, n).
+
+    Of equal states and equal children the first is taken; a Gaussian leaf gives its mean.
+    """
+    from certimap.circuits.kernels.decode import max_upward
+
+    nodes, kept = _walk_arrays(plan)
+    max_upward(nodes, kept)
+    return _decoded(plan, nodes, kept)
+
+
+def argmax_product(plan: Plan) -> Points:
+    """Return the assignment that argmax-product keeps at the root, shape (1, n).
+
+    Of equal states and equal candidates the first is taken; a Gaussian leaf gives its mean.
+    """
+    from certimap.circuits.kernels.decode import BLOCK, Scratch, argmax_upward
+
+    nodes, kept = _walk_arrays(plan)
+    widest = int(np.max(np.diff(plan.child_ptr), where=plan.is_sum, initial=1))
+    scratch = Scratch(
+        np.zeros((BLOCK, len(plan.domain))),
+        np.empty((widest, BLOCK)),
+        np.zeros(widest, np.bool_),
+        np.full(plan.n_nodes, -1, np.int32),
+        np.empty(plan.n_nodes, np.int32),
+        np.empty((plan.n_nodes + 1, BLOCK)),
+    )
+    argmax_upward(nodes, kept, scratch)
+    return _decoded(plan, nodes, kept)
+
+
+def modes(plan: Plan, log_mass: NDArray[np.float64]) -> Points:
+    """Return the modes of the variables' own distributions, shape (1, n); the first of equal states.
+
+    Parameters
+    ----------
+    log_mass
+        ln P of each state of the categorical variables, shape (total_states,).
+    """
+    domain = plan.domain
+    point = np.zeros(len(domain), np.float64)
+    for i in np.flatnonzero(domain.n_states).tolist():
+        point[i] = np.argmax(log_mass[domain.offsets[i] : domain.offsets[i + 1]])
+    if not domain.is_discrete:
+        log_leaf_flow, nodes, kept = _leaf_flow(plan)
+        for i in np.flatnonzero(domain.n_states == 0).tolist():
+            point[i] = _mode_of_mixture(np.flatnonzero(plan.leaf_var == i), log_leaf_flow, nodes, kept)
+    return point[None, :].astype(domain.point_dtype)
+
+
+def _walk_arrays(plan: Plan) -> tuple[Nodes, Kept]:
+    """Return what the walks read and what they fill; the peaks of the leaves are filled already."""
+    from certimap.circuits.kernels.decode import Kept, Nodes, leaf_peaks
+
+    group, next_in_group = _groups(plan)
+    nodes = Nodes(
+        plan.is_sum,
+        plan.child_ptr,
+        plan.children,
+        plan.log_weights,
+        plan.leaf_ptr,
+        plan.leaf_var,
+        plan.leaf_start,
+        plan.log_tables,
+        plan.domain.n_states[plan.leaf_var],
+        group,
+        next_in_group,
+    )
+    n_nodes, n_leaves = plan.n_nodes, plan.n_leaves
+    kept = Kept(
+        np.empty(n_leaves),
+        np.empty(n_leaves),
+        np.empty(n_nodes),
+        np.zeros(n_nodes, np.int64),
+        np.empty(len(plan.children)),
+    )
+    leaf_peaks(nodes, kept)
+    return nodes, kept
+
+
+def _decoded(plan: Plan, nodes: Nodes, kept: Kept) -> Points:
+    """Return the assignment that the root keeps, shape (1, n)."""
+    from certimap.circuits.kernels.decode import decode
+
+    point = np.zeros(len(plan.domain))
+    decode(plan.n_nodes - 1, nodes, kept, np.empty(plan.n_nodes, np.int32), point)
+    return point[None, :].astype(plan.domain.point_dtype)
+
+
+def _groups(plan: Plan) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return, for every node, the first with the same children (see `Nodes.group`) and the next one.
+
+    Hashes decide; two unlike nodes that collide could only cost the heuristic its quality, since its
+    answer is scored exactly, and like lengths are checked.
+    """
+    from certimap.circuits.kernels.decode import hash_nodes
+
+    leaf_words = plan.leaf_start * len(plan.domain) + plan.leaf_var
+    identity, key = np.empty(plan.n_nodes, np.int64), np.empty(plan.n_nodes, np.int64)
+    weight_bits = plan.log_weights.view(np.int64)
+    with np.errstate(over="ignore"):  # hashes wrap around
+        hash_nodes(
+            plan.is_sum, plan.child_ptr, plan.children, weight_bits, plan.leaf_ptr, leaf_words, identity, key
+        )
+    _, first, places = np.unique(key, return_index=True, return_inverse=True)
+    group = first[places]
+    n_children = np.diff(plan.child_ptr)
+    unlike = (n_children != n_children[group]) | (plan.is_sum != plan.is_sum[group])
+    group[unlike] = np.flatnonzero(unlike)
+    order = np.argsort(group, kind="stable")
+    following = np.full(plan.n_nodes, -1, np.int32)
+    same = group[order[1:]] == group[order[:-1]]
+    following[order[:-1][same]] = order[1:][same]
+    return group.astype(np.int32), following
+
+
+def _leaf_flow(plan: Plan) -> tuple[NDArray[np.float64], Nodes, Kept]:
+    """Return ln of the probability that a draw passes through each leaf: its weight in the mixture."""
+    from certimap.circuits.kernels.decode import flow_downward
+
+    nodes, kept = _walk_arrays(plan)
+    log_flow = np.full(plan.n_nodes, -np.inf)
+    log_flow[-1] = 0.0
+    flow_downward(nodes, log_flow)
+    return log_flow[plan.parent_of_leaf], nodes, kept
+
+
+def _mode_of_mixture(
+    leaves: NDArray[np.int64], log_leaf_flow: NDArray[np.float64], nodes: Nodes, kept: Kept
+) -> float:
+    """Return the component mean at which the mixture of these Gaussian leaves is densest."""
+    starts, places = np.unique(nodes.leaf_start[leaves], return_inverse=True)
+    log_weights = np.full(len(starts), -np.inf)
+    np.logaddexp.at(log_weights, places, log_leaf_flow[leaves])
+    mean, sd, low, high, log_inside = (nodes.log_tables[starts + k] for k in range(5))
+    log_scale = log_weights - np.log(sd) - log_inside
+    candidates = np.unique(kept.peak_at[leaves])
+    log_density = np.empty(len(candidates))
+    rows = max(1, _CHUNK // len(starts))
+    for first in range(0, len(candidates), rows):
+        x = candidates[first : first + rows, None]
+        terms: NDArray[Any] = np.where(
+            (x >= low) & (x <= high), log_scale - 0.5 * np.square((x - mean) / sd), -np.inf
+        )
+        log_density[first : first + rows] = np.logaddexp.reduce(terms, axis=1)
+    return float(candidates[np.argmax(log_density)])

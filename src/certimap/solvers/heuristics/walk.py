@@ -1,0 +1,53 @@
+"""Heuristics that decode one point from the structure of a posterior, and are done."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from certimap.box import Points
+from certimap.posterior import Capability, Posterior, Walks
+from certimap.solvers.base import Family, Solver
+
+if TYPE_CHECKING:
+    from certimap.box import Boxes
+    from certimap.certify.ledger import Ledger
+    from certimap.control import Control
+
+
+@dataclass(frozen=True)
+class OneStepState:
+    """The state of a heuristic that has its answer after one step."""
+
+    posterior: Any
+    done: bool = False
+
+
+class OnePoint(Solver):
+    """What heuristics share that report one point; `point` is all that differs."""
+
+    family: ClassVar[Family] = "heuristic"
+    heuristic: ClassVar[bool] = True
+
+    @abstractmethod
+    def point(self, posterior: Any) -> Points:
+        """Return the answer, shape (1, n)."""
+
+    def init(
+        self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
+    ) -> OneStepState:
+        return OneStepState(posterior)
+
+    def step(self, state: OneStepState, ledger: Ledger) -> OneStepState:
+        ledger.candidates(self.point(state.posterior))
+        return replace(state, done=True)
+
+
+class Walk(OnePoint):
+    """A heuristic that walks the structure of a posterior once."""
+
+    needs: ClassVar[tuple[Capability, ...]] = (Walks,)
+    view: ClassVar[Literal["circuit", "tree"] | None] = "circuit"
