@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from problem_twin import all_values, random_problem
 
+from certimap.box import Boxes
+from certimap.certify.ledger import Ledger
+from certimap.control import Control
 from certimap.domain import Domain
 from certimap.networks.problem import Problem, value_at
+from certimap.posterior import Facts
 from certimap.solvers.driver import run
+from certimap.solvers.networks import phases
 from certimap.solvers.networks.hbfs import HybridBestFirst
 
 
 class ProblemPosterior:
     """A problem as a posterior, without a network around it."""
 
-    log_evidence = None
-    normalised = False
-    n_edges = 1
-
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.variables = sorted(problem.query)
         self.domain = Domain.of_sizes(problem.sizes[v] for v in self.variables)
-        self.log_slack = problem.log_slack
+        self.facts = Facts.of(self.domain, is_normalised=False, log_slack=problem.log_slack)
 
     def log_prob(self, points):
         return value_at(self.problem, np.atleast_2d(points), self.variables)
 
     def point(self, assignment):
         return np.array([assignment.get(v, 0) for v in self.variables], self.domain.point_dtype)
+
+    def kept(self, boxes):
+        masks = {v: boxes.mask[0, a:b] for v, a, b in zip(self.variables, *self.bounds(), strict=True)}
+        return {v: np.flatnonzero(mask) for v, mask in masks.items() if not mask.all()}
+
+    def bounds(self):
+        return self.domain.offsets[:-1], self.domain.offsets[1:]
 
 
 FORCED = {"quick_entries": 0, "max_entries": 0}
@@ -63,3 +73,49 @@ def test_several_best(seed, route):
     assert [value for _, value in result.top] == pytest.approx(expected[:k], abs=1e-9)
     assert len({tuple(states.values()) for states, _ in result.top}) == k
     assert result.certificate.kind.value == "exact"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_inside_a_box(seed):
+    rng = np.random.default_rng(2000 + seed)
+    problem = random_problem(rng, max_variables=6)
+    values = all_values(problem)
+    posterior = ProblemPosterior(problem)
+    point = max(values, key=values.get)
+    mask = Boxes.of_points(posterior.domain, np.array([point])).mask | (
+        rng.random(posterior.domain.total_states) < 0.5
+    )
+    solver = HybridBestFirst(**FORCED)
+    ledger = Ledger(posterior, epsilon=0.0, delta=0.0)
+    state = solver.init(posterior, Control(), rng, Boxes(posterior.domain, mask))
+    while not state.done:
+        state = solver.step(state, ledger)
+    assert ledger.best_log_prob == pytest.approx(values[point], abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_memory_for_almost_nothing(seed, monkeypatch):
+    monkeypatch.setattr(phases, "PIECE", 500)
+    problem = random_problem(np.random.default_rng(3000 + seed), max_variables=9, max_states=3)
+    result = solve(problem, "search", max_memory=100)
+    best = max(all_values(problem).values())
+    assert result.log_joint_upper_bound >= best - 1e-12
+    assert result.log_joint <= best + 1e-9
+
+
+def test_a_seed_replays():
+    problem = random_problem(np.random.default_rng(5), max_variables=9)
+    first, second = (solve(problem, "search").to_dict() for _ in range(2))
+    del first["seconds"], second["seconds"]
+    assert first == second
+
+
+def test_state_pickles():
+    problem = random_problem(np.random.default_rng(7), max_variables=9)
+    posterior = ProblemPosterior(problem)
+    solver = HybridBestFirst(**FORCED)
+    ledger = Ledger(posterior, epsilon=0.0, delta=0.0)
+    state = solver.init(posterior, Control(), np.random.default_rng(0))
+    while not state.done:
+        state = pickle.loads(pickle.dumps(solver.step(state, ledger)))
+    assert ledger.best_log_prob == pytest.approx(max(all_values(problem).values()), abs=1e-9)

@@ -13,7 +13,7 @@ from certimap.query import Query, make_query
 
 MAX_EDGES = 20_000_000
 MAX_SPREAD = 4  # table entries of a tree for each edge of its circuit, where "auto" may choose
-View = Literal["circuit", "tree", "auto"]
+View = Literal["circuit", "tree", "problem", "auto"]
 
 
 def posterior_of(
@@ -42,7 +42,7 @@ def posterior_of(
         tables fit, which settled every public network as soon as its circuit did, and chains far sooner; None
         leaves it to the model. A structured circuit (see `tree_of_circuit`) is a tree too: "tree" takes any,
         "auto" those in which no sum decides a query variable and whose tables are not much larger than the
-        circuit. Any other circuit stays one.
+        circuit. Any other circuit stays one. "problem" is a network's maximisation, of any width.
 
     Raises
     ------
@@ -67,6 +67,10 @@ def posterior_of(
         from certimap.trees.bucket_tree import bucket_tree_of
 
         return bucket_tree_of(model, query, max_table=max_edges, workers=workers)
+    if view == "problem" and is_network:
+        from certimap.networks.mpe_posterior import MpePosterior
+
+        return MpePosterior(model, query)
     if view == "auto" and is_network:
         with suppress(ModelError):
             return posterior_of(model, query, max_edges=max_edges, workers=workers, view="tree")

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
+from certimap.box import Boxes, Points
 from certimap.domain import Domain
 from certimap.errors import TooLarge
-from certimap.networks.problem import Problem, problem_of, value_at
-from certimap.networks.simplify import sum_out
+from certimap.networks.problem import Problem, States, problem_of, value_at
+from certimap.networks.simplify import impossible, sum_out
+from certimap.posterior import Facts, Posterior
 
 if TYPE_CHECKING:
     from certimap.networks.network import Network
     from certimap.query import Query
 
 MAX_SUMMED = 2**20
+
+
+@runtime_checkable
+class Maximisation(Posterior, Protocol):
+    """A posterior that is a product of tables over its query variables, to be maximised as it stands."""
+
+    @property
+    def problem(self) -> Problem:
+        """The product, over the states that evidence and zeros leave; no nuisance variables."""
+        ...
+
+    def point(self, assignment: Mapping[int, int]) -> Points:
+        """Return the row of states, shape (n,), for states of the problem's variables."""
+        ...
+
+    def kept(self, boxes: Boxes) -> dict[int, States]:
+        """Return the states of the problem's variables that one box leaves, where it leaves out any."""
+        ...
 
 
 class MpePosterior:
@@ -36,8 +56,8 @@ class MpePosterior:
         The query variables, in the user's order.
     problem
         Their maximisation problem.
-    log_evidence
-        None: it would take the sum over all assignments.
+    facts
+        Not normalised: p(e) would take the sum over all assignments.
 
     Raises
     ------
@@ -46,9 +66,6 @@ class MpePosterior:
     TooLarge
         When nuisance variables are left that would make larger tables.
     """
-
-    log_evidence: float | None = None
-    normalised = False
 
     def __init__(self, model: Network, query: Query, *, max_entries: int = MAX_SUMMED) -> None:
         prepared = problem_of(model, query)
@@ -62,8 +79,8 @@ class MpePosterior:
         self.problem: Problem = problem
         self.query: tuple[int, ...] = prepared.query
         self.states = {v: prepared.states[v] for v in prepared.query}
-        self.log_slack = problem.log_slack
-        self.n_edges = max(1, problem.n_entries)
+        work = 50.0 * len(problem.tables)
+        self.facts = Facts.of(self.domain, is_normalised=False, work=work, log_slack=problem.log_slack)
         self._open = [(i, v) for i, v in enumerate(self.query) if v in problem.sizes]
         self._positions: list[NDArray[np.int64]] = []
         for i, v in enumerate(self.query):
@@ -85,7 +102,22 @@ class MpePosterior:
             total[possible] = value_at(self.problem, columns, [v for _, v in self._open])
         return total
 
-    def point(self, assignment: dict[int, int]) -> Points:
-        """Return the row for states of the problem's variables, shape (n,)."""
+    def point(self, assignment: Mapping[int, int]) -> Points:
+        """Return the row of states, shape (n,), for states of the problem's variables."""
         row = [int(self.states[v][assignment.get(v, 0)]) for v in self.query]
         return np.array(row, self.domain.point_dtype)
+
+    def kept(self, boxes: Boxes) -> dict[int, States]:
+        """Return the states of the problem's variables that one box leaves, where it leaves out any.
+
+        Raises ImpossibleEvidence when it leaves none that the evidence allows.
+        """
+        mask = boxes.mask[0]
+        found: dict[int, States] = {}
+        for i, v in enumerate(self.query):
+            inside = np.flatnonzero(mask[self.domain.offsets[i] + self.states[v]])
+            if not len(inside):
+                raise impossible()
+            if v in self.problem.sizes and len(inside) < self.problem.sizes[v]:
+                found[v] = inside
+        return found

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from certimap.control import Control
     from certimap.posterior import Capability, Posterior
 
+View = Literal["circuit", "tree", "problem"]
 Family = Literal["sampling", "heuristic", "search", "elimination", "enumeration", "other"]
 
 
@@ -69,7 +70,7 @@ class Solver(ABC):
     needs: ClassVar[tuple[Capability, ...]] = ()
     family: ClassVar[Family] = "other"
     heuristic: ClassVar[bool] = False
-    view: ClassVar[Literal["circuit", "tree"] | None] = None
+    view: ClassVar[View | None] = None
 
     def judging(self) -> Judging:
         """Return how its draws are to be judged."""

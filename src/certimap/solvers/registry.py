@@ -22,6 +22,7 @@ _SOLVERS: dict[str, tuple[str, dict[str, Any]]] = {
     "argmax_product": ("certimap.solvers.heuristics.argmax_product:ArgmaxProduct", {}),
     "frontier": ("certimap.solvers.box_search.frontier:Frontier", {}),
     "set_elimination": ("certimap.solvers.elimination.set_elimination:SetElimination", {}),
+    "hbfs": ("certimap.solvers.networks.hbfs:HybridBestFirst", {}),
     # The settings of the published experiments, for reproduction.
     "paper": (
         "certimap.solvers.sampling.smooth_pac:SmoothPac",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from certimap.box import Points
 from certimap.posterior import Capability, Posterior, Walks
-from certimap.solvers.base import Family, Solver
+from certimap.solvers.base import Family, Solver, View
 
 if TYPE_CHECKING:
     from certimap.box import Boxes
@@ -50,4 +50,4 @@ class Walk(OnePoint):
     """A heuristic that walks the structure of a posterior once."""
 
     needs: ClassVar[tuple[Capability, ...]] = (Walks,)
-    view: ClassVar[Literal["circuit", "tree"] | None] = "circuit"
+    view: ClassVar[View | None] = "circuit"

@@ -8,49 +8,44 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from certimap.control import Control
 from certimap.errors import SolverError
 from certimap.kernels.parallel import default_workers
-from certimap.networks.problem import FLOOR, HARD, below_nats, in_nats, to_integers
+from certimap.networks.mpe_posterior import Maximisation
+from certimap.networks.problem import FLOOR, HARD, States, below_nats, in_nats, restrict, to_integers
 from certimap.networks.simplify import impossible
-from certimap.solvers.networks.parts import Effort, Reduction
+from certimap.posterior import Capability
+from certimap.solvers.base import Effort, Family, Solver, View
+from certimap.solvers.networks.parts import Context, Reduction
 
 if TYPE_CHECKING:
+    from certimap.box import Boxes, Points
     from certimap.certify.ledger import Ledger
-    from certimap.networks.mpe_posterior import MpePosterior
-
-DEFAULT_BYTES = 4 * 2**30
+    from certimap.control import Control
 
 
 @dataclass
 class HybridState:
     """The tree of subproblems, and what has been reported of it."""
 
-    posterior: MpePosterior
+    posterior: Maximisation
     root: Reduction | None
-    effort: Effort
+    context: Context
     unit: float
+    kept: dict[int, States]
     reported: int = HARD
 
     @property
     def done(self) -> bool:
         return self.root is not None and self.root.is_done
 
-    @property
-    def n_nodes(self) -> int:
-        return self.effort.n_nodes
-
-    @property
-    def n_bytes(self) -> int:
-        return 0 if self.root is None else self.root.n_bytes
-
-    @property
-    def work(self) -> int:
-        return self.effort.work
+    def point(self, assignment: dict[int, int]) -> Points:
+        """Return the posterior's row for states of the problem that is solved."""
+        inside = {v: int(states[assignment.get(v, 0)]) for v, states in self.kept.items()}
+        return self.posterior.point(assignment | inside)
 
 
 @dataclass(frozen=True)
-class HybridBestFirst:
+class HybridBestFirst(Solver):
     """Maximise a product of tables exactly, in any network whose nuisance variables can be summed out.
 
     The problem is rounded up to integers and reduced; components whose elimination is cheap are eliminated. For
@@ -78,61 +73,67 @@ class HybridBestFirst:
     exact_work: int = 200_000_000
 
     name: ClassVar[str] = "hbfs"
-    view: ClassVar[str] = "problem"
-    requires: ClassVar[frozenset[str]] = frozenset({"point"})
+    needs: ClassVar[tuple[Capability, ...]] = (Maximisation,)
+    family: ClassVar[Family] = "search"
+    view: ClassVar[View | None] = "problem"
 
     def __post_init__(self) -> None:
         for name in ("quick_entries", "max_entries", "exact_work"):
             if not getattr(self, name) >= 0:
                 raise SolverError(f"{name} is {getattr(self, name)}; a number not below 0 is expected")
 
-    def init(self, posterior: MpePosterior, rng: np.random.Generator) -> HybridState:
-        effort = Effort(
-            Control(),
-            default_workers(),
-            self.quick_entries,
-            self.max_entries,
-            DEFAULT_BYTES,
-            1,
-            int(rng.integers(2**63)),
+    def init(
+        self, posterior: Maximisation, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
+    ) -> HybridState:
+        context = Context(
+            control=control,
+            workers=default_workers(),
+            quick_entries=self.quick_entries,
+            max_entries=self.max_entries,
+            max_bytes=control.memory_limit,
+            top_k=1,
+            seed=int(rng.integers(2**63)),
         )
-        return HybridState(posterior, None, effort, 1.0)
+        return HybridState(posterior, None, context, 1.0, {} if boxes is None else posterior.kept(boxes))
+
+    def effort(self, state: HybridState) -> Effort:
+        n_bytes = 0 if state.root is None else state.root.n_bytes
+        return Effort(state.context.n_nodes, n_bytes, state.context.work)
 
     def step(self, state: HybridState, ledger: Ledger) -> HybridState:
-        effort = state.effort
-        effort.control.deadline = ledger.deadline
+        context = state.context
         if state.root is None:
-            effort.top_k = ledger.top_k
-            problem = to_integers(state.posterior.problem)
+            context.top_k = ledger.top_k
+            problem = restrict(to_integers(state.posterior.problem), state.kept)
             state.unit = problem.unit
-            state.root = Reduction(problem, effort)
+            state.root = Reduction(problem, context)
         else:
             self._set_levels(state, ledger)
-            state.root.advance(effort)
+            state.root.advance(context)
         self._report(state, ledger)
         return state
 
     def _set_levels(self, state: HybridState, ledger: Ledger) -> None:
         """Set what is close enough: for the k best by the ledger's threshold, else by a margin per component."""
-        effort, root = state.effort, state.root
+        context, root = state.context, state.root
         assert root is not None
-        is_exact = effort.work < self.exact_work
-        if effort.lists_all:
+        is_exact = context.work < self.exact_work
+        if context.lists_all:
             log_level = ledger.log_exact_threshold if is_exact else ledger.log_threshold
-            effort.threshold = max(effort.threshold, below_nats(log_level, state.unit))
+            context.threshold = max(context.threshold, below_nats(log_level, state.unit))
         elif not is_exact and ledger.epsilon > 0.0:
-            effort.margin = math.floor(-math.log1p(-ledger.epsilon) / state.unit / max(1, len(root.parts)))
+            context.margin = math.floor(-math.log1p(-ledger.epsilon) / state.unit / max(1, len(root.parts)))
 
     def _report(self, state: HybridState, ledger: Ledger) -> None:
         root = state.root
         assert root is not None
-        if state.effort.lists_all:
-            points = [state.posterior.point(states) for states in root.drain()]
+        if state.context.lists_all:
+            points = [state.point(states) for states in root.drain()]
             if points:
                 ledger.candidates(np.array(points))
             if root.is_done and ledger.best_point is None:
                 raise impossible()
         elif root.value > max(state.reported, FLOOR):
             state.reported = root.value
-            ledger.candidates(state.posterior.point(root.states)[None, :])
+            ledger.candidates(state.point(root.states)[None, :])
         ledger.frontier(0.0, in_nats(root.bound, state.unit))

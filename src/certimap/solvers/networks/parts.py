@@ -18,7 +18,7 @@ States = dict[int, int]
 
 
 @dataclass
-class Effort:
+class Context:
     """Settings and limits that all parts share, and what they have used.
 
     Attributes
@@ -84,15 +84,15 @@ class Reduction:
         When every assignment has probability 0.
     """
 
-    def __init__(self, problem: Problem, effort: Effort, known: Mapping[int, int] | None = None) -> None:
-        self.simplified: Simplified = simplify(problem, keep_all=effort.lists_all)
+    def __init__(self, problem: Problem, context: Context, known: Mapping[int, int] | None = None) -> None:
+        self.simplified: Simplified = simplify(problem, keep_all=context.lists_all)
         small = self.simplified.problem
         # Where all good assignments are wanted, the problem stays whole: else those of parts would be combined.
-        self._is_whole = effort.lists_all
+        self._is_whole = context.lists_all
         self.constant = 0 if self._is_whole else int(small.constant)
         split = ([small] if small.sizes else []) if self._is_whole else components(small)
         start = None if known is None else self.simplified.encode(known)
-        self.parts = [Component(part, effort, start) for part in split]
+        self.parts = [Component(part, context, start) for part in split]
 
     @property
     def bound(self) -> int:
@@ -123,11 +123,11 @@ class Reduction:
     def n_bytes(self) -> int:
         return sum(p.phase.n_bytes for p in self.parts)
 
-    def advance(self, effort: Effort) -> None:
+    def advance(self, context: Context) -> None:
         """Do a piece of work on the part with the largest gap, those without an assignment first."""
         waiting = [p for p in self.parts if not p.is_done]
         if waiting:
-            max(waiting, key=lambda p: (p.value <= FLOOR, p.bound - p.value)).advance(effort)
+            max(waiting, key=lambda p: (p.value <= FLOOR, p.bound - p.value)).advance(context)
 
     def drain(self) -> list[States]:
         """Return, once, the assignments to report where all are wanted."""
@@ -145,18 +145,18 @@ class Component:
         The largest bound of what has been cut, in units.
     """
 
-    def __init__(self, problem: Problem, effort: Effort, known: Mapping[int, int] | None) -> None:
+    def __init__(self, problem: Problem, context: Context, known: Mapping[int, int] | None) -> None:
         self.problem = problem
         scopes = [t.scope for t in problem.tables]
-        self.plan = plan(problem, best_order(scopes, problem.sizes, control=effort.control))
+        self.plan = plan(problem, best_order(scopes, problem.sizes, control=context.control))
         self.value = HARD
         self.states: States = {}
         self.closed = HARD
-        self._lists_all = effort.lists_all
+        self._lists_all = context.lists_all
         self._found: list[States] = []
         if known is not None:
             self.offer({v: known[v] for v in problem.sizes})
-        self.phase: Phase = first_phase(self, effort)
+        self.phase: Phase = first_phase(self, context)
 
     @property
     def bound(self) -> int:
@@ -168,10 +168,10 @@ class Component:
     def is_done(self) -> bool:
         return self.phase.is_done
 
-    def advance(self, effort: Effort) -> None:
+    def advance(self, context: Context) -> None:
         """Do a piece of work."""
-        self.phase = self.phase.advance(self, effort)
-        if self.is_done and self.value <= FLOOR and not effort.lists_all:
+        self.phase = self.phase.advance(self, context)
+        if self.is_done and self.value <= FLOOR and not context.lists_all:
             raise impossible()
 
     def offer(self, states: Mapping[int, int]) -> None:

@@ -16,7 +16,7 @@ from certimap.networks.problem import FLOOR, HARD
 from certimap.solvers.networks.best_first import BestFirstSearch, copy_of
 
 if TYPE_CHECKING:
-    from certimap.solvers.networks.parts import Component, Effort, Reduction
+    from certimap.solvers.networks.parts import Component, Context, Reduction
 
 Ints = NDArray[np.int64]
 
@@ -45,14 +45,14 @@ class Phase(Protocol):
     @property
     def n_bytes(self) -> int: ...
 
-    def advance(self, component: Component, effort: Effort) -> Phase:
+    def advance(self, component: Component, context: Context) -> Phase:
         """Do a piece of work; return the phase that follows."""
         ...
 
 
-def first_phase(component: Component, effort: Effort) -> Phase:
+def first_phase(component: Component, context: Context) -> Phase:
     """Return elimination where it is cheap, else dual ascent."""
-    if component.plan.n_entries <= effort.quick_entries and effort.fits(component.plan):
+    if component.plan.n_entries <= context.quick_entries and context.fits(component.plan):
         return Eliminating(Ascending(component))
     return Ascending(component)
 
@@ -64,7 +64,7 @@ class Settled:
     is_done = True
     n_bytes = 0
 
-    def advance(self, component: Component, effort: Effort) -> Phase:
+    def advance(self, component: Component, context: Context) -> Phase:
         return self
 
 
@@ -84,28 +84,28 @@ class Eliminating:
     def n_bytes(self) -> int:
         return self._before.n_bytes
 
-    def advance(self, component: Component, effort: Effort) -> Phase:
+    def advance(self, component: Component, context: Context) -> Phase:
         try:
             found = MaxElimination(
                 component.problem,
                 component.plan,
-                workers=effort.workers,
-                control=effort.control,
-                keep_tables=effort.lists_all,
+                workers=context.workers,
+                control=context.control,
+                keep_tables=context.lists_all,
             )
         except TimeUp:
             return self
-        effort.work += int(component.plan.n_entries / ENTRIES_PER_VISIT)
-        if effort.lists_all:
-            self._report(found, component, effort)
+        context.work += int(component.plan.n_entries / ENTRIES_PER_VISIT)
+        if context.lists_all:
+            self._report(found, component, context)
         else:
             component.closed = max(component.closed, found.value)
             component.offer(found.assignment())
         return Settled()
 
-    def _report(self, found: MaxElimination, component: Component, effort: Effort) -> None:
+    def _report(self, found: MaxElimination, component: Component, context: Context) -> None:
         for n, (value, states) in enumerate(found.ranked()):
-            if n >= effort.top_k:
+            if n >= context.top_k:
                 component.closed = max(component.closed, value)
                 return
             component.offer(states)
@@ -132,8 +132,8 @@ class Delegating:
     def n_bytes(self) -> int:
         return self._child.n_bytes
 
-    def advance(self, component: Component, effort: Effort) -> Phase:
-        self._child.advance(effort)
+    def advance(self, component: Component, context: Context) -> Phase:
+        self._child.advance(context)
         self._take(component)
         return self
 
@@ -178,35 +178,35 @@ class Ascending:
             self._dual = self._costs.dual()
         return self._costs
 
-    def advance(self, component: Component, effort: Effort) -> Phase:
+    def advance(self, component: Component, context: Context) -> Phase:
         costs = self._lay_out()
-        incumbent = incumbent_of(component, costs, effort)
+        incumbent = incumbent_of(component, costs, context)
         before = int(self._dual.bound[0])
         n_visits = max(1, 4 * len(costs.arrays.tables))
-        swept_out = not ascended(costs, self._dual, incumbent, effort, max(1, min(SWEEPS, PIECE // n_visits)))
+        swept_out = not ascended(costs, self._dual, incumbent, context, max(1, min(SWEEPS, PIECE // n_visits)))
         self._n_ascents += 1
-        if not effort.lists_all and not swept_out:
-            climb(costs, self._dual, incumbent, effort)
+        if not context.lists_all and not swept_out:
+            climb(costs, self._dual, incumbent, context)
         take_incumbent(component, costs, incumbent)
-        if swept_out or self.open_bound <= _level(component, effort):
-            component.closed = max(component.closed, _level(component, effort))
+        if swept_out or self.open_bound <= _level(component, context):
+            component.closed = max(component.closed, _level(component, context))
             return Settled()
-        gap = self.open_bound - max(component.value, effort.threshold)
+        gap = self.open_bound - max(component.value, context.threshold)
         stalled = before - int(self._dual.bound[0]) <= STALLED * max(gap, 1) and self._n_ascents > 1
         if not stalled and self._n_ascents < MAX_ASCENTS:
             return self
-        component.closed = max(component.closed, _level(component, effort))
-        return reduced_phase(component, costs, self._dual, effort, KEPT_SHARE) or Searching(
-            component, costs, self._dual, effort
+        component.closed = max(component.closed, _level(component, context))
+        return reduced_phase(component, costs, self._dual, context, KEPT_SHARE) or Searching(
+            component, costs, self._dual, context
         )
 
 
 class Searching:
     """Hybrid best-first search; elimination instead, once it has cost as much as that would."""
 
-    def __init__(self, component: Component, costs: Costs, dual: DualState, effort: Effort) -> None:
+    def __init__(self, component: Component, costs: Costs, dual: DualState, context: Context) -> None:
         self._costs = costs
-        self._search = BestFirstSearch(costs, dual, max_bytes=effort.max_bytes // 2, lists_all=effort.lists_all)
+        self._search = BestFirstSearch(costs, dual, max_bytes=context.max_bytes // 2, lists_all=context.lists_all)
         self._value_at_root = component.value
         self._n_pieces = 0
 
@@ -223,37 +223,37 @@ class Searching:
     def n_bytes(self) -> int:
         return self._search.n_bytes
 
-    def advance(self, component: Component, effort: Effort) -> Phase:
+    def advance(self, component: Component, context: Context) -> Phase:
         search, costs = self._search, self._costs
-        if search.work > component.plan.n_entries / ENTRIES_PER_VISIT and effort.fits(component.plan):
-            return Eliminating(self).advance(component, effort)
-        incumbent = incumbent_of(component, costs, effort)
-        threshold = effort.threshold - costs.constant if effort.lists_all else HARD
+        if search.work > component.plan.n_entries / ENTRIES_PER_VISIT and context.fits(component.plan):
+            return Eliminating(self).advance(component, context)
+        incumbent = incumbent_of(component, costs, context)
+        threshold = context.threshold - costs.constant if context.lists_all else HARD
         work, n_nodes = search.work, search.n_nodes
-        leaf = search.advance(PIECE, threshold, effort.margin, incumbent)
-        effort.work += search.work - work
-        effort.n_nodes += search.n_nodes - n_nodes
+        leaf = search.advance(PIECE, threshold, context.margin, incumbent)
+        context.work += search.work - work
+        context.n_nodes += search.n_nodes - n_nodes
         if leaf is not None:
             states = {v: int(s) for v, s in zip(costs.variables, leaf[1:], strict=True)}
             component.offer(states)
             component.report(states)
         self._n_pieces += 1
-        if not effort.lists_all and self._n_pieces % PIECES_PER_CLIMB == 0:
-            climb(costs, search.root, incumbent, effort)
+        if not context.lists_all and self._n_pieces % PIECES_PER_CLIMB == 0:
+            climb(costs, search.root, incumbent, context)
         take_incumbent(component, costs, incumbent)
         if search.closed_bound > FLOOR:
             component.closed = max(component.closed, search.closed_bound + costs.constant)
-        if component.value > self._value_at_root and not effort.lists_all and not self.is_done:
+        if component.value > self._value_at_root and not context.lists_all and not self.is_done:
             self._value_at_root = component.value
             root = copy_of(search.root)
-            if not ascended(costs, root, incumbent, effort, 2):
+            if not ascended(costs, root, incumbent, context, 2):
                 return self
-            return reduced_phase(component, costs, root, effort, KEPT_SHARE_AGAIN) or self
+            return reduced_phase(component, costs, root, context, KEPT_SHARE_AGAIN) or self
         return self
 
 
 def reduced_phase(
-    component: Component, costs: Costs, dual: DualState, effort: Effort, kept_share: float
+    component: Component, costs: Costs, dual: DualState, context: Context, kept_share: float
 ) -> Phase | None:
     """Return the phase that solves what is left, where enough states have gone; else None."""
     from certimap.solvers.networks.parts import Reduction
@@ -269,22 +269,22 @@ def reduced_phase(
                 known = None
                 break
             known[v] = int(at[0])
-    return Delegating(Reduction(problem, effort, known), kept, component)
+    return Delegating(Reduction(problem, context, known), kept, component)
 
 
-def _level(component: Component, effort: Effort) -> int:
+def _level(component: Component, context: Context) -> int:
     """Return the units at or below which nothing matters."""
-    return effort.threshold if effort.lists_all else max(HARD, component.value + effort.margin)
+    return context.threshold if context.lists_all else max(HARD, component.value + context.margin)
 
 
-def incumbent_of(component: Component, costs: Costs, effort: Effort) -> Ints:
+def incumbent_of(component: Component, costs: Costs, context: Context) -> Ints:
     """Return the best assignment as the kernels keep it: value less constant, then states.
 
     None, where all good assignments are wanted: nothing may be cut for not being better than the best.
     """
     incumbent = np.zeros(len(costs.variables) + 1, np.int64)
     incumbent[0] = HARD
-    if component.value > FLOOR and not effort.lists_all:
+    if component.value > FLOOR and not context.lists_all:
         incumbent[0] = component.value - costs.constant
         incumbent[1:] = [component.states[v] for v in costs.variables]
     return incumbent
@@ -296,22 +296,22 @@ def take_incumbent(component: Component, costs: Costs, incumbent: Ints) -> None:
         component.offer({v: int(s) for v, s in zip(costs.variables, incumbent[1:], strict=True)})
 
 
-def ascended(costs: Costs, dual: DualState, incumbent: Ints, effort: Effort, n_sweeps: int) -> bool:
+def ascended(costs: Costs, dual: DualState, incumbent: Ints, context: Context, n_sweeps: int) -> bool:
     """Sweep; return False where nothing can matter. The incumbent's states stay, so that it stays known."""
-    lists_all = effort.lists_all
-    threshold = effort.threshold - costs.constant if lists_all else HARD
+    lists_all = context.lists_all
+    threshold = context.threshold - costs.constant if lists_all else HARD
     before = int(dual.n_touched[0])
     failed = ascend(costs.arrays, dual, n_sweeps, STALLED, max(HARD, threshold), not lists_all, -1, incumbent)
-    effort.work += int(dual.n_touched[0]) - before
+    context.work += int(dual.n_touched[0]) - before
     return failed < 0
 
 
-def climb(costs: Costs, dual: DualState, incumbent: Ints, effort: Effort) -> None:
+def climb(costs: Costs, dual: DualState, incumbent: Ints, context: Context) -> None:
     """Improve the incumbent by tabu search from it, from it perturbed, and from the decoded costs."""
     net = costs.arrays
     n = len(net.n_states)
     soft_tables, soft_unary = costs.softened()
-    key = effort.next_key()
+    key = context.next_key()
     rng = np.random.default_rng(int(key))
     starts = [np.where(dual.is_done, dual.alive[net.offset[:-1]], dual.best)]
     if incumbent[0] > FLOOR:
@@ -323,4 +323,4 @@ def climb(costs: Costs, dual: DualState, incumbent: Ints, effort: Effort) -> Non
     tenure = min(TENURE, n // 3)
     for number, states in enumerate(starts):
         key = np.uint64((int(key) + number) % 2**64)
-        effort.work += int(tabu_search(net, soft_tables, soft_unary, states, n_steps, tenure, key, incumbent))
+        context.work += int(tabu_search(net, soft_tables, soft_unary, states, n_steps, tenure, key, incumbent))
