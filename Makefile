@@ -17,6 +17,7 @@ test: lint types pytest-nojit pytest
 lint: $(DEV_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	PYTHONPATH=src $(BIN)/lint-imports
 
 types: $(DEV_STAMP)
 	$(BIN)/pyright src

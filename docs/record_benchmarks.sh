@@ -2,7 +2,7 @@
 # Record every benchmark of docs/benchmarks.md: sh docs/record_benchmarks.sh [DATA] [SECTION ...]
 #
 # DATA is the folder with twenty/ and networks/ (default ../shared/data); without sections, all are recorded:
-# engine learnspn warm hclt auto exact networks. Stopped runs go on where they were; runs/ keeps the records.
+# engine learnspn warm hclt auto exact networks growth. Stopped runs go on where they were; runs/ keeps the records.
 set -eu
 cd "$(dirname "$0")/.."
 data=${1:-../shared/data}
@@ -20,7 +20,7 @@ tables() { # SECTION
     "$certimap" bench tables "runs/$1" --out "docs/benchmarks/$1" --formats png --into "$page" --section "$1" --no-print
 }
 
-for section in ${*:-engine learnspn warm hclt auto exact networks}; do
+for section in ${*:-engine learnspn warm hclt auto exact networks growth}; do
     echo "== $section"
     case $section in
     engine)
@@ -49,6 +49,10 @@ for section in ${*:-engine learnspn warm hclt auto exact networks}; do
         ;;
     networks)
         "$certimap" bench networks --data "$data/networks" --out runs/networks --solvers auto --time-limit 60
+        ;;
+    growth)
+        "$certimap" bench networks --growth --into "$page"
+        continue
         ;;
     *)
         echo "unknown section: $section" >&2

@@ -41,6 +41,8 @@ _PLACES = {
     "FunctionPosterior": "certimap.function_posterior",
     "Posterior": "certimap.posterior",
     "BoxPosterior": "certimap.posterior",
+    "Limits": "certimap.limits",
+    "Model": "certimap.model",
     "Facts": "certimap.posterior",
     "Solver": "certimap.solvers.base",
     "condition": "certimap.api",
@@ -82,9 +84,11 @@ __all__ = [
     "FunctionPosterior",
     "HistoryEntry",
     "ImpossibleEvidence",
+    "Limits",
     "MapResult",
     "MarkovNetwork",
     "MissingDependency",
+    "Model",
     "ModelError",
     "ParseError",
     "Posterior",
@@ -120,6 +124,8 @@ if TYPE_CHECKING:
         TooLarge,
     )
     from certimap.function_posterior import FunctionPosterior
+    from certimap.limits import Limits
+    from certimap.model import Model
     from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
     from certimap.posterior import BoxPosterior, Facts, Posterior
     from certimap.query import Query, make_query

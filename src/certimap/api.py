@@ -10,12 +10,14 @@ import numpy as np
 from certimap.batch import Batch, OnError, Row, answer_one, collect, rows_of_frame
 from certimap.domain import Domain
 from certimap.errors import QueryError, SolverError
-from certimap.posterior import Posterior
+from certimap.limits import DEFAULT_MAX_EDGES, Limits
+from certimap.model import Model
+from certimap.posterior import Capability, Posterior
 from certimap.query import check_names, make_query
 from certimap.result import FailedQuery, MapResult, ResultList
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import Progress
-from certimap.solvers.registry import view_of
+from certimap.solvers.registry import wants_of
 
 
 def read(path: Any, **options: Any) -> Any:
@@ -80,7 +82,7 @@ def map_query(
     warm_start: Any = None,
     top_k: int | None = None,
     tolerance: float = 1e-9,
-    max_edges: int = 20_000_000,
+    max_edges: int = DEFAULT_MAX_EDGES,
     workers: int | None = None,
     progress: Progress = None,
     errors: OnError = "raise",
@@ -158,14 +160,14 @@ def map_query(
         raise SolverError(
             f"workers is {workers}; a positive number of threads, or None for every core, is accepted"
         )
-    limits: dict[str, Any] = {"max_edges": max_edges, "workers": workers, "view": view_of(solver)}
+    limits, wants = Limits(max_edges, workers), wants_of(solver, warm_start)
     if _is_frame(evidence):
         check_names(_domain_of(model), variables, evidence.columns)
         rows = rows_of_frame(variables, evidence)
         answers, interrupted = collect(map_rows(model, rows, solver, rng, settings, limits, errors))
         labels = list(evidence.index)[: len(answers)]
         return ResultList(answers, labels, interrupted=interrupted)
-    return answer_one(_posterior(model, variables, evidence, limits), solver, rng, settings)
+    return answer_one(_posterior(model, variables, evidence, limits, wants), solver, rng, settings)
 
 
 def map_rows(
@@ -174,11 +176,14 @@ def map_rows(
     solver: str | Solver,
     rng: int | np.random.Generator | None,
     settings: Mapping[str, Any],
-    limits: dict[str, Any],
+    limits: Limits,
     errors: OnError,
 ) -> Iterator[MapResult | FailedQuery]:
     """Yield the answers to many queries of one model as they are found; see `certimap.batch.Batch`."""
-    batch = Batch(lambda variables, given: _posterior(model, variables, given, limits), solver, settings, errors)
+    wants = wants_of(solver, settings.get("warm_start"))
+    batch = Batch(
+        lambda variables, given: _posterior(model, variables, given, limits, wants), solver, settings, errors
+    )
     return batch.answers(rows, rng)
 
 
@@ -187,24 +192,34 @@ def condition(
     variables: Sequence[str] | str | None = None,
     evidence: Any = None,
     *,
-    max_edges: int = 20_000_000,
+    max_edges: int = DEFAULT_MAX_EDGES,
     workers: int | None = None,
+    solver: str | Solver = "auto",
 ) -> Posterior:
-    """Return p(variables | evidence) as a posterior, to sample, to score, or to query several times."""
-    return _posterior(model, variables, evidence, {"max_edges": max_edges, "workers": workers})
+    """Return p(variables | evidence) as a posterior, to sample, to score, or to query several times.
+
+    It is in the representation that `map_query(model, ..., solver=solver)` works on; with "auto", in one that can
+    be sampled where any such fits (`map_query` takes another one for MPE queries on networks).
+    """
+    limits = Limits(max_edges, workers)
+    return _posterior(model, variables, evidence, limits, wants_of(solver), prefers_draws=True)
 
 
-def _posterior(model: Any, variables: Any, evidence: Any, limits: dict[str, Any]) -> Posterior:
+def _posterior(
+    model: Any,
+    variables: Any,
+    evidence: Any,
+    limits: Limits,
+    wants: Sequence[Capability] | None,
+    *,
+    prefers_draws: bool = False,
+) -> Posterior:
     if is_posterior(model) and variables is None and evidence is None:
         return cast("Posterior", model)
     query = make_query(_domain_of(model), variables, evidence)
-    from certimap.conversions.choose import posterior_of
+    from certimap.conversions import condition
 
-    if len(query.variables):
-        return posterior_of(model, query, **limits)
-    from certimap.conversions.complete import complete_posterior
-
-    return complete_posterior(query, lambda asked: posterior_of(model, asked, **limits))
+    return condition(model, query, wants=wants, limits=limits, prefers_draws=prefers_draws)
 
 
 def _domain_of(model: Any) -> Domain:
@@ -214,11 +229,11 @@ def _domain_of(model: Any) -> Domain:
             f"a {type(model).__name__} is a posterior already; its query and evidence are fixed, so leave "
             "variables and evidence out"
         )
-    if not hasattr(model, "domain"):
+    if not isinstance(model, Model):
         raise QueryError(
             f"{type(model).__name__} is no model; a circuit, a network, a fitted model or a posterior is accepted"
         )
-    return cast("Domain", model.domain)
+    return model.domain
 
 
 def is_posterior(model: Any) -> bool:

@@ -193,3 +193,22 @@ def test_models_with_latent_variables(finished: tuple[Path, Path], tmp_path: Pat
             assert walked["log_prob"] == pytest.approx(proved["log_prob"], abs=1e-9)
     again = replay(run / "models", records["argmax_product", 0])
     assert again["assignment"] == records["argmax_product", 0]["assignment"]
+
+
+def test_growth_is_measured_without_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- begin growth -->\n<!-- end growth -->\n")
+    assert main(["bench", "networks", "--growth", "--sizes", "20,40", "--quiet", "--into", str(page)]) == 0
+    printed = capsys.readouterr().out
+    for shape in ("chain", "tree", "hmm"):
+        assert f"| {shape} | 20 |" in printed
+        assert f"| {shape} | 40 |" in page.read_text()
+    assert printed.count("| exact |") == 6
+
+
+def test_networks_need_data_or_growth(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "networks"]) == 2
+    assert "--growth" in capsys.readouterr().err
+    assert main(["bench", "networks", "--growth", "--sizes", "many"]) == 2
+    assert "'many'" in capsys.readouterr().err
+    assert main(["bench", "networks", "--growth", "--sizes", "3"]) == 2

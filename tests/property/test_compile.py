@@ -18,6 +18,7 @@ from tests.reference.enumeration_networks import (
     queries,
 )
 
+from certimap.conversions import condition
 from certimap.errors import ImpossibleEvidence
 from certimap.query import make_query
 
@@ -65,9 +66,9 @@ def test_a_posterior_has_the_evidence_and_the_probabilities(data):
     total = sum(expected.values())
     if total == 0.0:
         with pytest.raises(ImpossibleEvidence):
-            network.condition(query, workers=1)
+            condition(network, query, wants=())
         return
-    posterior = network.condition(query, workers=1)
+    posterior = condition(network, query, wants=())
     assert posterior.log_evidence == pytest.approx(math.log(total), rel=1e-11, abs=1e-11)
     points = np.array(list(expected), np.int16)
     found = np.exp(posterior.log_prob(points)) * total

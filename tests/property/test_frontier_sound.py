@@ -11,8 +11,8 @@ from frontier_twin import all_points, random_circuit, random_domain
 from certimap.certify.ledger import Ledger
 from certimap.circuits.caps import PlanView
 from certimap.circuits.climb import climb_plan
+from certimap.circuits.posterior import CircuitPosterior
 from certimap.control import Control
-from certimap.conversions.choose import posterior_of
 from certimap.errors import ImpossibleEvidence
 from certimap.query import make_query
 from certimap.result import CertificateKind
@@ -34,7 +34,7 @@ def random_posterior(rng):
         k = int(domain[names[-1]].n_states)
         evidence[names[-1]] = list(rng.random(k) + 0.1)
     try:
-        return posterior_of(circuit, make_query(domain, names[:n], evidence))
+        return CircuitPosterior.from_circuit(circuit, make_query(domain, names[:n], evidence))
     except ImpossibleEvidence:
         return None
 
@@ -126,7 +126,9 @@ def test_real_variables_get_epsilon_certificates():
         rng = np.random.default_rng([8, t])
         n = int(rng.integers(1, 6))
         domain = random_domain(rng, n, n_real=min(n, int(rng.integers(1, 4))))
-        posterior = posterior_of(random_circuit(rng, domain, shared=rng.random() < 0.5), make_query(domain))
+        posterior = CircuitPosterior.from_circuit(
+            random_circuit(rng, domain, shared=rng.random() < 0.5), make_query(domain)
+        )
         solver = Frontier(incumbent=bool(rng.random() < 0.7))
         result = run(posterior, solver, epsilon=0.01, delta=0.0, rng=t, max_nodes=20_000, progress=False)
         reached = climb_plan(PlanView.of(posterior.plan), posterior.sample(300, rng))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import certimap as cm
 from certimap.circuits.circuit import CircuitBuilder
-from certimap.conversions.choose import posterior_of
+from certimap.circuits.posterior import CircuitPosterior
 from certimap.query import make_query
 
 TOLERANCE = 1e-10
@@ -92,7 +92,7 @@ def random_posterior(seed: int, shape: str, n_variables: int, with_reals: bool):
     names = list(circuit.domain.names)
     n_queried = int(rng.integers(1, n_variables + 1))
     queried = [names[i] for i in rng.permutation(n_variables)[:n_queried]]
-    return posterior_of(circuit, make_query(circuit.domain, queried))
+    return CircuitPosterior.from_circuit(circuit, make_query(circuit.domain, queried))
 
 
 @st.composite
@@ -135,7 +135,7 @@ def test_argmax_product_keeps_what_its_twin_keeps(posterior):
 def test_independent_takes_the_mode_of_every_variables_own_posterior(posterior):
     point = posterior.modes()[0]
     for i, variable in enumerate(posterior.domain):
-        alone = posterior_of(posterior.circuit, make_query(posterior.domain, [variable.name]))
+        alone = CircuitPosterior.from_circuit(posterior.circuit, make_query(posterior.domain, [variable.name]))
         if variable.n_states:
             values = alone.log_prob(np.arange(variable.n_states, dtype=np.int16)[:, None])
             assert values[int(point[i])] == pytest.approx(values.max(), abs=TOLERANCE)
@@ -212,7 +212,9 @@ def test_a_posterior_without_a_circuit_is_refused_in_a_sentence():
 def test_an_interval_of_a_real_variable_clips_the_mean():
     builder = CircuitBuilder(cm.Domain([cm.Real("x")]))
     builder.sum([builder.gaussian(0, -5.0, 1.0), builder.gaussian(0, 3.0, 1.0)], [math.log(0.9), math.log(0.1)])
-    posterior = posterior_of(builder.build(), make_query(builder.domain, ["x"], {"x": (0.0, 2.0)}))
+    posterior = CircuitPosterior.from_circuit(
+        builder.build(), make_query(builder.domain, ["x"], {"x": (0.0, 2.0)})
+    )
     for point in (
         posterior.max_product(),
         posterior.argmax_product(),

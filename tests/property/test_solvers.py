@@ -46,7 +46,7 @@ def test_solvers_conform_on_circuits(name):
         circuit = random_circuit(rng, random_domain(rng, max_variables=6, max_states=3))
         names = circuit.domain.names
         n_query = int(rng.integers(1, len(names) + 1))
-        posteriors.append(cm.condition(circuit, list(names[:n_query])))
+        posteriors.append(cm.condition(circuit, list(names[:n_query]), solver=name))
     check_solver(name, posteriors=posteriors, finds_best=name in EXACT, max_samples=2000)
 
 

@@ -109,6 +109,8 @@ def random_case(rng) -> Case:
 
 def build(case: Case, rng=None, **options):
     """Return the case's bucket tree; with `rng`, networks are eliminated in a random order half of the time."""
+    from certimap.conversions.network_to_tree import tree_of_network
+    from certimap.networks import Factor, MarkovNetwork
     from certimap.trees.bucket_tree import BucketTreePosterior
 
     if case.tree is not None:
@@ -116,7 +118,8 @@ def build(case: Case, rng=None, **options):
     order = None
     if rng is not None and rng.random() < 0.5:
         order = [int(v) for v in rng.permutation(len(case.sizes)) if int(v) not in case.query.observed]
-    return BucketTreePosterior.from_factors(case.factors, case.query, order=order, **options)
+    network = MarkovNetwork(case.query.domain, [Factor(scope, table) for scope, table in case.factors])
+    return tree_of_network(network, case.query, order=order, **options)
 
 
 def inside(domain, mask, points):

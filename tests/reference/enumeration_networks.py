@@ -102,5 +102,5 @@ def queries(draw, domain):
             evidence[name] = draw(st.sets(st.sampled_from(states), min_size=1))
         elif kind == "weights":
             weights = draw(st.lists(_entries, min_size=len(states), max_size=len(states)))
-            evidence[name] = weights if any(weights) else [1.0] * len(states)
+            evidence[name] = {"likelihood": weights if any(weights) else [1.0] * len(states)}
     return list(query), evidence

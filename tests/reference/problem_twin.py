@@ -51,3 +51,9 @@ def all_values(problem):
         total = top + math.log(sum(math.exp(x - top) for x in logs)) if top > -math.inf else top
         found[q] = total + float(problem.constant)
     return found
+
+
+def value_array(problem):
+    """Return the query variables in order and the log values of all their assignments, one axis per variable."""
+    query = sorted(problem.query)
+    return query, np.array(list(all_values(problem).values())).reshape([problem.sizes[v] for v in query])

@@ -18,6 +18,7 @@ from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.kernels import logdomain, sample
 from certimap.circuits.kernels.evaluate import assign_slots
+from certimap.circuits.posterior import CircuitPosterior
 from certimap.kernels import random
 from certimap.query import make_query
 
@@ -103,7 +104,7 @@ def test_evaluation_kernels_match_the_twin(seed: int) -> None:
     twin = Twin(circuit, query)
     if twin.total == 0:
         return
-    posterior = circuit.condition(query, workers=1)
+    posterior = CircuitPosterior.from_circuit(circuit, query, workers=1)
     points = np.array(all_points(circuit.domain), np.int16)
     table = np.array([twin.prob(p) for p in points])
     np.testing.assert_allclose(np.exp(posterior.log_prob(points)), table, rtol=1e-12, atol=1e-300)
@@ -126,7 +127,7 @@ def test_evaluation_kernels_match_the_twin(seed: int) -> None:
 
 def test_slots_hold_only_what_is_still_needed() -> None:
     circuit = RandomCircuits(4, [2, 2, 3, 2, 2], share=0.5, zeros=0.0).build()
-    plan = circuit.condition(make_query(circuit.domain)).plan
+    plan = CircuitPosterior.from_circuit(circuit, make_query(circuit.domain)).plan
     n_parents = np.bincount(plan.children, minlength=plan.n_nodes).astype(np.int32)
     slot, free = np.empty(plan.n_nodes, np.int32), np.empty(plan.n_nodes, np.int32)
     n_rows = assign_slots(plan.child_ptr, plan.children, n_parents.copy(), free, slot)

@@ -12,7 +12,7 @@ from certimap.box import Boxes
 from certimap.circuits.caps import Caps, PlanView
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.climb import climb_plan, climb_posterior
-from certimap.conversions.choose import posterior_of
+from certimap.circuits.posterior import CircuitPosterior
 from certimap.domain import Domain
 from certimap.errors import ImpossibleEvidence
 from certimap.query import make_query
@@ -26,7 +26,7 @@ def cases(count, start=0):
         circuit = random_circuit(rng, domain, shared=t % 2 == 0, flat=t % 5 == 0)
         names = [domain.names[i] for i in rng.permutation(len(domain))[: max(1, len(domain) - t % 3)]]
         try:
-            yield rng, posterior_of(circuit, make_query(domain, names))
+            yield rng, CircuitPosterior.from_circuit(circuit, make_query(domain, names))
         except ImpossibleEvidence:
             continue
 
@@ -173,7 +173,7 @@ def test_a_probability_that_underflows_keeps_its_bound():
         builder.product([builder.categorical(0, [0.0, -math.inf]), builder.categorical(1, [-math.inf, 0.0])]),
     ]
     builder.sum(parts, [math.log(0.5)] * 2)
-    posterior = posterior_of(builder.build(), make_query(builder.domain))
+    posterior = CircuitPosterior.from_circuit(builder.build(), make_query(builder.domain))
     mask = np.array([[1, 0, 1, 0]], np.uint8)
     view = PlanView.of(posterior.plan)
     prober = PlanProber(view, np.full(view.n_nodes, np.inf), 1)

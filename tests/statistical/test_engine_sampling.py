@@ -34,7 +34,7 @@ def mixture(scale: float = 1.0) -> CircuitPosterior:
         leaves.append(b.categorical(3, [math.log(scale), math.log1p(-scale) if scale < 1 else -math.inf]))
         parts.append(b.product(leaves))
     b.sum(parts, np.log([0.5, 0.3, 0.2]).tolist())
-    return b.build().condition(make_query(domain))
+    return CircuitPosterior.from_circuit(b.build(), make_query(domain))
 
 
 def cells(posterior: CircuitPosterior) -> np.ndarray:
@@ -91,7 +91,7 @@ def test_gaussian_draws(low: float, high: float) -> None:
     domain = Domain([Real("x"), Categorical("c", ("a", "b"))])
     b = CircuitBuilder(domain)
     b.product([b.gaussian(0, 0.0, 1.0), b.categorical(1, [math.log(0.5)] * 2)])
-    posterior = b.build().condition(make_query(domain))
+    posterior = CircuitPosterior.from_circuit(b.build(), make_query(domain))
     boxes = Boxes(posterior.domain, np.array([[True, False]]), np.array([[low, 0.0]]), np.array([[high, 0.0]]))
     draws = posterior.sample(20_000, np.random.default_rng(5), boxes)
     assert (draws[:, 1] == 0).all()

@@ -92,10 +92,12 @@ def _posterior(circuit: Circuit, workers: int, n_queried: int | None = None) -> 
     """Condition on half of the variables (at random states) when a number of query variables is given."""
     names = circuit.domain.names
     if n_queried is None:
-        return circuit.condition(make_query(circuit.domain), workers=workers)
+        return CircuitPosterior.from_circuit(circuit, make_query(circuit.domain), workers=workers)
     rng = np.random.default_rng(1)
     evidence = {name: int(rng.integers(2)) for name in names[n_queried:]}
-    return circuit.condition(make_query(circuit.domain, names[:n_queried], evidence), workers=workers)
+    return CircuitPosterior.from_circuit(
+        circuit, make_query(circuit.domain, names[:n_queried], evidence), workers=workers
+    )
 
 
 def evaluation_table(workers: int, scale: float = 1.0, repeats: int = 7) -> Table:

@@ -7,6 +7,7 @@ divided at random into query, evidence and nuisance; evidence values are drawn a
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from certimap.errors import ImpossibleEvidence
 from certimap.query import Query, make_query
 
 if TYPE_CHECKING:
-    from certimap.posterior import Draws, Posterior
+    from certimap.posterior import Capability, Posterior
 
 N_TRIES = 10  # random evidence is redrawn this often before it is sampled from the model
 
@@ -145,16 +146,21 @@ def is_possible(model: Any, query: BenchQuery) -> bool:
     return True
 
 
-def condition_on(model: Any, query: Query, workers: int = 1) -> Posterior:
+def condition_on(
+    model: Any, query: Query, workers: int = 1, wants: Sequence[Capability] | None = None
+) -> Posterior:
     """Return the posterior of a query (imports the engine on first use)."""
-    from certimap.conversions.choose import posterior_of
+    from certimap.conversions import condition
+    from certimap.limits import Limits
 
-    return posterior_of(model, query, workers=workers)
+    return condition(model, query, wants=wants, limits=Limits(workers=workers))
 
 
 def _sample_evidence(model: Any, observed: list[int], rng: np.random.Generator) -> dict[str, Label]:
     domain: Domain = model.domain
-    posterior = condition_on(model, make_query(domain, [domain.names[i] for i in observed]))
+    from certimap.posterior import Draws
+
+    posterior = condition_on(model, make_query(domain, [domain.names[i] for i in observed]), wants=(Draws,))
     assert isinstance(posterior, Draws)
     return posterior.domain.decode(posterior.sample(1, rng)[0])
 

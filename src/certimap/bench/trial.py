@@ -16,7 +16,6 @@ from certimap.bench.records import BenchError, Record
 from certimap.errors import CertimapError
 from certimap.result import CertificateKind, MapResult
 
-CIRCUIT_WALKERS = frozenset({"max_product", "argmax_product"})
 N_PARETO = 64  # pairs kept of a Pareto front
 
 
@@ -80,11 +79,6 @@ def _check_solver(name: str, text: str) -> None:
         raise BenchError(f"{text!r} cannot be run: {problem}") from None
 
 
-def walks_circuits(method: Method) -> bool:
-    """Whether a method needs the circuit of a model that has another first form."""
-    return method.solver in CIRCUIT_WALKERS or method.warm_start in CIRCUIT_WALKERS
-
-
 @dataclass(frozen=True)
 class Task:
     """A query and the methods still to be run on it."""
@@ -117,12 +111,14 @@ def run_trial(model: Any, query: BenchQuery, method: Method, settings: TrialSett
     error of the library becomes the field `error`; the answer's fields are absent then.
     """
     from certimap.api import map_query
+    from certimap.solvers.registry import wants_of
 
     reset_peak_memory()
     started = time.perf_counter()
     conditioned = started
     try:
-        posterior = condition_on(model, query.on(model.domain), settings.workers)
+        wants = wants_of(method.solver, method.warm_start)
+        posterior = condition_on(model, query.on(model.domain), settings.workers, wants)
         conditioned = time.perf_counter()
         result: MapResult = map_query(posterior, None, None, **method.arguments(settings), rng=rng)
     except (CertimapError, MemoryError) as problem:
@@ -195,17 +191,7 @@ class TrialRunner:
         self.settings = settings
         self._model: tuple[str, str, Any] | None = None
         self._query: tuple[Any, BenchQuery] | None = None
-        self._circuit: tuple[Any, Any] | None = None
         self._warm: set[tuple[str, str]] = set()
-
-    def view(self, task: Task, method: Method) -> Any:
-        """Return the form of a task's model that a method runs on; making it is not part of the time."""
-        model = self.model(task.dataset, task.circuit)
-        if not walks_circuits(method) or not hasattr(model, "to_circuit"):
-            return model
-        if self._circuit is None or self._circuit[0] is not model:
-            self._circuit = (model, model.to_circuit())
-        return self._circuit[1]
 
     def model(self, dataset: str, circuit: str) -> Any:
         if self._model is None or self._model[:2] != (dataset, circuit):
@@ -226,14 +212,14 @@ class TrialRunner:
         self._warm.add((task.circuit, method.name))
         limit = 1.0 if self.settings.time_limit is None else min(1.0, self.settings.time_limit)
         brief = replace(self.settings, time_limit=limit)
-        run_trial(self.view(task, method), self.query(task), method, brief, 0)
+        run_trial(self.model(task.dataset, task.circuit), self.query(task), method, brief, 0)
 
     def trial(self, task: Task, name: str) -> Record:
         """Run one method of a task and return the whole record."""
         method = Method.parse(name)
         query = self.query(task)
         self.warm_up(task, method)
-        model = self.view(task, method)
+        model = self.model(task.dataset, task.circuit)
         rng = solver_seed(self.settings.seed, task.dataset, task.split, task.index)
         record = task.header(name) | query.to_record(model.domain) | self.shared(rng)
         return record | run_trial(model, query, method, self.settings, rng)
@@ -270,8 +256,6 @@ def replay(models: Path, record: Record) -> Record:
     )
     model = load_model(models, record["dataset"], record["circuit"])
     method = Method.parse(record["solver"])
-    if walks_circuits(method) and hasattr(model, "to_circuit"):
-        model = model.to_circuit()
     query = BenchQuery.from_record(record, model.domain)
     return run_trial(model, query, method, settings, record["rng"])
 

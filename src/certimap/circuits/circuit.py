@@ -7,19 +7,13 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.domain import Domain
 from certimap.errors import ModelError
-
-if TYPE_CHECKING:
-    from os import PathLike
-
-    from certimap.circuits.posterior import CircuitPosterior
-    from certimap.query import Query
+from certimap.model import Model
 
 
 class NodeKind(IntEnum):
@@ -32,7 +26,7 @@ class NodeKind(IntEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class Circuit:
+class Circuit(Model):
     """A circuit: nonnegative, possibly unnormalised; children come before parents, the root is last.
 
     Attributes
@@ -89,20 +83,6 @@ class Circuit:
     def params_of(self, node: int) -> NDArray[np.float64]:
         """Return the parameters of a leaf."""
         return self.params[self.param_ptr[node] : self.param_ptr[node + 1]]
-
-    def condition(
-        self, query: Query, *, max_edges: int | None = None, workers: int | None = None
-    ) -> CircuitPosterior:
-        """Return p(q | e) as a posterior; see `certimap.circuits.condition.condition`."""
-        from certimap.circuits.posterior import CircuitPosterior
-
-        return CircuitPosterior.from_circuit(self, query, max_edges=max_edges, workers=workers)
-
-    def write(self, path: str | PathLike[str], **options: Any) -> None:
-        """Write the circuit to a file; the extension picks the format (see `certimap.io.write`)."""
-        from certimap.io import write
-
-        write(self, path, **options)
 
 
 class CircuitBuilder:

@@ -132,7 +132,9 @@ def tables(
 
 @app.command()
 def networks(
-    data: Annotated[Path, typer.Option("--data", help="Folder with cases.json and the networks it names.")],
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Folder with cases.json and the networks it names.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder of the run; a stopped run there resumes.")
     ] = None,
@@ -147,8 +149,20 @@ def networks(
     workers: Workers = 1,
     seed: Seed = 0,
     quiet: Quiet = False,
+    growth: Annotated[
+        bool, typer.Option("--growth", help="Measure time by the number of variables instead; needs no data.")
+    ] = False,
+    sizes: Annotated[str, typer.Option(help="Numbers of variables for --growth.")] = "1000,10000,100000",
+    into: Annotated[
+        Path | None, typer.Option("--into", help="Page whose section 'growth' gets the table of --growth.")
+    ] = None,
 ) -> None:
     """Run solvers on queries of Bayesian networks whose best known answers are on file, and compare."""
+    if growth:
+        _growth(sizes, seed, quiet, into)
+        return
+    if data is None:
+        raise typer.BadParameter("a folder with cases.json, or --growth, is needed", param_hint="--data")
     from certimap.bench.networks import NetworkPlan, network_summary, network_tables, run_networks
     from certimap.bench.trial import TrialSettings
 
@@ -158,6 +172,22 @@ def networks(
     for table in network_tables(records):
         typer.echo(table.to_markdown())
     typer.echo(network_summary(records))
+
+
+def _growth(sizes: str, seed: int, quiet: bool, into: Path | None) -> None:
+    from certimap.bench.growth import GrowthPlan, growth_table, run_growth
+    from certimap.bench.machine import describe_machine, machine_line
+    from certimap.bench.report import insert_section
+
+    wrong = [text for text in _names(sizes) if not text.isdecimal()]
+    if wrong:
+        raise typer.BadParameter(f"{wrong[0]!r} is no number of variables", param_hint="--sizes")
+    plan = GrowthPlan(sizes=tuple(map(int, _names(sizes))), seed=seed)
+    records = run_growth(plan, _reporter(quiet))
+    text = f"{machine_line(describe_machine())}; one thread.\n\n{growth_table(records).to_markdown(4)}"
+    typer.echo(text)
+    if into is not None:
+        insert_section(into, "growth", text)
 
 
 @app.command()

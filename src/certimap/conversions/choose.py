@@ -1,95 +1,130 @@
-"""From any model and a query to a posterior."""
+"""Which representation answers a query: rows are tried in order, sizes first, and one is built."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Any, Literal, cast
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-import numpy as np
-
+from certimap.conversions import from_circuits, from_networks
+from certimap.conversions.complete import complete_posterior
+from certimap.conversions.rows import Case, Estimate, Row, register, rows_of
 from certimap.errors import ModelError
-from certimap.posterior import Posterior
-from certimap.query import Query, make_query
+from certimap.limits import Limits
+from certimap.model import Model
+from certimap.networks.mpe_posterior import Maximisation
+from certimap.posterior import Bounds, Capability, Draws, Masses, Posterior
+from certimap.query import Query
+from certimap.trees.bucket_tree import BucketTreePosterior
 
-MAX_EDGES = 20_000_000
-MAX_SPREAD = 4  # table entries of a tree for each edge of its circuit, where "auto" may choose
-View = Literal["circuit", "tree", "problem", "auto"]
+__all__ = ["Choice", "Option", "condition", "plan"]
+
+# What `auto` wants, most wanted first: each is enough for a solver that proves more than the next.
+AUTO: tuple[tuple[Capability, ...], ...] = (
+    (Maximisation,),
+    (BucketTreePosterior,),
+    (Masses, Bounds),
+    (Bounds,),
+    (),
+)
+
+for _row in (*from_circuits.ROWS, *from_networks.ROWS):
+    register(_row)
 
 
-def posterior_of(
-    model: Any,
+@dataclass(frozen=True)
+class Option:
+    """A row of the table that was considered, with its sizes."""
+
+    row: Row
+    estimate: Estimate
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The representation that answers a query, and what else was considered, in order."""
+
+    case: Case
+    row: Row
+    options: tuple[Option, ...]
+
+    def build(self) -> Posterior:
+        """Return the posterior."""
+        return self.row.build(self.case)
+
+
+def condition(
+    model: Model,
     query: Query,
     *,
-    max_edges: int = MAX_EDGES,
-    workers: int | None = None,
-    view: View | None = None,
+    wants: Sequence[Capability] | None = None,
+    limits: Limits | None = None,
+    prefers_draws: bool = False,
 ) -> Posterior:
     """Return p(q | e) of a model as a posterior.
 
     Parameters
     ----------
-    model
-        Anything with a method `condition(query, *, max_edges, workers)`: circuits, networks, learned
-        models.
-    query
-        Made from `model.domain` (see `make_query`).
-    max_edges
-        The largest circuit, in edges, that may be built or conditioned.
-    workers
-        Threads of the posterior; None takes one a processor.
-    view
-        "circuit" or "tree" (of regions), where the model has both; "auto" takes a network's tree where its
-        tables fit, which settled every public network as soon as its circuit did, and chains far sooner; None
-        leaves it to the model. A structured circuit (see `tree_of_circuit`) is a tree too: "tree" takes any,
-        "auto" those in which no sum decides a query variable and whose tables are not much larger than the
-        circuit. Any other circuit stays one. "problem" is a network's maximisation, of any width.
+    model, query
+        The model, and a query over its domain; one that observes every variable has the empty answer.
+    wants
+        The capabilities (protocols of `certimap.posterior`, or a posterior's own type) that it must offer; None
+        for the representation on which `solver="auto"` proves most. Where the model has no such representation
+        whatever the limits, it gets another: the solver then refuses it, and names an alternative.
+    limits
+        What it may take; None for the defaults.
+    prefers_draws
+        Without `wants`: take a representation that can be drawn from where one fits, though another may be
+        maximised sooner.
 
     Raises
     ------
     ImpossibleEvidence
         When p(e) = 0.
     ModelError
-        When the model is too large for `max_edges`, or is no model.
+        When no representation that offers what is wanted fits the limits.
     """
-    condition = getattr(model, "condition", None)
-    if condition is None:
+    if type(model).condition is not Model.condition:
+        return model.condition(query, limits)
+    if not len(query.variables):
+        return complete_posterior(query, lambda asked: condition(model, asked, wants=wants, limits=limits))
+    return plan(model, query, wants=wants, limits=limits, prefers_draws=prefers_draws).build()
+
+
+def plan(
+    model: Model,
+    query: Query,
+    *,
+    wants: Sequence[Capability] | None = None,
+    limits: Limits | None = None,
+    prefers_draws: bool = False,
+) -> Choice:
+    """Choose a representation without building it; parameters and errors as in `condition`.
+
+    The sizes of a structured circuit's tree are known only once it is conditioned, which this then does.
+    """
+    case = Case(model, query, limits or Limits())
+    rows = rows_of(model)
+    if not rows:
         raise ModelError(
-            f"a {type(model).__name__} is no model; a Circuit, a BayesianNetwork, a MarkovNetwork or an object "
-            "with a method condition(query, *, max_edges, workers) is accepted"
+            f"a {type(model).__name__} is no model that certimap can condition; a circuit, a network, a learned "
+            "model, or a type that overrides condition() or is registered is expected"
         )
-    is_network = callable(getattr(model, "compile_query", None))
-    if view == "circuit" and is_network:
-        circuit = model.compile_query(query, max_edges=max_edges)
-        return cast(Posterior, circuit.condition(make_query(circuit.domain), max_edges=max_edges, workers=workers))
-    if view == "circuit" and callable(getattr(model, "to_circuit", None)):
-        return posterior_of(model.to_circuit(), query, max_edges=max_edges, workers=workers)
-    if view == "tree" and is_network:
-        from certimap.trees.bucket_tree import bucket_tree_of
-
-        return bucket_tree_of(model, query, max_table=max_edges, workers=workers)
-    if view == "problem" and is_network:
-        from certimap.networks.mpe_posterior import MpePosterior
-
-        return MpePosterior(model, query)
-    if view == "auto" and is_network:
-        with suppress(ModelError):
-            return posterior_of(model, query, max_edges=max_edges, workers=workers, view="tree")
-    posterior = cast(Posterior, condition(query, max_edges=max_edges, workers=workers))
-    return _as_tree(posterior, max_edges, view) if view in ("tree", "auto") and not is_network else posterior
-
-
-def _as_tree(posterior: Posterior, max_edges: int, view: View) -> Posterior:
-    """Return the tree of regions of a structured circuit; any other posterior as it is."""
-    from certimap.circuits.posterior import CircuitPosterior
-
-    if not isinstance(posterior, CircuitPosterior):
-        return posterior
-    plan, limit = posterior.plan, max_edges
-    if view == "auto":
-        if np.any(plan.decides >= 0):
-            return posterior
-        limit = min(limit, MAX_SPREAD * plan.n_edges)
-    from certimap.conversions.circuit_to_tree import tree_of_circuit
-
-    tree = tree_of_circuit(plan, log_evidence=posterior.log_evidence, max_table=limit, workers=posterior.workers)
-    return posterior if tree is None else tree
+    options: list[Option] = []
+    auto = (*((*wanted, Draws) for wanted in AUTO), *AUTO) if prefers_draws else AUTO
+    for wanted in auto if wants is None else (tuple(wants),):
+        for row in rows:
+            if not row.has(wanted) or (wants is None and not row.suits(case)):
+                continue
+            option = next((o for o in options if o.row is row), None)
+            if option is None:
+                option = Option(row, row.estimate(case))
+                options.append(option)
+            if option.estimate.fits:
+                return Choice(case, row, tuple(options))
+    if wants and not any(o.estimate.exists for o in options):
+        return plan(model, query, wants=(), limits=limits)
+    found = "; ".join(f"{o.row.name}: {o.estimate.text}" for o in options)
+    raise ModelError(
+        f"this query to a {type(model).__name__} does not fit max_edges={case.limits.max_edges} ({found}); raise "
+        "max_edges, observe more variables, or query other ones"
+    )

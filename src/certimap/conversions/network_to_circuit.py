@@ -25,11 +25,10 @@ from certimap.errors import ImpossibleEvidence, ModelError
 from certimap.networks.elimination import Elimination, plan_elimination
 from certimap.networks.factor import Floats, log_sum, spread
 from certimap.networks.reduction import Reduced, reduce_network
-from certimap.query import Query, make_query
+from certimap.query import Query
 
 if TYPE_CHECKING:
     from certimap.networks.network import Network
-    from certimap.posterior import BoxPosterior
 
 TABLE_FACTOR = 4.0  # table entries allowed for each edge allowed: arithmetic is cheaper than nodes
 
@@ -78,7 +77,7 @@ def compile_query(model: Network, query: Query | None, *, max_edges: int) -> Cir
     elimination = plan_elimination([f.scope for f in reduced.factors], reduced.sizes, reduced.query)
     refuse_large(elimination, max_edges)
     domain = model.domain if query is None else query.query_domain
-    return _Compiler(reduced, elimination, domain).circuit()
+    return Compiler(reduced, elimination, domain).circuit()
 
 
 def log_total(model: Network, query: Query | None = None, *, max_entries: int = 100_000_000) -> float:
@@ -93,22 +92,7 @@ def log_total(model: Network, query: Query | None = None, *, max_entries: int = 
         raise ModelError(
             f"summing this network has {elimination.describe()}; at most max_entries={max_entries} are accepted"
         )
-    return _Compiler(reduced, elimination, Domain(())).eliminate()[0]
-
-
-def posterior(model: Network, query: Query, *, max_edges: int, workers: int | None) -> BoxPosterior:
-    """Condition a network on a query; see `Network.condition`."""
-    reduced = reduce_network(model, query)
-    elimination = plan_elimination([f.scope for f in reduced.factors], reduced.sizes, reduced.query)
-    if is_large(elimination, max_edges) and 2.0 ** min(elimination.log2_size, 1000.0) <= max_edges:
-        from certimap.trees.bucket_tree import BucketTreePosterior
-
-        return BucketTreePosterior.of_network(model, query, max_table=max_edges, workers=workers)
-    refuse_large(elimination, max_edges)
-    from certimap.circuits.posterior import CircuitPosterior
-
-    circuit = _Compiler(reduced, elimination, query.query_domain).circuit()
-    return CircuitPosterior.from_circuit(circuit, make_query(circuit.domain), workers=workers)
+    return Compiler(reduced, elimination, Domain(())).eliminate()[0]
 
 
 def is_large(elimination: Elimination, max_edges: int) -> bool:
@@ -126,8 +110,8 @@ def refuse_large(elimination: Elimination, max_edges: int) -> None:
         )
 
 
-class _Compiler:
-    """One run of the elimination."""
+class Compiler:
+    """One run of the elimination, over the query variables `domain`."""
 
     def __init__(self, reduced: Reduced, elimination: Elimination, domain: Domain) -> None:
         self.reduced = reduced

@@ -10,6 +10,7 @@ import numba  # pyright: ignore[reportMissingTypeStubs]
 import numpy as np
 
 F = TypeVar("F", bound=Callable[..., Any])
+Scalar = Any  # a number read from an array: a machine number inside a kernel, a NumPy scalar outside
 
 
 def jit(*, fastmath: bool | set[str] = False, inline: Literal["never", "always"] = "never") -> Callable[[F], F]:

@@ -12,8 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.circuits.kernels.arrays import Scalar
-from certimap.kernels.jit import jit
+from certimap.kernels.jit import Scalar, jit
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)

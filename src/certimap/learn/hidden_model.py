@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.box import Points
+from certimap.circuits.posterior import CircuitPosterior
+from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row, register
 from certimap.domain import Categorical, Domain
 from certimap.errors import ModelError
+from certimap.model import Model
+from certimap.posterior import Posterior
+from certimap.trees.bucket_tree import BucketTreePosterior
 
 if TYPE_CHECKING:
     from certimap.circuits.circuit import Circuit
     from certimap.networks.bayesian import BayesianNetwork
-    from certimap.posterior import Posterior
-    from certimap.query import Query
 
 Floats = NDArray[np.float64]
-MAX_EDGES = 20_000_000
 
 
-class HiddenChowLiuModel:
+class HiddenChowLiuModel(Model):
     """A tree of latent variables z_i, where z_i emits the observed variable i (Liu and Van den Broeck 2021).
 
     A network with latent variables and a circuit at once: `to_network` and `to_circuit` give either view.
@@ -147,28 +148,6 @@ class HiddenChowLiuModel:
 
     # ------------------------------------------------------------ use
 
-    def condition(self, query: Query, *, max_edges: int = MAX_EDGES, workers: int | None = None) -> Posterior:
-        """Return p(query | evidence), by passes over the tree.
-
-        Raises ImpossibleEvidence when the evidence has probability zero, and ModelError when the tree has
-        more than `max_edges` transitions.
-        """
-        from certimap.trees.bucket_tree import BucketTreePosterior
-
-        n_edges = len(self.domain) * self.n_hidden**2
-        if n_edges > max_edges:
-            raise ModelError(f"the hidden tree has {n_edges} edges, more than max_edges={max_edges}")
-        root = int(self.order[0])
-        return BucketTreePosterior.from_tree(
-            self.parent,
-            list(self.transition),
-            {root: self.root_prior},
-            np.arange(len(self.domain), dtype=np.int64),
-            self.emission,
-            query,
-            workers=workers,
-        )
-
     def sample(self, n: int, rng: np.random.Generator) -> Points:
         """Draw n rows of positions, int16, shape (n, n_variables), from the root down."""
         points = np.empty((n, len(self.domain)), np.int16)
@@ -180,12 +159,6 @@ class HiddenChowLiuModel:
             hidden[:, i] = _draw_rows(self.transition[i], rows, rng)  # the root's rows are its prior
             points[:, i] = _draw_rows(self.emission[i], hidden[:, i], rng)
         return points
-
-    def write(self, path: str | PathLike[str]) -> None:
-        """Write the model to a file of the native format (.npz)."""
-        from certimap import io
-
-        io.write(self, path)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the parameters as plain arrays (the domain apart): what `from_arrays` takes."""
@@ -237,3 +210,32 @@ def _draw_rows(table: Floats, rows: NDArray[np.int64], rng: np.random.Generator)
     cumulative = np.cumsum(table, axis=1)
     cumulative /= cumulative[:, -1:]
     return np.sum(rng.random(len(rows))[:, None] >= cumulative[rows], axis=1)
+
+
+def _tree_size(case: Case) -> Estimate:
+    model = cast(HiddenChowLiuModel, case.model)
+    n_edges = len(model.domain) * model.n_hidden**2
+    return Estimate(f"{n_edges} transitions", n_edges <= case.limits.max_edges)
+
+
+def _tree(case: Case) -> Posterior:
+    """Return p(query | evidence), by passes over the tree."""
+    model = cast(HiddenChowLiuModel, case.model)
+    return BucketTreePosterior.from_tree(
+        model.parent,
+        list(model.transition),
+        {int(model.order[0]): model.root_prior},
+        np.arange(len(model.domain), dtype=np.int64),
+        model.emission,
+        case.query,
+        workers=case.limits.workers,
+    )
+
+
+def _circuit(case: Case) -> Posterior:
+    circuit = cast(HiddenChowLiuModel, case.model).to_circuit()
+    return CircuitPosterior.from_circuit(circuit, case.query, workers=case.limits.workers)
+
+
+register(Row("latent tree", HiddenChowLiuModel, OF_TREE, _tree_size, _tree))
+register(Row("circuit", HiddenChowLiuModel, OF_CIRCUIT, _tree_size, _circuit))

@@ -46,9 +46,9 @@ def score_samples(model: Any, data: Any) -> NDArray[np.float64]:
 
 def posterior_over_all(model: Any) -> BoxPosterior:
     """Return the model's distribution over all its variables, without evidence."""
-    from certimap.conversions.choose import posterior_of
+    from certimap.conversions import condition
 
-    return cast("BoxPosterior", posterior_of(model, make_query(model.domain)))
+    return cast("BoxPosterior", condition(model, make_query(model.domain), wants=()))
 
 
 def log_likelihoods(posterior: BoxPosterior, points: Points, missing: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -87,7 +87,7 @@ def log_likelihoods_by_pattern(model: Any, points: Points, missing: NDArray[np.b
 
     For domains with real variables, where a point has no mass. A row without any known value scores 0.
     """
-    from certimap.conversions.choose import posterior_of
+    from certimap.conversions import condition
 
     out = np.zeros(len(points))
     patterns, which = np.unique(missing, axis=0, return_inverse=True)
@@ -97,5 +97,5 @@ def log_likelihoods_by_pattern(model: Any, points: Points, missing: NDArray[np.b
         if len(known):
             query = make_query(model.domain, [model.domain.names[i] for i in known])
             subset = np.ascontiguousarray(points[np.ix_(rows, known)])
-            out[rows] = posterior_of(model, query).log_prob(subset.astype(query.query_domain.point_dtype))
+            out[rows] = condition(model, query, wants=()).log_prob(subset.astype(query.query_domain.point_dtype))
     return out

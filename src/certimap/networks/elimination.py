@@ -6,13 +6,8 @@ import heapq
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from certimap.control import Control
-
-if TYPE_CHECKING:
-    from certimap.networks.network import Network
-    from certimap.query import Query
 
 # Of two orders of like cost, the one that sums more nuisance variables out beforehand is preferred:
 # its circuit decides more query variables, so that searches close earlier.
@@ -265,19 +260,3 @@ def measure(
         largest,
         n_edges,
     )
-
-
-def size_report(model: Network, query: Query | None = None) -> Elimination:
-    """Return the cost of compiling a network for a query (None: for all of its variables).
-
-    Evidence is absorbed, and barren variables and impossible states are removed, as compiling does.
-
-    Raises
-    ------
-    ImpossibleEvidence
-        When that alone shows the evidence to be impossible.
-    """
-    from certimap.networks.reduction import reduce_network
-
-    reduced = reduce_network(model, query)
-    return plan_elimination([f.scope for f in reduced.factors], reduced.sizes, reduced.query)

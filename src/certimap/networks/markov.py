@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from certimap.box import Points
 from certimap.domain import Domain
+from certimap.model import conversions
 from certimap.networks.factor import Factor
 from certimap.networks.network import Network
 
@@ -41,9 +42,7 @@ class MarkovNetwork(Network):
 
         Raises ModelError when a table would be too large, and ImpossibleEvidence when the sum is 0.
         """
-        from certimap.conversions.network_to_circuit import log_total
-
-        return log_total(self)
+        return conversions().log_total(self)
 
     def log_prob(self, points: Points) -> NDArray[np.float64]:
         """Return the natural log of the normalised probability of full assignments, shape (batch,)."""

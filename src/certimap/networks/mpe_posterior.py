@@ -11,15 +11,14 @@ from numpy.typing import NDArray
 from certimap.box import Boxes, Points
 from certimap.domain import Domain
 from certimap.errors import TooLarge
-from certimap.networks.problem import Problem, States, problem_of, value_at
-from certimap.networks.simplify import impossible, sum_out
+from certimap.networks.problem import Prepared, Problem, States, value_at
+from certimap.networks.simplify import impossible
 from certimap.posterior import Facts, Posterior
 
 if TYPE_CHECKING:
-    from certimap.networks.network import Network
     from certimap.query import Query
 
-MAX_SUMMED = 2**20
+MAX_SUMMED = 2**20  # entries of the largest table that summing nuisance variables out may make
 
 
 @runtime_checkable
@@ -45,10 +44,12 @@ class MpePosterior:
 
     Parameters
     ----------
-    model, query
-        A network and what is asked of it.
-    max_entries
-        The largest table, in entries, that summing nuisance variables out may make.
+    query
+        What is asked.
+    prepared
+        The network's problem for it, nuisance variables summed out.
+    log_evidence
+        ln p(e) where it is known.
 
     Attributes
     ----------
@@ -57,30 +58,33 @@ class MpePosterior:
     problem
         Their maximisation problem.
     facts
-        Not normalised: p(e) would take the sum over all assignments.
+        Not normalised: in general p(e) would take the sum over all assignments.
 
     Raises
     ------
-    ImpossibleEvidence
-        When the evidence is seen to have probability 0.
     TooLarge
-        When nuisance variables are left that would make larger tables.
+        When nuisance variables are left.
     """
 
-    def __init__(self, model: Network, query: Query, *, max_entries: int = MAX_SUMMED) -> None:
-        prepared = problem_of(model, query)
-        problem = sum_out(prepared.problem, max_entries) if prepared.problem.nuisance else prepared.problem
+    def __init__(self, query: Query, prepared: Prepared, log_evidence: float | None = None) -> None:
+        problem = prepared.problem
         if problem.nuisance:
             raise TooLarge(
-                f"{len(problem.nuisance)} nuisance variables cannot be summed out into tables of at most "
-                f"{max_entries:,} entries; a solver that bounds their sum is needed"
+                f"{len(problem.nuisance)} nuisance variables are left that don't sum out into small tables; a "
+                " solver that bounds their sum is needed"
             )
         self.domain: Domain = query.query_domain
         self.problem: Problem = problem
         self.query: tuple[int, ...] = prepared.query
         self.states = {v: prepared.states[v] for v in prepared.query}
         work = 50.0 * len(problem.tables)
-        self.facts = Facts.of(self.domain, is_normalised=False, work=work, log_slack=problem.log_slack)
+        self.facts = Facts.of(
+            self.domain,
+            log_evidence=log_evidence,
+            is_normalised=False,
+            work=work,
+            log_slack=problem.log_slack,
+        )
         self._open = [(i, v) for i, v in enumerate(self.query) if v in problem.sizes]
         self._positions: list[NDArray[np.int64]] = []
         for i, v in enumerate(self.query):

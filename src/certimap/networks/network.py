@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from os import PathLike
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,18 +11,18 @@ from numpy.typing import NDArray
 from certimap.box import Points
 from certimap.domain import Domain
 from certimap.errors import ModelError
+from certimap.limits import DEFAULT_MAX_EDGES
+from certimap.model import Model, conversions
+from certimap.networks.elimination import Elimination, plan_elimination
 from certimap.networks.factor import Factor
+from certimap.networks.reduction import reduce_network
 
 if TYPE_CHECKING:
     from certimap.circuits.circuit import Circuit
-    from certimap.networks.elimination import Elimination
-    from certimap.posterior import BoxPosterior
     from certimap.query import Query
 
-DEFAULT_MAX_EDGES = 20_000_000
 
-
-class Network:
+class Network(Model):
     """A product of nonnegative factors over discrete variables; immutable.
 
     Attributes
@@ -94,10 +93,13 @@ class Network:
         return np.where(np.isfinite(total), total + lost, total)
 
     def size_report(self, query: Query | None = None) -> Elimination:
-        """Return induced width and estimated sizes of a compilation; takes no memory to speak of."""
-        from certimap.networks.elimination import size_report
+        """Return induced width and estimated sizes of a compilation; takes no memory to speak of.
 
-        return size_report(self, query)
+        Evidence is absorbed, and barren variables and impossible states are removed, as compiling does;
+        raises ImpossibleEvidence when that alone shows the evidence to be impossible.
+        """
+        reduced = reduce_network(self, query)
+        return plan_elimination([f.scope for f in reduced.factors], reduced.sizes, reduced.query)
 
     def compile(self, *, max_edges: int = DEFAULT_MAX_EDGES) -> Circuit:
         """Compile the network to a circuit over its whole domain.
@@ -109,41 +111,11 @@ class Network:
         ImpossibleEvidence
             When the product of the factors is zero everywhere.
         """
-        from certimap.conversions.network_to_circuit import compile_query
-
-        return compile_query(self, None, max_edges=max_edges)
+        return conversions().compile_query(self, None, max_edges=max_edges)
 
     def compile_query(self, query: Query, *, max_edges: int = DEFAULT_MAX_EDGES) -> Circuit:
         """Compile the network for one query, to a circuit over the query variables in the user's order.
 
         The circuit's value is p(q, e); see `compile` for the errors.
         """
-        from certimap.conversions.network_to_circuit import compile_query
-
-        return compile_query(self, query, max_edges=max_edges)
-
-    def condition(
-        self, query: Query, *, max_edges: int = DEFAULT_MAX_EDGES, workers: int | None = None
-    ) -> BoxPosterior:
-        """Return p(q | e) as a posterior.
-
-        It is a compiled `CircuitPosterior`, or, where the circuit is estimated to have more than
-        `max_edges` edges but the tables of its elimination have at most so many entries, a
-        `BucketTreePosterior`.
-
-        Raises
-        ------
-        ModelError
-            When neither fits, before memory is taken.
-        ImpossibleEvidence
-            When p(e) = 0.
-        """
-        from certimap.conversions.network_to_circuit import posterior
-
-        return posterior(self, query, max_edges=max_edges, workers=workers)
-
-    def write(self, path: str | PathLike[str], format: str | None = None) -> None:
-        """Write the network to a file whose suffix (or `format`) names the format."""
-        from certimap import io
-
-        io.write(self, path, format)
+        return conversions().compile_query(self, query, max_edges=max_edges)

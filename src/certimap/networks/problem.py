@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.networks.factor import spread
-from certimap.networks.reduction import reduce_network
+from certimap.networks.reduction import Reduced, reduce_network
 
 if TYPE_CHECKING:
+    from certimap.control import Control
     from certimap.networks.network import Network
     from certimap.query import Query
 
@@ -100,7 +101,7 @@ class Prepared:
     query: tuple[int, ...]
 
 
-def problem_of(model: Network, query: Query | None = None) -> Prepared:
+def problem_of(model: Network, query: Query | None = None, *, control: Control | None = None) -> Prepared:
     """Absorb a query's evidence; leave barren variables and impossible states out.
 
     Raises
@@ -108,7 +109,11 @@ def problem_of(model: Network, query: Query | None = None) -> Prepared:
     ImpossibleEvidence
         When the evidence is seen to have probability 0.
     """
-    reduced = reduce_network(model, query)
+    return prepared_of(reduce_network(model, query, control=control))
+
+
+def prepared_of(reduced: Reduced) -> Prepared:
+    """Return the problem that a reduced network leaves; free nuisance variables are counted."""
     tables = tuple(Table(f.scope, f.log_table) for f in reduced.factors)
     mentioned = {v for t in tables for v in t.scope}
     query_set = frozenset(reduced.query)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from certimap.control import Control
     from certimap.posterior import Capability, Posterior
 
-View = Literal["circuit", "tree", "problem"]
 Family = Literal["sampling", "heuristic", "search", "elimination", "enumeration", "other"]
 
 
@@ -70,7 +69,7 @@ class Solver(ABC):
     needs: ClassVar[tuple[Capability, ...]] = ()
     family: ClassVar[Family] = "other"
     heuristic: ClassVar[bool] = False
-    view: ClassVar[View | None] = None
+    view: ClassVar[Literal["circuit", "tree"] | None] = None
 
     def judging(self) -> Judging:
         """Return how its draws are to be judged."""

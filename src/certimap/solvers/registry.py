@@ -8,7 +8,7 @@ import math
 from typing import Any, cast
 
 from certimap.errors import SolverError
-from certimap.posterior import Bounds, Draws, Posterior, offer_of
+from certimap.posterior import Bounds, Capability, Draws, Posterior, offer_of
 from certimap.solvers.base import Solver
 
 _SOLVERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -88,13 +88,31 @@ def _load(place: str) -> Any:
         raise
 
 
-def view_of(solver: str | Solver) -> Any:
-    """Return the view of a model that a solver works on (see `posterior_of`), or None when any will do."""
-    if solver == "auto":
-        return "auto"
+def wants_of(solver: str | Solver, warm_start: Any = None) -> tuple[Capability, ...] | None:
+    """Return what a solver, and the heuristics that warm it, want of the representation of a model.
+
+    None where nothing in particular is wanted and the solver is "auto", which takes the best.
+    """
+    given: list[Any] = [*warm_start] if isinstance(warm_start, list | tuple) else [warm_start]
+    named = [item for item in given if isinstance(item, str | Solver)]
+    wanted = tuple(dict.fromkeys(want for item in named for want in _wants_of_one(item)))
+    if isinstance(solver, str) and solver == "auto":
+        return wanted or None
+    return tuple(dict.fromkeys((*_wants_of_one(solver), *wanted)))
+
+
+def _wants_of_one(solver: str | Solver) -> tuple[Capability, ...]:
     if isinstance(solver, str):
-        return _load(_SOLVERS[solver][0]).view if solver in _SOLVERS else None
-    return solver.view if isinstance(solver, Solver) else None  # pyright: ignore[reportUnnecessaryIsInstance]
+        return _wanted(_load(_SOLVERS[solver][0])) if solver in _SOLVERS else ()
+    return _wanted(type(solver))
+
+
+def _wanted(solver: type[Solver]) -> tuple[Capability, ...]:
+    if solver.view == "tree":
+        from certimap.trees.bucket_tree import BucketTreePosterior
+
+        return (*solver.needs, BucketTreePosterior)
+    return solver.needs
 
 
 def choose(posterior: Posterior) -> Solver:
@@ -102,6 +120,7 @@ def choose(posterior: Posterior) -> Solver:
 
     - `exhaustive` where the query space has at most 65,536 states, and listing them takes at most 10^8 edge
       evaluations or there is no other way to a proof;
+    - else `hbfs` where the posterior is a maximisation;
     - else `set_elimination` where the posterior offers regions that it can work on within its limits;
     - else `frontier` where the posterior answers questions about boxes;
     - else `smooth_pac` in a discrete domain, `pac` in a real one (a sampler and an oracle are enough).
@@ -111,7 +130,7 @@ def choose(posterior: Posterior) -> Solver:
     searchable = isinstance(posterior, Bounds)
     if small and (not searchable or math.exp(domain.log_size) * posterior.facts.work <= SMALL_WORK):
         return make("exhaustive")
-    for name in ("set_elimination", "frontier"):
+    for name in ("hbfs", "set_elimination", "frontier"):
         factory = _load(_SOLVERS[name][0])
         if factory is not None and refusal(factory(), posterior) is None:
             return cast("Solver", factory())

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,9 @@ from numpy.typing import NDArray
 from certimap.box import Boxes, Points
 from certimap.domain import Domain
 from certimap.errors import ImpossibleEvidence, ModelError, SolverError
-from certimap.networks.network import Network
-from certimap.networks.reduction import reduce_network
 from certimap.posterior import Facts
 from certimap.query import Query
 from certimap.trees import build
-from certimap.trees.build import Factor
 from certimap.trees.kernels import passes as kernels
 from certimap.trees.kernels.draw import cumulate, draw, follow_maxima
 from certimap.trees.regions import Bucket, RegionTree, condition, contract_chains, make_tree
@@ -53,49 +50,6 @@ class BucketTreePosterior:
     domain: Domain
     region_tree: RegionTree
     workers: int = 1
-
-    @classmethod
-    def from_factors(
-        cls,
-        factors: Sequence[Factor],
-        query: Query,
-        *,
-        max_table: int = MAX_TABLE,
-        order: Sequence[int] | None = None,
-        workers: int | None = None,
-    ) -> BucketTreePosterior:
-        """Condition a product of factors on a query.
-
-        Parameters
-        ----------
-        factors
-            Pairs of a scope (positions in `query.domain`) and a table of nonnegative numbers with one axis
-            a variable of the scope.
-        query
-            The query and its evidence, hard or soft.
-        max_table
-            The largest table, in entries, that may be built.
-        order
-            An elimination order of the variables without hard evidence; min-fill by default.
-        workers
-            Threads; None means 1.
-
-        Raises
-        ------
-        ModelError
-            When a table would be too large or a variable is real.
-        ImpossibleEvidence
-            When the evidence has probability zero.
-        """
-        reduced, sizes = build.with_evidence(factors, query)
-        chosen = build.elimination_order(reduced, sizes, _ints(query.variables)) if order is None else list(order)
-        if sorted(chosen) != sorted(sizes):
-            raise ModelError(
-                f"the elimination order has {len(chosen)} variables; each of the {len(sizes)} variables "
-                "without hard evidence is accepted once"
-            )
-        buckets, constant = build.buckets_of_factors(reduced, sizes, chosen, max_table)
-        return cls._of_buckets(buckets, constant, query, workers)
 
     @classmethod
     def from_tree(
@@ -150,25 +104,19 @@ class BucketTreePosterior:
             query,
             root,
         )
-        return cls._of_buckets(buckets, 0.0, query, workers)
+        return cls.from_buckets(buckets, 0.0, query, workers=workers)
 
     @classmethod
-    def of_network(
-        cls, network: Network, query: Query, *, max_table: int = MAX_TABLE, workers: int | None = None
+    def from_buckets(
+        cls, buckets: Sequence[Bucket], constant: float, query: Query, *, workers: int | None = None
     ) -> BucketTreePosterior:
-        """Condition a Bayesian or Markov network: barren variables and impossible states go first.
+        """Condition the buckets of an elimination order, children first; `constant` is a factor's natural log.
 
-        Parameters and errors as in `from_factors`.
+        Raises
+        ------
+        ImpossibleEvidence
+            When the evidence has probability zero.
         """
-        factors, sizes = build.of_reduced(reduce_network(network, query))
-        order = build.elimination_order(factors, sizes, _ints(query.variables))
-        buckets, constant = build.buckets_of_factors(factors, sizes, order, max_table)
-        return cls._of_buckets(buckets, constant, query, workers)
-
-    @classmethod
-    def _of_buckets(
-        cls, buckets: Sequence[Bucket], constant: float, query: Query, workers: int | None
-    ) -> BucketTreePosterior:
         positions = {v: i for i, v in enumerate(_ints(query.variables))}
         conditioned, log_evidence = condition(buckets, positions)
         log_evidence += constant
@@ -380,34 +328,6 @@ class BucketTreePosterior:
                 single[column] = True
                 out[column] = self._in_logs(single, is_bound)
         return out
-
-
-def bucket_tree_of(
-    model: Any, query: Query, *, max_table: int = MAX_TABLE, workers: int | None = None
-) -> BucketTreePosterior:
-    """Condition a model on a query as a bucket tree, in one call.
-
-    Parameters
-    ----------
-    model
-        A network, or any model with a method `bucket_tree(query, max_table=, workers=)`.
-    query
-        The query over the model's domain.
-
-    Raises
-    ------
-    ModelError
-        When it is neither, or a table would exceed `max_table` entries.
-    """
-    own = getattr(model, "bucket_tree", None)
-    if callable(own):
-        return cast(BucketTreePosterior, own(query, max_table=max_table, workers=workers))
-    if isinstance(model, Network):
-        return BucketTreePosterior.of_network(model, query, max_table=max_table, workers=workers)
-    raise ModelError(
-        f"a {type(model).__name__} is no network of moderate width; a Bayesian or Markov network, or a model "
-        "with a method `bucket_tree`, is accepted"
-    )
 
 
 def _ints(values: NDArray[np.int64]) -> list[int]:

@@ -3,84 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.errors import ModelError
-from certimap.networks.elimination import plan_elimination
-from certimap.networks.reduction import Reduced
 from certimap.query import Query
 from certimap.trees.regions import Bucket, Floats, spread
 
 Factor = tuple[Sequence[int], NDArray[np.float64]]
-
-
-def with_evidence(factors: Iterable[Factor], query: Query) -> tuple[list[Factor], dict[int, int]]:
-    """Reduce factors by hard evidence and add the weights of soft evidence.
-
-    Returns
-    -------
-    The factors in natural logs, and the number of states of every variable that is not observed.
-
-    Raises
-    ------
-    ModelError
-        When a factor's table does not fit its scope, or a variable is real.
-    """
-    domain = query.domain
-    if not domain.is_discrete:
-        raise ModelError("a bucket tree needs categorical variables; the model has a real one")
-    state: dict[int, int] = {}
-    out: list[Factor] = []
-    for i in range(len(domain)):
-        weights = query.log_weights[domain.offsets[i] : domain.offsets[i + 1]]
-        if i in query.observed:
-            state[i] = int(np.argmax(weights))
-            out.append(((), np.array(weights[state[i]])))
-        elif np.any(weights != 0.0):
-            out.append(((i,), np.array(weights)))
-    for scope, table in factors:
-        expected = tuple(int(domain.n_states[v]) for v in scope)
-        if table.shape != expected:
-            raise ModelError(f"a factor over {tuple(scope)} has shape {table.shape}; {expected} is accepted")
-        with np.errstate(divide="ignore"):
-            logs = np.log(table)
-        index = tuple(state.get(v, slice(None)) for v in scope)
-        out.append((tuple(v for v in scope if v not in state), logs[index]))
-    sizes = {i: int(domain.n_states[i]) for i in range(len(domain)) if i not in state}
-    return out, sizes
-
-
-def elimination_order(factors: Iterable[Factor], sizes: dict[int, int], queried: Iterable[int]) -> list[int]:
-    """Order variables by least fill, nuisance variables first where their cliques stay small."""
-    return list(plan_elimination([f[0] for f in factors], sizes, set(queried)).order)
-
-
-def of_reduced(reduced: Reduced) -> tuple[list[Factor], dict[int, int]]:
-    """Turn a reduced network into factors in natural logs in which query variables have all their states."""
-    n_states = reduced.domain.n_states
-    out: list[Factor] = [((), np.array(reduced.log_constant))]
-    sizes = dict(reduced.sizes)
-    for v in reduced.query:
-        sizes[v] = int(n_states[v])
-        if len(reduced.states[v]) < sizes[v]:
-            weights = np.full(sizes[v], -np.inf)
-            weights[reduced.states[v]] = 0.0
-            out.append(((v,), weights))
-    partial = {v for v in reduced.query if len(reduced.states[v]) < n_states[v]}
-    for factor in reduced.factors:
-        table = factor.log_table
-        for axis, v in enumerate(factor.scope):
-            if v in partial:
-                shape = list(table.shape)
-                shape[axis] = sizes[v]
-                wide = np.full(shape, -np.inf)
-                np.moveaxis(wide, axis, 0)[reduced.states[v]] = np.moveaxis(table, axis, 0)
-                table = wide
-        out.append((factor.scope, table))
-    return out, sizes
 
 
 def buckets_of_factors(

@@ -18,6 +18,7 @@ from certimap.bench.records import BenchError
 from certimap.bench.trial import Method, TrialSettings, run_trial
 from certimap.bench.workers import Job, WorkerPool
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.circuits.posterior import CircuitPosterior
 from certimap.domain import Domain
 from certimap.query import make_query
 
@@ -92,7 +93,7 @@ def test_trials_record_answer_and_certificate() -> None:
     circuit = mixture(8)
     query = draw_query(circuit, 0, "toy", Split(50, 25), 0)
     record = run_trial(circuit, query, Method.parse("exhaustive"), TrialSettings(), 7)
-    posterior = circuit.condition(query.on(circuit.domain))  # pyright: ignore
+    posterior = CircuitPosterior.from_circuit(circuit, query.on(circuit.domain))  # pyright: ignore
     states = np.indices([2] * 4).reshape(4, -1).T.astype(np.int16)
     log_probs = posterior.log_prob(states)
     assert record["log_prob"] == pytest.approx(log_probs.max())

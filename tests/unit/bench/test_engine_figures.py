@@ -8,6 +8,7 @@ import pytest
 from certimap.bench import engine
 from certimap.bench.random_circuits import random_learnspn
 from certimap.circuits import properties
+from certimap.circuits.posterior import CircuitPosterior
 from certimap.query import make_query
 
 
@@ -18,13 +19,15 @@ def test_random_circuits_have_the_size_asked_for() -> None:
     assert properties.is_decomposable(circuit)
     again = random_learnspn(70, 6_000)
     assert np.array_equal(circuit.params, again.params)
-    assert circuit.condition(make_query(circuit.domain)).log_evidence == pytest.approx(0.0, abs=1e-10)
+    assert CircuitPosterior.from_circuit(circuit, make_query(circuit.domain)).log_evidence == pytest.approx(
+        0.0, abs=1e-10
+    )
 
 
 def test_the_other_library_evaluates_the_same_circuit() -> None:
     pytest.importorskip("sparc")
     circuit = random_learnspn(20, 300)
-    posterior = circuit.condition(make_query(circuit.domain))
+    posterior = CircuitPosterior.from_circuit(circuit, make_query(circuit.domain))
     points = posterior.sample(100, np.random.default_rng(0))
     other = engine.sparc_log_likelihood(circuit, 1)
     assert other is not None

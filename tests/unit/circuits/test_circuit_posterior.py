@@ -16,7 +16,6 @@ from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.evaluator import BOUND, MASS, POINT, Rows
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.conversions.choose import posterior_of
 from certimap.domain import Categorical, Domain, Real
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError
 from certimap.posterior import BoxPosterior
@@ -77,9 +76,9 @@ def test_against_enumeration(seed: int) -> None:
     twin = Twin(circuit, query)
     if twin.total == 0:
         with pytest.raises(ImpossibleEvidence):
-            circuit.condition(query)
+            CircuitPosterior.from_circuit(circuit, query)
         return
-    posterior = circuit.condition(query)
+    posterior = CircuitPosterior.from_circuit(circuit, query)
     assert posterior.log_evidence == pytest.approx(math.log(twin.total), abs=1e-11)
     points = np.array(all_points(posterior.domain), np.int16)
     table = np.array([twin.prob(p) for p in points])
@@ -102,7 +101,7 @@ def test_each_pass_sets_one_variable_at_a_time(seed: int) -> None:
     twin = Twin(circuit, query)
     if twin.total == 0:
         return
-    posterior = circuit.condition(query)
+    posterior = CircuitPosterior.from_circuit(circuit, query)
     domain = posterior.domain
     points = np.array(all_points(domain), np.int16)
     table = np.array([twin.prob(p) for p in points])
@@ -130,7 +129,7 @@ def test_linear_and_log_domain_agree(seed: int) -> None:
     circuit, query = random_case(seed)
     if Twin(circuit, query).total == 0:
         return
-    posterior = circuit.condition(query)
+    posterior = CircuitPosterior.from_circuit(circuit, query)
     evaluator = posterior.evaluator
     rng = np.random.default_rng(seed)
     points = np.array(all_points(posterior.domain), np.int16)
@@ -150,7 +149,7 @@ def test_the_conditioned_circuit_is_the_posterior(seed: int) -> None:
     twin = Twin(circuit, query)
     if twin.total == 0:
         return
-    posterior = circuit.condition(query)
+    posterior = CircuitPosterior.from_circuit(circuit, query)
     simple = posterior.circuit
     assert properties.is_smooth(simple)
     assert properties.is_decomposable(simple)
@@ -177,7 +176,7 @@ def test_deciding_sums_make_bounds_exact() -> None:
     left = b.product([b.indicator(0, 0), b.categorical(1, log(0.9, 0.1))])
     right = b.product([b.indicator(0, 1), b.categorical(1, log(0.2, 0.8))])
     b.sum([left, right], log(0.4, 0.6))
-    posterior = b.build().condition(make_query(domain))
+    posterior = CircuitPosterior.from_circuit(b.build(), make_query(domain))
     everything = Boxes.full(domain)
     assert posterior.plan.decides[-1] == 0
     assert posterior.log_bound(everything)[0] == pytest.approx(math.log(0.48), abs=1e-12)
@@ -192,7 +191,7 @@ def test_sums_that_do_not_decide_stay_apart_from_sums_that_do() -> None:
     terms = [b.product([b.indicator(0, 0), b.categorical(1, log(p, 1 - p))]) for p in (0.9, 0.7)]
     other = b.product([b.indicator(0, 1), b.categorical(1, log(0.5, 0.5))])
     b.sum([b.sum(terms, log(0.5, 0.5)), other], log(0.7, 0.3))
-    posterior = b.build().condition(make_query(domain))
+    posterior = CircuitPosterior.from_circuit(b.build(), make_query(domain))
     assert posterior.log_bound(Boxes.full(domain))[0] == pytest.approx(math.log(0.7 * 0.8), abs=1e-12)
     assert posterior.log_prob(np.array([[0, 0]]))[0] == pytest.approx(math.log(0.7 * 0.8), abs=1e-12)
 
@@ -204,7 +203,7 @@ def test_nuisance_sums_do_not_decide() -> None:
     b.sum(parts, log(0.4, 0.6))
     circuit = b.build()
     assert properties.is_deterministic(circuit)
-    posterior = circuit.condition(make_query(domain, ["1"]))
+    posterior = CircuitPosterior.from_circuit(circuit, make_query(domain, ["1"]))
     assert posterior.plan.n_nodes == 1
     np.testing.assert_allclose(np.exp(posterior.log_prob(np.array([[0], [1]]))), [0.48, 0.52])
 
@@ -215,7 +214,7 @@ def test_bounds_of_nested_maxima_and_sums_hold() -> None:
     checked = 0
     for seed in range(40):
         circuit = RandomCircuits(seed, [2, 3, 2, 2], share=0.6, zeros=0.0).build()
-        posterior = circuit.condition(make_query(circuit.domain))
+        posterior = CircuitPosterior.from_circuit(circuit, make_query(circuit.domain))
         checked += bool((posterior.plan.decides >= 0).any())
         points = np.array(all_points(posterior.domain), np.int16)
         table = posterior.log_prob(points)
@@ -238,7 +237,7 @@ def test_gaussian_and_mixed_circuits() -> None:
         for evidence in ({}, {"v2": 0.4}, {"v2": (-1.0, 0.5)}, {"v1": 1}):
             names = [n for n in ("v3", "v0", "v2") if n not in evidence or evidence[n] == (-1.0, 0.5)]
             query = make_query(circuit.domain, names, evidence)
-            twin, posterior = Twin(circuit, query), circuit.condition(query)
+            twin, posterior = Twin(circuit, query), CircuitPosterior.from_circuit(circuit, query)
             assert posterior.log_evidence == pytest.approx(math.log(twin.total), abs=1e-10)
             points = np.array([[rng.integers(3) if n == "v3" else rng.normal() for n in names] for _ in range(20)])
             with np.errstate(divide="ignore"):
@@ -266,7 +265,7 @@ def test_a_gaussian_bound_is_the_density_at_the_clipped_mean() -> None:
     domain = Domain([Real("x"), Real("y", 0.0, 1.0)])
     b = CircuitBuilder(domain)
     b.product([b.gaussian(0, 1.0, 2.0), b.gaussian(1, 0.5, 0.1)])
-    posterior = b.build().condition(make_query(domain, ["x"]))
+    posterior = CircuitPosterior.from_circuit(b.build(), make_query(domain, ["x"]))
     boxes = Boxes(
         domain.subset([0]),
         np.zeros((3, 0), np.bool_),
@@ -277,7 +276,7 @@ def test_a_gaussian_bound_is_the_density_at_the_clipped_mean() -> None:
     np.testing.assert_allclose(posterior.log_bound(boxes), peaks, atol=1e-12)
     assert posterior.circuit.n_edges == 1
     with pytest.raises(ModelError, match="'y' is restricted to an interval"):
-        _ = b.build().condition(make_query(domain)).circuit
+        _ = CircuitPosterior.from_circuit(b.build(), make_query(domain)).circuit
     far = Boxes(domain.subset([0]), np.zeros((1, 0), np.bool_), np.array([[101.0]]), np.array([[np.inf]]))
     assert posterior.log_mass(far)[0] == pytest.approx(-1254.831361, abs=1e-5)  # ln Phi(-50)
     assert posterior.sample(5, np.random.default_rng(0), far).min() >= 101.0
@@ -293,7 +292,7 @@ def test_nothing_underflows() -> None:
     """Points of probability e^-4000 next to likely ones, their masses and sweeps."""
     n = 2000
     circuit = independent(n, math.exp(-2))
-    posterior = circuit.condition(make_query(circuit.domain))
+    posterior = CircuitPosterior.from_circuit(circuit, make_query(circuit.domain))
     points = np.zeros((5, n), np.int16)
     points[1:] = 1
     points[2, 0] = 0
@@ -321,7 +320,9 @@ def test_improbable_evidence_keeps_its_branches() -> None:
         [*(b.categorical(i, log(1 - e, e)) for i in range(n)), b.categorical(n, log(0.0, 0.0, 1.0))]
     )
     b.sum([first, second], log(0.5, 0.5))
-    posterior = b.build().condition(make_query(domain, [str(n)], {str(i): 1 for i in range(n)}))
+    posterior = CircuitPosterior.from_circuit(
+        b.build(), make_query(domain, [str(n)], {str(i): 1 for i in range(n)})
+    )
     found = posterior.log_prob(np.array([[0], [1], [2]]))
     np.testing.assert_allclose(found, [math.log(0.5), math.log(0.5), -900.0], rtol=1e-12)
 
@@ -332,7 +333,10 @@ def test_workers_do_not_change_an_answer(workers: int, monkeypatch: pytest.Monke
     monkeypatch.setattr("certimap.circuits.sampler._TASK_ROWS", 100)
     circuit = RandomCircuits(3, [2, 3, 2, 4, 2, 2], zeros=0.0).build()
     query = make_query(circuit.domain)
-    one, many = circuit.condition(query, workers=1), circuit.condition(query, workers=workers)
+    one, many = (
+        CircuitPosterior.from_circuit(circuit, query, workers=1),
+        CircuitPosterior.from_circuit(circuit, query, workers=workers),
+    )
     points = one.sample(3001, np.random.default_rng(7))
     assert np.array_equal(points, many.sample(3001, np.random.default_rng(7)))
     boxes = random_boxes(one.domain, np.random.default_rng(1), 501)
@@ -360,7 +364,7 @@ def test_a_shared_node_is_computed_once() -> None:
         below = [b.sum(products, log(0.5, 0.5)), b.sum(products, log(0.2, 0.8))]
     b.sum(below, log(0.1, 0.9))
     circuit = b.build()
-    posterior = circuit.condition(make_query(domain))
+    posterior = CircuitPosterior.from_circuit(circuit, make_query(domain))
     assert posterior.n_edges <= circuit.n_edges
     assert posterior.log_mass(Boxes.full(domain))[0] == pytest.approx(0.0, abs=1e-11)
     points = posterior.sample(100, np.random.default_rng(0))
@@ -374,7 +378,7 @@ def test_long_chains_of_products_stay_linear() -> None:
     node = b.categorical(0, log(0.5, 0.5))
     for i in range(1, n):
         node = b.product([node, b.categorical(i, log(0.5, 0.5))])
-    posterior = b.build().condition(make_query(domain))
+    posterior = CircuitPosterior.from_circuit(b.build(), make_query(domain))
     assert posterior.plan.n_nodes == 1
     assert posterior.plan.n_leaves == n
 
@@ -387,7 +391,7 @@ def test_missing_variables_are_constants() -> None:
     b.sum([both, b.indicator(0, 1)], log(0.5, 0.25))
     circuit = b.build()
     assert not properties.is_smooth(circuit)
-    posterior = circuit.condition(make_query(domain))
+    posterior = CircuitPosterior.from_circuit(circuit, make_query(domain))
     assert posterior.log_evidence == pytest.approx(math.log(2 * (0.5 + 3 * 0.25)))
     expected = [0.1, 0.15, 0.25, 0.25, 0.25, 0.25]
     found = np.exp(posterior.log_prob(np.array(all_points(domain)))).reshape(6, 2).sum(axis=1)
@@ -401,19 +405,19 @@ def test_refusals() -> None:
     twice = b.build()
     assert not properties.is_decomposable(twice)
     with pytest.raises(ModelError, match="product node 3 multiplies two children over variable '0'"):
-        twice.condition(make_query(domain))
-    assert twice.condition(make_query(domain, ["1"], {"0": 1})).log_evidence == pytest.approx(math.log(0.45))
+        CircuitPosterior.from_circuit(twice, make_query(domain))
+    assert CircuitPosterior.from_circuit(twice, make_query(domain, ["1"], {"0": 1})).log_evidence == pytest.approx(
+        math.log(0.45)
+    )
     mixed = Domain([Real("x"), Categorical("c", ("a", "b"))])
     b = CircuitBuilder(mixed)
     b.sum([b.product([b.gaussian(0, 0, 1), b.indicator(1, 0)]), b.indicator(1, 1)], log(0.5, 0.5))
     with pytest.raises(ModelError, match="real variable 'x'"):
-        b.build().condition(make_query(mixed))
+        CircuitPosterior.from_circuit(b.build(), make_query(mixed))
     circuit = independent(3, 0.5)
     with pytest.raises(ModelError, match="3 edges; max_edges=2"):
-        posterior_of(circuit, make_query(circuit.domain), max_edges=2)
-    with pytest.raises(ModelError, match="int is no model"):
-        posterior_of(3, make_query(circuit.domain))
-    posterior = circuit.condition(make_query(circuit.domain))
+        CircuitPosterior.from_circuit(circuit, make_query(circuit.domain), max_edges=2)
+    posterior = CircuitPosterior.from_circuit(circuit, make_query(circuit.domain))
     with pytest.raises(QueryError, match=r"shape \(2, 2\)"):
         posterior.log_prob(np.zeros((2, 2), np.int16))
     with pytest.raises(QueryError, match="out of range"):
@@ -431,12 +435,12 @@ def test_impossible_evidence() -> None:
     given_1 = b.product([b.indicator(0, 1), b.categorical(1, log(0.2, 0.8))])
     b.sum([given_0, given_1], log(1.0, 0.0))
     with pytest.raises(ImpossibleEvidence):
-        b.build().condition(make_query(domain, ["0"], {"1": 1}))
+        CircuitPosterior.from_circuit(b.build(), make_query(domain, ["0"], {"1": 1}))
 
 
 def test_protocol_and_pickle() -> None:
     circuit = independent(4, 0.2)
-    posterior = posterior_of(circuit, make_query(circuit.domain, ["2", "0"], {"1": 1}))
+    posterior = CircuitPosterior.from_circuit(circuit, make_query(circuit.domain, ["2", "0"], {"1": 1}))
     assert isinstance(posterior, BoxPosterior)
     assert isinstance(posterior, CircuitPosterior)
     assert posterior.domain.names == ("2", "0")

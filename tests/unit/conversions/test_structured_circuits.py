@@ -14,7 +14,7 @@ import certimap as cm
 from certimap.box import Boxes
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.conversions.choose import posterior_of
+from certimap.conversions import condition
 from certimap.conversions.circuit_to_tree import tree_of_circuit
 from certimap.domain import Domain, Real
 from certimap.errors import ImpossibleEvidence, SolverError
@@ -99,9 +99,9 @@ def test_structured_circuits_against_enumeration(seed, sizes):
     twin = Twin(circuit, query)
     if twin.total == 0.0:
         with pytest.raises(ImpossibleEvidence):
-            posterior_of(circuit, query, view="tree")
+            condition(circuit, query, wants=(BucketTreePosterior,))
         return
-    posterior = posterior_of(circuit, query, view="tree")
+    posterior = condition(circuit, query, wants=(BucketTreePosterior,))
     assert isinstance(posterior, BucketTreePosterior)
     points = np.array(all_points(query.query_domain), np.int16)
     probs = np.array([twin.prob(point) for point in points])
@@ -132,7 +132,7 @@ def test_the_circuit_of_a_hidden_tree_becomes_that_tree_again(seed):
     rng = np.random.default_rng(seed)
     names = [str(i) for i in rng.permutation(14)]
     query = make_query(model.domain, names[:8], dict.fromkeys(names[8:11], 1))
-    own, made = posterior_of(model, query), posterior_of(model.to_circuit(), query, view="tree")
+    own, made = condition(model, query), condition(model.to_circuit(), query, wants=(BucketTreePosterior,))
     assert isinstance(own, BucketTreePosterior)
     assert isinstance(made, BucketTreePosterior)
     assert made.region_tree.n_regions == own.region_tree.n_regions
@@ -156,7 +156,7 @@ def test_auto_searches_a_structured_circuit_as_a_tree():
     for answer in answers:
         assert answer.certificate.kind == "exact"
         assert answer.log_prob == pytest.approx(answers[0].log_prob, abs=1e-9)
-    assert isinstance(cm.condition(model.to_circuit()), CircuitPosterior)
+    assert isinstance(cm.condition(model.to_circuit()), BucketTreePosterior)
 
 
 def test_auto_leaves_circuits_that_decide_query_variables_alone():
@@ -169,8 +169,8 @@ def test_auto_leaves_circuits_that_decide_query_variables_alone():
     builder.sum(below, np.log([0.3, 0.7]))
     circuit = builder.build()
     query = make_query(circuit.domain)
-    assert isinstance(posterior_of(circuit, query, view="auto"), CircuitPosterior)
-    assert isinstance(posterior_of(circuit, query, view="tree"), BucketTreePosterior)
+    assert isinstance(condition(circuit, query), CircuitPosterior)
+    assert isinstance(condition(circuit, query, wants=(BucketTreePosterior,)), BucketTreePosterior)
 
 
 def mixture_of_splits(splits):
@@ -193,14 +193,14 @@ def test_a_circuit_that_is_not_structured_is_refused_with_one_sentence():
         cm.map_query(circuit, solver="set_elimination")
     assert "\n" not in str(caught.value)
     assert ". " not in str(caught.value)
-    assert isinstance(posterior_of(circuit, make_query(circuit.domain), view="auto"), CircuitPosterior)
+    assert isinstance(condition(circuit, make_query(circuit.domain)), CircuitPosterior)
     alike = mixture_of_splits([((0, 1), (2, 3)), ((0, 1), (2, 3))])
     assert cm.map_query(alike, solver="set_elimination", rng=0).certified
 
 
 def test_what_linear_tables_cannot_hold_stays_a_circuit():
     circuit = mixture_of_splits([((0, 1), (2, 3)), ((0, 1), (2, 3))])
-    plan = circuit.condition(make_query(circuit.domain)).plan
+    plan = CircuitPosterior.from_circuit(circuit, make_query(circuit.domain)).plan
     assert tree_of_circuit(plan) is not None
     assert tree_of_circuit(plan, max_table=23) is None  # the leaves of two parts, and their choice, are more
     builder = CircuitBuilder(Domain.of_sizes([2, 2]))
@@ -208,12 +208,16 @@ def test_what_linear_tables_cannot_hold_stays_a_circuit():
     builder.product(leaves)
     faint = builder.build()
     query = make_query(faint.domain)
-    assert tree_of_circuit(faint.condition(query).plan) is None
-    assert posterior_of(faint, query, view="tree").log_prob(np.ones((1, 2), np.int16))[0] == pytest.approx(-1600.0)
+    assert tree_of_circuit(CircuitPosterior.from_circuit(faint, query).plan) is None
+    assert condition(faint, query, wants=(BucketTreePosterior,)).log_prob(np.ones((1, 2), np.int16))[
+        0
+    ] == pytest.approx(-1600.0)
 
 
 def test_real_variables_stay_a_circuit():
     builder = CircuitBuilder(Domain([Real("x")]))
     builder.gaussian(0, 0.0, 1.0)
     circuit = builder.build()
-    assert isinstance(posterior_of(circuit, make_query(circuit.domain), view="tree"), CircuitPosterior)
+    assert isinstance(
+        condition(circuit, make_query(circuit.domain), wants=(BucketTreePosterior,)), CircuitPosterior
+    )

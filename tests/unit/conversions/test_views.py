@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.conversions.choose import posterior_of
+from certimap.circuits.posterior import CircuitPosterior
+from certimap.conversions import condition
+from certimap.learn import HiddenChowLiuTree, learnspn
+from certimap.posterior import Draws
 from certimap.query import make_query
+from certimap.solvers.registry import wants_of
+from certimap.trees.bucket_tree import BucketTreePosterior
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -22,10 +28,8 @@ def alarm():
     ("solver", "expected"), [("set_elimination", True), ("frontier", False), ("argmax_product", False)]
 )
 def test_every_solver_gets_the_view_it_needs(alarm, solver, expected):
-    from certimap.solvers.registry import view_of
-
-    posterior = posterior_of(alarm, make_query(alarm.domain, ["HISTORY", "CVP"]), view=view_of(solver))
-    assert (type(posterior).__name__ == "BucketTreePosterior") == expected
+    posterior = condition(alarm, make_query(alarm.domain, ["HISTORY", "CVP"]), wants=wants_of(solver))
+    assert isinstance(posterior, BucketTreePosterior) == expected
 
 
 def test_both_views_answer_alike(alarm):
@@ -41,8 +45,42 @@ def test_both_views_answer_alike(alarm):
 
 def test_a_network_too_large_for_a_circuit_becomes_a_tree_of_regions(alarm):
     query = make_query(alarm.domain)
-    assert type(posterior_of(alarm, query, max_edges=2000)).__name__ == "BucketTreePosterior"
-    with pytest.raises(cm.ModelError, match="max_edges"):
-        posterior_of(alarm, query, max_edges=2000, view="circuit")
-    with pytest.raises(cm.ModelError):
-        posterior_of(alarm, query, max_edges=5)
+    small = cm.Limits(max_edges=2000)
+    assert isinstance(condition(alarm, query, wants=(), limits=small), BucketTreePosterior)
+    with pytest.raises(cm.ModelError, match="max_edges=2000"):
+        condition(alarm, query, wants=(CircuitPosterior,), limits=small)
+    with pytest.raises(cm.ModelError, match="elimination tree"):
+        condition(alarm, query, wants=(Draws,), limits=cm.Limits(max_edges=5))
+
+
+def test_every_door_leads_to_the_same_representation_and_solver(alarm, tmp_path):
+    data = np.random.default_rng(0).integers(0, 2, (400, 6))
+    circuit = learnspn(data, rng=0)
+    hidden = HiddenChowLiuTree(3, random_state=0, max_steps=3).fit(data).model_
+    for model in (alarm, circuit, hidden, hidden.to_circuit(), hidden.to_network()):
+        names = list(model.domain.names)[:4]
+        direct = cm.map_query(model, names, rng=0, progress=False)
+        posterior = cm.condition(model, names)
+        again = cm.map_query(posterior, rng=0, progress=False)
+        assert type(posterior) is type(model.condition(make_query(model.domain, names)))
+        assert (direct.solver, direct.assignment, direct.n_draws) == (
+            again.solver,
+            again.assignment,
+            again.n_draws,
+        )
+
+
+def test_a_model_of_ones_own_conditions_itself(alarm):
+    class Renamed(cm.Model):
+        domain = alarm.domain
+
+        def condition(self, query, limits=None):
+            return condition(alarm, query, limits=limits)
+
+    assert cm.map_query(Renamed(), ["HISTORY"], progress=False).certificate.kind == "exact"
+
+    class Unknown(cm.Model):
+        domain = alarm.domain
+
+    with pytest.raises(cm.ModelError, match="Unknown is no model"):
+        cm.map_query(Unknown(), ["HISTORY"])

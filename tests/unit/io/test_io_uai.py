@@ -45,7 +45,7 @@ def test_repeated_scopes_multiply_and_constants_count(write):
     assert np.exp(network.log_joint(points)) == pytest.approx(expected)
     assert network.log_partition == pytest.approx(math.log(sum(expected)))
     assert np.exp(network.log_prob(points)).sum() == pytest.approx(1.0)
-    assert network.condition(_all(network), workers=1).log_evidence == pytest.approx(math.log(sum(expected)))
+    assert network.condition(_all(network)).log_evidence == pytest.approx(math.log(sum(expected)))
 
 
 def _all(network):

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 from certimap import io
+from certimap.conversions import condition
 from certimap.domain import Categorical, Domain, Real
 from certimap.errors import ImpossibleEvidence, ModelError
-from certimap.networks import BayesianNetwork, Factor, MarkovNetwork, size_report
+from certimap.limits import Limits
+from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
 from certimap.networks.elimination import min_fill
 from certimap.networks.reduction import reduce_network
+from certimap.posterior import Draws
 from certimap.query import make_query
 
 
@@ -195,7 +198,7 @@ def test_sizes_are_reported_before_memory_is_taken():
     n = 30
     factors = [Factor((i, j), np.ones((4, 4))) for i in range(n) for j in range(i)]
     clique = MarkovNetwork(Domain.of_sizes([4] * n), factors)
-    report = size_report(clique)
+    report = clique.size_report()
     assert report.induced_width == n - 1
     assert report.log2_largest == pytest.approx(60.0)
     with pytest.raises(ModelError, match=r"induced width 29.*max_edges=1000"):
@@ -212,14 +215,14 @@ def test_sizes_are_reported_before_memory_is_taken():
 def test_a_network_beyond_the_edge_limit_is_answered_from_tables():
     network = chain(12)
     query = make_query(network.domain)
-    small = network.condition(query, workers=1)
-    tables = network.condition(query, max_edges=60, workers=1)
+    small = condition(network, query, wants=())
+    tables = condition(network, query, wants=(), limits=Limits(max_edges=60))
     assert type(tables) is not type(small)
     points = network.sample(50, rng=1)
     assert tables.log_prob(points) == pytest.approx(network.log_joint(points), rel=1e-12)
     assert small.log_prob(points) == pytest.approx(network.log_joint(points), rel=1e-12)
-    with pytest.raises(ModelError, match="max_edges=20 "):
-        network.condition(query, max_edges=20)
+    with pytest.raises(ModelError, match="max_edges=3 "):
+        condition(network, query, wants=(Draws,), limits=Limits(max_edges=3))
 
 
 def test_barren_variables_and_observed_ones_leave(weather):
@@ -249,7 +252,7 @@ def test_evidence_of_tiny_probability_keeps_its_log():
     factors = [Factor((0,), [0.5, 0.5])]
     factors += [Factor((0, i), [[0.9, 0.1], [0.2, 0.8]]) for i in range(1, n + 1)]
     network = BayesianNetwork(domain, factors)
-    posterior = network.condition(make_query(domain, ["0"], {str(i): 1 for i in range(1, n + 1)}), workers=1)
+    posterior = condition(network, make_query(domain, ["0"], {str(i): 1 for i in range(1, n + 1)}), wants=())
     assert posterior.log_evidence == pytest.approx(math.log(0.5) + n * math.log(0.8), rel=1e-12)
     log_prob = posterior.log_prob(np.array([[0], [1]], np.int16))
     assert log_prob == pytest.approx([-n * math.log(8), 0.0], rel=1e-12, abs=1e-12)
@@ -261,7 +264,7 @@ def test_nuisance_is_summed_as_plain_arithmetic():
     circuit = network.compile_query(query)
     assert circuit.n_nodes < 12
     power = np.linalg.matrix_power(np.array([[0.7, 0.3], [0.4, 0.6]]), 59)
-    posterior = network.condition(query, workers=1)
+    posterior = condition(network, query, wants=())
     points = np.array(list(itertools.product(range(2), range(2))), np.int16)
     assert np.exp(posterior.log_prob(points)) == pytest.approx((np.array([[0.6], [0.4]]) * power).ravel())
 
@@ -286,7 +289,7 @@ def test_recorded_answers_score_as_recorded(shared_data):
             networks[name] = io.read(shared_data / "networks" / f"{name}.bif.gz")
         network = networks[name]
         query = make_query(network.domain, case["query"], case["evidence"])
-        posterior = network.condition(query, workers=1)
+        posterior = condition(network, query, wants=())
         point = posterior.domain.encode(case["best_assignment"])
         log_joint = float(posterior.log_prob(point[None, :])[0]) + posterior.log_evidence
         assert log_joint == pytest.approx(case["best_log_prob"], abs=1e-5), case["id"]

@@ -12,8 +12,8 @@ import pytest
 import certimap as cm
 from certimap.certify.ledger import Ledger
 from certimap.circuits.circuit import CircuitBuilder
+from certimap.circuits.posterior import CircuitPosterior
 from certimap.control import Control
-from certimap.conversions.choose import posterior_of
 from certimap.domain import Domain
 from certimap.errors import SolverError
 from certimap.query import make_query
@@ -40,7 +40,7 @@ def mixture(n, n_components, seed, concentration=0.4):
 
 
 def posterior_over_all(circuit):
-    return posterior_of(circuit, make_query(circuit.domain))
+    return CircuitPosterior.from_circuit(circuit, make_query(circuit.domain))
 
 
 def deterministic(n, seed):
@@ -253,7 +253,7 @@ def test_anytime_bounds_fall_and_the_answer_rises():
 @pytest.mark.parametrize("workers", [1, 3])
 def test_workers_do_not_change_the_answer(workers):
     circuit = mixture(24, 30, 6, concentration=3.0)
-    posterior = posterior_of(circuit, make_query(circuit.domain), workers=workers)
+    posterior = CircuitPosterior.from_circuit(circuit, make_query(circuit.domain), workers=workers)
     result = run(
         posterior,
         Frontier(caps=False, exact_work=0),
@@ -263,7 +263,7 @@ def test_workers_do_not_change_the_answer(workers):
         max_nodes=3000,
         progress=False,
     )
-    single = posterior_of(circuit, make_query(circuit.domain), workers=1)
+    single = CircuitPosterior.from_circuit(circuit, make_query(circuit.domain), workers=1)
     again = run(
         single, Frontier(caps=False, exact_work=0), epsilon=0.01, delta=0.01, rng=5, max_nodes=3000, progress=False
     )

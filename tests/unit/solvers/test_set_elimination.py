@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import certimap as cm
+from certimap.conversions.network_to_tree import tree_of_network
 from certimap.domain import Domain
 from certimap.errors import SolverError
 from certimap.query import make_query
@@ -15,7 +16,7 @@ from certimap.result import CertificateKind, Rule, Status
 from certimap.solvers.driver import run
 from certimap.solvers.elimination.set_elimination import SetElimination
 from certimap.solvers.registry import choose
-from certimap.trees.bucket_tree import BucketTreePosterior, bucket_tree_of
+from certimap.trees.bucket_tree import BucketTreePosterior
 
 
 def hidden_tree(n, n_hidden, n_query, n_evidence, seed):
@@ -105,7 +106,7 @@ def test_it_is_chosen_for_trees_and_refuses_what_has_none(posterior):
     leaves = [builder.categorical(i, [math.log(0.4), math.log(0.6)]) for i in range(3)]
     builder.product(leaves)
     with pytest.raises(SolverError, match="use solver='frontier'"):
-        cm.map_query(cm.condition(builder.build()), solver="set_elimination", progress=False)
+        cm.map_query(cm.condition(builder.build(), solver="frontier"), solver="set_elimination", progress=False)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_networks_of_the_examples(examples):
             pytest.skip("no example networks here")
         network = cm.read(path)
         query = make_query(network.domain)
-        tree = bucket_tree_of(network, query)
+        tree = tree_of_network(network, query)
         result = run(tree, SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False)
         assert result.certificate.kind is CertificateKind.EXACT
         assert network.log_joint(network.domain.encode(result.assignment)[None])[0] == pytest.approx(
@@ -147,7 +148,7 @@ def test_cases_of_public_networks(shared_data):
         network = networks[name]
         query = make_query(network.domain, case["query"] or None, case["evidence"])
         result = run(
-            bucket_tree_of(network, query), SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False
+            tree_of_network(network, query), SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False
         )
         assert result.certificate.kind is CertificateKind.EXACT, case["id"]
         assert result.log_joint == pytest.approx(case["best_log_prob"], abs=1e-6), case["id"]

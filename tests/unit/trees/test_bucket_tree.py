@@ -10,10 +10,12 @@ from bucket_twin import build, inside, random_case, random_latent_tree, random_n
 from scipy.stats import chisquare
 
 from certimap.box import Boxes
+from certimap.conversions.network_to_tree import tree_of_network
 from certimap.domain import Domain, Real
 from certimap.errors import ImpossibleEvidence, ModelError, SolverError
+from certimap.networks import Factor, MarkovNetwork
 from certimap.query import make_query
-from certimap.trees.bucket_tree import BucketTreePosterior, bucket_tree_of
+from certimap.trees.bucket_tree import BucketTreePosterior
 
 
 def possible_cases(seed, n, maker=random_case):
@@ -191,33 +193,32 @@ def test_separator_states_that_no_float_can_hold_together_are_computed_in_logs()
     assert each[0, 1] == pytest.approx(expected - math.log(tiny) + math.log1p(-tiny) - math.log(2), rel=1e-9)
 
 
+def markov(sizes, factors):
+    return MarkovNetwork(Domain.of_sizes(sizes), [Factor(scope, table) for scope, table in factors])
+
+
 def test_impossible_evidence_is_refused():
-    domain = Domain.of_sizes([2, 2])
-    factors = [((0,), np.array([1.0, 0.0])), ((0, 1), np.array([[1.0, 0.0], [0.2, 0.8]]))]
+    network = markov([2, 2], [((0,), [1.0, 0.0]), ((0, 1), [[1.0, 0.0], [0.2, 0.8]])])
     with pytest.raises(ImpossibleEvidence):
-        BucketTreePosterior.from_factors(factors, make_query(domain, ["0"], {"1": 1}))
+        tree_of_network(network, make_query(network.domain, ["0"], {"1": 1}))
 
 
 def test_tables_that_would_be_too_large_are_refused_before_they_are_built():
     n = 30
-    factors = [((i, j), np.ones((2, 2))) for i in range(n) for j in range(i)]
+    network = markov([2] * n, [((i, j), np.ones((2, 2))) for i in range(n) for j in range(i)])
     with pytest.raises(ModelError, match="induced width 29"):
-        BucketTreePosterior.from_factors(factors, make_query(Domain.of_sizes([2] * n), ["0"]))
+        tree_of_network(network, make_query(network.domain, ["0"]))
 
 
 def test_misfits_are_refused():
-    domain = Domain.of_sizes([2, 3])
-    query = make_query(domain, ["0"])
-    with pytest.raises(ModelError, match="has shape"):
-        BucketTreePosterior.from_factors([((0, 1), np.ones((3, 2)))], query)
+    network = markov([2, 3], [((0, 1), [[1.0, 1, 1], [0, 0, 0]])])
+    query = make_query(network.domain, ["0"])
     with pytest.raises(ModelError, match="elimination order"):
-        BucketTreePosterior.from_factors([((0, 1), np.ones((2, 3)))], query, order=[0])
-    with pytest.raises(ModelError, match="no network"):
-        bucket_tree_of(object(), query)
+        tree_of_network(network, query, order=[0])
     real = make_query(Domain([Real("x")]), ["x"])
     with pytest.raises(ModelError, match="categorical"):
-        BucketTreePosterior.from_factors([], real)
-    posterior = BucketTreePosterior.from_factors([((0, 1), np.array([[1.0, 1, 1], [0, 0, 0]]))], query)
+        BucketTreePosterior.from_tree(np.array([-1]), [np.ones((1, 1))], {0: np.ones(1)}, np.array([0]), [], real)
+    posterior = tree_of_network(network, query)
     box = Boxes(posterior.domain, np.array([[False, True]]))
     with pytest.raises(SolverError, match="probability zero"):
         posterior.sample(3, np.random.default_rng(0), box)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-Scalar = Any  # a number read from an array: a machine number inside a kernel, a NumPy scalar outside
+from certimap.kernels.jit import Scalar as Scalar
 
 
 class CircuitArrays(NamedTuple):

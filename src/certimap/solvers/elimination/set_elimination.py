@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from certimap.box import Boxes
 from certimap.errors import SolverError
 from certimap.posterior import Capability, Masses
-from certimap.solvers.base import Effort, Family, Solver, View
+from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.elimination.geometry import Geometry, Messages
 from certimap.solvers.elimination.one_pass import Elimination, Outcome
 from certimap.solvers.elimination.start import climb
@@ -106,7 +106,7 @@ class SetElimination(Solver):
     name: ClassVar[str] = "set_elimination"
     needs: ClassVar[tuple[Capability, ...]] = (Masses,)
     family: ClassVar[Family] = "elimination"
-    view: ClassVar[View | None] = "tree"
+    view: ClassVar[Literal["circuit", "tree"] | None] = "tree"
 
     limits: tuple[int, ...] = (256, 16384)
     split_limit: int = 4096

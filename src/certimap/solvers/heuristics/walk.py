@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from certimap.box import Points
 from certimap.posterior import Capability, Posterior, Walks
-from certimap.solvers.base import Family, Solver, View
+from certimap.solvers.base import Family, Solver
 
 if TYPE_CHECKING:
     from certimap.box import Boxes
@@ -50,4 +50,4 @@ class Walk(OnePoint):
     """A heuristic that walks the structure of a posterior once."""
 
     needs: ClassVar[tuple[Capability, ...]] = (Walks,)
-    view: ClassVar[View | None] = "circuit"
+    view: ClassVar[Literal["circuit", "tree"] | None] = "circuit"

@@ -14,7 +14,7 @@ from certimap.networks.mpe_posterior import Maximisation
 from certimap.networks.problem import FLOOR, HARD, States, below_nats, in_nats, restrict, to_integers
 from certimap.networks.simplify import impossible
 from certimap.posterior import Capability
-from certimap.solvers.base import Effort, Family, Solver, View
+from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.networks.parts import Context, Reduction
 
 if TYPE_CHECKING:
@@ -75,7 +75,6 @@ class HybridBestFirst(Solver):
     name: ClassVar[str] = "hbfs"
     needs: ClassVar[tuple[Capability, ...]] = (Maximisation,)
     family: ClassVar[Family] = "search"
-    view: ClassVar[View | None] = "problem"
 
     def __post_init__(self) -> None:
         for name in ("quick_entries", "max_entries", "exact_work"):

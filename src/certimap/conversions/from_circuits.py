@@ -1,0 +1,90 @@
+"""The representations of a circuit: itself, conditioned, and the tree of a structured one."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+
+from certimap.circuits.circuit import Circuit
+from certimap.circuits.posterior import CircuitPosterior
+from certimap.conversions.circuit_to_tree import tree_of_circuit
+from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row
+from certimap.errors import ModelError
+from certimap.posterior import Posterior
+from certimap.trees.bucket_tree import BucketTreePosterior
+
+MAX_SPREAD = 4  # table entries of a tree per edge of its circuit, where `auto` may choose it
+
+
+def _conditioned(case: Case) -> CircuitPosterior:
+    limits = case.limits
+    return case.shared(
+        "conditioned",
+        lambda: CircuitPosterior.from_circuit(
+            cast(Circuit, case.model), case.query, max_edges=limits.max_edges, workers=limits.workers
+        ),
+    )
+
+
+def _size(case: Case) -> Estimate:
+    n_edges = cast(Circuit, case.model).n_edges
+    return Estimate(f"{n_edges} edges", n_edges <= case.limits.max_edges)
+
+
+def _tree_of(case: Case, max_table: int) -> BucketTreePosterior | None:
+    """Return the tree, or None where the circuit is not structured or the tables do not fit."""
+    posterior = _conditioned(case)
+    return case.shared(
+        f"tree of {max_table}",
+        lambda: tree_of_circuit(
+            posterior.plan,
+            log_evidence=posterior.log_evidence,
+            max_table=max_table,
+            workers=posterior.workers,
+        ),
+    )
+
+
+def _best_limit(case: Case) -> int:
+    """Return the table entries up to which a tree is the better representation."""
+    return min(case.limits.max_edges, MAX_SPREAD * _conditioned(case).plan.n_edges)
+
+
+def _tree_suits(case: Case) -> bool:
+    """Whether `auto` may take the tree.
+
+    Where a sum decides a query variable the circuit's own bounds are sharp, and searches on it close at once.
+    """
+    if not _size(case).fits or np.any(_conditioned(case).plan.decides >= 0):
+        return False
+    return _tree_of(case, _best_limit(case)) is not None
+
+
+def _tree_size(case: Case) -> Estimate:
+    if not _size(case).fits:
+        return _size(case)
+    tree = _tree_of(case, _best_limit(case)) or _tree_of(case, case.limits.max_edges)
+    if tree is None:
+        return Estimate("the circuit is not structured, or its tables are too large", fits=False, exists=False)
+    return Estimate(f"{tree.region_tree.n_entries} table entries", fits=True)
+
+
+def _tree(case: Case) -> Posterior:
+    tree = _tree_of(case, _best_limit(case)) or _tree_of(case, case.limits.max_edges)
+    if tree is None:
+        raise ModelError(_tree_size(case).text)
+    return tree
+
+
+ROWS = (
+    Row("circuit", Circuit, OF_CIRCUIT, _size, _conditioned),
+    Row(
+        "tree of the circuit",
+        Circuit,
+        OF_TREE,
+        _tree_size,
+        _tree,
+        _tree_suits,
+    ),
+)

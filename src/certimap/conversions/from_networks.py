@@ -1,0 +1,112 @@
+"""The representations of a network: a maximisation, a compiled circuit, the tree of an elimination order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+from certimap.circuits.posterior import CircuitPosterior
+from certimap.conversions.network_to_circuit import Compiler, is_large
+from certimap.conversions.network_to_tree import elimination_order, largest_table, tree_of_reduced
+from certimap.conversions.rows import OF_CIRCUIT, OF_MAXIMISATION, OF_TREE, Case, Estimate, Row
+from certimap.networks.bayesian import BayesianNetwork
+from certimap.networks.elimination import Elimination, plan_elimination
+from certimap.networks.max_elimination import plan
+from certimap.networks.mpe_posterior import MAX_SUMMED, MpePosterior
+from certimap.networks.network import Network
+from certimap.networks.problem import Prepared, prepared_of
+from certimap.networks.reduction import Reduced, reduce_network
+from certimap.networks.simplify import sum_out
+from certimap.posterior import Posterior
+from certimap.query import make_query
+
+FREE_SUM = 2.0**18  # table entries for which p(e) is summed though only a maximum is asked for
+
+
+def _reduced(case: Case) -> Reduced:
+    return case.shared(
+        "reduced", lambda: reduce_network(cast(Network, case.model), case.query, control=case.limits.control)
+    )
+
+
+def _elimination(case: Case) -> Elimination:
+    """Return the order that both representations use."""
+    reduced = _reduced(case)
+    scopes, control = [f.scope for f in reduced.factors], case.limits.control
+    return case.shared(
+        "elimination", lambda: plan_elimination(scopes, reduced.sizes, reduced.query, control=control)
+    )
+
+
+def _circuit_size(case: Case) -> Estimate:
+    elimination = _elimination(case)
+    return Estimate(elimination.describe(), not is_large(elimination, case.limits.max_edges))
+
+
+def _circuit(case: Case) -> Posterior:
+    circuit = Compiler(_reduced(case), _elimination(case), case.query.query_domain).circuit()
+    return CircuitPosterior.from_circuit(circuit, make_query(circuit.domain), workers=case.limits.workers)
+
+
+def _tree_size(case: Case) -> Estimate:
+    elimination = _elimination(case)
+    largest = largest_table(_reduced(case), elimination)
+    text = f"induced width {elimination.induced_width}, a table of {largest:.3g} entries"
+    return Estimate(text, largest <= case.limits.max_edges)
+
+
+def _tree(case: Case) -> Posterior:
+    reduced = _reduced(case)
+    order = elimination_order(reduced, _elimination(case))
+    limits = case.limits
+    return tree_of_reduced(reduced, case.query, order, max_table=limits.max_edges, workers=limits.workers)
+
+
+def _summed(case: Case) -> Prepared:
+    """Return the problem with nuisance variables summed out while their tables stay small."""
+    limits = case.limits
+
+    def make() -> Prepared:
+        prepared = prepared_of(_reduced(case))
+        limits.control.check("summing nuisance variables out")
+        return replace(prepared, problem=sum_out(prepared.problem, min(MAX_SUMMED, limits.max_edges)))
+
+    return case.shared("summed", make)
+
+
+def _maximisation_size(case: Case) -> Estimate:
+    problem = _summed(case).problem
+    left = len(problem.nuisance)
+    text = f"{len(problem.query)} variables to maximise, tables of {problem.n_entries:,} entries together"
+    return Estimate(f"{left} nuisance variables that do not sum out" if left else text, not left)
+
+
+def _maximisation(case: Case) -> Posterior:
+    return MpePosterior(case.query, _summed(case), _log_evidence(case))
+
+
+def _log_evidence(case: Case) -> float | None:
+    """Return ln p(e) where it takes next to nothing beside the maximisation."""
+    if isinstance(case.model, BayesianNetwork) and not case.query.log_weights.any():
+        return 0.0
+    problem = replace(_summed(case).problem, query=frozenset())
+    if plan(problem).n_entries > FREE_SUM:
+        return None
+    total = sum_out(problem, int(FREE_SUM))
+    return None if total.sizes else float(total.constant)
+
+
+def _is_maximisation(case: Case) -> bool:
+    """Whether nothing is summed, or nothing else fits."""
+    reduced = _reduced(case)
+    queried = set(reduced.query)
+    if all(queried.issuperset(f.scope) for f in reduced.factors):
+        return True
+    return not _tree_size(case).fits and not _circuit_size(case).fits
+
+
+ROWS = (
+    Row("compiled circuit", Network, OF_CIRCUIT, _circuit_size, _circuit),
+    Row("elimination tree", Network, OF_TREE, _tree_size, _tree),
+    Row("maximisation", Network, OF_MAXIMISATION, _maximisation_size, _maximisation, _is_maximisation),
+)

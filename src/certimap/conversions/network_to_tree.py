@@ -1,0 +1,108 @@
+"""From a network of moderate width to the tree of regions of an elimination order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from certimap.errors import ModelError
+from certimap.networks.elimination import Elimination, plan_elimination
+from certimap.networks.network import Network
+from certimap.networks.reduction import Reduced, reduce_network
+from certimap.query import Query
+from certimap.trees.bucket_tree import MAX_TABLE, BucketTreePosterior
+from certimap.trees.build import Factor, buckets_of_factors
+
+
+def tree_of_network(
+    network: Network,
+    query: Query,
+    *,
+    max_table: int = MAX_TABLE,
+    order: Sequence[int] | None = None,
+    workers: int | None = None,
+) -> BucketTreePosterior:
+    """Condition a Bayesian or Markov network on a query, as a tree of regions.
+
+    Barren variables and impossible states go first.
+
+    Parameters
+    ----------
+    network, query
+        The network, and a query over its domain.
+    max_table
+        The largest table, in entries, that may be built.
+    order
+        An elimination order of the variables without hard evidence; min-fill by default.
+    workers
+        Threads; None means 1.
+
+    Raises
+    ------
+    ModelError
+        When a table would be too large, before any is built, or the order misses a variable.
+    ImpossibleEvidence
+        When the evidence has probability zero.
+    """
+    reduced = reduce_network(network, query)
+    if order is None:
+        chosen = elimination_order(reduced)
+    else:
+        needed = {*reduced.sizes, *reduced.query}
+        chosen = [v for v in order if v in needed]
+        if len(chosen) != len(needed) or len(set(chosen)) != len(needed):
+            raise ModelError(
+                f"the elimination order has {len(order)} variables; each of the {len(needed)} variables "
+                "that the query depends on is expected once"
+            )
+    return tree_of_reduced(reduced, query, chosen, max_table=max_table, workers=workers)
+
+
+def elimination_order(reduced: Reduced, elimination: Elimination | None = None) -> list[int]:
+    """Return an order of all open and queried variables: that of a planned elimination, by default min-fill."""
+    if elimination is None:
+        elimination = plan_elimination([f.scope for f in reduced.factors], reduced.sizes, reduced.query)
+    return [*elimination.order, *(v for v in reduced.query if v not in reduced.sizes)]
+
+
+def largest_table(reduced: Reduced, elimination: Elimination) -> int:
+    """Return the entries of the largest table of the tree, in which query variables have all their states."""
+    sizes = reduced.sizes | {v: int(reduced.domain.n_states[v]) for v in reduced.query}
+    cliques = zip(elimination.order, elimination.separators, strict=True)
+    return max((math.prod(sizes[u] for u in (v, *separator)) for v, separator in cliques), default=1)
+
+
+def tree_of_reduced(
+    reduced: Reduced, query: Query, order: Sequence[int], *, max_table: int, workers: int | None
+) -> BucketTreePosterior:
+    """Return the tree of what a query leaves of a network; parameters and errors as in `tree_of_network`."""
+    factors, sizes = _with_all_states(reduced)
+    buckets, constant = buckets_of_factors(factors, sizes, order, max_table)
+    return BucketTreePosterior.from_buckets(buckets, constant, query, workers=workers)
+
+
+def _with_all_states(reduced: Reduced) -> tuple[list[Factor], dict[int, int]]:
+    """Return factors in natural logs in which query variables have all their states, and the sizes."""
+    n_states = reduced.domain.n_states
+    out: list[Factor] = [((), np.array(reduced.log_constant))]
+    sizes = dict(reduced.sizes)
+    for v in reduced.query:
+        sizes[v] = int(n_states[v])
+        if len(reduced.states[v]) < sizes[v]:
+            weights = np.full(sizes[v], -np.inf)
+            weights[reduced.states[v]] = 0.0
+            out.append(((v,), weights))
+    partial = {v for v in reduced.query if len(reduced.states[v]) < n_states[v]}
+    for factor in reduced.factors:
+        table = factor.log_table
+        for axis, v in enumerate(factor.scope):
+            if v in partial:
+                shape = list(table.shape)
+                shape[axis] = sizes[v]
+                wide = np.full(shape, -np.inf)
+                np.moveaxis(wide, axis, 0)[reduced.states[v]] = np.moveaxis(table, axis, 0)
+                table = wide
+        out.append((factor.scope, table))
+    return out, sizes

@@ -1,0 +1,105 @@
+"""The table of representations: which posterior a model can become, what that offers, and what it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, get_args
+
+from certimap.circuits.posterior import CircuitPosterior
+from certimap.limits import Limits
+from certimap.model import Model
+from certimap.networks.mpe_posterior import Maximisation, MpePosterior
+from certimap.posterior import Bounds, Capability, Draws, Masses, Modes, Posterior, Walks
+from certimap.query import Query
+from certimap.trees.bucket_tree import BucketTreePosterior
+
+T = TypeVar("T")
+OF_CIRCUIT = frozenset({Draws, Masses, Bounds, Walks, Modes, CircuitPosterior})
+OF_MAXIMISATION = frozenset({Maximisation, MpePosterior})
+OF_TREE = frozenset({Draws, Masses, Bounds, BucketTreePosterior})
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A model and a query, with what several rows of the table would otherwise work out again."""
+
+    model: Model
+    query: Query
+    limits: Limits
+    _known: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
+
+    def shared(self, name: str, make: Callable[[], T]) -> T:
+        """Return what `make` returned the first time that it was asked for under this name."""
+        if name not in self._known:
+            self._known[name] = make()
+        return self._known[name]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a representation would take, known before it is built.
+
+    Attributes
+    ----------
+    text
+        The sizes in words, for `certimap info` and refusals.
+    fits
+        Whether it is within the limits.
+    exists
+        Whether the model has this representation at all.
+    """
+
+    text: str
+    fits: bool
+    exists: bool = True
+
+
+def _always(case: Case) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way from a model to a posterior.
+
+    Attributes
+    ----------
+    name
+        What it is called in reports.
+    accepts
+        The type of model.
+    offers
+        The capabilities (protocols) of the posterior, and its own type.
+    estimate
+        Says what it would take.
+    build
+        Returns the posterior; raises ModelError when it does not fit, before memory is taken, and
+        ImpossibleEvidence when p(e) = 0.
+    suits
+        Whether `auto` may take it, asked before the estimate: one that fits may still be the worse one.
+    """
+
+    name: str
+    accepts: type[Model]
+    offers: frozenset[type]
+    estimate: Callable[[Case], Estimate]
+    build: Callable[[Case], Posterior]
+    suits: Callable[[Case], bool] = _always
+
+    def has(self, wants: Sequence[Capability]) -> bool:
+        """Whether the posterior offers all that is wanted; of a union, one is enough."""
+        return all(any(part in self.offers for part in get_args(want) or (want,)) for want in wants)
+
+
+_ROWS: list[Row] = []
+
+
+def register(row: Row) -> None:
+    """Add a way from a type of model to a posterior; among equals the one registered first is taken."""
+    _ROWS.append(row)
+
+
+def rows_of(model: Model) -> list[Row]:
+    """Return the rows that accept a model, in the order of registration."""
+    return [row for row in _ROWS if isinstance(model, row.accepts)]

@@ -1,0 +1,60 @@
+"""The base of all models: what can be asked, and what can be written."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import TYPE_CHECKING
+
+from certimap.domain import Domain
+from certimap.limits import Limits
+
+if TYPE_CHECKING:
+    from certimap.posterior import Posterior
+    from certimap.query import Query
+
+
+def conversions():
+    """Return the room that turns models into others and into posteriors: the one way up from models to it."""
+    from certimap import conversions as room
+
+    return room
+
+
+class Model:
+    """A distribution, or an unnormalised product, over the variables of a domain.
+
+    Circuits, networks and learned models derive from it. A model of your own does too: either it overrides
+    `condition`, or its type is registered with the chooser (`certimap.conversions.register`).
+
+    Attributes
+    ----------
+    domain
+        The variables.
+    """
+
+    domain: Domain
+
+    def condition(self, query: Query, limits: Limits | None = None) -> Posterior:
+        """Return p(q | e) as a posterior: of those that fit and can be sampled the one that `auto` would prefer.
+
+        Parameters
+        ----------
+        query
+            Made from `self.domain` (see `make_query`).
+        limits
+            What the posterior may take; None for the defaults.
+
+        Raises
+        ------
+        ImpossibleEvidence
+            When p(e) = 0.
+        ModelError
+            When no representation fits the limits, before memory is taken.
+        """
+        return conversions().condition(self, query, limits=limits, prefers_draws=True)
+
+    def write(self, path: str | PathLike[str], format: str | None = None) -> None:
+        """Write the model to a file whose suffix (or `format`) names the format; see `certimap.io.write`."""
+        from certimap import io
+
+        io.write(self, path, format)

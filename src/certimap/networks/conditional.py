@@ -1,0 +1,321 @@
+"""Values of a problem at points of its query: all else summed out by elimination, many points at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.networks.elimination import min_fill
+from certimap.networks.kernels import conditional as kernels
+from certimap.networks.kernels.conditional import SumArrays
+from certimap.networks.problem import ROUNDING, Problem, Table, largest
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+BLOCK_BYTES = 64 * 2**20  # messages of one block of points
+MAX_ROWS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class ConditionalSum:
+    """Sums the nuisance variables of one component out at given states of its query variables.
+
+    Attributes
+    ----------
+    query
+        The query variables that it depends on, as columns of the points that the evaluator takes.
+    arrays
+        See `kernels.SumArrays`.
+    log_scale
+        Nats taken out of the tables.
+    n_entries
+        Joint states of all cliques: the work of one point.
+    """
+
+    query: Ints
+    arrays: SumArrays
+    log_scale: float
+    n_entries: float
+
+    def log_values(self, points: Ints) -> Floats:
+        """Return the log (nats) of the sum at each point, shape (batch,)."""
+        out = np.empty(len(points))
+        a = self.arrays
+        size = int(a.message_ptr[-1] + a.local_ptr[-1])
+        rows = max(1, min(MAX_ROWS, BLOCK_BYTES // (8 * max(size, 1)), len(points)))
+        message = np.empty((int(a.message_ptr[-1]), rows))
+        local = np.empty((int(np.max(np.diff(a.local_ptr), initial=1)), rows))
+        for start in range(0, len(points), rows):
+            part = points[start : start + rows]
+            flags = np.zeros(len(part), np.uint8)
+            values = out[start : start + len(part)]
+            kernels.sum_rows(a, part, message[:, : len(part)], local[:, : len(part)], flags, values)
+            for b in np.flatnonzero(flags):
+                values[b] = kernels.sum_in_logs(a, part[b], message[:, 0].copy(), local[:, 0].copy())
+        return out + self.log_scale
+
+
+class Evaluator:
+    """Values of full assignments of the query, ln of (product of tables, nuisance summed out), in nats.
+
+    Parameters
+    ----------
+    problem
+        Any problem of floats.
+    variables
+        The columns of the points: every query variable of the problem, and possibly others.
+    """
+
+    def __init__(self, problem: Problem, variables: Sequence[int]) -> None:
+        self.problem = problem
+        self.column = {v: i for i, v in enumerate(variables)}
+        self.plain = [t for t in problem.tables if all(v in problem.query for v in t.scope)]
+        self.sums = [_conditional_sum(part, self.column) for part in _nuisance_parts(problem)]
+        terms = len(problem.tables) + 8 * sum(len(s.arrays.own) for s in self.sums) + 4
+        reach = abs(problem.constant) + sum(largest(t.log_values) for t in self.plain)
+        reach += sum(abs(s.log_scale) for s in self.sums)
+        # Sums of positive products keep a relative error per operation; logs of many parts add up to `reach`.
+        self.log_slack = problem.log_slack + 4.0 * ROUNDING * (terms + reach)
+
+    @property
+    def n_entries(self) -> float:
+        """The work of one point, in table entries."""
+        return sum(s.n_entries for s in self.sums) + len(self.plain)
+
+    @property
+    def log2_largest(self) -> float:
+        """Log base 2 of the entries of the largest clique."""
+        sizes = [math.log2(max(float(np.max(np.diff(s.arrays.message_ptr), initial=1)), 1.0)) for s in self.sums]
+        return max(sizes, default=0.0)
+
+    def climb_work(self, n_states: Ints) -> float:
+        """Return what one sweep of a climb costs, in table entries."""
+        return float(sum(s.n_entries * float(np.sum(n_states[s.query])) for s in self.sums) + n_states.sum())
+
+    def log_values(self, points: NDArray[np.integer]) -> Floats:
+        """Return the value of each point, states among the surviving ones, shape (batch,)."""
+        points = np.asarray(points, np.int64)
+        total = np.full(len(points), float(self.problem.constant))
+        for table in self.plain:
+            flat = np.zeros(len(points), np.int64)
+            for v, size in zip(table.scope, table.log_values.shape, strict=True):
+                flat *= size
+                flat += points[:, self.column[v]]
+            total += table.log_values.reshape(-1)[flat]
+        possible = np.flatnonzero(total > -np.inf)
+        for part in self.sums:
+            if len(possible):
+                total[possible] += self._distinct(part, points[possible])
+        return total
+
+    def _distinct(self, part: ConditionalSum, points: Ints) -> Floats:
+        """Ask a sum once per distinct state of the variables that it depends on."""
+        own = points[:, part.query]
+        if not own.shape[1]:
+            return np.full(len(points), part.log_values(np.zeros((1, 0), np.int64))[0])
+        found, where = np.unique(own, axis=0, return_inverse=True)
+        return part.log_values(np.ascontiguousarray(found))[where.reshape(-1)]
+
+    def climb(self, point: NDArray[np.integer], n_states: Ints, max_sweeps: int = 10) -> Ints:
+        """Improve a point one variable at a time until none helps; returns a new point.
+
+        Cost: one evaluation per state of every variable and sweep, of the sums that depend on it alone.
+        """
+        now = np.array(point, np.int64)
+        touching: list[list[ConditionalSum]] = [[] for _ in n_states]
+        for part in self.sums:
+            for i in part.query:
+                touching[int(i)].append(part)
+        tables: list[list[Table]] = [[] for _ in n_states]
+        for table in self.plain:
+            for v in table.scope:
+                tables[self.column[v]].append(table)
+        for _ in range(max_sweeps):
+            moved = False
+            for i in range(len(now)):
+                if n_states[i] < 2:
+                    continue
+                rows = np.repeat(now[None, :], n_states[i], axis=0)
+                rows[:, i] = np.arange(n_states[i])
+                values = self._part_values(rows, tables[i], touching[i])
+                best = int(np.argmax(values))
+                if values[best] > values[now[i]] + 1e-12:
+                    now[i], moved = best, True
+            if not moved:
+                break
+        return now
+
+    def _part_values(self, rows: Ints, tables: Sequence[Table], sums: Sequence[ConditionalSum]) -> Floats:
+        total = np.zeros(len(rows))
+        for table in tables:
+            index = tuple(rows[:, self.column[v]] for v in table.scope)
+            total += table.log_values[index]
+        possible = np.flatnonzero(total > -np.inf)
+        for part in sums:
+            if len(possible):
+                total[possible] += part.log_values(np.ascontiguousarray(rows[possible][:, part.query]))
+        return total
+
+
+def _nuisance_parts(problem: Problem) -> list[Problem]:
+    """Split off what each group of connected nuisance variables has to do with: its variables and tables."""
+    parent = {v: v for v in problem.nuisance}
+
+    def root(v: int) -> int:
+        while parent[v] != v:
+            parent[v] = parent[parent[v]]
+            v = parent[v]
+        return v
+
+    for table in problem.tables:
+        hidden = [v for v in table.scope if v in parent]
+        for v in hidden[1:]:
+            parent[root(v)] = root(hidden[0])
+    members: dict[int, list[int]] = {}
+    for v in sorted(parent):
+        members.setdefault(root(v), []).append(v)
+    tables: dict[int, list[Table]] = {r: [] for r in members}
+    for table in problem.tables:
+        hidden = next((v for v in table.scope if v in parent), None)
+        if hidden is not None:
+            tables[root(hidden)].append(table)
+    return [
+        Problem(
+            {u: problem.sizes[u] for u in {*own, *(v for t in tables[r] for v in t.scope)}},
+            problem.query,
+            tuple(tables[r]),
+        )
+        for r, own in members.items()
+    ]
+
+
+def _conditional_sum(part: Problem, column: dict[int, int]) -> ConditionalSum:
+    """Order one group of nuisance variables by least fill and lay its elimination out as arrays."""
+    sizes = {v: n for v, n in part.sizes.items() if v not in part.query}
+    scopes = [tuple(v for v in t.scope if v in sizes) for t in part.tables]
+    pairs = min_fill(scopes, sizes)
+    place = {v: i for i, (v, _) in enumerate(pairs)}
+    query = sorted({column[v] for t in part.tables for v in t.scope if v in part.query})
+    layout = _SumLayout(part, place, {c: i for i, c in enumerate(query)}, column)
+    for v, near in pairs:
+        layout.add(v, tuple(sorted(near, key=place.__getitem__)))
+    arrays = layout.arrays()
+    cliques = np.diff(arrays.message_ptr) * arrays.own
+    return ConditionalSum(
+        np.array(query, np.int64), arrays, layout.log_scale, float(np.sum(cliques, dtype=np.float64))
+    )
+
+
+class _SumLayout:
+    """Collects the regions of a conditional elimination, in order."""
+
+    def __init__(
+        self, part: Problem, place: dict[int, int], query_column: dict[int, int], column: dict[int, int]
+    ) -> None:
+        self.part, self.place = part, place
+        self.query_column, self.column = query_column, column
+        self.waiting: list[list[Table]] = [[] for _ in place]
+        for table in part.tables:
+            self.waiting[min(place[v] for v in table.scope if v in place)].append(table)
+        self.below: list[list[int]] = [[] for _ in place]
+        self.separators: list[tuple[int, ...]] = []
+        self.message_size = 0
+        self.log_scale = 0.0
+        self.flat: list[Floats] = []
+        self.n_flat = 0
+        self.rows: dict[str, list[list[int]]] = {name: [] for name in SumArrays._fields}
+        self.starts: list[int] = []
+
+    def add(self, v: int, separator: tuple[int, ...]) -> None:
+        """Add the region that eliminates a variable."""
+        sizes, r = self.part.sizes, len(self.separators)
+        put = self.rows
+        put["own"].append([sizes[v]])
+        put["axis_sizes"].append([sizes[u] for u in separator])
+        tables = self.waiting[r]
+        local = tuple(u for u in (*separator, v) if any(u in t.scope for t in tables))
+        put["local_sizes"].append([sizes[u] for u in local])
+        put["local_ptr"].append([math.prod(sizes[u] for u in local)])
+        put["input_start"].append([0, *(self.starts[c] for c in self.below[r])])
+        axes = [local, *(self.separators[c] for c in self.below[r])]
+        put["strides"].append(self._strides((*separator, v), axes))
+        self._add_tables(tables, local)
+        self.starts.append(self.message_size)
+        size = math.prod(sizes[u] for u in separator)
+        put["message_ptr"].append([size])
+        self.message_size += size
+        self.separators.append(separator)
+        if separator:
+            self.below[self.place[separator[0]]].append(r)
+
+    def _strides(self, scope: Sequence[int], inputs: Sequence[Sequence[int]]) -> list[int]:
+        """Return the stride of each axis of a scope in each input, inputs fastest."""
+        found = np.zeros((len(scope), len(inputs)), np.int64)
+        for i, axes in enumerate(inputs):
+            stride = 1
+            for u in reversed(axes):
+                found[scope.index(u), i] = stride
+                stride *= self.part.sizes[u]
+        return [int(x) for x in found.ravel()]
+
+    def _add_tables(self, tables: Sequence[Table], local: tuple[int, ...]) -> None:
+        self.rows["table_ptr"].append([len(tables)])
+        strides = np.zeros((len(local), len(tables)), np.int64)
+        for j, table in enumerate(tables):
+            self.rows["table_start"].append([self.n_flat])
+            stride, columns, query_strides = 1, list[int](), list[int]()
+            for u in reversed(table.scope):
+                if u in self.place:
+                    strides[local.index(u), j] = stride
+                else:
+                    columns.append(self.query_column[self.column[u]])
+                    query_strides.append(stride)
+                stride *= self.part.sizes[u]
+            self.rows["query_columns"].append(columns)
+            self.rows["query_strides"].append(query_strides)
+            top = float(table.log_values.max())
+            scale = top if math.isfinite(top) else 0.0
+            self.log_scale += scale
+            self.flat.append(np.asarray(table.log_values, np.float64).ravel() - scale)
+            self.n_flat += table.log_values.size
+        self.rows["table_strides"].append([int(x) for x in strides.ravel()])
+
+    def arrays(self) -> SumArrays:
+        """Return everything as arrays."""
+
+        def flat(name: str) -> Ints:
+            return np.array([x for row in self.rows[name] for x in row], np.int64)
+
+        def pointers(name: str) -> Ints:
+            return np.concatenate([[0], np.cumsum([len(row) for row in self.rows[name]])]).astype(np.int64)
+
+        def cumulated(name: str) -> Ints:
+            return np.concatenate([[0], np.cumsum(flat(name))]).astype(np.int64)
+
+        log_tables = np.concatenate([np.empty(0), *self.flat])
+        return SumArrays(
+            own=flat("own"),
+            axis_ptr=pointers("axis_sizes"),
+            axis_sizes=flat("axis_sizes"),
+            message_ptr=cumulated("message_ptr"),
+            input_ptr=pointers("input_start"),
+            input_start=flat("input_start"),
+            stride_ptr=pointers("strides"),
+            strides=flat("strides"),
+            local_ptr=cumulated("local_ptr"),
+            local_axis_ptr=pointers("local_sizes"),
+            local_sizes=flat("local_sizes"),
+            table_ptr=cumulated("table_ptr"),
+            table_start=flat("table_start"),
+            table_stride_ptr=pointers("table_strides"),
+            table_strides=flat("table_strides"),
+            query_ptr=pointers("query_columns"),
+            query_columns=flat("query_columns"),
+            query_strides=flat("query_strides"),
+            tables=np.exp(log_tables),
+            log_tables=log_tables,
+        )

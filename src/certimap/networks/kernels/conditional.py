@@ -1,0 +1,235 @@
+"""Sums over nuisance variables by elimination, for many points of the query at once.
+
+Rows of a batch are the inner axis. Values are linear: tables are scaled to a largest entry of 1 and every message
+to a largest entry of 1 per row, with the log of the scale kept; rows that come near underflow are flagged, and
+computed once more in logarithms.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.kernels.jit import jit, jit_part
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+DELICATE = 1e-250
+
+
+class SumArrays(NamedTuple):
+    """One region per eliminated variable, children before parents; the last region's separator is empty.
+
+    Attributes
+    ----------
+    own
+        The number of states of each region's own variable.
+    axis_ptr, axis_sizes
+        The numbers of states of each separator's variables.
+    message_ptr
+        Where each message starts.
+    input_ptr, input_start, stride_ptr, strides
+        The inputs of each region: its local table (which starts at 0), then its children's messages; for each axis
+        (the own variable last) and input the stride, inputs fastest.
+    local_ptr, local_axis_ptr, local_sizes
+        The extent of each local table, and the numbers of states of its axes.
+    table_ptr, table_start, table_stride_ptr, table_strides
+        The tables multiplied into each local table, where they start among `log_tables`, and their strides along
+        its axes.
+    query_ptr, query_columns, query_strides
+        Of each table: the columns of a point that select from it, and their strides.
+    tables, log_tables
+        The entries, scaled to a largest entry of 1 per table, and their natural logs.
+    """
+
+    own: Ints
+    axis_ptr: Ints
+    axis_sizes: Ints
+    message_ptr: Ints
+    input_ptr: Ints
+    input_start: Ints
+    stride_ptr: Ints
+    strides: Ints
+    local_ptr: Ints
+    local_axis_ptr: Ints
+    local_sizes: Ints
+    table_ptr: Ints
+    table_start: Ints
+    table_stride_ptr: Ints
+    table_strides: Ints
+    query_ptr: Ints
+    query_columns: Ints
+    query_strides: Ints
+    tables: Floats
+    log_tables: Floats
+
+
+@jit_part
+def step(sizes: Ints, first: int, n_axes: int, position: Ints, strides: Ints, p: int, n: int, at: Ints) -> bool:
+    """Go on to the next configuration, last axis fastest; False after the last one."""
+    a = n_axes - 1
+    while a >= 0:
+        q = p + a * n
+        if position[a] + 1 < sizes[first + a]:
+            position[a] += 1
+            for i in range(n):
+                at[i] += strides[q + i]
+            return True
+        for i in range(n):
+            at[i] -= position[a] * strides[q + i]
+        position[a] = 0
+        a -= 1
+    return False
+
+
+@jit_part
+def table_bases(a: SumArrays, r: int, points: Ints, bases: Ints) -> None:
+    """Write where each of a region's tables starts for every row."""
+    first = a.table_ptr[r]
+    for j in range(a.table_ptr[r + 1] - first):
+        for b in range(len(points)):
+            base = a.table_start[first + j]
+            for q in range(a.query_ptr[first + j], a.query_ptr[first + j + 1]):
+                base += points[b, a.query_columns[q]] * a.query_strides[q]
+            bases[j, b] = base
+
+
+@jit_part
+def fill_local(a: SumArrays, r: int, bases: Ints, is_log: bool, position: Ints, at: Ints, local: Floats) -> None:
+    """Write the product of a region's tables at every row's point (the sum, for logs)."""
+    first = a.table_ptr[r]
+    n = a.table_ptr[r + 1] - first
+    f = a.local_axis_ptr[r]
+    n_axes = a.local_axis_ptr[r + 1] - f
+    n_rows = local.shape[1]
+    at[:n] = 0
+    position[:n_axes] = 0
+    for e in range(a.local_ptr[r + 1] - a.local_ptr[r]):
+        for b in range(n_rows):
+            if is_log:
+                value = 0.0
+                for j in range(n):
+                    value += a.log_tables[bases[j, b] + at[j]]
+            else:
+                value = 1.0
+                for j in range(n):
+                    value *= a.tables[bases[j, b] + at[j]]
+            local[e, b] = value
+        step(a.local_sizes, f, n_axes, position, a.table_strides, a.table_stride_ptr[r], n, at)
+
+
+@jit_part
+def scale(values: Floats, start: int, stop: int, flags: NDArray[np.uint8], logs: Floats) -> None:
+    """Scale each row of a message to a largest entry of 1; flag rows near underflow."""
+    n_rows = values.shape[1]
+    top = np.zeros(n_rows)
+    low = np.full(n_rows, np.inf)
+    for j in range(start, stop):
+        for b in range(n_rows):
+            value = values[j, b]
+            top[b] = max(top[b], value)
+            low[b] = min(low[b], value if value > 0.0 else np.inf)
+    for b in range(n_rows):
+        if low[b] < DELICATE or top[b] == 0.0:
+            flags[b] = 1
+        logs[b] += np.log(top[b])
+        top[b] = 1.0 / top[b] if top[b] > 0.0 else 0.0
+    for j in range(start, stop):
+        for b in range(n_rows):
+            values[j, b] *= top[b]
+
+
+@jit()
+def sum_rows(
+    a: SumArrays, points: Ints, message: Floats, local: Floats, flags: NDArray[np.uint8], out: Floats
+) -> None:
+    """Write the log of the sum at each point (shape (rows, columns)); flag rows to be computed again in logs."""
+    n_rows = len(points)
+    n_tables = int(np.max(np.diff(a.table_ptr)))
+    bases = np.empty((n_tables, n_rows), np.int64)
+    at = np.empty(max(int(np.max(np.diff(a.input_ptr))), n_tables), np.int64)
+    position = np.zeros(64, np.int64)
+    product, total = np.empty(n_rows), np.empty(n_rows)
+    out[:] = 0.0
+    for r in range(len(a.own)):
+        table_bases(a, r, points, bases)
+        fill_local(a, r, bases, False, position, at, local)
+        first = a.input_ptr[r]
+        n = a.input_ptr[r + 1] - first
+        f = a.axis_ptr[r]
+        n_axes = a.axis_ptr[r + 1] - f
+        q = a.stride_ptr[r] + n_axes * n
+        for i in range(n):
+            at[i] = a.input_start[first + i]
+        position[:n_axes] = 0
+        for j in range(a.message_ptr[r], a.message_ptr[r + 1]):
+            total[:] = 0.0
+            for k in range(a.own[r]):
+                e = at[0] + k * a.strides[q]
+                if n == 1:
+                    for b in range(n_rows):
+                        total[b] += local[e, b]
+                elif n == 2:
+                    m = at[1] + k * a.strides[q + 1]
+                    for b in range(n_rows):
+                        total[b] += local[e, b] * message[m, b]
+                else:
+                    for b in range(n_rows):
+                        product[b] = local[e, b]
+                    for i in range(1, n):
+                        m = at[i] + k * a.strides[q + i]
+                        for b in range(n_rows):
+                            product[b] *= message[m, b]
+                    for b in range(n_rows):
+                        total[b] += product[b]
+            for b in range(n_rows):
+                message[j, b] = total[b]
+            step(a.axis_sizes, f, n_axes, position, a.strides, a.stride_ptr[r], n, at)
+        scale(message, a.message_ptr[r], a.message_ptr[r + 1], flags, out)
+
+
+@jit()
+def sum_in_logs(a: SumArrays, point: Ints, message: Floats, local: Floats) -> float:
+    """Return the log of the sum at one point, computed in logarithms throughout."""
+    n_tables = int(np.max(np.diff(a.table_ptr)))
+    bases = np.empty((n_tables, 1), np.int64)
+    at = np.empty(max(int(np.max(np.diff(a.input_ptr))), n_tables), np.int64)
+    position = np.zeros(64, np.int64)
+    values = np.empty(int(np.max(a.own)))
+    total = 0.0
+    for r in range(len(a.own)):
+        table_bases(a, r, point.reshape((1, len(point))), bases)
+        fill_local(a, r, bases, True, position, at, local.reshape((len(local), 1)))
+        first = a.input_ptr[r]
+        n = a.input_ptr[r + 1] - first
+        f = a.axis_ptr[r]
+        n_axes = a.axis_ptr[r + 1] - f
+        q = a.stride_ptr[r] + n_axes * n
+        for i in range(n):
+            at[i] = a.input_start[first + i]
+        position[:n_axes] = 0
+        best = -np.inf
+        for j in range(a.message_ptr[r], a.message_ptr[r + 1]):
+            top = -np.inf
+            for k in range(a.own[r]):
+                values[k] = local[at[0] + k * a.strides[q]]
+                for i in range(1, n):
+                    values[k] += message[at[i] + k * a.strides[q + i]]
+                top = max(top, values[k])
+            value = top
+            if top > -np.inf:
+                summed = 0.0
+                for k in range(a.own[r]):
+                    summed += np.exp(values[k] - top)
+                value = top + np.log(summed)
+            message[j] = value
+            best = max(best, value)
+            step(a.axis_sizes, f, n_axes, position, a.strides, a.stride_ptr[r], n, at)
+        if best == -np.inf:
+            return -np.inf
+        for j in range(a.message_ptr[r], a.message_ptr[r + 1]):
+            message[j] -= best
+        total += best
+    return total

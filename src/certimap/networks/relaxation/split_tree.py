@@ -1,0 +1,354 @@
+"""Split trees: a mini-bucket elimination as flat arrays, with the shifts and weights of its copies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.errors import TooLarge
+from certimap.kernels.parallel import for_blocks
+from certimap.networks.factor import spread
+from certimap.networks.problem import Problem, product
+from certimap.networks.relaxation import kernels
+from certimap.networks.relaxation.kernels import Scratch, TreeArrays
+from certimap.networks.relaxation.partition import Fits, Region, split
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.uint8]
+
+
+@dataclass(eq=False)
+class SplitTree:
+    """A problem whose variables are split into copies, one per region that eliminates it.
+
+    With copies of query variables maximised (weight 0), and those of a nuisance variable summed with weights that
+    add up to 1, the product of the root messages is an upper bound on the problem's value, whatever the order of
+    elimination and whatever the shifts of a variable's copies, as long as these add up to 0 in every state. Where
+    no variable has two copies and nuisance variables go first, it is the value.
+
+    Attributes
+    ----------
+    problem
+        What is bounded. Its constant is not part of the arrays.
+    variables
+        The problem's variables in the order of the arrays.
+    arrays, tables
+        See `kernels.TreeArrays`; `tables` in nats, each scaled to a largest entry of 0.
+    constant
+        Nats: the problem's constant and the tables' scales.
+    order
+        Positions in `variables`, the first eliminated first.
+    hidden
+        For every input the number of states of the hidden variables in a child's separator, else 1.
+    copies, copy_ptr, root
+        Regions by variable and root; the root above each region.
+    shifts, weights
+        The parameters of the relaxation: nats per copy and state, and one weight per region.
+    """
+
+    problem: Problem
+    variables: tuple[int, ...]
+    arrays: TreeArrays
+    tables: Floats
+    constant: float
+    order: Ints
+    hidden: Ints
+    copies: Ints
+    copy_ptr: Ints
+    root: Ints
+    shifts: Floats
+    weights: Floats
+
+    @classmethod
+    def of(cls, problem: Problem, order: Sequence[int], fits: Fits, max_bytes: float = math.inf) -> SplitTree:
+        """Split a problem along an elimination order; weights of copies are equal and shifts 0.
+
+        Raises
+        ------
+        TooLarge
+            When tables and messages would need more than `max_bytes`, before they are built.
+        """
+        regions = split(problem, order, fits)
+        needed = tree_bytes(problem, regions)
+        if needed > max_bytes:
+            raise TooLarge(
+                f"the split tree would take 2^{math.log2(needed):.1f} bytes; expected at most {max_bytes:.3g}"
+            )
+        return _Builder(problem, list(order), regions).build()
+
+    @property
+    def n_copies(self) -> Ints:
+        """The number of copies of each variable."""
+        return np.diff(self.copy_ptr)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether some variable has two copies."""
+        return bool(np.any(self.n_copies > 1))
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether its bound is the value: no copies, and no nuisance variable above a queried one."""
+        a = self.arrays
+        hidden_above = (a.is_query[a.own] == 0) & (a.has_query == 1)
+        return not self.is_split and not bool(np.any(hidden_above))
+
+    @property
+    def n_entries(self) -> int:
+        """The joint states of all regions together: the work of one pass."""
+        a = self.arrays
+        return int(np.sum(np.diff(a.message_ptr) * a.n_states[a.own]))
+
+    @property
+    def n_bytes(self) -> int:
+        """What tables and the messages of one pass take."""
+        return 8 * (len(self.tables) + 2 * int(self.arrays.message_ptr[-1]) + len(self.arrays.strides))
+
+    def full_mask(self) -> Mask:
+        """Return a mask of all states of all variables."""
+        return np.ones(int(self.arrays.state_ptr[-1]), np.uint8)
+
+    def scratch(self) -> Scratch:
+        """Return buffers for one pass."""
+        a = self.arrays
+        n_messages, n_regions = int(a.message_ptr[-1]), len(a.own)
+        inputs = 1 + a.n_tables + a.n_children
+        n_inputs, n_axes = int(np.max(inputs, initial=1)), int(np.max(np.diff(a.axis_ptr), initial=1))
+        room = max(
+            (int(np.sum(self.hidden[p : p + n])) for p, n in zip(a.start_ptr[:-1], inputs, strict=True)), default=1
+        )
+        return Scratch(
+            np.zeros(n_messages),
+            np.zeros(n_regions),
+            np.zeros(n_regions),
+            np.zeros(n_messages),
+            np.zeros(n_regions),
+            np.zeros(room),
+            np.zeros(room),
+            np.zeros(n_inputs, np.int64),
+            np.zeros(n_axes, np.int64),
+            np.zeros(int(np.max(a.n_states, initial=1))),
+            np.zeros(int(a.state_ptr[-1]), np.int64),
+            np.zeros(len(a.n_states), np.int64),
+        )
+
+    def bound(self, mask: Mask | None = None, scratch: Scratch | None = None) -> float:
+        """Return an upper bound (nats) on the problem's value within a mask, rounded up. Cost: one upward pass."""
+        s = self.scratch() if scratch is None else scratch
+        if not kernels.restrict_to(self.arrays, self.full_mask() if mask is None else mask, s):
+            return -math.inf
+        value = kernels.evaluate(self.arrays, self.arrays.start, self.tables, self.shifts, self.weights, s)
+        return float(value) + self.constant + self.slack(s) if value > -math.inf else -math.inf
+
+    def slack(self, s: Scratch) -> float:
+        """Return how far (nats) the last pass may be off by rounding."""
+        return float(kernels.rounding(self.arrays, self.shifts, s)) + self.log_slack
+
+    @property
+    def log_slack(self) -> float:
+        """How far (nats) the constant and the tables may be off the problem's truth."""
+        return self.problem.log_slack + 1e-15 * (1.0 + abs(self.constant))
+
+    def probe(self, masks: Mask, workers: int = 1) -> tuple[Floats, Floats]:
+        """Bound boxes and all their queried states.
+
+        Parameters
+        ----------
+        masks
+            uint8, shape (batch, states of all variables).
+
+        Returns
+        -------
+        Upper bounds in nats, rounded up: shape (batch,), and of every queried state within its box, shape (batch,
+        states); -inf outside. Cost: about three upward passes per box.
+        """
+        bounds, each = np.empty(len(masks)), np.empty((len(masks), masks.shape[1]))
+
+        def task(start: int, stop: int) -> None:
+            rows = slice(start, stop)
+            self._probe(np.ascontiguousarray(masks[rows]), self.scratch(), bounds[rows], each[rows])
+
+        for_blocks(task, len(masks), 8, workers)
+        bounds += self.constant + self.log_slack
+        each += self.constant + self.log_slack
+        return bounds, np.minimum(each, bounds[:, None])
+
+    def _probe(self, masks: Mask, s: Scratch, bounds: Floats, each: Floats) -> Floats:
+        by_copy = np.empty(len(self.shifts))
+        kernels.probe(
+            self.arrays,
+            self.arrays.start,
+            self.tables,
+            self.shifts,
+            self.weights,
+            self.hidden,
+            self.copies,
+            self.copy_ptr,
+            self.root,
+            masks,
+            s,
+            by_copy,
+            bounds,
+            each,
+        )
+        return by_copy
+
+    def decode(self, mask: Mask | None = None) -> dict[int, int]:
+        """Return a state of every query variable within a mask, read off the relaxation. Cost: one probe."""
+        s = self.scratch()
+        row = (self.full_mask() if mask is None else mask)[None, :]
+        by_copy = self._probe(row, s, np.empty(1), np.empty(row.shape))
+        point = np.zeros(len(self.variables), np.int64)
+        kernels.decode(
+            self.arrays,
+            self.order,
+            self.arrays.start,
+            self.tables,
+            self.shifts,
+            self.copies,
+            self.copy_ptr,
+            by_copy,
+            s,
+            point,
+        )
+        return {v: int(point[i]) for i, v in enumerate(self.variables) if v in self.problem.query}
+
+
+def tree_bytes(problem: Problem, regions: Sequence[Region]) -> float:
+    """Return what the tables and messages of a tree take, before they are built."""
+    total = 0.0
+    for region in regions:
+        entries = math.exp(min(sum(math.log(problem.sizes[v]) for v in region.separator), 600.0))
+        held = {v for k in region.tables for v in problem.tables[k].scope}
+        total += 16.0 * entries + (8.0 * math.prod(problem.sizes[v] for v in held) if held else 0.0)
+    return total
+
+
+class _Builder:
+    """Lays the regions of a partition out as arrays."""
+
+    def __init__(self, problem: Problem, order: list[int], regions: Sequence[Region]) -> None:
+        self.problem, self.regions = problem, regions
+        self.variables = tuple(sorted(order))
+        self.place = {v: i for i, v in enumerate(self.variables)}
+        self.order = np.array([self.place[v] for v in order], np.int64)
+        self.tables: list[Floats] = []
+        self.n_table_entries = 0
+        self.scales: list[float] = [float(problem.constant)]
+
+    def build(self) -> SplitTree:
+        sizes, regions = self.problem.sizes, self.regions
+        parent = np.full(len(regions), -1, np.int64)
+        for r, region in enumerate(regions):
+            parent[list(region.children)] = r
+        is_query = np.array([v in self.problem.query for v in self.variables], np.uint8)
+        own = np.array([self.place[r.own] for r in regions], np.int64)
+        has_query = is_query[own].copy()
+        for r in range(len(regions)):
+            if parent[r] >= 0:
+                has_query[parent[r]] |= has_query[r]
+        message_ptr = _pointers(math.prod(sizes[v] for v in r.separator) for r in regions)
+        inputs = [self._inputs(region, int(message_ptr[i]), message_ptr) for i, region in enumerate(regions)]
+        n_states = np.array([sizes[v] for v in self.variables], np.int64)
+        n_own = n_states[own] if len(own) else np.empty(0, np.int64)
+        arrays = TreeArrays(
+            n_states=n_states,
+            state_ptr=_pointers(n_states),
+            is_query=is_query,
+            own=own,
+            axis_ptr=_pointers(len(r.scope) for r in regions),
+            axes=np.array([self.place[v] for r in regions for v in r.scope], np.int64),
+            n_query_axes=np.array([sum(v in self.problem.query for v in r.separator) for r in regions], np.int64),
+            n_tables=np.array([1 if r.tables else 0 for r in regions], np.int64),
+            n_children=np.array([len(r.children) for r in regions], np.int64),
+            start_ptr=_pointers(len(i.start) for i in inputs),
+            start=np.array([s for i in inputs for s in i.start], np.int64),
+            stride_ptr=_pointers(i.strides.size for i in inputs),
+            strides=np.concatenate([np.empty(0, np.int64), *(i.strides.ravel() for i in inputs)]),
+            children=np.array([c for i in inputs for c in i.children], np.int64),
+            shift_ptr=_pointers(n_own),
+            message_ptr=message_ptr,
+            parent=parent,
+            has_query=has_query,
+        )
+        return self._finished(arrays, np.array([h for i in inputs for h in i.hidden], np.int64))
+
+    def _finished(self, arrays: TreeArrays, hidden: Ints) -> SplitTree:
+        n_regions = len(self.regions)
+        root = np.arange(n_regions)
+        for r in range(n_regions - 1, -1, -1):
+            if arrays.parent[r] >= 0:
+                root[r] = root[arrays.parent[r]]
+        copies = np.lexsort((np.arange(n_regions), root, arrays.own)).astype(np.int64)
+        counts = np.bincount(arrays.own, minlength=len(self.variables))
+        weights = np.where(arrays.is_query[arrays.own] == 1, 0.0, 1.0 / np.maximum(counts[arrays.own], 1))
+        return SplitTree(
+            self.problem,
+            self.variables,
+            arrays,
+            np.concatenate([np.empty(0), *self.tables]),
+            math.fsum(self.scales),
+            self.order,
+            hidden,
+            copies,
+            _pointers(counts),
+            root,
+            np.zeros(int(arrays.shift_ptr[-1])),
+            weights,
+        )
+
+    def _inputs(self, region: Region, message_start: int, message_ptr: Ints) -> _Inputs:
+        """Return the addresses of a region's message, table and children."""
+        sizes, scope = self.problem.sizes, region.scope
+        addressed = [(message_start, region.separator, -1, 1)]
+        if region.tables:
+            held = {v for k in region.tables for v in self.problem.tables[k].scope}
+            axes = tuple(v for v in scope if v in held)
+            addressed.append((self._add_table(region, axes), axes, -1, 1))
+        for c in region.children:
+            separator = self.regions[c].separator
+            hidden = math.prod(sizes[v] for v in separator if v not in self.problem.query)
+            addressed.append((int(message_ptr[c]), separator, c, hidden))
+        strides = np.zeros((len(scope), len(addressed)), np.int64)
+        for i, (_, axes, _, _) in enumerate(addressed):
+            stride = 1
+            for v in reversed(axes):
+                strides[scope.index(v), i] = stride
+                stride *= sizes[v]
+        return _Inputs([a[0] for a in addressed], strides, [a[2] for a in addressed], [a[3] for a in addressed])
+
+    def _add_table(self, region: Region, axes: tuple[int, ...]) -> int:
+        """Keep the product of a region's tables, scaled; return where it starts."""
+        held = [self.problem.tables[k] for k in region.tables]
+        if len(held) == 1:
+            shape = self.problem.shape(axes)
+            table = np.array(np.broadcast_to(spread(held[0].log_values, held[0].scope, axes), shape), np.float64)
+        else:
+            table = np.asarray(product(held, axes, self.problem.shape(axes)), np.float64)
+        scale = float(table.max())
+        if math.isfinite(scale):
+            table -= scale
+            self.scales.append(scale)
+        start = self.n_table_entries
+        self.tables.append(table.ravel())
+        self.n_table_entries += table.size
+        return start
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """Where a region's inputs start, their strides (axes, inputs), children and hidden states."""
+
+    start: list[int]
+    strides: Ints
+    children: list[int]
+    hidden: list[int]
+
+
+def _pointers(sizes: object) -> Ints:
+    return np.concatenate([[0], np.cumsum(np.array(list(sizes), np.int64))]).astype(np.int64)  # pyright: ignore

@@ -1,0 +1,124 @@
+"""Tightening a relaxation: costs move between copies and weights change, by steps down a convex bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.networks.relaxation import kernels
+from certimap.networks.relaxation.quasi_newton import QuasiNewton
+from certimap.networks.relaxation.split_tree import Mask, SplitTree
+
+Floats = NDArray[np.float64]
+TEMPERATURES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+LEAST_SHARE = 1e-4  # of a variable's weight that each copy keeps: a power sum of weight 0 has no derivative
+
+
+class Tightener:
+    """Minimises a tree's bound over shifts and weights, within the states of a mask.
+
+    The maximum over a query variable's copy is smoothed to a power sum of weight `temperature`, which bounds it
+    from above; at temperature 0 the shifts found give the bound itself. Shifts are kept to a mean of 0 over a
+    variable's copies, weights to a sum of 1: any values give a valid bound, so an early stop is harmless.
+    """
+
+    def __init__(self, tree: SplitTree, mask: Mask | None = None) -> None:
+        self.tree = tree
+        self.scratch = tree.scratch()
+        self.search: QuasiNewton | None = None
+        self.temperature = np.nan
+        self.is_possible = kernels.restrict_to(
+            tree.arrays, tree.full_mask() if mask is None else mask, self.scratch
+        )
+        self._is_query = tree.arrays.is_query[tree.arrays.own] == 1
+        self._find_parameters(tree.full_mask() if mask is None else mask)
+
+    def _find_parameters(self, mask: Mask) -> None:
+        """List the shifts (of copies that are not alone, in alive states) and the weights that may change."""
+        a = self.tree.arrays
+        several = self.tree.n_copies[a.own] > 1
+        sizes = a.n_states[a.own]
+        region = np.repeat(np.arange(len(a.own)), sizes)
+        state = np.arange(len(region)) - np.repeat(a.shift_ptr[:-1], sizes)
+        joint = a.state_ptr[a.own[region]] + state
+        self.shift_at = np.flatnonzero(several[region] & (mask[joint] > 0))
+        _, group = np.unique(joint[self.shift_at], return_inverse=True)
+        self.shift_group = group.astype(np.int64)
+        self.weight_at = np.flatnonzero(several & ~self._is_query)
+        _, group = np.unique(a.own[self.weight_at], return_inverse=True)
+        self.weight_group = group.astype(np.int64)
+        self.n_of_weight = np.bincount(self.weight_group)[self.weight_group] if len(group) else np.empty(0)
+
+    @property
+    def n_parameters(self) -> int:
+        return len(self.shift_at) + len(self.weight_at)
+
+    def run(self, temperature: float, n_steps: int, should_stop: Callable[[], bool] = lambda: False) -> bool:
+        """Take at most `n_steps` quasi-Newton steps; return whether more would bring something.
+
+        Steps at the temperature of the last call go on from where that ended. Cost: about three passes per step.
+        """
+        if not self.is_possible or not self.n_parameters:
+            return False
+
+        def objective(x: Floats) -> tuple[float, Floats]:
+            return self.value(x, temperature)
+
+        if self.search is None or temperature != self.temperature:
+            self.search = QuasiNewton.start(objective, self.parameters())
+            self.temperature = temperature
+        goes_on = True
+        for _ in range(n_steps):
+            goes_on = self.search.step(objective)
+            if not goes_on or should_stop():
+                break
+        self.set_parameters(self.search.x)
+        return goes_on
+
+    def value(self, x: Floats, temperature: float) -> tuple[float, Floats]:
+        """Return the smoothed bound (nats, without the tree's constant) and its gradient."""
+        tree = self.tree
+        self.set_parameters(x)
+        weights = np.where(self._is_query, temperature, tree.weights)
+        to_shifts, to_weights = np.empty(len(tree.shifts)), np.empty(len(weights))
+        value = kernels.gradient(
+            tree.arrays, tree.arrays.start, tree.tables, tree.shifts, weights, self.scratch, to_shifts, to_weights
+        )
+        if value == -np.inf:
+            return -1e300, np.zeros(len(x))
+        own = to_shifts[self.shift_at]
+        slope = np.empty(len(x))
+        slope[: len(own)] = own - _group_means(own, self.shift_group)
+        slope[len(own) :] = self._weight_slope(to_weights[self.weight_at])
+        return float(value), slope
+
+    def _weight_slope(self, slope: Floats) -> Floats:
+        """Carry the derivative by weights over to their logits."""
+        free = 1.0 - LEAST_SHARE * self.n_of_weight
+        shares = (self.tree.weights[self.weight_at] - LEAST_SHARE) / free
+        mean = np.bincount(self.weight_group, shares * slope)[self.weight_group] if len(slope) else slope
+        return free * shares * (slope - mean)
+
+    def parameters(self) -> Floats:
+        shares = self.tree.weights[self.weight_at] - LEAST_SHARE
+        return np.concatenate([self.tree.shifts[self.shift_at], np.log(np.maximum(shares, 1e-12))])
+
+    def set_parameters(self, x: Floats) -> None:
+        """Give the tree the shifts and weights of a point of the search."""
+        n = len(self.shift_at)
+        self.tree.shifts[self.shift_at] = x[:n] - _group_means(x[:n], self.shift_group)
+        if len(self.weight_at):
+            logits = x[n:]
+            top = np.full(self.weight_group.max() + 1, -np.inf)
+            np.maximum.at(top, self.weight_group, logits)
+            shares = np.exp(logits - top[self.weight_group])
+            shares /= np.bincount(self.weight_group, shares)[self.weight_group]
+            self.tree.weights[self.weight_at] = LEAST_SHARE + (1.0 - LEAST_SHARE * self.n_of_weight) * shares
+
+
+def _group_means(values: Floats, group: NDArray[np.int64]) -> Floats:
+    if not len(values):
+        return values
+    return (np.bincount(group, values) / np.bincount(group))[group]

@@ -1,0 +1,161 @@
+"""Split trees bound every box from above, whatever their shifts and weights; unsplit ones are exact."""
+
+import numpy as np
+import pytest
+from problem_twin import random_problem, value_array
+
+from certimap.errors import TooLarge
+from certimap.networks.relaxation.partition import limit, nuisance_first, split
+from certimap.networks.relaxation.quasi_newton import QuasiNewton
+from certimap.networks.relaxation.split_tree import SplitTree
+from certimap.networks.relaxation.tighten import Tightener
+
+
+def relaxations(rng, n):
+    """Yield problems with nuisance, their values by enumeration, and trees of i-bounds 1 to 3 and none."""
+    for _ in range(n):
+        problem = random_problem(rng, max_variables=7, max_states=3, nuisance=float(rng.choice([0.0, 0.4, 0.7])))
+        if not problem.query:
+            continue
+        query, values = value_array(problem)
+        for i_bound in (1, 2, 3, None):
+            if rng.random() < 0.7:
+                order = nuisance_first(problem)
+            else:
+                order = [int(v) for v in rng.permutation(list(problem.sizes))]
+            yield problem, query, values, SplitTree.of(problem, order, limit(problem.sizes, i_bound=i_bound))
+
+
+def random_masks(rng, tree, query, n):
+    """Return masks of a tree's states in which hidden variables keep all of theirs."""
+    masks = np.ones((n, int(tree.arrays.state_ptr[-1])), np.uint8)
+    for b in range(1, n):
+        for v in query:
+            i = tree.variables.index(v)
+            own = masks[b, tree.arrays.state_ptr[i] : tree.arrays.state_ptr[i + 1]]
+            own[:] = rng.random(len(own)) < (0.7 if b % 2 else 0.01)
+            if not own.any():
+                own[rng.integers(len(own))] = 1
+    return masks
+
+
+def inside(tree, mask, query, values, held=None):
+    """Return the largest value within a mask, with one (variable, state) held."""
+    allowed = []
+    for v in query:
+        i = tree.variables.index(v)
+        own = np.flatnonzero(mask[tree.arrays.state_ptr[i] : tree.arrays.state_ptr[i + 1]])
+        allowed.append(np.array([held[1]]) if held is not None and held[0] == v else own)
+    return float(values[np.ix_(*allowed)].max())
+
+
+def unsettle(rng, tree):
+    """Give a tree tightened, random, or no shifts and weights."""
+    kind = rng.integers(3)
+    tightener = Tightener(tree)
+    if kind == 1:
+        for temperature in (0.3, 0.05):
+            tightener.run(temperature, 8)
+    elif kind == 2 and tightener.n_parameters:
+        tightener.set_parameters(rng.normal(size=tightener.n_parameters))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bounds_of_boxes_and_states_hold(seed):
+    rng = np.random.default_rng(seed)
+    for _, query, values, tree in relaxations(rng, 25):
+        unsettle(rng, tree)
+        masks = random_masks(rng, tree, query, 4)
+        bounds, each = tree.probe(masks)
+        for b, mask in enumerate(masks):
+            best = inside(tree, mask, query, values)
+            assert bounds[b] >= best
+            assert tree.bound(mask) == pytest.approx(bounds[b], abs=1e-9)
+            if tree.is_exact and best > -np.inf:
+                assert bounds[b] == pytest.approx(best, abs=1e-9)
+            for v in query:
+                i = tree.variables.index(v)
+                for state in np.flatnonzero(mask[tree.arrays.state_ptr[i] : tree.arrays.state_ptr[i + 1]]):
+                    own = inside(tree, mask, query, values, (v, state))
+                    assert each[b, tree.arrays.state_ptr[i] + state] >= own
+                    if tree.is_exact and own > -np.inf:
+                        assert each[b, tree.arrays.state_ptr[i] + state] == pytest.approx(own, abs=1e-9)
+
+
+def test_exact_trees_decode_a_best_assignment():
+    rng = np.random.default_rng(10)
+    n_exact = 0
+    for _, query, values, tree in relaxations(rng, 40):
+        if values.max() == -np.inf:
+            continue
+        state = tree.decode()
+        value = values[tuple(state[v] for v in query)]
+        if tree.is_exact:
+            n_exact += 1
+            assert value == pytest.approx(values.max(), abs=1e-9)
+    assert n_exact > 30
+
+
+def test_slopes_are_those_of_differences():
+    rng = np.random.default_rng(3)
+    checked = 0
+    for problem, _, _, tree in relaxations(rng, 12):
+        tightener = Tightener(tree)
+        if not tightener.n_parameters or tree.bound() == -np.inf:
+            continue
+        x = rng.normal(size=tightener.n_parameters) * 0.3
+        _, slope = tightener.value(x, 0.2)
+        for i in rng.integers(len(x), size=3):
+            step = np.zeros(len(x))
+            step[i] = 1e-5
+            up, down = tightener.value(x + step, 0.2)[0], tightener.value(x - step, 0.2)[0]
+            assert slope[i] == pytest.approx((up - down) / 2e-5, abs=1e-5)
+            checked += 1
+        assert problem.sizes
+    assert checked > 20
+
+
+def test_tightening_never_raises_the_smoothed_bound_and_helps():
+    rng = np.random.default_rng(4)
+    gains = []
+    for _, _, values, tree in relaxations(rng, 25):
+        if not tree.is_split or values.max() == -np.inf:
+            continue
+        before = tree.bound()
+        tightener = Tightener(tree)
+        for temperature in (0.3, 0.1, 0.03, 0.01):
+            tightener.run(temperature, 30)
+        gains.append(before - tree.bound())
+    assert len(gains) > 10
+    assert np.mean(gains) > 0.1
+
+
+def test_quasi_newton_finds_the_minimum_of_a_quadratic():
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(30, 30))
+    matrix, target = root @ root.T + np.eye(30), rng.normal(size=30)
+
+    def objective(x):
+        return float(0.5 * (x - target) @ matrix @ (x - target)), matrix @ (x - target)
+
+    search = QuasiNewton.start(objective, np.zeros(30))
+    for _ in range(200):
+        if not search.step(objective, 1e-14):
+            break
+    assert np.allclose(search.x, target, atol=1e-4)
+
+
+def test_regions_respect_the_bound_on_their_scope():
+    rng = np.random.default_rng(5)
+    for _ in range(30):
+        problem = random_problem(rng, max_variables=8, nuisance=0.5)
+        widest = max((len(t.scope) for t in problem.tables), default=0)
+        for i_bound in (1, 2, 4):
+            for region in split(problem, nuisance_first(problem), limit(problem.sizes, i_bound=i_bound)):
+                assert len(region.scope) <= max(i_bound + 1, widest)
+
+
+def test_a_tree_beyond_the_memory_is_refused_before_it_is_built():
+    problem = random_problem(np.random.default_rng(6), max_variables=8)
+    with pytest.raises(TooLarge, match="split tree"):
+        SplitTree.of(problem, nuisance_first(problem), limit(problem.sizes), max_bytes=8)
