@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, cast, overload
 
 import numpy as np
 
-from certimap.batch import Batch, OnError, Row, answer_one, collect, rows_of_frame
+from certimap.answer import answer_query
+from certimap.batch import Batch, OnError, Row, collect, rows_of_frame
+from certimap.control import Control
 from certimap.domain import Domain
 from certimap.errors import QueryError, SolverError
 from certimap.limits import DEFAULT_MAX_EDGES, Limits
@@ -21,7 +24,7 @@ from certimap.solvers.registry import wants_of
 
 
 def read(path: Any, **options: Any) -> Any:
-    """Read a model: .bif, .uai, .spn or .npz, plain or with .gz; see `certimap.io.read`."""
+    """Read a model from a file whose suffix names its format; see `certimap.io.read`, also for `options`."""
     from certimap.io import read as read_model
 
     return read_model(path, **options)
@@ -110,8 +113,10 @@ def map_query(
     rng
         A seed, a numpy Generator, or None; the seed used is recorded, and replays the answer.
     time_limit, max_samples, max_nodes, max_memory
-        Limits in seconds (counted once the model is conditioned), draws, search nodes and bytes. A run that one
-        ends returns what it has earned.
+        Limits in seconds, draws, search nodes and bytes, over everything from the call on: orders, conditioning,
+        search and decoding. A run that one ends returns what it has earned; where conditioning cannot end in
+        time, a quicker method answers and `note` says what was cut short. Without `max_memory` a run may take what
+        leaves room on the machine (see `certimap.control.default_max_memory`).
     warm_start
         Assignments (labels by name, frames, or arrays of state positions) or the name of a heuristic.
     top_k
@@ -156,23 +161,35 @@ def map_query(
         "progress": progress,
         "options": solver_options,
     }
-    if workers is not None and workers < 1:
-        raise SolverError(
-            f"workers is {workers}; a positive number of threads, or None for every core, is accepted"
-        )
-    limits, wants = Limits(max_edges, workers), wants_of(solver, warm_start)
+    limits, wants = limits_of(max_edges, workers), wants_of(solver, warm_start)
     if _is_frame(evidence):
         check_names(_domain_of(model), variables, evidence.columns)
         rows = rows_of_frame(variables, evidence)
         answers, interrupted = collect(map_rows(model, rows, solver, rng, settings, limits, errors))
         labels = list(evidence.index)[: len(answers)]
         return ResultList(answers, labels, interrupted=interrupted)
-    return answer_one(_posterior(model, variables, evidence, limits, wants), solver, rng, settings)
+    asked = _Asked(model, limits, wants)
+    return answer_query(
+        lambda control: asked.condition(variables, evidence, control),
+        lambda control: asked.fallback(variables, evidence, control),
+        solver,
+        rng,
+        settings,
+    )
+
+
+def limits_of(max_edges: int, workers: int | None) -> Limits:
+    """Return what conditioning may take; refuse no threads."""
+    if workers is not None and workers < 1:
+        raise SolverError(
+            f"workers is {workers}; a positive number of threads, or None for every core, is accepted"
+        )
+    return Limits(max_edges, workers)
 
 
 def map_rows(
     model: Any,
-    rows: Iterable[Row],
+    rows: Sequence[Row],
     solver: str | Solver,
     rng: int | np.random.Generator | None,
     settings: Mapping[str, Any],
@@ -180,11 +197,29 @@ def map_rows(
     errors: OnError,
 ) -> Iterator[MapResult | FailedQuery]:
     """Yield the answers to many queries of one model as they are found; see `certimap.batch.Batch`."""
-    wants = wants_of(solver, settings.get("warm_start"))
-    batch = Batch(
-        lambda variables, given: _posterior(model, variables, given, limits, wants), solver, settings, errors
-    )
-    return batch.answers(rows, rng)
+    asked = _Asked(model, limits, wants_of(solver, settings.get("warm_start")))
+    return Batch(asked.condition, asked.fallback, solver, settings, errors).answers(rows, rng)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A model whose queries are conditioned one after another, each under a control of its own."""
+
+    model: Any
+    limits: Limits
+    wants: Sequence[Capability] | None
+
+    def condition(self, variables: Any, evidence: Any, control: Control) -> Posterior:
+        return _posterior(self.model, variables, evidence, replace(self.limits, control=control), self.wants)
+
+    def fallback(self, variables: Any, evidence: Any, control: Control) -> Posterior:
+        """Return a posterior that is there at once, for where the one that is wanted takes too long."""
+        from certimap.conversions import condition_quickly
+
+        if is_posterior(self.model):
+            return cast("Posterior", self.model)
+        query = make_query(_domain_of(self.model), variables, evidence)
+        return condition_quickly(self.model, query, limits=replace(self.limits, control=control))
 
 
 def condition(

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
+from certimap.answer import answer_query
 from certimap.certify.checks import check_settings
-from certimap.errors import CertimapError, SolverError, at_place
+from certimap.control import Control
+from certimap.errors import CertimapError, ParseError, SolverError, at_place
 from certimap.posterior import Posterior
 from certimap.result import FailedQuery, MapResult, Status
 from certimap.solvers.base import Solver
-from certimap.solvers.driver import check_limits, run, seed_of
+from certimap.solvers.driver import check_limits, seed_of
 from certimap.solvers.registry import check_solver
 
 OnError = Literal["raise", "keep"]
-Condition = Callable[[Any, Any], Posterior]
+Condition = Callable[[Any, Any, Control], Posterior]
 _NO_MEMORY = "memory ran out; lower max_memory or max_edges, or ask a smaller query"
 
 
@@ -29,19 +31,15 @@ class Row:
     ----------
     label
         What the row is called in results.
-    variables
-        The query, as `map_query` takes it.
-    evidence
-        The evidence, as `map_query` takes it, or a function that returns it: what such a function raises is
-        the row's own failure.
+    ask
+        Returns variables and evidence, as `map_query` takes them; what it raises is the row's own failure.
     place
-        What errors call the row; None means row and its label.
+        What stands before the row's errors where these are raised; "" where nothing need.
     """
 
     label: Any
-    variables: Any
-    evidence: Any
-    place: str | None = None
+    ask: Callable[[], tuple[Any, Any]]
+    place: str
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,8 @@ class Batch:
 
     Attributes
     ----------
-    condition
-        Turns variables and evidence into a posterior.
+    condition, fallback
+        Turn variables and evidence into a posterior under a control; see `certimap.answer.answer_query`.
     solver, settings
         As `certimap.solvers.driver.run` takes them; `settings` holds its keywords except `rng`.
     errors
@@ -61,6 +59,7 @@ class Batch:
     """
 
     condition: Condition
+    fallback: Condition
     solver: str | Solver
     settings: Mapping[str, Any]
     errors: OnError = "raise"
@@ -77,28 +76,36 @@ class Batch:
         check_limits(*(given.get(name) for name in ("time_limit", "max_samples", "max_nodes", "max_memory")))
 
     def answers(
-        self, rows: Iterable[Row], rng: int | np.random.Generator | None
+        self, rows: Sequence[Row], rng: int | np.random.Generator | None
     ) -> Iterator[MapResult | FailedQuery]:
         """Yield the answer of each row, in order, as soon as it is there.
 
         Each row has a seed of its own, drawn before anything can fail, so that one row's failure changes no
-        other row's answer. Ctrl-C ends the batch: the row at work is yielded with what it has earned, and
-        KeyboardInterrupt is raised after it.
+        other row's answer; a row alone has the seed given. Ctrl-C ends the batch: the row at work is yielded with
+        what it has earned, and KeyboardInterrupt is raised after it.
         """
-        generator = np.random.default_rng(seed_of(rng))
+        seed = seed_of(rng)
+        generator = np.random.default_rng(seed)
         for row in rows:
-            answer = self._answer(row, seed_of(generator))
+            answer = self._answer(row, seed_of(generator) if len(rows) > 1 else seed)
             yield answer
             if isinstance(answer, MapResult) and answer.status is Status.INTERRUPTED:
                 raise KeyboardInterrupt
 
     def _answer(self, row: Row, seed: int) -> MapResult | FailedQuery:
         try:
-            evidence = row.evidence() if callable(row.evidence) else row.evidence
-            return answer_one(self.condition(row.variables, evidence), self.solver, seed, self.settings)
+            variables, evidence = row.ask()
+            return answer_query(
+                lambda control: self.condition(variables, evidence, control),
+                lambda control: self.fallback(variables, evidence, control),
+                self.solver,
+                seed,
+                self.settings,
+            )
         except CertimapError as error:
             if self.errors == "raise":
-                raise at_place(error, row.place or f"row {row.label!r}") from None
+                named = isinstance(error, ParseError) or not row.place  # a ParseError names its file and line
+                raise error if named else at_place(error, row.place) from None
             return FailedQuery(row.label, type(error).__name__, str(error))
         except MemoryError:
             if self.errors == "raise":
@@ -106,26 +113,18 @@ class Batch:
             return FailedQuery(row.label, "MemoryError", _NO_MEMORY)
 
 
-def answer_one(
-    posterior: Posterior,
-    solver: str | Solver,
-    rng: int | np.random.Generator | None,
-    settings: Mapping[str, Any],
-) -> MapResult:
-    """Answer one query on a posterior; one without variables has an answer that no solver need look for."""
-    if len(posterior.domain):
-        return run(posterior, solver, rng=rng, **settings)
-    check_solver(solver, settings.get("options") or {})
-    plain: dict[str, Any] = {**settings, "options": None, "warm_start": None}
-    return run(posterior, "exhaustive", rng=rng, **plain)
-
-
-def rows_of_frame(variables: Any, frame: Any) -> Iterator[Row]:
-    """Yield one row for each row of a data frame whose columns are variables."""
+def rows_of_frame(variables: Any, frame: Any) -> list[Row]:
+    """Return one row for each row of a data frame whose columns are variables."""
     columns: list[Any] = list(frame.columns)
     rows = frame.itertuples(index=False, name=None)
-    for label, values in zip(list(frame.index), rows, strict=True):
-        yield Row(label, variables, dict(zip(columns, values, strict=True)))
+
+    def ask(values: tuple[Any, ...]) -> tuple[Any, Any]:
+        return variables, dict(zip(columns, values, strict=True))
+
+    return [
+        Row(label, lambda values=values: ask(values), f"row {label!r}")
+        for label, values in zip(list(frame.index), rows, strict=True)
+    ]
 
 
 def collect(answers: Iterable[MapResult | FailedQuery]) -> tuple[list[Any], bool]:

@@ -116,6 +116,42 @@ class Control:
             raise TooLarge(f"{what} would take {shown_bytes(n_bytes)}, and {whose} {shown_bytes(limit)}")
 
 
+GRACE = 0.5  # seconds past the deadline that a piece of work may foreseeably end
+
+
+class Pace:
+    """Foresees whether a piece of work of known size can end in time, from the pace of those before it.
+
+    For work in large pieces that cannot look at the clock inside: arrays of millions of entries.
+
+    Parameters
+    ----------
+    control
+        The run's.
+    doing
+        Completes "the time was up while ...".
+    seconds_per_unit
+        The pace to begin with; a first large piece corrects it.
+    """
+
+    MEASURED = 100_000  # units that a piece must have for its pace to count
+
+    def __init__(self, control: Control, doing: str, seconds_per_unit: float) -> None:
+        self._control, self._doing, self._pace = control, doing, seconds_per_unit
+
+    @contextmanager
+    def piece(self, n_units: float) -> Generator[None]:
+        """Do one piece of work inside; raise TimeUp instead when it would end too late, or the time is up."""
+        control = self._control
+        control.check(self._doing)
+        if n_units * self._pace > control.seconds_left + GRACE:
+            raise TimeUp(self._doing)
+        started = time.perf_counter()
+        yield
+        if n_units >= self.MEASURED:
+            self._pace = (time.perf_counter() - started) / n_units
+
+
 def default_max_memory() -> int:
     """Return the bytes that a run may take where its user sets no limit: most of what is free now.
 

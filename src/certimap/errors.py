@@ -86,7 +86,7 @@ def did_you_mean(word: str, known: Iterable[str], limit: int = 3) -> str:
             near[candidate] = None
         if len(near) >= _MAX_COMPARED:
             break
-    found = [repr(w) for w in get_close_matches(word, near, n=limit, cutoff=0.7)]
+    found = [repr(w) for w in get_close_matches(word, near, n=limit, cutoff=0.65)]
     if not found:
         return ""
     return f"; did you mean {' or '.join([', '.join(found[:-1]), found[-1]] if found[1:] else found)}?"

@@ -7,15 +7,17 @@ ones that it `needs`. Nothing else of a posterior is read.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import UnionType
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.box import Boxes, Points
 from certimap.domain import Domain
+from certimap.search_boxes import Answers, Layout, SearchBoxes
 
 Capability = type | UnionType  # a protocol of this module, or a union of them where one of several will do
 
@@ -168,16 +170,89 @@ class Modes(Posterior, Protocol):
         ...
 
 
+class Tightening(NamedTuple):
+    """What an attempt at tighter bounds came to.
+
+    Attributes
+    ----------
+    work
+        What it cost, in edge visits.
+    is_paused
+        Whether searching pays better now than going on; asked again, the prober goes on at a finer level.
+    is_complete
+        Whether nothing is left to tighten.
+    """
+
+    work: int
+    is_paused: bool
+    is_complete: bool
+
+
+class Prober(Protocol):
+    """What a search asks of a posterior: bounds of boxes, and good points; it may keep what it has learned.
+
+    One search has one prober. It pickles between questions.
+    """
+
+    @property
+    def layout(self) -> Layout:
+        """The columns that it answers in."""
+        ...
+
+    @property
+    def work(self) -> int:
+        """What one box costs, in edge visits."""
+        ...
+
+    @property
+    def n_bytes(self) -> int:
+        """The memory of what it has learned."""
+        ...
+
+    def probe(self, boxes: SearchBoxes) -> Answers:
+        """Return masses and bounds of boxes and of all their columns, rounded outward: no caller adds a slack."""
+        ...
+
+    def starts(self) -> Points:
+        """Return points worth scoring, known without a search, shape (batch, n); none is an answer too.
+
+        Asked at the start of a search, and again whenever `tighten` pauses.
+        """
+        ...
+
+    def climb(self, points: Points) -> Points:
+        """Return points reached from each row by steps that raise its probability, shape (batch, n)."""
+        ...
+
+    def tighten(self, work: int, log_factor: float) -> Tightening:
+        """Spend about `work` edge visits on lower bounds for every later probe.
+
+        Caps of subcircuits, costs shifted between copies in a relaxed network, and a higher bound on its width
+        are all this. `log_factor` is how close (nats) to the truth is close enough.
+        """
+        ...
+
+
+@runtime_checkable
+class Probes(Posterior, Protocol):
+    """A posterior with a prober of its own; any with `Bounds` gets one made of those."""
+
+    def prober(self) -> Prober:
+        """Return a fresh prober."""
+        ...
+
+
 @runtime_checkable
 class BoxPosterior(Draws, Masses, Bounds, Protocol):
     """A posterior that answers every question about boxes, and draws."""
 
 
-OFFERS: dict[Capability, str] = {
+OFFERS: dict[type, str] = {
     TwoSided: "log_prob_interval()",
     Draws: "sample()",
     Masses: "log_mass() and log_mass_each()",
     Bounds: "log_bound() and log_bound_each()",
+    Probes: "prober()",
     Walks: "max_product() and argmax_product()",
     Modes: "modes()",
 }
@@ -185,6 +260,11 @@ OFFERS: dict[Capability, str] = {
 
 def offer_of(capability: Capability) -> str:
     """Name the methods of a capability, for messages."""
-    if capability in OFFERS:
-        return OFFERS[capability]
-    return " or ".join(part for part in str(capability).replace("certimap.posterior.", "").split(" | "))
+    if isinstance(capability, UnionType):
+        return ", or ".join(OFFERS[part] for part in capability.__args__)
+    return OFFERS[capability]
+
+
+def offers(available: Collection[type], wants: Sequence[Capability]) -> bool:
+    """Whether all that is wanted is available; of a union, one is enough."""
+    return all(any(part in available for part in get_args(want) or (want,)) for want in wants)

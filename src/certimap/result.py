@@ -131,6 +131,8 @@ class MapResult:
         Other assignments as probable as the answer, and known to be all of them, or None.
     top
         With `top_k`, the k best as (assignment, log_prob) pairs, best first; log_joint where p(e) is unknown.
+    note
+        What a limit cut short before the search began, in words; None when nothing was.
     """
 
     assignment: dict[str, Label]
@@ -152,6 +154,7 @@ class MapResult:
     history: list[HistoryEntry] = field(default_factory=list[HistoryEntry])
     ties: list[dict[str, Label]] | None = None
     top: list[tuple[dict[str, Label], float]] | None = None
+    note: str | None = None
 
     @property
     def certified(self) -> bool:
@@ -163,8 +166,9 @@ class MapResult:
         data = asdict(self)
         data["status"] = {"code": self.status.value, "message": self.status.message}
         del data["history"]
-        if self.top is None:
-            del data["top"]
+        for name in ("top", "note"):
+            if data[name] is None:
+                del data[name]
         return cast("dict[str, Any]", _plain(data))
 
     def to_json(self, indent: int | None = None) -> str:

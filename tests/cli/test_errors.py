@@ -51,7 +51,7 @@ CASES = {
     "malformed model": (["@broken.bif"], ["broken.bif:3"]),
     "unpacked archive": (["@packed.bif.gz"], ["packed.bif.gz"]),
     "unknown format": (["@model.xyz"], ["model.xyz", ".bif"]),
-    "short row": (["asia.bif", "--evidence-file", "@bad.csv"], ["bad.csv:2", "2 are accepted"]),
+    "short row": (["asia.bif", "--evidence-file", "@bad.csv"], ["bad.csv:2", "where 2 are expected"]),
     "unknown state in a file": (["asia.bif", "--evidence-file", "@unknown.csv"], ["unknown.csv", "'maybe'"]),
     "malformed JSON": (["asia.bif", "--evidence-file", "@bad.json"], ["bad.json:1"]),
     "JSON of another kind": (["asia.bif", "--evidence-file", "@list.json"], ["list.json", "object"]),

@@ -14,7 +14,7 @@ import certimap as cm
 from certimap.cli.inputs import parse_settings, parse_size, split_list
 from certimap.cli.main import main
 from certimap.cli.output import certificate_sentence, probability_text
-from certimap.cli.tables import read_columns
+from certimap.io.text_tables import read_text_table
 from certimap.result import Certificate, CertificateKind
 
 
@@ -83,14 +83,14 @@ def test_the_bench_commands_are_listed_only_when_asked_for(capsys):
 def test_columns_are_typed_by_what_they_hold(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text('a,b,"c, d",e\n1,0.5,x,\n2,,"y, z",3\n')
-    columns = read_columns(path)
+    columns = read_text_table(path).columns()
     assert list(columns) == ["a", "b", "c, d", "e"]
     assert columns["a"].dtype == np.int64
     assert np.isnan(columns["b"][1])
     assert columns["c, d"].tolist() == ["x", "y, z"]
     assert np.isnan(columns["e"][0])
     (tmp_path / "u.data").write_text("0,1\n1,1\n")
-    assert {k: v.tolist() for k, v in read_columns(tmp_path / "u.data", header=False).items()} == {
+    assert {k: v.tolist() for k, v in read_text_table(tmp_path / "u.data", header=False).columns().items()} == {
         "0": [0, 1],
         "1": [1, 1],
     }

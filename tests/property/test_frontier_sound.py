@@ -9,14 +9,12 @@ import pytest
 from frontier_twin import all_points, random_circuit, random_domain
 
 from certimap.certify.ledger import Ledger
-from certimap.circuits.caps import PlanView
-from certimap.circuits.climb import climb_plan
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.control import Control
 from certimap.errors import ImpossibleEvidence
 from certimap.query import make_query
 from certimap.result import CertificateKind
-from certimap.solvers.box_search.frontier import Frontier
+from certimap.solvers.box_search.frontier import Frontier, Pace
 from certimap.solvers.driver import run
 from certimap.testing import TablePosterior
 
@@ -101,15 +99,14 @@ def test_tables_with_loose_bounds(max_nodes):
 
 
 @pytest.mark.nojit
-def test_masses_add_up_after_every_step(monkeypatch):
-    monkeypatch.setattr("certimap.solvers.box_search.frontier.STEP_WORK", 1)
+def test_masses_add_up_after_every_step():
     for t in range(40):
         rng = np.random.default_rng([9, t])
         posterior = random_posterior(rng) if t % 2 else random_table(rng)
         if posterior is None:
             continue
         ledger = Ledger(posterior, epsilon=0.0, delta=0.0)
-        solver = Frontier(draw_share=0.2, first_draws=4, incumbent=t % 3 == 0)
+        solver = Frontier(draw_share=0.2, first_draws=4, incumbent=t % 3 == 0, pace=Pace(step_work=1))
         state = solver.init(posterior, Control(), rng)
         bound = math.inf
         while not state.done and not ledger.satisfied:
@@ -131,7 +128,7 @@ def test_real_variables_get_epsilon_certificates():
         )
         solver = Frontier(incumbent=bool(rng.random() < 0.7))
         result = run(posterior, solver, epsilon=0.01, delta=0.0, rng=t, max_nodes=20_000, progress=False)
-        reached = climb_plan(PlanView.of(posterior.plan), posterior.sample(300, rng))
+        reached = posterior.prober().climb(posterior.sample(300, rng))
         best = float(posterior.log_prob(reached).max())
         assert result.log_upper_bound >= best - 1e-12
         if result.certificate.kind is not CertificateKind.NONE:

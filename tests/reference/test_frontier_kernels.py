@@ -11,12 +11,13 @@ from frontier_twin import all_points, random_circuit, random_domain, slow_pass
 from certimap.box import Boxes
 from certimap.circuits.caps import Caps, PlanView
 from certimap.circuits.circuit import CircuitBuilder
-from certimap.circuits.climb import climb_plan, climb_posterior
 from certimap.circuits.posterior import CircuitPosterior
+from certimap.circuits.prober import PlanProber
 from certimap.domain import Domain
 from certimap.errors import ImpossibleEvidence
 from certimap.query import make_query
-from certimap.solvers.box_search.probe import Layout, PlanProber, SearchBoxes
+from certimap.search_boxes import Layout, SearchBoxes
+from certimap.solvers.box_search.probe import climb
 
 
 def cases(count, start=0):
@@ -52,7 +53,7 @@ def check_probe(rng, posterior, count):
     log_probs = posterior.log_prob(points)
     for log_caps in (caps, solved.log_caps):
         boxes = SearchBoxes(masks.astype(np.uint8), np.zeros((count, 0)), np.zeros((count, 0)))
-        got = PlanProber(view, log_caps, workers=1).probe(boxes)
+        got = PlanProber(plan, workers=1, log_caps=log_caps).probe(boxes)
         for row, mask in enumerate(masks):
             mass, bound, each_mass, each_bound = slow_pass(plan, mask, log_caps)
             assert math.exp(got.log_mass[row]) == pytest.approx(mass, rel=1e-10, abs=1e-300)
@@ -155,7 +156,7 @@ def test_caps_go_on_where_they_stopped():
 def test_climbs_end_where_no_single_change_helps():
     for rng, posterior in cases(40, start=300):
         starts = posterior.sample(3, rng)
-        for reached in (climb_plan(PlanView.of(posterior.plan), starts), climb_posterior(posterior, starts)):
+        for reached in (posterior.prober().climb(starts), climb(posterior, starts)):
             gained = posterior.log_prob(reached) - posterior.log_prob(starts)
             assert np.all(gained >= -1e-12)
             each = posterior.log_mass_each(Boxes.of_points(posterior.domain, reached))
@@ -175,9 +176,7 @@ def test_a_probability_that_underflows_keeps_its_bound():
     builder.sum(parts, [math.log(0.5)] * 2)
     posterior = CircuitPosterior.from_circuit(builder.build(), make_query(builder.domain))
     mask = np.array([[1, 0, 1, 0]], np.uint8)
-    view = PlanView.of(posterior.plan)
-    prober = PlanProber(view, np.full(view.n_nodes, np.inf), 1)
-    got = prober.probe(SearchBoxes(mask, np.zeros((1, 0)), np.zeros((1, 0))))
+    got = posterior.prober().probe(SearchBoxes(mask, np.zeros((1, 0)), np.zeros((1, 0))))
     assert got.log_bound[0] >= posterior.log_prob(np.array([[0, 0]], np.int16))[0]
 
 

@@ -15,8 +15,7 @@ from scipy.stats import binomtest
 from certimap.certify.ledger import Ledger
 from certimap.certify.pareto import pareto_front
 from certimap.control import Control
-from certimap.solvers.box_search import frontier
-from certimap.solvers.box_search.frontier import Frontier
+from certimap.solvers.box_search.frontier import Frontier, Pace
 from certimap.testing import TablePosterior
 
 LEVELS = (0.01, 0.05, 0.1, 0.3)
@@ -55,7 +54,10 @@ def run_once(seed, solver_class):
     posterior = hard_table(rng)
     ledger = Ledger(posterior, epsilon=float(rng.choice([0.0, 0.05])), delta=float(rng.choice([0.05, 0.1, 0.3])))
     solver = solver_class(
-        exact_work=0, first_draws=int(rng.choice([0, 2, 20])), incumbent=bool(rng.random() < 0.3)
+        exact_work=0,
+        first_draws=int(rng.choice([0, 2, 20])),
+        incumbent=bool(rng.random() < 0.3),
+        pace=Pace(step_work=1, min_draws=1),
     )
     state = solver.init(posterior, Control(), rng)
     ledger.candidates(posterior.sample(1, rng))
@@ -65,12 +67,6 @@ def run_once(seed, solver_class):
         state = solver.step(state, ledger)
     narrow = sum(count for log_r, _, count in ledger.draw_groups if log_r < 0.0)
     return pareto_front(ledger), float(np.log(posterior.probs.max())), ledger.best_log_prob, narrow
-
-
-@pytest.fixture
-def small_steps(monkeypatch):
-    monkeypatch.setattr(frontier, "STEP_WORK", 1)
-    monkeypatch.setattr(frontier, "MIN_DRAWS", 1)
 
 
 def false_counts(n_runs, solver_class=Drawing):
@@ -86,7 +82,7 @@ def false_counts(n_runs, solver_class=Drawing):
 
 
 @pytest.mark.statistical
-def test_no_level_is_exceeded(small_steps):
+def test_no_level_is_exceeded():
     counts, certain, narrow = false_counts(N_RUNS)
     assert certain == 0
     assert narrow > N_RUNS / 3  # the rule at work: draws from less than the whole space
@@ -116,7 +112,7 @@ class OwnShare(Drawing):
 
 @pytest.mark.statistical
 @pytest.mark.parametrize("broken", [SmallMass, OwnShare])
-def test_a_broken_condition_shows(small_steps, broken):
+def test_a_broken_condition_shows(broken):
     n_runs = 600
     counts, certain, _ = false_counts(n_runs, broken)
     exceeded = [

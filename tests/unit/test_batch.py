@@ -140,20 +140,23 @@ def test_a_frame_of_results_says_what_failed(network, frame):
 
 
 def test_memory_that_runs_out_in_a_row_is_that_rows_failure():
-    def condition(variables, evidence):
+    def condition(variables, evidence, control):
         if evidence == "large":
             raise MemoryError
         return cm.FunctionPosterior(
             [2], lambda n, g: g.integers(0, 2, (n, 1)), lambda x: np.full(len(x), -math.log(2))
         )
 
-    rows = [Row(0, None, "large"), Row(1, None, lambda: "small")]
-    first, second = Batch(condition, "auto", {"progress": False}, "keep").answers(rows, 0)
+    def no_fallback(variables, evidence, control):
+        raise cm.TooLarge("nothing is quick")
+
+    rows = [Row(k, lambda size=size: (None, size), "") for k, size in enumerate(("large", "small"))]
+    first, second = Batch(condition, no_fallback, "auto", {"progress": False}, "keep").answers(rows, 0)
     assert isinstance(first, cm.FailedQuery)
     assert "memory ran out" in first.message
     assert isinstance(second, cm.MapResult)
-    with pytest.raises(MemoryError):
-        list(Batch(condition, "auto", {"progress": False}, "raise").answers(rows, 0))
+    with pytest.raises(cm.TooLarge, match="memory ran out"):
+        list(Batch(condition, no_fallback, "auto", {"progress": False}, "raise").answers(rows, 0))
 
 
 INTERRUPTED = """

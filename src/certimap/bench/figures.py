@@ -13,9 +13,9 @@ from certimap.bench.paper import paper
 from certimap.bench.ranks import Trials, is_certified, is_timeout, kind_of, log_prob_of, mean_and_error, seconds_of
 from certimap.bench.records import Record
 from certimap.bench.tabular import MISSING, Cell, Table, number, significant
+from certimap.solvers.registry import family, names
 
 PARETO_DATASETS = ("baudio", "ocr_letters", "msweb")
-PARETO_SOLVERS = ("budget", "paper_pac", "pac", "smooth_pac")
 N_TRIES = 100_000
 
 
@@ -84,8 +84,9 @@ def pareto_records(trials: Trials, circuit: str) -> dict[str, Record]:
     for dataset in PARETO_DATASETS:
         candidates = (
             record
-            for solver in PARETO_SOLVERS
             for split in trials.splits(circuit)
+            for solver in trials.solvers(circuit, split)
+            if family(solver) == "sampling"
             for record in trials.records(circuit, split, solver, dataset)
             if is_timeout(record) and len(record.get("pareto", ())) > 1
         )
@@ -95,9 +96,10 @@ def pareto_records(trials: Trials, circuit: str) -> dict[str, Record]:
     return found
 
 
-def _front_order(record: Record) -> tuple[int, float]:
-    """Budget runs first; among equals the most informative front, that is the smallest delta."""
-    return PARETO_SOLVERS.index(record["solver"]), record["certificate"]["delta"]
+def _front_order(record: Record) -> tuple[bool, int, float]:
+    """Budget runs first, then by method; among equals the most informative front, that is the smallest delta."""
+    solver = record["solver"]
+    return solver != "budget", names().index(solver), record["certificate"]["delta"]
 
 
 def pareto_table(records: dict[str, Record]) -> Table:

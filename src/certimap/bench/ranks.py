@@ -11,23 +11,6 @@ import numpy as np
 from certimap.bench.records import Record
 
 TIE_NATS = 1e-9
-ORDER = (
-    "independent",
-    "max_product",
-    "argmax_product",
-    "hbp",
-    "itself",
-    "pac",
-    "smooth_pac",
-    "paper_pac",
-    "paper",
-    "budget",
-    "uniform_exploration",
-    "exhaustive",
-    "frontier",
-    "set_elimination",
-    "auto",
-)
 LIMITS = frozenset({"time_limit", "sample_limit", "node_limit", "memory_limit", "exhausted"})
 
 
@@ -41,8 +24,11 @@ def competition_ranks(log_probs: Mapping[str, float]) -> dict[str, int]:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Sort method names: the usual order first, others by name."""
-    known = {name: i for i, name in enumerate(ORDER)}
+    """Sort method names: those of solvers in the order of the registry, "auto", then others by name."""
+    from certimap.solvers.registry import names as registered
+
+    auto, *solvers = registered()
+    known = {name: i for i, name in enumerate([*solvers, auto])}
     return sorted(set(names), key=lambda n: (known.get(n, len(known)), n))
 
 

@@ -23,9 +23,9 @@ from certimap.bench.ranks import (
 )
 from certimap.bench.records import Record
 from certimap.bench.tabular import MISSING, Cell, Table, number, significant
+from certimap.solvers.registry import family
 
-SAMPLERS = ("pac", "smooth_pac", "paper", "paper_pac")
-PROVERS = ("auto", "frontier", "set_elimination")
+PROVING = ("search", "elimination")  # families of solvers that prove an answer for certain
 UNDERLINED = "Underlined: at least one trial ended at a limit without the certificate asked for."
 
 
@@ -190,8 +190,8 @@ def ratio_table(trials: Trials, circuit: str) -> Table:
     )  # fmt: skip
     for split in trials.splits(circuit):
         solvers = trials.solvers(circuit, split)
-        for prover in (s for s in PROVERS if s in solvers):
-            for sampler in (s for s in SAMPLERS if s in solvers):
+        for prover in (s for s in solvers if family(s) in PROVING):
+            for sampler in (s for s in solvers if family(s) == "sampling"):
                 table.add(split, f"{sampler} / {prover}", *_ratio_cells(trials, circuit, split, prover, sampler))
     table.notes.append(
         "Seconds of the sampler over seconds of the prover, conditioning included, where both certify."

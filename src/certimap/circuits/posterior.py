@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from certimap.errors import QueryError
 from certimap.kernels.parallel import default_workers
 from certimap.posterior import Facts
 from certimap.query import Query
+
+if TYPE_CHECKING:
+    from certimap.circuits.prober import PlanProber
 
 
 class CircuitPosterior:
@@ -139,6 +142,12 @@ class CircuitPosterior:
         One upward and one downward pass. A state that the box holds is never given more than the box.
         """
         return self.evaluator.log_each(BOUND, self._boxes(boxes))
+
+    def prober(self) -> PlanProber:
+        """Return how a search asks about boxes, with nothing tightened yet."""
+        from certimap.circuits.prober import PlanProber
+
+        return PlanProber(self.plan, self.workers)
 
     def max_product(self) -> Points:
         """Return the assignment at the end of the most probable path, shape (1, n); one visit an edge."""

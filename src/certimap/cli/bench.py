@@ -206,3 +206,38 @@ def engine(
     typer.echo(text)
     if into is not None:
         insert_section(into, "engine", text)
+
+
+@app.command()
+def hostile(
+    models: Annotated[int, typer.Option(help="How many models.")] = 20_000,
+    seed: Annotated[int, typer.Option(help="The first model; the others follow.")] = 0,
+    only: Annotated[
+        int | None, typer.Option("--only", help="Check this one model and show all that is wrong.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Processes.")] = 2,
+    into: Annotated[
+        Path | None, typer.Option("--into", help="Page whose section 'hostile' gets the table.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Put thousands of models that break careless arithmetic to every solver, and compare with exact arithmetic.
+
+    Exits with 1 when a claim, a bound or a value is false.
+    """
+    from certimap.bench.hostile import HostilePlan, check_model, failure_lines, run_hostile
+    from certimap.bench.report import insert_section
+
+    if only is not None:
+        record = check_model(only)
+        for line in failure_lines(record, limit=None):
+            typer.echo(line)
+        typer.echo(f"{record['n_checks']} checks on a model of the family {record['family']!r}")
+        raise typer.Exit(1 if record["failures"] else 0)
+    summary = run_hostile(HostilePlan(models, seed, jobs), report=_reporter(quiet))
+    text = summary.table.to_markdown()
+    typer.echo(text)
+    if into is not None:
+        insert_section(into, "hostile", text)
+    if not summary.holds:
+        raise typer.Exit(1)

@@ -7,12 +7,18 @@ from typing import Annotated
 
 import typer
 
+from certimap.cli.solve import EncodingOption
+from certimap.io.formats import suffixes
+
 
 def convert(
-    source: Annotated[Path, typer.Argument(metavar="A", help="The model to read.", show_default=False)],
+    source: Annotated[
+        Path, typer.Argument(metavar="A", help=f"The model to read: {suffixes()}.", show_default=False)
+    ],
     target: Annotated[Path, typer.Argument(metavar="B", help="The file to write.", show_default=False)],
+    encoding: EncodingOption = None,
 ) -> None:
-    """Write model A as B; the suffixes name the formats (.bif .uai .spn .npz, each also with .gz)."""
+    """Write model A as B; the suffixes name the formats, each also with .gz. Text is written in UTF-8."""
     from certimap import io
 
-    io.write(io.read(source), target)
+    io.write(io.read(source, encoding=encoding), target)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from certimap.cli.output import print_rows
 from certimap.cli.solve import (
+    EncodingOption,
     EvidenceFileOption,
     EvidenceOption,
     EvidKindOption,
@@ -15,12 +16,16 @@ from certimap.cli.solve import (
     ModelArgument,
     QueryFileOption,
     QueryOption,
-    read_cases,
+    SeparatorOption,
+    read_rows,
 )
 
 if TYPE_CHECKING:
     from certimap.circuits.circuit import Circuit
     from certimap.domain import Domain
+    from certimap.model import Model
+    from certimap.networks.network import Network
+    from certimap.query import Query
 
 _SHOWN_STATES = 8
 _SHOWN_VARIABLES = 40
@@ -33,12 +38,14 @@ def info(
     evidence_file: EvidenceFileOption = None,
     evid_kind: EvidKindOption = None,
     query_file: QueryFileOption = None,
+    encoding: EncodingOption = None,
+    separator: SeparatorOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print a model's variables and size; with a query or evidence, what answering it takes."""
     import certimap
 
-    source = certimap.read(model)
+    source = certimap.read(model, encoding=encoding)
     domain: Domain = source.domain
     facts: dict[str, Any] = {"kind": type(source).__name__, "variables": len(domain)}
     if domain.is_discrete:
@@ -46,14 +53,17 @@ def info(
     asked = query is not None or evidence is not None or evidence_file is not None or query_file is not None
     one = None
     if asked:
-        cases = read_cases(domain, query, evidence, query_file, evidence_file, evid_kind)
+        from certimap.io.evidence import TextOptions
         from certimap.query import make_query
 
-        one = make_query(domain, *cases[0])
+        options = TextOptions(encoding, separator, None if evid_kind is None else evid_kind.value)
+        one = make_query(domain, *read_rows(domain, query, evidence, query_file, evidence_file, options)[0].ask())
         facts["query_variables"] = len(one.variables)
         facts["observed_variables"] = len(one.observed)
         facts["summed_out_variables"] = len(one.nuisance)
-    facts |= _circuit_facts(source) if hasattr(source, "child_ptr") else _network_facts(source, one)
+    facts |= _facts_of(source, one)
+    if one is not None and len(one.variables):
+        facts |= _choice(source, one)
     if as_json:
         facts["domain"] = {v.name: list(getattr(v, "states", ())) or [v.low, v.high] for v in domain}  # pyright: ignore
         print(json.dumps(facts, indent=2, default=str))
@@ -61,6 +71,16 @@ def info(
     print_rows((name.replace("_", " "), _shown(value)) for name, value in facts.items())
     print()
     _print_variables(domain)
+
+
+def _facts_of(source: Model, query: Query | None) -> dict[str, Any]:
+    """Count what a model is made of, without compiling it."""
+    from certimap.circuits.circuit import Circuit
+    from certimap.networks.network import Network
+
+    if isinstance(source, Circuit):
+        return _circuit_facts(source)
+    return _network_facts(source, query) if isinstance(source, Network) else {}
 
 
 def _circuit_facts(circuit: Circuit) -> dict[str, Any]:
@@ -76,18 +96,36 @@ def _circuit_facts(circuit: Circuit) -> dict[str, Any]:
     }
 
 
-def _network_facts(network: Any, query: Any) -> dict[str, Any]:
-    """Report the size of the circuit that a network compiles to, without compiling it."""
-    facts: dict[str, Any] = {}
-    if hasattr(network, "factors"):
-        facts["factors"] = len(network.factors)
-        facts["table_entries"] = int(sum(factor.log_table.size for factor in network.factors))
-    if hasattr(network, "size_report"):
-        size = network.size_report(query)
-        facts["induced_width"] = size.induced_width
-        facts["log2_largest_table"] = size.log2_largest
-        facts["estimated_circuit_edges"] = size.n_edges
-    return facts
+def _network_facts(network: Network, query: Query | None) -> dict[str, Any]:
+    """Report the size of the circuit that a network compiles to."""
+    size = network.size_report(query)
+    return {
+        "factors": len(network.factors),
+        "table_entries": int(sum(factor.log_table.size for factor in network.factors)),
+        "induced_width": size.induced_width,
+        "log2_largest_table": size.log2_largest,
+        "estimated_circuit_edges": size.n_edges,
+    }
+
+
+def _choice(source: Model, query: Query) -> dict[str, Any]:
+    """Say which representation and solver `auto` would take, and what else was considered."""
+    from certimap.conversions import plan
+    from certimap.errors import ModelError
+    from certimap.solvers.registry import expected
+
+    try:
+        choice = plan(source, query)
+    except ModelError as problem:
+        return {"representation": f"none: {problem}"}
+    considered = [
+        f"{option.row.name} ({option.estimate.text}){'' if option.estimate.fits else ', too large'}"
+        for option in choice.options
+    ]
+    found: dict[str, Any] = {"representation": considered[-1], "because": choice.why}
+    if len(considered) > 1:
+        found["instead_of"] = considered[:-1]
+    return found | {"expected_solver": expected(choice)}
 
 
 def _shown(value: Any) -> str:
@@ -95,6 +133,8 @@ def _shown(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.4g}" if value < 1e15 else f"{value:.2e}"
+    if isinstance(value, list):
+        return "; ".join(map(str, cast("list[Any]", value)))
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
-from certimap.cli.tables import MISSING, read_rows, read_text
-from certimap.domain import Categorical, Domain
-from certimap.errors import ParseError, QueryError
-
-Evidence = dict[str, Any]
-EvidKind = Literal["single", "cases"]
+from certimap.domain import Domain
+from certimap.errors import QueryError, did_you_mean
+from certimap.io.evidence import Evidence, TextOptions
+from certimap.io.files import suffix_of
+from certimap.io.formats import suffixes
 
 
 def split_list(text: str) -> list[str]:
@@ -86,82 +85,19 @@ def _pair(text: str, domain: Domain) -> tuple[str, Any]:
     return name.strip(), domain[name.strip()].parse(label.strip())
 
 
-def label_of(domain: Domain, name: str, value: Any) -> Any:
-    """Turn a value from a JSON file into a label, a likelihood, an interval, or None (unobserved)."""
-    domain.index(name)
-    variable = domain[name]
-    if isinstance(value, str):
-        return variable.parse(value)
-    if isinstance(variable, Categorical) and isinstance(value, Mapping):
-        weights = cast("Mapping[str, Any]", value)
-        return {variable.parse(label): weight for label, weight in weights.items()}
-    if not isinstance(variable, Categorical) and isinstance(value, list):
-        return tuple(cast("list[Any]", value))
-    return value
+def read_warm_start(text: str, domain: Domain, options: TextOptions) -> Any:
+    """Return the name of a solver, or the assignments of a file."""
+    from certimap.io.evidence import ASSIGNMENT_FORMATS, read_assignments
+    from certimap.solvers.registry import names
 
-
-def read_evidence_file(path: Path, domain: Domain, kind: EvidKind | None = None) -> list[Evidence]:
-    """Return the evidence of each case of a file.
-
-    Parameters
-    ----------
-    path
-        `.evid` (pairs of variable and state by number), `.csv` (a header of names, one case a row, empty
-        or `?` for unobserved) or `.json` (an object from names to states, or a list of them).
-    kind
-        "single" or "cases" settles how an ambiguous `.evid` is read; None decides by the counts.
-    """
-    suffix = _suffix(path)
-    if suffix == ".csv":
-        return _located(path, lambda: _csv_cases(path, domain))
-    if suffix == ".json":
-        return _located(path, lambda: [_json_case(item, domain) for item in _json_objects(path)])
-    if suffix == ".evid":
-        from certimap import io
-
-        return [_case_by_number(path, case, domain) for case in io.read_evidence(path, kind=kind)]
-    raise QueryError(f"{path} is no evidence file by its name; .evid, .csv and .json are accepted")
-
-
-def read_query_file(path: Path, domain: Domain) -> list[tuple[list[str], Evidence]]:
-    """Return the query of each case of a `.query`, `.map` or `.json` file, and the evidence that comes with it."""
-    suffix = _suffix(path)
-    if suffix == ".json":
-        names = _json(path)
-        if not isinstance(names, list) or not all(isinstance(n, str) for n in cast("list[Any]", names)):
-            raise ParseError("the file holds no list of variable names, which is what is accepted", path)
-        return [(cast("list[str]", names), {})]
-    if suffix == ".query":
-        from certimap import io
-
-        return [(_by_number(path, io.read_query(path), domain), {})]
-    if suffix == ".map":
-        from certimap import io
-
-        return [
-            (_by_number(path, query, domain), _case_by_number(path, case, domain))
-            for query, case in io.read_map(path)
-        ]
-    raise QueryError(f"{path} is no query file by its name; .query, .map and .json are accepted")
-
-
-def read_warm_start(text: str, domain: Domain) -> Any:
-    """Return the name of a solver, or the assignments of a .json or .csv file."""
-    path = Path(text)
-    if _suffix(path) not in (".json", ".csv") or not path.exists():
-        from certimap.solvers.registry import names
-
-        if text not in names():
-            raise QueryError(
-                f"{text!r} is no warm start; a solver's name or a .json or .csv file of assignments is accepted"
-            )
+    if text in names():
         return text
-    if _suffix(path) == ".csv":
-        cases = _located(path, lambda: _csv_cases(path, domain))
-    else:
-        objects = _json_objects(path)
-        cases = _located(path, lambda: [_json_case(o.get("assignment", o), domain) for o in objects])
-    return [{name: case[name] for name in case if case[name] is not None} for case in cases]
+    if suffix_of(text) in ASSIGNMENT_FORMATS or Path(text).exists():
+        return read_assignments(text, domain, options)
+    raise QueryError(
+        f"{text!r} is no warm start; a solver's name or a file of assignments "
+        f"({suffixes(ASSIGNMENT_FORMATS)}) is accepted{did_you_mean(text, names())}"
+    )
 
 
 def parse_settings(options: Sequence[str] | None) -> dict[str, Any]:
@@ -173,7 +109,7 @@ def parse_settings(options: Sequence[str] | None) -> dict[str, Any]:
             raise QueryError(f"{text!r} is no setting; NAME=VALUE is accepted")
         try:
             settings[name.strip()] = json.loads(value)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             settings[name.strip()] = value
     return settings
 
@@ -186,81 +122,13 @@ def parse_size(text: str | None) -> int | None:
     stripped = text.strip().upper().removesuffix("B")
     factor = scale.get(stripped[-1:], 1)
     try:
+        if "_" in stripped:
+            raise ValueError
         return int(float(stripped[:-1] if factor > 1 else stripped) * factor)
     except (ValueError, OverflowError):
         raise QueryError(
             f"{text!r} is no number of bytes; a number with K, M, G or T behind it is accepted"
         ) from None
-
-
-def _suffix(path: Path) -> str:
-    return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
-
-
-def _by_number(path: Path, numbers: Iterable[int], domain: Domain) -> list[str]:
-    """Return the names of variables that a UAI file gives by their numbers."""
-    names = domain.names
-    out: list[str] = []
-    for number in numbers:
-        if not 0 <= number < len(names):
-            raise QueryError(f"{path}: {number} is no variable of the model; 0 to {len(names) - 1} are accepted")
-        out.append(names[number])
-    return out
-
-
-def _case_by_number(path: Path, case: Mapping[int, int], domain: Domain) -> Evidence:
-    """Return the labels of evidence that a UAI file gives by numbers of variables and states."""
-    evidence: Evidence = {}
-    for name, state in zip(_by_number(path, case, domain), case.values(), strict=True):
-        variable = domain[name]
-        if not isinstance(variable, Categorical) or not 0 <= state < variable.n_states:
-            accepted = f"0 to {variable.n_states - 1}" if variable.n_states else "no state, for it is continuous,"
-            raise QueryError(f"{path}: {state} is no state of variable {name!r}; {accepted} is accepted")
-        evidence[name] = variable.states[state]
-    return evidence
-
-
-def _csv_cases(path: Path, domain: Domain) -> list[Evidence]:
-    names, rows = read_rows(path)
-    return [{name: _cell(domain, name, cell) for name, cell in zip(names, row, strict=True)} for row in rows]
-
-
-def _cell(domain: Domain, name: str, cell: str) -> Any:
-    """Read a cell as a label; a mark of a missing value is one unless a state is called so."""
-    domain.index(name)
-    try:
-        return domain[name].parse(cell)
-    except QueryError:
-        if cell.lower() in MISSING:
-            return None
-        raise
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise ParseError(f"the file is no JSON ({error.msg})", path, error.lineno) from None
-
-
-def _json_objects(path: Path) -> list[dict[str, Any]]:
-    data = _json(path)
-    items = cast("list[Any]", data if isinstance(data, list) else [data])
-    if not items or not all(isinstance(item, dict) for item in items):
-        raise ParseError("the file holds no object from names to states and no list of such objects", path)
-    return items
-
-
-def _json_case(item: Mapping[str, Any], domain: Domain) -> Evidence:
-    return {name: label_of(domain, name, value) for name, value in item.items()}
-
-
-def _located(path: Path, read: Any) -> list[Evidence]:
-    """Name the file in what goes wrong with its contents."""
-    try:
-        return read()
-    except QueryError as error:
-        raise type(error)(f"{path}: {error}") from None
 
 
 def merged(parts: Iterable[Evidence]) -> Evidence:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from certimap.cli.inputs import parse_settings
+from certimap.cli.solve import EncodingOption, SeparatorOption
+
+if TYPE_CHECKING:
+    from certimap.io.text_tables import TextTable
 
 
 class Method(StrEnum):
@@ -46,6 +50,8 @@ def learn(
     time_limit: Annotated[
         float | None, typer.Option("--time-limit", help="Seconds to learn for.", show_default=False)
     ] = None,
+    encoding: EncodingOption = None,
+    separator: SeparatorOption = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -57,19 +63,24 @@ def learn(
     import certimap.learn
     from certimap import io
     from certimap.cli.notice import announce_compilation
-    from certimap.cli.tables import has_header, read_columns
     from certimap.errors import SolverError
+    from certimap.io.text_tables import has_header, read_text_table
 
     announce_compilation()
 
+    def table_of(path: Path) -> TextTable:
+        return read_text_table(path, header=has_header(path), encoding=encoding, separator=separator)
+
     options: dict[str, Any] = {"rng": rng, **parse_settings(settings)}
     if valid is not None:
-        options["valid"] = read_columns(valid, has_header(valid))
+        options["valid"] = table_of(valid).columns()
     if time_limit is not None:
         options["time_limit"] = time_limit
     function: Any = getattr(certimap.learn, method.value.replace("-", "_"))
+    table = table_of(data)
+    print(f"{data}: {table}", file=sys.stderr)
     try:
-        model = function(read_columns(data, has_header(data)), **options)
+        model = function(table.columns(), **options)
     except TypeError as error:
         if "unexpected keyword" not in str(error):
             raise
@@ -80,5 +91,5 @@ def learn(
     io.write(model, output)
     print(f"{output}: {model!r}", file=sys.stderr)
     if test is not None:
-        score = certimap.learn.score_samples(model, read_columns(test, has_header(test))).mean()
+        score = certimap.learn.score_samples(model, table_of(test).columns_of(model.domain)).mean()
         print(f"{test}: mean log-likelihood {score:.6f} nats", file=sys.stderr)

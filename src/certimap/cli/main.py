@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+import traceback
+import warnings
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -15,7 +18,9 @@ from certimap.cli import convert, info, learn, solve
 from certimap.errors import CertimapError
 
 FAILED = 2
+UNFORESEEN = 70
 INTERRUPTED = 130
+TRACEBACK = "CERTIMAP_TRACEBACK"
 _LAZY = {"bench": "certimap.cli.bench"}
 
 
@@ -62,36 +67,57 @@ def _root(  # pyright: ignore[reportUnusedFunction]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code.
 
-    An error that the user can act on is one sentence on standard error and exit code 2; a traceback means
-    a bug in certimap. An answer without its certificate is no error: it exits 0 and says so first.
+    An error that the user can act on is one sentence on standard error and exit code 2. Anything else that goes
+    wrong is one sentence and exit code 70, never a traceback, unless the environment sets CERTIMAP_TRACEBACK. An
+    answer without its certificate is no error: it exits 0 and says so first.
     """
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
-        code = app(args=given, standalone_mode=False, prog_name="certimap")
-    except CertimapError as error:
-        return _fail(str(error))
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            code = app(args=given, standalone_mode=False, prog_name="certimap")
     except KeyboardInterrupt:
-        code = INTERRUPTED
+        return _fail("interrupted before there was an answer", INTERRUPTED)
     except BrokenPipeError:
         sys.stdout = None  # the reader has gone; nothing is left to flush to
         return 1
-    except OSError as error:
-        if error.filename is None:
-            raise
-        return _fail(f"{error.filename}: {error.strerror}")
-    except MemoryError:
-        return _fail("memory ran out; lower --max-memory or --max-edges, or ask a smaller query")
     except Exception as error:
-        # Usage errors of the option parser; their class depends on typer's version.
+        if os.environ.get(TRACEBACK):
+            traceback.print_exc()
         if type(error).__name__ == "Abort":
-            code = INTERRUPTED
-        elif hasattr(error, "format_message"):
-            return _usage_error(error)
-        else:
-            raise
-    if code == INTERRUPTED:
-        print("certimap: interrupted before there was an answer", file=sys.stderr)
+            return _fail("interrupted before there was an answer", INTERRUPTED)
+        return _report(error)
     return code if isinstance(code, int) else 0
+
+
+def _report(error: Exception) -> int:
+    """Say in one sentence what went wrong; return the exit code."""
+    if isinstance(error, CertimapError):
+        return _fail(str(error))
+    if isinstance(error, OSError) and error.filename is not None:
+        return _fail(f"{error.filename}: {error.strerror}")
+    if isinstance(error, MemoryError):
+        return _fail("memory ran out; lower --max-memory or --max-edges, or ask a smaller query")
+    if hasattr(error, "format_message"):
+        return _usage_error(error)  # of the option parser; its class depends on typer's version
+    said = " ".join(str(error).split()) or "no message"
+    return _fail(
+        f"an error that certimap did not foresee ({type(error).__name__}: {said}); {TRACEBACK}=1 shows where it "
+        "happened, for a report",
+        UNFORESEEN,
+    )
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning as one line."""
+    print(f"certimap: warning: {message}", file=sys.stderr)
 
 
 def _usage_error(error: Any) -> int:
@@ -101,9 +127,9 @@ def _usage_error(error: Any) -> int:
     return _fail(f"{message}; {command} --help lists what is accepted")
 
 
-def _fail(message: str) -> int:
-    print(f"certimap: {message}", file=sys.stderr)
-    return FAILED
+def _fail(message: str, code: int = FAILED) -> int:
+    print(f"certimap: {' '.join(message.split())}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
+import signal
 import sys
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from certimap.result import Certificate, CertificateKind, Rule
+from certimap.result import Certificate, CertificateKind, FailedQuery, Rule
 
 if TYPE_CHECKING:
+    from certimap.batch import Row
     from certimap.domain import Label
     from certimap.result import MapResult
+
+SOME_FAILED = 3
+CUT_SHORT = 130
 
 _RULES = {
     Rule.RESIDUAL: "the probability not yet evaluated is too small to hide a better assignment",
@@ -91,6 +98,8 @@ def print_result(result: MapResult) -> None:
     """Print an answer for people: its certificate first when it has none."""
     if not result.certified:
         print_warning(f"NOT CERTIFIED. {result.status.message}")
+    if result.note is not None:
+        print_warning(f"Cut short: {result.note}.")
     for warning in result.certificate.assumptions:
         print_warning(f"Under an assumption: {warning}")
     print_rows((name, "=", str(label)) for name, label in result.assignment.items())
@@ -122,6 +131,93 @@ def print_result(result: MapResult) -> None:
     print_rows(rows)
     if result.top is not None:
         _print_top(result.top)
+
+
+@contextmanager
+def _whole() -> Generator[None]:
+    """Let Ctrl-C wait until what is being printed is complete."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    previous = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    if received:
+        raise KeyboardInterrupt
+
+
+class AnswerPrinter:
+    """Prints the answers to a batch as they come: one by itself, several under the number of their case.
+
+    As JSON, one answer is an object and several are a list that is whole even where the batch was cut short.
+
+    Attributes
+    ----------
+    rows
+        What is answered.
+    as_json
+        Print JSON.
+    """
+
+    def __init__(self, rows: Sequence[Row], as_json: bool) -> None:
+        self.rows = rows
+        self.as_json = as_json
+        self.n_printed = 0
+        self.failed: list[str] = []
+
+    def print_all(self, answers: Iterable[MapResult | FailedQuery]) -> int:
+        """Print answers until they end or Ctrl-C ends them; return the exit code.
+
+        It is 0 when every case has an answer, 3 when some failed, and 130 when Ctrl-C left some out.
+        """
+        many = len(self.rows) > 1
+        interrupted = False
+        try:
+            for answer in answers:
+                with _whole():
+                    self._print_one(answer, many)
+                    sys.stdout.flush()
+        except KeyboardInterrupt:
+            if not self.n_printed:
+                raise
+            interrupted = self.n_printed < len(self.rows)
+        finally:
+            if many and self.as_json:
+                print("\n]" if self.n_printed else "[]")
+        if self.failed or interrupted:
+            print(f"certimap: {self._summary(interrupted)}", file=sys.stderr)
+        return CUT_SHORT if interrupted else SOME_FAILED if self.failed else 0
+
+    def _print_one(self, answer: MapResult | FailedQuery, many: bool) -> None:
+        row = self.rows[self.n_printed]
+        self.n_printed += 1
+        if isinstance(answer, FailedQuery):
+            self.failed.append(str(row.label))
+        if self.as_json:
+            text = answer.to_json(indent=2)
+            print(("[\n" if self.n_printed == 1 else ",\n") + text if many else text, end="" if many else "\n")
+            return
+        if many:
+            place = f" ({row.place})" if row.place else ""
+            print(f"{'' if self.n_printed == 1 else chr(10)}case {row.label}{place}")
+        if isinstance(answer, FailedQuery):
+            print_warning(f"FAILED. {answer.message}")
+        else:
+            print_result(answer)
+
+    def _summary(self, interrupted: bool) -> str:
+        """Say how many cases have an answer, and which have none."""
+        n = len(self.rows)
+        parts = [f"{self.n_printed - len(self.failed)} of {n} cases answered"]
+        if self.failed:
+            shown = ", ".join(self.failed[:8]) + (", ..." if len(self.failed) > 8 else "")
+            parts.append(f"{len(self.failed)} failed (case {shown})")
+        if interrupted:
+            parts.append(f"interrupted with {n - self.n_printed} to go")
+        return ", ".join(parts)
 
 
 def _pareto_text(pareto: Sequence[tuple[float, float]], limit: int = 4) -> str:

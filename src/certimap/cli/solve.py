@@ -1,8 +1,7 @@
-"""`certimap solve`: one model, one query, an answer with its certificate."""
+"""`certimap solve`: one model, one query or many, answers with their certificates."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -10,12 +9,21 @@ from typing import Annotated, Any
 
 import typer
 
+from certimap.batch import Row
 from certimap.cli import inputs
-from certimap.cli.inputs import Evidence
 from certimap.domain import Domain
 from certimap.errors import QueryError
-
-Case = tuple[list[str] | None, Evidence]
+from certimap.io.evidence import (
+    ASSIGNMENT_FORMATS,
+    EVIDENCE_FORMATS,
+    QUERY_FORMATS,
+    Asked,
+    Case,
+    TextOptions,
+    read_evidence_cases,
+    read_query_cases,
+)
+from certimap.io.formats import suffixes
 
 
 class EvidLayout(StrEnum):
@@ -23,6 +31,13 @@ class EvidLayout(StrEnum):
 
     SINGLE = "single"
     CASES = "cases"
+
+
+class OnError(StrEnum):
+    """What a case that cannot be answered does to the others."""
+
+    KEEP = "keep"
+    RAISE = "raise"
 
 
 class Preset(StrEnum):
@@ -33,7 +48,7 @@ class Preset(StrEnum):
 
 
 ModelArgument = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="A model: .bif .uai .spn .npz, .gz of each.", show_default=False)
+    Path, typer.Argument(metavar="MODEL", help=f"A model: {suffixes()}, .gz of each.", show_default=False)
 ]
 QueryOption = Annotated[
     list[str] | None,
@@ -50,14 +65,35 @@ EvidenceOption = Annotated[
     typer.Option("--evidence", "-e", metavar="X=a,Y=b", help="Observed states; repeatable.", show_default=False),
 ]
 EvidenceFileOption = Annotated[
-    Path | None, typer.Option("--evidence-file", help="Evidence: .evid, .csv or .json.", show_default=False)
+    Path | None,
+    typer.Option("--evidence-file", help=f"Evidence: {suffixes(EVIDENCE_FORMATS)}.", show_default=False),
 ]
 EvidKindOption = Annotated[
     EvidLayout | None,
     typer.Option("--evid-kind", help="How an ambiguous .evid is read.", show_default=False),
 ]
 QueryFileOption = Annotated[
-    Path | None, typer.Option("--query-file", help="Query variables: .query, .map or .json.", show_default=False)
+    Path | None,
+    typer.Option("--query-file", help=f"Query variables: {suffixes(QUERY_FORMATS)}.", show_default=False),
+]
+EncodingOption = Annotated[
+    str | None,
+    typer.Option(
+        "--encoding",
+        metavar="NAME",
+        help="Encoding of all text files named, such as latin-1 or utf-16; otherwise UTF-8.",
+        show_default=False,
+    ),
+]
+SeparatorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--separator",
+        metavar="SIGN",
+        help="What stands between the cells of a .csv: comma, semicolon, tab, bar, space, or a character. "
+        "Otherwise the first four are tried.",
+        show_default=False,
+    ),
 ]
 MaxEdgesOption = Annotated[int, typer.Option("--max-edges", help="Refuse to compile a larger circuit.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -89,9 +125,21 @@ def solve(
     rng: Annotated[
         int | None, typer.Option("--rng", help="A seed, which replays the answer.", show_default=False)
     ] = None,
-    time_limit: Annotated[float | None, typer.Option("--time-limit", help="Seconds.", show_default=False)] = None,
-    max_samples: Annotated[int | None, typer.Option("--max-samples", help="Draws.", show_default=False)] = None,
-    max_nodes: Annotated[int | None, typer.Option("--max-nodes", help="Search nodes.", show_default=False)] = None,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            "--time-limit",
+            metavar="SECONDS",
+            help="End each answer after so long, with what it has earned.",
+            show_default=False,
+        ),
+    ] = None,
+    max_samples: Annotated[
+        int | None, typer.Option("--max-samples", help="Draws for each answer.", show_default=False)
+    ] = None,
+    max_nodes: Annotated[
+        int | None, typer.Option("--max-nodes", help="Search nodes for each answer.", show_default=False)
+    ] = None,
     max_memory: Annotated[
         str | None, typer.Option("--max-memory", help="Bytes, such as 500M or 4G.", show_default=False)
     ] = None,
@@ -99,7 +147,7 @@ def solve(
         list[str] | None,
         typer.Option(
             "--warm-start",
-            help="A heuristic's name, or a .json or .csv of assignments; repeatable.",
+            help=f"A heuristic's name, or assignments: {suffixes(ASSIGNMENT_FORMATS)}; repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -109,67 +157,73 @@ def solve(
     ] = None,
     top_k: Annotated[int | None, typer.Option("--top-k", help="How many answers.", show_default=False)] = None,
     max_edges: MaxEdgesOption = 20_000_000,
+    encoding: EncodingOption = None,
+    separator: SeparatorOption = None,
+    errors: Annotated[
+        OnError,
+        typer.Option(
+            "--errors",
+            help="A case of a file that fails: keep answers the others and exits 3, raise ends there and exits 2.",
+        ),
+    ] = OnError.KEEP,
     as_json: JsonOption = False,
 ) -> None:
     """Print the most probable assignment of the query variables, and what is proved about it.
 
-    Everything that is neither queried nor observed is summed out. Logs are natural.
+    Everything that is neither queried nor observed is summed out. Logs are natural. Files with many cases are
+    answered case by case; Ctrl-C ends the batch.
     """
     import certimap
+    from certimap.api import limits_of, map_rows
     from certimap.cli.notice import announce_compilation
+    from certimap.cli.output import AnswerPrinter
 
     if preset is not None and solver not in ("auto", preset.value):
         raise QueryError(f"--preset {preset.value} is a solver with its settings; leave --solver {solver} out")
-    source = certimap.read(model)
+    options = TextOptions(encoding, separator, None if evid_kind is None else evid_kind.value)
+    source = certimap.read(model, encoding=encoding)
     domain: Domain = source.domain
-    cases = read_cases(domain, query, evidence, query_file, evidence_file, evid_kind)
-    starts = [inputs.read_warm_start(text, domain) for text in warm_start or ()]
+    rows = read_rows(domain, query, evidence, query_file, evidence_file, options)
+    starts = [inputs.read_warm_start(text, domain, options) for text in warm_start or ()]
     announce_compilation()
-    results = [
-        certimap.map_query(
-            source,
-            variables,
-            observed,
-            epsilon=epsilon,
-            delta=delta,
-            solver=solver if preset is None else preset.value,
-            rng=rng,
-            time_limit=time_limit,
-            max_samples=max_samples,
-            max_nodes=max_nodes,
-            max_memory=inputs.parse_size(max_memory),
-            warm_start=starts or None,
-            top_k=top_k,
-            workers=workers,
-            max_edges=max_edges,
-            **inputs.parse_settings(settings),
-        )
-        for variables, observed in cases
-    ]
-    _print(results, as_json)
+    chosen = solver if preset is None else preset.value
+    run_settings: dict[str, Any] = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "time_limit": time_limit,
+        "max_samples": max_samples,
+        "max_nodes": max_nodes,
+        "max_memory": inputs.parse_size(max_memory),
+        "warm_start": starts or None,
+        "top_k": top_k,
+        "options": inputs.parse_settings(settings),
+    }
+    on_error = "raise" if len(rows) == 1 else errors.value
+    answers = map_rows(source, rows, chosen, rng, run_settings, limits_of(max_edges, workers), on_error)
+    code = AnswerPrinter(rows, as_json).print_all(answers)
+    if code:
+        raise typer.Exit(code)
 
 
-def read_cases(
+def read_rows(
     domain: Domain,
     query: Sequence[str] | None,
     evidence: Sequence[str] | None,
     query_file: Path | None,
     evidence_file: Path | None,
-    evid_kind: EvidLayout | None = None,
-) -> list[Case]:
-    """Join options and files into the queries to answer: one, or one a case of a file."""
+    options: TextOptions,
+) -> list[Row]:
+    """Join options and files into the queries to answer: one, or one for each case of a file."""
     names = inputs.parse_query(query, domain)
     given = inputs.parse_evidence(evidence, domain)
     if names is not None and query_file is not None:
         raise QueryError("--query and --query-file both name the query; give one of them")
-    asked: list[Case] = [(names, {})]
+    asked = [Case("", lambda: (names, {}))]
+    rows = [Case("", lambda: (None, {}))]
     if query_file is not None:
-        asked = [(variables, more) for variables, more in inputs.read_query_file(query_file, domain)]
-    rows: list[Evidence] = [{}]
+        asked = read_query_cases(query_file, domain, options)
     if evidence_file is not None:
-        rows = inputs.read_evidence_file(
-            evidence_file, domain, "cases" if evid_kind is EvidLayout.CASES else "single" if evid_kind else None
-        )
+        rows = read_evidence_cases(evidence_file, domain, options)
     if len(asked) > 1 and len(rows) == len(asked):
         pairs = list(zip(asked, rows, strict=True))
     elif len(asked) > 1 and len(rows) > 1:
@@ -178,18 +232,12 @@ def read_cases(
         )
     else:
         pairs = [(one, row) for one in asked for row in rows]
-    return [(variables, inputs.merged((given, more, row))) for (variables, more), row in pairs]
 
+    def joined(one: Case, row: Case) -> Asked:
+        (variables, more), (_, found) = one.read(), row.read()
+        return variables, inputs.merged((given, more, found))
 
-def _print(results: Sequence[Any], as_json: bool) -> None:
-    """Print one result by itself, several as a list."""
-    if as_json:
-        data = [result.to_dict() for result in results]
-        print(json.dumps(data[0] if len(data) == 1 else data, indent=2, allow_nan=False))
-        return
-    from certimap.cli.output import print_result
-
-    for number, result in enumerate(results, 1):
-        if len(results) > 1:
-            print(f"{'' if number == 1 else chr(10)}case {number}")
-        print_result(result)
+    return [
+        Row(number, lambda one=one, row=row: joined(one, row), row.place or one.place)
+        for number, (one, row) in enumerate(pairs, 1)
+    ]

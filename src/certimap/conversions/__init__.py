@@ -1,6 +1,6 @@
 """From one representation to another, and the choice which of them answers a query."""
 
-from certimap.conversions.choose import Choice, Option, condition, plan
+from certimap.conversions.choose import Choice, Option, condition, condition_quickly, plan
 from certimap.conversions.network_to_circuit import compile_query, log_total
 from certimap.conversions.rows import Case, Estimate, Row, register
 
@@ -12,6 +12,7 @@ __all__ = [
     "Row",
     "compile_query",
     "condition",
+    "condition_quickly",
     "log_total",
     "plan",
     "register",

@@ -8,24 +8,28 @@ from dataclasses import dataclass
 from certimap.conversions import from_circuits, from_networks
 from certimap.conversions.complete import complete_posterior
 from certimap.conversions.rows import Case, Estimate, Row, register, rows_of
-from certimap.errors import ModelError
+from certimap.errors import ModelError, TooLarge
 from certimap.limits import Limits
 from certimap.model import Model
 from certimap.networks.mpe_posterior import Maximisation
-from certimap.posterior import Bounds, Capability, Draws, Masses, Posterior
+from certimap.posterior import Bounds, Capability, Draws, Masses, Posterior, offers
 from certimap.query import Query
 from certimap.trees.bucket_tree import BucketTreePosterior
 
-__all__ = ["Choice", "Option", "condition", "plan"]
+__all__ = ["Choice", "Option", "condition", "condition_quickly", "plan"]
 
-# What `auto` wants, most wanted first: each is enough for a solver that proves more than the next.
-AUTO: tuple[tuple[Capability, ...], ...] = (
-    (Maximisation,),
-    (BucketTreePosterior,),
-    (Masses, Bounds),
-    (Bounds,),
-    (),
+Wants = tuple[Capability, ...]
+# What `auto` wants, most wanted first, and why: each is enough for a solver that proves more than the next.
+AUTO: tuple[tuple[Wants, str], ...] = (
+    ((Maximisation,), "nothing has to be summed, or nothing else fits"),
+    ((BucketTreePosterior,), "along a tree of regions whose tables fit, sets of vectors settle a query soonest"),
+    ((Masses, Bounds), "boxes of assignments can be weighed and bounded, so that a search settles it"),
+    ((Bounds,), "boxes of assignments can be bounded"),
+    ((), "nothing else fits"),
 )
+
+# What may be built when time is short.
+ANYTIME: tuple[tuple[Capability, ...], ...] = ((Maximisation,),)
 
 for _row in (*from_circuits.ROWS, *from_networks.ROWS):
     register(_row)
@@ -41,11 +45,12 @@ class Option:
 
 @dataclass(frozen=True)
 class Choice:
-    """The representation that answers a query, and what else was considered, in order."""
+    """The representation that answers a query, what else was considered, in order, and why this one is taken."""
 
     case: Case
     row: Row
     options: tuple[Option, ...]
+    why: str
 
     def build(self) -> Posterior:
         """Return the posterior."""
@@ -80,7 +85,7 @@ def condition(
     ------
     ImpossibleEvidence
         When p(e) = 0.
-    ModelError
+    TooLarge
         When no representation that offers what is wanted fits the limits.
     """
     if type(model).condition is not Model.condition:
@@ -88,6 +93,26 @@ def condition(
     if not len(query.variables):
         return complete_posterior(query, lambda asked: condition(model, asked, wants=wants, limits=limits))
     return plan(model, query, wants=wants, limits=limits, prefers_draws=prefers_draws).build()
+
+
+def condition_quickly(model: Model, query: Query, *, limits: Limits | None = None) -> Posterior:
+    """Return p(q | e), up to its total, in a representation that takes next to no time to make.
+
+    Its solvers have an answer at once, and prove what they can. Parameters as in `condition`.
+
+    Raises
+    ------
+    TooLarge
+        When the model has no such representation for this query.
+    """
+    if not len(query.variables):
+        return complete_posterior(query, lambda asked: condition_quickly(model, asked, limits=limits))
+    case = Case(model, query, limits or Limits())
+    for wanted in ANYTIME:
+        for row in rows_of(model):
+            if offers(row.offers, wanted) and row.estimate(case).fits:
+                return row.build(case)
+    raise TooLarge(f"this query to a {type(model).__name__} has no representation that answers at once")
 
 
 def plan(
@@ -110,21 +135,21 @@ def plan(
             "model, or a type that overrides condition() or is registered is expected"
         )
     options: list[Option] = []
-    auto = (*((*wanted, Draws) for wanted in AUTO), *AUTO) if prefers_draws else AUTO
-    for wanted in auto if wants is None else (tuple(wants),):
+    auto = (*(((*wanted, Draws), why) for wanted, why in AUTO), *AUTO) if prefers_draws else AUTO
+    for wanted, why in auto if wants is None else ((tuple(wants), "the solver works on it"),):
         for row in rows:
-            if not row.has(wanted) or (wants is None and not row.suits(case)):
+            if not offers(row.offers, wanted) or (wants is None and not row.suits(case)):
                 continue
             option = next((o for o in options if o.row is row), None)
             if option is None:
                 option = Option(row, row.estimate(case))
                 options.append(option)
             if option.estimate.fits:
-                return Choice(case, row, tuple(options))
+                return Choice(case, row, tuple(options), why)
     if wants and not any(o.estimate.exists for o in options):
         return plan(model, query, wants=(), limits=limits)
     found = "; ".join(f"{o.row.name}: {o.estimate.text}" for o in options)
-    raise ModelError(
+    raise TooLarge(
         f"this query to a {type(model).__name__} does not fit max_edges={case.limits.max_edges} ({found}); raise "
         "max_edges, observe more variables, or query other ones"
     )

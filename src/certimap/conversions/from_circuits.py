@@ -29,7 +29,7 @@ def _conditioned(case: Case) -> CircuitPosterior:
 
 def _size(case: Case) -> Estimate:
     n_edges = cast(Circuit, case.model).n_edges
-    return Estimate(f"{n_edges} edges", n_edges <= case.limits.max_edges)
+    return Estimate(f"{n_edges} edges", n_edges, n_edges <= case.limits.max_edges)
 
 
 def _tree_of(case: Case, max_table: int) -> BucketTreePosterior | None:
@@ -66,8 +66,11 @@ def _tree_size(case: Case) -> Estimate:
         return _size(case)
     tree = _tree_of(case, _best_limit(case)) or _tree_of(case, case.limits.max_edges)
     if tree is None:
-        return Estimate("the circuit is not structured, or its tables are too large", fits=False, exists=False)
-    return Estimate(f"{tree.region_tree.n_entries} table entries", fits=True)
+        return Estimate(
+            "the circuit is not structured, or its tables are too large", 0.0, fits=False, exists=False
+        )
+    n_entries = tree.region_tree.n_entries
+    return Estimate(f"{n_entries} table entries", n_entries, fits=True)
 
 
 def _tree(case: Case) -> Posterior:

@@ -12,7 +12,7 @@ from certimap.conversions.rows import OF_CIRCUIT, OF_MAXIMISATION, OF_TREE, Case
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.elimination import Elimination, plan_elimination
 from certimap.networks.max_elimination import plan
-from certimap.networks.mpe_posterior import MAX_SUMMED, MpePosterior
+from certimap.networks.mpe_posterior import MAX_SUMMED, WORK_PER_TABLE, MpePosterior
 from certimap.networks.network import Network
 from certimap.networks.problem import Prepared, prepared_of
 from certimap.networks.reduction import Reduced, reduce_network
@@ -40,11 +40,12 @@ def _elimination(case: Case) -> Elimination:
 
 def _circuit_size(case: Case) -> Estimate:
     elimination = _elimination(case)
-    return Estimate(elimination.describe(), not is_large(elimination, case.limits.max_edges))
+    return Estimate(elimination.describe(), elimination.n_edges, not is_large(elimination, case.limits.max_edges))
 
 
 def _circuit(case: Case) -> Posterior:
-    circuit = Compiler(_reduced(case), _elimination(case), case.query.query_domain).circuit()
+    control = case.limits.control
+    circuit = Compiler(_reduced(case), _elimination(case), case.query.query_domain, control).circuit()
     return CircuitPosterior.from_circuit(circuit, make_query(circuit.domain), workers=case.limits.workers)
 
 
@@ -52,7 +53,7 @@ def _tree_size(case: Case) -> Estimate:
     elimination = _elimination(case)
     largest = largest_table(_reduced(case), elimination)
     text = f"induced width {elimination.induced_width}, a table of {largest:.3g} entries"
-    return Estimate(text, largest <= case.limits.max_edges)
+    return Estimate(text, 2.0 ** min(elimination.log2_size, 1000.0), largest <= case.limits.max_edges)
 
 
 def _tree(case: Case) -> Posterior:
@@ -78,7 +79,8 @@ def _maximisation_size(case: Case) -> Estimate:
     problem = _summed(case).problem
     left = len(problem.nuisance)
     text = f"{len(problem.query)} variables to maximise, tables of {problem.n_entries:,} entries together"
-    return Estimate(f"{left} nuisance variables that do not sum out" if left else text, not left)
+    found = f"{left} nuisance variables that do not sum out" if left else text
+    return Estimate(found, WORK_PER_TABLE * len(problem.tables), not left)
 
 
 def _maximisation(case: Case) -> Posterior:

@@ -13,12 +13,14 @@ elimination', 2007.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from certimap.circuits.circuit import Circuit
+from certimap.control import Control, Pace
 from certimap.conversions.nodes import Ints, NodeStore, distinct, grains, hashed_rows, spans
 from certimap.domain import Domain
 from certimap.errors import ImpossibleEvidence, ModelError
@@ -30,6 +32,7 @@ from certimap.query import Query
 if TYPE_CHECKING:
     from certimap.networks.network import Network
 
+SECONDS_PER_ENTRY = 2e-7  # of a clique, where nodes are made; the first large clique corrects it
 TABLE_FACTOR = 4.0  # table entries allowed for each edge allowed: arithmetic is cheaper than nodes
 
 
@@ -111,9 +114,14 @@ def refuse_large(elimination: Elimination, max_edges: int) -> None:
 
 
 class Compiler:
-    """One run of the elimination, over the query variables `domain`."""
+    """One run of the elimination, over the query variables `domain`; raises TimeUp when `control` says so."""
 
-    def __init__(self, reduced: Reduced, elimination: Elimination, domain: Domain) -> None:
+    def __init__(
+        self, reduced: Reduced, elimination: Elimination, domain: Domain, control: Control | None = None
+    ) -> None:
+        self.pace = Pace(
+            control or Control(), f"compiling a circuit of {elimination.describe()}", SECONDS_PER_ENTRY
+        )
         self.reduced = reduced
         self.elimination = elimination
         self.store = NodeStore(domain)
@@ -143,7 +151,9 @@ class Compiler:
         log_constant = self.reduced.log_constant
         roots: list[int] = []
         for i, v in enumerate(order):
-            message = self.message(v, self.elimination.separators[i], waiting[i])
+            separator = self.elimination.separators[i]
+            with self.pace.piece(math.prod(self.reduced.sizes[u] for u in (v, *separator))):
+                message = self.message(v, separator, waiting[i])
             waiting[i] = []
             if message.scope:
                 waiting[place[message.scope[0]]].append(message)

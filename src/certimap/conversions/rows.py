@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.limits import Limits
 from certimap.model import Model
 from certimap.networks.mpe_posterior import Maximisation, MpePosterior
-from certimap.posterior import Bounds, Capability, Draws, Masses, Modes, Posterior, Walks
+from certimap.posterior import Bounds, Draws, Masses, Modes, Posterior, Probes, Walks
 from certimap.query import Query
 from certimap.trees.bucket_tree import BucketTreePosterior
 
 T = TypeVar("T")
-OF_CIRCUIT = frozenset({Draws, Masses, Bounds, Walks, Modes, CircuitPosterior})
+OF_CIRCUIT = frozenset({Draws, Masses, Bounds, Probes, Walks, Modes, CircuitPosterior})
 OF_MAXIMISATION = frozenset({Maximisation, MpePosterior})
 OF_TREE = frozenset({Draws, Masses, Bounds, BucketTreePosterior})
 
@@ -44,6 +44,8 @@ class Estimate:
     ----------
     text
         The sizes in words, for `certimap info` and refusals.
+    work
+        What one evaluation would cost, as in `Facts.work`.
     fits
         Whether it is within the limits.
     exists
@@ -51,6 +53,7 @@ class Estimate:
     """
 
     text: str
+    work: float
     fits: bool
     exists: bool = True
 
@@ -86,10 +89,6 @@ class Row:
     estimate: Callable[[Case], Estimate]
     build: Callable[[Case], Posterior]
     suits: Callable[[Case], bool] = _always
-
-    def has(self, wants: Sequence[Capability]) -> bool:
-        """Whether the posterior offers all that is wanted; of a union, one is enough."""
-        return all(any(part in self.offers for part in get_args(want) or (want,)) for want in wants)
 
 
 _ROWS: list[Row] = []

@@ -39,7 +39,7 @@ class _Table:
     table: Numbers | None = None
 
 
-def read_bif(path: AnyPath) -> BayesianNetwork:
+def read_bif(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
     """Read a Bayesian network.
 
     Raises
@@ -54,7 +54,7 @@ def read_bif(path: AnyPath) -> BayesianNetwork:
     UserWarning
         Once, when rows add to 1 within 1e-3 but not within 1e-9: they are renormalised.
     """
-    return _Reader(path, read_text(path)).network()
+    return _Reader(path, read_text(path, encoding)).network()
 
 
 class _Reader:

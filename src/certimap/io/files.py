@@ -1,4 +1,4 @@
-"""Opening, decompressing and replacing files: what every format needs."""
+"""Opening, decompressing, decoding and replacing files: what every format needs."""
 
 from __future__ import annotations
 
@@ -8,34 +8,117 @@ import zlib
 from os import PathLike, fspath
 from pathlib import Path
 
-from certimap.errors import ParseError
+from certimap.errors import ModelError, ParseError, did_you_mean
 
 AnyPath = str | PathLike[str]
+
+FREE_BYTES = 2**24  # what any gzip file may unpack to
+MAX_RATIO = 100  # beyond that, how many times its own size; text of numbers shrinks to a tenth or so
+_CHUNK = 2**20
+_ENCODINGS = "such as 'latin-1', 'cp1252' or 'utf-16'"
+_MARKS = (
+    (b"\xff\xfe\0\0", "utf-32"),
+    (b"\0\0\xfe\xff", "utf-32"),
+    (b"\xff\xfe", "utf-16"),
+    (b"\xfe\xff", "utf-16"),
+)
+
+
+def is_packed(path: AnyPath) -> bool:
+    """Whether a file's name says that it is compressed."""
+    return fspath(path).lower().endswith(".gz")
+
+
+def suffix_of(path: AnyPath) -> str:
+    """Return a path's suffix before any .gz, in small letters and without the dot; "" without one."""
+    name = Path(fspath(path)).name.lower().removesuffix(".gz")
+    return Path(name).suffix.removeprefix(".")
 
 
 def read_bytes(path: AnyPath) -> bytes:
     """Return a file's content, decompressed when its name ends in .gz.
 
-    Raises ParseError when it cannot be read or is no gzip file.
+    Raises ParseError when it cannot be read, is no gzip file, or unpacks to more than 16 MiB and a hundred times
+    its size: the mark of a file made to fill the memory.
     """
     try:
         data = Path(path).read_bytes()
-        return gzip.decompress(data) if fspath(path).lower().endswith(".gz") else data
+        return _unpacked(path, data) if is_packed(path) else data
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ParseError(f"is no complete gzip file ({error}); its name ends in .gz", path) from None
     except OSError as error:
-        raise ParseError(f"cannot be read: {error.strerror or error}", path) from error
+        raise ParseError(f"cannot be read: {error.strerror or error}{_neighbours(path, error)}", path) from error
+    except ValueError as error:  # a NUL in the name
+        raise ParseError(f"cannot be read: {error}", path) from None
 
 
-def read_text(path: AnyPath) -> str:
-    """Return a file's content as text in UTF-8, with or without a byte order mark."""
-    data = read_bytes(path)
+def _unpacked(path: AnyPath, data: bytes) -> bytes:
+    import io
+
+    limit = max(FREE_BYTES, MAX_RATIO * len(data))
+    parts: list[bytes] = []
+    n_bytes = 0
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+        while part := file.read(_CHUNK):
+            parts.append(part)
+            n_bytes += len(part)
+            if n_bytes > limit:
+                raise ParseError(
+                    f"unpacks to more than {limit:,} bytes, over {MAX_RATIO} times its size; unpack it first to "
+                    "read it all the same",
+                    path,
+                )
+    return b"".join(parts)
+
+
+def _neighbours(path: AnyPath, error: OSError) -> str:
+    """Ask for files of nearly the same name when one does not exist."""
+    if not isinstance(error, FileNotFoundError):
+        return ""
     try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
+        names = sorted(entry.name for entry in Path(path).parent.iterdir())
+    except OSError:
+        return ""
+    return did_you_mean(Path(path).name, names)
+
+
+def read_text(path: AnyPath, encoding: str | None = None) -> str:
+    """Return a file's content as text.
+
+    Parameters
+    ----------
+    path
+        The file; decompressed when its name ends in .gz.
+    encoding
+        A name that Python knows; None stands for UTF-8, or what a byte order mark says.
+
+    Raises
+    ------
+    ParseError
+        When the file is not in that encoding, which the message says how to name, or the encoding is unknown.
+    """
+    data = read_bytes(path)
+    marked = next((name for mark, name in _MARKS if data.startswith(mark)), None)
+    if encoding is None and marked is None and data[:4096].count(0) * 4 >= len(data[:4096]) > 0:
         raise ParseError(
-            f"has the byte {data[error.start]:#04x} that is not UTF-8; UTF-8 is accepted", path, line
+            "holds NUL characters as UTF-16 does; encoding= (--encoding in the shell) names its encoding, such as "
+            "'utf-16-le'",
+            path,
+        )
+    chosen = encoding or marked or "utf-8"
+    if chosen.lower().replace("_", "-") in ("utf-8", "utf8"):
+        chosen = "utf-8-sig"
+    try:
+        return data.decode(chosen)
+    except LookupError:
+        raise ParseError(f"{encoding!r} is no text encoding; a name {_ENCODINGS} is accepted", path) from None
+    except UnicodeError as error:
+        start = error.start if isinstance(error, UnicodeDecodeError) else 0
+        name = "UTF-8" if chosen == "utf-8-sig" else chosen
+        shown = f"has the byte {data[start]:#04x} that is not {name}" if data[start:] else f"is not {name}"
+        line = data[:start].count(b"\n") + 1
+        raise ParseError(
+            f"{shown}; encoding= (--encoding in the shell) names another encoding, {_ENCODINGS}", path, line
         ) from None
 
 
@@ -45,7 +128,7 @@ def write_bytes(path: AnyPath, data: bytes) -> None:
     A name that ends in .gz is compressed, without a time stamp, so that equal content gives equal files.
     """
     target = Path(path)
-    if target.name.lower().endswith(".gz"):
+    if is_packed(target):
         data = gzip.compress(data, mtime=0)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
@@ -59,8 +142,14 @@ def write_bytes(path: AnyPath, data: bytes) -> None:
 
 
 def write_text(path: AnyPath, text: str) -> None:
-    """Write a whole text file in UTF-8, or nothing."""
-    write_bytes(path, text.encode("utf-8"))
+    """Write a whole text file in UTF-8, or nothing; ModelError where a name is no text that UTF-8 can hold."""
+    try:
+        data = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ModelError(
+            f"{fspath(path)}: a name holds {error.object[error.start]!r}, which UTF-8 cannot hold"
+        ) from None
+    write_bytes(path, data)
 
 
 def line_of(text: str, position: int) -> int:

@@ -1,16 +1,21 @@
-"""The table of model formats, and reading and writing by it."""
+"""The tables of file formats, and reading and writing models by theirs."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import fspath
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from certimap.errors import ModelError, ParseError
-from certimap.io.files import AnyPath
+from certimap.circuits.circuit import Circuit
+from certimap.errors import ModelError, ParseError, did_you_mean
+from certimap.io.bif import read_bif, write_bif
+from certimap.io.files import AnyPath, suffix_of
+from certimap.io.native import read_native, write_native
+from certimap.io.spn import read_spn, write_spn
+from certimap.io.uai import read_uai, write_uai
+from certimap.networks.bayesian import BayesianNetwork
+from certimap.networks.markov import MarkovNetwork
 
 
 @dataclass(frozen=True)
@@ -23,72 +28,84 @@ class Format:
         The suffix of its files, without the dot.
     holds
         What it can hold, in words.
-    module
-        Where its reader and writer are; loaded on first use.
-    reader, writer
-        Their names: `reader(path) -> model`, `writer(model, path)`.
+    reader
+        A model's is `reader(path)`, or `reader(path, encoding)` for text.
+    writer
+        `writer(model, path)`; None for a format that is only read.
     writes
-        Names of the classes that it can write; empty for any.
+        The classes that it can write; empty for any.
+    is_text
+        Whether its files have an encoding.
     """
 
     name: str
     holds: str
-    module: str
-    reader: str
-    writer: str
-    writes: tuple[str, ...]
-
-    def function(self, name: str) -> Callable[..., Any]:
-        return cast("Callable[..., Any]", getattr(importlib.import_module(self.module), name))
+    reader: Callable[..., Any]
+    writer: Callable[[Any, AnyPath], None] | None = None
+    writes: tuple[type[Any], ...] = ()
+    is_text: bool = True
 
 
-FORMATS: dict[str, Format] = {
-    f.name: f
-    for f in (
-        Format("bif", "Bayesian networks", "certimap.io.bif", "read_bif", "write_bif", ("BayesianNetwork",)),
-        Format(
-            "uai",
-            "Bayesian and Markov networks",
-            "certimap.io.uai",
-            "read_uai",
-            "write_uai",
-            ("BayesianNetwork", "MarkovNetwork"),
-        ),
-        Format("spn", "circuits", "certimap.io.spn", "read_spn", "write_spn", ("Circuit",)),
-        Format("npz", "any model", "certimap.io.native", "read_native", "write_native", ()),
-    )
-}
+def table_of(*formats: Format) -> dict[str, Format]:
+    """Return formats by name."""
+    return {f.name: f for f in formats}
 
 
-def format_of(path: AnyPath, format: str | None = None) -> Format:
+FORMATS: dict[str, Format] = table_of(
+    Format("bif", "Bayesian networks", read_bif, write_bif, (BayesianNetwork,)),
+    Format("uai", "Bayesian and Markov networks", read_uai, write_uai, (BayesianNetwork, MarkovNetwork)),
+    Format("spn", "circuits", read_spn, write_spn, (Circuit,)),
+    Format("npz", "any model", read_native, write_native, is_text=False),
+)
+
+
+def suffixes(table: Mapping[str, Format] = FORMATS, between: str = " ") -> str:
+    """List the suffixes of a table of formats for a person to read."""
+    return between.join(f".{name}" for name in table)
+
+
+def format_of(
+    path: AnyPath, format: str | None = None, table: Mapping[str, Format] = FORMATS, what: str = "model"
+) -> Format:
     """Return the format that a name, or else the suffix of a path before any .gz, stands for.
 
-    Raises ParseError for any other.
+    Parameters
+    ----------
+    path, format
+        The file, and the name of its format where the suffix does not tell.
+    table
+        The formats to choose from.
+    what
+        What they hold, for the error.
+
+    Raises
+    ------
+    ParseError
+        For any other name.
     """
-    name = format
-    if name is None:
-        suffixes = [s.lower() for s in Path(fspath(path)).suffixes]
-        if suffixes and suffixes[-1] == ".gz":
-            suffixes.pop()
-        name = suffixes[-1] if suffixes else ""
-    found = FORMATS.get(name.lower().removeprefix("."))
+    name = (suffix_of(path) if format is None else format).lower().removeprefix(".")
+    found = table.get(name)
     if found is None:
-        accepted = ", ".join(f".{f}" for f in FORMATS)
+        shown = f".{name}" if name else "a name without a suffix"
         raise ParseError(
-            f"{name or 'no suffix'!r} names no model format; {accepted} are accepted, each with .gz", path
+            f"{shown!r} names no {what} format; {suffixes(table, ', ')} are accepted, each with "
+            f".gz{did_you_mean(name, table)}",
+            path,
         )
     return found
 
 
-def read(path: AnyPath, format: str | None = None) -> Any:
+def read(path: AnyPath, format: str | None = None, encoding: str | None = None) -> Any:
     """Read a model.
 
     Parameters
     ----------
     path
-        A file named .bif, .uai, .spn or .npz, or each with .gz.
+        A file whose suffix is in `FORMATS` (.bif, .uai, .spn, .npz), or with .gz behind it.
     format
         One of these names, for a file with another suffix.
+    encoding
+        Of a text format, such as "latin-1"; None stands for UTF-8, or what a byte order mark says.
 
     Returns
     -------
@@ -97,10 +114,11 @@ def read(path: AnyPath, format: str | None = None) -> Any:
     Raises
     ------
     ParseError
-        For an unknown format, a file that cannot be read, and one that does not follow its format.
+        For an unknown format, a file that cannot be read, and one that does not follow its format; nothing else,
+        whatever the file holds.
     """
     chosen = format_of(path, format)
-    return chosen.function(chosen.reader)(path)
+    return chosen.reader(path, encoding) if chosen.is_text else chosen.reader(path)
 
 
 def write(model: Any, path: AnyPath, format: str | None = None) -> None:
@@ -114,10 +132,9 @@ def write(model: Any, path: AnyPath, format: str | None = None) -> None:
         When the format cannot hold the model.
     """
     chosen = format_of(path, format)
-    kinds = {c.__name__ for c in type(model).__mro__}
-    if chosen.writes and not kinds & set(chosen.writes):
+    if chosen.writer is None or (chosen.writes and not isinstance(model, chosen.writes)):
         raise ModelError(
             f"a {type(model).__name__} cannot be written to {fspath(path)}: .{chosen.name} holds {chosen.holds}; "
             ".npz holds any model"
         )
-    chosen.function(chosen.writer)(model, path)
+    chosen.writer(model, path)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.domain import MAX_STATES, Categorical, Domain, Real, Variable
 from certimap.errors import ParseError
-from certimap.io.files import AnyPath, read_bytes, write_text
+from certimap.io.files import AnyPath, read_bytes, read_text, write_text
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -37,7 +37,7 @@ _LARGEST_INTEGER = 2.0**53  # numbers are read as float64 and integers up to her
 _MIN_NORMAL = 1e-307
 
 
-def read_spn(path: AnyPath) -> Circuit:
+def read_spn(path: AnyPath, encoding: str | None = None) -> Circuit:
     """Read a circuit.
 
     Raises
@@ -50,7 +50,10 @@ def read_spn(path: AnyPath) -> Circuit:
     -----
     All numbers are parsed in one sweep: tens of megabytes take seconds.
     """
-    return _Reader(path, read_bytes(path)).circuit()
+    data = read_bytes(path)
+    if encoding is not None or data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        data = read_text(path, encoding).encode("utf-8", "replace")
+    return _Reader(path, data).circuit()
 
 
 class _Reader:

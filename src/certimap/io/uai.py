@@ -78,7 +78,7 @@ class Tokens:
         return values
 
 
-def read_uai(path: AnyPath) -> Network:
+def read_uai(path: AnyPath, encoding: str | None = None) -> Network:
     """Read a network: a BayesianNetwork from a BAYES file, a MarkovNetwork from a MARKOV file.
 
     Raises
@@ -93,7 +93,7 @@ def read_uai(path: AnyPath) -> Network:
         When rows of BAYES tables are renormalised, and when the functions of a BAYES file are not one
         conditional table a variable: the file is then read as a Markov network.
     """
-    tokens = Tokens(path, read_text(path))
+    tokens = Tokens(path, read_text(path, encoding))
     kind = tokens.words[0].upper() if tokens.words else ""
     if kind not in ("BAYES", "MARKOV"):
         shown = repr(tokens.words[0]) if tokens.words else "nothing"
@@ -184,7 +184,9 @@ def write_uai(model: Network, path: AnyPath) -> None:
     write_text(path, "\n".join(lines) + "\n")
 
 
-def read_evidence(path: AnyPath, *, kind: EvidenceKind | None = None) -> list[Evidence]:
+def read_evidence(
+    path: AnyPath, *, kind: EvidenceKind | None = None, encoding: str | None = None
+) -> list[Evidence]:
     """Read a `.evid` file: for each case, states of observed variables, both by number.
 
     Parameters
@@ -204,7 +206,7 @@ def read_evidence(path: AnyPath, *, kind: EvidenceKind | None = None) -> list[Ev
     """
     if kind not in (None, "single", "cases"):
         raise ModelError(f"the kind of an evidence file is {kind!r}; 'single' and 'cases' are accepted")
-    tokens = Tokens(path, read_text(path))
+    tokens = Tokens(path, read_text(path, encoding))
     values = tokens.integers(len(tokens.words), "a number of the evidence")
     if not values or values == [0]:
         return [{}]
@@ -264,9 +266,9 @@ def _evidence_line(case: Mapping[int, int]) -> str:
     return " ".join(map(str, (len(case), *(x for pair in case.items() for x in pair))))
 
 
-def read_query(path: AnyPath) -> list[int]:
+def read_query(path: AnyPath, encoding: str | None = None) -> list[int]:
     """Read a `.query` file: a count, then the query variables by number."""
-    tokens = Tokens(path, read_text(path))
+    tokens = Tokens(path, read_text(path, encoding))
     count = tokens.integer("the number of query variables", low=1)
     variables = tokens.integers(count, "a query variable")
     if tokens.at < len(tokens.words):
@@ -286,12 +288,12 @@ def write_query(variables: Sequence[int], path: AnyPath) -> None:
     write_text(path, " ".join(map(str, (len(variables), *variables))) + "\n")
 
 
-def read_map(path: AnyPath) -> list[tuple[list[int], Evidence]]:
+def read_map(path: AnyPath, encoding: str | None = None) -> list[tuple[list[int], Evidence]]:
     """Read a `.map` file of queries: pairs of lines, query variables and then `variable state` pairs.
 
     All by number and without counts; an empty second line is no evidence.
     """
-    lines = read_text(path).splitlines()
+    lines = read_text(path, encoding).splitlines()
     while lines and not lines[-1].strip() and (len(lines) % 2 or not lines[-2].strip()):
         lines.pop()
     if len(lines) % 2:

@@ -215,7 +215,7 @@ def _draw_rows(table: Floats, rows: NDArray[np.int64], rng: np.random.Generator)
 def _tree_size(case: Case) -> Estimate:
     model = cast(HiddenChowLiuModel, case.model)
     n_edges = len(model.domain) * model.n_hidden**2
-    return Estimate(f"{n_edges} transitions", n_edges <= case.limits.max_edges)
+    return Estimate(f"{n_edges} transitions", n_edges, n_edges <= case.limits.max_edges)
 
 
 def _tree(case: Case) -> Posterior:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MAX_SUMMED = 2**20  # entries of the largest table that summing nuisance variables out may make
 
+WORK_PER_TABLE = 50.0  # of scoring one row
+
 
 @runtime_checkable
 class Maximisation(Posterior, Protocol):
@@ -77,12 +79,11 @@ class MpePosterior:
         self.problem: Problem = problem
         self.query: tuple[int, ...] = prepared.query
         self.states = {v: prepared.states[v] for v in prepared.query}
-        work = 50.0 * len(problem.tables)
         self.facts = Facts.of(
             self.domain,
             log_evidence=log_evidence,
             is_normalised=False,
-            work=work,
+            work=WORK_PER_TABLE * len(problem.tables),
             log_slack=problem.log_slack,
         )
         self._open = [(i, v) for i, v in enumerate(self.query) if v in problem.sizes]

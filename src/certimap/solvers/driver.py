@@ -114,7 +114,7 @@ def run(
         control=control,
     )
     history = History(ledger, started, progress)
-    with _interruptible(control) as interrupts, history:
+    with interruptible(control) as interrupts, history:
         try:
             status = _loop(posterior, chosen, ledger, history, np.random.default_rng(seed), warm_start)
         except KeyboardInterrupt:
@@ -209,7 +209,7 @@ def _ensure_answer(posterior: Posterior, ledger: Ledger, seed: int) -> None:
 
 
 @contextmanager
-def _interruptible(control: Control) -> Generator[list[int]]:
+def interruptible(control: Control) -> Generator[list[int]]:
     """Let the first Ctrl-C end the run with what it has; a second one is raised as usual.
 
     Yields the list of signals received so far.

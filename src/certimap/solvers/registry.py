@@ -5,34 +5,56 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
-from typing import Any, cast
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
 
-from certimap.errors import SolverError
-from certimap.posterior import Bounds, Capability, Draws, Posterior, offer_of
-from certimap.solvers.base import Solver
+from certimap.domain import Domain
+from certimap.errors import SolverError, did_you_mean
+from certimap.posterior import Bounds, Capability, Draws, Posterior, offer_of, offers
+from certimap.solvers.base import Family, Solver
 
-_SOLVERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "uniform_exploration": ("certimap.solvers.sampling.uniform_exploration:UniformExploration", {}),
-    "pac": ("certimap.solvers.sampling.pac:Pac", {}),
-    "smooth_pac": ("certimap.solvers.sampling.smooth_pac:SmoothPac", {}),
-    "budget": ("certimap.solvers.sampling.budget:Budget", {}),
-    "exhaustive": ("certimap.solvers.exhaustive:Exhaustive", {}),
-    "independent": ("certimap.solvers.heuristics.independent:Independent", {}),
-    "max_product": ("certimap.solvers.heuristics.max_product:MaxProduct", {}),
-    "argmax_product": ("certimap.solvers.heuristics.argmax_product:ArgmaxProduct", {}),
-    "frontier": ("certimap.solvers.box_search.frontier:Frontier", {}),
-    "set_elimination": ("certimap.solvers.elimination.set_elimination:SetElimination", {}),
-    "hbfs": ("certimap.solvers.networks.hbfs:HybridBestFirst", {}),
-    # The settings of the published experiments, for reproduction.
-    "paper": (
-        "certimap.solvers.sampling.smooth_pac:SmoothPac",
-        {"batch": 250, "radius": 1, "period": 250, "rule": "published", "max_draws": 2_500_000},
-    ),
-    "paper_pac": (
-        "certimap.solvers.sampling.pac:Pac",
-        {"batch": 250, "rule": "published", "max_draws": 2_500_000},
-    ),
+if TYPE_CHECKING:
+    from certimap.conversions.choose import Choice
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A name: a solver class, or where to import it from, with settings that differ from the class's own."""
+
+    solver: type[Solver] | str
+    settings: dict[str, Any]
+
+    def load(self) -> type[Solver]:
+        """Return the class."""
+        if not isinstance(self.solver, str):
+            return self.solver
+        module, _, attribute = self.solver.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+
+_PAPER = {"batch": 250, "rule": "published", "max_draws": 2_500_000}
+_SOLVERS: dict[str, Entry] = {
+    name: Entry(f"certimap.solvers.{place}", settings)
+    for name, place, settings in (
+        ("independent", "heuristics.independent:Independent", {}),
+        ("max_product", "heuristics.max_product:MaxProduct", {}),
+        ("argmax_product", "heuristics.argmax_product:ArgmaxProduct", {}),
+        ("pac", "sampling.pac:Pac", {}),
+        ("smooth_pac", "sampling.smooth_pac:SmoothPac", {}),
+        # The settings of the published experiments, for reproduction.
+        ("paper_pac", "sampling.pac:Pac", _PAPER),
+        ("paper", "sampling.smooth_pac:SmoothPac", _PAPER | {"radius": 1, "period": 250}),
+        ("budget", "sampling.budget:Budget", {}),
+        ("uniform_exploration", "sampling.uniform_exploration:UniformExploration", {}),
+        ("exhaustive", "exhaustive:Exhaustive", {}),
+        ("frontier", "box_search.frontier:Frontier", {}),
+        ("hbfs", "networks.hbfs:HybridBestFirst", {}),
+        ("set_elimination", "elimination.set_elimination:SetElimination", {}),
+    )
 }
+ENTRY_POINTS = "certimap.solvers"  # the group in which an installed package names solvers of its own
+PROVERS = ("hbfs", "set_elimination", "frontier")  # what `auto` tries, in this order
 SMALL_SPACE = 2**16
 SMALL_WORK = 100_000_000
 
@@ -40,6 +62,45 @@ SMALL_WORK = 100_000_000
 def names() -> tuple[str, ...]:
     """Return the names that `solver=` accepts, "auto" first."""
     return ("auto", *_SOLVERS)
+
+
+def register(name: str, solver: type[Solver] | str, **settings: Any) -> None:
+    """Let `solver=name` stand for a solver, here and on the shell for as long as the process lives.
+
+    An installed package registers its solvers for good by entry points of the group "certimap.solvers".
+
+    Parameters
+    ----------
+    name
+        What users will write; a name that is taken is refused.
+    solver
+        A class derived from `certimap.Solver`, or "module:Class" to import it when first used.
+    settings
+        Settings in which this name differs from the class's own defaults.
+
+    Raises
+    ------
+    SolverError
+        When the name is taken, or the class is no solver.
+    """
+    if name in names():
+        raise SolverError(f"solver {name!r} exists already; a new name is expected")
+    if not isinstance(solver, str) and not (isinstance(solver, type) and issubclass(solver, Solver)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SolverError(f"{solver!r} is no solver class; a class derived from certimap.Solver is expected")
+    _SOLVERS[name] = Entry(solver, settings)
+
+
+def entry(name: str) -> Entry:
+    """Return what a name stands for, among the solvers here, those registered and those of installed packages.
+
+    Raises SolverError for an unknown name.
+    """
+    if name not in _SOLVERS:
+        for point in entry_points(group=ENTRY_POINTS, name=name):
+            _SOLVERS[name] = Entry(point.value, {})
+    if name not in _SOLVERS:
+        raise SolverError(f"{name!r} is no solver; {', '.join(names())} are accepted{did_you_mean(name, names())}")
+    return _SOLVERS[name]
 
 
 def make(name: str, **options: Any) -> Solver:
@@ -50,23 +111,31 @@ def make(name: str, **options: Any) -> Solver:
     SolverError
         For an unknown name or setting.
     """
-    if name not in _SOLVERS:
-        raise SolverError(f"{name!r} is no solver; {', '.join(names())} are accepted")
-    place, preset = _SOLVERS[name]
-    factory = _load(place)
-    if factory is None:
-        raise SolverError(f"solver {name!r} is not part of this installation; use solver='auto'")
-    settings = {**preset, **options}
+    found = entry(name)
+    factory: Any = found.load()
     accepted = [field.name for field in dataclasses.fields(factory)]
-    for key in settings:
+    for key in options:
         if key not in accepted:
-            raise SolverError(f"solver {name!r} has no setting {key!r}; it has {', '.join(sorted(accepted))}")
-    return cast("Solver", factory(**settings))
+            raise SolverError(
+                f"solver {name!r} has no setting {key!r}; it has {', '.join(sorted(accepted))}"
+                f"{did_you_mean(key, accepted)}"
+            )
+    try:
+        return factory(**{**found.settings, **options})
+    except (TypeError, OverflowError) as error:  # a text where a number is compared
+        raise SolverError(f"solver {name!r} refuses the settings {options!r}: {error}") from None
 
 
 def heuristics() -> tuple[str, ...]:
     """Return the names of the solvers that prove nothing by themselves, sorted."""
-    return tuple(sorted(name for name, (place, _) in _SOLVERS.items() if _load(place).heuristic))
+    return tuple(sorted(name for name, found in _SOLVERS.items() if found.load().heuristic))
+
+
+def family(name: str) -> Family:
+    """Return what kind of method a name stands for; "other" where it is unknown, and "search" for "auto"."""
+    if name == "auto":
+        return "search"
+    return _SOLVERS[name].load().family if name in _SOLVERS else "other"
 
 
 def check_solver(solver: str | Solver, options: dict[str, Any]) -> None:
@@ -76,16 +145,6 @@ def check_solver(solver: str | Solver, options: dict[str, Any]) -> None:
     elif options:
         where = "solver 'auto' has no setting" if solver == "auto" else "a solver object takes no further setting"
         raise SolverError(f"{where} {next(iter(options))!r}; name a solver, or set it on the solver object")
-
-
-def _load(place: str) -> Any:
-    module, _, attribute = place.partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        if error.name == module:
-            return None
-        raise
 
 
 def wants_of(solver: str | Solver, warm_start: Any = None) -> tuple[Capability, ...] | None:
@@ -103,7 +162,7 @@ def wants_of(solver: str | Solver, warm_start: Any = None) -> tuple[Capability, 
 
 def _wants_of_one(solver: str | Solver) -> tuple[Capability, ...]:
     if isinstance(solver, str):
-        return _wanted(_load(_SOLVERS[solver][0])) if solver in _SOLVERS else ()
+        return _wanted(entry(solver).load())
     return _wanted(type(solver))
 
 
@@ -120,21 +179,34 @@ def choose(posterior: Posterior) -> Solver:
 
     - `exhaustive` where the query space has at most 65,536 states, and listing them takes at most 10^8 edge
       evaluations or there is no other way to a proof;
-    - else `hbfs` where the posterior is a maximisation;
-    - else `set_elimination` where the posterior offers regions that it can work on within its limits;
-    - else `frontier` where the posterior answers questions about boxes;
+    - else the first of `PROVERS` that the posterior has all it needs for, within its limits;
     - else `smooth_pac` in a discrete domain, `pac` in a real one (a sampler and an oracle are enough).
     """
-    domain = posterior.domain
-    small = domain.log_size <= math.log(SMALL_SPACE) + 1e-9
-    searchable = isinstance(posterior, Bounds)
-    if small and (not searchable or math.exp(domain.log_size) * posterior.facts.work <= SMALL_WORK):
+    if _is_small(posterior.domain, posterior.facts.work, isinstance(posterior, Bounds)):
         return make("exhaustive")
-    for name in ("hbfs", "set_elimination", "frontier"):
-        factory = _load(_SOLVERS[name][0])
-        if factory is not None and refusal(factory(), posterior) is None:
-            return cast("Solver", factory())
-    return make("smooth_pac" if domain.is_discrete else "pac")
+    for name in PROVERS:
+        solver = make(name)
+        if refusal(solver, posterior) is None:
+            return solver
+    return make("smooth_pac" if posterior.domain.is_discrete else "pac")
+
+
+def expected(choice: Choice) -> str:
+    """Return the name of the solver that `auto` will take on a representation that is not built yet.
+
+    A solver's own limits are known only once it is: what is built may then go to the next one.
+    """
+    domain, available = choice.case.query.query_domain, choice.row.offers
+    if _is_small(domain, choice.options[-1].estimate.work, Bounds in available):
+        return "exhaustive"
+    found = (name for name in PROVERS if offers(available, _wanted(entry(name).load())))
+    return next(found, "smooth_pac" if domain.is_discrete else "pac")
+
+
+def _is_small(domain: Domain, work: float, is_searchable: bool) -> bool:
+    if domain.log_size > math.log(SMALL_SPACE) + 1e-9:
+        return False
+    return not is_searchable or math.exp(domain.log_size) * work <= SMALL_WORK
 
 
 def refusal(solver: Solver, posterior: Posterior) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,10 +19,10 @@ from certimap.domain import Domain
 from certimap.errors import SolverError
 from certimap.query import make_query
 from certimap.result import CertificateKind, Rule
+from certimap.search_boxes import SearchBoxes
 from certimap.solvers.box_search import frontier
-from certimap.solvers.box_search.frontier import Frontier
+from certimap.solvers.box_search.frontier import Frontier, Pace
 from certimap.solvers.box_search.open_boxes import OpenBoxes, log_total
-from certimap.solvers.box_search.probe import SearchBoxes
 from certimap.solvers.driver import run
 from certimap.testing import TablePosterior
 
@@ -96,17 +97,17 @@ def test_probabilities_near_e_to_the_minus_3000():
         assert result.log_upper_bound == pytest.approx(result.log_prob, abs=2e-9)
 
 
-def test_memory_bound_goes_depth_first(monkeypatch):
+def test_memory_bound_goes_depth_first():
     rng = np.random.default_rng(2)
     posterior = TablePosterior([2] * 9, rng.random(2**9) ** 0.2, looseness=0.05)
     truth = math.log(posterior.probs.max())
-    solver = Frontier(incumbent=False, draw_share=0.0)
+    bytes_each = OpenBoxes(posterior.domain.total_states, 0).bytes_each
     largest = []
     for room in (10**6, 40):
+        pace = Pace(step_work=40_000, open_bytes=bytes_each * (4096 + room))
+        solver = Frontier(incumbent=False, draw_share=0.0, pace=pace)
         ledger = Ledger(posterior, epsilon=0.0, delta=0.0)
         state = solver.init(posterior, Control(), rng)
-        monkeypatch.setattr(frontier, "OPEN_BYTES", state.open.bytes_each * (4096 + room))
-        monkeypatch.setattr(frontier, "STEP_WORK", 40_000)
         largest.append(0)
         while not state.done and not ledger.satisfied:
             state = solver.step(state, ledger)
@@ -166,6 +167,9 @@ def test_all_ties_are_listed():
         assert len(result.ties) == 3
 
 
+SMALL = Pace(step_work=200_000)
+
+
 def open_table():
     """A table that boxes can hardly bound, so that draws decide."""
     rng = np.random.default_rng(4)
@@ -174,12 +178,11 @@ def open_table():
     return TablePosterior([2] * 11, probs, looseness=40.0)
 
 
-def test_draws_from_the_open_boxes_certify(monkeypatch):
-    monkeypatch.setattr(frontier, "STEP_WORK", 200_000)
+def test_draws_from_the_open_boxes_certify():
     posterior = open_table()
     result = run(
         posterior,
-        Frontier(draw_share=0.9, first_draws=16, exact_work=0),
+        Frontier(draw_share=0.9, first_draws=16, exact_work=0, pace=SMALL),
         epsilon=0.05,
         delta=0.05,
         rng=3,
@@ -190,14 +193,12 @@ def test_draws_from_the_open_boxes_certify(monkeypatch):
 
 
 @pytest.mark.parametrize("long_list", [0, 10**9])
-def test_draws_follow_the_masses_of_the_open_boxes(long_list, monkeypatch):
-    monkeypatch.setattr(frontier, "LONG_LIST", long_list)
-    monkeypatch.setattr(frontier, "STEP_WORK", 1)
-    monkeypatch.setattr(frontier, "MAX_BATCH", 1)
+def test_draws_follow_the_masses_of_the_open_boxes(long_list):
     rng = np.random.default_rng(9)
     posterior = TablePosterior([2] * 6, rng.random(64) ** 3, looseness=3.0)
     ledger = Ledger(posterior, epsilon=0.0, delta=0.0)
-    solver = Frontier(first_draws=0, draw_share=0.0)
+    pace = Pace(step_work=1, max_batch=1, long_list=long_list)
+    solver = Frontier(first_draws=0, draw_share=0.0, pace=pace)
     state = solver.init(posterior, Control(), rng)
     for _ in range(8):
         state = solver.step(state, ledger)
@@ -209,7 +210,7 @@ def test_draws_follow_the_masses_of_the_open_boxes(long_list, monkeypatch):
     expected = np.where(inside.any(axis=0), posterior.probs, 0.0)
     assert math.exp(state.open.log_mass) == pytest.approx(expected.sum(), rel=1e-9)
     expected /= expected.sum()
-    points = frontier.sample_open(state, 20_000)
+    points = frontier.sample_open(state, 20_000, unpack=long_list > 0)
     index = points.astype(np.int64) @ (2 ** np.arange(5, -1, -1))
     counts = np.bincount(index, minlength=64)
     assert np.all(counts[expected == 0.0] == 0)
@@ -217,19 +218,17 @@ def test_draws_follow_the_masses_of_the_open_boxes(long_list, monkeypatch):
     assert np.max(np.abs(counts - 20_000 * expected) / np.maximum(spread, 1.0)) < 5.0
 
 
-def test_no_probabilistic_stop_at_delta_zero(monkeypatch):
-    monkeypatch.setattr(frontier, "STEP_WORK", 200_000)
-    solver = Frontier(draw_share=0.5, exact_work=0)
+def test_no_probabilistic_stop_at_delta_zero():
+    solver = Frontier(draw_share=0.5, exact_work=0, pace=SMALL)
     result = run(open_table(), solver, epsilon=0.05, delta=0.0, rng=3, max_nodes=300, progress=False)
     assert result.n_draws == 0
     assert result.certificate.kind is not CertificateKind.PAC
 
 
-def test_max_samples_is_kept(monkeypatch):
-    monkeypatch.setattr(frontier, "STEP_WORK", 200_000)
+def test_max_samples_is_kept():
     result = run(
-        open_table(), Frontier(draw_share=0.9, exact_work=0), epsilon=0.0, delta=1e-9, rng=3, max_samples=300,
-        max_nodes=4000, progress=False,
+        open_table(), Frontier(draw_share=0.9, exact_work=0, pace=SMALL), epsilon=0.0, delta=1e-9, rng=3,
+        max_samples=300, max_nodes=4000, progress=False,
     )  # fmt: skip
     assert result.n_draws <= 300
 
@@ -285,12 +284,13 @@ print(r.log_prob, r.log_upper_bound, r.n_draws, r.n_evaluations, sorted(r.assign
 
 
 def test_a_seed_replays_in_a_fresh_process():
-    folder = __file__.rsplit("/", 1)[0]
+    folder, source = __file__.rsplit("/", 1)[0], str(Path(cm.__file__).parents[1])
     outputs = set()
     for hash_seed in ("0", "77"):
         done = subprocess.run(
             [sys.executable, "-c", REPLAY.format(folder=folder)],
-            capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": hash_seed, "PATH": ""},
+            capture_output=True, text=True, check=True,
+            env={"PYTHONHASHSEED": hash_seed, "PATH": "", "PYTHONPATH": source},
         )  # fmt: skip
         outputs.add(done.stdout)
     assert len(outputs) == 1

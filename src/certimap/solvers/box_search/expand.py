@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.box import Points
+from certimap.posterior import Prober
+from certimap.search_boxes import Answers, Layout, SearchBoxes
 from certimap.solvers.box_search.open_boxes import log_total
-from certimap.solvers.box_search.probe import Answers, Layout, Prober, SearchBoxes
 
 MAX_HINTS = 4  # most promising points of a generation that are worth scoring
 WIDTH_BONUS = 0.05  # worth, in shares of bound, of splitting an interval a standard deviation wide

@@ -1,37 +1,59 @@
-"""Branch and bound on boxes, with probing, caps of subcircuits, and draws from what is still open."""
+"""Branch and bound on boxes, with probing, bounds that tighten, and draws from what is still open."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from certimap.box import Points
+from certimap.certify.bounds import log_draws_needed, log_tau
 from certimap.errors import SolverError
-from certimap.posterior import Bounds, Capability, Draws
+from certimap.posterior import Bounds, Capability, Draws, Prober, Probes
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.box_search.expand import Expansion, expand
 from certimap.solvers.box_search.open_boxes import OpenBoxes
-from certimap.solvers.box_search.probe import Layout, PlanProber, PosteriorProber, Prober, has_masses, slack
+from certimap.solvers.box_search.probe import has_masses, prober_of
 
 if TYPE_CHECKING:
     from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
-    from certimap.circuits.caps import Caps
     from certimap.control import Control
     from certimap.posterior import Posterior
+    from certimap.search_boxes import Layout
 
-STEP_WORK = 40_000_000  # edge visits of one step, a fraction of a second
-OPEN_BYTES = 1_000_000_000  # where the user sets no max_memory
-EXACT_FACTOR = 1e-10  # nats within which a cap counts as its node's maximum, at first
-MIN_DRAWS = 64  # in one batch
+EXACT_FACTOR = 1e-10  # nats within which a tightened bound counts as exact, at first
+TIGHTEN_WORK = 400_000_000  # edge visits before the first search, or 100 boxes' work where that is more
 N_STARTS = 4
-MAX_BATCH = 512
-LONG_LIST = 50_000_000  # columns of all open boxes together
-MAX_DRAWS = 16384  # in one batch
-HOPELESS = 1e9  # draws needed at the present open mass beyond which only a small share of work goes to them
+HOPELESS = math.log(1e9)  # ln of the draws needed beyond which only a small share of work goes to them
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Sizes of the pieces that a search works in; no certificate depends on them.
+
+    Parameters
+    ----------
+    step_work
+        Edge visits of one step, a fraction of a second.
+    max_batch
+        Boxes expanded together.
+    open_bytes
+        Memory of the open boxes, where the user sets no limit, beyond which the search goes depth first.
+    long_list
+        Columns of all open boxes together, beyond which they are not unpacked for a draw.
+    min_draws, max_draws
+        Draws in one batch.
+    """
+
+    step_work: int = 40_000_000
+    max_batch: int = 512
+    open_bytes: int = 1_000_000_000
+    long_list: int = 50_000_000
+    min_draws: int = 64
+    max_draws: int = 16384
 
 
 @dataclass(eq=False)
@@ -40,12 +62,12 @@ class FrontierState:
 
     posterior: Any
     control: Control
-    layout: Layout
     prober: Prober
-    caps: Caps | None
     rng: np.random.Generator
     open: OpenBoxes
-    stage: str = "start"
+    stage: Literal["start", "tighten", "search"] = "start"
+    is_tight: bool = True
+    log_factor: float = EXACT_FACTOR
     stuck: float = -math.inf
     work: int = 0
     draw_credit: float = 0.0
@@ -57,16 +79,21 @@ class FrontierState:
     n_steps: int = 0
     done: bool = False
 
+    @property
+    def layout(self) -> Layout:
+        return self.prober.layout
+
 
 @dataclass(frozen=True)
 class Frontier(Solver):
     """Search a partition of the query space into boxes, best first, until what is open cannot win.
 
-    A box is bounded by its mass and by the circuit with its leaves at their maxima in the box; one upward
-    and one downward pass bound every (variable, state) at once, and states that cannot beat the best point
-    are dropped. On circuits every sum node's own maximum is found first, bottom-up, and caps its value in
-    every box: on learned sum-product networks that alone usually settles the query. Deterministic circuits
-    close at the first box. Meanwhile draws from the open boxes alone certify what stays open.
+    The posterior's prober bounds a box and every (variable, state) of it at once (on a circuit by its mass and
+    by the circuit with its leaves at their maxima in the box, in one upward and one downward pass), and states
+    that cannot beat the best point are dropped. First the prober tightens: on circuits every sum node's own
+    maximum is found, bottom-up, and caps its value in every box, which on learned sum-product networks usually
+    settles the query. Deterministic circuits close at the first box. Meanwhile draws from the open boxes alone
+    certify what stays open.
 
     Sources: probing and best-first search as in integer programming; bounds after Huang, Chavira and
     Darwiche (2006) and Mei, Jiang and Tu (2018); the caps and the rule for draws are this project's (see
@@ -82,9 +109,11 @@ class Frontier(Solver):
         Edge visits (some tenths of a second) spent aiming for the exact answer in a discrete domain, before
         epsilon and draws may settle the query; 0 stops at the first certificate that was asked for.
     caps
-        Whether to find the maxima of subcircuits first.
+        Whether to let the prober tighten its bounds first (on circuits, find the maxima of subcircuits).
     incumbent
         Whether to look for a good answer before the search; False leaves that to the search itself.
+    pace
+        Sizes of the pieces that it works in.
     """
 
     draw_share: float = 0.2
@@ -92,9 +121,10 @@ class Frontier(Solver):
     exact_work: int = 400_000_000
     caps: bool = True
     incumbent: bool = True
+    pace: Pace = field(default_factory=Pace)
 
     name: ClassVar[str] = "frontier"
-    needs: ClassVar[tuple[Capability, ...]] = (Bounds,)
+    needs: ClassVar[tuple[Capability, ...]] = (Probes | Bounds,)
     family: ClassVar[Family] = "search"
 
     def __post_init__(self) -> None:
@@ -107,41 +137,33 @@ class Frontier(Solver):
 
     def unsuited(self, posterior: Posterior) -> str | None:
         """Return why a posterior cannot be searched, or None."""
-        if not posterior.domain.is_discrete and getattr(posterior, "plan", None) is None:
+        if not posterior.domain.is_discrete and not isinstance(posterior, Probes):
             return (
-                "solver 'frontier' splits real variables on circuits only, and this posterior is not one; "
-                "use solver='pac'"
+                f"solver 'frontier' splits real variables only where the posterior has a prober(), and a "
+                f"{type(posterior).__name__} has none; use solver='pac'"
             )
         return None
 
     def init(
-        self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
+        self, posterior: Probes | Bounds, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> FrontierState:
-        layout = Layout.of(posterior.domain)
-        opened = OpenBoxes(int(layout.offsets[-1]), 0 if posterior.domain.is_discrete else len(posterior.domain))
-        state = FrontierState(posterior, control, layout, PosteriorProber(posterior, layout), None, rng, opened)
-        plan = getattr(posterior, "plan", None)
-        if plan is not None:
-            from certimap.circuits.caps import PlanView, empty_table
-
-            view = PlanView.of(plan)
-            workers = int(getattr(posterior, "workers", 1))
-            state.prober = PlanProber(view, empty_table(view).caps, workers)
-            state.layout = Layout.of(posterior.domain, view.arrays.scales)
+        prober = prober_of(posterior)
+        layout, n_real = prober.layout, 0 if posterior.domain.is_discrete else len(posterior.domain)
+        opened = OpenBoxes(int(layout.offsets[-1]), n_real)
         bound = np.full(1, 0.0 if has_masses(posterior) else np.inf)
-        opened.push(layout.full(), bound, np.zeros(1), np.zeros(1, np.int32))
-        return state
+        whole = layout.full() if boxes is None else layout.of_boxes(boxes)
+        opened.push(whole, bound, np.zeros(1), np.zeros(1, np.int32))
+        return FrontierState(posterior, control, prober, rng, opened)
 
     def effort(self, state: FrontierState) -> Effort:
-        held = state.open.n_bytes + (0 if state.caps is None else state.caps.n_bytes)
-        return Effort(state.n_nodes, held, state.work)
+        return Effort(state.n_nodes, state.open.n_bytes + state.prober.n_bytes, state.work)
 
     def step(self, state: FrontierState, ledger: Ledger) -> FrontierState:
         state.n_steps += 1
         if state.stage == "start":
             self._start(state, ledger)
-        elif state.stage == "caps":
-            self._advance_caps(state, ledger)
+        elif state.stage == "tighten":
+            self._tighten(state, ledger)
         else:
             self._search(state, ledger)
         return state
@@ -149,41 +171,37 @@ class Frontier(Solver):
     # --- before the search -------------------------------------------------------------------------------
 
     def _start(self, state: FrontierState, ledger: Ledger) -> None:
-        """Look for a good answer, then bound the whole space; go for caps unless that settles it."""
+        """Look for a good answer, then bound the whole space; go on to tighten unless that settles it."""
         if self.incumbent:
-            first_answers(state, ledger, self.first_draws)
+            _first_answers(state, ledger, self.first_draws)
         state.stage = "search"
         self._expand_batch(state, ledger, 1)
         self._report(state, ledger)
-        if self.caps and isinstance(state.prober, PlanProber) and len(state.open):
-            from certimap.circuits.caps import Caps
+        if self.caps and len(state.open):
+            state.log_factor = EXACT_FACTOR if self._aims_for_exact(state) else _factor(ledger)
+            state.stage, state.stage_work = "tighten", 0
+            state.budget = max(TIGHTEN_WORK, 100 * state.prober.work)
 
-            state.caps = Caps(state.prober.view, EXACT_FACTOR if self._aims_for_exact(state) else _factor(ledger))
-            state.prober.log_caps = state.caps.log_caps
-            state.stage, state.stage_work = "caps", 0
-            state.budget = max(400_000_000, 400 * state.prober.view.n_edges)
-
-    def _advance_caps(self, state: FrontierState, ledger: Ledger) -> None:
-        """Work on the caps; when they are done, or have had their share of work, search."""
-        assert state.caps is not None
-        before = state.caps.work
-        state.caps.advance(STEP_WORK)
-        spent = state.caps.work - before
-        state.work += spent
-        state.stage_work += spent
-        if state.caps.round_done or state.stage_work > state.budget:
-            point = state.caps.best_point() if self.incumbent else None
-            if point is not None:
-                ledger.candidates(point)
-                self._prune(state, ledger)
+    def _tighten(self, state: FrontierState, ledger: Ledger) -> None:
+        """Let the prober tighten; when it pauses, or has had its share of work, search."""
+        came_to = state.prober.tighten(self.pace.step_work, state.log_factor)
+        state.work += came_to.work
+        state.stage_work += came_to.work
+        state.is_tight = came_to.is_complete
+        if came_to.is_paused or state.stage_work > state.budget:
             state.stage, state.stage_work = "search", 0
+            if not came_to.work:
+                self._search(state, ledger)
+            elif self.incumbent and len(starts := state.prober.starts()):
+                ledger.candidates(starts)
+                self._prune(state, ledger)
 
     # --- the search --------------------------------------------------------------------------------------
 
     def _search(self, state: FrontierState, ledger: Ledger) -> None:
         """Expand batches of boxes for one step's work, then draw from what is open."""
         start = state.work
-        while len(state.open) and state.work - start < STEP_WORK:
+        while len(state.open) and state.work - start < self.pace.step_work:
             self._expand_batch(state, ledger, self._batch_size(state, ledger))
             if state.control.should_stop or state.control.nodes_left(state.n_nodes) == 0:
                 break
@@ -194,30 +212,24 @@ class Frontier(Solver):
                     return
         state.stage_work += state.work - start
         self._report(state, ledger)
-        if (
-            not state.done
-            and state.caps is not None
-            and state.stage_work > state.budget
-            and not state.caps.complete
-        ):
-            state.caps.log_factor = _factor(ledger)
-            if state.caps.round_done:
-                state.caps.start_round()
-            state.stage, state.stage_work = "caps", 0
+        if not state.done and not state.is_tight and state.stage_work > state.budget:
+            state.log_factor = _factor(ledger)
+            state.stage, state.stage_work = "tighten", 0
             state.budget *= 4
 
     def _batch_size(self, state: FrontierState, ledger: Ledger) -> int:
         """Return how many boxes to expand together: more and more, as far as the step's work allows."""
-        state.batch = min(2 * state.batch, MAX_BATCH, max(8, STEP_WORK // (4 * state.prober.work)))
+        state.batch = min(
+            2 * state.batch, self.pace.max_batch, max(8, self.pace.step_work // (4 * state.prober.work))
+        )
         if self._is_full(state):
             return min(state.batch, 32)
         nodes_left = state.control.nodes_left(state.n_nodes)
         return state.batch if nodes_left is None else max(1, min(state.batch, nodes_left))
 
-    @staticmethod
-    def _is_full(state: FrontierState) -> bool:
+    def _is_full(self, state: FrontierState) -> bool:
         """Whether the open boxes take up their memory; the search then goes depth first."""
-        limit = OPEN_BYTES if state.control.max_memory is None else state.control.max_memory // 2
+        limit = self.pace.open_bytes if state.control.max_memory is None else state.control.max_memory // 2
         return state.open.bytes_each * (len(state.open) + 4096) > limit
 
     def _expand_batch(self, state: FrontierState, ledger: Ledger, count: int) -> None:
@@ -265,8 +277,7 @@ class Frontier(Solver):
             return
         bound = max(state.open.log_bound, state.stuck)
         mass = state.open.log_mass if has_masses(state.posterior) else 0.0
-        rounded = float(mass + slack(np.array([mass]))[0])
-        ledger.frontier(rounded if rounded < 0.0 else 0.0, bound)
+        ledger.frontier(min(mass, 0.0), bound)
         if not len(state.open):
             _fill_up(state, ledger)
             state.done = True
@@ -290,56 +301,60 @@ class Frontier(Solver):
             return False
         if not isinstance(state.posterior, Draws) or ledger.remaining_draws == 0:
             return False
-        return state.draw_credit >= _draw_cost(state, MIN_DRAWS) * state.draw_at
+        return state.draw_credit >= self._draw_cost(state, self.pace.min_draws) * state.draw_at
 
     def _draw(self, state: FrontierState, ledger: Ledger) -> None:
         """Draw from the union of the open boxes, in proportion to mass, and report it as such."""
         log_mass = ledger.log_open_mass
         assert log_mass is not None
         edges = max(state.prober.work // 4, 1)
-        n = int(min(max(state.draw_credit / (2 * edges) - len(state.open), MIN_DRAWS), MAX_DRAWS))
-        if _is_long(state):
-            n = MIN_DRAWS
+        n = int(
+            min(max(state.draw_credit / (2 * edges) - len(state.open), self.pace.min_draws), self.pace.max_draws)
+        )
+        if self._is_long(state):
+            n = self.pace.min_draws
         if ledger.remaining_draws is not None:
             n = min(n, ledger.remaining_draws)
-        state.work += _draw_cost(state, n)
+        state.work += self._draw_cost(state, n)
         state.draw_credit = 0.0
-        points = sample_open(state, n)
+        points = sample_open(state, n, unpack=not self._is_long(state))
         before = ledger.best_log_prob
         if ledger.delta > 0.0:
             ledger.draws(points, min(log_mass, 0.0))
         else:
             ledger.candidates(points)
-        needed = math.log(1.0 / max(ledger.delta, 1e-300)) * math.exp(min(log_mass - before, 700.0))
-        state.draw_at = 8.0 if needed > HOPELESS or ledger.delta == 0.0 else 1.0
+        log_needed = log_draws_needed(
+            log_tau(ledger.log_kth_best, ledger.epsilon), ledger.delta, log_mass, ledger.top_k
+        )
+        state.draw_at = 8.0 if log_needed > HOPELESS else 1.0
         if ledger.best_log_prob > before and not ledger.satisfied:
             best = ledger.best_point
             assert best is not None
             ledger.candidates(state.prober.climb(best[None]))
         self._prune(state, ledger)
 
+    def _draw_cost(self, state: FrontierState, n: int) -> int:
+        """Return the work of n draws from the open boxes: masses of boxes, the draws, and their values."""
+        n_masses = n if self._is_long(state) else len(state.open)
+        return max(state.prober.work // 4, 1) * (n_masses + 2 * n)
+
+    def _is_long(self, state: FrontierState) -> bool:
+        """Whether the open boxes are too many to be unpacked together."""
+        return len(state.open) * state.open.n_columns > self.pace.long_list
+
 
 def _factor(ledger: Ledger) -> float:
-    """Return how close (nats) a cap must come to its node's maximum where epsilon is to be used."""
+    """Return how close (nats) a tightened bound must come to the truth where epsilon is to be used."""
     return max(EXACT_FACTOR, 1e-3 * ledger.epsilon)
 
 
-def _draw_cost(state: FrontierState, n: int) -> int:
-    """Return the work of n draws from the open boxes: masses of boxes, the draws, and their values."""
-    return max(state.prober.work // 4, 1) * ((n if _is_long(state) else len(state.open)) + 2 * n)
-
-
-def _is_long(state: FrontierState) -> bool:
-    """Whether the open boxes are too many to be unpacked together."""
-    return len(state.open) * state.open.n_columns > LONG_LIST
-
-
-def sample_open(state: FrontierState, n: int) -> Points:
+def sample_open(state: FrontierState, n: int, *, unpack: bool) -> Points:
     """Draw n independent points from the union of the open boxes, in proportion to mass.
 
-    From a long list each draw first picks its box, by the masses that the search knows, then a point inside.
+    Where the list is too long to `unpack`, each draw first picks its box, by the masses that the search knows,
+    then a point inside.
     """
-    if not _is_long(state):
+    if unpack:
         boxes = state.layout.public(state.open.boxes(slice(None)))
         return state.posterior.sample(n, state.rng, boxes=boxes)
     shares = np.exp(state.open.log_masses - state.open.log_mass)
@@ -352,11 +367,11 @@ def sample_open(state: FrontierState, n: int) -> Points:
     return points
 
 
-def first_answers(state: FrontierState, ledger: Ledger, n_draws: int) -> None:
-    """Report the answers of quick heuristics: max-product on circuits, draws, climbs from the best of these."""
-    posterior = state.posterior
-    if isinstance(state.prober, PlanProber):
-        ledger.candidates(posterior.max_product())
+def _first_answers(state: FrontierState, ledger: Ledger, n_draws: int) -> None:
+    """Report what the prober knows without a search, then draws; where it knew nothing, climb from the best."""
+    posterior, starts = state.posterior, state.prober.starts()
+    if len(starts):
+        ledger.candidates(starts)
     if not isinstance(posterior, Draws):
         return
     left = ledger.remaining_draws
@@ -366,7 +381,7 @@ def first_answers(state: FrontierState, ledger: Ledger, n_draws: int) -> None:
     points: Points = posterior.sample(n, state.rng)
     state.work += 2 * n * max(state.prober.work // 4, 1)
     log_probs = ledger.candidates(points)
-    if not len(points) or isinstance(state.prober, PlanProber):
+    if not len(points) or len(starts):
         return
     order = np.argsort(-log_probs, kind="stable")[:N_STARTS]
     ledger.candidates(state.prober.climb(points[order]))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.solvers.box_search.probe import SearchBoxes
+from certimap.search_boxes import SearchBoxes
 
 
 def log_total(values: NDArray[np.float64]) -> float:

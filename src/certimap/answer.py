@@ -1,0 +1,100 @@
+"""One query from conditioning to result, under one deadline and one limit on memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from certimap.control import Control, TimeUp
+from certimap.errors import ModelError, TooLarge
+from certimap.posterior import Posterior
+from certimap.result import MapResult, Status
+from certimap.solvers.base import Solver
+from certimap.solvers.driver import check_limits, interruptible, run
+from certimap.solvers.registry import check_solver
+
+Condition = Callable[[Control], Posterior]
+EXACT_SHARE = 0.6  # of the time limit, for conditioning; where it needs more, the rest is for what is quick
+GRACE = 0.4  # seconds that finding any answer may take when nothing is left of the time limit
+
+
+def answer_query(
+    condition: Condition,
+    fallback: Condition,
+    solver: str | Solver,
+    rng: Any,
+    settings: Mapping[str, Any],
+) -> MapResult:
+    """Answer one query; the time limit covers everything from here on.
+
+    Parameters
+    ----------
+    condition
+        Returns the posterior that the solver works on; polls the control that it is given, and raises TimeUp.
+    fallback
+        Returns, quickly, a posterior on which some solver finds answers at once, for where `condition` cannot
+        finish; raises ModelError where the model has none.
+    solver, rng, settings
+        As `certimap.solvers.driver.run` takes them; `settings` holds its keywords except `rng` and `control`.
+
+    Raises
+    ------
+    TooLarge
+        When the time was up, or memory ran out, and there is no answer to give: it says what was too large.
+    """
+    limits = {name: settings.get(name) for name in ("time_limit", "max_samples", "max_nodes", "max_memory")}
+    check_limits(*limits.values())
+    time_limit, max_memory = limits["time_limit"], limits["max_memory"]
+    control = Control.starting_now(time_limit, max_nodes=limits["max_nodes"], max_memory=max_memory)
+    share = None if time_limit is None else EXACT_SHARE * time_limit
+    exact = Control.starting_now(share, max_memory=max_memory)
+    posterior, cut, status = None, "", Status.TIME_LIMIT
+    with interruptible(exact) as interrupts:
+        try:
+            posterior = condition(exact)
+        except KeyboardInterrupt:
+            if len(interrupts) != 1:
+                raise
+            control.deadline = time.perf_counter()
+            cut, status = "the user interrupted conditioning", Status.INTERRUPTED
+        except TimeUp as late:
+            cut = str(late)
+        except MemoryError:
+            cut, status = "memory ran out in conditioning", Status.MEMORY_LIMIT
+    if posterior is not None:
+        return answer_one(posterior, solver, rng, settings, control)
+    return _unfinished(fallback, cut, status, rng, settings, control)
+
+
+def answer_one(
+    posterior: Posterior,
+    solver: str | Solver,
+    rng: Any,
+    settings: Mapping[str, Any],
+    control: Control | None = None,
+) -> MapResult:
+    """Answer one query on a posterior; one without variables has an answer that no solver need look for."""
+    if len(posterior.domain):
+        return run(posterior, solver, rng=rng, control=control, **settings)
+    check_solver(solver, settings.get("options") or {})
+    plain: dict[str, Any] = {**settings, "options": None, "warm_start": None}
+    return run(posterior, "exhaustive", rng=rng, control=control, **plain)
+
+
+def _unfinished(
+    fallback: Condition, cut: str, status: Status, rng: Any, settings: Mapping[str, Any], control: Control
+) -> MapResult:
+    """Answer by what is quick, and say what was cut short."""
+    if control.deadline is not None:
+        control.deadline = max(control.deadline, time.perf_counter() + GRACE)
+    plain: dict[str, Any] = {**settings, "options": None, "warm_start": None}
+    try:
+        result = run(fallback(control), "auto", rng=rng, control=control, **plain)
+    except (ModelError, TimeUp, MemoryError) as problem:
+        raise TooLarge(
+            f"{cut}, and no assignment was evaluated by then ({problem}); raise time_limit or max_memory, observe "
+            "more variables, or query other ones"
+        ) from None
+    return replace(result, status=result.status if result.certified else status, note=cut)

@@ -1,0 +1,107 @@
+"""How a search asks a circuit: one compiled upward and downward pass per box, under the caps of its sum nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Points
+from certimap.circuits import walks
+from certimap.circuits.caps import Caps, PlanView, empty_table, small_pool
+from certimap.circuits.kernels.climb import climb_rows
+from certimap.circuits.kernels.probe import probe_rows
+from certimap.circuits.plan import Plan
+from certimap.kernels.parallel import for_blocks
+from certimap.posterior import Tightening
+from certimap.search_boxes import Answers, Layout, SearchBoxes, rounded_up
+
+BLOCK = 8  # boxes a thread takes at a time
+
+
+class PlanProber:
+    """Probes a plan; `tighten` finds the maxima of its subcircuits, which cap every later bound.
+
+    Parameters
+    ----------
+    plan
+        The conditioned circuit.
+    workers
+        Threads; the answers do not depend on them.
+    log_caps
+        Known upper bounds on every node in any box, natural logs, shape (n_nodes,); None for none yet.
+    """
+
+    def __init__(self, plan: Plan, workers: int, log_caps: NDArray[np.float64] | None = None) -> None:
+        self.plan, self.workers = plan, workers
+        self.view = PlanView.of(plan)
+        self.layout = Layout.of(plan.domain, self.view.arrays.scales)
+        self.work = 4 * self.view.n_edges
+        self.caps: Caps | None = None
+        self._log_caps = empty_table(self.view).caps if log_caps is None else log_caps
+
+    @property
+    def n_bytes(self) -> int:
+        return 0 if self.caps is None else self.caps.n_bytes
+
+    def probe(self, boxes: SearchBoxes) -> Answers:
+        batch, columns = len(boxes), self.view.n_columns
+        log_mass, log_bound = np.empty(batch), np.empty(batch)
+        each_mass, each_bound = np.empty((batch, columns)), np.empty((batch, columns))
+        splits = np.empty((batch, len(self.view.domain)))
+        intervals = (boxes.low, boxes.high)
+        if self.view.domain.is_discrete:  # never read; the kernel takes a row each
+            intervals = (np.zeros((batch, 1)), np.zeros((batch, 1)))
+
+        def task(start: int, stop: int) -> None:
+            rows = slice(start, stop)
+            probe_rows(
+                self.view.arrays,
+                self._log_caps,
+                self.view.n_terms,
+                boxes.mask[rows],
+                intervals[0][rows],
+                intervals[1][rows],
+                log_mass[rows],
+                log_bound[rows],
+                each_mass[rows],
+                each_bound[rows],
+                splits[rows],
+            )
+
+        for_blocks(task, batch, BLOCK, self.workers)
+        if not self.view.domain.is_discrete:
+            log_mass[:], each_mass[:] = np.nan, np.nan
+        return Answers(rounded_up(log_mass), log_bound, rounded_up(each_mass), each_bound, splits)
+
+    def starts(self) -> Points:
+        """Return the root's best point as the caps know it; max-product's before there are any."""
+        if self.caps is None:
+            return walks.max_product(self.plan)
+        point = self.caps.best_point()
+        return np.empty((0, len(self.plan.domain)), self.plan.domain.point_dtype) if point is None else point
+
+    def climb(self, points: Points) -> Points:
+        """Return the points reached by hill climbing, shape (batch, n).
+
+        Categorical variables go to their best state given the others, real ones take mean-shift steps. One
+        upward and one downward pass per round.
+        """
+        view = self.view
+        work = np.array(points, np.float64)
+        log_probs = np.empty(len(work))
+        climb_rows(view.arrays, empty_table(view), view.low, view.high, 0, small_pool(view), work, log_probs)
+        return work.astype(view.domain.point_dtype)
+
+    def tighten(self, work: int, log_factor: float) -> Tightening:
+        """Search sum nodes bottom-up for their maxima; a round done, the next allows each node more boxes."""
+        if self.caps is None:
+            self.caps = Caps(self.view, log_factor)
+            self._log_caps = self.caps.log_caps
+        elif self.caps.round_done:
+            if self.caps.complete:
+                return Tightening(0, True, True)
+            self.caps.start_round()
+        self.caps.log_factor = log_factor
+        before = self.caps.work
+        self.caps.advance(work)
+        return Tightening(self.caps.work - before, self.caps.round_done, self.caps.complete)

@@ -1,0 +1,281 @@
+"""Files of evidence, of queries and of assignments: one reader per format, and a table of formats for each.
+
+Every reader turns what a file holds into cases. A case is read only when it is asked for, so that what is
+wrong with one is found there and spoils no other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from os import fspath
+from typing import Any, Literal, cast
+
+from certimap.domain import Categorical, Domain
+from certimap.errors import CertimapError, ParseError, QueryError, at_place
+from certimap.io.files import AnyPath, read_text
+from certimap.io.formats import Format, format_of, table_of
+from certimap.io.text_tables import cell_value, read_text_table
+from certimap.io.uai import read_evidence, read_map, read_query
+from certimap.query import explicit_form
+
+Evidence = dict[str, Any]
+Asked = tuple[list[str] | None, Evidence]
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How text files are read.
+
+    Attributes
+    ----------
+    encoding
+        See `certimap.io.files.read_text`.
+    separator
+        See `certimap.io.text_tables.read_text_table`.
+    layout
+        See `certimap.io.uai.read_evidence`.
+    """
+
+    encoding: str | None = None
+    separator: str | None = None
+    layout: Literal["single", "cases"] | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One query of a file.
+
+    Attributes
+    ----------
+    place
+        Where it stands, for errors.
+    read
+        Returns the names of the query variables (None where the file names none) and the evidence; raises a
+        typed error where the case does not fit the model.
+    """
+
+    place: str
+    read: Callable[[], Asked]
+
+    def __call__(self) -> Asked:
+        """Return what the case asks; errors name its place."""
+        try:
+            return self.read()
+        except ParseError:
+            raise  # it names its line
+        except CertimapError as error:
+            raise at_place(error, self.place) from None
+
+
+NO_OPTIONS = TextOptions()
+
+
+def read_evidence_cases(path: AnyPath, domain: Domain, options: TextOptions = NO_OPTIONS) -> list[Case]:
+    """Return the cases of an evidence file; see `EVIDENCE_FORMATS`."""
+    return format_of(path, None, EVIDENCE_FORMATS, "evidence").reader(path, domain, options)
+
+
+def read_query_cases(path: AnyPath, domain: Domain, options: TextOptions = NO_OPTIONS) -> list[Case]:
+    """Return the cases of a query file, and the evidence that comes with them; see `QUERY_FORMATS`."""
+    return format_of(path, None, QUERY_FORMATS, "query").reader(path, domain, options)
+
+
+def read_assignments(path: AnyPath, domain: Domain, options: TextOptions = NO_OPTIONS) -> list[Evidence]:
+    """Return the assignments of a file, for a warm start; see `ASSIGNMENT_FORMATS`."""
+    cases = format_of(path, None, ASSIGNMENT_FORMATS, "assignment").reader(path, domain, options)
+    found = [case()[1] for case in cast("list[Case]", cases)]
+    return [{name: value for name, value in one.items() if value is not None} for one in found]
+
+
+# ---------------------------------------------------------------- tables
+
+
+def _csv_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[Case]:
+    """Read a table with names in the first row: one case per further row."""
+    table = read_text_table(path, encoding=options.encoding, separator=options.separator)
+    for name in table.names:
+        try:
+            domain.index(name)
+        except QueryError as error:
+            raise ParseError(str(error), path, 1) from None
+
+    def case(k: int) -> Case:
+        def read() -> Asked:
+            cells = table.checked_row(k)
+            return None, {n: cell_value(domain, n, cell) for n, cell in zip(table.names, cells, strict=True)}
+
+        return Case(f"{table.path}:{table.lines[k]}", read)
+
+    return [case(k) for k in range(len(table.rows))]
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def _json(path: AnyPath, options: TextOptions) -> Any:
+    try:
+        return json.loads(read_text(path, options.encoding))
+    except json.JSONDecodeError as error:
+        raise ParseError(f"the file is no JSON ({error.msg})", path, error.lineno) from None
+    except RecursionError:
+        raise ParseError("the file nests too deeply; an object or a list of objects is expected", path) from None
+    except ValueError as error:  # a number of thousands of digits
+        raise ParseError(f"the file holds a number that is too long ({error})", path) from None
+
+
+def _json_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[Case]:
+    """Read an object from names to values, or a list of them."""
+    data = _json(path, options)
+    items = cast("list[Any]", data if isinstance(data, list) else [data])
+    if not any(isinstance(item, dict) for item in items):
+        raise ParseError("the file holds no object from names to states and no list of such objects", path)
+
+    def case(number: int, item: Any) -> Case:
+        def read() -> Asked:
+            if not isinstance(item, dict):
+                raise QueryError(f"{item!r} is no object from names to states")
+            return None, {n: json_value(domain, n, v) for n, v in cast("dict[str, Any]", item).items()}
+
+        place = fspath(path) if not isinstance(data, list) else f"{fspath(path)}, item {number}"
+        return Case(place, read)
+
+    return [case(number, item) for number, item in enumerate(items, 1)]
+
+
+def json_value(domain: Domain, name: str, value: Any) -> Any:
+    """Turn a value from JSON into evidence for `make_query`: texts become the labels that they name."""
+    variable = domain[name]
+    if isinstance(value, str):
+        return variable.parse(value)
+    if not isinstance(variable, Categorical):
+        return value
+    form = explicit_form(value)
+    if form is not None:
+        content: Any = value[form]
+        if form == "states" or isinstance(content, Mapping):
+            content = _labels_of(variable, content)
+        return {form: content}
+    if isinstance(value, Mapping):
+        return _labels_of(variable, value)
+    if isinstance(value, list) and any(isinstance(item, str) for item in cast("list[Any]", value)):
+        return {"states": _labels_of(variable, cast("list[Any]", value))}
+    label: Any = _tuples(value)  # a list stays one unless it is a label that was a tuple
+    return label if label is not value and label in variable else cast("Any", value)
+
+
+def _labels_of(variable: Categorical, content: Any) -> list[Any] | dict[Any, Any]:
+    """Turn the texts among some labels, or among the keys of a mapping, into labels."""
+    if not isinstance(content, Mapping):
+        labels: list[Any] = list(content)
+        return [variable.parse(label) if isinstance(label, str) else _tuples(label) for label in labels]
+    given = cast("Mapping[str, Any]", content)
+    weights = {variable.parse(text): weight for text, weight in given.items()}
+    if len(weights) < len(given):
+        raise QueryError(f"{list(given)!r} name a state of variable {variable.name!r} twice; once is accepted")
+    return weights
+
+
+def _tuples(value: Any) -> Any:
+    """Turn lists into tuples: what JSON makes of a label that is a tuple."""
+    return tuple(_tuples(item) for item in cast("list[Any]", value)) if isinstance(value, list) else value
+
+
+def _json_query(path: AnyPath, domain: Domain, options: TextOptions) -> list[Case]:
+    """Read a list of names."""
+    names = _json(path, options)
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in cast("list[Any]", names)):
+        raise ParseError("the file holds no list of variable names, which is what is accepted", path)
+    return [Case(fspath(path), lambda: (cast("list[str]", names), {}))]
+
+
+def _json_assignments(path: AnyPath, domain: Domain, options: TextOptions) -> list[Case]:
+    """Read answers of `certimap solve --json`, objects from names to states, or a list of either."""
+    data = _json(path, options)
+    items = cast("list[Any]", data if isinstance(data, list) else [data])
+
+    def case(number: int, item: Any) -> Case:
+        def read() -> Asked:
+            if not isinstance(item, dict):
+                raise QueryError(f"{item!r} is no assignment: an object from names to states is expected")
+            given = cast("dict[str, Any]", item)
+            inner = given.get("assignment")
+            chosen = cast("dict[str, Any]", inner) if isinstance(inner, dict) else given
+            return None, {n: json_value(domain, n, v) for n, v in chosen.items()}
+
+        return Case(f"{fspath(path)}, item {number}", read)
+
+    failed = {"label", "error", "message"}  # rows of a batch that had no answer
+    return [
+        case(number, item)
+        for number, item in enumerate(items, 1)
+        if not (isinstance(item, dict) and set(cast("dict[str, Any]", item)) == failed)
+    ]
+
+
+# ---------------------------------------------------------------- UAI: everything by number
+
+
+def _evid_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[Case]:
+    """Read pairs of variable and state by number."""
+    cases = read_evidence(path, kind=options.layout, encoding=options.encoding)
+    return _numbered(path, domain, ((None, evidence) for evidence in cases))
+
+
+def _query_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[Case]:
+    """Read query variables by number."""
+    return _numbered(path, domain, [(read_query(path, options.encoding), {})])
+
+
+def _map_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[Case]:
+    """Read queries with their evidence by number."""
+    return _numbered(path, domain, read_map(path, options.encoding))
+
+
+def _numbered(
+    path: AnyPath, domain: Domain, cases: Iterable[tuple[list[int] | None, Mapping[int, int]]]
+) -> list[Case]:
+    found = list(cases)
+
+    def case(number: int, query: list[int] | None, evidence: Mapping[int, int]) -> Case:
+        place = fspath(path) if len(found) == 1 else f"{fspath(path)}, case {number}"
+        return Case(
+            place,
+            lambda: (
+                None if query is None else [_name(domain, v) for v in query],
+                {_name(domain, v): _state(domain, v, s) for v, s in evidence.items()},
+            ),
+        )
+
+    return [case(number, query, evidence) for number, (query, evidence) in enumerate(found, 1)]
+
+
+def _name(domain: Domain, number: int) -> str:
+    if not 0 <= number < len(domain):
+        raise QueryError(f"{number} is no variable of the model; 0 to {len(domain) - 1} are accepted")
+    return domain.names[number]
+
+
+def _state(domain: Domain, number: int, state: int) -> Any:
+    variable = domain[_name(domain, number)]
+    if not isinstance(variable, Categorical) or not 0 <= state < variable.n_states:
+        accepted = f"0 to {variable.n_states - 1}" if variable.n_states else "no state, for it is continuous,"
+        raise QueryError(f"{state} is no state of variable {variable.name!r}; {accepted} is accepted")
+    return variable.states[state]
+
+
+EVIDENCE_FORMATS = table_of(
+    Format("evid", "states by number", _evid_cases),
+    Format("csv", "one case per row", _csv_cases),
+    Format("json", "values by name", _json_cases),
+)
+QUERY_FORMATS = table_of(
+    Format("query", "variables by number", _query_cases),
+    Format("map", "queries with their evidence, by number", _map_cases),
+    Format("json", "a list of names", _json_query),
+)
+ASSIGNMENT_FORMATS = table_of(
+    Format("json", "answers, or states by name", _json_assignments),
+    Format("csv", "one assignment per row", _csv_cases),
+)

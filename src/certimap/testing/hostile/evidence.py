@@ -1,0 +1,44 @@
+"""A user's evidence as exact weights: read here a second time, apart from `certimap.query`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, cast
+
+import numpy as np
+
+from certimap.domain import Categorical, Domain
+from certimap.testing.hostile.exact import ONE, ZERO, Exact, density, interval_mass
+
+
+def state_weights(domain: Domain, evidence: Mapping[str, Any]) -> list[Exact | None]:
+    """Return one weight per state for each variable that has evidence, None for the others and for real ones.
+
+    A list is one likelihood per state, a set restricts, anything else is a label.
+    """
+    found: list[Exact | None] = []
+    for variable in domain:
+        value = evidence.get(variable.name)
+        if value is None or not isinstance(variable, Categorical):
+            found.append(None)
+            continue
+        weights = np.empty(variable.n_states, np.object_)
+        if isinstance(value, list):
+            weights[:] = [Decimal(w) for w in cast("list[float]", value)]
+        elif isinstance(value, set):
+            weights[:] = [ONE if s in cast("set[Any]", value) else ZERO for s in variable.states]
+        else:
+            weights[:] = [ONE if s == value else ZERO for s in variable.states]
+        found.append(weights)
+    return found
+
+
+def gaussian_weight(domain: Domain, variable: int, evidence: Mapping[str, Any], mean: float, sd: float) -> Decimal:
+    """Return what evidence leaves of a normal distribution: a density, or the mass of an interval."""
+    value = evidence.get(domain.names[variable], (-math.inf, math.inf))
+    if isinstance(value, tuple):
+        low, high = cast("tuple[float, float]", value)
+        return interval_mass(low, high, mean, sd)
+    return density(float(value), mean, sd)

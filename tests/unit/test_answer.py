@@ -1,0 +1,82 @@
+"""One deadline over conditioning and search: what cannot end in time gives way to what can."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import certimap as cm
+from certimap.answer import answer_query
+from certimap.control import Control, Pace, TimeUp
+
+
+def toy() -> cm.FunctionPosterior:
+    return cm.FunctionPosterior(
+        [2, 2], lambda n, rng: rng.integers(0, 2, (n, 2)), lambda points: np.full(len(points), -np.log(4))
+    )
+
+
+def patient(control: Control):
+    while True:
+        control.check("waiting for nothing")
+        time.sleep(0.01)
+
+
+def no_fallback(control: Control):
+    raise cm.TooLarge("nothing is quick")
+
+
+def test_conditioning_that_cannot_end_leaves_time_for_a_quick_answer():
+    cm.map_query(toy(), rng=1)  # loads compiled code
+    started = time.perf_counter()
+    result = answer_query(patient, lambda control: toy(), "auto", 1, {"time_limit": 0.5, "epsilon": 0.0})
+    assert time.perf_counter() - started < 1.5
+    assert result.note == "the time was up while waiting for nothing"
+    assert result.status in (cm.Status.CERTIFIED, cm.Status.TIME_LIMIT)
+    assert "note" in result.to_dict()
+
+
+def test_no_answer_at_all_says_what_took_too_long():
+    with pytest.raises(cm.TooLarge, match=r"waiting for nothing.*nothing is quick.*raise time_limit"):
+        answer_query(patient, no_fallback, "auto", 1, {"time_limit": 0.1})
+
+
+def test_memory_that_runs_out_is_a_typed_error():
+    def greedy(control: Control):
+        raise MemoryError
+
+    with pytest.raises(cm.TooLarge, match="memory ran out in conditioning"):
+        answer_query(greedy, no_fallback, "auto", 1, {})
+    result = answer_query(greedy, lambda control: toy(), "auto", 1, {})
+    assert result.note == "memory ran out in conditioning"
+
+
+def test_what_is_conditioned_in_time_has_no_note():
+    result = answer_query(lambda control: toy(), no_fallback, "auto", 1, {"time_limit": 5.0})
+    assert result.note is None
+    assert "note" not in result.to_dict()
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="sends a signal to the main thread")
+def test_an_interrupt_in_conditioning_brings_a_quick_answer():
+    timer = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    result = answer_query(patient, lambda control: toy(), "pac", 1, {"time_limit": 30.0})
+    timer.join()
+    assert result.note == "the user interrupted conditioning"
+    assert result.status in (cm.Status.INTERRUPTED, cm.Status.CERTIFIED)
+
+
+def test_the_pace_of_a_large_piece_foresees_the_next():
+    pace = Pace(Control.starting_now(1.0), "working", 1e-9)
+    with pace.piece(1e6):
+        time.sleep(0.1)
+    with pytest.raises(TimeUp, match="working"), pace.piece(1e8):
+        pytest.fail("a piece of ten seconds was begun")
+    with Pace(Control(), "working", 1.0).piece(1e9):
+        pass
