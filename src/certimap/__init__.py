@@ -24,6 +24,7 @@ _PLACES = {
     "ParseError": "certimap.errors",
     "QueryError": "certimap.errors",
     "SolverError": "certimap.errors",
+    "UnbalancedBooks": "certimap.errors",
     "TooLarge": "certimap.errors",
     "Certificate": "certimap.result",
     "CertificateKind": "certimap.result",
@@ -45,6 +46,14 @@ _PLACES = {
     "Model": "certimap.model",
     "Facts": "certimap.posterior",
     "Solver": "certimap.solvers.base",
+    "NoisyMax": "certimap.networks.noisy",
+    "NoisyOr": "certimap.networks.noisy",
+    "hidden_markov_model": "certimap.networks.builders",
+    "naive_bayes": "certimap.networks.builders",
+    "log_evidence": "certimap.inference",
+    "log_likelihood": "certimap.inference",
+    "marginals": "certimap.inference",
+    "sample": "certimap.inference",
     "condition": "certimap.api",
     "map_query": "certimap.api",
     "read": "certimap.api",
@@ -90,6 +99,8 @@ __all__ = [
     "MissingDependency",
     "Model",
     "ModelError",
+    "NoisyMax",
+    "NoisyOr",
     "ParseError",
     "Posterior",
     "Query",
@@ -101,11 +112,18 @@ __all__ = [
     "SolverError",
     "Status",
     "TooLarge",
+    "UnbalancedBooks",
     "__version__",
     "condition",
+    "hidden_markov_model",
+    "log_evidence",
+    "log_likelihood",
     "make_query",
     "map_query",
+    "marginals",
+    "naive_bayes",
     "read",
+    "sample",
 ]
 
 if TYPE_CHECKING:
@@ -122,11 +140,15 @@ if TYPE_CHECKING:
         QueryError,
         SolverError,
         TooLarge,
+        UnbalancedBooks,
     )
     from certimap.function_posterior import FunctionPosterior
+    from certimap.inference import log_evidence, log_likelihood, marginals, sample
     from certimap.limits import Limits
     from certimap.model import Model
     from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
+    from certimap.networks.builders import hidden_markov_model, naive_bayes
+    from certimap.networks.noisy import NoisyMax, NoisyOr
     from certimap.posterior import BoxPosterior, Facts, Posterior
     from certimap.query import Query, make_query
     from certimap.result import (

@@ -13,7 +13,7 @@ from certimap.batch import Batch, OnError, Row, collect, rows_of_frame
 from certimap.control import Control
 from certimap.domain import Domain
 from certimap.errors import QueryError, SolverError
-from certimap.limits import DEFAULT_MAX_EDGES, Limits
+from certimap.limits import Limits
 from certimap.model import Model
 from certimap.posterior import Capability, Posterior
 from certimap.query import check_names, make_query
@@ -85,7 +85,7 @@ def map_query(
     warm_start: Any = None,
     top_k: int | None = None,
     tolerance: float = 1e-9,
-    max_edges: int = DEFAULT_MAX_EDGES,
+    max_edges: int | None = None,
     workers: int | None = None,
     progress: Progress = None,
     errors: OnError = "raise",
@@ -124,7 +124,7 @@ def map_query(
     tolerance
         Relative slack that counts as exact.
     max_edges
-        Refuse to compile a network into a circuit larger than this.
+        Build no circuit of more edges, and no table of more entries, than this; None leaves it to the memory.
     workers
         Threads; None uses every core. The answer does not depend on it.
     progress
@@ -143,8 +143,8 @@ def map_query(
     ------
     QueryError, ImpossibleEvidence
         For a query that names something unknown, contradicts itself, or has evidence of probability 0.
-    ModelError
-        When the model is too large for `max_edges`.
+    TooLarge
+        When no representation of the model fits `max_memory` and `max_edges`, or none was ready in time.
     SolverError
         When the solver does not suit the posterior, or a setting is out of range.
     """
@@ -178,7 +178,7 @@ def map_query(
     )
 
 
-def limits_of(max_edges: int, workers: int | None) -> Limits:
+def limits_of(max_edges: int | None, workers: int | None) -> Limits:
     """Return what conditioning may take; refuse no threads."""
     if workers is not None and workers < 1:
         raise SolverError(
@@ -227,7 +227,7 @@ def condition(
     variables: Sequence[str] | str | None = None,
     evidence: Any = None,
     *,
-    max_edges: int = DEFAULT_MAX_EDGES,
+    max_edges: int | None = None,
     workers: int | None = None,
     solver: str | Solver = "auto",
 ) -> Posterior:
@@ -251,7 +251,7 @@ def _posterior(
 ) -> Posterior:
     if is_posterior(model) and variables is None and evidence is None:
         return cast("Posterior", model)
-    query = make_query(_domain_of(model), variables, evidence)
+    query = make_query(_domain_of(model), variables, evidence, hidden=model.hidden)
     from certimap.conversions import condition
 
     return condition(model, query, wants=wants, limits=limits, prefers_draws=prefers_draws)

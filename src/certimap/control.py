@@ -8,11 +8,15 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from certimap.errors import CertimapError, TooLarge
 
-SHARE_OF_FREE = 0.6  # of the memory that is free when a run begins, what it may take unless told otherwise
+# What a run may take unless told otherwise: a share of all memory, so that answers do not depend on what else the
+# machine does, but for a share of what is free where that is less.
+SHARE_OF_ALL = 0.5
+SHARE_OF_FREE = 0.8
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -103,9 +107,9 @@ class Control:
         if self.should_stop:
             raise TimeUp(doing)
 
-    @property
+    @cached_property
     def memory_limit(self) -> int:
-        """Bytes that may be held: `max_memory`, or what leaves room on the machine."""
+        """Bytes that may be held: `max_memory`, or what leaves room on the machine when it is first asked for."""
         return default_max_memory() if self.max_memory is None else self.max_memory
 
     def reserve(self, n_bytes: float, what: str) -> None:
@@ -153,15 +157,14 @@ class Pace:
 
 
 def default_max_memory() -> int:
-    """Return the bytes that a run may take where its user sets no limit: most of what is free now.
+    """Return the bytes that a run may take where its user sets no limit.
 
-    What is free is the smaller of the system's own figure and what a container's limit leaves; where the
-    system has none, half of the physical memory.
+    Half of the machine's memory, or of its container's; less where most of it is in use already.
     """
-    free = [n for n in (_free_memory(), _container_memory()) if n is not None]
-    if free:
-        return int(SHARE_OF_FREE * min(free))
-    return physical_memory() // 2
+    known = [pair for pair in (_machine_memory(), _container_memory()) if pair is not None]
+    if not known:
+        return int(SHARE_OF_ALL * physical_memory())
+    return min(int(min(SHARE_OF_ALL * total, SHARE_OF_FREE * free)) for total, free in known)
 
 
 def physical_memory() -> int:
@@ -172,26 +175,26 @@ def physical_memory() -> int:
         return 4 * 2**30
 
 
-def _free_memory() -> int | None:
-    """Return what Linux says new work may take without swapping."""
+def _machine_memory() -> tuple[int, int] | None:
+    """Return (total, what new work may take without swapping) in bytes, as Linux says it."""
     try:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+                return physical_memory(), int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
         pass
     return None
 
 
-def _container_memory() -> int | None:
-    """Return what the limit of this process's container leaves; None without such a limit."""
+def _container_memory() -> tuple[int, int] | None:
+    """Return (limit, what it leaves) in bytes of this process's container; None without a limit."""
     for limit, used in (
         (_CGROUP / "memory.max", _CGROUP / "memory.current"),
         (_CGROUP / "memory/memory.limit_in_bytes", _CGROUP / "memory/memory.usage_in_bytes"),
     ):
         try:
             allowed = int(limit.read_text(encoding="ascii"))  # "max" is no number: no limit
-            return max(0, allowed - int(used.read_text(encoding="ascii")))
+            return allowed, max(0, allowed - int(used.read_text(encoding="ascii")))
         except (OSError, ValueError):
             continue
     return None

@@ -54,6 +54,10 @@ class SolverError(CertimapError, ValueError):
     """A solver cannot run on this posterior, or its settings are out of range."""
 
 
+class UnbalancedBooks(SolverError):
+    """What a solver reported of its search contradicts itself: the boxes do not make up the space."""
+
+
 class DataError(CertimapError, ValueError):
     """A table of data is empty, malformed, absent, or holds what the method or the model cannot take."""
 

@@ -30,9 +30,12 @@ class Model:
     ----------
     domain
         The variables.
+    hidden
+        Names of helper variables, which a query for everything leaves out (see `NoisyMax`).
     """
 
     domain: Domain
+    hidden: frozenset[str] = frozenset()
 
     def condition(self, query: Query, limits: Limits | None = None) -> Posterior:
         """Return p(q | e) as a posterior: of those that fit and can be sampled the one that `auto` would prefer.

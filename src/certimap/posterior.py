@@ -181,11 +181,14 @@ class Tightening(NamedTuple):
         Whether searching pays better now than going on; asked again, the prober goes on at a finer level.
     is_complete
         Whether nothing is left to tighten.
+    has_starts
+        Whether `starts` has something new; the search scores it, and goes on tightening unless paused.
     """
 
     work: int
     is_paused: bool
     is_complete: bool
+    has_starts: bool = False
 
 
 class Prober(Protocol):
@@ -224,11 +227,12 @@ class Prober(Protocol):
         """Return points reached from each row by steps that raise its probability, shape (batch, n)."""
         ...
 
-    def tighten(self, work: int, log_factor: float) -> Tightening:
+    def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:
         """Spend about `work` edge visits on lower bounds for every later probe.
 
         Caps of subcircuits, costs shifted between copies in a relaxed network, and a higher bound on its width
-        are all this. `log_factor` is how close (nats) to the truth is close enough.
+        are all this. `log_factor` is how close (nats) to the truth is close enough; `within` is one box that holds
+        everything still open, and what is bounded by `log_threshold` matters no more.
         """
         ...
 

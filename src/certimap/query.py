@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real as RealNumber
 from typing import Any, cast
@@ -57,7 +57,13 @@ class Query:
         return [i for i in range(len(self.domain)) if i not in queried and i not in self.observed]
 
 
-def make_query(domain: Domain, variables: Sequence[str] | str | None = None, evidence: Any = None) -> Query:
+def make_query(
+    domain: Domain,
+    variables: Sequence[str] | str | None = None,
+    evidence: Any = None,
+    *,
+    hidden: Collection[str] = (),
+) -> Query:
     """Check a query against a domain.
 
     Parameters
@@ -77,6 +83,8 @@ def make_query(domain: Domain, variables: Sequence[str] | str | None = None, evi
 
         A list that may be both states and weights is refused. For a real variable a value is a number, or
         (low, high) for an interval.
+    hidden
+        Names that `variables=None` leaves out (see `Model.hidden`).
 
     Raises
     ------
@@ -105,7 +113,7 @@ def make_query(domain: Domain, variables: Sequence[str] | str | None = None, evi
         log_weights[domain.offsets[i] : domain.offsets[i + 1]] = weights
         if hard:
             observed.add(i)
-    positions = _query_positions(domain, variables, observed)
+    positions = _query_positions(domain, variables, observed, hidden)
     return Query(domain, positions, log_weights, values, intervals, frozenset(observed))
 
 
@@ -260,10 +268,14 @@ def _of_likelihood(variable: Categorical, content: Any, *, in_logs: bool = False
 
 
 def _query_positions(
-    domain: Domain, variables: Sequence[str] | str | None, observed: set[int]
+    domain: Domain,
+    variables: Sequence[str] | str | None,
+    observed: set[int],
+    hidden: Collection[str] = (),
 ) -> NDArray[np.int64]:
     if variables is None:
-        return np.array([i for i in range(len(domain)) if i not in observed], np.int64)
+        left_out = observed | {domain.index(name) for name in hidden}
+        return np.array([i for i in range(len(domain)) if i not in left_out], np.int64)
     names = [variables] if isinstance(variables, str) else list(variables)
     if not names:
         raise QueryError("the query names no variable; at least one is needed")

@@ -111,7 +111,7 @@ def test_masses_add_up_after_every_step():
         bound = math.inf
         while not state.done and not ledger.satisfied:
             state = solver.step(state, ledger)
-            total = np.logaddexp(ledger.log_closed_mass, state.open.log_mass)
+            total = np.logaddexp(ledger.log_closed_measure, state.open.log_mass)
             assert total == pytest.approx(0.0, abs=1e-9)
             assert ledger.log_upper_bound <= bound
             bound = ledger.log_upper_bound

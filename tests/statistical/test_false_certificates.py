@@ -155,6 +155,7 @@ class Search:
             self.open[drawn] = False
             if not self.open.any():
                 return
+            self.ledger.close(-math.inf, np.log(self.probs[np.unique(drawn)]))
             log_r = self.log_open_mass()
         self.ledger.draws(drawn[:, None].astype(np.int16), log_r)
 
@@ -168,8 +169,9 @@ class Search:
         low = np.log(self.probs) <= self.ledger.log_threshold
         closing = self.open & (evaluated | low) & (self.rng.random(len(self.open)) < self.rng.choice([0.2, 0.9]))
         bounds = np.where(evaluated, -np.inf, np.log(self.probs))[closing]
-        if self.broken != "hidden_bound":
-            self.ledger.close(bounds, np.log(self.probs[closing]))
+        if self.broken == "hidden_bound":
+            bounds = np.full(len(bounds), -np.inf)
+        self.ledger.close(bounds, np.log(self.probs[closing]))
         self.open &= ~closing
 
 

@@ -92,11 +92,13 @@ def test_no_level_is_exceeded():
 
 
 class SmallMass(Drawing):
-    """Reports draws at a quarter of the mass that they were made from: unsound."""
+    """Says that three quarters of the mass that it draws from were closed before: unsound."""
 
     def _draw(self, state, ledger):
         boxes = state.layout.public(state.open.boxes(slice(None)))
-        ledger.draws(state.posterior.sample(40, state.rng, boxes=boxes), ledger.log_open_mass - math.log(4.0))
+        log_mass = ledger.log_open_mass - math.log(4.0)
+        ledger.close(-math.inf, math.log(3.0) + log_mass)
+        ledger.draws(state.posterior.sample(40, state.rng, boxes=boxes), log_mass)
 
 
 class OwnShare(Drawing):

@@ -19,8 +19,9 @@ class AtomStore:
     the number of points given; memory is 8 bytes a word, a log-probability and a hash slot a distinct point.
     """
 
-    def __init__(self, domain: Domain) -> None:
+    def __init__(self, domain: Domain, *, two_sided: bool = False) -> None:
         self.domain = domain
+        self.two_sided = two_sided
         largest = int(np.max(domain.n_states, initial=1))
         if not domain.is_discrete:
             self._item_bits = 64
@@ -33,12 +34,18 @@ class AtomStore:
         self.n = 0
         self._kept = np.empty((1024, self._n_words), np.uint64)
         self._log_probs = np.empty(1024)
+        self._log_uppers = np.empty(1024) if two_sided else self._log_probs
         self._table = np.full(4096, -1, np.int32)
 
     @property
     def log_probs(self) -> NDArray[np.float64]:
         """ln p of every point, shape (n,): a view."""
         return self._log_probs[: self.n]
+
+    @property
+    def log_uppers(self) -> NDArray[np.float64]:
+        """The upper sides of ln p, shape (n,): a view; the same as `log_probs` where values are exact."""
+        return self._log_uppers[: self.n]
 
     @property
     def n_bytes(self) -> int:
@@ -59,8 +66,11 @@ class AtomStore:
             self.n = int(insert_rows(rows, len(rows), self.n, self._kept, self._table, ids))
         return ids
 
-    def set_log_probs(self, start: int, log_probs: NDArray[np.float64]) -> None:
+    def set_log_probs(self, start: int, log_probs: NDArray[np.float64], log_uppers: NDArray[np.float64]) -> None:
+        """Enter ln p (the lower and the upper side of it) from position `start` on."""
         self._log_probs[start : start + len(log_probs)] = log_probs
+        if self.two_sided:
+            self._log_uppers[start : start + len(log_uppers)] = log_uppers
 
     def truncate(self, n: int) -> None:
         """Forget every point from position n on."""
@@ -101,7 +111,11 @@ class AtomStore:
             kept[: self.n] = self._kept[: self.n]
             log_probs = np.empty(size)
             log_probs[: self.n] = self._log_probs[: self.n]
-            self._kept, self._log_probs = kept, log_probs
+            log_uppers = log_probs
+            if self.two_sided:
+                log_uppers = np.empty(size)
+                log_uppers[: self.n] = self._log_uppers[: self.n]
+            self._kept, self._log_probs, self._log_uppers = kept, log_probs, log_uppers
         if 2 * n > len(self._table):
             self._refill(1 << (2 * n).bit_length())
 

@@ -9,8 +9,6 @@ from certimap.certify.ledger import Ledger
 from certimap.certify.pareto import certain_epsilon
 from certimap.result import Certificate, CertificateKind, Rule
 
-OWN_SOURCES = frozenset({"set_elimination", "frontier", "exhaustive"})
-
 
 def issue(ledger: Ledger) -> Certificate:
     """Return the strongest certificate that meets the request, or one of kind none with what is supported.
@@ -45,14 +43,12 @@ def _proof(ledger: Ledger) -> tuple[Rule, tuple[str, ...]]:
     external = math.inf if ledger.external is None else ledger.external[0]
     smallest = min(residual, ledger.log_frontier_bound, external)
     if ledger.log_frontier_bound == smallest:
-        return Rule.BOUND, ()
+        return Rule.BOUND, ledger.assumed_coverage
     if residual == smallest:
         return Rule.RESIDUAL, ()
     assert ledger.external is not None
-    source = ledger.external[1]
-    if source in OWN_SOURCES:
-        return Rule.BOUND, ()
-    return Rule.EXTERNAL, (f"the upper bound from {source} holds",)
+    _, source, is_own = ledger.external
+    return (Rule.BOUND, ()) if is_own else (Rule.EXTERNAL, (f"the upper bound from {source} holds",))
 
 
 def _draw_rule(ledger: Ledger) -> Rule:

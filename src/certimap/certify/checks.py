@@ -32,6 +32,20 @@ def check_log_probs(log_probs: NDArray[np.float64], n: int, has_masses: bool) ->
         )
 
 
+def check_uppers(lower: NDArray[np.float64], upper: NDArray[np.float64]) -> None:
+    """Refuse upper sides that are not above the lower ones."""
+    if upper.shape != lower.shape:
+        raise SolverError(
+            f"log_prob_interval returned sides of shapes {lower.shape} and {upper.shape}; like ones are expected"
+        )
+    wrong = ~(upper >= lower)
+    if np.any(wrong):
+        raise SolverError(
+            f"log_prob_interval returned the sides {lower[wrong][0]} and {upper[wrong][0]}; a lower one and an "
+            "upper one, in this order, are expected"
+        )
+
+
 def as_rows(points: Points, domain: Domain) -> Points:
     """Return points in the domain's dtype; refuse any other shape than (batch, n)."""
     points = np.asarray(points, domain.point_dtype)

@@ -8,32 +8,31 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
+from certimap.box import Boxes, Points
 from certimap.certify import bounds
-from certimap.certify.atoms import AtomStore
-from certimap.certify.checks import as_rows, check_log_probs, check_settings
+from certimap.certify.books import Books, log_whole, measure_of
+from certimap.certify.checks import as_rows, check_settings
 from certimap.certify.draw_record import DrawRecord
+from certimap.certify.evaluated import EVALUATION_ROWS, Evaluated
 from certimap.certify.lipschitz import Lipschitz
-from certimap.certify.ranking import Ranking
+from certimap.certify.sources import Source, is_own
 from certimap.certify.stopping import Batch, stopping_row
 from certimap.control import Control
 from certimap.errors import SolverError
 from certimap.posterior import Posterior
 
-EVALUATION_ROWS = 65536
-
 
 class Ledger:
     """Receives the events of one run and alone knows what they certify.
 
-    Solvers call `draws`, `candidates`, `close`, `frontier`, `upper_bound`, `enumerated` and
+    Solvers call `draws`, `candidates`, `settle`, `close`, `frontier`, `upper_bound`, `enumerated` and
     `assume_lipschitz`; they read `log_threshold`, `satisfied`, `remaining_draws` and so on. The oracle is
     called here, once a distinct point. All logs are natural.
 
     Parameters
     ----------
     posterior
-        Asked for `log_prob` only.
+        Asked for its facts, `log_prob` (both sides where it is `TwoSided`), and nothing else.
     epsilon, delta
         The certificate asked for; `epsilon=0` asks for exactness within the tolerance, `delta=0` forbids
         probabilistic stops.
@@ -49,6 +48,11 @@ class Ledger:
         False: keep every draw, as a method with a fixed number of draws must.
     control
         Of the run; an interrupt waits while the ledger writes.
+    boxes
+        One box: certify the most probable assignments inside it alone. None means the whole space.
+    trusting
+        Whom a proof rests on where the books cannot be checked (a search over real variables): the certificate
+        then names it. None where that is this package.
     """
 
     def __init__(
@@ -63,6 +67,8 @@ class Ledger:
         max_draws: int | None = None,
         early_stop: bool = True,
         control: Control | None = None,
+        boxes: Boxes | None = None,
+        trusting: str | None = None,
     ) -> None:
         check_settings(epsilon, delta, top_k, rule)
         self.posterior = posterior
@@ -78,48 +84,53 @@ class Ledger:
         self.has_masses = facts.has_masses
         # The oracle's own rounding error; a worst-case figure, so capped well within the tolerance.
         self._slack = min(max(bounds.SLACK, facts.log_slack), max(bounds.SLACK, 0.2 * tolerance))
-        self.atoms = AtomStore(self.domain)
+        self._evaluated = Evaluated(posterior, self.top_k, self.control)
+        self.atoms, self._ranking = self._evaluated.atoms, self._evaluated.ranking
+        self.trusting = trusting
+        measure = measure_of(posterior)
+        self._books = Books(measure, log_whole(posterior, measure, boxes))
         self.n_draws_to_best: int | None = None
         self.log_closed_bound = -math.inf
-        self.log_closed_mass = -math.inf
         self.log_open_mass: float | None = None
         self.log_frontier_bound = math.inf
-        self.external: tuple[float, str] | None = None
+        self.external: tuple[float, str, bool] | None = None
         self.is_enumerated = False
         self.lipschitz: Lipschitz | None = None
-        self._sum, self._compensation = 0.0, 0.0
-        self._ranking = Ranking(self.top_k)
         self._draws = DrawRecord(published=rule == "published", tolerance=tolerance, slack=self._slack)
         self._stopped = False
 
     # --- events ------------------------------------------------------------------------------------------
 
-    def draws(self, points: Points, log_open_mass: float = 0.0) -> NDArray[np.float64]:
+    def draws(self, points: Points, log_open_mass: float | None = None) -> NDArray[np.float64]:
         """Take i.i.d. draws, in order, made at ln R = `log_open_mass`; return ln p of those kept.
 
-        The draws must come from p(. | e, open boxes), in proportion to mass (an allocation a_j to parts of mass
-        M_j counts as R = max M_j/a_j), with the open set fixed before any value was known, and
-        must be reported before what they lead to is closed. They are judged one by one: from the draw that
-        earns the certificate asked for on, draws are forgotten, so that the stop depends on no batch size.
+        None stands for everything. The draws must come from p(. | e, open boxes), in proportion to mass (an
+        allocation a_j to parts of mass M_j counts as R = max M_j/a_j), with the open set fixed before any value
+        was known, and must be reported before what they lead to is closed. They are judged one by one: from the
+        draw that earns the certificate asked for on, draws are forgotten, so that the stop depends on no batch
+        size.
+
+        Raises UnbalancedBooks when R and what has been closed leave something out.
         """
         points = as_rows(points, self.domain)[: self.remaining_draws]
-        log_r = self._rounded_mass(float(log_open_mass))
+        log_r = self._rounded_mass(self._books.log_total if log_open_mass is None else float(log_open_mass))
         if log_r != 0.0 and (self.lipschitz is not None or self.rule == "published"):
             raise SolverError(
                 "draws from open boxes cannot be combined with a Lipschitz constant or the published rule; "
                 "use solver='frontier' without them, or 'smooth_pac'"
             )
+        self._books.check_drawn(log_r)
         if self._stopped or not len(points):
             return np.empty(0)
         with self.control.atomically():
             n_before = self.atoms.n
-            ids = self._evaluate(points)
+            ids = self._evaluated.evaluate(points)
             earlier = np.maximum.accumulate(np.concatenate([[n_before - 1], ids[:-1]]))
             first_rows = np.flatnonzero(ids > earlier)
-            sums, lost = self._running_sums(n_before)
+            sums, lost = self._evaluated.running_sums(n_before)
             stop = None
             if self.early_stop:
-                changes = self._ranking.changes(self.atoms.log_probs[n_before:])
+                changes = self._evaluated.changes(n_before)
                 batch = Batch(len(points), first_rows, sums, lost, log_r)
                 stop = stopping_row(self, self._draws, self._slack, changes, batch)
             n_kept = len(points) if stop is None else stop + 1
@@ -127,7 +138,8 @@ class Ledger:
             n_new = int(np.searchsorted(first_rows, n_kept))
             log_probs = self.atoms.log_probs[ids[:n_kept]].copy()
             self.atoms.truncate(n_before + n_new)
-            self._absorb(n_before, first_rows[:n_new], sums, lost)
+            if self._evaluated.absorb(n_before, sums, lost):
+                self._note_best(n_before, first_rows)
             self._draws.add(log_r, self.log_closed_bound, n_kept)
             if self.has_masses and log_r < 0.0:
                 self.log_frontier_bound = min(self.log_frontier_bound, max(self.log_closed_bound, log_r))
@@ -140,38 +152,80 @@ class Ledger:
         for start in range(0, len(points), EVALUATION_ROWS):
             with self.control.atomically():
                 n_before = self.atoms.n
-                ids = self._evaluate(points[start : start + EVALUATION_ROWS])
-                sums, lost = self._running_sums(n_before)
+                ids = self._evaluated.evaluate(points[start : start + EVALUATION_ROWS])
+                sums, lost = self._evaluated.running_sums(n_before)
                 parts.append(self.atoms.log_probs[ids])
-                self._absorb(n_before, None, sums, lost)
+                if self._evaluated.absorb(n_before, sums, lost):
+                    self._note_best(n_before, None)
         return np.concatenate(parts) if parts else np.empty(0)
 
+    def settle(self, points: Points) -> NDArray[np.float64]:
+        """Evaluate points and close the boxes that hold them alone; return their ln p, shape (batch,)."""
+        log_probs = self.candidates(points)
+        if not self.domain.is_discrete or not len(log_probs):
+            return log_probs
+        new = self._evaluated.settle(self.atoms.insert(as_rows(points, self.domain)))
+        if self._books.measure == "mass":
+            self._books.close(self.atoms.log_probs[new])
+        elif len(new):
+            self._books.close(math.log(len(new)) - self.domain.log_size)
+        return log_probs
+
     def close(
-        self, log_bound: float | NDArray[np.float64], log_mass: float | NDArray[np.float64] | None = None
+        self, log_bound: float | NDArray[np.float64], log_measure: float | NDArray[np.float64] | None = None
     ) -> None:
-        """Close boxes: everything in them has p at most exp(`log_bound`), or has been evaluated (-inf)."""
+        """Close boxes: everything in them has p at most exp(`log_bound`).
+
+        Parameters
+        ----------
+        log_bound
+            Natural log, one for all boxes or one each.
+        log_measure
+            ln of their probability where the posterior knows it (`Masses`), else of their share of all joint
+            states; None only where a variable is real.
+
+        Raises
+        ------
+        UnbalancedBooks
+            When the measure is missing where it applies.
+        """
+        self._books.close(log_measure)
         if np.size(log_bound):
             self.log_closed_bound = max(
                 self.log_closed_bound, bounds.round_up(float(np.max(log_bound)), self._slack)
             )
-        if log_mass is not None and np.size(log_mass):
-            total = float(np.logaddexp.reduce(np.atleast_1d(log_mass)))
-            self.log_closed_mass = float(np.logaddexp(self.log_closed_mass, total))
 
-    def frontier(self, log_open_mass: float, log_open_bound: float) -> None:
-        """State the boxes open now: ln of their total mass and of the largest bound (-inf when none is)."""
-        self.log_open_mass = float(log_open_mass)
+    def frontier(self, log_open_measure: float | None, log_open_bound: float) -> None:
+        """State the boxes open now: ln of their total measure (as in `close`) and of the largest bound.
+
+        Both are -inf when none is open. What is neither open now nor closed before must have been settled.
+
+        Raises
+        ------
+        UnbalancedBooks
+            When closed, settled and open boxes do not make up the space, or when the probability that is not
+            evaluated yet cannot lie at points as improbable as the bounds say.
+        """
+        self._books.check_open(log_open_measure)
         open_bound = bounds.round_up(float(log_open_bound), self._slack)
-        if self.has_masses:
-            open_bound = min(open_bound, bounds.round_up(self.log_open_mass, self._slack))
+        log_open_mass = log_open_measure if self._books.measure == "mass" else None
+        if log_open_mass is not None:
+            open_bound = min(open_bound, bounds.round_up(log_open_mass, self._slack))
+        unseen = max(self.log_closed_bound, open_bound)
+        self._books.check_room(unseen, self._evaluated.left, self.atoms.n, self.domain.log_size)
+        self.log_open_mass = log_open_mass
         # Whatever is not evaluated was closed before, or is open now: true at this moment, so true for good.
-        self.log_frontier_bound = min(self.log_frontier_bound, max(self.log_closed_bound, open_bound))
+        self.log_frontier_bound = min(self.log_frontier_bound, unseen)
 
-    def upper_bound(self, value: float, source: str) -> None:
-        """Take a proof from elsewhere that ln p* <= `value`."""
+    def upper_bound(self, value: float, source: Source | str) -> None:
+        """Take a proof from elsewhere that ln p* <= `value`.
+
+        What comes from no `Source` of this package is an assumption, which the certificate names.
+        """
         value = bounds.round_up(float(value), self._slack)
         if self.external is None or value < self.external[0]:
-            self.external = (value, source)
+            name = source.name if isinstance(source, Source) else str(source)
+            self.external = (value, name, is_own(source))
 
     def enumerated(self) -> None:
         """State that every point of the space has been evaluated (checked)."""
@@ -240,7 +294,8 @@ class Ledger:
     @property
     def log_residual(self) -> float:
         """ln p̌, rounded up; 0 where masses do not apply."""
-        return bounds.log_p_check(self._sum, self._compensation, self._slack) if self.has_masses else 0.0
+        evaluated = self._evaluated
+        return bounds.log_p_check(evaluated.mass, evaluated.compensation, self._slack) if self.has_masses else 0.0
 
     @property
     def log_unseen_bound(self) -> float:
@@ -250,16 +305,36 @@ class Ledger:
         return min(self.log_frontier_bound, self.log_residual if self.has_masses else math.inf)
 
     @property
+    def log_evaluated_rival(self) -> float:
+        """The largest upper side of a value that is known between two sides, the answers' own not counted; -inf
+        where values are exact.
+        """
+        return self._evaluated.log_rival
+
+    @property
+    def log_closed_measure(self) -> float:
+        """ln of the measure (see `close`) of all that is closed or settled."""
+        return self._books.log_closed
+
+    @property
     def log_upper_bound(self) -> float:
         """The smallest proved upper bound on ln p* (inf when there is none)."""
         external = math.inf if self.external is None else self.external[0]
-        return bounds.log_upper(self.best_log_prob, self.log_unseen_bound, external)
+        seen = self._evaluated.log_upper
+        return bounds.log_upper(self.best_log_prob, max(self.log_unseen_bound, seen), external)
 
     @property
     def log_rival_bound(self) -> float:
         """The smallest bound on ln p of every point outside the top_k answers' reach, proofs included."""
         external = math.inf if self.external is None else self.external[0]
-        return min(self.log_unseen_bound, external)
+        return min(max(self.log_unseen_bound, self.log_evaluated_rival), external)
+
+    @property
+    def assumed_coverage(self) -> tuple[str, ...]:
+        """What a proof by closed boxes assumes: nothing where the books were checked, or are this package's."""
+        if self.trusting is None or self._books.measure != "none":
+            return ()
+        return (f"the boxes that {self.trusting} reported cover the whole space",)
 
     @property
     def satisfied(self) -> bool:
@@ -279,7 +354,12 @@ class Ledger:
     @property
     def progress(self) -> tuple[object, ...]:
         """What the run has brought so far; the same before and after a step that brought nothing new."""
-        bounds_known = (self.log_closed_bound, self.log_closed_mass, self.log_open_mass, self.log_frontier_bound)
+        bounds_known = (
+            self.log_closed_bound,
+            self.log_closed_measure,
+            self.log_open_mass,
+            self.log_frontier_bound,
+        )
         return (self.n_draws, self.n_evaluations, *bounds_known, self.external, self.is_enumerated)
 
     @property
@@ -302,58 +382,22 @@ class Ledger:
     def log_delta(self, epsilon: float, *, smooth: bool = False) -> float:
         """ln δ(ε): the failure probability that the draws support at ε, valid at any moment, for all ε at once.
 
-        `smooth` uses the Lipschitz assumption. 0 (no support) where masses do not apply.
+        `smooth` uses the Lipschitz assumption. 0 (no support) where masses do not apply, and where a point that
+        has been evaluated may be too probable (its value being known between two sides only).
         """
         if not (smooth or self.has_masses):
+            return 0.0
+        if self.log_evaluated_rival > bounds.log_tau_within(self.log_kth_best, epsilon, self.tolerance):
             return 0.0
         weight = self.lipschitz.log_weight(epsilon) if smooth and self.lipschitz is not None else None
         return bounds.log_delta(self._draws.evidence(self.log_kth_best, epsilon, weight), self.top_k)
 
     # --- bookkeeping -------------------------------------------------------------------------------------
 
-    def _absorb(
-        self,
-        n_before: int,
-        first_rows: NDArray[np.int64] | None,
-        sums: NDArray[np.float64],
-        lost: NDArray[np.float64],
-    ) -> None:
-        """Enter the new points into the best list and the evaluated mass."""
-        log_probs = self.atoms.log_probs[n_before:]
-        if not len(log_probs):
-            return
-        if len(sums):
-            self._sum, self._compensation = float(sums[len(log_probs) - 1]), float(lost[len(log_probs) - 1])
-        if self._ranking.add(log_probs, n_before):
-            row = -1 if first_rows is None else int(first_rows[self._ranking.pairs[0][1] - n_before])
-            self.n_draws_to_best = self.n_draws + row + 1
-
-    def _evaluate(self, points: Points) -> NDArray[np.int64]:
-        """Return the positions of points, after asking the oracle about the new ones."""
-        n_before = self.atoms.n
-        ids = self.atoms.insert(points)
-        try:
-            for start in range(n_before, self.atoms.n, EVALUATION_ROWS):
-                rows = slice(start, min(start + EVALUATION_ROWS, self.atoms.n))
-                with self.control.interruptible():  # an interrupt may break into the oracle, not the bookkeeping
-                    log_probs = np.asarray(self.posterior.log_prob(self.atoms.points(rows)), np.float64)
-                check_log_probs(log_probs, rows.stop - rows.start, self.has_masses)
-                self.atoms.set_log_probs(start, log_probs)
-        except BaseException:
-            self.atoms.truncate(n_before)
-            raise
-        return ids
-
-    def _running_sums(self, n_before: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the compensated sum of evaluated probabilities after each new point."""
-        log_probs = self.atoms.log_probs[n_before:]
-        sums, lost = np.empty(len(log_probs)), np.empty(len(log_probs))
-        if self.has_masses and len(log_probs):
-            from certimap.kernels.hashing import running_sums
-
-            running_sums(log_probs, self._sum, self._compensation, sums, lost)
-            return sums, lost
-        return sums[:0], lost[:0]
+    def _note_best(self, n_before: int, first_rows: NDArray[np.int64] | None) -> None:
+        """Remember how many draws it took to the best point."""
+        row = -1 if first_rows is None else int(first_rows[self._ranking.pairs[0][1] - n_before])
+        self.n_draws_to_best = self.n_draws + row + 1
 
     def _rounded_mass(self, log_mass: float) -> float:
         """Round ln R up; a mass within rounding of 1 is 1, and an uneven allocation may give more than 1."""

@@ -46,7 +46,41 @@ class Ranking:
         self.pairs = sorted([*self.pairs, *new], key=lambda pair: (-pair[0], pair[1]))[: self.size]
         return bool(self.pairs) and self.pairs[0] != old
 
-    def changes(self, log_probs: NDArray[np.float64]) -> list[tuple[int, float]]:
+    def changes(
+        self,
+        log_probs: NDArray[np.float64],
+        log_uppers: NDArray[np.float64] | None,
+        kept_uppers: NDArray[np.float64],
+        log_rival: float,
+    ) -> list[tuple[int, float, float]]:
+        """Return what entering new points one by one would change.
+
+        Parameters
+        ----------
+        log_probs, log_uppers
+            Lower and upper sides of the new points; None for the upper ones where values are exact.
+        kept_uppers
+            Upper sides of those ranked now, best first.
+        log_rival
+            The largest upper side of a known point that is not ranked.
+
+        Returns
+        -------
+        (index, ln p of the last place from that new point on, the same for the largest upper side of what is not
+        ranked), in order.
+        """
+        if log_uppers is None:
+            return [(at, last, -math.inf) for at, last in self._last_places(log_probs)]
+        kept = [(value, float(upper)) for (value, _), upper in zip(self.pairs, kept_uppers, strict=True)]
+        found: list[tuple[int, float, float]] = []
+        for at, pair in enumerate(zip(log_probs.tolist(), log_uppers.tolist(), strict=True)):
+            kept = sorted([*kept, pair], key=lambda sides: -sides[0])
+            log_rival = max(log_rival, *(upper for _, upper in kept[self.size :]), -math.inf)
+            kept = kept[: self.size]
+            found.append((at, kept[-1][0] if len(kept) == self.size else -math.inf, log_rival))
+        return found
+
+    def _last_places(self, log_probs: NDArray[np.float64]) -> list[tuple[int, float]]:
         """Return (index, ln p of the last place from that new point on) where new points would change it."""
         kept = [value for value, _ in self.pairs]
         found: list[tuple[int, float]] = []

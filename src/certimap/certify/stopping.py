@@ -42,7 +42,7 @@ class Batch:
 
 
 def stopping_row(
-    ledger: Ledger, record: DrawRecord, slack: float, changes: Sequence[tuple[int, float]], batch: Batch
+    ledger: Ledger, record: DrawRecord, slack: float, changes: Sequence[tuple[int, float, float]], batch: Batch
 ) -> int | None:
     """Return the first row of a batch of draws after which the certificate asked for is earned.
 
@@ -53,14 +53,19 @@ def stopping_row(
     slack
         Rounding error of logs, in nats.
     changes
-        (position among the new points, ln of the top_k-th best from there on), in order.
+        (position among the new points, ln of the top_k-th best from there on, the largest upper side of a point
+        evaluated by then that is not among these), in order.
     batch
         The draws.
     """
-    stretches = [(0, ledger.log_kth_best), *((int(batch.first_rows[i]), log_kth) for i, log_kth in changes)]
-    for (start, log_kth), (end, _) in zip(stretches, [*stretches[1:], (batch.n_rows, 0.0)], strict=True):
+    stretches = [(0, ledger.log_kth_best, ledger.log_evaluated_rival)]
+    stretches += [(int(batch.first_rows[i]), log_kth, log_rival) for i, log_kth, log_rival in changes]
+    ends = [*(start for start, _, _ in stretches[1:]), batch.n_rows]
+    for (start, log_kth, log_rival), end in zip(stretches, ends, strict=True):
         if log_kth == -math.inf or start >= end:
             continue
+        if log_rival > bounds.log_tau_within(log_kth, ledger.epsilon, ledger.tolerance):
+            continue  # an evaluated point may be too probable, whatever the draws say
         row = min(
             _proof_row(ledger, slack, log_kth, start, batch),
             _evidence_row(ledger, record, log_kth, start, batch.log_r, smooth=False),

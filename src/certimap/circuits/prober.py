@@ -92,7 +92,7 @@ class PlanProber:
         climb_rows(view.arrays, empty_table(view), view.low, view.high, 0, small_pool(view), work, log_probs)
         return work.astype(view.domain.point_dtype)
 
-    def tighten(self, work: int, log_factor: float) -> Tightening:
+    def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:
         """Search sum nodes bottom-up for their maxima; a round done, the next allows each node more boxes."""
         if self.caps is None:
             self.caps = Caps(self.view, log_factor)

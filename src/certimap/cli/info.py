@@ -57,7 +57,8 @@ def info(
         from certimap.query import make_query
 
         options = TextOptions(encoding, separator, None if evid_kind is None else evid_kind.value)
-        one = make_query(domain, *read_rows(domain, query, evidence, query_file, evidence_file, options)[0].ask())
+        variables, given = read_rows(domain, query, evidence, query_file, evidence_file, options)[0].ask()
+        one = make_query(domain, variables, given, hidden=source.hidden)
         facts["query_variables"] = len(one.variables)
         facts["observed_variables"] = len(one.observed)
         facts["summed_out_variables"] = len(one.nuisance)

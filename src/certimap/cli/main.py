@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 import certimap
-from certimap.cli import convert, info, learn, solve
+from certimap.cli import convert, everyday, info, learn, solve
 from certimap.errors import CertimapError
 
 FAILED = 2
@@ -47,6 +47,8 @@ app.command("solve")(solve.solve)
 app.command("info")(info.info)
 app.command("convert")(convert.convert)
 app.command("learn")(learn.learn)
+app.command("marginals")(everyday.marginals)
+app.command("sample")(everyday.sample)
 
 
 def _print_version(wanted: bool) -> None:

@@ -95,7 +95,10 @@ SeparatorOption = Annotated[
         show_default=False,
     ),
 ]
-MaxEdgesOption = Annotated[int, typer.Option("--max-edges", help="Refuse to compile a larger circuit.")]
+MaxEdgesOption = Annotated[
+    int | None,
+    typer.Option("--max-edges", help="Build no larger circuit and no larger table.", show_default=False),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -156,7 +159,7 @@ def solve(
         typer.Option("--workers", help="Threads; the answer does not depend on it.", show_default=False),
     ] = None,
     top_k: Annotated[int | None, typer.Option("--top-k", help="How many answers.", show_default=False)] = None,
-    max_edges: MaxEdgesOption = 20_000_000,
+    max_edges: MaxEdgesOption = None,
     encoding: EncodingOption = None,
     separator: SeparatorOption = None,
     errors: Annotated[

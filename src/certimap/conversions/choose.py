@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from certimap.conversions import from_circuits, from_networks
 from certimap.conversions.complete import complete_posterior
@@ -39,7 +40,7 @@ for _row in (*from_circuits.ROWS, *from_networks.ROWS):
 class Option:
     """A row of the table that was considered, with its sizes."""
 
-    row: Row
+    row: Row[Any]
     estimate: Estimate
 
 
@@ -47,8 +48,8 @@ class Option:
 class Choice:
     """The representation that answers a query, what else was considered, in order, and why this one is taken."""
 
-    case: Case
-    row: Row
+    case: Case[Any]
+    row: Row[Any]
     options: tuple[Option, ...]
     why: str
 
@@ -150,6 +151,6 @@ def plan(
         return plan(model, query, wants=(), limits=limits)
     found = "; ".join(f"{o.row.name}: {o.estimate.text}" for o in options)
     raise TooLarge(
-        f"this query to a {type(model).__name__} does not fit max_edges={case.limits.max_edges} ({found}); raise "
-        "max_edges, observe more variables, or query other ones"
+        f"this query to a {type(model).__name__} does not fit {case.limits.describe()} ({found}); raise "
+        "max_memory or max_edges, observe more variables, or query other ones"
     )

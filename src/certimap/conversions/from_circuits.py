@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 
 from certimap.circuits.circuit import Circuit
@@ -17,22 +15,22 @@ from certimap.trees.bucket_tree import BucketTreePosterior
 MAX_SPREAD = 4  # table entries of a tree per edge of its circuit, where `auto` may choose it
 
 
-def _conditioned(case: Case) -> CircuitPosterior:
+def _conditioned(case: Case[Circuit]) -> CircuitPosterior:
     limits = case.limits
     return case.shared(
         "conditioned",
         lambda: CircuitPosterior.from_circuit(
-            cast(Circuit, case.model), case.query, max_edges=limits.max_edges, workers=limits.workers
+            case.model, case.query, max_edges=limits.edges_allowed, workers=limits.workers
         ),
     )
 
 
-def _size(case: Case) -> Estimate:
-    n_edges = cast(Circuit, case.model).n_edges
-    return Estimate(f"{n_edges} edges", n_edges, n_edges <= case.limits.max_edges)
+def _size(case: Case[Circuit]) -> Estimate:
+    n_edges = case.model.n_edges
+    return Estimate(f"{n_edges} edges", n_edges, n_edges <= case.limits.edges_allowed)
 
 
-def _tree_of(case: Case, max_table: int) -> BucketTreePosterior | None:
+def _tree_of(case: Case[Circuit], max_table: int) -> BucketTreePosterior | None:
     """Return the tree, or None where the circuit is not structured or the tables do not fit."""
     posterior = _conditioned(case)
     return case.shared(
@@ -46,12 +44,12 @@ def _tree_of(case: Case, max_table: int) -> BucketTreePosterior | None:
     )
 
 
-def _best_limit(case: Case) -> int:
+def _best_limit(case: Case[Circuit]) -> int:
     """Return the table entries up to which a tree is the better representation."""
-    return min(case.limits.max_edges, MAX_SPREAD * _conditioned(case).plan.n_edges)
+    return min(case.limits.table_allowed, MAX_SPREAD * _conditioned(case).plan.n_edges)
 
 
-def _tree_suits(case: Case) -> bool:
+def _tree_suits(case: Case[Circuit]) -> bool:
     """Whether `auto` may take the tree.
 
     Where a sum decides a query variable the circuit's own bounds are sharp, and searches on it close at once.
@@ -61,10 +59,10 @@ def _tree_suits(case: Case) -> bool:
     return _tree_of(case, _best_limit(case)) is not None
 
 
-def _tree_size(case: Case) -> Estimate:
+def _tree_size(case: Case[Circuit]) -> Estimate:
     if not _size(case).fits:
         return _size(case)
-    tree = _tree_of(case, _best_limit(case)) or _tree_of(case, case.limits.max_edges)
+    tree = _tree_of(case, _best_limit(case)) or _tree_of(case, case.limits.table_allowed)
     if tree is None:
         return Estimate(
             "the circuit is not structured, or its tables are too large", 0.0, fits=False, exists=False
@@ -73,8 +71,8 @@ def _tree_size(case: Case) -> Estimate:
     return Estimate(f"{n_entries} table entries", n_entries, fits=True)
 
 
-def _tree(case: Case) -> Posterior:
-    tree = _tree_of(case, _best_limit(case)) or _tree_of(case, case.limits.max_edges)
+def _tree(case: Case[Circuit]) -> Posterior:
+    tree = _tree_of(case, _best_limit(case)) or _tree_of(case, case.limits.edges_allowed)
     if tree is None:
         raise ModelError(_tree_size(case).text)
     return tree

@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
 
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions.network_to_circuit import Compiler, is_large
 from certimap.conversions.network_to_tree import elimination_order, largest_table, tree_of_reduced
 from certimap.conversions.rows import OF_CIRCUIT, OF_MAXIMISATION, OF_TREE, Case, Estimate, Row
+from certimap.kernels.parallel import default_workers
 from certimap.networks.bayesian import BayesianNetwork
+from certimap.networks.conditional import conditional_work
 from certimap.networks.elimination import Elimination, plan_elimination
 from certimap.networks.max_elimination import plan
 from certimap.networks.mpe_posterior import MAX_SUMMED, WORK_PER_TABLE, MpePosterior
 from certimap.networks.network import Network
+from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Prepared, prepared_of
 from certimap.networks.reduction import Reduced, reduce_network
 from certimap.networks.simplify import sum_out
-from certimap.posterior import Posterior
+from certimap.posterior import Bounds, Posterior, Probes
 from certimap.query import make_query
 
+OF_RELAXATION = frozenset({Bounds, Probes, NetworkPosterior})
+MAX_POINT_WORK = 2.0**26  # table entries that the value of one point may cost
 FREE_SUM = 2.0**18  # table entries for which p(e) is summed though only a maximum is asked for
 
 
-def _reduced(case: Case) -> Reduced:
-    return case.shared(
-        "reduced", lambda: reduce_network(cast(Network, case.model), case.query, control=case.limits.control)
-    )
+def _reduced(case: Case[Network]) -> Reduced:
+    return case.shared("reduced", lambda: reduce_network(case.model, case.query, control=case.limits.control))
 
 
-def _elimination(case: Case) -> Elimination:
+def _elimination(case: Case[Network]) -> Elimination:
     """Return the order that both representations use."""
     reduced = _reduced(case)
     scopes, control = [f.scope for f in reduced.factors], case.limits.control
@@ -38,44 +40,62 @@ def _elimination(case: Case) -> Elimination:
     )
 
 
-def _circuit_size(case: Case) -> Estimate:
+def _circuit_size(case: Case[Network]) -> Estimate:
     elimination = _elimination(case)
-    return Estimate(elimination.describe(), elimination.n_edges, not is_large(elimination, case.limits.max_edges))
+    return Estimate(
+        elimination.describe(), elimination.n_edges, not is_large(elimination, case.limits.edges_allowed)
+    )
 
 
-def _circuit(case: Case) -> Posterior:
+def _circuit(case: Case[Network]) -> Posterior:
     control = case.limits.control
     circuit = Compiler(_reduced(case), _elimination(case), case.query.query_domain, control).circuit()
     return CircuitPosterior.from_circuit(circuit, make_query(circuit.domain), workers=case.limits.workers)
 
 
-def _tree_size(case: Case) -> Estimate:
+def _tree_size(case: Case[Network]) -> Estimate:
     elimination = _elimination(case)
     largest = largest_table(_reduced(case), elimination)
-    text = f"induced width {elimination.induced_width}, a table of {largest:.3g} entries"
-    return Estimate(text, 2.0 ** min(elimination.log2_size, 1000.0), largest <= case.limits.max_edges)
+    entries, limits = 2.0 ** min(elimination.log2_size, 1000.0), case.limits
+    text = f"induced width {elimination.induced_width}, {entries:.3g} table entries, at most {largest:.3g} in one"
+    return Estimate(text, entries, entries <= limits.entries_allowed and largest <= limits.table_allowed)
 
 
-def _tree(case: Case) -> Posterior:
+def _tree(case: Case[Network]) -> Posterior:
     reduced = _reduced(case)
     order = elimination_order(reduced, _elimination(case))
     limits = case.limits
-    return tree_of_reduced(reduced, case.query, order, max_table=limits.max_edges, workers=limits.workers)
+    return tree_of_reduced(reduced, case.query, order, max_table=limits.table_allowed, workers=limits.workers)
 
 
-def _summed(case: Case) -> Prepared:
+def _relaxed_size(case: Case[Network]) -> Estimate:
+    work = conditional_work(_relaxed(case).problem)
+    text = f"{work:.3g} table entries per point, where nuisance is summed out"
+    return Estimate(text, work, work <= MAX_POINT_WORK)
+
+
+def _relaxed(case: Case[Network]) -> NetworkPosterior:
+    workers = case.limits.workers or default_workers()
+    network = case.model
+    control = case.limits.control
+    return case.shared(
+        "relaxed", lambda: NetworkPosterior.of_network(network, case.query, workers=workers, control=control)
+    )
+
+
+def _summed(case: Case[Network]) -> Prepared:
     """Return the problem with nuisance variables summed out while their tables stay small."""
     limits = case.limits
 
     def make() -> Prepared:
         prepared = prepared_of(_reduced(case))
         limits.control.check("summing nuisance variables out")
-        return replace(prepared, problem=sum_out(prepared.problem, min(MAX_SUMMED, limits.max_edges)))
+        return replace(prepared, problem=sum_out(prepared.problem, MAX_SUMMED))
 
     return case.shared("summed", make)
 
 
-def _maximisation_size(case: Case) -> Estimate:
+def _maximisation_size(case: Case[Network]) -> Estimate:
     problem = _summed(case).problem
     left = len(problem.nuisance)
     text = f"{len(problem.query)} variables to maximise, tables of {problem.n_entries:,} entries together"
@@ -83,11 +103,11 @@ def _maximisation_size(case: Case) -> Estimate:
     return Estimate(found, WORK_PER_TABLE * len(problem.tables), not left)
 
 
-def _maximisation(case: Case) -> Posterior:
+def _maximisation(case: Case[Network]) -> Posterior:
     return MpePosterior(case.query, _summed(case), _log_evidence(case))
 
 
-def _log_evidence(case: Case) -> float | None:
+def _log_evidence(case: Case[Network]) -> float | None:
     """Return ln p(e) where it takes next to nothing beside the maximisation."""
     if isinstance(case.model, BayesianNetwork) and not case.query.log_weights.any():
         return 0.0
@@ -98,7 +118,7 @@ def _log_evidence(case: Case) -> float | None:
     return None if total.sizes else float(total.constant)
 
 
-def _is_maximisation(case: Case) -> bool:
+def _is_maximisation(case: Case[Network]) -> bool:
     """Whether nothing is summed, or nothing else fits."""
     reduced = _reduced(case)
     queried = set(reduced.query)
@@ -111,4 +131,5 @@ ROWS = (
     Row("compiled circuit", Network, OF_CIRCUIT, _circuit_size, _circuit),
     Row("elimination tree", Network, OF_TREE, _tree_size, _tree),
     Row("maximisation", Network, OF_MAXIMISATION, _maximisation_size, _maximisation, _is_maximisation),
+    Row("relaxed network", Network, OF_RELAXATION, _relaxed_size, _relaxed),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.limits import Limits
@@ -15,16 +15,17 @@ from certimap.query import Query
 from certimap.trees.bucket_tree import BucketTreePosterior
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Model)
 OF_CIRCUIT = frozenset({Draws, Masses, Bounds, Probes, Walks, Modes, CircuitPosterior})
 OF_MAXIMISATION = frozenset({Maximisation, MpePosterior})
 OF_TREE = frozenset({Draws, Masses, Bounds, BucketTreePosterior})
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class Case(Generic[M]):
     """A model and a query, with what several rows of the table would otherwise work out again."""
 
-    model: Model
+    model: M
     query: Query
     limits: Limits
     _known: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
@@ -58,12 +59,12 @@ class Estimate:
     exists: bool = True
 
 
-def _always(case: Case) -> bool:
+def _always(case: Case[Any]) -> bool:
     return True
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Generic[M]):
     """One way from a model to a posterior.
 
     Attributes
@@ -84,21 +85,21 @@ class Row:
     """
 
     name: str
-    accepts: type[Model]
+    accepts: type[M]
     offers: frozenset[type]
-    estimate: Callable[[Case], Estimate]
-    build: Callable[[Case], Posterior]
-    suits: Callable[[Case], bool] = _always
+    estimate: Callable[[Case[M]], Estimate]
+    build: Callable[[Case[M]], Posterior]
+    suits: Callable[[Case[M]], bool] = _always
 
 
-_ROWS: list[Row] = []
+_ROWS: list[Row[Any]] = []
 
 
-def register(row: Row) -> None:
+def register(row: Row[Any]) -> None:
     """Add a way from a type of model to a posterior; among equals the one registered first is taken."""
     _ROWS.append(row)
 
 
-def rows_of(model: Model) -> list[Row]:
+def rows_of(model: Model) -> list[Row[Any]]:
     """Return the rows that accept a model, in the order of registration."""
     return [row for row in _ROWS if isinstance(model, row.accepts)]

@@ -13,7 +13,7 @@ import io
 import json
 import math
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -50,6 +50,8 @@ def write_native(model: Any, path: AnyPath) -> None:
     kind, arrays = _to_arrays(model)
     version = VERSION if kind in _NETWORKS and "in_logs" in arrays else 1
     meta = {"format": "certimap", "version": version, "kind": kind, "domain": _encoded_domain(model.domain)}
+    if model.hidden:
+        meta["hidden"] = sorted(model.hidden)
     if "meta" in arrays:
         raise ModelError(f"a {type(model).__name__} has an array named 'meta', which the format itself uses")
     for name, values in arrays.items():
@@ -75,7 +77,7 @@ def read_native(path: AnyPath) -> Any:
     if version not in (1, VERSION):
         raise ParseError(f"has the format version {version}; 1 and {VERSION} are accepted", path)
     try:
-        return _from_arrays(kind, _decoded_domain(encoded), arrays)
+        return _from_arrays(kind, _decoded_domain(encoded), arrays, meta.get("hidden", ()))
     except CertimapError as error:
         raise ParseError(str(error), path) from None
     except (KeyError, ValueError, TypeError, IndexError) as error:
@@ -102,11 +104,11 @@ def _to_arrays(model: Any) -> tuple[str, Arrays]:
     )
 
 
-def _from_arrays(kind: str, domain: Domain, arrays: Arrays) -> Any:
+def _from_arrays(kind: str, domain: Domain, arrays: Arrays, hidden: Sequence[str] = ()) -> Any:
     if kind == "circuit":
         return _circuit(domain, arrays)
     if kind in _NETWORKS:
-        return _network(kind, domain, arrays)
+        return _network(kind, domain, arrays, hidden)
     cls = _registered.get(kind)
     if cls is None:
         module, _, name = kind.partition(":")
@@ -161,7 +163,7 @@ def _network_arrays(model: Network) -> Arrays:
     return arrays
 
 
-def _network(kind: str, domain: Domain, arrays: Arrays) -> Network:
+def _network(kind: str, domain: Domain, arrays: Arrays, hidden: Sequence[str]) -> Network:
     scopes, tables = arrays["scopes"], arrays["tables"]
     lengths = arrays["scope_lengths"].tolist()
     in_logs = arrays.get("in_logs", np.zeros(len(lengths), np.bool_))
@@ -176,7 +178,7 @@ def _network(kind: str, domain: Domain, arrays: Arrays) -> Network:
         at, done = at + length, done + size
     if at != len(scopes) or done != len(tables):
         raise ModelError("is a damaged network: its arrays do not fit each other")
-    return BayesianNetwork(domain, factors) if kind == "bayesian" else MarkovNetwork(domain, factors)
+    return BayesianNetwork(domain, factors, hidden) if kind == "bayesian" else MarkovNetwork(domain, factors)
 
 
 def _encoded_domain(domain: Domain) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -212,15 +212,15 @@ def _draw_rows(table: Floats, rows: NDArray[np.int64], rng: np.random.Generator)
     return np.sum(rng.random(len(rows))[:, None] >= cumulative[rows], axis=1)
 
 
-def _tree_size(case: Case) -> Estimate:
-    model = cast(HiddenChowLiuModel, case.model)
+def _tree_size(case: Case[HiddenChowLiuModel]) -> Estimate:
+    model = case.model
     n_edges = len(model.domain) * model.n_hidden**2
-    return Estimate(f"{n_edges} transitions", n_edges, n_edges <= case.limits.max_edges)
+    return Estimate(f"{n_edges} transitions", n_edges, n_edges <= case.limits.edges_allowed)
 
 
-def _tree(case: Case) -> Posterior:
+def _tree(case: Case[HiddenChowLiuModel]) -> Posterior:
     """Return p(query | evidence), by passes over the tree."""
-    model = cast(HiddenChowLiuModel, case.model)
+    model = case.model
     return BucketTreePosterior.from_tree(
         model.parent,
         list(model.transition),
@@ -232,8 +232,8 @@ def _tree(case: Case) -> Posterior:
     )
 
 
-def _circuit(case: Case) -> Posterior:
-    circuit = cast(HiddenChowLiuModel, case.model).to_circuit()
+def _circuit(case: Case[HiddenChowLiuModel]) -> Posterior:
+    circuit = case.model.to_circuit()
     return CircuitPosterior.from_circuit(circuit, case.query, workers=case.limits.workers)
 
 

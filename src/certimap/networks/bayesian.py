@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.box import Points
 from certimap.domain import Categorical, Domain, Label
-from certimap.errors import ModelError, QueryError
+from certimap.errors import ModelError, QueryError, did_you_mean
 from certimap.networks.factor import Factor
 from certimap.networks.network import Network
+from certimap.networks.noisy import NoisyMax, NoisyOr, Piece, expand, table_of_function
 from certimap.networks.reduction import ancestors
 
 ROW_TOLERANCE = 1e-8
@@ -29,6 +30,8 @@ class BayesianNetwork(Network):
     cpts
         One `Factor` a variable, in any order: its scope is the variable's parents followed by the
         variable itself, and its rows (last axis) add to 1 within 1e-8.
+    hidden
+        Names of helper variables that a query for everything leaves out.
 
     Raises
     ------
@@ -40,7 +43,7 @@ class BayesianNetwork(Network):
     from_cpts : builds a network from names and rows.
     """
 
-    def __init__(self, domain: Domain, cpts: Iterable[Factor]) -> None:
+    def __init__(self, domain: Domain, cpts: Iterable[Factor], hidden: Iterable[str] = ()) -> None:
         given = tuple(cpts)
         if any(not f.scope for f in given):
             raise ModelError("a conditional table has an empty scope; parents and then the variable are accepted")
@@ -52,6 +55,10 @@ class BayesianNetwork(Network):
         lacking = [domain.names[i] for i in range(len(domain)) if i not in by_child]
         if lacking:
             raise ModelError(f"variable {lacking[0]!r} has no conditional table; each variable needs one")
+        self.hidden = frozenset(hidden)
+        for name in sorted(self.hidden):
+            if name not in domain:
+                raise ModelError(f"{name!r} is hidden, and no variable of the network")
         order = tuple(range(len(domain)))
         super().__init__(domain, [by_child[i] for i in order], order)
         for i in order:
@@ -75,8 +82,10 @@ class BayesianNetwork(Network):
             Names of the parents of a variable, in the order of its table's axes; a variable that is
             left out has none.
         tables
-            For each variable either an array with one axis a parent and the variable last, or a mapping
-            from the parents' labels (a tuple; the label itself for one parent) to a row of probabilities.
+            For each variable an array with one axis per parent and the variable last; or a mapping from the
+            parents' labels (a tuple; the label itself for one parent) to a row of probabilities; or a `NoisyOr` or
+            `NoisyMax`, which needs no table over all parents; or a function of the parents' labels that returns
+            the variable's.
 
         Raises
         ------
@@ -93,24 +102,27 @@ class BayesianNetwork(Network):
         >>> network.domain.names
         ('W', 'T')
         """
-        domain = Domain(Categorical(name, tuple(states)) for name, states in variables.items())
+        declared = {name: Categorical(name, tuple(states)) for name, states in variables.items()}
         for name in (*parents, *tables):
-            if name not in domain:
-                raise ModelError(f"{name!r} is no variable of the network; its variables are {domain.names}")
-        cpts: list[Factor] = []
-        for name in domain.names:
+            if name not in declared:
+                raise ModelError(
+                    f"{name!r} is no variable of the network; its variables are {tuple(declared)}"
+                    f"{did_you_mean(name, declared)}"
+                )
+        pieces: list[Piece] = []
+        for name in declared:
             if name not in tables:
                 raise ModelError(f"variable {name!r} has no conditional table; each variable needs one")
-            scope = [*parents.get(name, ()), name]
-            for parent in scope:
-                if parent not in domain:
+            for parent in parents.get(name, ()):
+                if parent not in declared:
                     raise ModelError(f"{parent!r}, a parent of {name!r}, is no variable of the network")
-            positions = [domain.index(v) for v in scope]
-            table = tables[name]
-            if isinstance(table, Mapping):
-                table = _table_of_rows(domain, positions, table)  # pyright: ignore[reportUnknownArgumentType]
-            cpts.append(Factor(positions, table))
-        return cls(domain, cpts)
+            pieces += _pieces(declared, name, tuple(parents.get(name, ())), tables[name])
+        helpers = [p.name for p in pieces if p.name not in declared]
+        for name in helpers:
+            declared[name] = Categorical(name, declared[name.partition(":max:")[0]].states)
+        domain = Domain(declared.values())
+        cpts = [Factor([domain.index(v) for v in (*p.parents, p.name)], p.table) for p in pieces]
+        return cls(domain, cpts, helpers)
 
     @cached_property
     def parents(self) -> tuple[tuple[int, ...], ...]:
@@ -147,6 +159,19 @@ class BayesianNetwork(Network):
             uniform = generator.random(n)
             points[:, i] = (uniform[:, None] >= cumulated[rows]).sum(axis=1)
         return points
+
+
+def _pieces(declared: Mapping[str, Categorical], name: str, parents: tuple[str, ...], table: Any) -> list[Piece]:
+    """Return the conditional tables that a variable's description stands for."""
+    child, above = declared[name], [declared[p] for p in parents]
+    if isinstance(table, NoisyMax | NoisyOr):
+        return expand(table, child, above)
+    if isinstance(table, Mapping):
+        own = Domain([*above, child])
+        return [Piece(parents, name, _table_of_rows(own, range(len(own)), cast("Mapping[Any, Any]", table)))]
+    if callable(table):
+        return [Piece(parents, name, table_of_function(table, child, above))]
+    return [Piece(parents, name, table)]
 
 
 def _check_rows(domain: Domain, factor: Factor) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.kernels.parallel import for_blocks
 from certimap.networks.elimination import min_fill
 from certimap.networks.kernels import conditional as kernels
 from certimap.networks.kernels.conditional import SumArrays
@@ -16,8 +17,8 @@ from certimap.networks.problem import ROUNDING, Problem, Table, largest
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-BLOCK_BYTES = 64 * 2**20  # messages of one block of points
-MAX_ROWS = 64
+BLOCK_BYTES = 256 * 2**20  # messages of one block of points
+MAX_ROWS = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,28 +35,33 @@ class ConditionalSum:
         Nats taken out of the tables.
     n_entries
         Joint states of all cliques: the work of one point.
+    buffer_size
+        Entries of the messages that are held at once.
     """
 
     query: Ints
     arrays: SumArrays
     log_scale: float
     n_entries: float
+    buffer_size: int
 
-    def log_values(self, points: Ints) -> Floats:
+    def log_values(self, points: Ints, workers: int = 1) -> Floats:
         """Return the log (nats) of the sum at each point, shape (batch,)."""
         out = np.empty(len(points))
         a = self.arrays
-        size = int(a.message_ptr[-1] + a.local_ptr[-1])
-        rows = max(1, min(MAX_ROWS, BLOCK_BYTES // (8 * max(size, 1)), len(points)))
-        message = np.empty((int(a.message_ptr[-1]), rows))
-        local = np.empty((int(np.max(np.diff(a.local_ptr), initial=1)), rows))
-        for start in range(0, len(points), rows):
-            part = points[start : start + rows]
+        size = self.buffer_size + int(np.max(np.diff(a.local_ptr), initial=1))
+        rows = max(1, min(MAX_ROWS, BLOCK_BYTES // (8 * max(size, 1)), -(-len(points) // workers)))
+
+        def task(start: int, stop: int) -> None:
+            part, values = points[start:stop], out[start:stop]
+            message = np.empty((self.buffer_size, len(part)))
+            local = np.empty((int(np.max(np.diff(a.local_ptr), initial=1)), len(part)))
             flags = np.zeros(len(part), np.uint8)
-            values = out[start : start + len(part)]
-            kernels.sum_rows(a, part, message[:, : len(part)], local[:, : len(part)], flags, values)
+            kernels.sum_rows(a, part, message, local, flags, values)
             for b in np.flatnonzero(flags):
-                values[b] = kernels.sum_in_logs(a, part[b], message[:, 0].copy(), local[:, 0].copy())
+                values[b] = kernels.sum_in_logs(a, part[b], np.empty(len(message)), np.empty(len(local)))
+
+        for_blocks(task, len(points), rows, workers)
         return out + self.log_scale
 
 
@@ -68,10 +74,12 @@ class Evaluator:
         Any problem of floats.
     variables
         The columns of the points: every query variable of the problem, and possibly others.
+    workers
+        Threads; the values do not depend on it.
     """
 
-    def __init__(self, problem: Problem, variables: Sequence[int]) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, variables: Sequence[int], workers: int = 1) -> None:
+        self.problem, self.workers = problem, workers
         self.column = {v: i for i, v in enumerate(variables)}
         self.plain = [t for t in problem.tables if all(v in problem.query for v in t.scope)]
         self.sums = [_conditional_sum(part, self.column) for part in _nuisance_parts(problem)]
@@ -85,16 +93,6 @@ class Evaluator:
     def n_entries(self) -> float:
         """The work of one point, in table entries."""
         return sum(s.n_entries for s in self.sums) + len(self.plain)
-
-    @property
-    def log2_largest(self) -> float:
-        """Log base 2 of the entries of the largest clique."""
-        sizes = [math.log2(max(float(np.max(np.diff(s.arrays.message_ptr), initial=1)), 1.0)) for s in self.sums]
-        return max(sizes, default=0.0)
-
-    def climb_work(self, n_states: Ints) -> float:
-        """Return what one sweep of a climb costs, in table entries."""
-        return float(sum(s.n_entries * float(np.sum(n_states[s.query])) for s in self.sums) + n_states.sum())
 
     def log_values(self, points: NDArray[np.integer]) -> Floats:
         """Return the value of each point, states among the surviving ones, shape (batch,)."""
@@ -118,10 +116,16 @@ class Evaluator:
         if not own.shape[1]:
             return np.full(len(points), part.log_values(np.zeros((1, 0), np.int64))[0])
         found, where = np.unique(own, axis=0, return_inverse=True)
-        return part.log_values(np.ascontiguousarray(found))[where.reshape(-1)]
+        return part.log_values(np.ascontiguousarray(found), self.workers)[where.reshape(-1)]
 
-    def climb(self, point: NDArray[np.integer], n_states: Ints, max_sweeps: int = 10) -> Ints:
-        """Improve a point one variable at a time until none helps; returns a new point.
+    def climb(
+        self,
+        point: NDArray[np.integer],
+        n_states: Ints,
+        max_work: float = math.inf,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Ints:
+        """Improve a point one variable at a time until none helps, or `max_work` entries are visited.
 
         Cost: one evaluation per state of every variable and sweep, of the sums that depend on it alone.
         """
@@ -134,19 +138,19 @@ class Evaluator:
         for table in self.plain:
             for v in table.scope:
                 tables[self.column[v]].append(table)
-        for _ in range(max_sweeps):
+        moved = True
+        while moved:
             moved = False
-            for i in range(len(now)):
-                if n_states[i] < 2:
-                    continue
+            for i in np.flatnonzero(n_states > 1):
+                max_work -= float(n_states[i]) * sum(part.n_entries for part in touching[i])
+                if max_work < 0.0 or should_stop():
+                    return now
                 rows = np.repeat(now[None, :], n_states[i], axis=0)
                 rows[:, i] = np.arange(n_states[i])
                 values = self._part_values(rows, tables[i], touching[i])
                 best = int(np.argmax(values))
                 if values[best] > values[now[i]] + 1e-12:
                     now[i], moved = best, True
-            if not moved:
-                break
         return now
 
     def _part_values(self, rows: Ints, tables: Sequence[Table], sums: Sequence[ConditionalSum]) -> Floats:
@@ -157,8 +161,25 @@ class Evaluator:
         possible = np.flatnonzero(total > -np.inf)
         for part in sums:
             if len(possible):
-                total[possible] += part.log_values(np.ascontiguousarray(rows[possible][:, part.query]))
+                total[possible] += part.log_values(
+                    np.ascontiguousarray(rows[possible][:, part.query]), self.workers
+                )
         return total
+
+
+def conditional_work(problem: Problem) -> float:
+    """Return how many joint states the cliques of a conditional elimination have, before any table is built."""
+    total = float(len(problem.tables))
+    for part in _nuisance_parts(problem):
+        sizes, pairs = _nuisance_order(part)
+        total += sum(math.exp(min(sum(math.log(sizes[u]) for u in (v, *near)), 600.0)) for v, near in pairs)
+    return total
+
+
+def _nuisance_order(part: Problem) -> tuple[dict[int, int], list[tuple[int, tuple[int, ...]]]]:
+    """Order a part's nuisance variables by least fill, as if its query were observed."""
+    sizes = {v: n for v, n in part.sizes.items() if v not in part.query}
+    return sizes, min_fill([tuple(v for v in t.scope if v in sizes) for t in part.tables], sizes)
 
 
 def _nuisance_parts(problem: Problem) -> list[Problem]:
@@ -195,19 +216,46 @@ def _nuisance_parts(problem: Problem) -> list[Problem]:
 
 def _conditional_sum(part: Problem, column: dict[int, int]) -> ConditionalSum:
     """Order one group of nuisance variables by least fill and lay its elimination out as arrays."""
-    sizes = {v: n for v, n in part.sizes.items() if v not in part.query}
-    scopes = [tuple(v for v in t.scope if v in sizes) for t in part.tables]
-    pairs = min_fill(scopes, sizes)
+    _, pairs = _nuisance_order(part)
     place = {v: i for i, (v, _) in enumerate(pairs)}
     query = sorted({column[v] for t in part.tables for v in t.scope if v in part.query})
     layout = _SumLayout(part, place, {c: i for i, c in enumerate(query)}, column)
     for v, near in pairs:
         layout.add(v, tuple(sorted(near, key=place.__getitem__)))
     arrays = layout.arrays()
-    cliques = np.diff(arrays.message_ptr) * arrays.own
-    return ConditionalSum(
-        np.array(query, np.int64), arrays, layout.log_scale, float(np.sum(cliques, dtype=np.float64))
-    )
+    cliques = arrays.message_size * arrays.own
+    work = float(np.sum(cliques, dtype=np.float64))
+    return ConditionalSum(np.array(query, np.int64), arrays, layout.log_scale, work, layout.room.size)
+
+
+class _Room:
+    """Places blocks in a buffer, first fit, and takes them back."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.gaps: list[tuple[int, int]] = []  # (start, size), in order, none adjacent
+
+    def take(self, size: int) -> int:
+        """Return where a block may lie."""
+        for k, (start, room) in enumerate(self.gaps):
+            if room >= size:
+                self.gaps[k : k + 1] = [(start + size, room - size)] if room > size else []
+                return start
+        start = self.size
+        if self.gaps and sum(self.gaps[-1]) == self.size:
+            start = self.gaps.pop()[0]
+        self.size = start + size
+        return start
+
+    def free(self, start: int, size: int) -> None:
+        """Take a block back."""
+        merged: list[tuple[int, int]] = []
+        for gap in sorted([*self.gaps, (start, size)]):
+            if merged and sum(merged[-1]) == gap[0]:
+                merged[-1] = (merged[-1][0], merged[-1][1] + gap[1])
+            else:
+                merged.append(gap)
+        self.gaps = merged
 
 
 class _SumLayout:
@@ -223,7 +271,7 @@ class _SumLayout:
             self.waiting[min(place[v] for v in table.scope if v in place)].append(table)
         self.below: list[list[int]] = [[] for _ in place]
         self.separators: list[tuple[int, ...]] = []
-        self.message_size = 0
+        self.room = _Room()
         self.log_scale = 0.0
         self.flat: list[Floats] = []
         self.n_flat = 0
@@ -241,13 +289,16 @@ class _SumLayout:
         put["local_sizes"].append([sizes[u] for u in local])
         put["local_ptr"].append([math.prod(sizes[u] for u in local)])
         put["input_start"].append([0, *(self.starts[c] for c in self.below[r])])
+        put["children"].append([-1, *self.below[r]])
         axes = [local, *(self.separators[c] for c in self.below[r])]
         put["strides"].append(self._strides((*separator, v), axes))
         self._add_tables(tables, local)
-        self.starts.append(self.message_size)
         size = math.prod(sizes[u] for u in separator)
-        put["message_ptr"].append([size])
-        self.message_size += size
+        self.starts.append(self.room.take(size))
+        put["message_start"].append([self.starts[-1]])
+        put["message_size"].append([size])
+        for c in self.below[r]:
+            self.room.free(self.starts[c], self.rows["message_size"][c][0])
         self.separators.append(separator)
         if separator:
             self.below[self.place[separator[0]]].append(r)
@@ -301,9 +352,11 @@ class _SumLayout:
             own=flat("own"),
             axis_ptr=pointers("axis_sizes"),
             axis_sizes=flat("axis_sizes"),
-            message_ptr=cumulated("message_ptr"),
+            message_start=flat("message_start"),
+            message_size=flat("message_size"),
             input_ptr=pointers("input_start"),
             input_start=flat("input_start"),
+            children=flat("children"),
             stride_ptr=pointers("strides"),
             strides=flat("strides"),
             local_ptr=cumulated("local_ptr"),

@@ -13,7 +13,7 @@ from certimap.domain import Domain
 from certimap.errors import TooLarge
 from certimap.networks.problem import Prepared, Problem, States, value_at
 from certimap.networks.simplify import impossible
-from certimap.posterior import Facts, Posterior
+from certimap.posterior import OFFERS, Facts, Posterior
 
 if TYPE_CHECKING:
     from certimap.query import Query
@@ -39,6 +39,9 @@ class Maximisation(Posterior, Protocol):
     def kept(self, boxes: Boxes) -> dict[int, States]:
         """Return the states of the problem's variables that one box leaves, where it leaves out any."""
         ...
+
+
+OFFERS[Maximisation] = "problem, point() and kept()"
 
 
 class MpePosterior:

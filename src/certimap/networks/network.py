@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from certimap.box import Points
 from certimap.domain import Domain
 from certimap.errors import ModelError
-from certimap.limits import DEFAULT_MAX_EDGES
+from certimap.limits import Limits
 from certimap.model import Model, conversions
 from certimap.networks.elimination import Elimination, plan_elimination
 from certimap.networks.factor import Factor
@@ -101,21 +101,22 @@ class Network(Model):
         reduced = reduce_network(self, query)
         return plan_elimination([f.scope for f in reduced.factors], reduced.sizes, reduced.query)
 
-    def compile(self, *, max_edges: int = DEFAULT_MAX_EDGES) -> Circuit:
+    def compile(self, *, max_edges: int | None = None) -> Circuit:
         """Compile the network to a circuit over its whole domain.
 
         Raises
         ------
         ModelError
-            When the circuit is estimated to have more than `max_edges` edges, before memory is taken.
+            When the circuit is estimated to have more than `max_edges` edges, or, with None, to leave no room on
+            the machine; raised before memory is taken.
         ImpossibleEvidence
             When the product of the factors is zero everywhere.
         """
-        return conversions().compile_query(self, None, max_edges=max_edges)
+        return conversions().compile_query(self, None, max_edges=Limits(max_edges).edges_allowed)
 
-    def compile_query(self, query: Query, *, max_edges: int = DEFAULT_MAX_EDGES) -> Circuit:
+    def compile_query(self, query: Query, *, max_edges: int | None = None) -> Circuit:
         """Compile the network for one query, to a circuit over the query variables in the user's order.
 
         The circuit's value is p(q, e); see `compile` for the errors.
         """
-        return conversions().compile_query(self, query, max_edges=max_edges)
+        return conversions().compile_query(self, query, max_edges=Limits(max_edges).edges_allowed)

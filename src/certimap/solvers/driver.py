@@ -112,6 +112,7 @@ def run(
         max_draws=cap,
         early_stop=judging.early_stop,
         control=control,
+        trusting=None if _is_own(chosen) else f"solver {chosen.name!r}",
     )
     history = History(ledger, started, progress)
     with interruptible(control) as interrupts, history:
@@ -175,6 +176,10 @@ class _IdleSteps:
         self._n = self._n + 1 if found == self._seen else 0
         self._seen = found
         return Status.SAMPLE_LIMIT if self._n >= MAX_IDLE_STEPS else None
+
+
+def _is_own(solver: Solver) -> bool:
+    return type(solver).__module__.startswith("certimap.")
 
 
 def _ending(solver: Solver, ledger: Ledger) -> Status:
@@ -316,7 +321,7 @@ def _ties(ledger: Ledger) -> list[dict[str, Label]] | None:
     """Return the other assignments as probable as the answer; None unless these are known to be all."""
     best = ledger.best_log_prob
     margin = math.log1p(ledger.tolerance)
-    if best == -math.inf or ledger.log_unseen_bound >= best - margin:
+    if best == -math.inf or ledger.log_unseen_bound >= best - margin or ledger.atoms.two_sided:
         return None
     ids = np.flatnonzero(ledger.atoms.log_probs >= best - margin)
     ids = ids[ids != ledger.best[0][1]]

@@ -12,6 +12,8 @@ import certimap as cm
 from certimap.certify.certificate import issue
 from certimap.certify.ledger import Ledger
 from certimap.certify.pareto import pareto_front
+from certimap.certify.sources import Source, own_source
+from certimap.posterior import LogInterval
 from certimap.result import CertificateKind, Rule
 from certimap.testing import TablePosterior
 
@@ -142,17 +144,18 @@ def test_closed_boxes_prove_what_their_bounds_say():
     certificate = issue(ledger)
     assert (certificate.kind, certificate.rule) == (CertificateKind.EPSILON, Rule.BOUND)
     assert certificate.epsilon == pytest.approx(1 - 0.3 / 0.31)
-    assert math.exp(ledger.log_closed_mass) == pytest.approx(1.0)
+    assert math.exp(ledger.log_closed_measure) == pytest.approx(1.0)
 
 
 def test_the_upper_bound_falls_with_the_frontier_and_never_rises():
     ledger = Ledger(table(0.2, 0.3, 0.5), epsilon=0.0, delta=0.0)
-    ledger.candidates(at(0))
+    ledger.settle(at(0))
     ledger.frontier(math.log(0.8), math.log(0.6))
     assert math.exp(ledger.log_upper_bound) == pytest.approx(0.6)
+    ledger.close(math.log(0.3), math.log(0.25))
     ledger.frontier(math.log(0.55), math.log(0.7))
     assert math.exp(ledger.log_upper_bound) == pytest.approx(0.55)  # the open mass bounds too
-    ledger.frontier(math.log(0.8), math.log(0.8))
+    ledger.frontier(math.log(0.55), math.log(0.8))
     assert math.exp(ledger.log_upper_bound) == pytest.approx(0.55)
 
 
@@ -166,6 +169,108 @@ def test_external_bounds_name_their_source():
     assert certificate.assumptions == ("the upper bound from toulbar2 holds",)
 
 
+def test_a_source_of_this_package_needs_no_assumption():
+    proof = own_source("a proof of the tests")
+    ledger = Ledger(table(0.3, 0.3, 0.4), epsilon=0.0, delta=0.0)
+    ledger.candidates(at(2))
+    ledger.upper_bound(math.log(0.4), proof)
+    assert (issue(ledger).rule, issue(ledger).assumptions) == (Rule.BOUND, ())
+    ledger = Ledger(table(0.3, 0.3, 0.4), epsilon=0.0, delta=0.0)
+    ledger.candidates(at(2))
+    ledger.upper_bound(math.log(0.4), Source(proof.name))  # of the same name, but not the same
+    assert issue(ledger).assumptions == ("the upper bound from a proof of the tests holds",)
+
+
+def test_books_that_do_not_balance_are_refused():
+    def fresh():
+        ledger = Ledger(table(0.3, 0.31, 0.2, 0.19), epsilon=0.1, delta=0.0)
+        ledger.settle(at(0))
+        return ledger
+
+    for closed, left_open in ((None, -math.inf), (0.5, -math.inf), (0.7, math.log(0.1)), (None, math.log(0.6))):
+        ledger = fresh()
+        if closed is not None:
+            ledger.close(math.log(0.3), math.log(closed))
+        with pytest.raises(cm.UnbalancedBooks, match="of the space by mass"):
+            ledger.frontier(left_open, math.log(0.3))
+        assert ledger.log_frontier_bound == math.inf
+    with pytest.raises(cm.UnbalancedBooks, match="closed without its mass"):
+        fresh().close(math.log(0.3))
+    with pytest.raises(cm.UnbalancedBooks, match="drawn from"):
+        fresh().draws(at(1), math.log(0.5))
+
+
+def test_bounds_below_the_average_of_what_they_bound_are_refused():
+    ledger = Ledger(table(0.3, 0.31, 0.2, 0.19), epsilon=0.1, delta=0.0)
+    ledger.settle(at(0))
+    ledger.close(math.log(0.1), math.log(0.7))  # three points of mass 0.7 in all
+    with pytest.raises(cm.UnbalancedBooks, match="on average"):
+        ledger.frontier(-math.inf, -math.inf)
+
+
+def test_a_point_is_settled_once():
+    ledger = Ledger(table(0.3, 0.31, 0.2, 0.19))
+    ledger.settle(at(0, 0))
+    ledger.settle(at(1, 0))
+    assert math.exp(ledger.log_closed_measure) == pytest.approx(0.61)
+
+
+def test_without_masses_books_are_kept_in_shares_of_the_points():
+    inner = table(0.3, 0.3, 0.2, 0.2)
+    posterior = cm.FunctionPosterior([4], inner.sample, lambda x: inner.log_prob(x) - 7.0, normalised=False)
+    ledger = Ledger(posterior, epsilon=0.0, delta=0.0)
+    ledger.settle(at(0))
+    with pytest.raises(cm.UnbalancedBooks, match="of the space by share"):
+        ledger.frontier(-math.inf, -math.inf)
+    ledger.close(math.log(0.3) - 7.0, math.log(3 / 4))
+    ledger.frontier(-math.inf, -math.inf)
+    assert issue(ledger).kind is CertificateKind.EXACT
+
+
+class Interval(TablePosterior):
+    """A table whose values are known between two sides."""
+
+    def __init__(self, *probs, gap):
+        super().__init__([len(probs)], probs)
+        self.gap = np.asarray(gap)
+
+    def log_prob(self, points):
+        return self.log_prob_interval(points).lower
+
+    def log_prob_interval(self, points):
+        value = super().log_prob(points)
+        return LogInterval(value - self.gap[points[:, 0]], value + self.gap[points[:, 0]])
+
+
+def test_the_lower_side_answers_and_the_upper_side_remains():
+    ledger = Ledger(Interval(0.5, 0.3, 0.2, gap=[0.1, 0.3, 0.0]), epsilon=0.0, delta=0.0)
+    ledger.candidates(at(0, 1, 2))
+    ledger.enumerated()
+    assert ledger.best_log_prob == pytest.approx(math.log(0.5) - 0.1)
+    assert ledger.log_upper_bound == pytest.approx(math.log(0.5) + 0.1)
+    assert issue(ledger).kind is CertificateKind.EXACT  # no rival reaches the lower side
+    ledger = Ledger(Interval(0.5, 0.3, 0.2, gap=[0.3, 0.3, 0.0]), epsilon=0.0, delta=0.0)
+    ledger.candidates(at(0, 1, 2))
+    ledger.enumerated()
+    certificate = issue(ledger)
+    assert certificate.kind is CertificateKind.NONE
+    assert pareto_front(ledger)[-1] == (pytest.approx(1.0 - 0.5 / 0.3 * math.exp(-0.6)), 0.0)
+
+
+def test_no_number_of_draws_settles_a_rival_whose_upper_side_is_too_high():
+    ledger = Ledger(Interval(0.5, 0.4, 0.1, gap=[0.2, 0.2, 0.0]), epsilon=0.01, delta=0.1)
+    ledger.draws(at(*([0, 1] * 500)))
+    assert (ledger.n_draws, ledger.satisfied) == (1000, False)
+    assert ledger.log_delta(0.01) == 0.0
+    assert ledger.log_delta(0.2) < math.log(0.1)
+    for batch in (1, 3, 40):  # the stop depends on no batch size
+        many = Interval(0.3, 0.2, *[0.05] * 10, gap=[0.1, 0.1, *[0.0] * 10])
+        ledger = Ledger(many, epsilon=0.01, delta=0.1)
+        for start in range(0, 40, batch):
+            ledger.draws(at(*([1, 0] * 20))[start : start + batch])
+        assert ledger.n_draws == 8
+
+
 def test_draws_from_open_boxes_count_at_the_mass_they_were_drawn_at():
     probs = [0.02] * 50
     ledger = Ledger(table(*probs), epsilon=0.0, delta=0.05)
@@ -175,6 +280,7 @@ def test_draws_from_open_boxes_count_at_the_mass_they_were_drawn_at():
     n = math.ceil(math.log(0.05) / math.log1p(-0.02 / 0.1))
     ledger.draws(at(*([49] * (n - 1))), math.log(0.1))
     assert not ledger.satisfied
+    ledger.close(math.log(0.02), math.log(0.06))
     ledger.frontier(math.log(0.04), math.log(0.05))
     assert not ledger.satisfied  # a smaller open mass does not lift draws already made
     ledger.draws(at(49, 49, 49), math.log(0.04))
@@ -187,7 +293,7 @@ def test_draws_made_after_a_box_closed_say_nothing_below_its_bound():
     ledger = Ledger(table(0.1, 0.12, *[0.01] * 78), epsilon=0.2, delta=0.01, early_stop=False)
     ledger.candidates(at(0))
     ledger.draws(at(5, 6, 7))
-    ledger.close(math.log(0.12), math.log(0.12))
+    ledger.close(math.log(0.12), math.log(0.5))
     ledger.draws(at(8, 9), math.log(0.5))
     tau = 0.1 / (1 - 0.2)
     both = 3 * math.log1p(-tau) + 2 * math.log1p(-tau / 0.5)
@@ -199,7 +305,8 @@ def test_draws_made_after_a_box_closed_say_nothing_below_its_bound():
 def test_a_threshold_above_an_open_mass_leaves_no_doubt():
     ledger = Ledger(table(0.3, 0.25, 0.25, 0.2), epsilon=0.0, delta=0.0, early_stop=False)
     ledger.candidates(at(0))
-    ledger.close(-math.inf, math.log(0.3))
+    ledger.settle(at(0))
+    ledger.close(math.log(0.25), math.log(0.5))
     ledger.draws(at(3), math.log(0.2))
     assert ledger.log_delta(0.0) == -math.inf
     assert issue(ledger).kind is CertificateKind.EXACT
@@ -240,6 +347,7 @@ def test_a_lipschitz_constant_and_open_boxes_are_never_combined():
     with pytest.raises(cm.SolverError, match="cannot be combined"):
         ledger.draws(at(0), math.log(0.5))
     ledger = Ledger(table(0.25, 0.25, 0.25, 0.25), epsilon=0.1, delta=0.001)
+    ledger.close(math.log(0.25), math.log(0.1))
     ledger.draws(at(0), math.log(0.9))
     with pytest.raises(cm.SolverError, match="cannot be combined"):
         ledger.assume_lipschitz(1.0, 1)
@@ -313,7 +421,7 @@ def test_densities_are_never_weighed_against_masses():
     assert ledger.log_delta(0.5) == 0.0
     assert ledger.log_upper_bound == math.inf
     assert pareto_front(ledger) == []
-    ledger.frontier(math.log(0.1), ledger.best_log_prob + 0.5)
+    ledger.frontier(None, ledger.best_log_prob + 0.5)
     assert ledger.log_upper_bound == pytest.approx(ledger.best_log_prob + 0.5)
 
 
@@ -373,7 +481,8 @@ def test_tiny_probabilities_keep_their_order_and_bounds():
     ledger = Ledger(posterior, epsilon=0.01, delta=0.0)
     ledger.candidates(at(1, 2))
     assert ledger.best_log_prob == -4001.0
-    ledger.close(-4001.0 + 0.005)
+    ledger.settle(at(1, 2))
+    ledger.close(-4001.0 + 0.005, math.log(2 / 4))
     ledger.frontier(-math.inf, -math.inf)
     assert ledger.satisfied
     assert issue(ledger).epsilon == pytest.approx(-math.expm1(-0.005), rel=1e-6)

@@ -1,8 +1,8 @@
 """Sums over nuisance variables by elimination, for many points of the query at once.
 
-Rows of a batch are the inner axis. Values are linear: tables are scaled to a largest entry of 1 and every message
-to a largest entry of 1 per row, with the log of the scale kept; rows that come near underflow are flagged, and
-computed once more in logarithms.
+Rows of a batch are the inner axis. Values are linear: tables are scaled to a largest entry of 1, and so
+are messages that stray far from it, with the log of the scale kept per row. The smallest positive entries are
+known as well: a row in which a product of them might underflow is flagged, and computed once more in logarithms.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from certimap.kernels.jit import jit, jit_part
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-DELICATE = 1e-250
+SMALLEST_LOG = -690.0  # below e^-690 a product counts as underflowing
+RESCALE = 1e-40
 
 
 class SumArrays(NamedTuple):
@@ -28,11 +29,11 @@ class SumArrays(NamedTuple):
         The number of states of each region's own variable.
     axis_ptr, axis_sizes
         The numbers of states of each separator's variables.
-    message_ptr
-        Where each message starts.
-    input_ptr, input_start, stride_ptr, strides
-        The inputs of each region: its local table (which starts at 0), then its children's messages; for each axis
-        (the own variable last) and input the stride, inputs fastest.
+    message_start, message_size
+        Where each message lies in a buffer that messages share: one that was received makes room for others.
+    input_ptr, input_start, children, stride_ptr, strides
+        The inputs of each region: its local table (which starts at 0; no child, -1), then its children's
+        messages; for each axis (the own variable last) and input the stride, inputs fastest.
     local_ptr, local_axis_ptr, local_sizes
         The extent of each local table, and the numbers of states of its axes.
     table_ptr, table_start, table_stride_ptr, table_strides
@@ -47,9 +48,11 @@ class SumArrays(NamedTuple):
     own: Ints
     axis_ptr: Ints
     axis_sizes: Ints
-    message_ptr: Ints
+    message_start: Ints
+    message_size: Ints
     input_ptr: Ints
     input_start: Ints
+    children: Ints
     stride_ptr: Ints
     strides: Ints
     local_ptr: Ints
@@ -121,24 +124,38 @@ def fill_local(a: SumArrays, r: int, bases: Ints, is_log: bool, position: Ints, 
 
 
 @jit_part
-def scale(values: Floats, start: int, stop: int, flags: NDArray[np.uint8], logs: Floats) -> None:
-    """Scale each row of a message to a largest entry of 1; flag rows near underflow."""
+def scale(values: Floats, start: int, stop: int, top: Floats, is_last: bool, low: Floats, logs: Floats) -> None:
+    """Scale the rows of a message whose largest entry (`top`) strayed far from 1, and with it the log of `low`."""
     n_rows = values.shape[1]
-    top = np.zeros(n_rows)
-    low = np.full(n_rows, np.inf)
-    for j in range(start, stop):
-        for b in range(n_rows):
-            value = values[j, b]
-            top[b] = max(top[b], value)
-            low[b] = min(low[b], value if value > 0.0 else np.inf)
+    strays = is_last
     for b in range(n_rows):
-        if low[b] < DELICATE or top[b] == 0.0:
-            flags[b] = 1
+        if not RESCALE < top[b] < 1.0 / RESCALE:
+            strays = True
+    if not strays:
+        return
+    for b in range(n_rows):
         logs[b] += np.log(top[b])
-        top[b] = 1.0 / top[b] if top[b] > 0.0 else 0.0
+        if top[b] > 0.0:
+            low[b] -= np.log(top[b])
+            top[b] = 1.0 / top[b]
     for j in range(start, stop):
         for b in range(n_rows):
             values[j, b] *= top[b]
+
+
+@jit_part
+def smallest_product(a: SumArrays, r: int, n_local: int, local: Floats, low: Floats, out: Floats) -> None:
+    """Write the log of the least positive product of a region's inputs that a row may meet."""
+    n_rows = local.shape[1]
+    for b in range(n_rows):
+        least = np.inf
+        for e in range(n_local):
+            value = local[e, b]
+            least = min(least, value if value > 0.0 else np.inf)
+        out[b] = np.log(least)
+    for i in range(a.input_ptr[r] + 1, a.input_ptr[r + 1]):
+        for b in range(n_rows):
+            out[b] += low[a.children[i], b]
 
 
 @jit()
@@ -151,11 +168,16 @@ def sum_rows(
     bases = np.empty((n_tables, n_rows), np.int64)
     at = np.empty(max(int(np.max(np.diff(a.input_ptr))), n_tables), np.int64)
     position = np.zeros(64, np.int64)
-    product, total = np.empty(n_rows), np.empty(n_rows)
+    product, total, top, least = np.empty(n_rows), np.empty(n_rows), np.empty(n_rows), np.empty(n_rows)
+    low = np.empty((len(a.own), n_rows))
     out[:] = 0.0
     for r in range(len(a.own)):
         table_bases(a, r, points, bases)
         fill_local(a, r, bases, False, position, at, local)
+        smallest_product(a, r, a.local_ptr[r + 1] - a.local_ptr[r], local, low, least)
+        for b in range(n_rows):
+            if least[b] < SMALLEST_LOG:
+                flags[b] = 1
         first = a.input_ptr[r]
         n = a.input_ptr[r + 1] - first
         f = a.axis_ptr[r]
@@ -164,7 +186,9 @@ def sum_rows(
         for i in range(n):
             at[i] = a.input_start[first + i]
         position[:n_axes] = 0
-        for j in range(a.message_ptr[r], a.message_ptr[r + 1]):
+        top[:] = 0.0
+        least[:] = np.inf
+        for j in range(a.message_start[r], a.message_start[r] + a.message_size[r]):
             total[:] = 0.0
             for k in range(a.own[r]):
                 e = at[0] + k * a.strides[q]
@@ -186,8 +210,20 @@ def sum_rows(
                         total[b] += product[b]
             for b in range(n_rows):
                 message[j, b] = total[b]
+                top[b] = max(top[b], total[b])
+                least[b] = min(least[b], total[b] if total[b] > 0.0 else np.inf)
             step(a.axis_sizes, f, n_axes, position, a.strides, a.stride_ptr[r], n, at)
-        scale(message, a.message_ptr[r], a.message_ptr[r + 1], flags, out)
+        for b in range(n_rows):
+            low[r, b] = np.log(least[b])
+        scale(
+            message,
+            a.message_start[r],
+            a.message_start[r] + a.message_size[r],
+            top,
+            r == len(a.own) - 1,
+            low[r],
+            out,
+        )
 
 
 @jit()
@@ -211,7 +247,7 @@ def sum_in_logs(a: SumArrays, point: Ints, message: Floats, local: Floats) -> fl
             at[i] = a.input_start[first + i]
         position[:n_axes] = 0
         best = -np.inf
-        for j in range(a.message_ptr[r], a.message_ptr[r + 1]):
+        for j in range(a.message_start[r], a.message_start[r] + a.message_size[r]):
             top = -np.inf
             for k in range(a.own[r]):
                 values[k] = local[at[0] + k * a.strides[q]]
@@ -229,7 +265,7 @@ def sum_in_logs(a: SumArrays, point: Ints, message: Floats, local: Floats) -> fl
             step(a.axis_sizes, f, n_axes, position, a.strides, a.stride_ptr[r], n, at)
         if best == -np.inf:
             return -np.inf
-        for j in range(a.message_ptr[r], a.message_ptr[r + 1]):
+        for j in range(a.message_start[r], a.message_start[r] + a.message_size[r]):
             message[j] -= best
         total += best
     return total

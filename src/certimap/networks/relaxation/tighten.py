@@ -29,11 +29,10 @@ class Tightener:
         self.scratch = tree.scratch()
         self.search: QuasiNewton | None = None
         self.temperature = np.nan
-        self.is_possible = kernels.restrict_to(
-            tree.arrays, tree.full_mask() if mask is None else mask, self.scratch
-        )
+        self.mask = tree.full_mask() if mask is None else mask
+        self.is_possible = kernels.restrict_to(tree.arrays, self.mask, self.scratch)
         self._is_query = tree.arrays.is_query[tree.arrays.own] == 1
-        self._find_parameters(tree.full_mask() if mask is None else mask)
+        self._find_parameters(self.mask)
 
     def _find_parameters(self, mask: Mask) -> None:
         """List the shifts (of copies that are not alone, in alive states) and the weights that may change."""
@@ -54,6 +53,14 @@ class Tightener:
     @property
     def n_parameters(self) -> int:
         return len(self.shift_at) + len(self.weight_at)
+
+    def narrow(self, mask: Mask) -> None:
+        """Go on within fewer states; parameters of the others stay as they are."""
+        if np.array_equal(mask, self.mask):
+            return
+        self.mask = mask
+        self.is_possible = kernels.restrict_to(self.tree.arrays, mask, self.scratch)
+        self.search = None
 
     def run(self, temperature: float, n_steps: int, should_stop: Callable[[], bool] = lambda: False) -> bool:
         """Take at most `n_steps` quasi-Newton steps; return whether more would bring something.

@@ -33,21 +33,21 @@ class Expansion:
     """What became of a batch of boxes; natural logs.
 
     `closed` is (largest bound, mass) of what was closed, `stuck` the largest bound of real boxes too small to
-    split; `points` are boxes of one point, whose mass is `point_mass`; `hints` are points worth scoring.
+    split; `points` are boxes of one point; `hints` are points worth scoring. Masses are whatever measure the
+    prober answers in.
     """
 
     children: list[Children] = field(default_factory=list[Children])
     closed: tuple[float, float] = (-math.inf, -math.inf)
     stuck: float = -math.inf
     points: list[Points] = field(default_factory=list[Points])
-    point_mass: float = -math.inf
     hints: list[Points] = field(default_factory=list[Points])
     n_probed: int = 0
 
     def close(self, bounds: Floats, masses: Floats) -> None:
         """Count boxes, or parts of boxes, as closed."""
         if len(bounds):
-            known = masses[~np.isnan(masses)]  # masses do not apply to densities
+            known = masses[~np.isnan(masses)]  # no measure where a variable is real
             self.closed = (
                 max(self.closed[0], float(np.max(bounds))),
                 float(np.logaddexp(self.closed[1], log_total(known))),
@@ -137,7 +137,6 @@ def _finish(
     if layout.domain.is_discrete:
         if np.any(single):
             result.points.append(best[single])
-            result.point_mass = float(np.logaddexp(result.point_mass, log_total(answers.log_mass[single])))
     elif np.any(single):
         result.hints.append(best[single][:MAX_HINTS])
         result.stuck = max(result.stuck, float(np.max(bounds[single])))

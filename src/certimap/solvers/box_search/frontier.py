@@ -184,17 +184,24 @@ class Frontier(Solver):
 
     def _tighten(self, state: FrontierState, ledger: Ledger) -> None:
         """Let the prober tighten; when it pauses, or has had its share of work, search."""
-        came_to = state.prober.tighten(self.pace.step_work, state.log_factor)
+        came_to = state.prober.tighten(
+            self.pace.step_work, state.log_factor, state.open.hull(), self._threshold(state, ledger)
+        )
         state.work += came_to.work
         state.stage_work += came_to.work
         state.is_tight = came_to.is_complete
-        if came_to.is_paused or state.stage_work > state.budget:
+        leaves = came_to.is_paused or state.stage_work > state.budget
+        if self.incumbent and (came_to.has_starts or (leaves and came_to.work)):
+            starts = state.prober.starts()
+            if len(starts):
+                ledger.candidates(starts)
+                self._prune(state, ledger)
+        if leaves:
             state.stage, state.stage_work = "search", 0
             if not came_to.work:
                 self._search(state, ledger)
-            elif self.incumbent and len(starts := state.prober.starts()):
-                ledger.candidates(starts)
-                self._prune(state, ledger)
+        if not state.done and (not len(state.open) or state.control.should_stop):
+            self._report(state, ledger)
 
     # --- the search --------------------------------------------------------------------------------------
 
@@ -249,10 +256,9 @@ class Frontier(Solver):
         """Pass on closed boxes and points to the ledger."""
         before = ledger.best_log_prob
         if found.points:
-            ledger.candidates(np.concatenate(found.points))
-            ledger.close(-math.inf, found.point_mass)
+            ledger.settle(np.concatenate(found.points))
         if found.closed != (-math.inf, -math.inf):
-            ledger.close(found.closed[0], found.closed[1] if has_masses(state.posterior) else None)
+            ledger.close(*found.closed)
         state.stuck = max(state.stuck, found.stuck)
         is_real = not state.posterior.domain.is_discrete  # where boxes never become points
         if found.hints and (self.incumbent or is_real):
@@ -265,7 +271,7 @@ class Frontier(Solver):
         """Close the open boxes that can no longer win."""
         mass, bound = state.open.prune(self._threshold(state, ledger))
         if bound > -math.inf or mass > -math.inf:
-            ledger.close(bound, mass if has_masses(state.posterior) else None)
+            ledger.close(bound, mass)
 
     def _report(self, state: FrontierState, ledger: Ledger) -> None:
         """State the open boxes to the ledger; without any the search is done.
@@ -276,8 +282,7 @@ class Frontier(Solver):
         if self._aims_for_exact(state) and len(state.open) and not (full or state.control.should_stop):
             return
         bound = max(state.open.log_bound, state.stuck)
-        mass = state.open.log_mass if has_masses(state.posterior) else 0.0
-        ledger.frontier(min(mass, 0.0), bound)
+        ledger.frontier(min(state.open.log_mass, 0.0), bound)
         if not len(state.open):
             _fill_up(state, ledger)
             state.done = True

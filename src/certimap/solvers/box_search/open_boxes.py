@@ -53,6 +53,13 @@ class OpenBoxes:
         """ln of the mass of all open boxes."""
         return log_total(self.log_masses)
 
+    def hull(self) -> SearchBoxes:
+        """Return the smallest box that holds everything open; something must be."""
+        bits = np.bitwise_or.reduce(self._bits[: self.n], axis=0)
+        mask = np.unpackbits(bits[None], axis=1, count=self.n_columns)
+        low, high = self._low[: self.n].min(axis=0), self._high[: self.n].max(axis=0)
+        return SearchBoxes(mask, low[None], high[None])
+
     @property
     def log_bound(self) -> float:
         """The largest bound; -inf when nothing is open."""

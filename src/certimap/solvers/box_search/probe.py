@@ -57,7 +57,7 @@ class BoxProber:
     def climb(self, points: Points) -> Points:
         return climb(self.posterior, points)
 
-    def tighten(self, work: int, log_factor: float) -> Tightening:
+    def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:
         return Tightening(0, True, True)
 
 

@@ -270,7 +270,7 @@ class _Search:
         box.log_bound = min(box.log_bound, log_bound)
         is_settled = outcome.root is None and not elimination.is_delicate
         if is_settled or outcome.n_merged == 0 or box.log_bound <= ledger.log_threshold:
-            self._close(box.log_bound)
+            self._close(box.log_bound, box.log_mass)
             state.open = [b for b in state.open if b is not box]
             self._prune()
         else:
@@ -307,15 +307,15 @@ class _Search:
             left.append(float(logs[order[self.ledger.top_k - 1]]))
         return max(left) + self.slack + self.log_lost
 
-    def _close(self, log_bound: float) -> None:
-        self.ledger.close(log_bound)
+    def _close(self, log_bound: float, log_mass: float) -> None:
+        self.ledger.close(log_bound, log_mass)
 
     def _prune(self) -> None:
         """Close every open box that the threshold has overtaken."""
         threshold = self.ledger.log_threshold
-        closed = [b.log_bound for b in self.state.open if b.log_bound <= threshold]
+        closed = [b for b in self.state.open if b.log_bound <= threshold]
         if closed:
-            self._close(max(closed))
+            self.ledger.close(np.array([b.log_bound for b in closed]), np.array([b.log_mass for b in closed]))
             self.state.open = [b for b in self.state.open if b.log_bound > threshold]
 
     def _shrink(self, box: OpenBox, log_states: Floats, log_threshold: float) -> None:
@@ -323,12 +323,14 @@ class _Search:
         box.log_states = np.where(box.mask, log_states + self.slack + self.log_lost, -np.inf)
         alive = box.mask & (log_states > log_threshold)
         if not np.array_equal(alive, box.mask):
-            self._close(log_threshold + self.slack + self.log_lost)
+            log_before, log_bound = box.log_mass, log_threshold + self.slack + self.log_lost
             box.mask = alive
             if not np.logical_or.reduceat(alive, self.posterior.domain.offsets[:-1]).all():
+                self._close(log_bound, log_before)
                 self.state.open = [b for b in self.state.open if b is not box]
                 return
-            box.log_mass = self._mass(alive[None])[0]
+            box.log_mass = min(self._mass(alive[None])[0], log_before)
+            self._close(log_bound, _log_difference(log_before, box.log_mass))
             box.log_bound = min(box.log_bound, box.log_mass)
             self._prune()
 
@@ -350,8 +352,7 @@ class _Search:
         variable = int(np.argmin(sums))
         if counts[variable] < 2:  # one point: evaluating it settles the box
             point = np.flatnonzero(box.mask) - domain.offsets[:-1]
-            self.ledger.candidates(point[None].astype(np.int16))
-            self._close(-math.inf)
+            self.ledger.settle(point[None].astype(np.int16))
             return []
         start, stop = domain.offsets[variable], domain.offsets[variable + 1]
         columns = [c for c in range(start, stop) if box.mask[c]]
@@ -402,3 +403,10 @@ class _Search:
             yield 0
             if ledger.satisfied:
                 return
+
+
+def _log_difference(log_larger: float, log_smaller: float) -> float:
+    """Return ln(exp(log_larger) - exp(log_smaller)); -inf where rounding leaves nothing."""
+    if log_smaller >= log_larger:
+        return -math.inf
+    return log_larger + math.log(-math.expm1(log_smaller - log_larger))

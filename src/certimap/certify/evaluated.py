@@ -1,0 +1,129 @@
+"""The points that a run has evaluated: their values, the best of them, and what they add up to."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Points
+from certimap.certify.atoms import AtomStore
+from certimap.certify.checks import check_log_probs, check_uppers
+from certimap.certify.ranking import Ranking
+from certimap.control import Control
+from certimap.posterior import Posterior, TwoSided
+
+EVALUATION_ROWS = 65536
+Floats = NDArray[np.float64]
+
+
+class Evaluated:
+    """Asks the oracle about each distinct point once, and keeps the answers. All logs are natural.
+
+    Attributes
+    ----------
+    atoms
+        The points.
+    ranking
+        The best of them, by the lower sides of their values.
+    log_rival
+        The largest upper side of a point that is not ranked; -inf where values are exact, for then none exceeds
+        the last ranked.
+    mass, compensation
+        The sum of their probabilities (lower sides) as a compensated pair; 0 where masses do not apply.
+    """
+
+    def __init__(self, posterior: Posterior, top_k: int, control: Control) -> None:
+        self.posterior, self.control = posterior, control
+        self.has_masses = posterior.facts.has_masses
+        self.atoms = AtomStore(posterior.domain, two_sided=isinstance(posterior, TwoSided))
+        self.ranking = Ranking(top_k)
+        self.log_rival = -math.inf
+        self.mass, self.compensation = 0.0, 0.0
+        self._settled = np.zeros(0, np.bool_)
+
+    @property
+    def log_upper(self) -> float:
+        """The largest upper side of all points; -inf without any."""
+        if not self.atoms.two_sided:
+            return self.ranking.best
+        return max(self.log_rival, float(np.max(self._ranked_uppers, initial=-math.inf)))
+
+    @property
+    def left(self) -> float:
+        """The probability that is not evaluated, where masses apply; rounded to nearest."""
+        return 1.0 - self.mass - self.compensation
+
+    @property
+    def _ranked_uppers(self) -> Floats:
+        return self.atoms.log_uppers[np.array([i for _, i in self.ranking.pairs], np.int64)]
+
+    def evaluate(self, points: Points) -> NDArray[np.int64]:
+        """Return the positions of points, after asking the oracle about the new ones.
+
+        The new ones count only once they have been absorbed.
+        """
+        n_before = self.atoms.n
+        ids = self.atoms.insert(points)
+        try:
+            for start in range(n_before, self.atoms.n, EVALUATION_ROWS):
+                rows = slice(start, min(start + EVALUATION_ROWS, self.atoms.n))
+                with self.control.interruptible():  # an interrupt may break into the oracle, not the bookkeeping
+                    lower, upper = self._ask(self.atoms.points(rows))
+                check_log_probs(lower, rows.stop - rows.start, self.has_masses)
+                if upper is not lower:
+                    check_uppers(lower, upper)
+                self.atoms.set_log_probs(start, lower, upper)
+        except BaseException:
+            self.atoms.truncate(n_before)
+            raise
+        return ids
+
+    def _ask(self, points: Points) -> tuple[Floats, Floats]:
+        """Return the lower and upper sides of ln p; one array where they are the same."""
+        if isinstance(self.posterior, TwoSided):
+            lower, upper = self.posterior.log_prob_interval(points)
+            return np.asarray(lower, np.float64), np.asarray(upper, np.float64)
+        log_probs = np.asarray(self.posterior.log_prob(points), np.float64)
+        return log_probs, log_probs
+
+    def running_sums(self, n_before: int) -> tuple[Floats, Floats]:
+        """Return the compensated sum of evaluated probabilities after each new point."""
+        log_probs = self.atoms.log_probs[n_before:]
+        sums, lost = np.empty(len(log_probs)), np.empty(len(log_probs))
+        if self.has_masses and len(log_probs):
+            from certimap.kernels.hashing import running_sums
+
+            running_sums(log_probs, self.mass, self.compensation, sums, lost)
+            return sums, lost
+        return sums[:0], lost[:0]
+
+    def changes(self, n_before: int) -> list[tuple[int, float, float]]:
+        """Return what absorbing the new points one by one would change; see `Ranking.changes`."""
+        uppers = self.atoms.log_uppers[n_before:] if self.atoms.two_sided else None
+        return self.ranking.changes(self.atoms.log_probs[n_before:], uppers, self._ranked_uppers, self.log_rival)
+
+    def absorb(self, n_before: int, sums: Floats, lost: Floats) -> bool:
+        """Enter the new points into the ranking and the sum; return whether the best changed."""
+        log_probs = self.atoms.log_probs[n_before:]
+        if not len(log_probs):
+            return False
+        if len(sums):
+            self.mass, self.compensation = float(sums[len(log_probs) - 1]), float(lost[len(log_probs) - 1])
+        ranked = [i for _, i in self.ranking.pairs]
+        is_better = self.ranking.add(log_probs, n_before)
+        if self.atoms.two_sided:
+            rivals = np.setdiff1d([*ranked, *range(n_before, self.atoms.n)], [i for _, i in self.ranking.pairs])
+            highest = float(np.max(self.atoms.log_uppers[rivals.astype(np.int64)], initial=-math.inf))
+            self.log_rival = max(self.log_rival, highest)
+        return is_better
+
+    def settle(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Mark points as settled; return those that were not yet."""
+        known = np.zeros(self.atoms.n, np.bool_)
+        known[: len(self._settled)] = self._settled
+        new = np.unique(ids[~known[ids]])
+        known[new] = True
+        self._settled = known
+        return new

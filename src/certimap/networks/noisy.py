@@ -1,0 +1,199 @@
+"""Conditional distributions with a structure: noisy-or, noisy-max, and functions of the parents."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.domain import Categorical, Label
+from certimap.errors import ModelError, QueryError
+
+Floats = NDArray[np.float64]
+MAX_TABLE = 4096  # a table of so many entries is written out; a larger one becomes a chain of small ones
+MAX_FUNCTION_TABLE = 2**24
+
+
+@dataclass(frozen=True)
+class NoisyMax:
+    """A node that takes the largest of what its parents, each for itself, would make of it.
+
+    In the order of the node's states, parent i in state s contributes state k with a probability; the
+    contributions are independent, and the node is their maximum (Diez, 'Parameter adjustment in Bayes networks:
+    the generalized noisy OR-gate', 1993). With 20 parents its table would have a million rows; it is
+    kept as a chain of small tables over hidden helpers, which queries sum out.
+
+    Attributes
+    ----------
+    contributions
+        For each parent a mapping from its labels to a row of probabilities, one per state of the node; a label
+        that is left out contributes the first state for certain.
+    leak
+        The row of what happens without any parent; None for the first state for certain.
+    """
+
+    contributions: Mapping[str, Mapping[Any, Sequence[float]]]
+    leak: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class NoisyOr:
+    """A node with two states, the second of which each active parent brings about with a probability of its own.
+
+    P(first state | parents) = (1 - leak) times the product of (1 - p) over what is active.
+
+    Attributes
+    ----------
+    causes
+        For each parent either the probability p of its last state (the others are inactive), or a mapping from
+        labels to probabilities.
+    leak
+        The probability that nothing but chance brings it about.
+    """
+
+    causes: Mapping[str, float | Mapping[Any, float]]
+    leak: float = 0.0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One small conditional table of an expanded node: names of its parents, its own name, its rows."""
+
+    parents: tuple[str, ...]
+    name: str
+    table: Floats
+
+
+def as_noisy_max(node: NoisyOr, child: Categorical, parents: Sequence[Categorical]) -> NoisyMax:
+    """Return a noisy-or as the noisy-max that it is."""
+    if child.n_states != 2:
+        raise ModelError(
+            f"variable {child.name!r} is a noisy-or with {child.n_states} states; two are expected, or a NoisyMax"
+        )
+    named = {v.name: v for v in parents}
+    contributions: dict[str, dict[Any, tuple[float, float]]] = {}
+    for name, cause in node.causes.items():
+        if name not in named:
+            raise _stranger(child, name, named)
+        given = cause if isinstance(cause, Mapping) else {named[name].states[-1]: cause}
+        contributions[name] = {label: (1.0 - p, float(p)) for label, p in given.items()}
+    return NoisyMax(contributions, (1.0 - node.leak, node.leak))
+
+
+def expand(node: NoisyMax | NoisyOr, child: Categorical, parents: Sequence[Categorical]) -> list[Piece]:
+    """Return a noisy node as conditional tables: one, or a chain over hidden helpers where one would be large.
+
+    Helper i is the maximum of the leak and the first i contributions; its name is "NAME:max:i". The last piece is
+    the node itself.
+
+    Raises
+    ------
+    ModelError
+        For a parent that is not declared or has no contribution, an unknown label, or a row that is no
+        distribution.
+
+    Notes
+    -----
+    Cost: one table of (parent's states) x (node's states)^2 per parent. No probability is subtracted from another.
+    """
+    if isinstance(node, NoisyOr):
+        node = as_noisy_max(node, child, parents)
+    named = {v.name: v for v in parents}
+    for name in node.contributions:
+        if name not in named:
+            raise _stranger(child, name, named)
+    rows = [_contribution(node, child, parent) for parent in parents]
+    first = np.eye(child.n_states)[0]
+    leak = first if node.leak is None else _distribution(node.leak, child, "its leak")
+    n_entries = child.n_states * math.prod(v.n_states for v in parents)
+    if n_entries <= MAX_TABLE:
+        return [Piece(tuple(named), child.name, _whole(leak, rows))]
+    pieces = [Piece((), f"{child.name}:max:0", leak)]
+    for i, (parent, row) in enumerate(zip(parents, rows, strict=True), 1):
+        name = child.name if i == len(parents) else f"{child.name}:max:{i}"
+        pieces.append(Piece((pieces[-1].name, parent.name), name, _maximum(row)))
+    return pieces
+
+
+def table_of_function(
+    function: Callable[..., Label], child: Categorical, parents: Sequence[Categorical]
+) -> Floats:
+    """Return the table of a node that is a function of its parents' labels.
+
+    Raises ModelError where the function returns no state of the node, or the table would be too large.
+    """
+    shape = [v.n_states for v in (*parents, child)]
+    if math.prod(shape) > MAX_FUNCTION_TABLE:
+        raise ModelError(
+            f"the table of {child.name!r}, a function of {len(parents)} variables, would have "
+            f"{math.prod(shape):,} entries; at most {MAX_FUNCTION_TABLE:,} are expected"
+        )
+    table = np.zeros(shape)
+    for index in itertools.product(*(range(v.n_states) for v in parents)):
+        labels = [v.states[i] for v, i in zip(parents, index, strict=True)]
+        value = function(*labels)
+        try:
+            table[(*index, child.index(value))] = 1.0
+        except QueryError as error:
+            raise ModelError(f"the function of {child.name!r} returned {value!r} for {labels}: {error}") from None
+    return table
+
+
+def _contribution(node: NoisyMax, child: Categorical, parent: Categorical) -> Floats:
+    """Return what each state of a parent contributes, shape (parent's states, child's states)."""
+    if parent.name not in node.contributions:
+        raise ModelError(
+            f"parent {parent.name!r} of the noisy node {child.name!r} contributes nothing; a mapping from its "
+            "labels to rows is expected"
+        )
+    out = np.zeros((parent.n_states, child.n_states))
+    out[:, 0] = 1.0
+    for label, row in node.contributions[parent.name].items():
+        try:
+            place = parent.index(label)
+        except QueryError as error:
+            raise ModelError(f"in the noisy node {child.name!r}: {error}") from None
+        out[place] = _distribution(row, child, f"what {parent.name}={label!r} contributes")
+    return out
+
+
+def _distribution(row: Sequence[float], child: Categorical, what: str) -> Floats:
+    values = np.asarray(row, np.float64)
+    if values.shape != (child.n_states,) or not np.all(values >= 0) or not abs(values.sum() - 1.0) <= 1e-6:
+        raise ModelError(
+            f"in the noisy node {child.name!r}, {what} is {values}; {child.n_states} probabilities that add to 1 "
+            "are expected"
+        )
+    return values / values.sum()
+
+
+def _maximum(row: Floats) -> Floats:
+    """Return P(max(before, contribution) = k | before, parent), shape (child, parent, child)."""
+    n_parent, n_child = row.shape
+    table = np.zeros((n_child, n_parent, n_child))
+    below = np.cumsum(row, axis=1)
+    for before in range(n_child):
+        table[before, :, before] = np.minimum(below[:, before], 1.0)
+        table[before, :, before + 1 :] = row[:, before + 1 :]
+    return table
+
+
+def _whole(leak: Floats, rows: Sequence[Floats]) -> Floats:
+    """Return the table of a noisy-max, one axis per parent and the node last."""
+    table = leak
+    for row in rows:
+        step = _maximum(row)
+        table = np.einsum("...b,bpk->...pk", table, step)
+    return table
+
+
+def _stranger(child: Categorical, name: str, named: Mapping[str, Categorical]) -> ModelError:
+    return ModelError(
+        f"the noisy node {child.name!r} has a contribution of {name!r}, which is no parent of it; its parents are "
+        f"{tuple(named)}"
+    )

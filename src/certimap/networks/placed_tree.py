@@ -1,0 +1,98 @@
+"""A split tree over some of the states of a query's domain, asked in the domain's own columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.networks.problem import Problem, restrict
+from certimap.networks.relaxation.split_tree import SplitTree
+from certimap.networks.states import QueryStates
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.uint8]
+
+
+def restricted(problem: Problem, states: QueryStates, kept: Mask) -> Problem:
+    """Return a problem over the states that a mask of the domain's columns keeps."""
+    keep: dict[int, Ints] = {}
+    for v, own in zip(states.variables, states.columns, strict=True):
+        alive = np.flatnonzero(kept[own])
+        if v in problem.sizes and len(alive) < len(own):
+            keep[v] = alive
+    return restrict(problem, keep)
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedTree:
+    """A tree, and where its states are among the domain's columns.
+
+    Attributes
+    ----------
+    tree
+        Over the problem `restricted` to the columns `kept`.
+    states
+        The numbering of the problem's states.
+    alive
+        For every query variable the columns that the tree knows.
+    columns, at
+        The columns of variables that the tree still has, and their places among its states.
+    fixed
+        The columns of variables with one state left.
+    """
+
+    tree: SplitTree
+    states: QueryStates
+    alive: tuple[Ints, ...]
+    columns: Ints
+    at: Ints
+    fixed: Ints
+
+    @classmethod
+    def of(cls, tree: SplitTree, states: QueryStates, kept: Mask) -> PlacedTree:
+        """Place a tree of the problem restricted to `kept`."""
+        place = {v: i for i, v in enumerate(tree.variables)}
+        alive = tuple(own[kept[own] > 0] for own in states.columns)
+        columns, at, fixed = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for v, own in zip(states.variables, alive, strict=True):
+            if v in place:
+                columns.append(own)
+                at.append(tree.arrays.state_ptr[place[v]] + np.arange(len(own)))
+            else:
+                fixed.append(own)
+        return cls(tree, states, alive, np.concatenate(columns), np.concatenate(at), np.concatenate(fixed))
+
+    def masks(self, mask: Mask) -> Mask:
+        """Return the tree's masks of rows of the domain's, shape (batch, states of the tree)."""
+        inner = np.ones((len(mask), int(self.tree.arrays.state_ptr[-1])), np.uint8)
+        inner[:, self.at] = mask[:, self.columns]
+        return inner
+
+    def bounds(self, mask: Mask, workers: int = 1) -> tuple[Floats, Floats]:
+        """Bound boxes (rows of the domain's columns, of states that the tree knows) and every column in them.
+
+        Returns
+        -------
+        Nats, rounded up; -inf outside a box and for an empty one: shapes (batch,) and (batch, columns).
+        """
+        bound, inner = self.tree.probe(self.masks(mask), workers)
+        each = np.full(mask.shape, -np.inf)
+        each[:, self.columns] = inner[:, self.at]
+        each[:, self.fixed] = bound[:, None]
+        offsets = self.states.domain.offsets
+        is_empty = np.any(np.add.reduceat(mask, offsets[:-1], axis=1, dtype=np.int64) == 0, axis=1)
+        bound[is_empty] = -np.inf
+        each[is_empty] = -np.inf
+        each[mask == 0] = -np.inf
+        return bound, each
+
+    def decode(self, mask: Mask) -> Ints:
+        """Return a point read off the relaxation within a mask (shape (columns,)), in the problem's numbers."""
+        decoded = self.tree.decode(self.masks(mask[None])[0])
+        point = np.zeros(len(self.alive), np.int64)
+        for i, (v, own) in enumerate(zip(self.states.variables, self.alive, strict=True)):
+            point[i] = self.states.position[own[decoded.get(v, 0)]]
+        return point

@@ -1,0 +1,127 @@
+"""Posteriors of networks of any width: points by conditional elimination, boxes by relaxation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Boxes, Points
+from certimap.control import Control
+from certimap.domain import Domain
+from certimap.networks.conditional import Evaluator
+from certimap.networks.network import Network
+from certimap.networks.prober import NetworkProber
+from certimap.networks.problem import Prepared, Problem, problem_of
+from certimap.networks.relaxation.choose_tree import RelaxationPlan
+from certimap.networks.states import QueryStates
+from certimap.posterior import Facts
+from certimap.query import Query
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkPosterior:
+    """A network and a query whose tables need not fit: p(q, e) of points, and bounds of boxes.
+
+    p(e) stays unknown, so that values are ln p(q, e) (of the unnormalised product for a Markov network) and
+    nothing is weighed against the mass 1. A point costs one elimination of the nuisance variables, with the query
+    fixed; a box one or two passes over a relaxed tree (see `certimap.networks.relaxation`).
+
+    Parameters
+    ----------
+    domain
+        The query variables, in the user's order.
+    prepared
+        What evidence and zeros leave of the network.
+    workers
+        Threads; the answer does not depend on it.
+    control
+        The run that it belongs to: climbs and optimisation steps end with it.
+    plan
+        How large relaxations may grow.
+    """
+
+    domain: Domain
+    prepared: Prepared
+    workers: int = 1
+    control: Control = field(default_factory=Control)
+    plan: RelaxationPlan = field(default_factory=RelaxationPlan)
+    _probers: list[NetworkProber] = field(default_factory=list[NetworkProber], init=False, repr=False)
+
+    @classmethod
+    def of_network(
+        cls, network: Network, query: Query, *, workers: int | None = None, control: Control | None = None
+    ) -> NetworkPosterior:
+        """Condition a network on a query.
+
+        Raises
+        ------
+        ImpossibleEvidence
+            When the evidence is seen to have probability 0.
+        """
+        return cls(query.query_domain, problem_of(network, query), workers or 1, control or Control())
+
+    @property
+    def problem(self) -> Problem:
+        """What is to be maximised, over surviving states; variables by their positions in the model."""
+        return self.prepared.problem
+
+    @cached_property
+    def states(self) -> QueryStates:
+        """How the problem's states lie among those of the query's domain."""
+        return QueryStates.of(self.domain, self.prepared)
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """The values of points."""
+        return Evaluator(self.problem, self.prepared.query, self.workers)
+
+    @property
+    def facts(self) -> Facts:
+        return Facts.of(
+            self.domain,
+            is_normalised=False,
+            work=self.evaluator.n_entries,
+            log_slack=self.evaluator.log_slack,
+        )
+
+    def log_prob(self, points: Points) -> Floats:
+        """Natural log of p(q, e), shape (batch,)."""
+        inner, possible = self.states.to_problem(np.asarray(points))
+        out = np.full(len(inner), -np.inf)
+        if np.any(possible):
+            out[possible] = self.evaluator.log_values(inner[possible])
+        return out
+
+    def log_bound(self, boxes: Boxes) -> Floats:
+        """Return upper bounds on ln of the largest p(q, e) in each box, shape (batch,)."""
+        return self._bounds(boxes)[0]
+
+    def log_bound_each(self, boxes: Boxes) -> Floats:
+        """Return the same with variable i set to state a, in the box or not; shape (batch, total_states)."""
+        out = self._bounds(boxes)[1]
+        missing = ~boxes.mask
+        if np.any(missing):
+            offsets = self.domain.offsets
+            rows, columns = np.nonzero(missing)
+            for b, column in zip(rows, columns, strict=True):
+                i = int(np.searchsorted(offsets, column, side="right")) - 1
+                mask = boxes.mask[b : b + 1].copy()
+                mask[:, offsets[i] : offsets[i + 1]] = False
+                mask[:, column] = True
+                out[b, column] = self._bounds(Boxes(self.domain, mask))[0][0]
+        return out
+
+    def _bounds(self, boxes: Boxes) -> tuple[Floats, Floats]:
+        if not self._probers:
+            self._probers.append(self.prober())
+        return self._probers[0].bounds(boxes.mask.astype(np.uint8))
+
+    def prober(self) -> NetworkProber:
+        """Return a fresh prober, whose relaxation tightens as a search asks for it."""
+        problem, states, evaluator = self.prepared.problem, self.states, self.evaluator
+        return NetworkProber(problem, states, evaluator, self.control, self.workers, self.plan)

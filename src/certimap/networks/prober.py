@@ -1,0 +1,221 @@
+"""Bounds of boxes of a network of any width, from a relaxation that tightens as the search goes on."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Points
+from certimap.control import Control
+from certimap.networks.conditional import Evaluator
+from certimap.networks.placed_tree import PlacedTree, restricted
+from certimap.networks.problem import Problem
+from certimap.networks.relaxation.choose_tree import RelaxationPlan, exact_tree, mixed_tree, split_tree
+from certimap.networks.relaxation.split_tree import SplitTree
+from certimap.networks.relaxation.tighten import TEMPERATURES, Tightener
+from certimap.networks.states import QueryStates
+from certimap.posterior import Tightening
+from certimap.search_boxes import Answers, Layout, SearchBoxes
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.uint8]
+STEP_COST = 6  # passes over all entries that one step of the optimiser costs, about
+PERTURBED = 3  # climbs from around the best point at every pause
+SHARE_MOVED = 0.12
+CLIMB_WORK = 4e8  # table entries that one climb may cost
+SHRINK_ROUNDS = 4
+
+
+class NetworkProber:
+    """Probes the split tree of a problem, and tightens it: costs shift, states go, tables grow, at last it is
+    exact.
+
+    A state whose bound is within the search's threshold is dropped from the relaxation, and its bound kept: no
+    answer for a box that holds it falls below that.
+
+    Parameters
+    ----------
+    problem, states, evaluator
+        What is maximised, how its states are numbered, and the values of points.
+    control
+        The run that climbs and optimisation steps end with.
+    workers
+        Threads for batches of boxes.
+    plan
+        How large the relaxation may grow.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        states: QueryStates,
+        evaluator: Evaluator,
+        control: Control,
+        workers: int = 1,
+        plan: RelaxationPlan | None = None,
+    ) -> None:
+        domain = states.domain
+        self.layout = Layout.of(domain)
+        self.original, self.states, self.evaluator = problem, states, evaluator
+        self.control, self.workers = control, workers
+        self.rng = np.random.default_rng(0)
+        self.plan = plan or RelaxationPlan()
+        self.bits, self.stage, self.steps_left = self.plan.first_bits, 0, self.plan.steps
+        self.best: NDArray[np.int64] | None = None
+        self.best_value = -math.inf
+        self.kept = np.zeros(domain.total_states, np.uint8)
+        for own in states.columns:
+            self.kept[own] = 1
+        self.dropped = np.full(domain.total_states, -np.inf)
+        self.tried_with = int(self.kept.sum())
+        self.now = self._placed(exact_tree(problem, self.plan.exact_entries) or split_tree(problem, self.bits))
+        self.next: PlacedTree | None = None  # with larger tables, until it bounds better
+        self.tightener: Tightener | None = None
+
+    def _placed(self, tree: SplitTree) -> PlacedTree:
+        return PlacedTree.of(tree, self.states, self.kept)
+
+    def bounds(self, mask: Mask) -> tuple[Floats, Floats]:
+        """Bound boxes and every column in them, rounded up; -inf outside: shapes (batch,) and (batch, columns)."""
+        left = mask & self.kept
+        bound, each = self.now.bounds(left, self.workers)
+        floor = np.where(mask > left, self.dropped, -np.inf)
+        highest = floor.max(axis=1)
+        bound = np.maximum(bound, highest)
+        each = np.where(mask > left, floor, np.maximum(each, highest[:, None]))
+        each[mask == 0] = -np.inf
+        return bound, np.minimum(each, bound[:, None])
+
+    # --- what a search asks ------------------------------------------------------------------------------
+
+    @property
+    def work(self) -> int:
+        """What one box costs, in table entries; a good share of all boxes become points, which count too."""
+        return int(max(4 * self.now.tree.n_entries, self.evaluator.n_entries)) + 100
+
+    @property
+    def n_bytes(self) -> int:
+        """The memory of the relaxation."""
+        return self.now.tree.n_bytes + (0 if self.next is None else self.next.tree.n_bytes)
+
+    def probe(self, boxes: SearchBoxes) -> Answers:
+        """Bound boxes and columns."""
+        bound, each = self.bounds(boxes.mask)
+        share, share_each = self.layout.log_share(boxes), self.layout.log_share_each(boxes)
+        splits = np.full((len(boxes), len(self.layout.domain)), np.nan)
+        return Answers(share, bound, share_each, each, splits)
+
+    def starts(self) -> Points:
+        """Return points read off the relaxation, climbs from them, and climbs from around the best so far."""
+        found: list[NDArray[np.int64]] = []
+        for placed in (self.now, self.next):
+            if placed is not None:
+                found.append(placed.decode(self.kept))
+                found.append(self._climb(found[-1]))
+        if not self.now.tree.is_exact:
+            found.extend(self._climb(p) for p in self._perturbed())
+        return self.states.to_domain(np.stack(found))
+
+    def _perturbed(self) -> list[NDArray[np.int64]]:
+        """Return the best point with some variables moved to random states that are left."""
+        if self.best is None:
+            return []
+        out: list[NDArray[np.int64]] = []
+        for _ in range(PERTURBED):
+            point = self.best.copy()
+            for i in np.flatnonzero(self.rng.random(len(point)) < SHARE_MOVED):
+                alive = self.states.columns[i][self.kept[self.states.columns[i]] > 0]
+                if len(alive):
+                    point[i] = self.states.position[self.rng.choice(alive)]
+            out.append(point)
+        return out
+
+    def _climb(self, inner: NDArray[np.int64]) -> NDArray[np.int64]:
+        n_states = np.array([len(c) for c in self.states.columns], np.int64)
+        point = self.evaluator.climb(inner, n_states, CLIMB_WORK, lambda: self.control.should_stop)
+        value = float(self.evaluator.log_values(point[None])[0])
+        if value > self.best_value or self.best is None:
+            self.best, self.best_value = point, value
+        return point
+
+    def climb(self, points: Points) -> Points:
+        """Return points reached by moving one variable at a time, shape (batch, n)."""
+        inner, possible = self.states.to_problem(points)
+        out = np.array(points)
+        for b in np.flatnonzero(possible):
+            out[b] = self.states.to_domain(self._climb(inner[b])[None])[0]
+        return out
+
+    # --- tightening --------------------------------------------------------------------------------------
+
+    def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:
+        """Drop states, shift costs for about `work` entries' worth of steps, or build a better tree."""
+        if not self._shrink(within.mask[0], log_threshold) or not self.now.tree.is_split:
+            return Tightening(self.now.tree.n_entries, is_paused=True, is_complete=True)
+        at_work = self.now if self.next is None else self.next
+        if self.tightener is None:
+            self.tightener = Tightener(at_work.tree)
+        self.tightener.narrow(at_work.masks(self.kept[None])[0])
+        cost = STEP_COST * at_work.tree.n_entries
+        steps = max(2, min(self.steps_left, work // cost))
+        goes_on = self.tightener.run(TEMPERATURES[self.stage], steps, lambda: self.control.should_stop)
+        self.steps_left -= steps
+        if goes_on and self.steps_left > 0:
+            return Tightening(steps * cost, is_paused=False, is_complete=False)
+        return self._next_stage(steps * cost)
+
+    def _shrink(self, within: Mask, log_threshold: float) -> bool:
+        """Drop the states that are closed or bounded by the threshold; False when nothing is left."""
+        self.kept &= within
+        for _ in range(SHRINK_ROUNDS):
+            bound, each = self.now.bounds(self.kept[None])
+            if bound[0] <= log_threshold:
+                self._drop(self.kept > 0, np.full(len(self.kept), bound[0]))
+                return False
+            gone = (self.kept > 0) & (each[0] <= log_threshold)
+            if not np.any(gone):
+                return True
+            self._drop(gone, each[0])
+            if np.any(np.add.reduceat(self.kept, self.layout.offsets[:-1], dtype=np.int64) == 0):
+                return False
+        return True
+
+    def _drop(self, gone: NDArray[np.bool_], bounds: Floats) -> None:
+        self.dropped[gone] = np.maximum(self.dropped[gone], bounds[gone])
+        self.kept[gone] = 0
+
+    def _next_stage(self, work: int) -> Tightening:
+        """Go on to a finer temperature, an exact tree where much was dropped, or larger tables."""
+        self.steps_left = self.plan.steps
+        if int(self.kept.sum()) < 0.9 * self.tried_with:
+            self.tried_with = int(self.kept.sum())
+            if self._simplify_tree():
+                return Tightening(work, is_paused=True, is_complete=True, has_starts=True)
+        if self.next is not None and self._bound_of(self.next) < self._bound_of(self.now):
+            self.now, self.next = self.next, None
+        if self.stage + 1 < len(TEMPERATURES):
+            self.stage += 1
+            return Tightening(work, is_paused=False, is_complete=False, has_starts=True)
+        self.stage, self.bits = 1, self.bits + self.plan.raise_bits
+        self.next, self.tightener = None, None
+        if self.bits > self.plan.last_bits:
+            return Tightening(work, is_paused=True, is_complete=True, has_starts=True)
+        self.next = self._placed(split_tree(restricted(self.original, self.states, self.kept), self.bits))
+        return Tightening(work, is_paused=True, is_complete=False, has_starts=True)
+
+    def _simplify_tree(self) -> bool:
+        """Take a tree without copies over what is left, where one fits and bounds better than the present one."""
+        problem = restricted(self.original, self.states, self.kept)
+        tree = exact_tree(problem, self.plan.exact_entries) or mixed_tree(problem, self.plan.exact_entries / 4.0)
+        if tree is None:
+            return False
+        placed = self._placed(tree)
+        if not tree.is_exact and self._bound_of(placed) >= self._bound_of(self.now):
+            return False
+        self.now, self.next, self.tightener = placed, None, None
+        return True
+
+    def _bound_of(self, placed: PlacedTree) -> float:
+        return placed.tree.bound(placed.masks(self.kept[None])[0])

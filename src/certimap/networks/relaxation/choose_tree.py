@@ -1,0 +1,64 @@
+"""Which elimination to relax: none where an order without copies fits, else the least split that fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from certimap.networks.problem import Problem
+from certimap.networks.relaxation.partition import limit, nuisance_first, split
+from certimap.networks.relaxation.split_tree import SplitTree
+
+CLIQUE_BITS = (22.0, 16.0, 10.0, 0.0)  # nuisance variables go first while their cliques are no larger
+
+
+@dataclass(frozen=True)
+class RelaxationPlan:
+    """How large a relaxation may grow, and in what steps.
+
+    Parameters
+    ----------
+    exact_entries
+        Joint states of all regions up to which an elimination is left unsplit.
+    first_bits, raise_bits, last_bits
+        Log base 2 of the entries of the largest tables: at first, what a rise adds, and at last.
+    steps
+        Optimisation steps at each temperature.
+    """
+
+    exact_entries: float = 2.0**23
+    first_bits: float = 10.0
+    raise_bits: float = 3.0
+    last_bits: float = 19.0
+    steps: int = 40
+
+
+def exact_tree(problem: Problem, max_entries: float) -> SplitTree | None:
+    """Return the tree of nuisance-first elimination, whose bound is the value; None where it is too large."""
+    return _unsplit(problem, nuisance_first(problem), max_entries)
+
+
+def mixed_tree(problem: Problem, max_entries: float) -> SplitTree | None:
+    """Return a tree without copies in which some query variables go before nuisance ones; None where none fits.
+
+    Its bound takes maxima inside of sums there: it may be closer than that of a split tree, or not.
+    """
+    if not problem.nuisance or not problem.query:
+        return None
+    trees = (_unsplit(problem, nuisance_first(problem, bits), max_entries) for bits in CLIQUE_BITS)
+    return next((tree for tree in trees if tree is not None), None)
+
+
+def split_tree(problem: Problem, bits: float) -> SplitTree:
+    """Return the relaxation of nuisance-first elimination with tables of at most 2^bits entries if they can."""
+    return SplitTree.of(problem, nuisance_first(problem), limit(problem.sizes, 2.0**bits))
+
+
+def _unsplit(problem: Problem, order: Sequence[int], max_entries: float) -> SplitTree | None:
+    entries = 0.0
+    for region in split(problem, order, lambda scope: True):
+        entries += math.exp(sum(math.log(problem.sizes[v]) for v in region.scope))
+        if entries > max_entries:
+            return None
+    return SplitTree.of(problem, order, lambda scope: True)

@@ -1,0 +1,117 @@
+"""Networks of any width: points, boxes and searches against enumeration, with relaxations forced to split."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from problem_twin import random_problem, value_array
+
+import certimap as cm
+from certimap.box import Boxes
+from certimap.networks.factor import Factor
+from certimap.networks.markov import MarkovNetwork
+from certimap.networks.posterior import NetworkPosterior
+from certimap.networks.relaxation.choose_tree import RelaxationPlan
+from certimap.query import make_query
+from certimap.result import CertificateKind
+from certimap.solvers.driver import run
+
+NARROW = RelaxationPlan(exact_entries=0.0, first_bits=1.0, raise_bits=1.5, last_bits=5.0, steps=6)
+
+
+def random_case(rng, **settings):
+    """Return the posterior of a random Markov network, all its points and their values."""
+    problem = random_problem(rng, max_variables=7, max_states=3, **settings)
+    place = {v: i for i, v in enumerate(sorted(problem.sizes))}
+    domain = cm.Domain.of_sizes(problem.sizes[v] for v in place)
+    factors = [Factor.from_log([place[v] for v in t.scope], t.log_values) for t in problem.tables]
+    query, values = value_array(problem)
+    names = [domain.names[place[v]] for v in query]
+    posterior = NetworkPosterior.of_network(MarkovNetwork(domain, factors), make_query(domain, names))
+    points = np.array(list(itertools.product(*(range(problem.sizes[v]) for v in query))))
+    return posterior, points, values.ravel() - float(problem.constant)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_points_and_boxes(seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(20):
+        posterior, points, values = random_case(rng, nuisance=float(rng.choice([0.0, 0.5])))
+        posterior = dataclasses.replace(posterior, plan=NARROW)
+        assert np.allclose(posterior.log_prob(points), values, atol=1e-9)
+        mask = rng.random((3, posterior.domain.total_states)) < 0.7
+        mask[0] = True
+        boxes = Boxes(posterior.domain, mask)
+        bound, each = posterior.log_bound(boxes), posterior.log_bound_each(boxes)
+        columns = posterior.domain.offsets[:-1] + points
+        for b in range(3):
+            held = mask[b][columns]
+            inside = held.all(axis=1)
+            assert bound[b] >= values[inside].max(initial=-np.inf)
+            for i in range(points.shape[1]):
+                others = np.delete(held, i, axis=1).all(axis=1)
+                for state in range(posterior.domain.n_states[i]):
+                    own = values[others & (points[:, i] == state)].max(initial=-np.inf)
+                    assert each[b, posterior.domain.offsets[i] + state] >= own
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("plan", [NARROW, RelaxationPlan()])
+def test_searches_prove_the_maximum(seed, plan):
+    rng = np.random.default_rng(100 + seed)
+    for _ in range(12):
+        posterior, _, values = random_case(rng, nuisance=float(rng.choice([0.0, 0.4, 0.8])))
+        result = run(
+            dataclasses.replace(posterior, plan=plan), "frontier", epsilon=0.0, delta=0.0, rng=0, progress=False
+        )
+        assert result.certificate.kind is CertificateKind.EXACT
+        assert result.log_prob is None
+        assert result.log_evidence is None
+        assert result.log_joint == pytest.approx(values.max(), abs=1e-8)
+        assert result.log_joint_upper_bound >= values.max() - 1e-9
+
+
+def test_the_k_best_are_found():
+    rng = np.random.default_rng(7)
+    for _ in range(10):
+        posterior, points, values = random_case(rng, nuisance=0.4, zeros=0.0)
+        k = min(3, len(points))
+        result = run(
+            dataclasses.replace(posterior, plan=NARROW), "frontier", epsilon=0.0, delta=0.0, rng=0, top_k=k
+        )
+        assert [value for _, value in result.top] == pytest.approx(np.sort(values)[::-1][:k], abs=1e-8)
+        assert result.certificate.kind is CertificateKind.EXACT
+
+
+def test_an_impossible_state_has_no_probability():
+    posterior, points, values = random_case(np.random.default_rng(11), nuisance=0.3, zeros=0.4)
+    assert np.array_equal(np.isneginf(posterior.log_prob(points)), np.isneginf(values))
+
+
+def wide_grid(n, rng):
+    """Return an n by n grid with strong couplings, far too wide for tables of a few entries."""
+    domain = cm.Domain.of_sizes([2] * (n * n))
+    factors = [Factor.from_log([i], rng.normal(size=2)) for i in range(n * n)]
+    for i in range(n * n):
+        for j in (i + 1 if (i + 1) % n else None, i + n if i + n < n * n else None):
+            if j is not None:
+                factors.append(Factor.from_log([i, j], rng.normal(size=(2, 2))))
+    return MarkovNetwork(domain, factors)
+
+
+def test_a_seed_replays_and_limits_are_kept():
+    network = wide_grid(8, np.random.default_rng(1))
+    names = network.domain.names[::2]
+    results = []
+    for _ in range(2):
+        posterior = NetworkPosterior.of_network(network, make_query(network.domain, names))
+        posterior = dataclasses.replace(
+            posterior, plan=RelaxationPlan(exact_entries=0.0, first_bits=4.0, last_bits=6.0)
+        )
+        results.append(run(posterior, "frontier", epsilon=0.0, delta=0.0, rng=3, max_nodes=50, progress=False))
+    first, second = results
+    assert first.assignment == second.assignment
+    assert first.log_joint_upper_bound == second.log_joint_upper_bound
+    assert np.isfinite(first.log_joint_upper_bound)
+    assert first.log_joint <= first.log_joint_upper_bound
