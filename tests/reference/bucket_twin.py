@@ -128,13 +128,13 @@ def inside(domain, mask, points):
     return mask[:, columns].all(axis=2)
 
 
-def slow_skyband(values, ptr, k, factor):
+def slow_skyband(values, ptr, k):
     alive = np.ones(len(values), bool)
     for c in range(len(ptr) - 1):
         rows = list(range(ptr[c], ptr[c + 1]))
         rows.sort(key=lambda i: (-sum(values[i].tolist()), i))
         for place, v in enumerate(rows):
-            above = [w for w in rows[:place] if alive[w] and np.all(values[w] * factor >= values[v])]
+            above = [w for w in rows[:place] if alive[w] and np.all(values[w] * (1 + 1e-14) >= values[v])]
             alive[v] = len(above) < k
     return alive
 

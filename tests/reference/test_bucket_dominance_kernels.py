@@ -21,14 +21,13 @@ def random_set(rng, n_contexts, width, most, coarse):
 
 @pytest.mark.nojit
 @pytest.mark.parametrize("k", [1, 3])
-@pytest.mark.parametrize("factor", [1.0, 1.2])
-def test_skyband(k, factor):
+def test_skyband(k):
     for t in range(12):
         rng = np.random.default_rng([k, t])
         values, ptr = random_set(rng, 3, int(rng.integers(1, 5)), 160, coarse=t % 2 == 0)
         alive = np.ones(len(values), bool)
-        skyband(values, ptr, k, factor, alive)
-        np.testing.assert_array_equal(alive, slow_skyband(values, ptr, k, factor))
+        skyband(values, ptr, k, alive)
+        np.testing.assert_array_equal(alive, slow_skyband(values, ptr, k))
 
 
 def test_skyband_of_a_large_segment():
@@ -36,8 +35,8 @@ def test_skyband_of_a_large_segment():
     values = rng.random((1500, 3))
     ptr = np.array([0, 1500])
     alive = np.ones(1500, bool)
-    skyband(values, ptr, 2, 1.0, alive)
-    np.testing.assert_array_equal(alive, slow_skyband(values, ptr, 2, 1.0))
+    skyband(values, ptr, 2, alive)
+    np.testing.assert_array_equal(alive, slow_skyband(values, ptr, 2))
 
 
 @pytest.mark.nojit

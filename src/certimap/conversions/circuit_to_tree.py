@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from certimap.circuits.plan import Plan
 from certimap.query import make_query
 from certimap.trees.bucket_tree import MAX_TABLE, BucketTreePosterior
+from certimap.trees.wide import Wide
 
 Floats = NDArray[np.float64]
 Parts = tuple[tuple[int, ...], tuple[int, ...]]  # children (node ids) and leaves (positions in `leaf_var`)
-_SMALLEST = 1e-150  # two tables are multiplied where a chain is contracted: nothing smaller may be in one
 
 
 def tree_of_circuit(
@@ -50,34 +50,28 @@ def tree_of_circuit(
     Returns
     -------
     BucketTreePosterior or None
-        None when the circuit is not structured, has a real variable, has weights whose logs are finite but
-        too small for linear tables, or would need more than `max_table` entries.
+        None when the circuit is not structured, has a real variable, or would need more than `max_table`
+        entries.
 
     Notes
     -----
     Cost: linear in the circuit's edges, the bits of its scopes, and the tree's entries.
     """
-    if not plan.domain.is_discrete or _has_tiny(plan):
+    if not plan.domain.is_discrete:
         return None
     tree = _Tree(_Nodes.of(plan), max_table)
     if not tree.grow():
         return None
     posterior = BucketTreePosterior.from_tree(
         np.array(tree.parent, np.int64),
-        tree.transitions,
+        [Wide.of_logs(table) for table in tree.transitions],
         {0: np.ones(1)},
         tree.latent_of,
-        tree.emissions,
+        [Wide.of_logs(table) for table in tree.emissions],
         make_query(plan.domain),
         workers=workers,
     )
     return replace(posterior, region_tree=replace(posterior.region_tree, log_evidence=log_evidence or 0.0))
-
-
-def _has_tiny(plan: Plan) -> bool:
-    """Whether a positive weight or probability is too small to be kept in linear tables."""
-    pairs = ((plan.weights, plan.log_weights), (plan.tables, plan.log_tables))
-    return any(bool(np.any((values < _SMALLEST) & (logs > -np.inf))) for values, logs in pairs)
 
 
 def _positions(mask: int) -> Iterator[int]:
@@ -182,7 +176,7 @@ def _without_links(plan: Plan) -> NDArray[np.int64]:
 
 @dataclass(eq=False)
 class _Tree:
-    """The tree of latent variables while it grows, one scope after another from the root's."""
+    """The tree of latent variables while it grows, one scope after another from the root's; tables are logs."""
 
     nodes: _Nodes
     max_table: int
@@ -198,7 +192,7 @@ class _Tree:
     def grow(self) -> bool:
         """Add every scope; False when one is not structured or the tables grow too large."""
         root = int(self.nodes.stands_for[self.nodes.stands_for[-1]])
-        self._latent(-1, np.ones((1, 1)))
+        self._latent(-1, np.zeros((1, 1)))
         stack: list[tuple[int, list[int]]] = [(0, [root])]
         while stack:
             latent, states = stack.pop()
@@ -227,13 +221,13 @@ class _Tree:
             for s in states:
                 is_open = nodes.height[s] == layer
                 below = nodes.children(s).tolist() if is_open else [s]
-                weights = plan.weights[plan.child_ptr[s] : plan.child_ptr[s + 1]] if is_open else 1.0
+                weights = plan.log_weights[plan.child_ptr[s] : plan.child_ptr[s + 1]] if is_open else 0.0
                 rows.append((np.array([place.setdefault(c, len(place)) for c in below]), weights))
             if not self._reserve(len(states), len(place)):
                 return None
-            transition = np.zeros((len(states), len(place)))
+            transition = np.full((len(states), len(place)), -np.inf)
             for row, (columns, weights) in enumerate(rows):
-                np.add.at(transition[row], columns, weights)
+                np.logaddexp.at(transition[row], columns, weights)
             latent, states = self._latent(latent, transition), list(place)
         return latent, states
 
@@ -267,8 +261,8 @@ class _Tree:
             if not self._reserve(len(items), len(states)):
                 return None
             place = {s: i for i, s in enumerate(states)}
-            choice = np.zeros((len(items), len(states)))
-            choice[np.arange(len(items)), [place[s] for s in items]] = 1.0
+            choice = np.full((len(items), len(states)), -np.inf)
+            choice[np.arange(len(items)), [place[s] for s in items]] = 0.0
             below.append((self._latent(latent, choice), states))
         return below
 
@@ -279,7 +273,7 @@ class _Tree:
         if not self._reserve(len(leaves), size):
             return False
         self.latent_of[variable] = latent
-        self.emissions[variable] = plan.tables[plan.leaf_start[leaves][:, None] + np.arange(size)]
+        self.emissions[variable] = plan.log_tables[plan.leaf_start[leaves][:, None] + np.arange(size)]
         return True
 
 

@@ -14,6 +14,7 @@ from certimap.networks.reduction import Reduced, reduce_network
 from certimap.query import Query
 from certimap.trees.bucket_tree import MAX_TABLE, BucketTreePosterior
 from certimap.trees.build import Factor, buckets_of_factors
+from certimap.trees.wide import Wide
 
 
 def tree_of_network(
@@ -84,25 +85,25 @@ def tree_of_reduced(
 
 
 def _with_all_states(reduced: Reduced) -> tuple[list[Factor], dict[int, int]]:
-    """Return factors in natural logs in which query variables have all their states, and the sizes."""
+    """Return factors in which query variables have all their states, and the sizes."""
     n_states = reduced.domain.n_states
-    out: list[Factor] = [((), np.array(reduced.log_constant))]
+    out: list[Factor] = [((), Wide.of_logs(np.array(reduced.log_constant)))]
     sizes = dict(reduced.sizes)
     for v in reduced.query:
         sizes[v] = int(n_states[v])
         if len(reduced.states[v]) < sizes[v]:
-            weights = np.full(sizes[v], -np.inf)
-            weights[reduced.states[v]] = 0.0
-            out.append(((v,), weights))
+            weights = np.zeros(sizes[v])
+            weights[reduced.states[v]] = 1.0
+            out.append(((v,), Wide.of_values(weights)))
     partial = {v for v in reduced.query if len(reduced.states[v]) < n_states[v]}
     for factor in reduced.factors:
-        table = factor.log_table
+        table, zero = (factor.log_table, -np.inf) if factor.in_logs else (factor.table, 0.0)
         for axis, v in enumerate(factor.scope):
             if v in partial:
                 shape = list(table.shape)
                 shape[axis] = sizes[v]
-                wide = np.full(shape, -np.inf)
-                np.moveaxis(wide, axis, 0)[reduced.states[v]] = np.moveaxis(table, axis, 0)
-                table = wide
-        out.append((factor.scope, table))
+                full = np.full(shape, zero)
+                np.moveaxis(full, axis, 0)[reduced.states[v]] = np.moveaxis(table, axis, 0)
+                table = full
+        out.append((factor.scope, Wide.of_logs(table) if factor.in_logs else Wide.of_values(table)))
     return out, sizes

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.errors import ImpossibleEvidence
 from certimap.kernels.parallel import for_blocks
 from certimap.networks.elimination import min_fill
 from certimap.networks.kernels import conditional as kernels
@@ -165,6 +166,25 @@ class Evaluator:
                     np.ascontiguousarray(rows[possible][:, part.query]), self.workers
                 )
         return total
+
+
+def log_total(problem: Problem, max_work: float) -> float | None:
+    """Return the log (nats) of the sum over all variables; None where it would visit more than `max_work` entries.
+
+    Raises
+    ------
+    ImpossibleEvidence
+        When the sum is 0.
+    """
+    everything = replace(problem, query=frozenset())
+    if conditional_work(everything) > max_work:
+        return None
+    total = float(Evaluator(everything, ()).log_values(np.zeros((1, 0), np.int64))[0])
+    if total == -math.inf:
+        raise ImpossibleEvidence(
+            "the evidence has probability 0 under the network; expected evidence that it allows"
+        )
+    return total
 
 
 def conditional_work(problem: Problem) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from certimap.box import Boxes, Points
 from certimap.control import Control
 from certimap.domain import Domain
-from certimap.networks.conditional import Evaluator
+from certimap.networks.conditional import Evaluator, log_total
 from certimap.networks.network import Network
 from certimap.networks.prober import NetworkProber
 from certimap.networks.problem import Prepared, Problem, problem_of
@@ -21,22 +21,26 @@ from certimap.posterior import Facts
 from certimap.query import Query
 
 Floats = NDArray[np.float64]
+KNOWN_WORK = 2.0**21  # table entries up to which p(e) is summed at once
 
 
 @dataclass(frozen=True, eq=False)
 class NetworkPosterior:
     """A network and a query whose tables need not fit: p(q, e) of points, and bounds of boxes.
 
-    p(e) stays unknown, so that values are ln p(q, e) (of the unnormalised product for a Markov network) and
-    nothing is weighed against the mass 1. A point costs one elimination of the nuisance variables, with the query
-    fixed; a box one or two passes over a relaxed tree (see `certimap.networks.relaxation`).
+    Where even p(e) is too dear it stays unknown: values are then ln p(q, e) (of the unnormalised product for a
+    Markov network), and nothing is weighed against the mass 1. A point costs one elimination of the nuisance
+    variables, with the query fixed; a box one or two passes over a relaxed tree (see
+    `certimap.networks.relaxation`).
 
     Parameters
     ----------
     domain
         The query variables, in the user's order.
     prepared
-        What evidence and zeros leave of the network.
+        What evidence and zeros leave of the network; its constant holds - ln p(e) where that is known.
+    log_evidence
+        Natural log of p(e), or None.
     workers
         Threads; the answer does not depend on it.
     control
@@ -47,6 +51,7 @@ class NetworkPosterior:
 
     domain: Domain
     prepared: Prepared
+    log_evidence: float | None = None
     workers: int = 1
     control: Control = field(default_factory=Control)
     plan: RelaxationPlan = field(default_factory=RelaxationPlan)
@@ -56,14 +61,21 @@ class NetworkPosterior:
     def of_network(
         cls, network: Network, query: Query, *, workers: int | None = None, control: Control | None = None
     ) -> NetworkPosterior:
-        """Condition a network on a query.
+        """Condition a network on a query; p(e) is computed where its tables are small.
 
         Raises
         ------
         ImpossibleEvidence
             When the evidence is seen to have probability 0.
         """
-        return cls(query.query_domain, problem_of(network, query), workers or 1, control or Control())
+        prepared = problem_of(network, query)
+        problem = prepared.problem
+        log_evidence = log_total(problem, KNOWN_WORK)
+        if log_evidence is not None:
+            slack = problem.log_slack + 1e-14 * (len(problem.tables) + abs(problem.constant) + abs(log_evidence))
+            problem = replace(problem, constant=problem.constant - log_evidence, log_slack=slack)
+            prepared = replace(prepared, problem=problem)
+        return cls(query.query_domain, prepared, log_evidence, workers or 1, control or Control())
 
     @property
     def problem(self) -> Problem:
@@ -84,13 +96,14 @@ class NetworkPosterior:
     def facts(self) -> Facts:
         return Facts.of(
             self.domain,
-            is_normalised=False,
+            log_evidence=self.log_evidence,
+            is_normalised=self.log_evidence is not None,
             work=self.evaluator.n_entries,
             log_slack=self.evaluator.log_slack,
         )
 
     def log_prob(self, points: Points) -> Floats:
-        """Natural log of p(q, e), shape (batch,)."""
+        """Natural log of p(q | e), or of p(q, e) where p(e) is unknown, shape (batch,)."""
         inner, possible = self.states.to_problem(np.asarray(points))
         out = np.full(len(inner), -np.inf)
         if np.any(possible):

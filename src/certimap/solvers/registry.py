@@ -51,6 +51,8 @@ _SOLVERS: dict[str, Entry] = {
         ("frontier", "box_search.frontier:Frontier", {}),
         ("hbfs", "networks.hbfs:HybridBestFirst", {}),
         ("set_elimination", "elimination.set_elimination:SetElimination", {}),
+        ("bucket_elimination", "networks.bucket_elimination:BucketElimination", {}),
+        ("wmb", "networks.wmb:WeightedMiniBuckets", {}),
     )
 }
 ENTRY_POINTS = "certimap.solvers"  # the group in which an installed package names solvers of its own

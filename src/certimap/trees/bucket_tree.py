@@ -14,16 +14,18 @@ from numpy.typing import NDArray
 from certimap.box import Boxes, Points
 from certimap.domain import Domain
 from certimap.errors import ImpossibleEvidence, ModelError, SolverError
+from certimap.kernels.wide import LN2, LOG_FLOOR
 from certimap.posterior import Facts
 from certimap.query import Query
 from certimap.trees import build
 from certimap.trees.kernels import passes as kernels
-from certimap.trees.kernels.draw import cumulate, draw, follow_maxima
+from certimap.trees.kernels.draw import draw, follow_maxima
+from certimap.trees.kernels.wide_passes import cumulate_wide
 from certimap.trees.regions import Bucket, RegionTree, condition, contract_chains, make_tree
-from certimap.trees.work import Work
+from certimap.trees.wide import Wide, as_wide
+from certimap.trees.work import WideWork, Work
 
 MAX_TABLE = 4_000_000
-_LOW = -600.0  # below e^-600 a flagged row is computed once more in logarithms
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,10 +57,10 @@ class BucketTreePosterior:
     def from_tree(
         cls,
         parent: NDArray[np.int64],
-        transitions: Sequence[NDArray[np.float64]],
-        priors: Mapping[int, NDArray[np.float64]],
+        transitions: Sequence[NDArray[np.float64] | Wide],
+        priors: Mapping[int, NDArray[np.float64] | Wide],
         latent_of: NDArray[np.int64],
-        emissions: Sequence[NDArray[np.float64]],
+        emissions: Sequence[NDArray[np.float64] | Wide],
         query: Query,
         *,
         root: int | None = None,
@@ -66,7 +68,8 @@ class BucketTreePosterior:
     ) -> BucketTreePosterior:
         """Condition a tree (or forest) of latent variables with one emission an observable variable.
 
-        Hidden Chow-Liu trees and hidden Markov models are such trees.
+        Hidden Chow-Liu trees and hidden Markov models are such trees. Tables are arrays of doubles, or
+        `Wide` where entries lie beyond their range.
 
         Parameters
         ----------
@@ -97,10 +100,10 @@ class BucketTreePosterior:
             raise ModelError("a bucket tree needs categorical variables; the model has a real one")
         buckets = build.buckets_of_latent_tree(
             np.asarray(parent, np.int64),
-            transitions,
-            dict(priors),
+            list(map(as_wide, transitions)),
+            {latent: as_wide(prior) for latent, prior in priors.items()},
             np.asarray(latent_of, np.int64),
-            emissions,
+            list(map(as_wide, emissions)),
             query,
             root,
         )
@@ -118,13 +121,13 @@ class BucketTreePosterior:
             When the evidence has probability zero.
         """
         positions = {v: i for i, v in enumerate(_ints(query.variables))}
-        conditioned, log_evidence = condition(buckets, positions)
+        conditioned, log_evidence, log_error = condition(buckets, positions)
         log_evidence += constant
         if log_evidence == -math.inf or math.isnan(log_evidence):
             raise ImpossibleEvidence("the evidence has probability zero under the model")
         contracted = contract_chains(conditioned, positions)
         domain = query.query_domain
-        tree = make_tree(contracted, positions, domain.offsets, log_evidence)
+        tree = make_tree(contracted, positions, domain.offsets, log_evidence, log_error)
         return cls(domain, tree, workers or 1)
 
     @property
@@ -144,10 +147,14 @@ class BucketTreePosterior:
 
     @property
     def log_slack(self) -> float:
-        """A bound on the relative rounding error of one pass: every value is a sum of positive products."""
+        """A bound on the rounding error of ln p, in nats: of the tables, and of one pass over them.
+
+        Every value is a sum of positive products, so its relative error is at most the number of operations
+        times the unit roundoff.
+        """
         a = self.region_tree.arrays
         operations = int(np.sum(a.own_states) + len(a.children) + 4 * len(a.own_states))
-        return operations * 2.3e-16
+        return operations * 2.3e-16 + self.region_tree.log_error
 
     def log_prob(self, points: Points) -> NDArray[np.float64]:
         """Natural log of p(q | e), shape (batch,)."""
@@ -191,13 +198,13 @@ class BucketTreePosterior:
         starts = np.flatnonzero(np.diff(choice[by_box], prepend=-1))
         for start, stop in zip(starts, [*starts[1:], n], strict=True):
             rows = by_box[start:stop]
-            mask = boxes.mask[choice[rows[0]]].astype(np.float64)[:, None]
-            work = self._work(1)
-            self._pass_up(work, mask, is_bound=False)
-            if work.message[-1, 0] <= 0.0:
+            mask = np.ascontiguousarray(boxes.mask[choice[rows[0]]])
+            work = WideWork.make(self.region_tree)
+            work.pass_up(self.region_tree, mask, is_bound=False)
+            if work.message[-1] <= 0.0:
                 raise SolverError("a box to draw from has probability zero; boxes of positive mass are accepted")
             cumulative = np.empty(len(a.tables))
-            cumulate(a, mask[:, 0], np.ascontiguousarray(work.joint[:, 0]), cumulative)
+            cumulate_wide(a, mask, work.joint, work.joint_exponent, cumulative)
             self._draw(cumulative, key, rows, points)
         return points
 
@@ -208,13 +215,12 @@ class BucketTreePosterior:
         of two passes.
         """
         tree = self.region_tree
-        mask = np.ones((self.domain.total_states, 1))
-        work = self._work(1)
-        self._pass_up(work, mask, is_bound=True)
+        work = WideWork.make(tree)
+        work.pass_up(tree, np.ones(self.domain.total_states, np.bool_), is_bound=True)
         point = np.zeros(len(self.domain), np.int16)
-        joint = np.ascontiguousarray(work.joint[:, 0])
         position = np.zeros(tree.n_regions, np.int64)
-        follow_maxima(tree.arrays, tree.slot_map, tree.parent, tree.variable, mask[:, 0], joint, position, point)
+        joint = (work.joint, work.joint_exponent)
+        follow_maxima(tree.arrays, tree.slot_map, tree.parent, tree.variable, *joint, position, point)
         return point[None, :]
 
     def _draw(
@@ -254,9 +260,9 @@ class BucketTreePosterior:
             work.outer,
             work.flags,
             work.joint,
-            work.log_joint,
+            work.joint_exponent,
             work.message,
-            work.log_message,
+            work.message_exponent,
         )
 
     def _upward(self, mask: NDArray[np.bool_], *, is_bound: bool) -> NDArray[np.float64]:
@@ -270,15 +276,16 @@ class BucketTreePosterior:
             work = self._work(rows)
             self._pass_up(work, part, is_bound=is_bound)
             with np.errstate(divide="ignore"):
-                value = np.log(work.message[-1]) + work.log_message[-1]
-            for b in np.flatnonzero((work.flags[:count] > 0) & (value[:count] < _LOW)):
-                value[b] = self._in_logs(mask[start + b], is_bound)
+                value = np.log(work.message[-1]) + work.message_exponent[-1] * LN2
+            for b in np.flatnonzero((work.flags[:count] > 0) & (value[:count] < LOG_FLOOR)):
+                wide = WideWork.make(self.region_tree)
+                value[b] = wide.pass_up(self.region_tree, mask[start + b], is_bound=is_bound)
             out[start : start + count] = value[:count]
 
         self._map(block, range(0, len(mask), rows))
         return out
 
-    def bound_messages(self, mask: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def bound_messages(self, mask: NDArray[np.bool_]) -> Wide:
         """Return upper bounds on every region's message inside one box.
 
         Parameters
@@ -288,11 +295,11 @@ class BucketTreePosterior:
 
         Returns
         -------
-        The messages, laid out by `message_ptr`, and the natural log of each region's scale, shape (n_regions,).
+        The messages, laid out by `message_ptr`.
         """
-        work = self._work(1)
-        self._pass_up(work, mask.astype(np.float64)[:, None], is_bound=True)
-        return work.message[:, 0].copy(), work.log_message[:, 0].copy()
+        work = WideWork.make(self.region_tree)
+        work.pass_up(self.region_tree, mask, is_bound=True)
+        return Wide(work.message, work.message_exponent)
 
     def _each(self, mask: NDArray[np.bool_], *, is_bound: bool) -> NDArray[np.float64]:
         out = np.empty(mask.shape)
@@ -306,27 +313,13 @@ class BucketTreePosterior:
             self._pass_up(work, part, is_bound=is_bound)
             each = work.pass_down(self.region_tree, part, is_bound)
             out[start : start + count] = each[:, :count].T
-            low = (work.flags[:count] > 0) & np.any(each[:, :count] < _LOW, axis=0)
+            low = (work.flags[:count] > 0) & np.any(each[:, :count] < LOG_FLOOR, axis=0)
             for b in np.flatnonzero(low):
-                out[start + b] = self._each_in_logs(mask[start + b], is_bound)
+                out[start + b] = WideWork.make(self.region_tree).each(
+                    self.region_tree, mask[start + b], is_bound=is_bound
+                )
 
         self._map(block, range(0, len(mask), rows))
-        return out
-
-    def _in_logs(self, mask: NDArray[np.bool_], is_bound: bool) -> float:
-        a = self.region_tree.arrays
-        joint = np.empty(int(np.max(np.diff(a.joint_ptr))))
-        return float(kernels.upward_logs(a, mask, is_bound, joint, np.empty(int(a.message_ptr[-1]))))
-
-    def _each_in_logs(self, mask: NDArray[np.bool_], is_bound: bool) -> NDArray[np.float64]:
-        out = np.empty(len(mask))
-        offsets = self.domain.offsets
-        for i in range(len(self.domain)):
-            single = mask.copy()
-            for column in range(offsets[i], offsets[i + 1]):
-                single[offsets[i] : offsets[i + 1]] = False
-                single[column] = True
-                out[column] = self._in_logs(single, is_bound)
         return out
 
 

@@ -10,15 +10,16 @@ from numpy.typing import NDArray
 
 from certimap.errors import ModelError
 from certimap.query import Query
-from certimap.trees.regions import Bucket, Floats, spread
+from certimap.trees.regions import Bucket, spread
+from certimap.trees.wide import Wide
 
-Factor = tuple[Sequence[int], NDArray[np.float64]]
+Factor = tuple[Sequence[int], Wide]
 
 
 def buckets_of_factors(
     factors: Sequence[Factor], sizes: dict[int, int], order: Sequence[int], max_table: int
 ) -> tuple[list[Bucket], float]:
-    """Build the bucket tree of an elimination order, tables in natural logs.
+    """Build the bucket tree of an elimination order.
 
     Returns
     -------
@@ -31,12 +32,12 @@ def buckets_of_factors(
     """
     place = {v: i for i, v in enumerate(order)}
     own: list[list[Factor]] = [[] for _ in order]
-    constant = 0.0
+    constants: list[float] = []
     for scope, table in factors:
         if scope:
             own[min(place[v] for v in scope)].append((scope, table))
         else:
-            constant += float(table.reshape(()))
+            constants.append(float(table.logs()))
     below: list[set[int]] = [set() for _ in order]
     separators: list[tuple[int, ...]] = []
     parents: list[int] = []
@@ -58,11 +59,10 @@ def buckets_of_factors(
     buckets: list[Bucket] = []
     for i, v in enumerate(order):
         target = (*separators[i], v)
-        table = np.zeros([sizes[u] for u in target])
-        for scope, values in own[i]:
-            table += spread(values, scope, target)
+        parts = [spread(values, scope, target) for scope, values in own[i]]
+        table = Wide.product(parts, tuple(sizes[u] for u in target))
         buckets.append(Bucket(v, separators[i], table, parents[i]))
-    return buckets, constant
+    return buckets, math.fsum(constants)
 
 
 def rooted(parent: NDArray[np.int64], root: int) -> tuple[list[int], NDArray[np.int64]]:
@@ -124,29 +124,41 @@ def centroid(parent: NDArray[np.int64], weight: NDArray[np.float64]) -> int:
 
 def buckets_of_latent_tree(
     parent: NDArray[np.int64],
-    transitions: Sequence[NDArray[np.float64]],
-    priors: dict[int, NDArray[np.float64]],
+    transitions: Sequence[Wide],
+    priors: dict[int, Wide],
     latent_of: NDArray[np.int64],
-    emissions: Sequence[NDArray[np.float64]],
+    emissions: Sequence[Wide],
     query: Query,
     root: int | None = None,
 ) -> list[Bucket]:
     """Build the buckets of a tree of latent variables, one bucket a latent and one a query variable.
 
     The variables of `query.domain` keep their positions; latent i becomes variable n + i. Arguments as in
-    `BucketTreePosterior.from_tree`; tables come out in natural logs, children first.
+    `BucketTreePosterior.from_tree`; buckets come out children first.
     """
     domain = query.domain
     n = len(domain)
     queried = {int(v) for v in query.variables}
-    unary: list[Floats] = [np.zeros(e.shape[0]) for e in _latent_shapes(parent, transitions, priors)]
-    with np.errstate(divide="ignore"):
-        for i, prior in priors.items():
-            unary[i] = unary[i] + np.log(prior)
-        for v in range(n):
-            if v not in queried:
-                weights = np.exp(query.log_weights[domain.offsets[v] : domain.offsets[v + 1]])
-                unary[latent_of[v]] = unary[latent_of[v]] + np.log(emissions[v] @ weights)
+    weights = Wide.of_logs(query.log_weights)
+    is_weighed = np.logical_or.reduceat(query.log_weights != 0.0, domain.offsets[:-1])
+
+    def weighed(v: int) -> Wide:
+        """Return a variable's emissions times the weights that its states have by the evidence."""
+        if not is_weighed[v]:
+            return emissions[v]
+        evidence = weights.view(lambda values: values[domain.offsets[v] : domain.offsets[v + 1]])
+        return Wide.product([emissions[v], evidence], emissions[v].shape)
+
+    parts: list[list[Wide]] = [[] for _ in parent]
+    for i, prior in priors.items():
+        parts[i].append(prior)
+    for v in range(n):
+        if v not in queried:
+            parts[int(latent_of[v])].append(weighed(v).shares()[1])
+    unary = [
+        Wide.product(part, (priors[i].shape[0] if parent[i] < 0 else transitions[i].shape[1],))
+        for i, part in enumerate(parts)
+    ]
     if root is None:
         count = np.bincount(latent_of[query.variables], minlength=len(parent)).astype(np.float64)
         root = centroid(parent, count)
@@ -155,24 +167,15 @@ def buckets_of_latent_tree(
     place = {latent: n + len(order) - 1 - i for i, latent in enumerate(order)}
     shift = len(query.variables) - n
     for v in (int(v) for v in query.variables):
-        soft = query.log_weights[domain.offsets[v] : domain.offsets[v + 1]]
-        with np.errstate(divide="ignore"):
-            table = np.log(emissions[v]) + soft
         latent = int(latent_of[v])
-        buckets.append(Bucket(v, (n + latent,), table, place[latent] + shift))
+        buckets.append(Bucket(v, (n + latent,), weighed(v), place[latent] + shift))
     for latent in reversed(order):
         up = int(new_parent[latent])
         if up < 0:
             buckets.append(Bucket(n + latent, (), unary[latent]))
             continue
-        with np.errstate(divide="ignore"):
-            edge = np.log(transitions[latent]) if parent[latent] == up else np.log(transitions[up]).T
-        buckets.append(Bucket(n + latent, (n + up,), edge + unary[latent], place[up] + shift))
+        edge = transitions[latent] if parent[latent] == up else transitions[up].view(lambda values: values.T)
+        buckets.append(
+            Bucket(n + latent, (n + up,), Wide.product([edge, unary[latent]], edge.shape), place[up] + shift)
+        )
     return buckets
-
-
-def _latent_shapes(
-    parent: NDArray[np.int64], transitions: Sequence[NDArray[np.float64]], priors: dict[int, NDArray[np.float64]]
-) -> list[NDArray[np.float64]]:
-    """Return, for each latent variable, an array whose length is its number of states."""
-    return [priors[i] if parent[i] < 0 else transitions[i][0] for i in range(len(parent))]

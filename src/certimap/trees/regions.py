@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.kernels.wide import SAFE_EXPONENT
 from certimap.trees.kernels.passes import RegionArrays
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from certimap.trees.wide import Floats, Ints, Wide
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Bucket:
 
     own: int
     separator: tuple[int, ...]
-    table: Floats
+    table: Wide
     parent: int = -1
 
     @property
@@ -46,7 +46,8 @@ class RegionTree:
         variables that its children know too, `rest` the others; in both, queried variables come first
         (slowest), so a joint position is ((shared_query, shared_hidden), own) and a separator position is
         ((shared_query, shared_hidden), (rest_query, rest_hidden)). `tables` holds P(own | separator, e) in
-        the order (separator, own). `column` is the first column of a queried own variable in masks, or -1.
+        the order (separator, own), and so do `mantissas` and `exponents` (empty where all are 0), which
+        lose nothing. `column` is the first column of a queried own variable in masks, or -1.
         `gather[map_ptr[c] + joint position]` is the separator position of the child in slot c.
     parent, slot
         int64, shape (n,): the parent of each region (-1 for the root) and its slot among all children.
@@ -54,6 +55,8 @@ class RegionTree:
         int64, shape (n,): the query variable (position in the query's domain) of each region, or -1.
     log_evidence
         Natural log of the total that conditioning divided out.
+    log_error
+        A bound, in nats, on what rounding in the tables can change in ln p of a point or box.
     """
 
     arrays: RegionArrays
@@ -61,6 +64,12 @@ class RegionTree:
     slot: Ints
     variable: Ints
     log_evidence: float
+    log_error: float = 0.0
+
+    @property
+    def is_delicate(self) -> bool:
+        """Whether some positive entry is so small that products of doubles may underflow."""
+        return len(self.arrays.exponents) > 0
 
     @property
     def n_regions(self) -> int:
@@ -95,62 +104,71 @@ class RegionTree:
         return a.children[a.child_ptr[region] : a.child_ptr[region + 1]]
 
 
-def spread(table: Floats, scope: Sequence[int], target: Sequence[int]) -> Floats:
+def spread(table: Wide, scope: Sequence[int], target: Sequence[int]) -> Wide:
     """View a table over `scope` with the axes of `target`, of length one where `scope` lacks the variable."""
     places = [target.index(v) for v in scope]
-    moved = np.transpose(table, np.argsort(places))
+    order = sorted(range(len(places)), key=places.__getitem__)
     shape = [1] * len(target)
-    for place, size in zip(sorted(places), moved.shape, strict=True):
-        shape[place] = size
-    return moved.reshape(shape)
+    for axis in order:
+        shape[places[axis]] = table.shape[axis]
+    return table.view(lambda values: values.transpose(order).reshape(shape))
 
 
-def condition(buckets: Sequence[Bucket], queried: Iterable[int]) -> tuple[list[Bucket], float]:
+def condition(buckets: Sequence[Bucket], queried: Iterable[int]) -> tuple[list[Bucket], float, float]:
     """Turn log tables into conditional probabilities and drop what has no query variable below.
 
     Parameters
     ----------
     buckets
-        Children before parents, tables in natural logs.
+        Children before parents.
     queried
         Variables to keep.
 
     Returns
     -------
-    The kept buckets, with linear tables that sum to 1 over the last axis (or to 0 where the separator's
-    state is impossible), and the natural log of the total.
+    The kept buckets, with tables that sum to 1 over the last axis (or to 0 where the separator's state is
+    impossible); the natural log of the total; and a bound on the rounding error of ln p of any point.
+
+    Notes
+    -----
+    An error of a message is in the table of the parent, which it multiplies, and in the child's, which it
+    divides. These cancel along each path through the tree but for the total at the root, so ln p of a point
+    is off by at most twice the total's error, and one division per bucket.
     """
     keep_variables = set(queried)
     children: list[list[int]] = [[] for _ in buckets]
-    messages: list[Floats] = []
-    log_evidence = 0.0
-    tables: list[Floats] = []
+    messages: list[Wide | None] = []
+    log_evidence = log_error = 0.0
+    tables: list[Wide] = []
     useful = [b.own in keep_variables for b in buckets]
     for i, bucket in enumerate(buckets):
-        table = bucket.table
+        parts = [bucket.table]
         for c in children[i]:
-            table = table + spread(messages[c], buckets[c].separator, bucket.scope)
-            messages[c] = np.empty(0)
-        top = table.max(axis=-1, keepdims=True)
-        top = np.where(np.isfinite(top), top, 0.0)
-        linear = np.exp(table - top)
-        total = linear.sum(axis=-1, keepdims=True)
-        with np.errstate(divide="ignore"):
-            messages.append((np.log(total) + top)[..., 0])
-        tables.append(linear / np.where(total > 0, total, 1.0))
+            message = messages[c]
+            assert message is not None
+            parts.append(spread(message, buckets[c].separator, bucket.scope))
+            messages[c] = None
+        table = bucket.table if len(parts) == 1 else Wide.product(parts, bucket.table.shape)
+        shares, total = table.shares()
+        messages.append(total)
+        tables.append(shares)
         if bucket.parent >= 0:
             children[bucket.parent].append(i)
             useful[bucket.parent] |= useful[i]
         else:
-            log_evidence += float(messages[i].reshape(()))
+            log_evidence += float(total.logs())
+            log_error += 2.0 * total.log_error
     kept = [i for i in range(len(buckets)) if useful[i]]
     place = {i: p for p, i in enumerate(kept)}
     out = [Bucket(buckets[i].own, buckets[i].separator, tables[i], place.get(buckets[i].parent, -1)) for i in kept]
-    return out, log_evidence
+    return out, log_evidence, log_error + len(buckets) * 2.3e-16
 
 
 def contract_chains(buckets: Sequence[Bucket], queried: Iterable[int]) -> list[Bucket]:
-    """Sum out hidden variables that only one child sees, where that makes the tables no larger."""
+    """Sum out hidden variables that only one child sees, where that makes the tables no larger.
+
+    Tables whose products might underflow are left as they are: contraction only saves work.
+    """
     keep_variables = set(queried)
     alive: list[Bucket | None] = [Bucket(b.own, b.separator, b.table, b.parent) for b in buckets]
     children: list[set[int]] = [set() for _ in buckets]
@@ -174,16 +192,18 @@ def contract_chains(buckets: Sequence[Bucket], queried: Iterable[int]) -> list[B
         size = lower.table.shape[-1] * int(np.prod([shape[v] for v in separator], dtype=np.int64))
         if size > upper.table.size + lower.table.size:
             continue
+        if min(upper.table.smallest_exponent, lower.table.smallest_exponent) < SAFE_EXPONENT:
+            continue
         label = {v: n for n, v in enumerate(shape)}
         table: Floats = np.einsum(  # pyright: ignore[reportCallIssue, reportUnknownVariableType]
-            upper.table,  # pyright: ignore[reportArgumentType]
+            upper.table.values(),  # pyright: ignore[reportArgumentType]
             [label[v] for v in upper.scope],
-            lower.table,
+            lower.table.values(),
             [label[v] for v in lower.scope],
             [label[v] for v in (*separator, lower.own)],
             optimize=True,
         )
-        alive[i] = Bucket(lower.own, separator, np.asarray(table, np.float64), upper.parent)  # pyright: ignore[reportUnknownArgumentType]
+        alive[i] = Bucket(lower.own, separator, Wide.of_values(table), upper.parent)  # pyright: ignore[reportUnknownArgumentType]
         children[i] = children[c]
         for g in children[c]:
             grandchild = alive[g]
@@ -204,6 +224,7 @@ def make_tree(
     positions: Mapping[int, int],
     offsets: Ints,
     log_evidence: float,
+    log_error: float = 0.0,
 ) -> RegionTree:
     """Lay conditioned buckets out as arrays.
 
@@ -215,14 +236,14 @@ def make_tree(
     if len(roots) != 1:
         for i in roots:
             buckets[i].parent = len(buckets)
-        buckets.append(Bucket(-1, (), np.ones(1)))
+        buckets.append(Bucket(-1, (), Wide.of_values(np.ones(1))))
     children: list[list[int]] = [[] for _ in buckets]
     for i, bucket in enumerate(buckets):
         if bucket.parent >= 0:
             children[bucket.parent].append(i)
     layout = _Layout(buckets, children, positions)
     columns = [int(offsets[positions[b.own]]) if b.own in positions else -1 for b in buckets]
-    tables = [layout.table(i) for i in range(len(buckets))]
+    tables, mantissas, exponents = _laid_out([layout.table(i) for i in range(len(buckets))])
     slots = [(i, c) for i in range(len(buckets)) for c in children[i]]
     maps = [layout.child_maps(i, c) for i, c in slots]
     slot = np.full(len(buckets), -1, np.int64)
@@ -238,8 +259,10 @@ def make_tree(
         rest_query=np.ascontiguousarray(dims[:, 2]),
         rest_hidden=np.ascontiguousarray(dims[:, 3]),
         column=np.array(columns, np.int64),
-        table_ptr=_pointers(t.size for t in tables),
-        tables=np.concatenate([t.ravel() for t in tables]),
+        table_ptr=_pointers(b.table.size for b in buckets),
+        tables=tables,
+        mantissas=mantissas,
+        exponents=exponents,
         child_ptr=_pointers(len(c) for c in children),
         children=np.array([c for _, c in slots], np.int64),
         map_ptr=_pointers(len(m[0]) for m in maps),
@@ -250,14 +273,24 @@ def make_tree(
         joint_ptr=_pointers(joint),
     )
     variable = np.array([positions.get(b.own, -1) for b in buckets], np.int64)
-    return RegionTree(arrays, np.array([b.parent for b in buckets], np.int64), slot, variable, log_evidence)
+    parent = np.array([b.parent for b in buckets], np.int64)
+    return RegionTree(arrays, parent, slot, variable, log_evidence, log_error)
+
+
+def _laid_out(tables: Sequence[Wide]) -> tuple[Floats, Floats, Ints]:
+    """Join tables: as doubles, and as mantissas and exponents, without these where doubles lose nothing."""
+    linear = np.concatenate([t.values().ravel() for t in tables])
+    if min(t.smallest_exponent for t in tables) >= SAFE_EXPONENT:
+        return linear, linear, np.empty(0, np.int64)
+    mantissas = np.concatenate([t.mantissa.ravel() for t in tables])
+    return linear, mantissas, np.concatenate([t.exponent.ravel() for t in tables])
 
 
 def _pointers(sizes: Iterable[int]) -> Ints:
     return np.concatenate([[0], np.cumsum(np.fromiter(sizes, np.int64))]).astype(np.int64)
 
 
-def _joined(parts: Iterable[Ints]) -> Ints:
+def _joined(parts: Iterable[NDArray[Any]]) -> Ints:
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
@@ -296,11 +329,11 @@ class _Layout:
         """Return a region's separator in layout order."""
         return [*self.shared[i][0], *self.shared[i][1], *self.rest[i][0], *self.rest[i][1]]
 
-    def table(self, i: int) -> Floats:
+    def table(self, i: int) -> Wide:
         """Return a region's table in layout order."""
         bucket = self.buckets[i]
         order = [bucket.scope.index(v) for v in (*self.separator(i), bucket.own)]
-        return np.ascontiguousarray(np.transpose(bucket.table, order))
+        return bucket.table.view(lambda values: np.transpose(values, order))
 
     def child_maps(self, i: int, c: int) -> tuple[Ints, Ints, Ints]:
         """Return gather, scatter and scatter_break of child c of region i."""

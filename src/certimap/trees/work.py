@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.kernels.wide import LN2
 from certimap.trees.kernels import passes as kernels
+from certimap.trees.kernels.wide_passes import downward_wide, upward_wide
 from certimap.trees.regions import RegionTree
 
 
@@ -16,9 +18,9 @@ class Work:
     """Buffers of one block of rows."""
 
     joint: NDArray[np.float64]
-    log_joint: NDArray[np.float64]
+    joint_exponent: NDArray[np.float64]
     message: NDArray[np.float64]
-    log_message: NDArray[np.float64]
+    message_exponent: NDArray[np.float64]
     outer: NDArray[np.float64]
     flags: NDArray[np.uint8]
 
@@ -32,7 +34,7 @@ class Work:
             np.empty((int(a.message_ptr[-1]), n_rows)),
             np.empty((n, n_rows)),
             np.empty((int(np.max(np.diff(a.joint_ptr))), n_rows)),
-            np.zeros(n_rows, np.uint8),
+            np.full(n_rows, tree.is_delicate, np.uint8),
         )
 
     def pass_down(self, tree: RegionTree, mask: NDArray[np.float64], is_bound: bool) -> NDArray[np.float64]:
@@ -47,14 +49,67 @@ class Work:
             is_bound,
             self.flags,
             self.joint,
-            self.log_joint,
+            self.joint_exponent,
             self.message,
-            self.log_message,
+            self.message_exponent,
             self.outer,
             suffix,
             np.empty((int(np.max(n_children, initial=1)), n_rows)),
             np.empty_like(self.message),
-            np.empty_like(self.log_message),
+            np.empty_like(self.message_exponent),
+            each,
+        )
+        return each
+
+
+@dataclass
+class WideWork:
+    """Buffers of one row of wide numbers."""
+
+    joint: NDArray[np.float64]
+    joint_exponent: NDArray[np.int64]
+    message: NDArray[np.float64]
+    message_exponent: NDArray[np.int64]
+
+    @classmethod
+    def make(cls, tree: RegionTree) -> WideWork:
+        n_joint, n_message = int(tree.arrays.joint_ptr[-1]), int(tree.arrays.message_ptr[-1])
+        return cls(
+            np.empty(n_joint), np.empty(n_joint, np.int64), np.empty(n_message), np.empty(n_message, np.int64)
+        )
+
+    def pass_up(self, tree: RegionTree, mask: NDArray[np.bool_], *, is_bound: bool) -> float:
+        """Send all messages to the root; return the natural log of its value."""
+        upward_wide(
+            tree.arrays,
+            np.ascontiguousarray(mask),
+            is_bound,
+            self.joint,
+            self.joint_exponent,
+            self.message,
+            self.message_exponent,
+        )
+        with np.errstate(divide="ignore"):
+            return float(np.log(self.message[-1]) + self.message_exponent[-1] * LN2)
+
+    def each(self, tree: RegionTree, mask: NDArray[np.bool_], *, is_bound: bool) -> NDArray[np.float64]:
+        """Return the natural log of the value with each variable set to each state, shape (total_states,)."""
+        a = tree.arrays
+        self.pass_up(tree, mask, is_bound=is_bound)
+        n_suffix = int(np.max((np.diff(a.child_ptr) + 1) * np.diff(a.joint_ptr)))
+        each = np.empty(len(mask))
+        downward_wide(
+            a,
+            np.ascontiguousarray(mask),
+            is_bound,
+            self.joint,
+            self.joint_exponent,
+            self.message,
+            self.message_exponent,
+            np.empty_like(self.message),
+            np.empty_like(self.message_exponent),
+            np.empty(n_suffix),
+            np.empty(n_suffix, np.int64),
             each,
         )
         return each

@@ -91,15 +91,6 @@ def test_the_most_probable_five_are_found_with_a_proof(posterior):
     assert values[0] == pytest.approx(single.log_prob, abs=1e-9)
 
 
-def test_a_share_of_epsilon_may_go_into_dominance(posterior):
-    solver = SetElimination(dominance_share=0.9)
-    result = run(posterior, solver, epsilon=0.3, delta=0.0, rng=0, progress=False)
-    exact = run(posterior, SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False)
-    assert result.certified
-    assert math.exp(result.log_prob) >= 0.7 * math.exp(exact.log_prob)
-    assert result.log_upper_bound >= exact.log_prob - 1e-9
-
-
 def test_it_is_chosen_for_trees_and_refuses_what_has_none(posterior):
     assert choose(posterior).name == "set_elimination"
     builder = cm.CircuitBuilder(Domain.of_sizes([2] * 3))

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from certimap.errors import TooLarge
 from certimap.kernels.parallel import for_blocks
 from certimap.networks.factor import spread
+from certimap.networks.kernels import split_down, split_up
+from certimap.networks.kernels.split_up import Scratch, TreeArrays
 from certimap.networks.problem import Problem, product
-from certimap.networks.relaxation import kernels
-from certimap.networks.relaxation.kernels import Scratch, TreeArrays
 from certimap.networks.relaxation.partition import Fits, Region, split
 
 Floats = NDArray[np.float64]
@@ -38,7 +38,7 @@ class SplitTree:
     variables
         The problem's variables in the order of the arrays.
     arrays, tables
-        See `kernels.TreeArrays`; `tables` in nats, each scaled to a largest entry of 0.
+        See `TreeArrays`; `tables` in nats, each scaled to a largest entry of 0.
     constant
         Nats: the problem's constant and the tables' scales.
     order
@@ -140,14 +140,14 @@ class SplitTree:
     def bound(self, mask: Mask | None = None, scratch: Scratch | None = None) -> float:
         """Return an upper bound (nats) on the problem's value within a mask, rounded up. Cost: one upward pass."""
         s = self.scratch() if scratch is None else scratch
-        if not kernels.restrict_to(self.arrays, self.full_mask() if mask is None else mask, s):
+        if not split_up.restrict_to(self.arrays, self.full_mask() if mask is None else mask, s):
             return -math.inf
-        value = kernels.evaluate(self.arrays, self.arrays.start, self.tables, self.shifts, self.weights, s)
+        value = split_up.evaluate(self.arrays, self.arrays.start, self.tables, self.shifts, self.weights, s)
         return float(value) + self.constant + self.slack(s) if value > -math.inf else -math.inf
 
     def slack(self, s: Scratch) -> float:
         """Return how far (nats) the last pass may be off by rounding."""
-        return float(kernels.rounding(self.arrays, self.shifts, s)) + self.log_slack
+        return float(split_up.rounding(self.arrays, self.shifts, s)) + self.log_slack
 
     @property
     def log_slack(self) -> float:
@@ -180,7 +180,7 @@ class SplitTree:
 
     def _probe(self, masks: Mask, s: Scratch, bounds: Floats, each: Floats) -> Floats:
         by_copy = np.empty(len(self.shifts))
-        kernels.probe(
+        split_down.probe(
             self.arrays,
             self.arrays.start,
             self.tables,
@@ -204,7 +204,7 @@ class SplitTree:
         row = (self.full_mask() if mask is None else mask)[None, :]
         by_copy = self._probe(row, s, np.empty(1), np.empty(row.shape))
         point = np.zeros(len(self.variables), np.int64)
-        kernels.decode(
+        split_down.decode(
             self.arrays,
             self.order,
             self.arrays.start,

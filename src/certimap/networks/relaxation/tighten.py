@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.networks.relaxation import kernels
+from certimap.networks.kernels import split_up
 from certimap.networks.relaxation.quasi_newton import QuasiNewton
 from certimap.networks.relaxation.split_tree import Mask, SplitTree
 
@@ -30,7 +30,7 @@ class Tightener:
         self.search: QuasiNewton | None = None
         self.temperature = np.nan
         self.mask = tree.full_mask() if mask is None else mask
-        self.is_possible = kernels.restrict_to(tree.arrays, self.mask, self.scratch)
+        self.is_possible = split_up.restrict_to(tree.arrays, self.mask, self.scratch)
         self._is_query = tree.arrays.is_query[tree.arrays.own] == 1
         self._find_parameters(self.mask)
 
@@ -59,7 +59,7 @@ class Tightener:
         if np.array_equal(mask, self.mask):
             return
         self.mask = mask
-        self.is_possible = kernels.restrict_to(self.tree.arrays, mask, self.scratch)
+        self.is_possible = split_up.restrict_to(self.tree.arrays, mask, self.scratch)
         self.search = None
 
     def run(self, temperature: float, n_steps: int, should_stop: Callable[[], bool] = lambda: False) -> bool:
@@ -90,7 +90,7 @@ class Tightener:
         self.set_parameters(x)
         weights = np.where(self._is_query, temperature, tree.weights)
         to_shifts, to_weights = np.empty(len(tree.shifts)), np.empty(len(weights))
-        value = kernels.gradient(
+        value = split_up.gradient(
             tree.arrays, tree.arrays.start, tree.tables, tree.shifts, weights, self.scratch, to_shifts, to_weights
         )
         if value == -np.inf:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.solvers.elimination.sets import Floats, Link
+from certimap.solvers.elimination.kernels import functionals
+from certimap.solvers.elimination.sets import LARGEST_EXPONENT, Floats, Frame, Ints, Link
 from certimap.trees.regions import RegionTree
+from certimap.trees.wide import Wide
+
+Shape = tuple[int, int, int, int, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,8 +25,7 @@ class Geometry:
     """
 
     tree: RegionTree
-    shapes: list[tuple[int, int, int, int, int]]
-    tables: list[Floats]
+    shapes: list[Shape]
     links: list[Link | None]
     order_of_children: list[list[int]]
     is_query: NDArray[np.bool_]
@@ -32,9 +34,17 @@ class Geometry:
     def of(cls, tree: RegionTree) -> Geometry:
         """Compute the geometry of a tree."""
         a = tree.arrays
-        dims = (a.shared_query, a.shared_hidden, a.rest_query, a.rest_hidden, a.own_states)
-        shapes = [tuple(int(d[r]) for d in dims) for r in range(tree.n_regions)]
-        tables = [a.tables[a.table_ptr[r] : a.table_ptr[r + 1]] for r in range(tree.n_regions)]
+        shapes: list[Shape] = [
+            (sq, sh, rq, rh, k)
+            for sq, sh, rq, rh, k in zip(
+                a.shared_query.tolist(),
+                a.shared_hidden.tolist(),
+                a.rest_query.tolist(),
+                a.rest_hidden.tolist(),
+                a.own_states.tolist(),
+                strict=True,
+            )
+        ]
         is_query = tree.variable >= 0
         size = np.ones(tree.n_regions, np.int64)
         links: list[Link | None] = []
@@ -50,7 +60,7 @@ class Geometry:
         order = [
             sorted((int(c) for c in tree.children_of(r)), key=lambda c: size[c]) for r in range(tree.n_regions)
         ]
-        return cls(tree, shapes, tables, links, order, is_query)  # pyright: ignore[reportArgumentType]
+        return cls(tree, shapes, links, order, is_query)
 
     def counts(self, r: int) -> tuple[int, int]:
         """Return the contexts and hidden states of a region's separator."""
@@ -62,27 +72,71 @@ class Geometry:
         sq, sh, _, _, k = self.shapes[r]
         return (sq * k, sh) if self.is_query[r] else (sq, sh * k)
 
-    def to_contexts(self, r: int, message: Floats) -> Floats:
+    @property
+    def longest_sum(self) -> int:
+        """The most operations along a path from the root: those behind an outside functional and a score."""
+        tree, longest = self.tree, np.zeros(self.tree.n_regions, np.int64)
+        for r in range(tree.n_regions - 1, -1, -1):
+            above = longest[tree.parent[r]] if tree.parent[r] >= 0 else 0
+            hidden = self.counts(r)[1] + 2 * self.joint_counts(r)[1]
+            longest[r] = above + hidden + 2 * len(tree.children_of(r))
+        return int(longest.max())
+
+    def to_contexts(self, r: int, message: Wide) -> Wide:
         """Reshape a separator vector to (contexts, hidden states)."""
         sq, sh, rq, rh, _ = self.shapes[r]
-        return np.ascontiguousarray(message.reshape(sq, sh, rq, rh).transpose(0, 2, 1, 3)).reshape(
-            sq * rq, sh * rh
+        if sh == 1 or rq == 1:
+            return message.view(lambda values: values.reshape(sq * rq, sh * rh))
+        return message.view(
+            lambda values: np.ascontiguousarray(values.reshape(sq, sh, rq, rh).transpose(0, 2, 1, 3)).reshape(
+                sq * rq, sh * rh
+            )
         )
 
-    def project(self, r: int, outside: Floats) -> Floats:
+    def project(self, r: int, outside: Wide) -> Wide:
         """Carry a functional on a region's separator down to its joint space, through its table."""
-        sq, sh, rq, rh, k = self.shapes[r]
-        table = self.tables[r]
-        if sq * sh * rq == 1:
-            out = (outside.reshape(rh) @ table.reshape(rh, k)).reshape(1, 1, k)
-        else:
-            by_rest = np.einsum(
-                "arsb,asrbv->rasv", outside.reshape(sq, rq, sh, rh), table.reshape(sq, sh, rq, rh, k)
-            )
-            out = by_rest.max(axis=0)
-        if self.is_query[r]:
-            return np.ascontiguousarray(out.transpose(0, 2, 1)).reshape(sq * k, sh)
-        return out.reshape(sq, sh * k)
+        table, exponents = self._wide_table(r)
+        shape = self.joint_counts(r)
+        out, out_exponents = np.empty(shape), np.empty(shape, np.int64)
+        functionals.project(
+            outside.mantissa,
+            outside.exponent,
+            table,
+            exponents,
+            self.shapes[r],
+            bool(self.is_query[r]),
+            out,
+            out_exponents,
+        )
+        return Wide(out, out_exponents)
+
+    def _wide_table(self, r: int) -> tuple[Floats, Ints]:
+        a = self.tree.arrays
+        start, stop = a.table_ptr[r], a.table_ptr[r + 1]
+        return a.mantissas[start:stop], a.exponents[start:stop] if self.tree.is_delicate else a.exponents
+
+    def table_from(self, r: int, inside: Frame, bound: Wide) -> tuple[Floats, Frame]:
+        """Return a region's table as it acts on vectors of a frame, and the frame of the results.
+
+        `bound` is at least each result that matters.
+        """
+        table, exponents = self._wide_table(r)
+        outside = Frame.of(bound)
+        if inside.is_flat and outside.is_flat and not self.tree.is_delicate:
+            return table, Frame(inside.exponent)
+        out = np.empty(len(table))
+        functionals.framed_table(
+            table,
+            exponents,
+            self.shapes[r],
+            bool(self.is_query[r]),
+            inside.offsets,
+            outside.offsets,
+            inside.exponent - outside.exponent,
+            LARGEST_EXPONENT,
+            out,
+        )
+        return out, outside
 
 
 def _link(
@@ -112,24 +166,26 @@ def _link(
 
 @dataclass(eq=False)
 class Messages:
-    """Upper bounds on every region's vectors, shape (contexts, hidden states) each, times exp(logs).
+    """Upper bounds on every region's vectors, shape (contexts, hidden states) each.
 
     They hold for all assignments whose probability exceeds the threshold.
     """
 
-    values: list[Floats]
-    logs: NDArray[np.float64]
-
-    def copy(self) -> Messages:
-        """Return a copy whose entries may be replaced."""
-        return Messages(list(self.values), self.logs.copy())
+    values: list[Wide]
 
     def tightened(self, other: Messages) -> Messages:
         """Return the smaller of two bounds, entry by entry."""
-        values: list[Floats] = []
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            for r, (mine, theirs) in enumerate(zip(self.values, other.values, strict=True)):
-                shift = other.logs[r] - self.logs[r]
-                scaled = np.exp(np.log(theirs) + shift) if abs(shift) > 500.0 else theirs * math.exp(shift)
-                values.append(np.minimum(mine, scaled))
-        return Messages(values, self.logs.copy())
+        return Messages([_smaller(mine, theirs) for mine, theirs in zip(self.values, other.values, strict=True)])
+
+
+def _smaller(left: Wide, right: Wide) -> Wide:
+    out, exponents = np.empty(left.shape), np.empty(left.shape, np.int64)
+    functionals.smaller(
+        np.ascontiguousarray(left.mantissa).reshape(-1),
+        np.ascontiguousarray(left.exponent).reshape(-1),
+        np.ascontiguousarray(right.mantissa).reshape(-1),
+        np.ascontiguousarray(right.exponent).reshape(-1),
+        out.reshape(-1),
+        exponents.reshape(-1),
+    )
+    return Wide(out, exponents)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.kernels.wide import LN2, ZERO
 from certimap.solvers.elimination.geometry import Geometry, Messages
 from certimap.solvers.elimination.kernels import vector_sets as kernels
 from certimap.solvers.elimination.sets import (
+    LARGEST,
     Floats,
     Link,
     ProductOverflowError,
@@ -20,9 +21,11 @@ from certimap.solvers.elimination.sets import (
     ones,
     product,
 )
+from certimap.trees.wide import Wide
 
-DELICATE_EXPONENT = -600.0
+FLOOR = -600  # bits below what a set can reach: no threshold lies deeper in one elimination
 CROWD = 16  # sets this many times over their limit are merged before dominance is looked for
+WORK = 4_000_000  # done between two looks at limits and draws
 
 
 @dataclass
@@ -35,30 +38,25 @@ class Outcome:
         An upper bound on ln p of every assignment in the box that exceeds the threshold; -inf when none can.
     root
         The last set: whole assignments, or None when nothing was left.
-    sets
-        The sets of all regions, to decode the root's rows.
     messages
         Tightened bounds.
     log_states
         shape (total_states,): upper bounds with a variable set to a state, for what exceeds the threshold.
-    n_merged
-        How often sets were merged; 0 means that the elimination was exact.
-    peak
-        The largest set.
     """
 
     log_bound: float
     root: VectorSet | None
-    sets: dict[int, VectorSet]
     messages: Messages
     log_states: Floats
-    n_merged: int
-    peak: int
 
 
-@dataclass
+@dataclass(eq=False)
 class Elimination:
-    """An elimination in progress; `run` is a generator that yields the work done since the last yield.
+    """An elimination in progress; `advance` does a piece of it.
+
+    Numbers inside sets are doubles in units of frames (see `Frame`). What underflows is less than 2^-893 of
+    the most that the set can reach with the outside's help, so a threshold of at least 2^`FLOOR` of that loses
+    nothing. A lower one is raised to it, and then what lies between stays open.
 
     Parameters
     ----------
@@ -70,8 +68,19 @@ class Elimination:
         Natural log; what cannot exceed it is dropped.
     limit
         Sets are merged down to about this many rows.
-    top_k, factor
-        A row is dropped when `top_k` others are at least it, up to `factor`.
+    top_k
+        A row is dropped when `top_k` others are at least it.
+
+    Attributes
+    ----------
+    is_raised
+        Whether the threshold was raised.
+    sets
+        The sets of all regions, to decode the root's rows.
+    n_merged
+        How often sets were merged; 0 means that the elimination was exact.
+    peak
+        The largest set.
     """
 
     geometry: Geometry
@@ -80,56 +89,54 @@ class Elimination:
     log_threshold: float
     limit: int
     top_k: int
-    factor: float
+    is_raised: bool = False
     sets: dict[int, VectorSet] = field(default_factory=dict[int, VectorSet])
     n_merged: int = 0
     peak: int = 0
     work: int = 0
     n_bytes: int = 0
-    is_delicate: bool = False
+    stack: list[Visit] = field(default_factory=list["Visit"])
+    outcome: Outcome | None = None
 
-    def run(self) -> Generator[int, None, Outcome]:
-        """Visit the regions depth first: outside bounds on the way down, sets on the way up."""
-        tree = self.geometry.tree
-        root = tree.n_regions - 1
+    def __post_init__(self) -> None:
         self.log_states = np.full(len(self.mask), -np.inf)
-        stack = [_Visit(self, root, np.ones((1, 1)), 0.0)]
-        while stack:
-            visit = stack[-1]
+        self.stack.append(Visit(self, self.geometry.tree.n_regions - 1, Wide.of_values(np.ones((1, 1)))))
+
+    def advance(self) -> int:
+        """Visit regions depth first, outside bounds on the way down, sets on the way up; return the work done."""
+        before = self.work
+        while self.stack and self.work - before <= WORK:
+            visit = self.stack[-1]
             child = visit.next_child()
             if child is not None:
-                stack.append(_Visit(self, child, *visit.outside_of_next()))
+                self.stack.append(Visit(self, child, visit.outside_of_next()))
                 continue
             result = visit.finish()
-            stack.pop()
+            self.stack.pop()
             if len(result) == 0:
-                return self._outcome(None)
+                self.stack.clear()
+                self.outcome = Outcome(-math.inf, None, self.messages, self.log_states)
+                break
             self.sets[visit.region] = result
             self.n_bytes += result.n_bytes
-            if stack:
+            if self.stack:
                 self.messages.values[visit.region] = result.maxima()
-                self.messages.logs[visit.region] = result.log_scale
-                stack[-1].child_done()
-            if self.work > 4_000_000:
-                yield self.work
-                self.work = 0
-        return self._outcome(self.sets[root])
+                self.stack[-1].child_done()
+            else:
+                bound = math.log(float(result.values.max())) + result.frame.exponent * LN2
+                self.outcome = Outcome(bound, result, self.messages, self.log_states)
+        return self.work - before
 
-    def _outcome(self, root: VectorSet | None) -> Outcome:
-        bound = -math.inf
-        if root is not None:
-            bound = math.log(float(root.values.max())) + root.log_scale
-        return Outcome(bound, root, self.sets, self.messages, self.log_states, self.n_merged, self.peak)
-
-    def linear_threshold(self, log_scale: float) -> float:
-        """Return the threshold in units of exp(log_scale).
-
-        A threshold so small that what underflowed could exceed it makes the elimination delicate: its bounds
-        are not to be used. Without a threshold (a top-k list not full yet) what underflowed counts as zero.
-        """
-        exponent = self.log_threshold - log_scale
-        self.is_delicate |= exponent < DELICATE_EXPONENT and self.log_threshold > -math.inf
-        return math.exp(exponent) if exponent < 700.0 else math.inf
+    def threshold(self, top: int) -> float:
+        """Return the threshold in units of 2^top, about the most that a set can reach; raise it to the floor."""
+        if top == ZERO:
+            return 0.0
+        exponent = self.log_threshold / LN2 - top
+        if exponent < FLOOR:
+            self.is_raised = True
+            self.log_threshold = (top + FLOOR) * LN2
+            return 2.0**FLOOR
+        return 2.0**exponent if exponent < 1000.0 else math.inf
 
     def decode(self, rows: NDArray[np.int64], n_variables: int) -> NDArray[np.int16]:
         """Return the assignments of rows of the root's set, shape (rows, n_variables)."""
@@ -147,112 +154,108 @@ class Elimination:
         return points
 
 
-class _Visit:
+class Visit:
     """A region between its descent and its set."""
 
-    def __init__(self, run: Elimination, region: int, outside: Floats, log_outside: float) -> None:
-        self.run, self.region = run, region
+    def __init__(self, run: Elimination, region: int, outside: Wide) -> None:
+        self.run, self.region, self.outside = run, region, outside
         geometry = run.geometry
-        self.outside, self.log_outside = _scaled(outside, log_outside)
         self.children = geometry.order_of_children[region]
-        joint, self.log_joint = _scaled(geometry.project(region, self.outside), self.log_outside)
-        self.open = np.ones(len(joint), np.bool_)
+        joint = geometry.project(region, outside)
+        self.open = np.ones(joint.shape[0], np.bool_)
         column = int(geometry.tree.arrays.column[region])
         if column >= 0:
             k = geometry.shapes[region][4]
-            self.open = np.tile(run.mask[column : column + k], len(joint) // k)
-            joint = joint * self.open[:, None]
+            self.open = np.tile(run.mask[column : column + k], joint.shape[0] // k)
+            joint.mantissa[~self.open] = 0.0
+            joint.exponent[~self.open] = ZERO
         self.joint = joint
-        self.running, self.log_running = joint, self.log_joint
+        self.running: Wide | None = None
         self.suffix = self._suffixes(self.children)
         self.at = 0
 
-    def _suffixes(self, children: list[int]) -> list[tuple[Floats, float]]:
-        """Return, for each child in order, the product of the bounds of the later ones."""
-        messages, links = self.run.messages, self.run.geometry.links
-        out: list[tuple[Floats, float]] = []
-        current, log_scale = np.ones_like(self.joint), 0.0
+    def _link(self, child: int) -> Link:
+        link = self.run.geometry.links[child]
+        assert link is not None
+        return link
+
+    def _suffixes(self, children: list[int]) -> list[Wide]:
+        """Return, for each child in order, the joint functional times the bounds of the later ones."""
+        out: list[Wide] = []
+        current = self.joint
         for c in reversed(children):
-            out.append((current, log_scale))
-            link = links[c]
-            assert link is not None
-            current, log_scale = _scaled(current * link.extend(messages.values[c]), log_scale + messages.logs[c])
+            out.append(current)
+            current = self._link(c).fold(current, self.run.messages.values[c])
         out.reverse()
         return out
 
     def next_child(self) -> int | None:
         return self.children[self.at] if self.at < len(self.children) else None
 
-    def outside_of_next(self) -> tuple[Floats, float]:
-        """Return the functional that acts on the next child's vectors, and the log of its scale."""
-        suffix, log_suffix = self.suffix[self.at]
-        link = self.run.geometry.links[self.children[self.at]]
-        assert link is not None
-        return link.reduce(self.running * suffix), self.log_running + log_suffix
+    def outside_of_next(self) -> Wide:
+        """Return the functional that acts on the next child's vectors."""
+        functional = self.suffix[self.at]
+        if self.running is not None:
+            functional = Wide.product([functional, self.running], functional.shape)
+        return self._link(self.children[self.at]).reduce(functional)
 
     def child_done(self) -> None:
         """Fold the tightened bound of the child just finished in."""
         child = self.children[self.at]
-        link = self.run.geometry.links[child]
-        assert link is not None
-        message = link.extend(self.run.messages.values[child])
-        self.running, self.log_running = _scaled(
-            self.running * message, self.log_running + self.run.messages.logs[child]
-        )
+        before = Wide.of_values(np.ones(self.joint.shape)) if self.running is None else self.running
         self.at += 1
+        if self.at < len(self.children):
+            self.running = self._link(child).fold(before, self.run.messages.values[child])
 
     def finish(self) -> VectorSet:
         """Multiply the children's sets, smallest first, and eliminate the own variable."""
         run, geometry, r = self.run, self.run.geometry, self.region
-        found = ones(*self._counts(), self.open)
+        found = ones(*geometry.joint_counts(r), self.open)
         children = sorted(self.children, key=lambda c: len(run.sets[c]))
         suffix = self._suffixes(children)
-        for i, child in enumerate(children):
-            rest, log_rest = suffix[i]
-            found = self._multiply(found, child, self.joint * rest, self.log_joint + log_rest)
+        bound = Wide.of_values(np.ones(self.joint.shape) * self.open[:, None])
+        for child, functional in zip(children, suffix, strict=True):
+            bound = self._link(child).fold(bound, run.messages.values[child])
+            found = self._multiply(found, child, functional, bound)
             run.sets[child].release()
             if len(found) == 0:
                 return found
         if geometry.is_query[r]:
-            self._note_states(found)
+            self._note_states(found, bound)
         found = self._lift(found)
-        threshold = run.linear_threshold(self.log_outside + found.log_scale)
-        found, scores = found.above(self.outside, threshold)
+        functional, top = found.frame.scaled(self.outside, run.messages.values[r])
+        found, scores = found.above(functional, run.threshold(top))
         if len(found) == 0:
             return found
         return self._shrink(found, scores)
 
-    def _counts(self) -> tuple[int, int]:
-        return self.run.geometry.joint_counts(self.region)
-
-    def _multiply(self, left: VectorSet, child: int, functional: Floats, log_scale: float) -> VectorSet:
+    def _multiply(self, left: VectorSet, child: int, functional: Wide, bound: Wide) -> VectorSet:
         run = self.run
         right = run.sets[child]
-        link = run.geometry.links[child]
-        assert link is not None
-        threshold = run.linear_threshold(log_scale + left.log_scale + right.log_scale)
+        link = self._link(child)
+        linear, top = left.frame.times(right.frame, link).scaled(functional, bound)
+        threshold = run.threshold(top)
         rows: NDArray[np.int64] | None = None
-        max_pairs = max(8 * run.limit, 2 * len(functional), 65536)
+        max_pairs = max(8 * run.limit, 2 * len(linear), 65536)
         while True:
             try:
-                out, scores, work = product(left, right, child, link, functional, threshold, max_pairs)
+                out, scores, work = product(left, right, child, link, linear, threshold, max_pairs, bound)
                 break
             except ProductOverflowError:
                 run.n_merged += 1
-                run.work += max_pairs * functional.shape[1]
+                run.work += max_pairs * linear.shape[1]
                 if left.crowding >= right.crowding:
-                    left, _ = left.merged(_own_scores(left, functional, link, right), max(1, len(left) // 2))
+                    own = link.fold(functional, right.maxima())
+                    left, _ = left.merged(left.scores(left.frame.scaled(own, own)[0])[0], max(1, len(left) // 2))
                 else:
-                    right, source = right.merged(
-                        _own_scores(right, link.reduce(functional * left.maxima()), None, None),
-                        max(1, len(right) // 2),
-                    )
+                    own = link.reduce(Wide.product([functional, left.maxima()], functional.shape))
+                    scores = right.scores(right.frame.scaled(own, own)[0])[0]
+                    right, source = right.merged(scores, max(1, len(right) // 2))
                     rows = source if rows is None else rows[source]
-        n_right = len(run.sets[child])
         if rows is not None:
             last, pointer = out.pointers[-1]
-            out.pointers[-1] = (last, compact(rows[pointer], n_right))
-        run.work += work * functional.shape[1] + 2000
+            out.pointers[-1] = (last, compact(rows[pointer], len(run.sets[child])))
+        run.work += work * linear.shape[1] + 2000
         return self._shrink(out, scores)
 
     def _limited(self, found: VectorSet, scores: Floats) -> VectorSet:
@@ -269,50 +272,37 @@ class _Visit:
             found, rows = found.merged(scores, CROWD * self.run.limit // 2)
             scores = scores[rows]
         self.run.work += len(found) * 64
-        kept, alive = found.undominated(self.run.top_k, self.run.factor)
+        kept, alive = found.undominated(self.run.top_k)
         return self._limited(kept, scores[alive])
 
-    def _note_states(self, found: VectorSet) -> None:
+    def _note_states(self, found: VectorSet, bound: Wide) -> None:
         """Record the best score of each state of the own query variable."""
         run, geometry = self.run, self.run.geometry
         k = geometry.shapes[self.region][4]
         column = int(geometry.tree.arrays.column[self.region])
-        alive, scores = np.empty(len(found), np.bool_), np.empty(len(found))
-        kernels.filter_rows(found.values, found.ptr, self.joint, -1.0, alive, scores)
+        functional, top = found.frame.scaled(self.joint, bound)
+        scores, _ = found.scores(functional)
         state = np.repeat(np.arange(len(found.ptr) - 1) % k, np.diff(found.ptr))
         best = np.zeros(k)
         np.maximum.at(best, state, scores)
         with np.errstate(divide="ignore"):
-            run.log_states[column : column + k] = np.log(best) + self.log_joint + found.log_scale
+            run.log_states[column : column + k] = np.log(best) + top * LN2
 
     def _lift(self, found: VectorSet) -> VectorSet:
         geometry, r = self.run.geometry, self.region
         sq, sh, rq, rh, k = geometry.shapes[r]
-        table = geometry.tables[r]
         is_query = bool(geometry.is_query[r])
+        table, frame = geometry.table_from(r, found.frame, self.run.messages.values[r])
         if sq * sh * rq == 1 and not is_query:
             values = found.values @ table.reshape(rh, k).T
-            return VectorSet(values, found.ptr, found.relaxed, found.log_scale, found.pointers, None)
-        n = len(found) * rq
-        out, ptr = np.empty((n, sh * rh)), np.empty(sq * rq + 1, np.int64)
-        source, state = np.empty(n, np.int64), np.empty(n, np.int16)
-        kernels.lift(found.values, found.ptr, table, (sq, sh, rq, rh, k), is_query, out, ptr, source, state)
-        pointers = [(c, p[source]) for c, p in found.pointers]
-        return VectorSet(out, ptr, found.relaxed[source], found.log_scale, pointers, state if is_query else None)
-
-
-def _own_scores(found: VectorSet, functional: Floats, link: Link | None, right: VectorSet | None) -> Floats:
-    """Score rows by a functional, times the largest of the set that they are to be multiplied by."""
-    if right is not None and link is not None:
-        functional = functional * link.extend(right.maxima())
-    alive, scores = np.empty(len(found), np.bool_), np.empty(len(found))
-    kernels.filter_rows(found.values, found.ptr, np.ascontiguousarray(functional), -1.0, alive, scores)
-    return scores
-
-
-def _scaled(values: Floats, log_scale: float) -> tuple[Floats, float]:
-    """Scale the largest value to 1."""
-    top = float(values.max(initial=0.0))
-    if top <= 0.0 or top == 1.0:
-        return values, log_scale
-    return values / top, log_scale + math.log(top)
+            lifted = VectorSet(values, found.ptr, found.relaxed, frame, found.pointers, None)
+        else:
+            n = len(found) * rq
+            values, ptr = np.empty((n, sh * rh)), np.empty(sq * rq + 1, np.int64)
+            source, state = np.empty(n, np.int64), np.empty(n, np.int16)
+            kernels.lift(found.values, found.ptr, table, (sq, sh, rq, rh, k), is_query, values, ptr, source, state)
+            pointers = [(c, p[source]) for c, p in found.pointers]
+            lifted = VectorSet(values, ptr, found.relaxed[source], frame, pointers, state if is_query else None)
+        if not frame.is_flat:
+            np.minimum(values, LARGEST, out=values)
+        return lifted

@@ -2,16 +2,81 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.kernels.wide import ZERO
+from certimap.solvers.elimination.kernels import functionals
 from certimap.solvers.elimination.kernels import vector_sets as kernels
 from certimap.solvers.elimination.kernels.dominance import skyband
+from certimap.trees.wide import Wide
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+NO_OFFSETS: Ints = np.empty((0, 0), np.int64)
+LARGEST_EXPONENT = 400  # entries of vectors in a frame are cut here; those that matter are at most 2^129
+LARGEST = 2.0**LARGEST_EXPONENT
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """The unit of every entry of a set's vectors: 2^(exponent + offset), by context and hidden state.
+
+    Chosen from a bound on the vectors, so that an entry is 1 or so where it is as large as it can be, however much
+    the hidden states differ. What underflows in a frame is less than 2^-893 of what the set can reach.
+
+    Attributes
+    ----------
+    exponent
+        The exponent of the whole set.
+    offsets
+        int64, shape (contexts, hidden states); empty where all are 0, the ordinary case.
+    """
+
+    exponent: int = 0
+    offsets: Ints = field(default_factory=lambda: NO_OFFSETS)
+
+    @classmethod
+    def of(cls, bound: Wide) -> Frame:
+        """Choose a frame for vectors that are at most `bound`, shape (contexts, hidden states)."""
+        offsets = np.empty(bound.shape, np.int64)
+        base, is_wide = functionals.frame(bound.mantissa, bound.exponent, offsets)
+        return cls(base, offsets) if is_wide else cls(base)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether one exponent serves all entries."""
+        return self.offsets.size == 0
+
+    def scaled(self, functional: Wide, bound: Wide) -> tuple[Floats, int]:
+        """Return doubles that act on vectors of this frame as a functional does, and the exponent of their unit.
+
+        The vectors are at most `bound`; the exponent is `ZERO` where the functional makes nothing of it.
+        """
+        out = np.empty(functional.shape)
+        matrix = (functional.mantissa, functional.exponent)
+        top = int(functionals.scaled(*matrix, self.offsets, bound.mantissa, out))
+        return out, top if top == ZERO else top + self.exponent
+
+    def times(self, other: Frame, link: Link) -> Frame:
+        """Return the frame of products with a child's vectors."""
+        exponent = self.exponent + other.exponent
+        if other.is_flat:
+            return Frame(exponent, self.offsets)
+        spread = other.offsets[link.context[:, None], link.hidden[None, :]]
+        return Frame(exponent, spread if self.is_flat else self.offsets + spread)
+
+    def factors_to(self, other: Frame) -> Floats:
+        """Return what entries are multiplied by to go to another frame, shape (contexts, hidden states)."""
+        difference = np.zeros((1, 1), np.int64) + (self.exponent - other.exponent)
+        if not self.is_flat:
+            difference = difference + self.offsets
+        if not other.is_flat:
+            difference = difference - other.offsets
+        return np.ldexp(1.0, np.clip(difference, -2000, LARGEST_EXPONENT))
 
 
 def compact(index: NDArray[np.integer], n: int) -> NDArray[np.integer]:
@@ -26,7 +91,7 @@ class VectorSet:
     Attributes
     ----------
     values
-        float64, shape (rows, hidden states), to be multiplied by exp(`log_scale`).
+        float64, shape (rows, hidden states), in units of `frame`.
     ptr
         int64, shape (contexts + 1,): rows `ptr[c]:ptr[c + 1]` belong to context c.
     relaxed
@@ -40,7 +105,7 @@ class VectorSet:
     values: Floats
     ptr: Ints
     relaxed: NDArray[np.bool_]
-    log_scale: float
+    frame: Frame
     pointers: list[tuple[int, NDArray[np.integer]]]
     state: NDArray[np.int16] | None = None
 
@@ -75,23 +140,28 @@ class VectorSet:
             values,
             ptr,
             self.relaxed[rows],
-            self.log_scale,
+            self.frame,
             [(c, p[rows]) for c, p in self.pointers],
             None if self.state is None else self.state[rows],
         )
 
-    def above(self, functional: Floats, threshold: float) -> tuple[VectorSet, Floats]:
-        """Drop rows whose value under their context's functional is at most `threshold`; return scores too."""
+    def scores(self, functional: Floats, threshold: float = -1.0) -> tuple[Floats, NDArray[np.bool_]]:
+        """Return each row's value under its context's functional, and which exceed a threshold."""
         alive = np.empty(len(self), np.bool_)
         scores = np.empty(len(self))
         kernels.filter_rows(self.values, self.ptr, functional, threshold, alive, scores)
+        return scores, alive
+
+    def above(self, functional: Floats, threshold: float) -> tuple[VectorSet, Floats]:
+        """Drop rows whose value under their context's functional is at most `threshold`; return scores too."""
+        scores, alive = self.scores(functional, threshold)
         return self.keep(alive), scores[alive]
 
-    def undominated(self, k: int, factor: float) -> tuple[VectorSet, NDArray[np.bool_]]:
-        """Drop rows that k others of their context dominate up to `factor`; return the mask of the kept, too."""
+    def undominated(self, k: int) -> tuple[VectorSet, NDArray[np.bool_]]:
+        """Drop rows that k others of their context dominate; return the mask of the kept, too."""
         alive = np.ones(len(self), np.bool_)
         if len(self) > k:
-            skyband(self.values, self.ptr, k, factor, alive)
+            skyband(self.values, self.ptr, k, alive)
         return self.keep(alive), alive
 
     def merged(self, scores: Floats, limit: int) -> tuple[VectorSet, Ints]:
@@ -116,18 +186,20 @@ class VectorSet:
         out.relaxed |= several
         return out, rows
 
-    def maxima(self) -> Floats:
+    def maxima(self) -> Wide:
         """Return the pointwise maximum of each context, shape (contexts, hidden states)."""
         out = np.empty((len(self.ptr) - 1, self.values.shape[1]))
         kernels.context_maxima(self.values, self.ptr, out)
-        return out
+        exponents = np.empty(out.shape, np.int64)
+        functionals.unframed(out, self.frame.exponent, self.frame.offsets, out, exponents)
+        return Wide(out, exponents)
 
     def rescaled(self) -> VectorSet:
-        """Scale the largest value to 1."""
-        top = float(self.values.max(initial=0.0))
-        if top > 0.0 and top != 1.0:
-            self.values /= top
-            self.log_scale += float(np.log(top))
+        """Scale the largest value to about 1, by a power of two."""
+        places = int(np.frexp(self.values.max(initial=0.0))[1])
+        if abs(places) > 60:
+            self.values = np.ldexp(self.values, -places)
+            self.frame = replace(self.frame, exponent=self.frame.exponent + places)
         return self
 
 
@@ -135,7 +207,7 @@ def ones(n_contexts: int, n_hidden: int, alive: NDArray[np.bool_]) -> VectorSet:
     """Return the set that holds the vector of ones in every context that is alive."""
     ptr = np.concatenate([[0], np.cumsum(alive)]).astype(np.int64)
     n = int(ptr[-1])
-    return VectorSet(np.ones((n, n_hidden)), ptr, np.zeros(n, np.bool_), 0.0, [])
+    return VectorSet(np.ones((n, n_hidden)), ptr, np.zeros(n, np.bool_), Frame(), [])
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,23 +229,27 @@ class Link:
     n_contexts: int
     n_hidden: int
 
-    def extend(self, matrix: Floats) -> Floats:
-        """Turn a matrix over (contexts, hidden states) of the child into one over the joint space."""
-        return matrix[self.context[:, None], self.hidden[None, :]]
+    def fold(self, matrix: Wide, child: Wide) -> Wide:
+        """Multiply a matrix over the joint space by one over the child's (contexts, hidden states)."""
+        out, exponents = np.empty(matrix.shape), np.empty(matrix.shape, np.int64)
+        functionals.fold(
+            matrix.mantissa,
+            matrix.exponent,
+            child.mantissa,
+            child.exponent,
+            self.context,
+            self.hidden,
+            out,
+            exponents,
+        )
+        return Wide(out, exponents)
 
-    def reduce(self, functional: Floats) -> Floats:
+    def reduce(self, functional: Wide) -> Wide:
         """Reduce a functional on the joint space to the child: sum hidden states, maximise over contexts."""
-        if len(self.hidden) == self.n_hidden:
-            summed = np.empty((functional.shape[0], self.n_hidden))
-            summed[:, self.hidden] = functional
-        else:
-            summed = np.zeros((functional.shape[0], self.n_hidden))
-            np.add.at(summed.T, self.hidden, functional.T)
-        if len(self.context) == self.n_contexts == 1:
-            return summed
-        out = np.zeros((self.n_contexts, self.n_hidden))
-        np.maximum.at(out, self.context, summed)
-        return out
+        shape = (self.n_contexts, self.n_hidden)
+        out, exponents = np.empty(shape), np.empty(shape, np.int64)
+        functionals.reduce(functional.mantissa, functional.exponent, self.context, self.hidden, out, exponents)
+        return Wide(out, exponents)
 
 
 class ProductOverflowError(Exception):
@@ -188,8 +264,12 @@ def product(
     functional: Floats,
     threshold: float,
     max_pairs: int,
+    bound: Wide,
 ) -> tuple[VectorSet, Floats, int]:
     """Multiply two sets, keeping the pairs whose value under the functional exceeds the threshold.
+
+    The functional acts on products in the frame `left.frame.times(right.frame, link)`; `bound`, on the joint
+    space, is at least each product that matters.
 
     Returns
     -------
@@ -232,5 +312,12 @@ def product(
     pointers = [(c, p[left_rows]) for c, p in left.pointers]
     pointers.append((child, compact(right_rows, len(right))))
     relaxed = left.relaxed[left_rows] | right.relaxed[right_rows]
-    out = VectorSet(values, ptr, relaxed, left.log_scale + right.log_scale, pointers)
-    return out, scores[:n], total_work
+    given = left.frame.times(right.frame, link)
+    frame = Frame.of(bound)
+    if frame.is_flat and given.is_flat:
+        frame = given
+    else:
+        factors = np.broadcast_to(given.factors_to(frame), bound.shape)
+        values *= factors[np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))]
+        np.minimum(values, LARGEST, out=values)
+    return VectorSet(values, ptr, relaxed, frame, pointers), scores[:n], total_work

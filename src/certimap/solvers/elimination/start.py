@@ -1,8 +1,8 @@
-"""A first incumbent: draws, then hill climbing by flips of one or several variables."""
+"""A first incumbent: hill climbing by flips of one or several variables, and flips of the best for a list."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,46 +14,89 @@ if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger
     from certimap.trees.bucket_tree import BucketTreePosterior
 
+BATCH = 64
 
-def climb(
-    posterior: BucketTreePosterior, ledger: Ledger, starts: Points, max_work: int
-) -> Generator[int, None, None]:
-    """Improve points until no flip of one variable helps; everything evaluated goes to the ledger.
 
-    Each round asks once for every one-variable change of all points, then tries all improving changes of a
-    point together, the better half of them, and the best alone. Ends when nothing helps or `max_work` is
-    spent; yields the work of each round, in table entries.
+@dataclass(eq=False)
+class Climb:
+    """Points on their way up; everything evaluated goes to the ledger.
+
+    Each round asks once for every one-variable change of all points that moved last, then tries all improving
+    changes of a point together, the better half of them, and the best alone.
     """
-    points = starts.copy()
-    values = ledger.candidates(points)
-    active = np.arange(len(points))
-    offsets = posterior.domain.offsets[:-1]
-    cost = 3 * posterior.region_tree.n_entries
-    spent = 0
-    while len(active) and spent < max_work:
-        each = posterior.log_mass_each(Boxes.of_points(posterior.domain, points[active]))
+
+    points: Points
+    values: NDArray[np.float64]
+    active: NDArray[np.int64]
+
+    @classmethod
+    def from_points(cls, points: Points, values: NDArray[np.float64] | None = None) -> Climb:
+        """Start from points whose ln p are known."""
+        known = np.empty(0) if values is None else values.copy()
+        return cls(points.copy(), known, np.arange(len(points)))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no change of one variable helps any point."""
+        return not len(self.active)
+
+    def round(self, posterior: BucketTreePosterior, ledger: Ledger) -> int:
+        """Improve the points; return the work, in table entries."""
+        offsets = posterior.domain.offsets[:-1]
+        each = posterior.log_mass_each(Boxes.of_points(posterior.domain, self.points[self.active]))
         best = np.maximum.reduceat(each, offsets, axis=1)
         trials: list[Points] = []
         owners: list[int] = []
-        for row, i in enumerate(active):
-            gains = best[row] - values[i]
+        for row, i in enumerate(self.active):
+            gains = best[row] - self.values[i]
             order = np.argsort(-gains, kind="stable")
             order = order[gains[order] > 1e-10]
             for n in sorted({len(order), (len(order) + 1) // 2, min(1, len(order))} - {0}):
-                trials.append(_changed(points[i], order[:n], each[row], posterior))
+                trials.append(_changed(self.points[i], order[:n], each[row], posterior))
                 owners.append(int(i))
-        if not trials:
-            return
-        found = ledger.candidates(np.array(trials))
         moved: set[int] = set()
-        for trial, owner, value in zip(trials, owners, found, strict=True):
-            if value > values[owner] + 1e-10:
-                points[owner], values[owner] = trial, value
-                moved.add(owner)
-        active = np.array(sorted(moved), np.int64)
-        work = cost * len(best) + posterior.region_tree.n_entries * len(trials)
-        spent += work
-        yield work
+        if trials:
+            found = ledger.candidates(np.array(trials))
+            for trial, owner, value in zip(trials, owners, found, strict=True):
+                if value > self.values[owner] + 1e-10:
+                    self.points[owner], self.values[owner] = trial, value
+                    moved.add(owner)
+        self.active = np.array(sorted(moved), np.int64)
+        return posterior.region_tree.n_entries * (3 * len(best) + len(trials))
+
+
+@dataclass(eq=False)
+class Neighbours:
+    """A list of the best points, grown by flips of one variable of those already in it, the best first.
+
+    The k-th best known is the threshold of the search, so a good list spares it most of its work.
+    """
+
+    expanded: set[int] = field(default_factory=set[int])
+    is_done: bool = False
+
+    def round(self, posterior: BucketTreePosterior, ledger: Ledger) -> int:
+        """Evaluate what the flips of the best points not yet looked at add to the list; return the work."""
+        waiting = [atom for _, atom in ledger.best if atom not in self.expanded][:BATCH]
+        if not waiting:
+            self.is_done = True
+            return 0
+        self.expanded.update(waiting)
+        domain = posterior.domain
+        points = ledger.atoms.points(np.array(waiting, np.int64))
+        each = posterior.log_mass_each(Boxes.of_points(domain, points))
+        last = ledger.log_kth_best
+        rows, columns = np.nonzero(each > last)
+        if len(rows) > 4 * ledger.top_k:  # no more of them can enter the list
+            kept = np.argpartition(-each[rows, columns], ledger.top_k)[: ledger.top_k]
+            rows, columns = rows[kept], columns[kept]
+        variable = np.searchsorted(domain.offsets, columns, side="right") - 1
+        trials = points[rows]
+        trials[np.arange(len(rows)), variable] = columns - domain.offsets[variable]
+        changed = np.any(trials != points[rows], axis=1)
+        if changed.any():
+            ledger.candidates(np.unique(trials[changed], axis=0))
+        return posterior.region_tree.n_entries * (3 * len(points) + int(changed.sum()))
 
 
 def _changed(

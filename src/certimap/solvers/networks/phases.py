@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from certimap.control import TimeUp
 from certimap.networks.costs import Costs
 from certimap.networks.kernels.dual_ascent import DualState, ascend
-from certimap.networks.kernels.local_search import tabu_search
+from certimap.networks.kernels.local_search import kick_search, tabu_search
 from certimap.networks.max_elimination import MaxElimination
 from certimap.networks.problem import FLOOR, HARD
 from certimap.solvers.networks.best_first import BestFirstSearch, copy_of
@@ -28,6 +28,7 @@ KEPT_SHARE = 0.9  # a problem is reduced anew when it has kept at most this shar
 KEPT_SHARE_AGAIN = 0.75  # and in the middle of a search, when it would keep at most this one
 TENURE, STEPS_PER_VARIABLE = 10, 20
 TABU_WORK = 20_000_000  # scores looked at in one piece of local search, but at least a few steps
+KICK_WORK = 10_000_000
 PERTURBED = 0.05
 PIECES_PER_CLIMB = 8
 
@@ -307,7 +308,7 @@ def ascended(costs: Costs, dual: DualState, incumbent: Ints, context: Context, n
 
 
 def climb(costs: Costs, dual: DualState, incumbent: Ints, context: Context) -> None:
-    """Improve the incumbent by tabu search from it, from it perturbed, and from the decoded costs."""
+    """Improve the incumbent: tabu search from it, from it perturbed and from the decoded costs, then kicks."""
     net = costs.arrays
     n = len(net.n_states)
     soft_tables, soft_unary = costs.softened()
@@ -324,3 +325,10 @@ def climb(costs: Costs, dual: DualState, incumbent: Ints, context: Context) -> N
     for number, states in enumerate(starts):
         key = np.uint64((int(key) + number) % 2**64)
         context.work += int(tabu_search(net, soft_tables, soft_unary, states, n_steps, tenure, key, incumbent))
+    if incumbent[0] > FLOOR:
+        states = incumbent[1:].copy()
+        context.work += int(
+            kick_search(
+                net, soft_tables, soft_unary, dual.alive, dual.n_alive, states, KICK_WORK, key, incumbent
+            )
+        )  # fmt: skip

@@ -6,26 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.kernels.jit import jit
+from certimap.kernels.wide import ZERO, normal
 from certimap.trees.kernels.passes import Floats, Ints, RegionArrays
-
-
-@jit()
-def cumulate(a: RegionArrays, mask: Floats, joint: Floats, cumulative: Floats) -> None:
-    """Write, for each region and separator state, the running sums of its own variable's posterior weights."""
-    for r in range(len(a.own_states)):
-        k = a.own_states[r]
-        n_rest = a.rest_query[r] * a.rest_hidden[r]
-        column = a.column[r]
-        for s in range(a.shared_query[r] * a.shared_hidden[r]):
-            for i in range(n_rest):
-                t = a.table_ptr[r] + (s * n_rest + i) * k
-                total = 0.0
-                for v in range(k):
-                    w = a.tables[t + v] * joint[a.joint_ptr[r] + s * k + v]
-                    if column >= 0:
-                        w *= mask[column + v]
-                    total += w
-                    cumulative[t + v] = total
 
 
 @jit()
@@ -78,15 +60,16 @@ def follow_maxima(
     parent_map: Ints,
     parent: Ints,
     variable: Ints,
-    mask: Floats,
     joint: Floats,
+    joint_exponent: Ints,
     position: Ints,
     point: NDArray[np.int16],
 ) -> None:
     """Give every region, from the root down, the state of the largest weight; of equal ones the first.
 
-    `joint`, shape (joint positions,), is what the upward pass of bounds wrote; `mask` has shape (total_states,).
+    `joint` and `joint_exponent`, shape (joint positions,), are what the wide upward pass of bounds wrote.
     """
+    has_exponents = len(a.exponents) > 0
     for r in range(len(a.own_states) - 1, -1, -1):
         k = a.own_states[r]
         separator = np.int64(0)
@@ -94,15 +77,15 @@ def follow_maxima(
             separator = a.gather[parent_map[r] + position[parent[r]]]
         shared = separator // (a.rest_query[r] * a.rest_hidden[r])
         t = a.table_ptr[r] + separator * k
-        column = a.column[r]
         best = 0
-        largest = -1.0
+        largest, exponent = 0.0, ZERO
         for v in range(k):
-            w = a.tables[t + v] * joint[a.joint_ptr[r] + shared * k + v]
-            if column >= 0:
-                w *= mask[column + v]
-            if w > largest:
-                largest = w
+            e = joint_exponent[a.joint_ptr[r] + shared * k + v]
+            if has_exponents:
+                e += a.exponents[t + v]
+            w, e = normal(a.mantissas[t + v] * joint[a.joint_ptr[r] + shared * k + v], e)
+            if e > exponent or (e == exponent and w > largest):
+                largest, exponent = w, e
                 best = v
         position[r] = shared * k + best
         if variable[r] >= 0:

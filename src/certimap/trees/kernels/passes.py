@@ -1,24 +1,24 @@
 """Batched passes over a tree of regions: messages upward, derivatives downward.
 
 Rows of a batch are the inner axis, so that every inner loop runs over contiguous memory. Values are
-linear and at most 1; a vector whose largest entry falls below `RESCALE` is scaled up and the logarithm
-of the scale is kept beside it.
+linear and at most 1; a vector whose largest entry falls below `RESCALE` is scaled up by a power of two, which
+rounds nothing, and the exponent is kept beside it. Rows in which an entry comes near underflow are flagged: see
+`certimap.kernels.wide` for what that means, and `certimap.trees.kernels.wide_passes` for how they are computed.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.kernels.jit import jit
+from certimap.kernels.wide import LN2, RESCALE, SAFE
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-RESCALE = 1e-60
-DELICATE = 1e-140
 
 
 class RegionArrays(NamedTuple):
@@ -32,6 +32,8 @@ class RegionArrays(NamedTuple):
     column: Ints
     table_ptr: Ints
     tables: Floats
+    mantissas: Floats
+    exponents: Ints
     child_ptr: Ints
     children: Ints
     map_ptr: Ints
@@ -43,7 +45,7 @@ class RegionArrays(NamedTuple):
 
 
 @jit(inline="never")
-def rescale(values: Floats, start: int, stop: int, logs: Floats, flags: NDArray[np.uint8]) -> None:
+def rescale(values: Floats, start: int, stop: int, exponents: Floats, flags: NDArray[np.uint8]) -> None:
     """Scale rows of `values[start:stop]` whose maximum is small; flag rows that come near underflow."""
     n_rows = values.shape[1]
     top = np.zeros(n_rows)
@@ -55,13 +57,14 @@ def rescale(values: Floats, start: int, stop: int, logs: Floats, flags: NDArray[
             low[b] = min(low[b], v if v > 0.0 else 1.0)
     for b in range(n_rows):
         small = 0.0 < top[b] < RESCALE
-        if low[b] < (DELICATE * top[b] if small else DELICATE):
+        if low[b] < (SAFE * top[b] if small else SAFE):
             flags[b] = 1
         if small:
-            logs[b] += np.log(top[b])
-            factor = top[b]
+            places = max(math.frexp(top[b])[1], -1000)
+            exponents[b] += places
+            factor = math.ldexp(1.0, -places)
             for j in range(start, stop):
-                values[j, b] /= factor
+                values[j, b] *= factor
 
 
 @jit(inline="never")
@@ -104,14 +107,15 @@ def upward(
     masked: Floats,
     flags: NDArray[np.uint8],
     joint: Floats,
-    log_joint: Floats,
+    joint_exponent: Floats,
     message: Floats,
-    log_message: Floats,
+    message_exponent: Floats,
 ) -> None:
     """Send all messages to the root.
 
     `mask` has shape (total_states, rows); `masked` is scratch of the largest joint. `joint` (before the
-    mask of the region's own variable) and `message` are written with the logs of their scales.
+    mask of the region's own variable) and `message` are written; `joint_exponent` and `message_exponent` are the
+    exponents of their scales, powers of two.
     """
     n_rows = mask.shape[1]
     for r in range(len(a.own_states)):
@@ -121,8 +125,8 @@ def upward(
         size = n_shared * k
         jp = a.joint_ptr[r]
         for b in range(n_rows):
-            log_joint[r, b] = 0.0
-            log_message[r, b] = 0.0
+            joint_exponent[r, b] = 0.0
+            message_exponent[r, b] = 0.0
         first = a.child_ptr[r]
         last = a.child_ptr[r + 1]
         if first == last:
@@ -140,9 +144,9 @@ def upward(
                     for b in range(n_rows):
                         joint[jp + j, b] *= message[source, b]
             for b in range(n_rows):
-                log_joint[r, b] += log_message[child, b]
+                joint_exponent[r, b] += message_exponent[child, b]
             if c > first:
-                rescale(joint, jp, jp + size, log_joint[r], flags)
+                rescale(joint, jp, jp + size, joint_exponent[r], flags)
         column = a.column[r]
         mp = a.message_ptr[r]
         stop = mp + n_shared * n_rest
@@ -156,8 +160,8 @@ def upward(
                         masked[s * k + v, b] = joint[jp + s * k + v, b] * mask[column + v, b]
             contract(table, masked[:size], n_shared, n_rest, k, is_bound, message[mp:stop])
         for b in range(n_rows):
-            log_message[r, b] = log_joint[r, b]
-        rescale(message, mp, stop, log_message[r], flags)
+            message_exponent[r, b] = joint_exponent[r, b]
+        rescale(message, mp, stop, message_exponent[r], flags)
 
 
 @jit(inline="never")
@@ -233,25 +237,25 @@ def downward(
     is_bound: bool,
     flags: NDArray[np.uint8],
     joint: Floats,
-    log_joint: Floats,
+    joint_exponent: Floats,
     message: Floats,
-    log_message: Floats,
+    message_exponent: Floats,
     outer: Floats,
     suffix: Floats,
-    suffix_log: Floats,
+    suffix_exponent: Floats,
     down: Floats,
-    log_down: Floats,
+    down_exponent: Floats,
     each: Floats,
 ) -> None:
     """Write each[(variable, state), row] = ln of the value with that variable set to that state.
 
     Uses what `upward` wrote. `outer` (largest joint), `suffix` (most children of one region times its
-    joint) and `suffix_log` are scratch.
+    joint) and `suffix_exponent` are scratch.
     """
     n_rows = mask.shape[1]
     n = len(a.own_states)
     down[a.message_ptr[n - 1], :] = 1.0
-    log_down[n - 1, :] = 0.0
+    down_exponent[n - 1, :] = 0.0
     for r in range(n - 1, -1, -1):
         k = a.own_states[r]
         shared_hidden = a.shared_hidden[r]
@@ -262,15 +266,15 @@ def downward(
         table = a.tables[a.table_ptr[r] : a.table_ptr[r + 1]]
         stop = mp + n_shared * a.rest_query[r] * a.rest_hidden[r]
         project_down(table, down[mp:stop], n_shared, a.rest_query[r], a.rest_hidden[r], k, is_bound, outer)
-        rescale(outer, 0, size, log_down[r], flags)
+        rescale(outer, 0, size, down_exponent[r], flags)
         column = a.column[r]
         if column >= 0:
             own_values(joint[jp : jp + size], outer, a.shared_query[r], shared_hidden, k, is_bound, each[column:])
             for v in range(k):
                 for b in range(n_rows):
                     e = each[column + v, b]
-                    scale = log_down[r, b] + log_joint[r, b]
-                    each[column + v, b] = np.log(e) + scale if e > 0.0 else -np.inf
+                    scale = down_exponent[r, b] + joint_exponent[r, b]
+                    each[column + v, b] = np.log(e) + scale * LN2 if e > 0.0 else -np.inf
             for s in range(n_shared):
                 for v in range(k):
                     for b in range(n_rows):
@@ -282,7 +286,7 @@ def downward(
             continue
         # suffix[i] = product of the messages of children i+1, i+2, ...
         suffix[(n_children - 1) * size : n_children * size, :] = 1.0
-        suffix_log[n_children - 1, :] = 0.0
+        suffix_exponent[n_children - 1, :] = 0.0
         for i in range(n_children - 2, -1, -1):
             child = int(a.children[first + i + 1])
             gp = a.map_ptr[first + i + 1]
@@ -291,8 +295,8 @@ def downward(
                 for b in range(n_rows):
                     suffix[i * size + j, b] = suffix[(i + 1) * size + j, b] * message[cp + a.gather[gp + j], b]
             for b in range(n_rows):
-                suffix_log[i, b] = suffix_log[i + 1, b] + log_message[child, b]
-            rescale(suffix, i * size, (i + 1) * size, suffix_log[i], flags)
+                suffix_exponent[i, b] = suffix_exponent[i + 1, b] + message_exponent[child, b]
+            rescale(suffix, i * size, (i + 1) * size, suffix_exponent[i], flags)
         for i in range(n_children):
             child = int(a.children[first + i])
             gp = a.map_ptr[first + i]
@@ -309,15 +313,15 @@ def downward(
                 down[cp : cp + sep],
             )
             for b in range(n_rows):
-                log_down[child, b] = log_down[r, b] + suffix_log[i, b]
-            rescale(down, cp, cp + sep, log_down[child], flags)
+                down_exponent[child, b] = down_exponent[r, b] + suffix_exponent[i, b]
+            rescale(down, cp, cp + sep, down_exponent[child], flags)
             if i + 1 < n_children:
                 for j in range(size):
                     for b in range(n_rows):
                         outer[j, b] *= message[cp + a.gather[gp + j], b]
                 for b in range(n_rows):
-                    log_down[r, b] += log_message[child, b]
-                rescale(outer, 0, size, log_down[r], flags)
+                    down_exponent[r, b] += message_exponent[child, b]
+                rescale(outer, 0, size, down_exponent[r], flags)
 
 
 @jit(inline="never")
@@ -343,34 +347,3 @@ def own_values(
             else:
                 for b in range(n_rows):
                     out[v, b] += total[b]
-
-
-@jit()
-def upward_logs(a: RegionArrays, mask: NDArray[np.bool_], is_bound: bool, joint: Floats, message: Floats) -> float:
-    """Return ln of the root message of one row, computed in logarithms throughout."""
-    for r in range(len(a.own_states)):
-        k = a.own_states[r]
-        n_shared = a.shared_query[r] * a.shared_hidden[r]
-        n_rest = a.rest_query[r] * a.rest_hidden[r]
-        column = a.column[r]
-        joint[: n_shared * k] = 0.0
-        for c in range(a.child_ptr[r], a.child_ptr[r + 1]):
-            mp = a.message_ptr[a.children[c]]
-            for j in range(n_shared * k):
-                joint[j] += message[mp + a.gather[a.map_ptr[c] + j]]
-        for s in range(n_shared):
-            for i in range(n_rest):
-                t = a.table_ptr[r] + (s * n_rest + i) * k
-                top = -np.inf
-                for v in range(k):
-                    if (column < 0 or mask[column + v]) and a.tables[t + v] > 0.0:
-                        top = max(top, np.log(a.tables[t + v]) + joint[s * k + v])
-                value = top
-                if top > -np.inf and not (is_bound and column >= 0):
-                    total = 0.0
-                    for v in range(k):
-                        if (column < 0 or mask[column + v]) and a.tables[t + v] > 0.0:
-                            total += np.exp(np.log(a.tables[t + v]) + joint[s * k + v] - top)
-                    value = top + np.log(total)
-                message[a.message_ptr[r] + s * n_rest + i] = value
-    return float(message[int(a.message_ptr[len(a.own_states) - 1])])

@@ -18,6 +18,7 @@ Ints = NDArray[np.int64]
 BLOCK = 32
 GROUP = 16  # blocks in a group
 LEAD = 3
+NEARLY = 1.0 + 1e-14  # vectors that differ by their rounding alone dominate each other; solvers allow for the loss
 SMALL = 96  # segments up to this size are compared pair by pair
 
 
@@ -88,19 +89,19 @@ def block_maxima(values: Floats, order: Ints, n: int, size: int, out: Floats) ->
 
 
 @jit(inline="never")
-def _dominates(values: Floats, w: int, v: int, factor: float) -> bool:
+def _dominates(values: Floats, w: int, v: int) -> bool:
     width = values.shape[1]
     d = 0
-    while d < width and values[w, d] * factor >= values[v, d]:
+    while d < width and values[w, d] * NEARLY >= values[v, d]:
         d += 1
     return d == width
 
 
 @jit(inline="never")
-def _covers(maxima: Floats, b: int, values: Floats, v: int, factor: float) -> bool:
+def _covers(maxima: Floats, b: int, values: Floats, v: int) -> bool:
     width = values.shape[1]
     d = 0
-    while d < width and maxima[b, d] * factor >= values[v, d]:
+    while d < width and maxima[b, d] * NEARLY >= values[v, d]:
         d += 1
     return d == width
 
@@ -120,9 +121,7 @@ def _leading(values: Floats, v: int, means: Floats, lead: Ints) -> None:
 
 
 @jit(inline="never")
-def _skyband_segment(
-    values: Floats, start: int, stop: int, k: int, factor: float, alive: NDArray[np.bool_]
-) -> None:
+def _skyband_segment(values: Floats, start: int, stop: int, k: int, alive: NDArray[np.bool_]) -> None:
     n = stop - start
     totals = np.empty(n)
     for i in range(n):
@@ -137,7 +136,7 @@ def _skyband_segment(
             found = 0
             for j in range(i):
                 w = start + by_total[j]
-                if alive[w] and _dominates(values, w, v, factor):
+                if alive[w] and _dominates(values, w, v):
                     found += 1
                     if found >= k:
                         alive[v] = False
@@ -175,7 +174,7 @@ def _skyband_segment(
         found = 0
         if k == 1:
             for j in range(n_recent):
-                if _dominates(values, recent[j], v, factor):
+                if _dominates(values, recent[j], v):
                     found = 1
                     held = recent[j]
                     for m in range(j, 0, -1):
@@ -191,22 +190,22 @@ def _skyband_segment(
         for g in range(n_groups):
             if found >= k:
                 break
-            if top_rank[g] >= i or tops[g, first] * factor < v_first or not _covers(tops, g, values, v, factor):
+            if top_rank[g] >= i or tops[g, first] * NEARLY < v_first or not _covers(tops, g, values, v):
                 continue
             for b in range(g * GROUP, min(n_blocks, (g + 1) * GROUP)):
                 if found >= k:
                     break
-                if first_rank[b] >= i or maxima[b, first] * factor < v_first:
+                if first_rank[b] >= i or maxima[b, first] * NEARLY < v_first:
                     continue
-                if maxima[b, second] * factor < v_second or not _covers(maxima, b, values, v, factor):
+                if maxima[b, second] * NEARLY < v_second or not _covers(maxima, b, values, v):
                     continue
                 for m in range(b * BLOCK, min(n, (b + 1) * BLOCK)):
-                    if columns[first, m] * factor < v_first or columns[second, m] * factor < v_second:
+                    if columns[first, m] * NEARLY < v_first or columns[second, m] * NEARLY < v_second:
                         continue
-                    if columns[third, m] * factor < v_third:
+                    if columns[third, m] * NEARLY < v_third:
                         continue
                     w = order[m]
-                    if rank[w - start] < i and alive[w] and _dominates(values, w, v, factor):
+                    if rank[w - start] < i and alive[w] and _dominates(values, w, v):
                         found += 1
                         if k == 1:
                             n_recent = min(16, n_recent + 1)
@@ -220,12 +219,12 @@ def _skyband_segment(
 
 
 @jit()
-def skyband(values: Floats, ptr: Ints, k: int, factor: float, alive: NDArray[np.bool_]) -> None:
-    """Clear `alive` of rows that k kept rows of their context dominate up to `factor` (1 or a little more).
+def skyband(values: Floats, ptr: Ints, k: int, alive: NDArray[np.bool_]) -> None:
+    """Clear `alive` of rows that k kept rows of their context dominate, up to a factor of `NEARLY`.
 
     Rows are taken by falling sum; only rows that come earlier and are kept may drop one, so that the factor
     is lost once and of equal rows the first k stay.
     """
     for c in range(len(ptr) - 1):
         if ptr[c + 1] - ptr[c] > 1:
-            _skyband_segment(values, ptr[c], ptr[c + 1], k, factor, alive)
+            _skyband_segment(values, ptr[c], ptr[c + 1], k, alive)

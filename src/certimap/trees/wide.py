@@ -1,0 +1,128 @@
+"""Tables of wide numbers: each entry has an exponent of its own, so that nothing underflows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.kernels.wide import LN2
+from certimap.trees.kernels import wide_tables as kernels
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_LN2_HIGH = float.fromhex("0x1.62e42fee00000p-1")  # times a whole number below 2^21 it is exact
+_LN2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
+_UNIT = 2.0**-53
+_MANY = 512  # mantissas multiplied before they are brought back to [1/2, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Wide:
+    """Nonnegative numbers mantissa 2^exponent.
+
+    Attributes
+    ----------
+    mantissa
+        float64, in [1/2, 1) or 0.
+    exponent
+        int64, the same shape; `ZERO` where the mantissa is 0.
+    log_error
+        A bound on how far the log of any entry is from that of the number meant, in nats: rounding so far.
+    """
+
+    mantissa: Floats
+    exponent: Ints
+    log_error: float = 0.0
+
+    @classmethod
+    def of_values(cls, values: Floats) -> Wide:
+        """Take doubles as they are."""
+        values = np.asarray(values, np.float64)
+        mantissa, exponent = np.empty(values.shape), np.empty(values.shape, np.int64)
+        kernels.split(values.ravel(), mantissa.reshape(-1), exponent.reshape(-1))
+        return cls(mantissa, exponent)
+
+    @classmethod
+    def of_logs(cls, logs: Floats) -> Wide:
+        """Take natural logs; -inf is 0."""
+        finite = np.isfinite(logs)
+        logs = np.where(finite, logs, 0.0)
+        exponent = np.rint(logs / LN2)
+        mantissa = np.array(np.where(finite, np.exp((logs - exponent * _LN2_HIGH) - exponent * _LN2_LOW), 0.0))
+        largest = float(np.max(np.abs(logs), initial=0.0))
+        error = (largest + 3.0) * _UNIT if largest else 0.0
+        exponents = np.array(exponent, np.int64)
+        kernels.normalise(mantissa.reshape(-1), exponents.reshape(-1))
+        return cls(mantissa, exponents, error)
+
+    @classmethod
+    def product(cls, tables: Sequence[Wide], shape: tuple[int, ...]) -> Wide:
+        """Multiply tables that broadcast to `shape`."""
+        if len(tables) == 1 and tables[0].shape == shape:
+            return tables[0]
+        if not tables:
+            return cls.of_values(np.ones(shape))
+        mantissa, exponent, error = np.empty(shape), np.empty(shape, np.int64), tables[0].log_error
+        mantissa[...], exponent[...] = tables[0].mantissa, tables[0].exponent
+        for i, table in enumerate(tables[1:]):
+            mantissa *= table.mantissa
+            exponent += table.exponent
+            error += table.log_error + _UNIT
+            if i % _MANY == _MANY - 1:
+                kernels.normalise(mantissa.reshape(-1), exponent.reshape(-1))
+        kernels.normalise(mantissa.reshape(-1), exponent.reshape(-1))
+        return cls(mantissa, exponent, error)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the table."""
+        return self.mantissa.shape
+
+    @property
+    def size(self) -> int:
+        """The number of entries."""
+        return self.mantissa.size
+
+    @property
+    def smallest_exponent(self) -> int:
+        """The exponent of the smallest positive entry, 0 when there is none below 1."""
+        return int(np.min(self.exponent, where=self.mantissa > 0.0, initial=0))
+
+    def view(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Wide:
+        """Apply what only moves entries (an index, a transposition, a new shape)."""
+        return Wide(change(self.mantissa), change(self.exponent), self.log_error)
+
+    def values(self) -> Floats:
+        """Return doubles; what is too small becomes a denormal or 0."""
+        return np.ldexp(self.mantissa, np.clip(self.exponent, -2000, 2000))
+
+    def logs(self) -> Floats:
+        """Return natural logs."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self.mantissa) + self.exponent * LN2, np.float64)
+
+    def shares(self) -> tuple[Wide, Wide]:
+        """Divide the rows (last axis) by their sums; return the shares (0 in rows of zeros) and the sums."""
+        *outer, n = self.shape
+        mantissa, exponent = np.empty(self.shape), np.empty(self.shape, np.int64)
+        total, total_exponent = np.empty(outer), np.empty(outer, np.int64)
+        kernels.divide_rows(
+            np.ascontiguousarray(self.mantissa).reshape(-1, n),
+            np.ascontiguousarray(self.exponent).reshape(-1, n),
+            mantissa.reshape(-1, n),
+            exponent.reshape(-1, n),
+            total.reshape(-1),
+            total_exponent.reshape(-1),
+        )
+        error = self.log_error + n * _UNIT
+        return Wide(mantissa, exponent, error + _UNIT), Wide(total, total_exponent, error)
+
+
+def as_wide(values: Floats | Wide) -> Wide:
+    """Return doubles as wide numbers, and wide numbers as they are."""
+    return values if isinstance(values, Wide) else Wide.of_values(values)

@@ -1,0 +1,101 @@
+"""The named network solvers on the conformance suite, against enumeration, and what each refuses."""
+
+import numpy as np
+import pytest
+from problem_twin import random_problem, value_array
+
+import certimap as cm
+from certimap.networks.factor import Factor
+from certimap.networks.markov import MarkovNetwork
+from certimap.networks.posterior import NetworkPosterior
+from certimap.query import make_query
+from certimap.result import CertificateKind
+from certimap.solvers.driver import run
+from certimap.testing import check_solver
+
+
+def random_case(rng, nuisance):
+    """Return a random network's posterior, and the log probability of its best assignment."""
+    problem = random_problem(rng, max_variables=7, max_states=3, nuisance=nuisance)
+    place = {v: i for i, v in enumerate(sorted(problem.sizes))}
+    domain = cm.Domain.of_sizes(problem.sizes[v] for v in place)
+    factors = [Factor.from_log([place[v] for v in t.scope], t.log_values) for t in problem.tables]
+    query, values = value_array(problem)
+    names = [domain.names[place[v]] for v in query]
+    posterior = NetworkPosterior.of_network(MarkovNetwork(domain, factors), make_query(domain, names))
+    return posterior, float(values.max() - np.logaddexp.reduce(values.ravel()))
+
+
+def grid(n, rng):
+    """Return an n by n grid of binary variables with strong couplings."""
+    domain = cm.Domain.of_sizes([2] * (n * n))
+    factors = [Factor.from_log([i], rng.normal(size=2)) for i in range(n * n)]
+    for i in range(n * n):
+        for j in (i + 1 if (i + 1) % n else None, i + n if i + n < n * n else None):
+            if j is not None:
+                factors.append(Factor.from_log([i, j], 2.0 * rng.normal(size=(2, 2))))
+    return MarkovNetwork(domain, factors)
+
+
+CASES = [("wmb", i) for i in (1, 2, 3, 4)] + [("bucket_elimination", None)]
+
+
+@pytest.mark.parametrize(("name", "i_bound"), CASES)
+def test_answers_and_bounds_hold_against_enumeration(name, i_bound):
+    rng = np.random.default_rng(17)
+    options = {} if i_bound is None else {"i_bound": i_bound}
+    for _ in range(30):
+        posterior, best = random_case(rng, float(rng.choice([0.0, 0.4, 0.8])))
+        result = run(posterior, name, epsilon=0.0, delta=0.0, rng=0, progress=False, options=options)
+        assert result.log_prob <= best + 1e-9
+        assert result.log_upper_bound >= best - 1e-9
+        if name == "bucket_elimination":
+            assert result.certificate.kind is CertificateKind.EXACT
+        if result.certificate.kind is CertificateKind.EXACT:
+            assert result.log_prob == pytest.approx(best, abs=1e-8)
+
+
+@pytest.mark.parametrize("name", ["wmb", "bucket_elimination"])
+def test_conformance(name):
+    rng = np.random.default_rng(5)
+    posteriors = [random_case(rng, 0.4)[0] for _ in range(6)]
+    check_solver(name, posteriors=posteriors, finds_best=name == "bucket_elimination")
+
+
+def test_more_iterations_and_larger_tables_bound_better():
+    for seed in range(3):
+        network = grid(5, np.random.default_rng(seed))
+        names = network.domain.names[::2]
+        best = cm.map_query(network, names, epsilon=0.0, delta=0.0, progress=False).log_joint
+        gaps = []
+        for i_bound, iterations in ((1, 0), (1, 30), (3, 30), (12, 0)):
+            result = cm.map_query(
+                network,
+                names,
+                solver="wmb",
+                i_bound=i_bound,
+                iterations=iterations,
+                epsilon=0.0,
+                delta=0.0,
+                progress=False,
+            )
+            gaps.append(result.log_joint_upper_bound - best)
+        assert gaps[0] > gaps[1] + 0.1
+        assert gaps[1] >= gaps[2] >= gaps[3] - 1e-9
+        assert gaps[3] == pytest.approx(0.0, abs=1e-8)
+
+
+def test_elimination_says_how_much_it_would_take():
+    domain = cm.Domain.of_sizes([4] * 30)
+    rng = np.random.default_rng(0)
+    factors = [Factor((i, j), rng.random((4, 4))) for i in range(30) for j in range(i)]
+    network = MarkovNetwork(domain, factors)
+    with pytest.raises(cm.CertimapError, match=r"2\^.*bytes.*solver='auto'"):
+        cm.map_query(network, solver="bucket_elimination", progress=False)
+
+
+@pytest.mark.parametrize("options", [{"i_bound": 0}, {"iterations": -1}])
+def test_settings_out_of_range_are_refused(options):
+    posterior, _ = random_case(np.random.default_rng(0), 0.4)
+    with pytest.raises(cm.SolverError, match="expected"):
+        run(posterior, "wmb", options=options)
