@@ -80,3 +80,31 @@ def test_the_pace_of_a_large_piece_foresees_the_next():
         pytest.fail("a piece of ten seconds was begun")
     with Pace(Control(), "working", 1.0).piece(1e9):
         pass
+
+
+def wide_grid(side: int) -> cm.MarkovNetwork:
+    rng = np.random.default_rng(5)
+    pairs = [(side * i + j, side * i + j + 1) for i in range(side) for j in range(side - 1)]
+    pairs += [(v, v + side) for v in range(side * (side - 1))]
+    factors = [cm.Factor(pair, np.exp(rng.normal(0.0, 2.0, (2, 2)))) for pair in pairs]
+    return cm.MarkovNetwork(cm.Domain.of_sizes([2] * side**2), factors)
+
+
+def test_a_network_too_wide_to_eliminate_answers_within_its_limit():
+    network = wide_grid(22)
+    cm.map_query(wide_grid(5), rng=1)
+    result = cm.map_query(network, time_limit=2.0, rng=1)
+    point = network.domain.encode(result.assignment)
+    assert result.log_joint == pytest.approx(float(network.log_joint(point)[0]), abs=1e-6)
+    assert result.log_joint_upper_bound >= result.log_joint
+    assert result.status is not cm.Status.HEURISTIC
+
+
+def test_a_tree_that_cannot_be_ready_in_time_is_not_begun():
+    network = wide_grid(16)  # 2^23 entries in one table, seconds of work
+    result = cm.map_query(network, time_limit=1.0, rng=1)
+    assert result.note is not None
+    assert "building an elimination tree" in result.note
+    assert result.log_joint == pytest.approx(
+        float(network.log_joint(network.domain.encode(result.assignment))[0]), abs=1e-6
+    )

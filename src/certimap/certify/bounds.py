@@ -74,7 +74,10 @@ def log_p_check(evaluated: float, compensation: float = 0.0, floor: float = SLAC
 
 
 def evidence_per_draw(log_t: float, log_r: float = 0.0) -> float:
-    """Rules 2 and 6: -ln(1 - τ/R) in nats; inf when τ >= R, which contradicts p* <= R."""
+    """Rules 2 and 6: -ln(1 - τ/R) in nats; inf when τ >= R, which contradicts p* <= R.
+
+    A lower side: 0 where τ/R is below e^-745, so that such draws count for nothing.
+    """
     ratio = log_t - log_r
     if ratio >= 0.0:
         return math.inf
@@ -141,7 +144,7 @@ def good_radius(epsilon: float, bits: float, radius: int) -> int:
     """Rule 4: k = min(r, floor(log2(1/(1-ε)) / L)), the radius in which every atom is ε-good."""
     if bits <= 0.0:
         raise SolverError(f"the Lipschitz constant is {bits}; a positive number of bits per variable is accepted")
-    return min(radius, math.floor(-math.log1p(-epsilon) / LN2 / bits))
+    return math.floor(min(radius, -math.log1p(-epsilon) / LN2 / bits))
 
 
 def log_shells(n_states: Sequence[int] | NDArray[np.int64], radius: int) -> NDArray[np.float64]:

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from certimap.certify import bounds
 
+OUT_OF_REACH = 2.0**40  # draws; more would never be made, and adding 1 to them would hardly move their evidence
+
 
 class DrawRecord:
     """Numbers of draws by the open mass that they were made at and the largest bound closed before.
@@ -82,9 +84,10 @@ class DrawRecord:
             return 0
         if each <= 0.0 or need == math.inf:
             return math.inf
-        n = max(math.ceil((need - base) / each) - 1 - n_before, 0)
-        if n >= 1 << 40:  # out of reach; and so large that adding 1 would not move the sum below
+        total = (need - base) / each  # inf where `each` is tiny
+        if not total < OUT_OF_REACH:
             return math.inf
+        n = max(math.ceil(total) - 1 - n_before, 0)
         while base + (n_before + n) * each < need:
             n += 1
         return n

@@ -20,10 +20,10 @@ from certimap.circuits.kernels.climb import CapTable, Pool
 from certimap.circuits.kernels.probe import PlanArrays
 from certimap.circuits.plan import Plan
 from certimap.domain import Domain
+from certimap.rounding import SMALLEST_FACTOR
 
 MAX_SCOPE_ENTRIES = 30_000_000  # places in all scopes together; circuits beyond this get no caps
 MAX_SCOPE_WORDS = 50_000_000
-FLOOR = 1e-300  # what a probability that underflows counts as, so that bounds stay upper bounds
 POOL_BYTES = 64_000_000
 
 
@@ -56,8 +56,6 @@ class PlanView:
         domain = plan.domain
         widths = np.where(domain.n_states == 0, 2, domain.n_states)
         offsets = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
-        underflown = (plan.tables == 0.0) & np.isfinite(plan.log_tables)
-        tables = np.where(underflown & _categorical_entries(plan), FLOOR, plan.tables)
         full = Boxes.full(domain)
         low = np.zeros(len(domain)) if full.low is None else full.low[0].copy()
         high = np.zeros(len(domain)) if full.high is None else full.high[0].copy()
@@ -69,7 +67,9 @@ class PlanView:
             plan.leaf_ptr,
             plan.leaf_var,
             plan.leaf_start,
-            tables,
+            _in_logs(plan),
+            plan.tables,
+            plan.log_tables,
             plan.decides,
             offsets,
             domain.n_states,
@@ -92,12 +92,12 @@ class PlanView:
         return len(self.arrays.children) + len(self.arrays.leaf_var)
 
 
-def _categorical_entries(plan: Plan) -> NDArray[np.bool_]:
-    """Mark the entries of `tables` that are probabilities (not a Gaussian's parameters)."""
-    marks = np.ones(len(plan.tables), np.bool_)
-    for start in np.unique(plan.leaf_start[plan.domain.n_states[plan.leaf_var] == 0]):
-        marks[start : start + 5] = False
-    return marks
+def _in_logs(plan: Plan) -> NDArray[np.bool_]:
+    """Mark the leaves whose products might underflow, bool (n_leaves,): real ones, and those with a tiny entry."""
+    tiny = np.isfinite(plan.log_tables) & (plan.log_tables < math.log(SMALLEST_FACTOR))
+    before = np.concatenate([[0], np.cumsum(tiny)])
+    sizes = plan.domain.n_states[plan.leaf_var]
+    return (sizes == 0) | (before[plan.leaf_start + sizes] > before[plan.leaf_start])
 
 
 def _scales(plan: Plan) -> NDArray[np.float64]:
@@ -202,7 +202,7 @@ class Caps:
                 v, start = int(arrays.leaf_var[leaf]), int(arrays.leaf_start[leaf])
                 k = int(arrays.n_states[v])
                 if k:
-                    point[v] = float(np.argmax(arrays.tables[start : start + k]))
+                    point[v] = float(np.argmax(arrays.log_tables[start : start + k]))
                 else:
                     point[v] = min(max(arrays.tables[start], self.view.low[v]), self.view.high[v])
             stack.extend(arrays.children[arrays.child_ptr[i] : arrays.child_ptr[i + 1]].tolist())

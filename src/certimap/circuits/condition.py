@@ -162,12 +162,20 @@ def log_interval_mass(
         return np.zeros_like(mean)
     from scipy.special import log_ndtr  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
+    from certimap.circuits.kernels.gaussian import NARROW_WIDTH
+
     a, b = (low - mean) / sd, (high - mean) / sd
     flip = a > 0  # mirror intervals in the upper tail to the lower one, where the cdf keeps its digits
     a, b = np.where(flip, -b, a), np.where(flip, -a, b)
     log_low, log_high = np.asarray(log_ndtr(a)), np.asarray(log_ndtr(b))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(a < b, log_high + np.log1p(-np.exp(log_low - log_high)), -np.inf)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        wide = log_high + np.log1p(-np.exp(log_low - log_high))
+        width, middle = b - a, 0.5 * (a + b)
+        curvature = (middle**2 - 1.0) * width**2 / 24.0
+        narrow = -0.5 * middle**2 - 0.5 * np.log(2 * np.pi) + np.log(width) + np.log1p(curvature)
+        # Where the two ends cancel the density hardly changes between them.
+        mass = np.where(width * np.maximum(1.0, np.abs(a)) < NARROW_WIDTH, narrow, wide)
+        return np.where(a < b, mass, -np.inf)
 
 
 def _simplify(circuit: Circuit, query: Query, leaves: _Leaves, parents: NDArray[np.int64]) -> Plan:

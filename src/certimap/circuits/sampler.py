@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.box import Boxes, Points
-from certimap.circuits.evaluator import ACCURATE, MASS, Evaluator, Rows
+from certimap.circuits.evaluator import MASS, Block, Evaluator, Rows
 from certimap.errors import QueryError
 from certimap.kernels.parallel import for_blocks
 
@@ -84,7 +84,6 @@ class Sampler:
         distinct, counts = np.unique(chosen, return_counts=True)
         ends = np.cumsum(counts)
         key = _key(rng)
-        in_logs = not self.evaluator.is_discrete or bool(np.any(log_mass[distinct] < np.log(ACCURATE)))
         inside = boxes[distinct]
         source = Rows(None, inside)
         width = self.evaluator.box_width(len(distinct))
@@ -93,7 +92,7 @@ class Sampler:
             first_row = int(ends[start] - counts[start])
             mine = rows[first_row : int(ends[stop - 1])]
             lanes = np.repeat(np.arange(stop - start), counts[start:stop])
-            self._draw(key, in_logs, source, start, stop, mine, lanes, states, reals)
+            self._draw(key, source, start, stop, mine, lanes, states, reals)
 
         for_blocks(task, len(distinct), width, self.evaluator.workers)
         return self._finish(states, reals)
@@ -101,7 +100,6 @@ class Sampler:
     def _draw(
         self,
         key: np.uint64,
-        in_logs: bool,
         source: Rows,
         start: int,
         stop: int,
@@ -113,18 +111,14 @@ class Sampler:
         """Draw some rows inside the boxes `start:stop` of `source`."""
         from certimap.circuits.kernels.sample import sample_in_boxes
 
-        if in_logs:
-            inside, values = self.evaluator.log_upward_values(MASS, source, np.arange(start, stop))
-        else:
-            width = -(-(stop - start) // 8) * 8
-            inputs = np.empty((self.plan.domain.total_states, width))
-            values = np.empty((self.plan.n_nodes, width))
-            self.evaluator.upward_values(MASS, source, start, inputs, values)
-            inside = source.take(np.arange(start, stop))
-        stack, words = self._walk()
-        arrays = self.evaluator.arrays
+        part = source.part(start, stop)
+        width = -(-part.n // 8) * 8
+        block = Block.empty(self.plan.n_nodes + 1, width)
+        self.evaluator.upward_values(MASS, part, np.empty((self.plan.domain.total_states, width)), block)
+        masses = (block.values, block.counts, block.has)
+        arrays, boxes = self.evaluator.arrays, (part.mask, part.low_high)
         with np.errstate(over="ignore"):
-            sample_in_boxes(arrays, inside, key, in_logs, rows, lanes, values, stack, words, states, reals)
+            sample_in_boxes(arrays, key, *boxes, rows, lanes, *masses, *self._walk(), states, reals)
 
 
 def _key(rng: np.random.Generator) -> np.uint64:

@@ -13,6 +13,7 @@ from certimap.errors import ModelError, TooLarge
 from certimap.limits import Limits
 from certimap.model import Model
 from certimap.networks.mpe_posterior import Maximisation
+from certimap.networks.posterior import NetworkPosterior
 from certimap.posterior import Bounds, Capability, Draws, Masses, Posterior, offers
 from certimap.query import Query
 from certimap.trees.bucket_tree import BucketTreePosterior
@@ -30,7 +31,7 @@ AUTO: tuple[tuple[Wants, str], ...] = (
 )
 
 # What may be built when time is short.
-ANYTIME: tuple[tuple[Capability, ...], ...] = ((Maximisation,),)
+ANYTIME: tuple[tuple[Capability, ...], ...] = ((NetworkPosterior,),)
 
 for _row in (*from_circuits.ROWS, *from_networks.ROWS):
     register(_row)

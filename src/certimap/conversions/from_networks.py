@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from certimap.circuits.posterior import CircuitPosterior
+from certimap.control import Pace
 from certimap.conversions.network_to_circuit import Compiler, is_large
 from certimap.conversions.network_to_tree import elimination_order, largest_table, tree_of_reduced
 from certimap.conversions.rows import OF_CIRCUIT, OF_MAXIMISATION, OF_TREE, Case, Estimate, Row
@@ -23,6 +24,9 @@ from certimap.posterior import Bounds, Posterior, Probes
 from certimap.query import make_query
 
 OF_RELAXATION = frozenset({Bounds, Probes, NetworkPosterior})
+# What building a tree takes, measured on grids; a tree that would not be ready in time is not begun.
+SECONDS_PER_ENTRY = 5e-7
+ENTRIES_PER_TABLE = 150
 MAX_POINT_WORK = 2.0**26  # table entries that the value of one point may cost
 FREE_SUM = 2.0**18  # table entries for which p(e) is summed though only a maximum is asked for
 
@@ -62,10 +66,11 @@ def _tree_size(case: Case[Network]) -> Estimate:
 
 
 def _tree(case: Case[Network]) -> Posterior:
-    reduced = _reduced(case)
+    reduced, limits, estimate = _reduced(case), case.limits, _tree_size(case)
     order = elimination_order(reduced, _elimination(case))
-    limits = case.limits
-    return tree_of_reduced(reduced, case.query, order, max_table=limits.table_allowed, workers=limits.workers)
+    pace = Pace(limits.control, f"building an elimination tree ({estimate.text})", SECONDS_PER_ENTRY)
+    with pace.piece(estimate.work + ENTRIES_PER_TABLE * len(order)):
+        return tree_of_reduced(reduced, case.query, order, max_table=limits.table_allowed, workers=limits.workers)
 
 
 def _relaxed_size(case: Case[Network]) -> Estimate:

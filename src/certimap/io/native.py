@@ -49,9 +49,14 @@ def write_native(model: Any, path: AnyPath) -> None:
     """Write a model; raises ModelError for a class that has no `to_arrays` or a label that JSON cannot hold."""
     kind, arrays = _to_arrays(model)
     version = VERSION if kind in _NETWORKS and "in_logs" in arrays else 1
-    meta = {"format": "certimap", "version": version, "kind": kind, "domain": _encoded_domain(model.domain)}
-    if model.hidden:
-        meta["hidden"] = sorted(model.hidden)
+    meta: dict[str, Any] = {
+        "format": "certimap",
+        "version": version,
+        "kind": kind,
+        "domain": _encoded_domain(model.domain),
+    }
+    if isinstance(model, Network) and model.hidden:
+        meta |= {"hidden": sorted(model.hidden)}
     if "meta" in arrays:
         raise ModelError(f"a {type(model).__name__} has an array named 'meta', which the format itself uses")
     for name, values in arrays.items():

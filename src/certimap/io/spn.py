@@ -22,6 +22,7 @@ from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.domain import MAX_STATES, Categorical, Domain, Real, Variable
 from certimap.errors import ParseError
 from certimap.io.files import AnyPath, read_bytes, read_text, write_text
+from certimap.rounding import SMALLEST_NORMAL
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -34,7 +35,6 @@ _KINDS = {
     "+": NodeKind.SUM,
 }
 _LARGEST_INTEGER = 2.0**53  # numbers are read as float64 and integers up to here are exact
-_MIN_NORMAL = 1e-307
 
 
 def read_spn(path: AnyPath, encoding: str | None = None) -> Circuit:
@@ -253,25 +253,32 @@ class _Reader:
 
     def log_weights(self, parents: Ints, at: Ints) -> Floats:
         weights = self.numbers[at]
-        good = np.isfinite(weights) & (weights >= 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = np.log(weights)
+        beyond = np.flatnonzero((np.abs(weights) < SMALLEST_NORMAL) | np.isinf(weights))
+        if len(beyond):
+            # Beyond what float64 holds: read again from the text, which can be far slower.
+            words = self.data.split()
+            logs[beyond] = [_log_of(words[int(k)].decode()) for k in at[beyond]]
+        good = ~np.isnan(logs) & (logs < np.inf)
         self.require(
             good, parents, "a weight is negative, NaN or infinite; finite weights of at least 0 are accepted"
         )
-        with np.errstate(divide="ignore"):
-            logs = np.log(weights)
-        tiny = np.flatnonzero(weights < _MIN_NORMAL)
-        if len(tiny):
-            # Smaller than float64 holds: read again from the text, which can be far slower.
-            words = self.data.split()
-            logs[tiny] = [_log_of(words[int(k)].decode()) for k in at[tiny]]
         return logs
 
 
 def _log_of(word: str) -> float:
-    """Return the natural log of a number that may be too small for float64."""
+    """Return the natural log of a number that may be beyond float64; NaN below zero."""
     mantissa, _, exponent = word.lower().partition("e")
-    value = float(mantissa)
-    return math.log(value) + int(exponent or 0) * math.log(10.0) if value > 0 else -math.inf
+    whole, _, fraction = mantissa.lstrip("+").partition(".")
+    digits = (whole + fraction).lstrip("0")
+    if not (whole + fraction).isdigit():  # negative, or the word for infinity
+        return -math.inf if float(word) == 0.0 else math.nan
+    if not digits:
+        return -math.inf
+    kept = digits[:30]
+    places = int(exponent[:18] or 0) + len(digits) - len(kept) - len(fraction)
+    return math.log(int(kept)) + places * math.log(10.0)
 
 
 def write_spn(model: Circuit, path: AnyPath) -> None:
@@ -320,7 +327,7 @@ def _weight(log_weight: float) -> str:
     weight = math.exp(log_weight) if log_weight < 700.0 else math.inf
     if weight == 0.0 and log_weight == -math.inf:
         return "0"
-    if _MIN_NORMAL <= weight < math.inf:
+    if SMALLEST_NORMAL <= weight < math.inf:
         return repr(weight)
     exponent = math.floor(log_weight / math.log(10.0))
     return f"{math.exp(log_weight - exponent * math.log(10.0))!r}e{exponent}"

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from certimap.box import Boxes
 from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.circuits.evaluator import BOUND, MASS, POINT, Rows
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.domain import Categorical, Domain, Real
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError
@@ -121,25 +120,6 @@ def test_each_pass_sets_one_variable_at_a_time(seed: int) -> None:
                     assert bounds[row, column] >= np.log(table[inside].max())
                 if state in sets[i]:
                     assert bounds[row, column] <= posterior.log_bound(boxes[row : row + 1])[0] + 1e-12
-
-
-@given(st.integers(0, 10**6))
-@settings(max_examples=30)
-def test_linear_and_log_domain_agree(seed: int) -> None:
-    circuit, query = random_case(seed)
-    if Twin(circuit, query).total == 0:
-        return
-    posterior = CircuitPosterior.from_circuit(circuit, query)
-    evaluator = posterior.evaluator
-    rng = np.random.default_rng(seed)
-    points = np.array(all_points(posterior.domain), np.int16)
-    boxes = random_boxes(posterior.domain, rng, 20)
-    for mode, rows in ((POINT, Rows(points, None)), (MASS, Rows(None, boxes)), (BOUND, Rows(None, boxes))):
-        linear = evaluator._linear(mode, rows)
-        same_logs(evaluator._log_domain(mode, rows, np.arange(rows.n)), linear)
-    rows = Rows(None, boxes)
-    linear = np.exp(evaluator._linear_each(MASS, rows))
-    same_logs(evaluator._log_each_domain(MASS, rows, np.arange(rows.n)), linear)
 
 
 @given(st.integers(0, 10**6))

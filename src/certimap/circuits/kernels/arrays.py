@@ -69,31 +69,38 @@ class Layout(NamedTuple):
 class PlanArrays(NamedTuple):
     """A `Plan` as the evaluation kernels take it.
 
-    In each product the leaves of binary variables come first and end at `binary_end`; `first` and
-    `second` are the first two entries of each leaf's vector. `offsets` gives a variable's columns; a
-    real variable has none.
+    Numbers are `value * 2^(-256 count)` (see `scaled.py`): a weight is that of `weights` and `weight_counts`, an
+    entry of a leaf's vector that of `mantissas` and `table_counts`. A leaf is narrow when it is categorical and
+    no positive entry is below 2^-128. In each product the narrow leaves of binary variables come first and end at
+    `binary_end`, then the other narrow ones up to `narrow_end`, then the other categorical ones up to
+    `wide_end`, and then the real ones. `first` and `second` are the first two entries of each leaf's vector.
+    `offsets` gives a variable's columns; a real variable has none.
+
+    Floors are lower bounds on log2 of positive values: `leaf_floors` (n_leaves + 1,) sums those of leaves up to
+    each, `floors` (n_nodes,) holds those of nodes, and `settles` marks the sums whose terms may be below their
+    floor. `probabilities` are the entries as they are, some of which underflow; for draws.
     """
 
     is_sum: NDArray[np.bool_]
     child_ptr: NDArray[np.int64]
     children: NDArray[np.int32]
     weights: NDArray[np.float64]
+    weight_counts: NDArray[np.float64]
     log_weights: NDArray[np.float64]
     leaf_ptr: NDArray[np.int64]
     binary_end: NDArray[np.int64]
+    narrow_end: NDArray[np.int64]
+    wide_end: NDArray[np.int64]
     leaf_var: NDArray[np.int32]
     leaf_start: NDArray[np.int64]
     first: NDArray[np.float64]
     second: NDArray[np.float64]
-    tables: NDArray[np.float64]
+    mantissas: NDArray[np.float64]
+    table_counts: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
     log_tables: NDArray[np.float64]
     decides: NDArray[np.int32]
     offsets: NDArray[np.int64]
-
-
-class LogRows(NamedTuple):
-    """Rows as the kernels in logs take them: `points`, or `mask` and `low_high` (2, batch, n); else empty."""
-
-    points: NDArray[np.float64]
-    mask: NDArray[np.bool_]
-    low_high: NDArray[np.float64]
+    leaf_floors: NDArray[np.float64]
+    floors: NDArray[np.float64]
+    settles: NDArray[np.bool_]

@@ -126,7 +126,7 @@ def assemble(plan: PlanArrays, product: Number, table: CapTable, low: Floats, hi
             else:
                 best = 0
                 for a in range(plan.n_states[v]):
-                    if plan.tables[start + a] > plan.tables[start + best]:
+                    if plan.log_tables[start + a] > plan.log_tables[start + best]:
                         best = a
                 pool.trial[v] = best
         for e in range(plan.child_ptr[i], plan.child_ptr[i + 1]):

@@ -1,179 +1,171 @@
-"""The downward pass: what the root becomes when one variable is set to one state, for all at once."""
+"""The downward pass: what the root becomes when one variable is set to one state, for all at once.
+
+All rows of a block lie in one pair of arrays with counts (see `scaled.py`): node i in row i, then scratch, and
+from `Places` on the contexts of nodes, the members and prefixes of one product, and the results by column.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.kernels.arrays import PlanArrays, Scalar
-from certimap.circuits.kernels.evaluate import leaf_values, multiply_row
+from certimap.circuits.kernels.evaluate import BOUND, leaf_values, multiply_row, real_leaf, wide_leaf
+from certimap.circuits.kernels.scaled import UNIT_BITS, add_counts, credit, settle
 from certimap.kernels.jit import jit
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+# A prefix or suffix below the first floor is settled; so is the product of two below the second, before a narrow
+# leaf's entry (at least 2^-128) multiplies it. Until then a product of two is at least 2^-960.
+ROW_FLOOR, OUTSIDE_FLOOR = -480.0, -850.0
+
+
+class Places(NamedTuple):
+    """Where in the block each group of rows begins; `n_rows` counts them all."""
+
+    context: int
+    members: int
+    prefix: int
+    total: int
+    largest: int
+    n_rows: int
 
 
 @jit(fastmath={"contract"})
 def _forward_binary(
     bound: bool,
-    start: Scalar,
-    stop: Scalar,
-    leaf_var: NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    first: NDArray[np.float64],
-    second: NDArray[np.float64],
-    inputs: NDArray[np.float64],
-    prefix: NDArray[np.float64],
+    leaf: Scalar,
+    column: Scalar,
+    first: Floats,
+    second: Floats,
+    inputs: Floats,
+    at: Scalar,
+    values: Floats,
 ) -> None:
-    """Extend prefixes, from the first on, by leaves of binary variables."""
-    width = prefix.shape[1]
-    for leaf in range(start, stop):
-        column = offsets[leaf_var[leaf]]
-        m0, m1, p0, p1 = inputs[column], inputs[column + 1], first[leaf], second[leaf]
-        before, after = prefix[leaf - start], prefix[leaf - start + 1]
-        if bound:
-            for b in range(width):
-                after[b] = before[b] * max(p0 * m0[b], p1 * m1[b])
-        else:
-            for b in range(width):
-                after[b] = before[b] * (p0 * m0[b] + p1 * m1[b])
+    """Write row `at + 1`: row `at` times a leaf of a binary variable."""
+    m0, m1, p0, p1 = inputs[column], inputs[column + 1], first[leaf], second[leaf]
+    before, after = values[at], values[at + 1]
+    if bound:
+        for b in range(before.shape[0]):
+            after[b] = before[b] * max(p0 * m0[b], p1 * m1[b])
+    else:
+        for b in range(before.shape[0]):
+            after[b] = before[b] * (p0 * m0[b] + p1 * m1[b])
 
 
 @jit(fastmath={"contract"})
 def _backward_binary(
     bound: bool,
-    use_max: bool,
-    start: Scalar,
-    stop: Scalar,
-    leaf_var: NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    first: NDArray[np.float64],
-    second: NDArray[np.float64],
-    inputs: NDArray[np.float64],
-    prefix: NDArray[np.float64],
-    last: Scalar,
-    out: NDArray[np.float64],
+    leaf: Scalar,
+    column: Scalar,
+    first: Floats,
+    second: Floats,
+    inputs: Floats,
+    at: Scalar,
+    suffix_at: Scalar,
+    values: Floats,
 ) -> None:
-    """Credit both states of binary variables, multiplying the suffix `prefix[last]` by their leaves.
-
-    Two loops a leaf: a single one would touch more arrays than the compiler checks for overlap, and
-    would not be vectorised.
-    """
-    width = prefix.shape[1]
-    suffix = prefix[last]
-    for leaf in range(stop - 1, start - 1, -1):
-        column = offsets[leaf_var[leaf]]
-        m0, m1, p0, p1 = inputs[column], inputs[column + 1], first[leaf], second[leaf]
-        outside, r0, r1 = prefix[leaf - start], out[column], out[column + 1]
-        if bound:
-            for b in range(width):
-                outside[b] *= suffix[b]
-                suffix[b] *= max(p0 * m0[b], p1 * m1[b])
-        else:
-            for b in range(width):
-                outside[b] *= suffix[b]
-                suffix[b] *= p0 * m0[b] + p1 * m1[b]
-        if use_max:
-            for b in range(width):
-                r0[b] = max(r0[b], p0 * outside[b])
-                r1[b] = max(r1[b], p1 * outside[b])
-        else:
-            for b in range(width):
-                r0[b] += p0 * outside[b]
-                r1[b] += p1 * outside[b]
-
-
-@jit(fastmath={"contract"})
-def _spread(
-    use_max: bool,
-    variable: Scalar,
-    start: Scalar,
-    offsets: NDArray[np.int64],
-    tables: NDArray[np.float64],
-    prefix: NDArray[np.float64],
-    k: Scalar,
-    last: Scalar,
-    out: NDArray[np.float64],
-) -> None:
-    """Credit a leaf's variable: each of its states gets its probability times what multiplies the leaf."""
-    before, suffix = prefix[k], prefix[last]
-    width = prefix.shape[1]
-    column = offsets[variable]
-    for state in range(offsets[variable + 1] - column):
-        row, probability = out[column + state], tables[start + state]
-        if use_max:
-            for b in range(width):
-                row[b] = max(row[b], probability * (before[b] * suffix[b]))
-        else:
-            for b in range(width):
-                row[b] += probability * (before[b] * suffix[b])
-
-
-@jit(fastmath={"contract"})
-def _extend(prefix: NDArray[np.float64], k: Scalar, source: NDArray[np.float64], i: Scalar) -> None:
-    """Extend the prefix `k` by the member `source[i]`."""
-    before, after, value = prefix[k], prefix[k + 1], source[i]
-    for b in range(after.shape[0]):
-        after[b] = before[b] * value[b]
-
-
-@jit(fastmath={"contract"})
-def _pass_product(
-    use_max: Scalar,
-    child: Scalar,
-    prefix: NDArray[np.float64],
-    k: Scalar,
-    last: Scalar,
-    values: NDArray[np.float64],
-    context: NDArray[np.float64],
-) -> None:
-    """Give a child of a product the product of all other members, and multiply the suffix by its value."""
-    before, suffix, value, theirs = prefix[k], prefix[last], values[child], context[child]
-    if use_max:
+    """Multiply row `at` by the suffix, and the suffix by a leaf of a binary variable."""
+    m0, m1, p0, p1 = inputs[column], inputs[column + 1], first[leaf], second[leaf]
+    outside, suffix = values[at], values[suffix_at]
+    if bound:
         for b in range(suffix.shape[0]):
-            theirs[b] = max(theirs[b], before[b] * suffix[b])
-            suffix[b] *= value[b]
+            outside[b] *= suffix[b]
+            suffix[b] *= max(p0 * m0[b], p1 * m1[b])
     else:
         for b in range(suffix.shape[0]):
-            theirs[b] += before[b] * suffix[b]
-            suffix[b] *= value[b]
+            outside[b] *= suffix[b]
+            suffix[b] *= p0 * m0[b] + p1 * m1[b]
 
 
 @jit(fastmath={"contract"})
-def _sum_downward(
-    node: int,
-    start: Scalar,
-    stop: Scalar,
-    children: NDArray[np.int32],
-    weights: NDArray[np.float64],
-    is_top: NDArray[np.bool_],
-    context: NDArray[np.float64],
-) -> None:
-    """Give each child of a sum its share of the context."""
-    mine = context[node]
-    width = mine.shape[0]
-    for edge in range(start, stop):
-        child = children[edge]
-        theirs, weight = context[child], weights[edge]
-        if is_top[child]:
-            for b in range(width):
-                theirs[b] = max(theirs[b], weight * mine[b])
-        else:
-            for b in range(width):
-                theirs[b] += weight * mine[b]
+def _credit_binary(use_max: bool, p0: Scalar, p1: Scalar, at: Scalar, row: Scalar, values: Floats) -> None:
+    """Credit both states of a binary variable in rows `row` and `row + 1`, none of which has counts."""
+    outside, r0, r1 = values[at], values[row], values[row + 1]
+    if use_max:
+        for b in range(outside.shape[0]):
+            r0[b] = max(r0[b], p0 * outside[b])
+            r1[b] = max(r1[b], p1 * outside[b])
+    else:
+        for b in range(outside.shape[0]):
+            r0[b] += p0 * outside[b]
+            r1[b] += p1 * outside[b]
+
+
+@jit()
+def _extend(k: Scalar, member: Scalar, values: Floats, counts: Floats, has: Flags) -> None:
+    """Write row `k + 1`: row `k` times row `member`."""
+    before, after, factor = values[k], values[k + 1], values[member]
+    for b in range(after.shape[0]):
+        after[b] = before[b] * factor[b]
+    copy_counts(k, k + 1, counts, has)
+    if has[member]:
+        add_counts(counts, has, member, k + 1, counts, has)
+
+
+@jit(inline="always")
+def copy_counts(source: Scalar, target: Scalar, counts: Floats, has: Flags) -> None:
+    """Give a row the counts of another one, if that has any."""
+    has[target] = False
+    if has[source]:
+        add_counts(counts, has, source, target, counts, has)
+
+
+@jit()
+def _begin(context: Scalar, prefix: Scalar, values: Floats, counts: Floats, has: Flags) -> None:
+    """Start the prefixes of a product with its context, settled."""
+    settle(context, values, counts, has)
+    source, target = values[context], values[prefix]
+    for b in range(source.shape[0]):
+        target[b] = source[b]
+    copy_counts(context, prefix, counts, has)
+
+
+@jit(inline="always")
+def _kept_floor(floor: Scalar, k: Scalar, values: Floats, counts: Floats, has: Flags) -> float:
+    """Settle row `k` where its floor is low; return its floor."""
+    if floor < ROW_FLOOR:
+        settle(k, values, counts, has)
+        return -1.0 * UNIT_BITS
+    return floor
+
+
+@jit(inline="always")
+def _multiply(k: Scalar, factor: Scalar, values: Floats, counts: Floats, has: Flags) -> None:
+    """Multiply row `k` by row `factor`."""
+    multiply_row(values, factor, k, values)
+    if has[factor]:
+        add_counts(counts, has, factor, k, counts, has)
+
+
+@jit()
+def _fill(row: Scalar, number: float, values: Floats, has: Flags) -> None:
+    """Set all lanes of a row to a number."""
+    has[row] = False
+    lanes = values[row]
+    for b in range(lanes.shape[0]):
+        lanes[b] = number
 
 
 @jit()
 def downward(
     plan: PlanArrays,
     mode: int,
-    is_top: NDArray[np.bool_],
-    inputs: NDArray[np.float64],
-    values: NDArray[np.float64],
-    context: NDArray[np.float64],
-    members: NDArray[np.float64],
-    prefix: NDArray[np.float64],
-    total: NDArray[np.float64],
-    largest: NDArray[np.float64],
+    first_row: int,
+    is_top: Flags,
+    places: Places,
+    inputs: Floats,
+    low_high: Floats,
+    row_floors: Floats,
+    values: Floats,
+    counts: Floats,
+    has: Flags,
 ) -> None:
-    """Fill `total` and `largest`, both (total_states, width); the answer is the larger of the two.
+    """Fill in the rows `total` of every column; scratch are `largest` and all others but those of nodes.
 
     A node's context is what its value is multiplied by on the way to the root. Inside a product it is
     the product of the other members, taken from prefixes and suffixes, so that zeros need no division.
@@ -181,44 +173,96 @@ def downward(
     occurrence of a leaf counts. Everywhere else occurrences add up, which is exact for masses, and for
     bounds errs upward. A deciding sum gives every child its weight, not the largest one alone.
     """
-    is_sum, child_ptr, children, weights = plan.is_sum, plan.child_ptr, plan.children, plan.weights
-    leaf_ptr, binary_end, leaf_var, leaf_start = plan.leaf_ptr, plan.binary_end, plan.leaf_var, plan.leaf_start
-    first, second, tables, offsets = plan.first, plan.second, plan.tables, plan.offsets
-    n_nodes, width, bound = is_sum.shape[0], prefix.shape[1], mode == 2
+    is_sum, child_ptr, children, offsets = plan.is_sum, plan.child_ptr, plan.children, plan.offsets
+    weights, weight_counts, first, second = plan.weights, plan.weight_counts, plan.first, plan.second
+    leaf_ptr, binary_end, narrow_end, wide_end = plan.leaf_ptr, plan.binary_end, plan.narrow_end, plan.wide_end
+    leaf_var, leaf_start, floors, node_floors = plan.leaf_var, plan.leaf_start, plan.leaf_floors, plan.floors
+    mantissas, table_counts, log_tables = plan.mantissas, plan.table_counts, plan.log_tables
+    context, prefix, bound = places.context, places.prefix, mode == BOUND
+    n_nodes = is_sum.shape[0]
     for node in range(n_nodes):
-        for b in range(width):
-            context[node, b] = 1.0 if node == n_nodes - 1 else 0.0
-    for column in range(total.shape[0]):
-        for b in range(width):
-            total[column, b] = 0.0
-            largest[column, b] = 0.0
+        _fill(context + node, 1.0 if node == n_nodes - 1 else 0.0, values, has)
+    for row in range(places.total, places.n_rows):
+        _fill(row, 0.0, values, has)
     for node in range(n_nodes - 1, -1, -1):
-        first_edge, last_edge = child_ptr[node], child_ptr[node + 1]
+        begin, past = child_ptr[node], child_ptr[node + 1]
         if is_sum[node]:
-            _sum_downward(node, first_edge, last_edge, children, weights, is_top, context)
+            settle(context + node, values, counts, has)
+            for edge in range(begin, past):
+                child = children[edge]
+                weight, count = weights[edge], weight_counts[edge]
+                credit(is_top[child], weight, count, context + node, context + child, values, counts, has)
             continue
-        start, middle, stop = leaf_ptr[node], binary_end[node], leaf_ptr[node + 1]
-        for b in range(width):
-            prefix[0, b] = context[node, b]
-        _forward_binary(bound, start, middle, leaf_var, offsets, first, second, inputs, prefix)
-        for leaf in range(middle, stop):
-            k = leaf - middle
-            leaf_values(mode, leaf_var[leaf], leaf_start[leaf], offsets, tables, inputs, k, members)
-            _extend(prefix, leaf - start, members, k)
-        k = stop - start
-        for edge in range(first_edge, last_edge):
-            _extend(prefix, k, values, children[edge])
+        start, middle, narrow, wide, stop = (
+            leaf_ptr[node],
+            binary_end[node],
+            narrow_end[node],
+            wide_end[node],
+            leaf_ptr[node + 1],
+        )
+        members = places.members - middle  # leaf i, unless narrow and binary, has row members + i
+        _begin(context + node, prefix, values, counts, has)
+        row_floors[0] = -1.0 * UNIT_BITS
+        k = 0
+        for leaf in range(start, stop):
+            variable, at, member = leaf_var[leaf], leaf_start[leaf], members + leaf
+            if leaf < middle:
+                _forward_binary(bound, leaf, offsets[variable], first, second, inputs, prefix + k, values)
+                copy_counts(prefix + k, prefix + k + 1, counts, has)
+            else:
+                has[member] = False
+                if leaf < narrow:
+                    leaf_values(mode, variable, at, offsets, mantissas, inputs, member, values)
+                elif leaf < wide:
+                    wide_leaf(
+                        mode, variable, at, offsets, mantissas, table_counts, inputs, member, values, counts, has
+                    )
+                else:
+                    real_leaf(
+                        mode, first_row, variable, at, log_tables, inputs, low_high, member, values, counts, has
+                    )
+                _extend(prefix + k, member, values, counts, has)
+            floor = row_floors[k] + floors[leaf + 1] - floors[leaf]
             k += 1
-        last = k  # the product of everything is not needed: its row holds the suffix
-        for b in range(width):
-            prefix[last, b] = 1.0
-        for edge in range(last_edge - 1, first_edge - 1, -1):
+            row_floors[k] = _kept_floor(floor, prefix + k, values, counts, has)
+        for edge in range(begin, past):
+            child = children[edge]
+            _extend(prefix + k, child, values, counts, has)
+            floor = row_floors[k] + node_floors[child]
+            k += 1
+            row_floors[k] = _kept_floor(floor, prefix + k, values, counts, has)
+        last = prefix + k  # the product of everything is not needed: its row holds the suffix
+        _fill(last, 1.0, values, has)
+        suffix_floor = 0.0
+        for edge in range(past - 1, begin - 1, -1):
+            child = children[edge]
             k -= 1
-            _pass_product(is_top[children[edge]], children[edge], prefix, k, last, values, context)
+            _multiply(prefix + k, last, values, counts, has)
+            credit(is_top[child], 1.0, 0.0, prefix + k, context + child, values, counts, has)
+            _multiply(last, child, values, counts, has)
+            suffix_floor = _kept_floor(suffix_floor + node_floors[child], last, values, counts, has)
         top = is_top[node]
-        out = largest if top else total
-        for leaf in range(stop - 1, middle - 1, -1):
-            at, k = leaf_start[leaf], leaf - start
-            _spread(top, leaf_var[leaf], at, offsets, tables, prefix, k, last, out)
-            multiply_row(members, leaf - middle, last, prefix)
-        _backward_binary(bound, top, start, middle, leaf_var, offsets, first, second, inputs, prefix, last, out)
+        results = places.largest if top else places.total
+        for leaf in range(stop - 1, start - 1, -1):
+            k -= 1
+            column = offsets[leaf_var[leaf]]
+            at, row = prefix + k, results + column
+            if leaf < middle:
+                if has[last]:
+                    add_counts(counts, has, last, at, counts, has)
+                _backward_binary(bound, leaf, column, first, second, inputs, at, last, values)
+            else:
+                _multiply(at, last, values, counts, has)
+                _multiply(last, members + leaf, values, counts, has)
+            if row_floors[k] + suffix_floor < OUTSIDE_FLOOR or leaf >= narrow:
+                settle(at, values, counts, has)
+            suffix_floor = _kept_floor(suffix_floor + floors[leaf + 1] - floors[leaf], last, values, counts, has)
+            if leaf < middle and not (has[at] or has[row] or has[row + 1]):
+                _credit_binary(top, first[leaf], second[leaf], at, row, values)
+            elif leaf < wide:
+                entry = leaf_start[leaf]
+                for state in range(offsets[leaf_var[leaf] + 1] - column):
+                    p, count = mantissas[entry + state], table_counts[entry + state]
+                    credit(top, p, count, at, row + state, values, counts, has)
+    for column in range(offsets[offsets.shape[0] - 1]):
+        credit(True, 1.0, 0.0, places.largest + column, places.total + column, values, counts, has)

@@ -1,21 +1,34 @@
-"""Kernels that evaluate a plan in the linear domain, many rows at once.
+"""Kernels that evaluate a plan, many rows at once, on numbers with exponents (see `scaled.py`).
 
 Rows are taken in blocks of `width` and laid out batch-inner: one array of `width` lanes for each input
 (variable, or (variable, state)) and for each node, so that every inner loop is a run of multiplications
 and additions over lanes. Lanes past the last row repeat row 0 and are not written out.
 
 Modes: 0 evaluates points; 1 the mass of boxes; 2 the upper bound of boxes, where a leaf is the largest
-probability that its box allows and a deciding sum takes the largest term.
+probability (or density) that its box allows and a deciding sum takes the largest term.
 
-In a product the leaves of binary variables come first; they end at `binary_end`.
+A product keeps a floor, a lower bound on its positive lanes, and settles them before the next factor could take
+them below the normal numbers: every forty leaves or so, and without effect where they are not that small.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.kernels.arrays import PlanArrays, Scalar
+from certimap.circuits.kernels.gaussian import log_gaussian
+from certimap.circuits.kernels.scaled import (
+    LEAST_FLOOR,
+    NEVER,
+    add_counts,
+    from_log,
+    lower_counts,
+    settle,
+    shift_of,
+)
 from certimap.kernels.jit import jit
 
 POINT, MASS, BOUND = 0, 1, 2
@@ -56,7 +69,7 @@ def load_block(
     mode: int,
     first: int,
     width: int,
-    points: NDArray[np.int16],
+    points: NDArray[Any],
     mask: NDArray[np.bool_],
     inputs: NDArray[np.float64],
 ) -> int:
@@ -84,7 +97,10 @@ def multiply_binary_points(
     at: Scalar,
     values: NDArray[np.float64],
 ) -> None:
-    """Multiply `values[at]` by leaves of binary variables at points: p0 + (p1 - p0) x, four at a time."""
+    """Multiply `values[at]` by leaves of binary variables at points, four at a time.
+
+    The probability is selected, not interpolated: p0 + (p1 - p0) x would round a small p1 away beside a large p0.
+    """
     out = values[at]
     width = out.shape[0]
     leaf = start
@@ -92,16 +108,18 @@ def multiply_binary_points(
         x0, x1 = inputs[leaf_var[leaf]], inputs[leaf_var[leaf + 1]]
         x2, x3 = inputs[leaf_var[leaf + 2]], inputs[leaf_var[leaf + 3]]
         p0, p1, p2, p3 = first[leaf], first[leaf + 1], first[leaf + 2], first[leaf + 3]
-        d0, d1 = second[leaf] - p0, second[leaf + 1] - p1
-        d2, d3 = second[leaf + 2] - p2, second[leaf + 3] - p3
+        q0, q1, q2, q3 = second[leaf], second[leaf + 1], second[leaf + 2], second[leaf + 3]
         for b in range(width):
-            out[b] *= ((p0 + d0 * x0[b]) * (p1 + d1 * x1[b])) * ((p2 + d2 * x2[b]) * (p3 + d3 * x3[b]))
+            a0 = q0 if x0[b] > 0.5 else p0
+            a1 = q1 if x1[b] > 0.5 else p1
+            a2 = q2 if x2[b] > 0.5 else p2
+            a3 = q3 if x3[b] > 0.5 else p3
+            out[b] *= (a0 * a1) * (a2 * a3)
         leaf += 4
     while leaf < stop:
-        x0, p0 = inputs[leaf_var[leaf]], first[leaf]
-        d0 = second[leaf] - p0
+        x0, p0, q0 = inputs[leaf_var[leaf]], first[leaf], second[leaf]
         for b in range(width):
-            out[b] *= p0 + d0 * x0[b]
+            out[b] *= q0 if x0[b] > 0.5 else p0
         leaf += 1
 
 
@@ -165,6 +183,69 @@ def leaf_values(
                 out[b] = max(out[b], probability * allowed[b])
 
 
+@jit()
+def wide_leaf(
+    mode: int,
+    variable: Scalar,
+    start: Scalar,
+    offsets: NDArray[np.int64],
+    mantissas: NDArray[np.float64],
+    table_counts: NDArray[np.float64],
+    inputs: NDArray[np.float64],
+    k: Scalar,
+    values: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    has: NDArray[np.bool_],
+) -> None:
+    """Write a leaf's value in each lane of row `k`, where entries have counts of their own."""
+    out, count = values[k], counts[k]
+    has[k] = True
+    column, past = offsets[variable], offsets[variable + 1]
+    if mode == POINT:
+        states = inputs[variable]
+        for b in range(out.shape[0]):
+            at = start + np.int64(states[b])
+            out[b], count[b] = mantissas[at], table_counts[at]
+        return
+    for b in range(out.shape[0]):
+        lowest, total = NEVER, 0.0
+        for state in range(past - column):
+            if inputs[column + state, b] > 0.0 and mantissas[start + state] > 0.0:
+                lowest = min(lowest, table_counts[start + state])
+        for state in range(past - column):
+            if inputs[column + state, b] > 0.0:
+                term = mantissas[start + state] * shift_of(table_counts[start + state] - lowest)
+                total = total + term if mode == MASS else max(total, term)
+        out[b], count[b] = total, lowest if total > 0.0 else 0.0
+
+
+@jit()
+def real_leaf(
+    mode: int,
+    first_row: Scalar,
+    variable: Scalar,
+    start: Scalar,
+    log_tables: NDArray[np.float64],
+    inputs: NDArray[np.float64],
+    low_high: NDArray[np.float64],
+    k: Scalar,
+    values: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    has: NDArray[np.bool_],
+) -> None:
+    """Write a real leaf's density at a point, or its mass or largest density in a box, in each lane of row `k`."""
+    out, count = values[k], counts[k]
+    has[k] = True
+    last = low_high.shape[1] - 1
+    for b in range(out.shape[0]):
+        if mode == POINT:
+            low, high = inputs[variable, b], inputs[variable, b]
+        else:
+            row = min(first_row + b, last)
+            low, high = low_high[0, row, variable], low_high[1, row, variable]
+        out[b], count[b] = from_log(log_gaussian(mode, low, high, start, log_tables))
+
+
 @jit(fastmath={"contract"})
 def multiply_row(source: NDArray[np.float64], k: Scalar, at: Scalar, values: NDArray[np.float64]) -> None:
     """Multiply `values[at]` by `source[k]`."""
@@ -200,58 +281,192 @@ def add_children(
                 out[b] += weight * child[b]
 
 
+@jit(fastmath={"contract"})
+def add_aligned(
+    use_max: bool,
+    weight: Scalar,
+    weight_count: Scalar,
+    k: Scalar,
+    values: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    has: NDArray[np.bool_],
+    lowest: NDArray[np.float64],
+    out: NDArray[np.float64],
+) -> None:
+    """Add (or take the largest of) a weighted row, aligned to the counts `lowest`, to `out`."""
+    row, count = values[k], counts[k]
+    if not has[k]:
+        for b in range(out.shape[0]):
+            count[b] = 0.0
+    if use_max:
+        for b in range(out.shape[0]):
+            out[b] = max(out[b], weight * (row[b] * shift_of(count[b] + weight_count - lowest[b])))
+    else:
+        for b in range(out.shape[0]):
+            out[b] += weight * (row[b] * shift_of(count[b] + weight_count - lowest[b]))
+
+
+@jit()
+def add_scaled_children(
+    use_max: bool,
+    start: Scalar,
+    stop: Scalar,
+    children: NDArray[np.int32],
+    weights: NDArray[np.float64],
+    weight_counts: NDArray[np.float64],
+    slot: NDArray[np.int32],
+    at: Scalar,
+    values: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    has: NDArray[np.bool_],
+) -> None:
+    """Do the same where some child, or some weight, has counts."""
+    out, lowest = values[at], counts[at]
+    has[at] = True
+    for b in range(out.shape[0]):
+        out[b], lowest[b] = 0.0, NEVER
+    for edge in range(start, stop):
+        lower_counts(weight_counts[edge], values, counts, has, slot[children[edge]], lowest)
+    for edge in range(start, stop):
+        weight, extra = weights[edge], weight_counts[edge]
+        add_aligned(use_max, weight, extra, slot[children[edge]], values, counts, has, lowest, out)
+    for b in range(out.shape[0]):
+        lowest[b] = 0.0 if lowest[b] == NEVER else lowest[b]
+
+
+@jit()
+def is_scaled(
+    start: Scalar,
+    stop: Scalar,
+    children: NDArray[np.int32],
+    weight_counts: NDArray[np.float64],
+    slot: NDArray[np.int32],
+    has: NDArray[np.bool_],
+) -> Scalar:
+    """Tell whether a term of a sum has counts."""
+    scaled = False
+    for edge in range(start, stop):
+        scaled |= has[slot[children[edge]]] or weight_counts[edge] > 0.0
+    return scaled
+
+
+@jit()
+def run_of(leaf: Scalar, end: Scalar, floor: Scalar, floors: NDArray[np.float64]) -> Scalar:
+    """Return where to settle a product of the leaves `leaf:end` that stands at `floor`; after one at least."""
+    if floor + floors[end] - floors[leaf] >= LEAST_FLOOR:
+        return end
+    stop = leaf + 1
+    while stop < end and floor + floors[stop + 1] - floors[leaf] >= LEAST_FLOOR:
+        stop += 1
+    return stop
+
+
 @jit()
 def upward(
     plan: PlanArrays,
     mode: int,
+    first_row: int,
     slot: NDArray[np.int32],
+    scratch: int,
     inputs: NDArray[np.float64],
-    scratch: NDArray[np.float64],
+    low_high: NDArray[np.float64],
     values: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    has: NDArray[np.bool_],
 ) -> None:
-    """Evaluate every node of one block; node i's lanes are `values[slot[i]]`. `scratch` is (1, width)."""
+    """Evaluate every node of one block; node i's lanes are row `slot[i]`, and row `scratch` is free."""
     # Fields are taken out once, and helpers get arrays and row numbers: a bundle or a view costs counting.
-    is_sum, child_ptr, children, weights = plan.is_sum, plan.child_ptr, plan.children, plan.weights
-    leaf_ptr, binary_end, leaf_var, leaf_start = plan.leaf_ptr, plan.binary_end, plan.leaf_var, plan.leaf_start
-    first, second, tables, decides, offsets = plan.first, plan.second, plan.tables, plan.decides, plan.offsets
-    width = scratch.shape[1]
+    is_sum, child_ptr, children = plan.is_sum, plan.child_ptr, plan.children
+    weights, weight_counts = plan.weights, plan.weight_counts
+    leaf_ptr, binary_end, narrow_end, wide_end = plan.leaf_ptr, plan.binary_end, plan.narrow_end, plan.wide_end
+    leaf_var, leaf_start, first, second = plan.leaf_var, plan.leaf_start, plan.first, plan.second
+    mantissas, table_counts, log_tables = plan.mantissas, plan.table_counts, plan.log_tables
+    decides, offsets, settles = plan.decides, plan.offsets, plan.settles
+    leaf_floors, node_floors = plan.leaf_floors, plan.floors
     for node in range(is_sum.shape[0]):
-        at, start, stop = slot[node], child_ptr[node], child_ptr[node + 1]
+        at, begin, past = slot[node], child_ptr[node], child_ptr[node + 1]
+        has[at] = False
         if is_sum[node]:
-            use_max = mode == 2 and decides[node] >= 0
-            add_children(use_max, start, stop, children, weights, slot, at, values)
+            use_max = mode == BOUND and decides[node] >= 0
+            if is_scaled(begin, past, children, weight_counts, slot, has):
+                add_scaled_children(
+                    use_max, begin, past, children, weights, weight_counts, slot, at, values, counts, has
+                )
+            else:
+                add_children(use_max, begin, past, children, weights, slot, at, values)
+            if settles[node]:
+                settle(at, values, counts, has)
             continue
-        for b in range(width):
+        for b in range(values.shape[1]):
             values[at, b] = 1.0
+        floor = 0.0
         leaf, end = leaf_ptr[node], binary_end[node]
-        if end > leaf and mode == 0:
-            multiply_binary_points(leaf, end, leaf_var, first, second, inputs, at, values)
-        elif end > leaf:
-            multiply_binary_boxes(mode == 2, leaf, end, leaf_var, offsets, first, second, inputs, at, values)
+        while leaf < end:
+            stop = run_of(leaf, end, floor, leaf_floors)
+            if mode == POINT:
+                multiply_binary_points(leaf, stop, leaf_var, first, second, inputs, at, values)
+            else:
+                multiply_binary_boxes(
+                    mode == BOUND, leaf, stop, leaf_var, offsets, first, second, inputs, at, values
+                )
+            floor += leaf_floors[stop] - leaf_floors[leaf]
+            leaf = stop
+            if leaf < end:
+                settle(at, values, counts, has)
+                floor = -256.0
         for leaf in range(end, leaf_ptr[node + 1]):
-            leaf_values(mode, leaf_var[leaf], leaf_start[leaf], offsets, tables, inputs, 0, scratch)
-            multiply_row(scratch, 0, at, values)
-        for edge in range(start, stop):
-            multiply_row(values, slot[children[edge]], at, values)
+            variable, start, below = leaf_var[leaf], leaf_start[leaf], leaf_floors[leaf + 1] - leaf_floors[leaf]
+            if floor + below < LEAST_FLOOR:
+                settle(at, values, counts, has)
+                floor = -256.0
+            has[scratch] = False
+            if leaf < narrow_end[node]:
+                leaf_values(mode, variable, start, offsets, mantissas, inputs, scratch, values)
+            elif leaf < wide_end[node]:
+                wide_leaf(
+                    mode, variable, start, offsets, mantissas, table_counts, inputs, scratch, values, counts, has
+                )
+            else:
+                real_leaf(
+                    mode, first_row, variable, start, log_tables, inputs, low_high, scratch, values, counts, has
+                )
+            multiply_row(values, scratch, at, values)
+            if has[scratch]:
+                add_counts(counts, has, scratch, at, counts, has)
+            floor += below
+        for edge in range(begin, past):
+            below, k = node_floors[children[edge]], slot[children[edge]]
+            if floor + below < LEAST_FLOOR:
+                settle(at, values, counts, has)
+                floor = -256.0
+            multiply_row(values, k, at, values)
+            if has[k]:
+                add_counts(counts, has, k, at, counts, has)
+            floor += below
+        if floor < -256.0:
+            settle(at, values, counts, has)
 
 
 @jit()
 def evaluate(
     plan: PlanArrays,
     mode: int,
-    points: NDArray[np.int16],
+    points: NDArray[Any],
     mask: NDArray[np.bool_],
+    low_high: NDArray[np.float64],
     slot: NDArray[np.int32],
     inputs: NDArray[np.float64],
-    scratch: NDArray[np.float64],
     values: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    has: NDArray[np.bool_],
     out: NDArray[np.float64],
 ) -> None:
-    """Write the root's value for every row of `points` (mode 0) or of `mask`."""
-    n_rows, width = out.shape[0], scratch.shape[1]
+    """Write the root's value and count for every row of `points` (mode 0), or of `mask` and `low_high`."""
+    n_rows, width = out.shape[1], values.shape[1]
     root = slot[plan.is_sum.shape[0] - 1]
     for row in range(0, n_rows, width):
         lanes = load_block(mode, row, width, points, mask, inputs)
-        upward(plan, mode, slot, inputs, scratch, values)
+        upward(plan, mode, row, slot, values.shape[0] - 1, inputs, low_high, values, counts, has)
         for b in range(lanes):
-            out[row + b] = values[root, b]
+            out[0, row + b] = values[root, b]
+            out[1, row + b] = counts[root, b] if has[root] else 0.0

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.kernels.jit import jit, jit_part
+from certimap.rounding import SMALLEST_NORMAL, SMALLEST_PRODUCT
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -21,19 +22,16 @@ Bytes = NDArray[np.uint8]
 Indices = Any  # int64 arrays
 Number = Any  # a float, or an int
 
-# A relative flow below this may have underflowed on its way down; adding it keeps bounds upper bounds.
-FLOW_FLOOR = 1e-290
-# A Gaussian's tail underflows; the floor keeps its bound an upper bound (0 is for points outside its support).
-DENSITY_FLOOR = 1e-300
-ROOT_2PI = 2.5066282746310002
+HALF_LOG_2PI = 0.9189385332046727
 
 
 class PlanArrays(NamedTuple):
     """A plan's arrays as the kernels take them; see `certimap.circuits.plan.Plan` for their meaning.
 
     `offsets` (n + 1,) gives every variable's columns and `n_states` (n,) is 0 for real variables, whose smallest
-    standard deviation `scales` (n,) holds;
-    `discrete` says whether there are none of these, so that a box's mass bounds its points.
+    standard deviation `scales` (n,) holds; `in_logs` (n_leaves,) marks the leaves that are read from `log_tables`:
+    those with an entry so small that products of it might underflow, and the real ones. `discrete` says whether
+    there are no real ones, so that a box's mass bounds its points.
     """
 
     is_sum: NDArray[np.bool_]
@@ -43,7 +41,9 @@ class PlanArrays(NamedTuple):
     leaf_ptr: Ints
     leaf_var: NDArray[np.int32]
     leaf_start: Ints
+    in_logs: NDArray[np.bool_]
     tables: Floats
+    log_tables: Floats
     decides: NDArray[np.int32]
     offsets: Ints
     n_states: Ints
@@ -54,8 +54,11 @@ class PlanArrays(NamedTuple):
 class Space(NamedTuple):
     """What one upward and downward pass fills in; allocated once per call of a kernel.
 
-    Logs of each node's mass and bound, linear leaf and edge terms relative to their node's largest, and flows
-    relative to the root's value; `relative_*` (columns,) are the results by column.
+    Logs of each node's mass and bound, leaf terms (in logs where the leaf is), linear edge terms relative to their
+    node's largest, and flows relative to the root's value; `relative_*` (columns,) are the results by column.
+
+    Edge terms, flows and results are upper sides: 0 says that something is impossible, and what would underflow is
+    `SMALLEST_NORMAL`.
     """
 
     mass: Floats
@@ -100,14 +103,34 @@ def new_space(plan: PlanArrays) -> Space:
 
 
 @jit_part
-def peak_density(plan: PlanArrays, start: int, low: Number, high: Number) -> float:
-    """Return the largest density in [low, high] of the truncated Gaussian whose parameters are at `start`."""
+def log_peak(plan: PlanArrays, start: int, low: Number, high: Number) -> float:
+    """Return ln of the largest density in [low, high] of the truncated Gaussian with parameters at `start`."""
     mean, sd = plan.tables[start], plan.tables[start + 1]
     low, high = max(low, plan.tables[start + 2]), min(high, plan.tables[start + 3])
     if low > high:
-        return 0.0
+        return -np.inf
     z = (min(max(mean, low), high) - mean) / sd
-    return max(np.exp(-0.5 * z * z - plan.tables[start + 4]) / (sd * ROOT_2PI), DENSITY_FLOOR)
+    return -0.5 * z * z - np.log(sd) - HALF_LOG_2PI - plan.tables[start + 4]
+
+
+@jit_part
+def log_leaf(plan: PlanArrays, leaf: int, mask: Bytes, low: Floats, high: Floats, space: Space) -> None:
+    """Fill in ln of a leaf's mass and of its bound in a box."""
+    v, start = plan.leaf_var[leaf], plan.leaf_start[leaf]
+    if plan.n_states[v] == 0:
+        top = log_peak(plan, start, low[v], high[v])
+        space.leaf_mass[leaf], space.leaf_bound[leaf] = top, top
+        return
+    top, total = -np.inf, 0.0
+    offset = plan.offsets[v]
+    for a in range(plan.n_states[v]):
+        if mask[offset + a]:
+            top = max(top, plan.log_tables[start + a])
+    if top > -np.inf:
+        for a in range(plan.n_states[v]):
+            if mask[offset + a]:
+                total += np.exp(plan.log_tables[start + a] - top)
+    space.leaf_mass[leaf], space.leaf_bound[leaf] = top + np.log(total) if top > -np.inf else top, top
 
 
 @jit_part
@@ -138,8 +161,11 @@ def upward(
             for e in range(plan.child_ptr[i], plan.child_ptr[i + 1]):
                 c = plan.children[e]
                 w = plan.log_weights[e]
-                x = np.exp(space.mass[c] + w - top_mass) if top_mass > -np.inf else 0.0
-                y = np.exp(space.bound[c] + w - top_bound) if top_bound > -np.inf else 0.0
+                x, y = 0.0, 0.0
+                if space.mass[c] + w > -np.inf:
+                    x = max(np.exp(space.mass[c] + w - top_mass), SMALLEST_NORMAL)
+                if space.bound[c] + w > -np.inf:
+                    y = max(np.exp(space.bound[c] + w - top_bound), SMALLEST_NORMAL)
                 space.edge_mass[e] = x
                 space.edge_bound[e] = y
                 total_mass += x
@@ -154,29 +180,28 @@ def upward(
             bound = min(bound, caps[i])
             space.mass[i], space.bound[i] = mass, bound
             space.factor_mass[i] = 1.0 / total_mass if total_mass > 0.0 else 0.0
-            space.factor_bound[i] = np.exp(top_bound - bound) if bound > -np.inf else 0.0
+            space.factor_bound[i] = max(np.exp(top_bound - bound), SMALLEST_NORMAL) if bound > -np.inf else 0.0
         else:
             mass, bound, product_mass, product_bound = 0.0, 0.0, 1.0, 1.0
             for leaf in range(plan.leaf_ptr[i], plan.leaf_ptr[i + 1]):
-                v = plan.leaf_var[leaf]
-                start = plan.leaf_start[leaf]
-                k = plan.n_states[v]
+                if plan.in_logs[leaf]:
+                    log_leaf(plan, leaf, mask, low, high, space)
+                    mass += space.leaf_mass[leaf]
+                    bound += space.leaf_bound[leaf]
+                    continue
+                v, start = plan.leaf_var[leaf], plan.leaf_start[leaf]
                 x, y = 0.0, 0.0
-                if k == 0:
-                    x = peak_density(plan, start, low[v], high[v])
-                    y = x
-                else:
-                    offset = plan.offsets[v]
-                    for a in range(k):
-                        if mask[offset + a]:
-                            t = plan.tables[start + a]
-                            x += t
-                            y = max(y, t)
+                offset = plan.offsets[v]
+                for a in range(plan.n_states[v]):
+                    if mask[offset + a]:
+                        t = plan.tables[start + a]
+                        x += t
+                        y = max(y, t)
                 space.leaf_mass[leaf] = x
                 space.leaf_bound[leaf] = y
                 product_mass *= x
                 product_bound *= y
-                if not 1e-200 < product_mass < 1e200 or not 1e-200 < product_bound < 1e200:
+                if not product_mass > SMALLEST_PRODUCT or not product_bound > SMALLEST_PRODUCT:
                     mass += np.log(product_mass)
                     bound += np.log(product_bound)
                     product_mass, product_bound = 1.0, 1.0
@@ -204,13 +229,16 @@ def flow_down(plan: PlanArrays, nodes: Indices, count: int, space: Space) -> Non
         i = nodes[index]
         flow_mass, flow_bound = space.flow_mass[i], space.flow_bound[i]
         if plan.is_sum[i]:
-            flow_mass *= space.factor_mass[i]
-            flow_bound *= space.factor_bound[i]
+            if flow_mass > 0.0:
+                flow_mass = max(flow_mass * space.factor_mass[i], SMALLEST_NORMAL)
+            if flow_bound > 0.0:
+                flow_bound = max(flow_bound * space.factor_bound[i], SMALLEST_NORMAL)
             for e in range(plan.child_ptr[i], plan.child_ptr[i + 1]):
                 c = plan.children[e]
-                space.flow_mass[c] += flow_mass * space.edge_mass[e]
-                if space.edge_bound[e] > 0.0:
-                    space.flow_bound[c] += flow_bound * space.edge_bound[e]
+                if flow_mass > 0.0 and space.edge_mass[e] > 0.0:
+                    space.flow_mass[c] += max(flow_mass * space.edge_mass[e], SMALLEST_NORMAL)
+                if flow_bound > 0.0 and space.edge_bound[e] > 0.0:
+                    space.flow_bound[c] += max(flow_bound * space.edge_bound[e], SMALLEST_NORMAL)
         else:
             for e in range(plan.child_ptr[i], plan.child_ptr[i + 1]):
                 c = plan.children[e]
@@ -251,6 +279,36 @@ def choose_splits(
 
 
 @jit_part
+def credit(log_value: Number, log_leaf_value: Number, flow: Number) -> Number:
+    """Return what a leaf's column adds to a result when its leaf's value is replaced; 0 where impossible."""
+    if log_value == -np.inf or flow == 0.0:
+        return 0.0
+    return max(flow * np.exp(log_value - log_leaf_value), SMALLEST_NORMAL)
+
+
+@jit_part
+def credit_logs(
+    plan: PlanArrays, leaf: int, flow_mass: Number, flow_bound: Number, low: Floats, high: Floats, space: Space
+) -> None:
+    """Credit the columns of a leaf that is read in logs."""
+    v, start = plan.leaf_var[leaf], plan.leaf_start[leaf]
+    offset, mass, bound = plan.offsets[v], space.leaf_mass[leaf], space.leaf_bound[leaf]
+    if bound == -np.inf:
+        return
+    if plan.n_states[v] == 0:
+        split = space.split[v]
+        if np.isnan(split):
+            split = high[v]
+        space.relative_bound[offset] += credit(log_peak(plan, start, low[v], split), bound, flow_bound)
+        space.relative_bound[offset + 1] += credit(log_peak(plan, start, split, high[v]), bound, flow_bound)
+        return
+    for a in range(plan.n_states[v]):
+        t = plan.log_tables[start + a]
+        space.relative_mass[offset + a] += credit(t, mass, flow_mass)
+        space.relative_bound[offset + a] += credit(t, bound, flow_bound)
+
+
+@jit_part
 def downward(
     plan: PlanArrays,
     nodes: Indices,
@@ -281,30 +339,26 @@ def downward(
             v = plan.leaf_var[leaf]
             offset = plan.offsets[v]
             start = plan.leaf_start[leaf]
+            if plan.in_logs[leaf]:
+                credit_logs(plan, leaf, flow_mass, flow_bound, low, high, space)
+                continue
             if space.leaf_bound[leaf] == 0.0:
                 continue
             x = flow_mass / space.leaf_mass[leaf]
             y = flow_bound / space.leaf_bound[leaf]
-            if plan.n_states[v] == 0:
-                split = space.split[v]
-                if np.isnan(split):
-                    split = high[v]
-                space.relative_bound[offset] += y * peak_density(plan, start, low[v], split)
-                space.relative_bound[offset + 1] += y * peak_density(plan, start, split, high[v])
-                continue
             for a in range(plan.n_states[v]):
                 t = plan.tables[start + a]
-                space.relative_mass[offset + a] += x * t
-                space.relative_bound[offset + a] += y * t
+                if t > 0.0:
+                    space.relative_mass[offset + a] += max(x * t, SMALLEST_NORMAL)
+                    space.relative_bound[offset + a] += max(y * t, SMALLEST_NORMAL)
 
 
 @jit_part
 def log_share(relative: float, margin: float) -> float:
-    """Return the log of a relative flow, rounded up, at most 0; NaN and overflow give 0."""
-    value = relative + FLOW_FLOOR
-    if not value < 1.0:
+    """Return the log of a relative flow, rounded up, at most 0; NaN and overflow give 0, impossible -inf."""
+    if not relative < 1.0:
         return 0.0
-    return min(np.log(value) + margin, 0.0)
+    return min(np.log(relative) + margin, 0.0)
 
 
 @jit_part

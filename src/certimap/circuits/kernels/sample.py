@@ -7,7 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.circuits.kernels.arrays import LogRows, PlanArrays, Scalar
+from certimap.circuits.kernels.arrays import PlanArrays, Scalar
+from certimap.circuits.kernels.scaled import shift_of
 from certimap.kernels.jit import jit
 from certimap.kernels.random import seed_row, truncated_normal, uniform
 
@@ -81,7 +82,7 @@ def sample(
     """Draw one point into each row of `states` (and of `reals` in the columns of real variables)."""
     is_sum, child_ptr, children, leaf_ptr = plan.is_sum, plan.child_ptr, plan.children, plan.leaf_ptr
     binary_end, leaf_var, leaf_start = plan.binary_end, plan.leaf_var, plan.leaf_start
-    first, tables, offsets = plan.first, plan.tables, plan.offsets
+    first, tables, offsets = plan.first, plan.probabilities, plan.offsets
     for row in range(states.shape[0]):
         seed_row(key, first_row + row, stream)
         stack[0] = is_sum.shape[0] - 1
@@ -114,19 +115,26 @@ def _pick_state_in(
     column: Scalar,
     at: Scalar,
     size: Scalar,
-    tables: NDArray[np.float64],
+    log_tables: NDArray[np.float64],
     mask: NDArray[np.bool_],
     u: Scalar,
 ) -> Scalar:
-    """Return a state of a categorical leaf at `u` among those that a box allows."""
-    total = 0.0
+    """Return a state of a categorical leaf at `u` among those that a box allows; never an impossible one.
+
+    Probabilities are taken relative to the largest allowed one: all of them may be too small for float64.
+    """
+    top, total = -math.inf, 0.0
     for s in range(size):
-        total += tables[at + s] if mask[box, column + s] else 0.0
+        if mask[box, column + s]:
+            top = max(top, log_tables[at + s])
+    for s in range(size):
+        if mask[box, column + s] and log_tables[at + s] > -math.inf:
+            total += math.exp(log_tables[at + s] - top)
     u *= total
     total, last = 0.0, -1
     for s in range(size):
-        if mask[box, column + s] and (last < 0 or tables[at + s] > 0.0):
-            total += tables[at + s]
+        if mask[box, column + s] and log_tables[at + s] > -math.inf:
+            total += math.exp(log_tables[at + s] - top)
             last = s
             if u < total:
                 break
@@ -135,29 +143,29 @@ def _pick_state_in(
 
 @jit()
 def _pick_child_in(
-    in_logs: bool,
     u: Scalar,
     start: Scalar,
     stop: Scalar,
     children: NDArray[np.int32],
     weights: NDArray[np.float64],
+    weight_counts: NDArray[np.float64],
     node: Scalar,
     lane: Scalar,
     values: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    has: NDArray[np.bool_],
 ) -> Scalar:
-    """Return a sum's child at `u`, in proportion to weight times mass in the box."""
-    scale = 1.0 if in_logs else values[node, lane]
+    """Return a sum's child at `u`, in proportion to weight times mass in the box; never an impossible one."""
+    base = counts[node, lane] if has[node] else 0.0
     total, pick = 0.0, children[start]
     for edge in range(start, stop):
         child = children[edge]
-        if in_logs:
-            term = math.exp(weights[edge] + values[child, lane] - values[node, lane])
-        else:
-            term = weights[edge] * values[child, lane]
+        term = weights[edge] * values[child, lane]
         if term > 0.0:
-            total += term
+            count = counts[child, lane] if has[child] else 0.0
+            total += term * shift_of(count + weight_counts[edge] - base)
             pick = child
-            if u * scale < total:
+            if u * values[node, lane] < total:
                 break
     return pick
 
@@ -165,25 +173,27 @@ def _pick_child_in(
 @jit()
 def sample_in_boxes(
     plan: PlanArrays,
-    rows: LogRows,
     key: np.uint64,
-    in_logs: bool,
+    mask: NDArray[np.bool_],
+    low_high: NDArray[np.float64],
     chosen: NDArray[np.int64],
     lanes: NDArray[np.int64],
     values: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    has: NDArray[np.bool_],
     stack: NDArray[np.int32],
     stream: NDArray[np.uint64],
     states: NDArray[np.int16],
     reals: NDArray[np.float64],
 ) -> None:
-    """Draw row `chosen[k]` inside the box `lanes[k]` of `rows`.
+    """Draw row `chosen[k]` inside the box `lanes[k]` of `mask` and `low_high`.
 
-    `values[:, lanes[k]]` are the masses that the nodes have in that box, in logs with `in_logs`.
+    Lane `lanes[k]` of row i of `values`, `counts` and `has` is the mass that node i has in that box.
     """
     is_sum, child_ptr, children, leaf_ptr = plan.is_sum, plan.child_ptr, plan.children, plan.leaf_ptr
-    weights = plan.log_weights if in_logs else plan.weights
-    leaf_var, leaf_start, tables, offsets = plan.leaf_var, plan.leaf_start, plan.tables, plan.offsets
-    mask, low_high = rows.mask, rows.low_high
+    weights, weight_counts = plan.weights, plan.weight_counts
+    leaf_var, leaf_start, offsets = plan.leaf_var, plan.leaf_start, plan.offsets
+    log_tables = plan.log_tables
     for k in range(chosen.shape[0]):
         row, lane = chosen[k], lanes[k]
         seed_row(key, row, stream)
@@ -195,7 +205,9 @@ def sample_in_boxes(
             if is_sum[node]:
                 start, stop = child_ptr[node], child_ptr[node + 1]
                 u = uniform(stream)
-                node = _pick_child_in(in_logs, u, start, stop, children, weights, node, lane, values)
+                node = _pick_child_in(
+                    u, start, stop, children, weights, weight_counts, node, lane, values, counts, has
+                )
             for edge in range(child_ptr[node], child_ptr[node + 1]):
                 stack[depth] = children[edge]
                 depth += 1
@@ -204,8 +216,8 @@ def sample_in_boxes(
                 column, size = offsets[v], offsets[v + 1] - offsets[v]
                 if size > 0:
                     u = uniform(stream)
-                    states[row, v] = _pick_state_in(lane, column, at, size, tables, mask, u)
+                    states[row, v] = _pick_state_in(lane, column, at, size, log_tables, mask, u)
                 else:
-                    low = max(tables[at + 2], low_high[0, lane, v])
-                    high = min(tables[at + 3], low_high[1, lane, v])
-                    reals[row, v] = _draw_gaussian(at, tables, low, high, stream)
+                    low = max(log_tables[at + 2], low_high[0, lane, v])
+                    high = min(log_tables[at + 3], low_high[1, lane, v])
+                    reals[row, v] = _draw_gaussian(at, log_tables, low, high, stream)

@@ -22,7 +22,7 @@ def _entry(net: CostArrays, table: int, states: Ints) -> int:
 
 @jit_part
 def _add_table(
-    net: CostArrays, soft: Ints, table: int, sign: int, states: Ints, without: int, score: Ints
+    net: CostArrays, soft: Ints, table: int, sign: int, states: Ints, without: Scalar, score: Ints
 ) -> None:
     """Add a table's entries, all but one variable as they are, to the scores of that variable's states."""
     base = _entry(net, table, states)
@@ -162,8 +162,8 @@ def kick_search(
 ) -> Scalar:
     """Force each variable to each of its alive states in turn, climb around it, and keep what is no worse.
 
-    A climb follows changed variables to their neighbours only, so that a kick costs what it changes. Parameters as in
-    `tabu_search`; ends after a pass without improvement, or `max_work`. Returns the work in scores looked at.
+    A climb follows changed variables to their neighbours only, so that a kick costs what it changes. Parameters
+    as in `tabu_search`; ends after a pass without improvement, or `max_work`. Returns the work in scores looked at.
     """
     n = len(states)
     stream = np.empty(4, np.uint64)
