@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from certimap.domain import Categorical, Domain, Label, Real, as_real
 from certimap.errors import QueryError
 
+_LARGE = 10**308
 _FORMS = ("states", "likelihood", "log_likelihood")
 
 
@@ -149,7 +150,7 @@ def _is_missing(value: Any) -> bool:
 
 def _interval(variable: Real, value: Sequence[Any]) -> tuple[float, float]:
     if len(value) == 2 and all(_is_number(x) for x in value):
-        low, high = (float(x) for x in value)
+        low, high = (_as_float(x) for x in value)
         low, high = max(low, variable.low), min(high, variable.high)
         if low < high:
             return low, high
@@ -235,6 +236,16 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, RealNumber | np.number) and not isinstance(value, bool | np.bool_)
 
 
+def _as_float(value: Any) -> float:
+    """Return a number as a float, which may be infinite; NaN for what is no number."""
+    if not _is_number(value):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
 def _of_likelihood(variable: Categorical, content: Any, *, in_logs: bool = False) -> NDArray[np.float64]:
     """Return logs of one weight per state, given in order or by label; a label left out has the weight 0."""
     name = "log likelihood" if in_logs else "likelihood"
@@ -250,12 +261,14 @@ def _of_likelihood(variable: Categorical, content: Any, *, in_logs: bool = False
             f"one for each of its {variable.n_states} states is accepted"
         )
     for place, item in zip(places, items, strict=True):
-        if not _is_number(item) or math.isnan(item) or item == math.inf or (item < 0 and not in_logs):
+        weight = _as_float(item)
+        if math.isnan(weight) or weight == math.inf or (weight < 0 and not in_logs):
             accepted = "numbers below infinity" if in_logs else "finite numbers that are not negative"
+            shown = repr(item) if weight < math.inf or not isinstance(item, int) else "a number beyond floats"
             raise QueryError(
-                f"the {name} of variable {variable.name!r} has the entry {item!r}; {accepted} are accepted"
+                f"the {name} of variable {variable.name!r} has the entry {shown}; {accepted} are accepted"
             )
-        weights[place] = float(item)
+        weights[place] = weight
     if not np.any(weights > (-math.inf if in_logs else 0.0)):
         way = "" if in_logs else "; numbers too small for a float can be given as {'log_likelihood': [...]}"
         raise QueryError(

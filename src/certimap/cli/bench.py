@@ -241,3 +241,28 @@ def hostile(
         insert_section(into, "hostile", text)
     if not summary.holds:
         raise typer.Exit(1)
+
+
+@app.command()
+def fuzz(
+    inputs: Annotated[int, typer.Option(help="Mutated files of each format.")] = 10_000,
+    format: Annotated[str, typer.Option(help="Names of formats, or 'all'.")] = "all",
+    seed: Annotated[int, typer.Option(help="Seed of the mutations.")] = 0,
+    jobs: Annotated[int, typer.Option(help="Processes.")] = 1,
+) -> None:
+    """Read mutated files of every format: readers return or raise a typed error, within 5 s and 1 GB."""
+    from certimap.bench.fuzz import Tally, failures_text, run_fuzz, table, targets
+    from certimap.errors import QueryError
+
+    names = tuple(targets()) if format == "all" else _names(format)
+    unknown = [name for name in names if name not in targets()]
+    if unknown:
+        raise QueryError(f"{unknown[0]!r} is no format that is fuzzed; {', '.join(targets())} are accepted")
+    tallies: list[Tally] = []
+    for tally in run_fuzz(names, inputs, seed=seed, jobs=jobs):
+        tallies.append(tally)
+        typer.echo(table([tally]).splitlines()[-1], err=True)
+    typer.echo(table(tallies))
+    if any(tally.n_failed for tally in tallies):
+        typer.echo(failures_text(tallies), err=True)
+        raise typer.Exit(1)

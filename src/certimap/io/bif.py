@@ -17,14 +17,16 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.domain import Categorical, Domain
+from certimap.domain import MAX_STATES, Categorical, Domain
 from certimap.errors import CertimapError, ModelError, ParseError
 from certimap.io import bif_words as words
 from certimap.io.files import AnyPath, line_of, read_text, write_text
 from certimap.io.numbers import Numbers, is_number, read_numbers, written
-from certimap.io.tables import ACCEPTED, RowNormaliser
 from certimap.networks.bayesian import BayesianNetwork
-from certimap.networks.factor import Factor
+from certimap.networks.factor import MAX_SCOPE, Factor
+from certimap.networks.rows import ACCEPTED, RowNormaliser, row_totals
+
+MAX_DEFAULTS = 2**24  # entries that default rows may stand for; all others are written out
 
 
 @dataclass
@@ -46,8 +48,8 @@ def read_bif(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
     ------
     ParseError
         With file and line: for anything that does not follow the format, a doubled variable, a missing
-        or doubled row, a wrong number of entries, an entry that is negative or NaN, a row that adds to 1
-        only beyond 1e-3, a directed cycle.
+        or doubled row, a wrong number of entries, an entry that is negative or NaN, a row that is neither
+        zeros nor adds to 1 within 1e-3, a directed cycle.
 
     Warns
     -----
@@ -68,7 +70,9 @@ class _Reader:
         self.variable_list: list[Categorical] = []
         self.position: dict[str, int] = {}
         self.tables: dict[int, _Table] = {}
-        self.normalise = RowNormaliser(path)
+        self.by_name: list[dict[str, int]] = []
+        self.n_defaults = 0
+        self.normalise = RowNormaliser(str(path))
 
     def fail(self, message: str, position: int | None = None) -> ParseError:
         return ParseError(message, self.path, line_of(self.text, self.at if position is None else position))
@@ -97,6 +101,7 @@ class _Reader:
             raise self.fail("declares no variable; at least one is needed")
         self.variable_list = list(self.variables.values())
         self.position = {v.name: i for i, v in enumerate(self.variable_list)}
+        self.by_name = [{str(label): k for k, label in enumerate(v.states)} for v in self.variable_list]
         for start in headers:
             self.at = start
             self.probability_block()
@@ -145,12 +150,7 @@ class _Reader:
             else:
                 place = self.at
                 found = self.take(words.TYPE, "type discrete [ COUNT ] { STATES };")
-                count = int(found[1]) if found[1] else None
-                states = words.items(found[2], count)
-                if count is not None and len(states) != count:
-                    raise self.fail(
-                        f"variable {name!r} has {len(states)} states where its type says {count}", place
-                    )
+                states = self.states(name, found[1], found[2], place)
             self.skip_blank()
         self.at = end.end()
         if states is None:
@@ -164,6 +164,21 @@ class _Reader:
         except ModelError as error:
             raise self.fail(str(error), start) from None
 
+    def states(self, name: str, count: str | None, text: str, place: int) -> list[str]:
+        """Return the states that a type lists."""
+        wanted = None if count is None else int(count) if len(count) < 10 else MAX_STATES + 1
+        found = words.states(text, wanted)
+        if len(found) > 1:
+            raise self.fail(
+                f"the states of variable {name!r} may be {len(found[0])} ({found[0][0]!r}, ...) or "
+                f"{len(found[1])} ({found[1][0]!r}, ...); double quotes around each, or a count, settle it",
+                place,
+            )
+        if wanted is not None and len(found[0]) != wanted:
+            shown = count if len(count or "") < 20 else "far more"
+            raise self.fail(f"variable {name!r} has {len(found[0])} states where its type says {shown}", place)
+        return found[0]
+
     def probability_block(self) -> None:
         start = self.at
         header = self.take(words.PROBABILITY, "probability ( NAME | PARENTS ) {")[1]
@@ -175,6 +190,10 @@ class _Reader:
                 raise self.fail(f"{name!r} is no variable of the network", start)
         if len(set(names)) < len(names):
             raise self.fail(f"the probability block of {names[0]!r} names a variable twice", start)
+        if len(names) > MAX_SCOPE:
+            raise self.fail(
+                f"{names[0]!r} has {len(names) - 1} parents; at most {MAX_SCOPE - 1} are accepted", start
+            )
         child = self.position[names[0]]
         if child in self.tables:
             raise self.fail(f"variable {names[0]!r} has two probability blocks", start)
@@ -192,11 +211,10 @@ class _Reader:
         name = self.variable_list[own.scope[-1]].name
         head = self.text[place]
         if head == "(":
-            row = self.take(words.ROW, "a row ( LABELS ) NUMBERS ;")
-            index = self.row_index(row[1], own.scope[:-1], place)
+            index, numbers = self.row(own.scope[:-1], place)
             if index in own.rows:
-                raise self.fail(f"the row ({row[1].strip()}) of {name!r} is given twice", place)
-            own.rows[index] = self.numbers(row[2], place)
+                raise self.fail(f"the row ({self.labels(own, index)}) of {name!r} is given twice", place)
+            own.rows[index] = self.numbers(numbers, place)
             own.places[index] = place
         elif self.text.startswith("property", place):
             self.take(words.PROPERTY, "a property that ends in ';'")
@@ -219,6 +237,26 @@ class _Reader:
         for values, wanted in ((own.table, math.prod(sizes)), (own.default, sizes[-1]), (last, sizes[-1])):
             if values is not None and len(values.values) != wanted:
                 raise self.fail(f"{name!r} has {len(values.values)} entries here; {wanted} are accepted", place)
+
+    def row(self, parents: list[int], place: int) -> tuple[tuple[int, ...], str]:
+        """Read `( LABELS ) NUMBERS ;`; return the positions of the states and the text of the numbers."""
+        found = words.ROW.match(self.text, place)
+        labels = words.items(found[1], len(parents)) if found else []
+        known = [self.by_name[parent] for parent in parents]
+        if found and len(labels) == len(parents) and all(x in k for x, k in zip(labels, known, strict=True)):
+            self.at = found.end()
+            return tuple(k[x] for x, k in zip(labels, known, strict=True)), found[2]
+        # Labels that hold separators: only the states that are known tell where one ends.
+        ways = words.known_rows(self.text, place, known)
+        if len(ways) > 1:
+            raise self.fail(
+                "the labels of the row can be read in two ways; double quotes around each settle it", place
+            )
+        if ways:
+            index, self.at = ways[0]
+            return index, self.take(words.NUMBERS, "the NUMBERS of a row and ';'")[1]
+        found = self.take(words.ROW, "a row ( LABELS ) NUMBERS ;")
+        return self.row_index(found[1], parents, place), found[2]
 
     def row_index(self, labels: str, parents: list[int], place: int) -> tuple[int, ...]:
         items = words.items(labels, len(parents))
@@ -255,15 +293,27 @@ class _Reader:
                 self.at = len(self.text)
                 raise self.fail(f"variable {variable.name!r} has no probability block")
             own = self.tables[child]
-            cpts.append(self.filled(own).factor(own.scope))
+            cpts.append(self.normalised(own, self.filled(own).factor(own.scope)))
         self.normalise.warn()
         try:
             return BayesianNetwork(domain, cpts)
         except ModelError as error:
             raise ParseError(str(error), self.path) from None
 
+    def normalised(self, own: _Table, table: Factor) -> Factor:
+        """Return a conditional table with rows that add to 1, or are zeros for what cannot occur."""
+        found, wrong = self.normalise(table)
+        if wrong is not None:
+            name, total = self.variable_list[own.scope[-1]].name, abs(float(row_totals(table)[wrong]))
+            raise self.fail(
+                f"the distribution of {name!r} given ({self.labels(own, wrong)}) adds to {total:.10g}; "
+                "1 within 0.001, or a row of zeros, is accepted",
+                own.places.get(wrong, own.start),
+            )
+        return found
+
     def filled(self, own: _Table) -> Numbers:
-        """Return the conditional table, parents first and the variable last, rows adding to 1."""
+        """Return the conditional table, parents first and the variable last."""
         shape = tuple(self.variable_list[v].n_states for v in own.scope)
         name = self.variable_list[own.scope[-1]].name
         if own.table is not None:
@@ -274,6 +324,14 @@ class _Reader:
             table = _in_order(own.table, shape)
         else:
             rows: list[Numbers] = []
+            if own.default is not None:
+                self.n_defaults += math.prod(shape) - len(own.rows) * shape[-1]
+                if self.n_defaults > MAX_DEFAULTS:
+                    raise self.fail(
+                        f"the default rows up to that of {name!r} stand for more than {MAX_DEFAULTS:,} entries, "
+                        "the most that is accepted in a file",
+                        own.start,
+                    )
             for index in itertools.product(*(range(k) for k in shape[:-1])):
                 row = own.rows.get(index, own.default)
                 if row is None:
@@ -284,13 +342,6 @@ class _Reader:
             is_plain = all(row.logs is None for row in rows)
             logs = None if is_plain else np.array([row.all_logs for row in rows])
             table = Numbers(np.array([row.values for row in rows]), logs).reshape(*shape)
-        table, wrong = self.normalise(table)
-        if wrong is not None:
-            raise self.fail(
-                f"the distribution of {name!r} given ({self.labels(own, wrong)}) adds to "
-                f"{float(table.values[wrong].sum()):.10g}; 1 within 0.001 is accepted",
-                own.places.get(wrong, own.start),
-            )
         return table
 
     def labels(self, own: _Table, index: tuple[int, ...]) -> str:
@@ -305,7 +356,8 @@ def _in_order(table: Numbers, shape: tuple[int, ...]) -> Numbers:
 
     other = table.reshape(*shape)
     moved = Numbers(standard(table.values), None if table.logs is None else standard(table.logs))
-    fits = [bool(np.all(np.abs(t.values.sum(axis=-1) - 1.0) <= ACCEPTED)) for t in (moved, other)]
+    totals = [t.values.sum(axis=-1) for t in (moved, other)]
+    fits = [bool(np.all((np.abs(total - 1.0) <= ACCEPTED) | (total == 0.0))) for total in totals]
     return other if fits[1] and not fits[0] else moved
 
 
@@ -345,9 +397,8 @@ def write_bif(model: BayesianNetwork, path: AnyPath) -> None:
 def _written(text: str, variable: str) -> str:
     if _PLAIN.fullmatch(text):
         return text
-    if '"' in text or "\n" in text or not text:
+    if '"' in text:
         raise ModelError(
-            f"{text!r} of variable {variable!r} cannot be written as BIF; "
-            "text without double quotes and line breaks is accepted"
+            f"{text!r} of variable {variable!r} cannot be written as BIF; text without double quotes is accepted"
         )
     return f'"{text}"'

@@ -19,10 +19,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.circuits.circuit import Circuit
+from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.domain import Categorical, Domain, Label, Real, Variable
 from certimap.errors import CertimapError, ModelError, ParseError
-from certimap.io.files import AnyPath, read_bytes, write_bytes
+from certimap.io.files import FREE_BYTES, MAX_RATIO, AnyPath, read_bytes, write_bytes
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
@@ -30,7 +30,7 @@ from certimap.networks.network import Network
 
 Arrays = dict[str, NDArray[Any]]
 VERSION = 2  # 1, which knew no factors in logs, is read too, and written where there are none
-_PACKAGE = "certimap."
+_OWN = frozenset({"certimap.learn.hidden_model:HiddenChowLiuModel"})  # imported on first use
 _CIRCUIT_ARRAYS = ("kind", "child_ptr", "children", "log_weights", "leaf_var", "param_ptr", "params")
 _NETWORKS: dict[str, type[Network]] = {"bayesian": BayesianNetwork, "markov": MarkovNetwork}
 _registered: dict[str, type[Any]] = {}
@@ -71,22 +71,54 @@ def write_native(model: Any, path: AnyPath) -> None:
 
 def read_native(path: AnyPath) -> Any:
     """Read a model; raises ParseError when the file is damaged or of a kind that is not known."""
-    data = read_bytes(path)
+    arrays = _arrays_in(path, read_bytes(path))
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as file:
-            arrays: Arrays = {name: file[name] for name in file.files}
         meta = json.loads(str(arrays.pop("meta")[()]))
         version, kind, encoded = meta["version"], str(meta["kind"]), meta["domain"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ParseError(f"is no certimap file, or a damaged one ({error})", path) from None
     if version not in (1, VERSION):
-        raise ParseError(f"has the format version {version}; 1 and {VERSION} are accepted", path)
+        raise ParseError(f"has the format version {version!r}; 1 and {VERSION} are accepted", path)
     try:
         return _from_arrays(kind, _decoded_domain(encoded), arrays, meta.get("hidden", ()))
     except CertimapError as error:
         raise ParseError(str(error), path) from None
-    except (KeyError, ValueError, TypeError, IndexError) as error:
+    except (KeyError, ValueError, TypeError, IndexError, OverflowError, RecursionError) as error:
         raise ParseError(f"is a damaged certimap file of kind {kind!r} ({error})", path) from None
+
+
+def _arrays_in(path: AnyPath, data: bytes) -> Arrays:
+    """Return the arrays of a zip archive of `.npy` files; every size is checked before memory is taken."""
+    limit = max(FREE_BYTES, MAX_RATIO * len(data))
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = archive.infolist()
+            if sum(entry.file_size for entry in entries) > limit:
+                raise ParseError(f"unpacks to more than {limit:,} bytes, over {MAX_RATIO} times its size", path)
+            if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in entries):
+                raise ParseError("is compressed by another method than deflate, which is what is accepted", path)
+            return {entry.filename.removesuffix(".npy"): _array(archive.read(entry)) for entry in entries}
+    except ParseError:
+        raise
+    except Exception as error:  # damage makes zipfile and numpy's header parser raise a dozen types
+        raise ParseError(f"is no certimap file, or a damaged one ({error})", path) from None
+
+
+def _array(content: bytes) -> NDArray[Any]:
+    """Return the array in a `.npy` file; ValueError unless its header, checked first, fits what follows."""
+    file = io.BytesIO(content)
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"an array of the version {version}")
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, in_columns, dtype = read_header(file)
+    start = file.tell()
+    if dtype.kind not in "biufUS" or not dtype.itemsize or any(size < 0 for size in shape):
+        raise ValueError(f"an array of the type {dtype} and the shape {shape}")
+    if math.prod(shape) * dtype.itemsize != len(content) - start:
+        raise ValueError(f"{len(content) - start} bytes for an array of the shape {shape}")
+    values: NDArray[Any] = np.frombuffer(content, dtype, offset=start)
+    return values.reshape(shape, order="F" if in_columns else "C")
 
 
 def _to_arrays(model: Any) -> tuple[str, Arrays]:
@@ -102,8 +134,9 @@ def _to_arrays(model: Any) -> tuple[str, Arrays]:
     for kind, known in _registered.items():
         if known is cls:
             return kind, arrays
-    if cls.__module__.startswith(_PACKAGE):
-        return f"{cls.__module__}:{cls.__qualname__}", arrays
+    own = f"{cls.__module__}:{cls.__qualname__}"
+    if own in _OWN:
+        return own, arrays
     raise ModelError(
         f"the class {cls.__name__} is not known to the native format; certimap.io.native.register adds it"
     )
@@ -116,43 +149,80 @@ def _from_arrays(kind: str, domain: Domain, arrays: Arrays, hidden: Sequence[str
         return _network(kind, domain, arrays, hidden)
     cls = _registered.get(kind)
     if cls is None:
-        module, _, name = kind.partition(":")
-        if not module.startswith(_PACKAGE) or not name.isidentifier():
+        if kind not in _OWN:
             raise ModelError(f"holds a model of the kind {kind!r}, which is not registered")
-        try:
-            cls = cast("type[Any]", getattr(importlib.import_module(module), name))
-        except (ImportError, AttributeError):
-            raise ModelError(f"holds a model of the kind {kind!r}, which this version does not have") from None
+        module, _, name = kind.partition(":")
+        cls = cast("type[Any]", getattr(importlib.import_module(module), name))
     return cls.from_arrays(domain, arrays)
 
 
 def _circuit(domain: Domain, arrays: Arrays) -> Circuit:
     """Build a circuit from its arrays; check what would otherwise read outside of them."""
-    kind = arrays["kind"].astype(np.int8, copy=False)
-    child_ptr, children = _integers(arrays["child_ptr"]), _integers(arrays["children"])
-    param_ptr, leaf_var = _integers(arrays["param_ptr"]), arrays["leaf_var"].astype(np.int32, copy=False)
-    log_weights = arrays["log_weights"].astype(np.float64, copy=False)
-    params = arrays["params"].astype(np.float64, copy=False)
+    kind, child_ptr, children, param_ptr, leaf_var = (
+        _integers(arrays[name]) for name in ("kind", "child_ptr", "children", "param_ptr", "leaf_var")
+    )
+    log_weights, params = _floats(arrays["log_weights"]), _floats(arrays["params"])
     n = len(kind)
-    owner = np.repeat(np.arange(n), np.diff(child_ptr)) if len(child_ptr) == n + 1 else np.zeros(0)
-    sound = (
+    fits = (
         n > 0
         and len(leaf_var) == n
-        and len(param_ptr) == n + 1
+        and len(child_ptr) == len(param_ptr) == n + 1
         and child_ptr[0] == param_ptr[0] == 0
-        and child_ptr[-1] == len(children) == len(log_weights) == len(owner)
+        and child_ptr[-1] == len(children) == len(log_weights)
         and param_ptr[-1] == len(params)
-        and bool(np.all(np.diff(param_ptr) >= 0))
-        and bool(np.all((children >= 0) & (children < owner)))
-        and bool(np.all(leaf_var < len(domain)))
+        and bool(np.all(np.diff(child_ptr) >= 0) and np.all(np.diff(param_ptr) >= 0))
+        and bool(np.all((kind >= 0) & (kind <= NodeKind.SUM)))
+    )
+    if not fits:
+        raise ModelError("is a damaged circuit: its arrays do not fit each other")
+    n_children, n_params = np.diff(child_ptr), np.diff(param_ptr)
+    owner = np.repeat(np.arange(n), n_children)
+    is_leaf, is_gaussian = kind < NodeKind.PRODUCT, kind == NodeKind.GAUSSIAN
+    sizes = domain.n_states[np.clip(leaf_var, 0, max(len(domain) - 1, 0))] if len(domain) else leaf_var
+    leaf_sizes = np.where(is_gaussian, 2, sizes)
+    sound = (
+        np.all((children >= 0) & (children < owner))
+        and np.all(np.where(is_leaf, (leaf_var >= 0) & (leaf_var < len(domain)), leaf_var == -1))
+        and np.all(np.where(is_leaf, n_children == 0, n_children > 0))
+        and np.all(n_params == np.where(is_leaf, leaf_sizes, 0))
+        and np.all((sizes == 0)[is_gaussian])
+        and np.all(sizes[kind == NodeKind.CATEGORICAL] > 0)
+        and not np.any(
+            np.isnan(log_weights) | (log_weights == np.inf) | (log_weights != 0.0) & (kind[owner] != NodeKind.SUM)
+        )
+        and _sound_params(params, param_ptr[:-1][is_gaussian])
     )
     if not sound:
-        raise ModelError("is a damaged circuit: its arrays do not fit each other")
-    return Circuit(domain, kind, child_ptr, children, log_weights, leaf_var, param_ptr, params)
+        raise ModelError("is a damaged circuit: its nodes are not those of a circuit")
+    return Circuit(
+        domain,
+        kind.astype(np.int8),
+        child_ptr,
+        children,
+        log_weights,
+        leaf_var.astype(np.int32),
+        param_ptr,
+        params,
+    )
+
+
+def _sound_params(params: NDArray[np.float64], gaussians: NDArray[np.int64]) -> bool:
+    """Whether leaf parameters are log weights, and finite means with positive standard deviations."""
+    mean, sd = params[gaussians], params[gaussians + 1]
+    finite = np.isfinite(mean) & np.isfinite(sd) & (sd > 0.0)
+    return bool(np.all(finite)) and not np.any(np.isnan(params) | (params == np.inf))
 
 
 def _integers(values: NDArray[Any]) -> NDArray[np.int64]:
+    if values.dtype.kind not in "iu" or values.ndim != 1:
+        raise ModelError(f"has an array of {values.dtype} in {values.ndim} dimensions where integers are needed")
     return values.astype(np.int64, copy=False)
+
+
+def _floats(values: NDArray[Any]) -> NDArray[np.float64]:
+    if values.dtype.kind != "f" or values.ndim != 1:
+        raise ModelError(f"has an array of {values.dtype} in {values.ndim} dimensions where numbers are needed")
+    return values.astype(np.float64, copy=False)
 
 
 def _network_arrays(model: Network) -> Arrays:

@@ -22,6 +22,7 @@ from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.domain import MAX_STATES, Categorical, Domain, Real, Variable
 from certimap.errors import ParseError
 from certimap.io.files import AnyPath, read_bytes, read_text, write_text
+from certimap.io.numbers import log_of_text
 from certimap.rounding import SMALLEST_NORMAL
 
 Ints = NDArray[np.int64]
@@ -35,6 +36,7 @@ _KINDS = {
     "+": NodeKind.SUM,
 }
 _LARGEST_INTEGER = 2.0**53  # numbers are read as float64 and integers up to here are exact
+MAX_PARAMS = 2**25  # entries of all indicators: one per state of their variable each
 
 
 def read_spn(path: AnyPath, encoding: str | None = None) -> Circuit:
@@ -215,6 +217,11 @@ class _Reader:
         n_params = np.zeros(len(self.kind), np.int64)
         n_params[indicators] = sizes[variable[indicators]]
         n_params[gaussians] = 2
+        if n_params.sum() > MAX_PARAMS:
+            raise ParseError(
+                f"has indicators with {int(n_params.sum()):,} entries in all; at most {MAX_PARAMS:,} are accepted",
+                self.path,
+            )
         param_ptr = np.concatenate([[0], np.cumsum(n_params)]).astype(np.int64)
         params = np.full(int(param_ptr[-1]), -np.inf)
         params[param_ptr[indicators] + states] = 0.0
@@ -259,26 +266,22 @@ class _Reader:
         if len(beyond):
             # Beyond what float64 holds: read again from the text, which can be far slower.
             words = self.data.split()
-            logs[beyond] = [_log_of(words[int(k)].decode()) for k in at[beyond]]
+            logs[beyond] = [_log_of(words[int(k)]) for k in at[beyond]]
         good = ~np.isnan(logs) & (logs < np.inf)
         self.require(
-            good, parents, "a weight is negative, NaN or infinite; finite weights of at least 0 are accepted"
+            good,
+            parents,
+            "a weight is negative, NaN or infinite; finite decimal numbers of at least 0 are accepted",
         )
         return logs
 
 
-def _log_of(word: str) -> float:
-    """Return the natural log of a number that may be beyond float64; NaN below zero."""
-    mantissa, _, exponent = word.lower().partition("e")
-    whole, _, fraction = mantissa.lstrip("+").partition(".")
-    digits = (whole + fraction).lstrip("0")
-    if not (whole + fraction).isdigit():  # negative, or the word for infinity
-        return -math.inf if float(word) == 0.0 else math.nan
-    if not digits:
-        return -math.inf
-    kept = digits[:30]
-    places = int(exponent[:18] or 0) + len(digits) - len(kept) - len(fraction)
-    return math.log(int(kept)) + places * math.log(10.0)
+def _log_of(word: bytes) -> float:
+    """Return the natural log of a decimal number that may be beyond float64; NaN for any other word."""
+    try:
+        return log_of_text(word.decode("ascii", "replace"))
+    except ValueError:
+        return math.nan
 
 
 def write_spn(model: Circuit, path: AnyPath) -> None:

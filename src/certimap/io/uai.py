@@ -1,7 +1,7 @@
 """UAI: networks as numbers, with their evidence, query and result files.
 
 The last variable of a scope varies fastest. Variables are named by their number, states are 0..K-1.
-`#` begins a comment.
+Comments are accepted in all of them (see `without_comments`).
 """
 
 from __future__ import annotations
@@ -12,18 +12,43 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from certimap.domain import Domain
+from certimap.domain import MAX_STATES, Domain
 from certimap.errors import ModelError, ParseError
 from certimap.io.files import AnyPath, line_of, read_text, write_text
 from certimap.io.numbers import Numbers, is_number, read_numbers, written
-from certimap.io.tables import RowNormaliser
 from certimap.networks.bayesian import BayesianNetwork
-from certimap.networks.factor import Factor
+from certimap.networks.factor import MAX_SCOPE, Factor
 from certimap.networks.markov import MarkovNetwork
 from certimap.networks.network import Network
+from certimap.networks.rows import RowNormaliser, row_totals
 
 Evidence = dict[int, int]
 EvidenceKind = Literal["single", "cases"]
+LARGEST = 10**18  # integers beyond it name nothing that could be held
+FREE_STATES = 2**20  # how many states may be declared beyond one per word of the file
+_INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+
+
+def without_comments(path: AnyPath, text: str) -> str:
+    """Blank the comments of a text of this family, whose lines keep their numbers.
+
+    A comment is what stands between `/*` and `*/`, from a `#` to the end of its line, and a line that begins with
+    the word c.
+    """
+    if "/*" in text:
+        parts = text.split("/*")
+        for k, part in enumerate(parts[1:], 1):
+            comment, end, rest = part.partition("*/")
+            if not end:
+                line = line_of("/*".join(parts[:k]), len("/*".join(parts[:k])))
+                raise ParseError("a comment begins here and does not end; '*/' ends it", path, line)
+            parts[k] = "\n" * comment.count("\n") + rest
+        text = " ".join(parts)
+    if "#" in text:
+        text = re.sub(r"#[^\n]*", "", text)
+    if "c" in text:
+        text = re.sub(r"^[ \t]*c(?![^\s])[^\n]*", "", text, flags=re.MULTILINE)
+    return text
 
 
 class Tokens:
@@ -31,7 +56,7 @@ class Tokens:
 
     def __init__(self, path: AnyPath, text: str) -> None:
         self.path = path
-        self.text = re.sub(r"#[^\n]*", "", text) if "#" in text else text
+        self.text = without_comments(path, text)
         self.words = self.text.split()
         self.at = 0
 
@@ -44,22 +69,24 @@ class Tokens:
                 return ParseError(message, self.path, line_of(self.text, found.start()))
         return ParseError(message, self.path)
 
-    def integers(self, n: int, what: str, low: int = 0, high: int | None = None) -> list[int]:
+    def integers(self, n: int, what: str, low: int = 0, high: int = LARGEST) -> list[int]:
         """Take n integers, each at least `low` and below `high`."""
         words = self.words[self.at : self.at + n]
         if len(words) < n:
             raise self.fail(f"the file ends where {what} is needed", len(self.words))
         values: list[int] = []
         for k, word in enumerate(words):
-            value = int(word) if re.fullmatch(r"[+-]?\d+", word, re.ASCII) else None
-            if value is None or value < low or (high is not None and value >= high):
-                limit = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high - 1}"
-                raise self.fail(f"{word!r} stands where {what} is needed; {limit} is accepted", self.at + k)
+            value = int(word) if _INTEGER.fullmatch(word) else None
+            if value is None or not low <= value < high:
+                limit = f"at least {low}" if high == LARGEST else f"from {low} to {high - 1}"
+                raise self.fail(
+                    f"{_cut(word)} stands where {what} is needed; an integer {limit} is accepted", self.at + k
+                )
             values.append(value)
         self.at += n
         return values
 
-    def integer(self, what: str, low: int = 0, high: int | None = None) -> int:
+    def integer(self, what: str, low: int = 0, high: int = LARGEST) -> int:
         return self.integers(1, what, low, high)[0]
 
     def numbers(self, n: int, what: str) -> Numbers:
@@ -71,7 +98,7 @@ class Tokens:
         if values is None:
             k = next(k for k, word in enumerate(words) if not is_number(word))
             raise self.fail(
-                f"{words[k]!r} is an entry of {what}; numbers that are finite and not negative are accepted",
+                f"{_cut(words[k])} is an entry of {what}; numbers that are finite and not negative are accepted",
                 self.at + k,
             )
         self.at += n
@@ -85,54 +112,51 @@ def read_uai(path: AnyPath, encoding: str | None = None) -> Network:
     ------
     ParseError
         With file and line: for anything that does not follow the format, an entry that is negative or
-        NaN, a row of a BAYES table that adds to 1 only beyond 1e-3.
+        NaN, a row of a BAYES table that is neither zeros nor adds to 1 within 1e-3, numbers of states that nothing
+        could hold.
 
     Warns
     -----
     UserWarning
         When rows of BAYES tables are renormalised, and when the functions of a BAYES file are not one
-        conditional table a variable: the file is then read as a Markov network.
+        conditional table per variable: the file is then read as a Markov network.
     """
     tokens = Tokens(path, read_text(path, encoding))
     kind = tokens.words[0].upper() if tokens.words else ""
     if kind not in ("BAYES", "MARKOV"):
-        shown = repr(tokens.words[0]) if tokens.words else "nothing"
+        shown = _cut(tokens.words[0]) if tokens.words else "nothing"
         raise tokens.fail(f"the file begins with {shown}; BAYES and MARKOV are accepted")
     tokens.at = 1
     n = tokens.integer("the number of variables")
-    sizes = tokens.integers(n, "a number of states", low=1)
-    scopes: list[list[int]] = []
-    for _ in range(tokens.integer("the number of functions")):
-        start = tokens.at
-        size = tokens.integer("the size of a scope", high=n + 1)
-        scope = tokens.integers(size, "a variable of a scope", high=n)
-        if len(set(scope)) < len(scope):
-            raise tokens.fail(f"the scope {scope} has a variable twice", start)
-        scopes.append(scope)
-    domain = _domain(tokens, sizes)
+    sizes = tokens.integers(n, "a number of states", low=1, high=MAX_STATES + 1)
+    if sum(sizes) > FREE_STATES + len(tokens.words):
+        raise tokens.fail(
+            f"the variables have {sum(sizes):,} states in a file of {len(tokens.words):,} words; at most "
+            f"{FREE_STATES:,} more states than words are accepted",
+            2,
+        )
+    scopes = [_scope(tokens, n) for _ in range(tokens.integer("the number of functions"))]
+    domain = Domain.of_sizes(sizes)
     is_bayes = kind == "BAYES" and _is_bayesian(path, scopes, n)
-    normalise = RowNormaliser(path)
+    normalise = RowNormaliser(str(path))
     factors: list[Factor] = []
     for k, scope in enumerate(scopes):
-        shape = tuple(sizes[v] for v in scope)
         start = tokens.at
-        count = tokens.integer(f"the number of entries of function {k}")
-        if count != math.prod(shape):
-            raise tokens.fail(
-                f"function {k} says {count} entries; its scope {scope} has {math.prod(shape)}", start
-            )
-        table = tokens.numbers(count, f"function {k}").reshape(*shape)
+        factor = _function(tokens, k, scope, sizes)
         if is_bayes:
-            table, wrong = normalise(table)
+            factor, wrong = normalise(factor)
             if wrong is not None:
                 raise tokens.fail(
                     f"the distribution of variable {scope[-1]} given states {wrong} of {scope[:-1]} adds to "
-                    f"{float(table.values[wrong].sum()):.10g}; 1 within 0.001 is accepted in a BAYES file",
+                    f"{abs(float(row_totals(factor)[wrong])):.10g}; 1 within 0.001 or a row of zeros is accepted "
+                    "in BAYES files, and MARKOV for the first word reads the product of the tables as it is",
                     start,
                 )
-        factors.append(_factor(tokens, scope, table, start))
+        factors.append(factor)
     if tokens.at < len(tokens.words):
-        raise tokens.fail(f"{tokens.words[tokens.at]!r} follows the last table; the end of the file is accepted")
+        raise tokens.fail(
+            f"{_cut(tokens.words[tokens.at])} follows the last table; the end of the file is accepted"
+        )
     normalise.warn()
     if not is_bayes:
         return MarkovNetwork(domain, factors)
@@ -142,18 +166,27 @@ def read_uai(path: AnyPath, encoding: str | None = None) -> Network:
         raise ParseError(str(error), path) from None
 
 
-def _domain(tokens: Tokens, sizes: list[int]) -> Domain:
-    try:
-        return Domain.of_sizes(sizes)
-    except ModelError as error:
-        raise ParseError(str(error), tokens.path) from None
+def _scope(tokens: Tokens, n: int) -> list[int]:
+    start = tokens.at
+    size = tokens.integer("the size of a scope", high=min(n, MAX_SCOPE) + 1)
+    scope = tokens.integers(size, "a variable of a scope", high=n)
+    if len(set(scope)) < len(scope):
+        raise tokens.fail(f"the scope {scope} has a variable twice", start)
+    return scope
 
 
-def _factor(tokens: Tokens, scope: list[int], table: Numbers, start: int) -> Factor:
-    try:
-        return table.factor(scope)
-    except ModelError as error:
-        raise tokens.fail(str(error), start) from None
+def _function(tokens: Tokens, k: int, scope: list[int], sizes: list[int]) -> Factor:
+    shape = tuple(sizes[v] for v in scope)
+    start = tokens.at
+    count = tokens.integer(f"the number of entries of function {k}")
+    if count != math.prod(shape):
+        raise tokens.fail(f"function {k} says {count} entries; its scope {scope} has {math.prod(shape)}", start)
+    return tokens.numbers(count, f"function {k}").reshape(*shape).factor(scope)
+
+
+def _cut(word: str) -> str:
+    """Show a word of a file, whose length nothing limits."""
+    return repr(word if len(word) <= 40 else f"{word[:40]}...")
 
 
 def _is_bayesian(path: AnyPath, scopes: list[list[int]], n: int) -> bool:
@@ -162,7 +195,7 @@ def _is_bayesian(path: AnyPath, scopes: list[list[int]], n: int) -> bool:
     if len(scopes) == n and children == list(range(n)):
         return True
     warnings.warn(
-        f"{path}: the functions of this BAYES file are not one conditional table a variable; "
+        f"{path}: the functions of this BAYES file are not one conditional table per variable; "
         "their product is read as a Markov network",
         stacklevel=3,
     )
@@ -243,7 +276,7 @@ def _case(tokens: Tokens) -> Evidence:
 
 
 def _has_case_lines(text: str) -> bool:
-    """Whether the lines are a number of cases and then one case each."""
+    """Whether the lines are a number of cases and then one case each; all words are integers."""
     lines = [line.split() for line in text.splitlines() if line.strip()]
     return (
         len(lines) > 1
@@ -272,7 +305,9 @@ def read_query(path: AnyPath, encoding: str | None = None) -> list[int]:
     count = tokens.integer("the number of query variables", low=1)
     variables = tokens.integers(count, "a query variable")
     if tokens.at < len(tokens.words):
-        raise tokens.fail(f"{tokens.words[tokens.at]!r} follows the {count} query variables that the file counts")
+        raise tokens.fail(
+            f"{_cut(tokens.words[tokens.at])} follows the {count} query variables that the file counts"
+        )
     _check_distinct(tokens, variables)
     return variables
 
@@ -293,33 +328,40 @@ def read_map(path: AnyPath, encoding: str | None = None) -> list[tuple[list[int]
 
     All by number and without counts; an empty second line is no evidence.
     """
-    lines = read_text(path, encoding).splitlines()
-    while lines and not lines[-1].strip() and (len(lines) % 2 or not lines[-2].strip()):
+    lines = _lines_of(path, read_text(path, encoding))
+    while lines and not lines[-1][1].strip() and (len(lines) % 2 or not lines[-2][1].strip()):
         lines.pop()
     if len(lines) % 2:
-        lines.append("")  # the last query has no evidence and its empty line was left out
+        lines.append((lines[-1][0], ""))  # the last query has no evidence and its empty line was left out
     cases: list[tuple[list[int], Evidence]] = []
-    for at in range(0, len(lines), 2):
-        query = _line_integers(path, lines, at)
-        pairs = _line_integers(path, lines, at + 1)
+    for asked, given in zip(lines[::2], lines[1::2], strict=True):
+        query, pairs = _line_integers(path, *asked), _line_integers(path, *given)
         if not query or len(set(query)) < len(query):
-            raise ParseError("a query line names distinct variables, at least one", path, at + 1)
+            raise ParseError("a query line names distinct variables, at least one", path, asked[0])
         if len(pairs) % 2:
             raise ParseError(
-                f"an evidence line has {len(pairs)} numbers; pairs of them are accepted", path, at + 2
+                f"an evidence line has {len(pairs)} numbers; pairs of them are accepted", path, given[0]
             )
         evidence = dict(zip(pairs[::2], pairs[1::2], strict=True))
         if 2 * len(evidence) < len(pairs):
-            raise ParseError("an evidence line names a variable twice; once is accepted", path, at + 2)
+            raise ParseError("an evidence line names a variable twice; once is accepted", path, given[0])
         cases.append((query, evidence))
     return cases
 
 
-def _line_integers(path: AnyPath, lines: list[str], at: int) -> list[int]:
-    words = lines[at].split()
-    wrong = next((w for w in words if not (w.isascii() and w.isdigit())), None)
+def _lines_of(path: AnyPath, text: str) -> list[tuple[int, str]]:
+    """Return the lines with their numbers; lines that held nothing but a comment are left out."""
+    bare = without_comments(path, text)
+    pairs = zip(text.split("\n"), bare.split("\n"), strict=True)
+    lines = [(k, new) for k, (old, new) in enumerate(pairs, 1) if new.strip() or not old.strip()]
+    return lines[:-1] if text.endswith("\n") else lines
+
+
+def _line_integers(path: AnyPath, number: int, line: str) -> list[int]:
+    words = line.split()
+    wrong = next((w for w in words if not (_INTEGER.fullmatch(w) and w[0] not in "+-")), None)
     if wrong is not None:
-        raise ParseError(f"{wrong!r} is no number of a variable or state", path, at + 1)
+        raise ParseError(f"{_cut(wrong)} is no number of a variable or state", path, number)
     return [int(w) for w in words]
 
 

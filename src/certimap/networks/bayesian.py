@@ -16,8 +16,7 @@ from certimap.networks.factor import Factor
 from certimap.networks.network import Network
 from certimap.networks.noisy import NoisyMax, NoisyOr, Piece, expand, table_of_function
 from certimap.networks.reduction import ancestors
-
-ROW_TOLERANCE = 1e-8
+from certimap.networks.rows import RowNormaliser, owners_with_zero_rows, row_totals
 
 
 class BayesianNetwork(Network):
@@ -28,15 +27,21 @@ class BayesianNetwork(Network):
     domain
         The variables, all categorical.
     cpts
-        One `Factor` a variable, in any order: its scope is the variable's parents followed by the
-        variable itself, and its rows (last axis) add to 1 within 1e-8.
+        One `Factor` per variable, in any order: its scope is the variable's parents followed by the
+        variable itself, and its rows (last axis) add to 1 within 1e-3 (they are rescaled) or are zeros: that
+        configuration of the parents cannot occur, and has the weight 0.
     hidden
         Names of helper variables that a query for everything leaves out.
 
     Raises
     ------
     ModelError
-        For a variable without a table or with two, a row that does not add to 1, or a directed cycle.
+        For a variable without a table or with two, a row that adds to anything else, or a directed cycle.
+
+    Warns
+    -----
+    UserWarning
+        Once, when a row adds to 1 only within 1e-6 or worse.
 
     See Also
     --------
@@ -55,14 +60,21 @@ class BayesianNetwork(Network):
         lacking = [domain.names[i] for i in range(len(domain)) if i not in by_child]
         if lacking:
             raise ModelError(f"variable {lacking[0]!r} has no conditional table; each variable needs one")
+        outside = [c for c in by_child if not 0 <= c < len(domain)]
+        if outside:
+            raise ModelError(
+                f"a conditional table is of variable {outside[0]}; 0 to {len(domain) - 1} are accepted"
+            )
         self.hidden = frozenset(hidden)
         for name in sorted(self.hidden):
             if name not in domain:
                 raise ModelError(f"{name!r} is hidden, and no variable of the network")
         order = tuple(range(len(domain)))
         super().__init__(domain, [by_child[i] for i in order], order)
-        for i in order:
-            _check_rows(domain, self.factors[i])
+        self.factors = tuple(_normalised(domain, self.factors))
+        # A table with a row of zeros may take weight from its parents, so that it can never be left out.
+        self._gates = owners_with_zero_rows(self.factors)
+        self.owners = tuple(None if i in self._gates else i for i in order)
         self._topological_order: tuple[int, ...] = _topological(domain, self.parents)
 
     @classmethod
@@ -121,7 +133,7 @@ class BayesianNetwork(Network):
         for name in helpers:
             declared[name] = Categorical(name, declared[name.partition(":max:")[0]].states)
         domain = Domain(declared.values())
-        cpts = [Factor([domain.index(v) for v in (*p.parents, p.name)], p.table) for p in pieces]
+        cpts = [_named_factor(domain, [domain.index(v) for v in (*p.parents, p.name)], p.table) for p in pieces]
         return cls(domain, cpts, helpers)
 
     @cached_property
@@ -136,16 +148,20 @@ class BayesianNetwork(Network):
 
     def relevant(self, variables: set[int]) -> set[int]:
         """Return some variables with all their ancestors; the others are barren for them."""
-        return ancestors(self.parents, variables)
+        return ancestors(self.parents, variables | self._gates)
 
     def log_prob(self, points: Points) -> NDArray[np.float64]:
-        """Return the natural log of the probability of full assignments, shape (batch,)."""
+        """Return the natural log of the probability of full assignments, shape (batch,).
+
+        Where a row of zeros can be reached it is that of the unnormalised product.
+        """
         return self.log_joint(points)
 
     def sample(self, n: int, rng: int | np.random.Generator | None = None) -> NDArray[np.int16]:
         """Draw `n` independent assignments, shape (n, n_variables), as state positions.
 
-        Cost: n times the number of variables times their states.
+        Cost: n times the number of variables times their states. Raises ModelError when a draw reaches a row of
+        zeros, whose configuration the network calls impossible.
         """
         generator = np.random.default_rng(rng)
         points = np.zeros((n, len(self.domain)), np.int16)
@@ -155,10 +171,40 @@ class BayesianNetwork(Network):
             for parent in factor.scope[:-1]:
                 rows = rows * int(self.domain.n_states[parent]) + points[:, parent]
             cumulated = np.cumsum(factor.table.reshape(-1, factor.shape[-1]), axis=1)
-            cumulated /= cumulated[:, -1:]
+            if i in self._gates and np.any(cumulated[rows, -1] == 0.0):
+                raise ModelError(
+                    f"draws reach a row of zeros in the table of {self.domain.names[i]!r}; "
+                    "condition the network and draw from the posterior"
+                )
+            cumulated /= np.where(cumulated[:, -1:] > 0.0, cumulated[:, -1:], 1.0)
             uniform = generator.random(n)
             points[:, i] = (uniform[:, None] >= cumulated[rows]).sum(axis=1)
         return points
+
+
+def _normalised(domain: Domain, factors: Sequence[Factor]) -> list[Factor]:
+    """Return conditional tables with rows that add to 1 or are zeros; ModelError names a row that does not."""
+    normalise = RowNormaliser("the network")
+    found: list[Factor] = []
+    for factor in factors:
+        normalised, wrong = normalise(factor)
+        if wrong is not None:
+            given = _given(domain, factor.scope, wrong)
+            raise ModelError(
+                f"the distribution of {domain.names[factor.scope[-1]]!r} given ({given}) "
+                f"adds to {abs(float(row_totals(factor)[wrong])):.10g}; 1 within 0.001, or a row of zeros for a "
+                "configuration that cannot occur, is accepted"
+            )
+        found.append(normalised)
+    normalise.warn()
+    return found
+
+
+def _given(domain: Domain, scope: Sequence[int], states: Iterable[int]) -> str:
+    """Show a configuration of the first variables of a scope: A='yes', B=1."""
+    return ", ".join(
+        f"{domain.names[v]}={_label(domain, v, int(s))!r}" for v, s in zip(scope, states, strict=False)
+    )
 
 
 def _pieces(declared: Mapping[str, Categorical], name: str, parents: tuple[str, ...], table: Any) -> list[Piece]:
@@ -174,20 +220,6 @@ def _pieces(declared: Mapping[str, Categorical], name: str, parents: tuple[str, 
     return [Piece(parents, name, table)]
 
 
-def _check_rows(domain: Domain, factor: Factor) -> None:
-    totals = factor.table.sum(axis=-1)
-    off = np.abs(totals - 1.0)
-    if np.any(off > ROW_TOLERANCE):
-        where = np.unravel_index(int(np.argmax(off)), off.shape)
-        given = ", ".join(
-            f"{domain.names[v]}={_label(domain, v, int(s))!r}" for v, s in zip(factor.scope, where, strict=False)
-        )
-        raise ModelError(
-            f"the distribution of {domain.names[factor.scope[-1]]!r} given ({given}) adds to "
-            f"{float(totals[where]):.10g}; 1 within {ROW_TOLERANCE:g} is accepted"
-        )
-
-
 def _label(domain: Domain, variable: int, state: int) -> Label:
     categorical = domain.variables[variable]
     return categorical.states[state] if isinstance(categorical, Categorical) else state
@@ -197,25 +229,60 @@ def _table_of_rows(domain: Domain, scope: Sequence[int], rows: Mapping[Any, Any]
     """Place rows, keyed by the labels of the parents, in a table."""
     shape = [int(domain.n_states[v]) for v in scope]
     child = domain.names[scope[-1]]
-    table = np.full(shape, np.nan)
+    table = np.empty(shape)
+    is_given = np.zeros(shape[:-1], np.bool_)
     for key, row in rows.items():
-        labels = key if isinstance(key, tuple) and len(scope) != 2 else (key,)  # pyright: ignore[reportUnknownVariableType]
-        if isinstance(key, tuple) and len(scope) == 2 and len(key) == 1:  # pyright: ignore[reportUnknownArgumentType]
-            labels = key  # pyright: ignore[reportUnknownVariableType]
-        if len(labels) != len(scope) - 1:  # pyright: ignore[reportUnknownArgumentType]
-            raise ModelError(f"row {key!r} of {child!r} names {len(labels)} labels; one a parent is accepted")  # pyright: ignore[reportUnknownArgumentType]
-        index = tuple(_position(domain, v, label) for v, label in zip(scope, labels, strict=False))  # pyright: ignore
-        values = np.asarray(row, np.float64)
+        labels = _labels_of_key(key, len(scope) - 1)
+        if len(labels) != len(scope) - 1:
+            raise ModelError(f"row {key!r} of {child!r} names {len(labels)} labels; one per parent is accepted")
+        index = tuple(_position(domain, v, label) for v, label in zip(scope, labels, strict=False))
+        values = _numbers_of(row, f"row {key!r} of {child!r}")
         if values.shape != (shape[-1],):
             raise ModelError(
                 f"row {key!r} of {child!r} has shape {values.shape}; {shape[-1]} numbers are accepted"
             )
-        table[index] = values
-    if np.any(np.isnan(table)):
-        missing = np.argwhere(np.isnan(table).any(axis=-1))[0]
-        given = tuple(_label(domain, v, int(s)) for v, s in zip(scope, missing, strict=False))
-        raise ModelError(f"the table of {child!r} has no row for {given}; every combination of parents needs one")
+        table[index], is_given[index] = values, True
+    if not np.all(is_given):
+        missing = np.argwhere(~is_given)[0]
+        raise ModelError(
+            f"the table of {child!r} has no row for {_given(domain, scope, missing)}; "
+            "every combination of its parents' states needs one"
+        )
     return table
+
+
+def _labels_of_key(key: Any, n_parents: int) -> tuple[Any, ...]:
+    """Return the labels that the key of a row holds; for one parent the key may be the label itself."""
+    label: Any = key
+    if not isinstance(key, tuple):
+        return (label,)
+    parts = cast("tuple[Any, ...]", key)
+    return (label,) if n_parents == 1 and len(parts) != 1 else parts
+
+
+def _named_factor(domain: Domain, scope: Sequence[int], table: Any) -> Factor:
+    """Return a conditional table as a factor; errors name variables and states."""
+    child = domain.names[scope[-1]]
+    values = _numbers_of(table, f"the table of {child!r}")
+    expected = tuple(int(domain.n_states[v]) for v in scope)
+    if values.shape != expected:
+        axes = ", ".join(f"{domain.names[v]}: {k}" for v, k in zip(scope, expected, strict=True))
+        raise ModelError(f"the table of {child!r} has the shape {values.shape}; {expected} ({axes}) is accepted")
+    wrong = np.argwhere(~(np.isfinite(values) & (values >= 0.0)))
+    if len(wrong):
+        at = tuple(int(i) for i in wrong[0])
+        raise ModelError(
+            f"the table of {child!r} has the entry {values[at]} at {_given(domain, scope, at)}; "
+            "finite numbers that are not negative are accepted"
+        )
+    return Factor(scope, values)
+
+
+def _numbers_of(values: Any, name: str) -> NDArray[np.float64]:
+    try:
+        return np.asarray(values, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise ModelError(f"{name} is {values!r}; numbers, in rows of equal length, are accepted") from None
 
 
 def _position(domain: Domain, variable: int, label: Label) -> int:

@@ -158,6 +158,20 @@ def spread(values: NDArray[Number], scope: Sequence[int], target: Sequence[int])
     return values.transpose(kept).reshape(shape)
 
 
+def add_logs(parts: Iterable[Floats], shape: tuple[int, ...]) -> Floats:
+    """Add arrays of natural logs (-inf is accepted) that broadcast to `shape`, with compensation.
+
+    Thousands of logs add up without more than the rounding of the sum.
+    """
+    total, lost = np.zeros(shape), np.zeros(shape)
+    with np.errstate(invalid="ignore"):
+        for value in parts:
+            new = total + value
+            lost += np.where(np.abs(total) >= np.abs(value), (total - new) + value, (value - new) + total)
+            total = new
+    return np.where(np.isfinite(total), total + lost, total)
+
+
 def log_sum(log_values: Floats, axes: int | tuple[int, ...]) -> Floats:
     """Return the natural log of the sum along axes; -inf where all entries are."""
     if axes == ():

@@ -9,6 +9,8 @@ import warnings
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from certimap import io
 from certimap.domain import Categorical, Domain
@@ -277,3 +279,83 @@ def test_the_examples_load(examples):
     mixture = io.read(examples / "mixture.spn")
     assert mixture.domain.names == ("0", "1")
     assert math.isfinite(mixture.n_edges)
+
+
+DISCRETISED = """network n {{ }}
+variable X {{ type discrete [ {n} ] = {{ {states} }}; }}
+variable Y {{ type discrete [ 2 ] {{ yes, no }}; }}
+probability ( X ) {{ table {numbers}; }}
+probability ( Y | X ) {{
+{rows}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "states"),
+    [
+        ("(0.5,1.2], (1.2,3]", ["(0.5,1.2]", "(1.2,3]"]),
+        ("(-inf,0.5],(0.5,inf)", ["(-inf,0.5]", "(0.5,inf)"]),
+        ("[0;10), [10;20]", ["[0;10)", "[10;20]"]),
+        ("<=3, >3", ["<=3", ">3"]),
+        ("1,999, 2,500, 3", ["1,999", "2,500", "3"]),
+        ("1,999 2,500", ["1,999", "2,500"]),
+        ("(0, 1] (1, 2]", ["(0, 1]", "(1, 2]"]),
+        ('"(a,b", (0;1], c', ["(a,b", "(0;1]", "c"]),
+        ("very low, not so low", ["very low", "not so low"]),
+    ],
+)
+def test_states_as_discretisers_write_them(read, written, states):
+    n = len(states)
+    rows = "\n".join(f"  ({state}) {(k + 1) / 8}, {1 - (k + 1) / 8};" for k, state in enumerate(states))
+    text = DISCRETISED.format(n=n, states=written, numbers=" ".join([str(1 / n)] * n), rows=rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        network = read(text)
+    assert network.domain["X"].states == tuple(states)
+    assert network.factors[1].table[:, 0].tolist() == [(k + 1) / 8 for k in range(n)]
+
+
+def test_states_that_cannot_be_told_apart_are_refused(read):
+    with pytest.raises(ParseError, match="double quotes around each, or a count, settle it"):
+        read("variable X { type discrete { 1,999, 2,500 }; } probability ( X ) { table .5 .5; }")
+    with pytest.raises(ParseError, match="3 states where its type says 2"):
+        read("variable X { type discrete [ 2 ] { a, b, c }; } probability ( X ) { table .5 .5; }")
+    text = """variable X { type discrete [ 2 ] { "a", "a, b" }; }
+    variable Y { type discrete [ 2 ] { "b, c", "c" }; }
+    variable Z { type discrete [ 1 ] { z }; } probability ( X ) { table .5 .5; } probability ( Y ) { table .5 .5; }
+    probability ( Z | X, Y ) { (a, b, c) 1; default 1; }"""
+    with pytest.raises(ParseError, match="read in two ways"):
+        read(text)
+    assert read(text.replace("(a, b, c)", '(a, "b, c")')).factors[2].table.shape == (2, 2, 1)
+
+
+NAME = st.text(st.characters(exclude_characters='"', exclude_categories=["Cs"]), max_size=8)
+
+
+@given(
+    names=st.lists(NAME, min_size=2, max_size=3, unique=True),
+    states=st.lists(NAME, min_size=1, max_size=4, unique=True),
+)
+def test_every_name_that_is_written_reads_back(tmp_path, names, states):
+    domain = Domain([Categorical(name, tuple(states)) for name in names])
+    k = len(states)
+    tables = [Factor((0,), np.full(k, 1 / k)), *(Factor((0, i), np.eye(k)) for i in range(1, len(names)))]
+    network = BayesianNetwork(domain, tables)
+    for suffix in ("bif", "npz"):
+        network.write(tmp_path / f"m.{suffix}")
+        again = io.read(tmp_path / f"m.{suffix}")
+        assert again.domain == domain
+        assert [f.table.tolist() for f in again.factors] == [f.table.tolist() for f in network.factors]
+
+
+def test_names_that_no_file_can_hold_are_refused(tmp_path):
+    network = BayesianNetwork(Domain([Categorical("\ud800", ("a",))]), [Factor((0,), [1.0])])
+    with pytest.raises(ModelError, match="UTF-8 cannot hold"):
+        network.write(tmp_path / "m.bif")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_row_of_zeros_is_legal(read):
+    network = read(PAIR.replace("(lo) .9, .1;", "(lo) 0, 0;"))
+    assert tables(network)["B"] == [[0.0, 0.0], [0.2, 0.8]]

@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
-from certimap import io
+from certimap import io, map_query
 from certimap.domain import Domain
 from certimap.errors import ModelError, ParseError
 from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
@@ -214,3 +214,57 @@ def test_the_competition_instances_load(shared_data):
         assert max(query) < len(network.domain)
         assert not set(query) & set(evidence)
         assert len(evidence) == (3 if name == "Promedas_70" else 0)
+
+
+ZEROS = "BAYES 3 2 2 2 3  1 0  1 1  3 0 1 2  2 .5 .5  2 1 0  8 .1 .9 0 0 .3 .7 0 0\n"
+
+
+def test_impossible_configurations_have_rows_of_zeros(write):
+    network = io.read(write(ZEROS))
+    assert isinstance(network, BayesianNetwork)
+    result = map_query(network, epsilon=0)
+    assert result.assignment == {"0": 0, "1": 0, "2": 1}
+    assert math.exp(result.log_prob) == pytest.approx(0.45)
+
+
+def test_a_row_of_zeros_takes_weight_from_its_parents_whatever_is_asked(write):
+    """Where the configuration can occur, the network is the product of its tables; no child may be left out."""
+    text = ZEROS.replace("2 1 0  8", "2 .75 .25  8")
+    network = io.read(write(text))
+    product = io.read(write(text.replace("BAYES", "MARKOV")))
+    for variables, evidence in (["0"], {}), (["1"], {}), (["0", "1"], {}), (["1"], {"0": 1}), (["2"], {"0": 0}):
+        one, other = (map_query(m, variables, evidence, epsilon=0, rng=0) for m in (network, product))
+        assert one.assignment == other.assignment
+        assert one.log_prob == pytest.approx(other.log_prob, abs=1e-12)
+        assert one.log_evidence == pytest.approx(other.log_evidence, abs=1e-12)
+    assert map_query(network, ["1"]).assignment == {"1": 0}
+    assert math.exp(map_query(network, ["1"]).log_prob) == pytest.approx(1.0)
+    with pytest.raises(ModelError, match="row of zeros in the table of '2'"):
+        network.sample(100, 0)
+
+
+def test_other_sums_name_the_way_to_read_a_product(write):
+    with pytest.raises(ParseError, match="MARKOV for the first word reads the product"):
+        io.read(write(BAYES.replace(".7 .2 .1", ".7 .2 .2")))
+
+
+@pytest.mark.parametrize(
+    "comment", ["/* a\nb */", "# to the end\n", "\nc a line\n", "\nc\n", "\n  c\ta\n", "/**/"]
+)
+def test_comments_in_models_evidence_and_queries(write, comment):
+    model = BAYES.replace("2 3\n", f"2 {comment} 3\n").replace(".3 .7", f".3{comment} .7{comment}")
+    assert io.read(write(model)).factors[0].table.tolist() == [0.3, 0.7]
+    assert io.read_evidence(write(f"{comment}\n2 0 1{comment} 1 2\n", "e.evid")) == [{0: 1, 1: 2}]
+    assert io.read_evidence(write(f"2\n{comment}\n1 0 1\n{comment}\n1 1 2\n", "e.evid")) == [{0: 1}, {1: 2}]
+    assert io.read_query(write(f"2 {comment} 1 0\n", "q.query")) == [1, 0]
+    cases = io.read_map(write(f"0 1\n{comment.strip()}\n2 0\n{comment.strip()}\n1\n\n", "q.map"))
+    assert cases == [([0, 1], {2: 0}), ([1], {})]
+
+
+def test_comments_keep_the_lines_of_errors(write):
+    with pytest.raises(ParseError) as caught:
+        io.read(write("/* one\ntwo */\nc three\n" + BAYES.replace(".3", "x")))
+    assert caught.value.line == 11
+    with pytest.raises(ParseError, match="does not end") as caught:
+        io.read(write("BAYES\n/* one\ntwo\n"))
+    assert caught.value.line == 2
