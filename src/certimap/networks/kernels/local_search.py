@@ -163,7 +163,7 @@ def kick_search(
     """Force each variable to each of its alive states in turn, climb around it, and keep what is no worse.
 
     A climb follows changed variables to their neighbours only, so that a kick costs what it changes. Parameters
-    as in `tabu_search`; ends after a pass without improvement, or `max_work`. Returns the work in scores looked at.
+    as in `tabu_search`; ends after a pass without improvement, or `max_work`. Returns the scores looked at.
     """
     n = len(states)
     stream = np.empty(4, np.uint64)
