@@ -191,6 +191,40 @@ def _growth(sizes: str, seed: int, quiet: bool, into: Path | None) -> None:
 
 
 @app.command()
+def uai(
+    folder: Annotated[Path, typer.Option("--dir", help="Folder of .uai, .evid and .query files, or cases.json.")],
+    solver: Annotated[str, typer.Option(help="A solver by name.")] = "auto",
+    cases: Annotated[str, typer.Option(help="Names of instances; all by default.")] = "",
+    time_limit: Limit = 60.0,
+    epsilon: Epsilon = 0.0,
+    workers: Workers = 2,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+    into: Annotated[Path | None, typer.Option("--into", help="Page whose section 'uai' gets the table.")] = None,
+) -> None:
+    """Answer instances of the UAI inference evaluations, with a bound, beside reference values where there are any."""
+    from certimap.bench.machine import describe_machine, machine_line
+    from certimap.bench.report import insert_section
+    from certimap.bench.uai import run_uai, uai_summary, uai_table
+
+    answers = run_uai(
+        folder,
+        cases=_names(cases),
+        solver=solver,
+        time_limit=time_limit or None,
+        epsilon=epsilon,
+        workers=workers,
+        seed=seed,
+        report=_reporter(quiet),
+    )
+    head = f"`{_command()}`\n\n{machine_line(describe_machine())}; {workers} threads."
+    text = f"{head}\n\n{uai_table(answers).to_markdown(4)}\n{uai_summary(answers)}\n"
+    typer.echo(text)
+    if into is not None:
+        insert_section(into, "uai", text)
+
+
+@app.command()
 def engine(
     workers: Workers = 2,
     into: Annotated[

@@ -281,7 +281,7 @@ def _result(
     # The ledger's logs are of p(q | e) or of p(q, e); the other follows where p(e) is known.
     shift = None if evidence is None else evidence if normalised else -evidence
     other = None if shift is None else best[0][0] + shift
-    other_upper = None if shift is None else bounds.round_up(upper + shift)
+    other_upper = None if shift is None else _log_product_above(upper, shift, facts.log_slack)
     conditional, conditional_upper = (best[0][0], upper) if normalised else (other, other_upper)
     joint, joint_upper = (other, other_upper) if normalised else (best[0][0], upper)
     to_conditional = 0.0 if normalised or shift is None else shift
@@ -308,6 +308,11 @@ def _result(
         if listed
         else None,
     )
+
+
+def _log_product_above(log_bound: float, log_evidence: float, log_slack: float) -> float:
+    """Return the sum of the natural logs of a bound and of p(e), rounded up (p(e) was rounded to nearest)."""
+    return bounds.round_up(log_bound + bounds.round_up(log_evidence, max(bounds.SLACK, log_slack)))
 
 
 def _settled(status: Status, certificate: Certificate) -> Status:
