@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from certimap import io
 from certimap.api import map_query
 from certimap.bench.records import BenchError
@@ -37,7 +39,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a run brought: log joint and bound in nats, seconds of wall and processor once read, or what went wrong."""
+    """What a run brought, or what went wrong; seconds of wall and processor, the reading apart."""
 
     instance: Instance
     n_variables: int
@@ -105,8 +107,11 @@ def answer(
         warnings.simplefilter("ignore")  # readers say which rows they renormalise
         model: Network = io.read(instance.model)
     read = time.perf_counter() - started
-    names, variables = model.domain.names, model.domain.variables
-    evidence = {names[v]: variables[v].states[s] for v, s in instance.evidence.items()}
+    names = model.domain.names
+    point = np.zeros(len(names), model.domain.point_dtype)
+    point[list(instance.evidence)] = list(instance.evidence.values())
+    labels = model.domain.decode(point)
+    evidence = {names[v]: labels[names[v]] for v in instance.evidence}
     query = None if instance.query is None else [names[v] for v in instance.query]
     wall, cpu = time.perf_counter(), time.process_time()
     result, error = None, ""
@@ -140,7 +145,7 @@ def run_uai(
     seed: int = 0,
     report: Callable[[str], None] = lambda _: None,
 ) -> list[Answer]:
-    """Answer the instances of a folder, or those named; the first one once more beforehand, which loads kernels."""
+    """Answer the instances of a folder, or those named; the smallest once more beforehand, which loads kernels."""
     instances = [i for i in instances_of(folder) if not cases or i.name in cases]
     if not instances:
         raise BenchError(f"{folder} has no instance named {', '.join(cases)}")

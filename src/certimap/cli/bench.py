@@ -202,7 +202,7 @@ def uai(
     quiet: Quiet = False,
     into: Annotated[Path | None, typer.Option("--into", help="Page whose section 'uai' gets the table.")] = None,
 ) -> None:
-    """Answer instances of the UAI inference evaluations, with a bound, beside reference values where there are any."""
+    """Answer instances of the UAI inference evaluations, each with a bound, beside reference values."""
     from certimap.bench.machine import describe_machine, machine_line
     from certimap.bench.report import insert_section
     from certimap.bench.uai import run_uai, uai_summary, uai_table
