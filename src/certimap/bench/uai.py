@@ -1,203 +1,164 @@
-"""Folders of instances in the layout of the UAI inference evaluations: answered, with a bound, in what time?"""
+"""Folders of UAI competition files (.uai, .uai.evid, .uai.query): how large a gap is left, and how soon."""
 
 from __future__ import annotations
 
-import json
+import gzip
 import time
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from certimap import io
+from certimap import read
 from certimap.api import map_query
 from certimap.bench.records import BenchError
-from certimap.bench.tabular import MISSING, Table, number, significant
+from certimap.bench.tabular import Cell, Table, number, significant
+from certimap.domain import Categorical
 from certimap.errors import CertimapError
-from certimap.io.uai import read_query
-from certimap.networks.network import Network
-from certimap.result import CertificateKind, MapResult
-
-CASES = "cases.json"
-TIMES, SECONDS_MORE = 5.0, 1.0  # a proof is in time within so many times the reference's seconds and these
+from certimap.result import MapResult
 
 
 @dataclass(frozen=True)
-class Instance:
-    """One query: a model file, states observed by number, and the variables asked for (None: all others)."""
+class UaiCase:
+    """One instance: a network, its evidence and its query (None: everything else)."""
 
     name: str
-    model: Path
-    evidence: Mapping[int, int] = field(default_factory=dict[int, int])
-    query: tuple[int, ...] | None = None
-    reference: float | None = None
-    is_proven: bool = False
-    reference_seconds: float | None = None
+    network: Path
+    evidence: Path | None
+    query: Path | None
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a run brought, or what went wrong; seconds of wall and processor, the reading apart."""
+class UaiMethod:
+    """A solver with settings, written NAME or NAME:key=value:key=value."""
 
-    instance: Instance
-    n_variables: int
-    result: MapResult | None
-    wall: float
-    cpu: float
-    read: float
-    error: str = ""
+    text: str
+    solver: str
+    options: dict[str, int]
 
-    @property
-    def is_proved(self) -> bool:
-        return self.result is not None and self.result.certificate.kind is CertificateKind.EXACT
+    @classmethod
+    def parse(cls, text: str) -> UaiMethod:
+        """Read a method; raise BenchError for settings that are no whole numbers."""
+        solver, *settings = text.strip().split(":")
+        options: dict[str, int] = {}
+        for setting in settings:
+            key, _, value = setting.partition("=")
+            if not value.isdigit():
+                raise BenchError(f"{setting!r} in {text!r} is no setting; expected KEY=WHOLE-NUMBER")
+            options[key] = int(value)
+        return cls(text.strip(), solver, options)
 
 
-def instances_of(folder: Path) -> list[Instance]:
-    """Return the instances of a folder: those of its `cases.json`, or each .uai with its .evid and .query files.
-
-    Raises
-    ------
-    BenchError
-        When there is none.
-    """
-    if (folder / CASES).is_file():
-        cases = json.loads((folder / CASES).read_text(encoding="utf-8"))["cases"]
-        return [
-            Instance(
-                case["id"],
-                folder / case["model"],
-                {int(v): int(s) for v, s in case.get("evidence", {}).items()},
-                tuple(case["query"]) if case.get("query") else None,
-                case.get("best_log_joint"),
-                bool(case.get("proven", False)),
-                case.get("toulbar2_seconds"),
-            )
-            for case in cases
-        ]
-    found: list[Instance] = []
-    for path in sorted([*folder.glob("*.uai"), *folder.glob("*.uai.gz")]):
-        name = path.name.removesuffix(".gz")
-        evidence, query = _beside(folder, f"{name}.evid"), _beside(folder, f"{name}.query")
-        observed = io.read_evidence(evidence)[0] if evidence else {}
-        asked = tuple(v for v in read_query(query) if v not in observed) if query else None
-        found.append(Instance(name.removesuffix(".uai"), path, observed, asked))
+def find_cases(folder: Path) -> list[UaiCase]:
+    """Return the instances of a folder by name; raise BenchError where it holds none."""
+    found = sorted(p for p in folder.iterdir() if p.name.endswith((".uai", ".uai.gz")))
     if not found:
-        raise BenchError(f"{folder} has neither {CASES} nor a .uai file")
-    return found
+        raise BenchError(f"{folder} has no file that ends in .uai or .uai.gz; expected one per instance")
+    return [
+        UaiCase(p.name.removesuffix(".gz").removesuffix(".uai"), p, _beside(p, "evid"), _beside(p, "query"))
+        for p in found
+    ]
 
 
-def _beside(folder: Path, name: str) -> Path | None:
-    return next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
+def _beside(network: Path, suffix: str) -> Path | None:
+    base = network.name.removesuffix(".gz")
+    for name in (f"{base}.{suffix}.gz", f"{base}.{suffix}"):
+        if (network.parent / name).is_file():
+            return network.parent / name
+    return None
 
 
-def answer(
-    instance: Instance,
-    *,
-    solver: str = "auto",
-    time_limit: float | None = 60.0,
-    epsilon: float = 0.0,
-    workers: int = 2,
-    seed: int = 0,
-) -> Answer:
-    """Read and solve one instance; an error is part of the answer."""
-    started = time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # readers say which rows they renormalise
-        model: Network = io.read(instance.model)
-    read = time.perf_counter() - started
-    names = model.domain.names
-    point = np.zeros(len(names), model.domain.point_dtype)
-    point[list(instance.evidence)] = list(instance.evidence.values())
-    labels = model.domain.decode(point)
-    evidence = {names[v]: labels[names[v]] for v in instance.evidence}
-    query = None if instance.query is None else [names[v] for v in instance.query]
-    wall, cpu = time.perf_counter(), time.process_time()
-    result, error = None, ""
-    try:
-        result = map_query(
-            model,
-            query,
-            evidence,
-            solver=solver,
-            epsilon=epsilon,
-            delta=0.0,
-            time_limit=time_limit,
-            workers=workers,
-            rng=seed,
-            progress=False,
-        )
-    except CertimapError as failure:
-        error = f"{type(failure).__name__}: {failure}"
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    return Answer(instance, len(names), result, wall, cpu, read, error)
+def _numbers(path: Path | None) -> list[int]:
+    if path is None:
+        return []
+    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return [int(word) for word in raw.split()]
+
+
+def evidence_pairs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Return (variable, state) pairs of an evidence file, with or without the number of samples before them."""
+    if not numbers:
+        return []
+    if len(numbers) == 1 + 2 * numbers[0]:
+        rest = numbers[1:]
+    elif len(numbers) > 1 and len(numbers) == 2 + 2 * numbers[1]:
+        rest = numbers[2:]
+    else:
+        raise BenchError(f"an evidence file holds {len(numbers)} numbers, which its first ones do not announce")
+    return list(zip(rest[::2], rest[1::2], strict=True))
+
+
+def load(case: UaiCase) -> tuple[Any, list[str] | None, dict[str, Any]]:
+    """Return a case's model, the names queried (None for all) and its evidence."""
+    model = read(case.network)
+    domain = model.domain
+    evidence: dict[str, Any] = {}
+    for i, state in evidence_pairs(_numbers(case.evidence)):
+        variable = domain.variables[i]
+        assert isinstance(variable, Categorical)
+        evidence[variable.name] = variable.states[state]
+    queried = _numbers(case.query)
+    names = [domain.names[i] for i in queried[1 : 1 + queried[0]]] if queried else None
+    return model, names, evidence
 
 
 def run_uai(
     folder: Path,
+    methods: Sequence[UaiMethod],
     *,
-    cases: Sequence[str] = (),
-    solver: str = "auto",
-    time_limit: float | None = 60.0,
-    epsilon: float = 0.0,
-    workers: int = 2,
+    time_limit: float | None,
+    max_memory: int,
+    workers: int,
     seed: int = 0,
-    report: Callable[[str], None] = lambda _: None,
-) -> list[Answer]:
-    """Answer the instances of a folder, or those named; the smallest once more beforehand, which loads kernels."""
-    instances = [i for i in instances_of(folder) if not cases or i.name in cases]
-    if not instances:
-        raise BenchError(f"{folder} has no instance named {', '.join(cases)}")
-    answer(min(instances, key=lambda i: i.model.stat().st_size), solver=solver, time_limit=time_limit, seed=seed)
-    answers: list[Answer] = []
-    for instance in instances:
-        found = answer(instance, solver=solver, time_limit=time_limit, epsilon=epsilon, workers=workers, seed=seed)
-        answers.append(found)
-        kind = found.result.certificate.kind.value if found.result else found.error
-        report(f"{instance.name}: {kind}, {found.wall:.2f} s")
-    return answers
+    report: Callable[[str], None] = lambda line: None,
+) -> list[Table]:
+    """Answer every instance of a folder with every method, asking for exactness.
 
-
-def uai_table(answers: Sequence[Answer]) -> Table:
-    """Return one row per instance."""
+    `time_limit` is in seconds, `max_memory` in bytes. Returns one table per run.
+    """
+    shown = "no limit" if time_limit is None else f"{time_limit:g} s"
     table = Table(
         "uai",
-        "Instances of the UAI inference evaluations",
-        ("instance", "variables", "ln p(q, e)", "gap, nats", "to the best known", "certificate", "solver",
-         "wall, s", "CPU, s", "reading, s", "reference, s"),
-        notes=["Gap: between the bound and the answer. To the best known: above 0 where ours is better."],
-    )  # fmt: skip
-    for a in answers:
-        size, times = str(a.n_variables), (significant(a.wall), significant(a.cpu), significant(a.read))
-        reference = significant(a.instance.reference_seconds) if a.instance.is_proven else MISSING
-        r = a.result
-        if r is None or r.log_joint is None or r.log_joint_upper_bound is None:
-            table.add(
-                a.instance.name, size, MISSING, MISSING, MISSING, a.error or "none", MISSING, *times, reference
-            )
-            continue
-        known = a.instance.reference
-        ahead = MISSING if known is None else f"{r.log_joint - known:+.1e}"
-        gap = significant(r.log_joint_upper_bound - r.log_joint)
-        kind = r.certificate.kind.value
-        table.add(a.instance.name, size, number(r.log_joint, 6), gap, ahead, kind, r.solver, *times, reference)
-    return table
+        f"{folder.name}: {shown} per case, {workers} threads",
+        ["instance", "method", "solver", "ln p(q, e)", "upper bound", "gap", "s", "to the best", "status"],
+    )
+    for case in find_cases(folder):
+        model, names, evidence = load(case)
+        for method in methods:
+            started = time.perf_counter()
+            try:
+                result = map_query(
+                    model,
+                    names,
+                    evidence,
+                    solver=method.solver,
+                    epsilon=0.0,
+                    delta=0.0,
+                    rng=seed,
+                    time_limit=time_limit,
+                    max_memory=max_memory,
+                    workers=workers,
+                    progress=False,
+                    **method.options,
+                )
+            except CertimapError as error:
+                table.add(case.name, method.text, *["-"] * 6, f"{type(error).__name__}: {str(error)[:60]}")
+                continue
+            table.add(case.name, method.text, *_cells(result, time.perf_counter() - started))
+            report(f"{case.name} {method.text}: {table.rows[-1][-1]}")
+    return [table]
 
 
-def uai_summary(answers: Sequence[Answer]) -> str:
-    """Count what is answered, proved, and proved in time beside the reference."""
-    proved = [a for a in answers if a.is_proved]
-    lines = [f"{len(proved)} of {len(answers)} proved, {sum(a.result is not None for a in answers)} answered."]
-    known = [a for a in answers if a.instance.is_proven and a.instance.reference_seconds is not None]
-    if known:
-        in_time = [
-            a
-            for a in known
-            if a.is_proved and a.wall <= TIMES * (a.instance.reference_seconds or 0.0) + SECONDS_MORE
-        ]
-        lines.append(
-            f"Of {len(known)} that the reference proves, {sum(a.is_proved for a in known)} are proved, "
-            f"{len(in_time)} of these within {TIMES:g} times its seconds plus {SECONDS_MORE:g}."
-        )
-    return " ".join(lines)
+def _cells(result: MapResult, seconds: float) -> list[Cell | str]:
+    value, upper = result.log_joint, result.log_joint_upper_bound
+    gap = None if value is None or upper is None else upper - value
+    reached = next((h.seconds for h in result.history if h.log_prob == result.history[-1].log_prob), None)
+    return [
+        result.solver,
+        number(value, 6),
+        number(upper, 6),
+        significant(max(gap, 0.0) if gap is not None and gap > 1e-9 else 0.0 if gap is not None else None),
+        number(seconds, 1),
+        number(reached, 1),
+        result.certificate.kind.value if result.certified else result.status.value,
+    ]
