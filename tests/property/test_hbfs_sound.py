@@ -15,7 +15,7 @@ from certimap.domain import Domain
 from certimap.networks.problem import Problem, value_at
 from certimap.posterior import Facts
 from certimap.solvers.driver import run
-from certimap.solvers.networks import phases
+from certimap.solvers.networks import parts
 from certimap.solvers.networks.hbfs import HybridBestFirst
 
 
@@ -95,7 +95,7 @@ def test_inside_a_box(seed):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_memory_for_almost_nothing(seed, monkeypatch):
-    monkeypatch.setattr(phases, "PIECE", 500)
+    monkeypatch.setattr(parts, "PIECE", 500)
     problem = random_problem(np.random.default_rng(3000 + seed), max_variables=9, max_states=3)
     result = solve(problem, "search", max_memory=100)
     best = max(all_values(problem).values())
