@@ -248,11 +248,11 @@ def condition(
 ) -> Posterior:
     """Return p(variables | evidence) as a posterior, to sample, to score, or to query several times.
 
-    It is in the representation that `map_query(model, ..., solver=solver)` works on; with "auto", in one that can
-    be sampled where any such fits (`map_query` takes another one for MPE queries on networks).
+    It is in the representation that `map_query(model, ..., solver=solver)` works on. That of "auto" cannot always
+    be sampled (for MPE on networks it only maximises); `solver="pac"` asks for one that can.
     """
     limits = Limits(max_edges, workers)
-    return _posterior(model, variables, evidence, limits, wants_of(solver), prefers_draws=True)
+    return _posterior(model, variables, evidence, limits, wants_of(solver))
 
 
 def _posterior(
@@ -261,15 +261,13 @@ def _posterior(
     evidence: Any,
     limits: Limits,
     wants: Sequence[Capability] | None,
-    *,
-    prefers_draws: bool = False,
 ) -> Posterior:
     if is_posterior(model) and variables is None and evidence is None:
         return cast("Posterior", model)
     query = make_query(_domain_of(model), variables, evidence, hidden=model.hidden)
     from certimap.conversions import condition
 
-    return condition(model, query, wants=wants, limits=limits, prefers_draws=prefers_draws)
+    return condition(model, query, wants=wants, limits=limits)
 
 
 def _domain_of(model: Any) -> Domain:

@@ -16,6 +16,10 @@ from certimap.model import Model
 from certimap.posterior import Draws, Masses, Posterior
 from certimap.query import make_query
 
+SUMMED = (
+    "set_elimination"  # its representation is summed exactly; where a model has no such tree, it gets its circuit
+)
+
 
 def marginals(
     model: Model,
@@ -61,7 +65,7 @@ def marginals(
     open_names = [name for name, state in known.items() if state is None]
     found: dict[str, NDArray[np.float64]] = {}
     if open_names:
-        posterior = condition(model, open_names, evidence, workers=workers)
+        posterior = condition(model, open_names, evidence, workers=workers, solver=SUMMED)
         if not isinstance(posterior, Masses):
             raise QueryError(
                 f"the marginals of this {type(model).__name__} are out of reach: it is too wide to sum exactly"
@@ -88,7 +92,7 @@ def log_evidence(model: Model, evidence: Any = None, *, workers: int | None = No
     names = [domain.names[int(i)] for i in query.variables]
     # One variable is asked, so that everything else is summed out; the one with the fewest states costs least.
     asked = min(names, key=lambda name: domain[name].n_states or np.inf, default=None)
-    found = condition(model, asked, evidence, workers=workers).facts.log_evidence
+    found = condition(model, asked, evidence, workers=workers, solver=SUMMED).facts.log_evidence
     if found is None:
         raise QueryError(f"ln p(e) of this {type(model).__name__} is out of reach: it is too wide to sum exactly")
     return found
@@ -125,7 +129,7 @@ def sample(
     """
     if isinstance(n, bool) or n < 0:
         raise QueryError(f"{n!r} samples are asked for; a whole number from 0 is expected")
-    posterior = condition(model, variables, evidence, workers=workers)
+    posterior = condition(model, variables, evidence, workers=workers, solver=SUMMED)
     if not isinstance(posterior, Draws):
         raise QueryError(
             f"this {type(model).__name__} cannot be sampled: it is too wide to sum exactly; sample fewer variables"

@@ -54,7 +54,7 @@ class Model:
         ModelError
             When no representation fits the limits, before memory is taken.
         """
-        return conversions().condition(self, query, limits=limits, prefers_draws=True)
+        return conversions().condition(self, query, limits=limits)
 
     def write(self, path: str | PathLike[str], format: str | None = None) -> None:
         """Write the model to a file whose suffix (or `format`) names the format; see `certimap.io.write`."""

@@ -14,7 +14,7 @@ from certimap.limits import Limits
 from certimap.model import Model
 from certimap.networks.mpe_posterior import Maximisation
 from certimap.networks.posterior import NetworkPosterior
-from certimap.posterior import Bounds, Capability, Draws, Masses, Posterior, offers
+from certimap.posterior import Bounds, Capability, Masses, Posterior, offers
 from certimap.query import Query
 from certimap.trees.bucket_tree import BucketTreePosterior
 
@@ -65,7 +65,6 @@ def condition(
     *,
     wants: Sequence[Capability] | None = None,
     limits: Limits | None = None,
-    prefers_draws: bool = False,
 ) -> Posterior:
     """Return p(q | e) of a model as a posterior.
 
@@ -79,9 +78,6 @@ def condition(
         whatever the limits, it gets another: the solver then refuses it, and names an alternative.
     limits
         What it may take; None for the defaults.
-    prefers_draws
-        Without `wants`: take a representation that can be drawn from where one fits, though another may be
-        maximised sooner.
 
     Raises
     ------
@@ -94,7 +90,7 @@ def condition(
         return model.condition(query, limits)
     if not len(query.variables):
         return complete_posterior(query, lambda asked: condition(model, asked, wants=wants, limits=limits))
-    return plan(model, query, wants=wants, limits=limits, prefers_draws=prefers_draws).build()
+    return plan(model, query, wants=wants, limits=limits).build()
 
 
 def condition_quickly(model: Model, query: Query, *, limits: Limits | None = None) -> Posterior:
@@ -123,7 +119,6 @@ def plan(
     *,
     wants: Sequence[Capability] | None = None,
     limits: Limits | None = None,
-    prefers_draws: bool = False,
 ) -> Choice:
     """Choose a representation without building it; parameters and errors as in `condition`.
 
@@ -137,8 +132,7 @@ def plan(
             "model, or a type that overrides condition() or is registered is expected"
         )
     options: list[Option] = []
-    auto = (*(((*wanted, Draws), why) for wanted, why in AUTO), *AUTO) if prefers_draws else AUTO
-    for wanted, why in auto if wants is None else ((tuple(wants), "the solver works on it"),):
+    for wanted, why in AUTO if wants is None else ((tuple(wants), "the solver works on it"),):
         for row in rows:
             if not offers(row.offers, wanted) or (wants is None and not row.suits(case)):
                 continue

@@ -56,8 +56,8 @@ def test_every_door_leads_to_the_same_representation_and_solver(alarm, tmp_path)
     data = np.random.default_rng(0).integers(0, 2, (400, 6))
     circuit = learnspn(data, rng=0)
     hidden = HiddenChowLiuTree(3, random_state=0, max_steps=3).fit(data).model_
-    for model in (alarm, circuit, hidden, hidden.to_circuit(), hidden.to_network()):
-        names = list(model.domain.names)[:4]
+    models = (alarm, circuit, hidden, hidden.to_circuit(), hidden.to_network())
+    for model, names in [(m, list(m.domain.names)[:4]) for m in models] + [(alarm, None)]:
         direct = cm.map_query(model, names, rng=0, progress=False)
         posterior = cm.condition(model, names)
         again = cm.map_query(posterior, rng=0, progress=False)
