@@ -13,9 +13,9 @@ from certimap.certify.checks import check_settings
 from certimap.control import Control
 from certimap.errors import CertimapError, ParseError, SolverError, at_place
 from certimap.posterior import Posterior
-from certimap.result import FailedQuery, MapResult, Status
+from certimap.result import FailedQuery, MapResult
 from certimap.solvers.base import Solver
-from certimap.solvers.driver import check_limits, seed_of
+from certimap.solvers.driver import check_limits, n_interrupts, seed_of
 from certimap.solvers.registry import check_solver
 
 OnError = Literal["raise", "keep"]
@@ -87,9 +87,11 @@ class Batch:
         seed = seed_of(rng)
         generator = np.random.default_rng(seed)
         for row in rows:
+            before = n_interrupts()
             answer = self._answer(row, seed_of(generator) if len(rows) > 1 else seed)
+            is_last = n_interrupts() > before
             yield answer
-            if isinstance(answer, MapResult) and answer.status is Status.INTERRUPTED:
+            if is_last:
                 raise KeyboardInterrupt
 
     def _answer(self, row: Row, seed: int) -> MapResult | FailedQuery:
