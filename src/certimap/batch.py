@@ -14,9 +14,9 @@ from certimap.certify.checks import check_settings
 from certimap.control import Control
 from certimap.errors import CertimapError, ParseError, SolverError, at_place
 from certimap.posterior import Posterior
-from certimap.result import FailedQuery, MapResult, Status
+from certimap.result import FailedQuery, MapResult
 from certimap.solvers.base import Solver
-from certimap.solvers.driver import check_limits, seed_of
+from certimap.solvers.driver import check_limits, n_interrupts, seed_of
 from certimap.solvers.registry import check_solver
 
 OnError = Literal["raise", "keep"]
@@ -96,9 +96,11 @@ class Batch:
             part = rows[start : start + TOGETHER]
             shared = self._shared(part)
             for k, row in enumerate(part):
+                before = n_interrupts()
                 answer = self._answer(row, seed_of(generator) if len(rows) > 1 else seed, shared.get(k))
+                is_last = n_interrupts() > before
                 yield answer
-                if isinstance(answer, MapResult) and answer.status is Status.INTERRUPTED:
+                if is_last:
                     raise KeyboardInterrupt
 
     def _shared(self, rows: Sequence[Row]) -> Mapping[int, Posterior]:

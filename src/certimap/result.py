@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 from certimap.domain import Categorical, Domain, Label
 from certimap.errors import MissingDependency, ModelError
+from certimap.summary import aligned, html_of, log_text, text_of
 
 
 class CertificateKind(StrEnum):
@@ -161,6 +162,12 @@ class MapResult:
         """Whether the certificate that was asked for was earned."""
         return self.certificate.kind is not CertificateKind.NONE
 
+    def __repr__(self) -> str:
+        return text_of(self)
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON-ready data (infinite numbers become None), the history left out."""
         data = asdict(self)
@@ -230,6 +237,7 @@ class FailedQuery:
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
 
+_SHOWN = 20  # rows of a list, when it is printed
 Answer = TypeVar("Answer", bound="MapResult | FailedQuery")
 
 
@@ -250,6 +258,17 @@ class ResultList(list[Answer]):
         super().__init__(answers)
         self.labels: list[Any] = list(range(len(self))) if labels is None else list(labels)
         self.interrupted = interrupted
+
+    def __repr__(self) -> str:
+        n_failed = len(self.failures)
+        head = f"{len(self)} answers" + (f", {n_failed} of them failures" if n_failed else "")
+        rows = [
+            (str(label), _line_of(answer))
+            for label, answer in zip(self.labels[:_SHOWN], self[:_SHOWN], strict=False)
+        ]
+        more = [f"... ({len(self) - _SHOWN} more; to_frame() holds all)"] if len(self) > _SHOWN else []
+        cut = ["interrupted: the rows that were not reached are absent"] if self.interrupted else []
+        return "\n".join([head, *aligned(rows, indent="  "), *more, *cut])
 
     @property
     def failures(self) -> list[FailedQuery]:
@@ -278,6 +297,15 @@ class ResultList(list[Answer]):
         ]
         columns = list(dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row))
         return pd.DataFrame(rows, index=self.labels, columns=columns or None)
+
+
+def _line_of(answer: MapResult | FailedQuery) -> str:
+    """Return an answer on one line."""
+    if isinstance(answer, FailedQuery):
+        return f"FAILED. {answer.message}"
+    shown = ", ".join(f"{name}={label}" for name, label in list(answer.assignment.items())[:4])
+    more = f", ... ({len(answer.assignment)} variables)" if len(answer.assignment) > 4 else ""
+    return f"{shown}{more}  ln p = {log_text(answer.log_prob)}  {answer.certificate.kind.value}"
 
 
 def _summary(result: MapResult) -> dict[str, Any]:

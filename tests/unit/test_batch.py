@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.batch import Batch, Row
+from certimap.batch import Batch, Row, collect
 
 pd = pytest.importorskip("pandas")
 
@@ -190,3 +191,25 @@ def test_the_first_interrupt_ends_the_batch_and_returns_the_rows_done():
     *_, last = process.communicate(timeout=60)[0].splitlines()
     assert last == "done"
     assert process.returncode == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
+def test_an_interrupt_ends_the_batch_even_where_the_row_has_its_proof():
+    """Ctrl-C in the one step that proves the answer leaves that row certified; the next row is not begun."""
+    domain = cm.Domain.of_sizes([2])
+    to_send = [signal.SIGINT]
+
+    def condition(variables, evidence, control):
+        def log_prob(points):
+            if to_send:
+                os.kill(os.getpid(), to_send.pop())
+            return np.log(np.where(points[:, 0] == 0, 0.25, 0.75))
+
+        return cm.FunctionPosterior(domain, lambda n, g: g.integers(0, 2, (n, 1)), log_prob)
+
+    rows = [Row(k, lambda: (None, None), "") for k in range(3)]
+    batch = Batch(condition, condition, "exhaustive", {"progress": False}, "keep")
+    answers, interrupted = collect(batch.answers(rows, 0))
+    assert interrupted
+    assert len(answers) == 1
+    assert answers[0].assignment == {"0": 1}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import sys
 import threading
@@ -10,7 +9,8 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from certimap.result import Certificate, CertificateKind, FailedQuery, Rule
+from certimap.result import FailedQuery
+from certimap.summary import aligned, facts_of, log_text, warnings_of
 
 if TYPE_CHECKING:
     from certimap.batch import Row
@@ -20,26 +20,11 @@ if TYPE_CHECKING:
 SOME_FAILED = 3
 CUT_SHORT = 130
 
-_RULES = {
-    Rule.RESIDUAL: "the probability not yet evaluated is too small to hide a better assignment",
-    Rule.DRAWS: "that many draws would have met a better assignment",
-    Rule.LIPSCHITZ: "that many draws would have met a neighbour of a better assignment",
-    Rule.FRONTIER: "that many draws from the regions still open would have met a better assignment",
-    Rule.BOUND: "an upper bound on every other assignment was computed",
-    Rule.ENUMERATION: "every assignment was evaluated",
-    Rule.EXTERNAL: "an upper bound was proved by a separate method",
-}
-
 
 def print_rows(rows: Iterable[Sequence[str]], indent: str = "") -> None:
     """Print rows of text in aligned columns, without cutting anything."""
-    table = [tuple(row) for row in rows]
-    if not table:
-        return
-    widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]
-    for row in table:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print(f"{indent}{line}".rstrip())
+    for line in aligned(rows, indent):
+        print(line)
 
 
 def print_warning(text: str) -> None:
@@ -53,82 +38,13 @@ def print_warning(text: str) -> None:
         print(text)
 
 
-def probability_text(log_value: float | None) -> str:
-    """Show a probability or density given by its natural log, however small."""
-    if log_value is None or math.isnan(log_value):
-        return "unknown"
-    if log_value == math.inf:
-        return "unbounded"
-    if log_value == -math.inf:
-        return "0"
-    if abs(log_value) < 690.0:
-        return f"{math.exp(log_value):.6g}"
-    exponent = math.floor(log_value / math.log(10.0))
-    return f"{math.exp(log_value - exponent * math.log(10.0)):.4g}e{exponent:+d}"
-
-
-def log_text(log_value: float | None) -> str:
-    """Show a natural log."""
-    if log_value is None or not math.isfinite(log_value):
-        return "unknown" if log_value is None or math.isnan(log_value) else str(log_value)
-    return f"{round(log_value, 6) + 0.0:.6f}"  # adding 0 turns -0 into 0
-
-
-def certificate_sentence(certificate: Certificate, tolerance_shown: bool = True) -> str:
-    """Say in plain words what is proved about an answer."""
-    epsilon, delta = certificate.epsilon, certificate.delta
-    factor = f"{1.0 - epsilon:.6g}"
-    if certificate.kind is CertificateKind.EXACT:
-        slack = f" (within a relative {certificate.tolerance:g})" if tolerance_shown else ""
-        return f"exact: no assignment is more probable{slack}"
-    if certificate.kind is CertificateKind.EPSILON:
-        return f"certain: at least {factor} times as probable as the best (epsilon {epsilon:.3g}, delta 0)"
-    if certificate.kind is CertificateKind.PAC:
-        return (
-            f"probable: at least {factor} times as probable as the best; such a statement is wrong in at most "
-            f"{delta:.3g} of all runs (epsilon {epsilon:.3g}, delta {delta:.3g})"
-        )
-    return (
-        f"none: asked for epsilon {certificate.requested_epsilon:.3g}, delta {certificate.requested_delta:.3g}; "
-        f"at epsilon {epsilon:.3g} the run supports delta {delta:.3g}"
-    )
-
-
 def print_result(result: MapResult) -> None:
     """Print an answer for people: its certificate first when it has none."""
-    if not result.certified:
-        print_warning(f"NOT CERTIFIED. {result.status.message}")
-    if result.note is not None:
-        print_warning(f"Cut short: {result.note}.")
-    for warning in result.certificate.assumptions:
-        print_warning(f"Under an assumption: {warning}")
+    for warning in warnings_of(result):
+        print_warning(warning)
     print_rows((name, "=", str(label)) for name, label in result.assignment.items())
     print()
-    rows = [("probability", f"{probability_text(result.log_prob)}  (ln p = {log_text(result.log_prob)})")]
-    if result.log_prob is None:
-        rows = [("joint value", f"{probability_text(result.log_joint)}  (ln = {log_text(result.log_joint)})")]
-    low, high = result.log_prob, result.log_upper_bound
-    if low is None:
-        low, high = result.log_joint, result.log_joint_upper_bound
-    bound = (
-        f"{probability_text(low)} <= best <= {probability_text(high)}  (ln: {log_text(low)} to {log_text(high)})"
-    )
-    rows.append(("bounds", bound))
-    if result.log_evidence is not None and abs(result.log_evidence) > 1e-9:
-        text = f"{probability_text(result.log_evidence)}  (ln p(e) = {log_text(result.log_evidence)})"
-        rows.append(("evidence", text))
-    rows.append(("certificate", certificate_sentence(result.certificate)))
-    if result.certificate.rule is not None:
-        rows.append(("because", _RULES[result.certificate.rule]))
-    if not result.certified and result.pareto:
-        rows.append(("also earned", _pareto_text(result.pareto)))
-    if result.ties:
-        rows.append(("ties", f"{len(result.ties)} other assignments are exactly as probable"))
-    work = f"{result.n_draws:,} draws, {result.n_evaluations:,} evaluations, {result.seconds:.2f} s"
-    rows.append(("run", f"solver {result.solver}, {work}, seed {result.seed}"))
-    if result.certified:
-        rows.append(("status", result.status.message))
-    print_rows(rows)
+    print_rows(facts_of(result))
     if result.top is not None:
         _print_top(result.top)
 
@@ -218,12 +134,6 @@ class AnswerPrinter:
         if interrupted:
             parts.append(f"interrupted with {n - self.n_printed} to go")
         return ", ".join(parts)
-
-
-def _pareto_text(pareto: Sequence[tuple[float, float]], limit: int = 4) -> str:
-    """Show a few pairs of a Pareto front, its ends among them."""
-    places = sorted({round(i * (len(pareto) - 1) / (limit - 1)) for i in range(limit)})
-    return ", ".join(f"(epsilon {pareto[i][0]:.3g}, delta {pareto[i][1]:.3g})" for i in places)
 
 
 def _print_top(top: Sequence[tuple[dict[str, Label], float]]) -> None:

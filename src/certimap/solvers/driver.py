@@ -230,6 +230,7 @@ def interruptible(control: Control) -> Generator[list[int]]:
 
     def handle(signum: int, frame: FrameType | None) -> None:
         received.append(signum)
+        _interrupts.append(signum)
         control.interrupted = True
         if len(received) > 1 or not control.busy:
             raise KeyboardInterrupt
@@ -239,6 +240,18 @@ def interruptible(control: Control) -> Generator[list[int]]:
         yield received
     finally:
         signal.signal(signal.SIGINT, previous)
+
+
+_interrupts: list[int] = []  # every Ctrl-C that `interruptible` took; signals are the process's own
+
+
+def n_interrupts() -> int:
+    """Return how many Ctrl-C the runs of this process have taken.
+
+    A run that Ctrl-C ends early says so in its status, but one that had its proof by then does not: whoever makes
+    many runs compares this number before and after each.
+    """
+    return len(_interrupts)
 
 
 def seed_of(rng: int | np.random.Generator | None) -> int:
