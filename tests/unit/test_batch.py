@@ -151,12 +151,13 @@ def test_memory_that_runs_out_in_a_row_is_that_rows_failure():
         raise cm.TooLarge("nothing is quick")
 
     rows = [Row(k, lambda size=size: (None, size), "") for k, size in enumerate(("large", "small"))]
-    first, second = Batch(condition, no_fallback, "auto", {"progress": False}, "keep").answers(rows, 0)
+    asking = (condition, no_fallback, lambda asked: {}, "auto", {"progress": False})
+    first, second = Batch(*asking, "keep").answers(rows, 0)
     assert isinstance(first, cm.FailedQuery)
     assert "memory ran out" in first.message
     assert isinstance(second, cm.MapResult)
     with pytest.raises(cm.TooLarge, match="memory ran out"):
-        list(Batch(condition, no_fallback, "auto", {"progress": False}, "raise").answers(rows, 0))
+        list(Batch(*asking, "raise").answers(rows, 0))
 
 
 INTERRUPTED = """

@@ -24,8 +24,9 @@ from certimap.control import Control, Pace
 from certimap.conversions.nodes import Ints, NodeStore, distinct, grains, hashed_rows, spans
 from certimap.domain import Domain
 from certimap.errors import ImpossibleEvidence, ModelError
+from certimap.logs import log_sum, log_sum_runs
 from certimap.networks.elimination import Elimination, plan_elimination
-from certimap.networks.factor import Floats, add_logs, log_sum, spread
+from certimap.networks.factor import Floats, add_logs, spread
 from certimap.networks.reduction import Reduced, reduce_network
 from certimap.query import Query
 
@@ -269,7 +270,7 @@ class Compiler:
             return totals, found
         row = groups.row[starts]
         lengths = np.diff(starts, append=len(groups.row))
-        total = _log_add(groups.log_weight, starts)
+        total = log_sum_runs(groups.log_weight, starts)
         totals[row] = total
         lone = lengths == 1
         found[row[lone]] = nodes[starts[lone]]
@@ -306,7 +307,7 @@ class _Groups:
         self.start = np.flatnonzero(new)
         self.size = np.diff(self.start, append=len(order))
         self.row, self.key = rows[self.start], keys[self.start]
-        self.log_weight = _log_add(self.weight, self.start)
+        self.log_weight = log_sum_runs(self.weight, self.start)
 
     def vectors(self, which: Ints, n_states: int) -> tuple[Floats, Ints]:
         """Return the distinct normalised weight vectors of some groups, and which each group has."""
@@ -327,12 +328,3 @@ def _combined(columns: list[Ints], n_entries: int) -> tuple[Ints, Ints]:
         return np.zeros(n_entries, np.int64), np.zeros((1, 0), np.int64)
     first, which = distinct(columns)
     return which, np.column_stack([c[first] for c in columns])
-
-
-def _log_add(log_weights: Floats, starts: Ints) -> Floats:
-    """Return the natural log of the sum of each run of finite log weights."""
-    if not len(starts):
-        return np.zeros(0)
-    top = np.maximum.reduceat(log_weights, starts)
-    lengths = np.diff(starts, append=len(log_weights))
-    return np.log(np.add.reduceat(np.exp(log_weights - np.repeat(top, lengths)), starts)) + top

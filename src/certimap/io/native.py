@@ -14,7 +14,7 @@ import json
 import math
 import zipfile
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,13 +121,20 @@ def _array(content: bytes) -> NDArray[Any]:
     return values.reshape(shape, order="F" if in_columns else "C")
 
 
+@runtime_checkable
+class Storable(Protocol):
+    """A model that tells its content as named arrays; its class builds one from them (`from_arrays`)."""
+
+    def to_arrays(self) -> Arrays: ...
+
+
 def _to_arrays(model: Any) -> tuple[str, Arrays]:
     if isinstance(model, Circuit):
         return "circuit", {name: getattr(model, name) for name in _CIRCUIT_ARRAYS}
     for kind, cls in _NETWORKS.items():
         if isinstance(model, cls):
             return kind, _network_arrays(model)
-    if not hasattr(model, "to_arrays"):
+    if not isinstance(model, Storable):
         raise ModelError(f"a {type(model).__name__} cannot be written: it has no method to_arrays")
     cls = cast("type[Any]", type(model))
     arrays = {str(name): np.asarray(values) for name, values in model.to_arrays().items()}
