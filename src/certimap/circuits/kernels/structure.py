@@ -80,10 +80,16 @@ def upward_log_mass(circuit: CircuitArrays, out: NDArray[np.float64]) -> None:
     for node in range(circuit.kind.shape[0]):
         start, stop = circuit.child_ptr[node], circuit.child_ptr[node + 1]
         if circuit.kind[node] == 2:
-            total = 0.0
+            total, lost = 0.0, 0.0  # compensated: thousands of observed leaves may be multiplied here
             for edge in range(start, stop):
-                total += out[circuit.children[edge]]
-            out[node] = total
+                term = out[circuit.children[edge]]
+                if term == _NEG_INF:
+                    total, lost = _NEG_INF, 0.0
+                    break
+                larger = total + term
+                lost += (total - larger) + term if abs(total) >= abs(term) else (term - larger) + total
+                total = larger
+            out[node] = total + lost
         elif circuit.kind[node] == 3:
             largest = _NEG_INF
             for edge in range(start, stop):
