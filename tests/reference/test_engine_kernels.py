@@ -16,8 +16,9 @@ from scipy.special import log_ndtr
 from certimap.box import Boxes
 from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, NodeKind
-from certimap.circuits.kernels import gaussian, sample
+from certimap.circuits.kernels import sample
 from certimap.circuits.kernels.evaluate import assign_slots
+from certimap.circuits.leaves import gaussian
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.kernels import random
 from certimap.query import make_query

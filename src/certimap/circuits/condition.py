@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, NodeKind
-from certimap.circuits.plan import GAUSSIAN_PARAMS, Plan
+from certimap.circuits.plan import REAL_FIRST, REAL_LOG_NORM, REAL_SIZE, Plan
 from certimap.domain import Domain, Real
 from certimap.errors import ImpossibleEvidence, ModelError
 from certimap.logs import log_sum_runs
@@ -126,62 +126,44 @@ def _leaves(circuit: Circuit, query: Query) -> _Leaves:
     with np.errstate(invalid="ignore"):
         log_tables = weighted - np.repeat(log_mass[packed.nodes], sizes)
     leaf_sets = properties.CategoricalParams(packed.nodes, packed.ptr, weighted, packed.states)
-    gaussian = np.flatnonzero(circuit.kind == NodeKind.GAUSSIAN)
-    if len(gaussian):
-        entries = _gaussian_entries(circuit, query, gaussian)
-        log_mass[gaussian] = entries[:, 4]
-        log_error[gaussian] = 16.0 + 4.0 * np.abs(entries[:, 4])
-        start[gaussian] = len(log_tables) + GAUSSIAN_PARAMS * np.arange(len(gaussian))
+    real = np.flatnonzero((circuit.kind < NodeKind.PRODUCT) & (circuit.kind != NodeKind.CATEGORICAL))
+    if len(real):
+        entries = _real_entries(circuit, query, real)
+        log_mass[real] = entries[:, REAL_LOG_NORM]
+        log_error[real] = 16.0 + 4.0 * np.abs(entries[:, REAL_LOG_NORM])
+        start[real] = len(log_tables) + REAL_SIZE * np.arange(len(real))
         log_tables = np.concatenate([log_tables, entries.ravel()])
     return _Leaves(
         log_mass, log_error, position, properties.leaf_state_sets(n_nodes, leaf_sets), start, log_tables
     )
 
 
-def _gaussian_entries(circuit: Circuit, query: Query, nodes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return (mean, sd, low, high, log mass) of Gaussian leaves under the query, shape (n, 5).
+def _real_entries(circuit: Circuit, query: Query, nodes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the vectors of real leaves under the query, shape (n, REAL_SIZE); see `kernels/real.py`.
 
-    The last entry of an observed variable's leaf is the log density at the observed value.
+    The leaf of an observed variable is restricted to a point; its log mass is the log density there.
     """
-    entries = np.empty((len(nodes), GAUSSIAN_PARAMS))
-    first = circuit.param_ptr[nodes]
-    entries[:, 0], entries[:, 1] = circuit.params[first], circuit.params[first + 1]
+    from certimap.circuits.kernels.real import fill_log_masses
+    from certimap.circuits.leaves.kind import function_table
+
+    entries = np.zeros((len(nodes), REAL_SIZE))
+    entries[:, 0] = circuit.kind[nodes]
     low, high = np.full(len(circuit.domain), -np.inf), np.full(len(circuit.domain), np.inf)
     for i, variable in enumerate(circuit.domain):
         if isinstance(variable, Real):
-            low[i], high[i] = query.intervals.get(i, (variable.low, variable.high))
+            value = query.values.get(i)
+            interval = (variable.low, variable.high) if value is None else (value, value)
+            low[i], high[i] = query.intervals.get(i, interval)
     variables = circuit.leaf_var[nodes]
-    entries[:, 2], entries[:, 3] = low[variables], high[variables]
-    entries[:, 4] = log_interval_mass(*entries[:, :4].T)
-    for i, value in query.values.items():
-        rows = variables == i
-        scaled = (value - entries[rows, 0]) / entries[rows, 1]
-        entries[rows, 4] = -0.5 * scaled**2 - np.log(entries[rows, 1]) - 0.5 * np.log(2 * np.pi)
+    entries[:, 1], entries[:, 2] = low[variables], high[variables]
+    sizes = np.diff(circuit.param_ptr)[nodes]
+    for k in range(int(sizes.max())):
+        has = sizes > k
+        entries[has, REAL_FIRST + k] = circuit.params[circuit.param_ptr[nodes[has]] + k]
+    log_mass = np.empty(len(nodes))
+    fill_log_masses(function_table(), entries.ravel(), REAL_SIZE * np.arange(len(nodes)), log_mass)
+    entries[:, REAL_LOG_NORM] = log_mass
     return entries
-
-
-def log_interval_mass(
-    mean: NDArray[np.float64], sd: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return the natural log of the mass that Gaussians have in [low, high]; accurate in both tails."""
-    if np.all(np.isneginf(low)) and np.all(np.isposinf(high)):
-        return np.zeros_like(mean)
-    from scipy.special import log_ndtr  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
-
-    from certimap.circuits.kernels.gaussian import NARROW_WIDTH
-
-    a, b = (low - mean) / sd, (high - mean) / sd
-    flip = a > 0  # mirror intervals in the upper tail to the lower one, where the cdf keeps its digits
-    a, b = np.where(flip, -b, a), np.where(flip, -a, b)
-    log_low, log_high = np.asarray(log_ndtr(a)), np.asarray(log_ndtr(b))
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        wide = log_high + np.log1p(-np.exp(log_low - log_high))
-        width, middle = (high - low) / sd, 0.5 * (a + b)  # b - a would lose the digits of a narrow interval
-        curvature = (middle**2 - 1.0) * width**2 / 24.0
-        narrow = -0.5 * middle**2 - 0.5 * np.log(2 * np.pi) + np.log(width) + np.log1p(curvature)
-        # Where the two ends cancel the density hardly changes between them.
-        mass = np.where(width * np.maximum(1.0, np.abs(a)) < NARROW_WIDTH, narrow, wide)
-        return np.where(a < b, mass, -np.inf)
 
 
 def _simplify(circuit: Circuit, query: Query, leaves: _Leaves, parents: NDArray[np.int64]) -> Plan:
@@ -282,7 +264,7 @@ def _used_tables(
     domain: Domain, leaf_var: NDArray[np.int32], leaf_start: NDArray[np.int64], log_tables: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """Keep only the vectors that leaves point to; return them as probabilities and logs, and new starts."""
-    sizes_of_var = np.where(domain.n_states > 0, domain.n_states, GAUSSIAN_PARAMS)
+    sizes_of_var = np.where(domain.n_states > 0, domain.n_states, REAL_SIZE)
     used = np.zeros(len(log_tables), np.int64)  # at each start, the vector's length
     used[leaf_start] = sizes_of_var[leaf_var]
     starts = np.flatnonzero(used)

@@ -1,14 +1,13 @@
-"""Gaussians: logs of the normal distribution's masses, and of a Gaussian leaf's answers."""
+"""Gaussian leaves."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
-from numpy.typing import NDArray
-
-from certimap.circuits.kernels.arrays import Scalar
+from certimap.circuits.leaves.kind import LeafFunctions
 from certimap.kernels.jit import jit
+from certimap.kernels.pointers import stream_of
+from certimap.kernels.random import Scalar, truncated_normal
 
 _NEG_INF = -math.inf
 _HALF_LOG_2PI = 0.9189385332046727
@@ -44,19 +43,31 @@ def log_normal_mass(low: Scalar, high: Scalar) -> Scalar:
     return top + math.log1p(-math.exp(log_normal_cdf(low) - top))
 
 
-@jit()
-def log_gaussian(mode: int, low: Scalar, high: Scalar, start: Scalar, log_tables: NDArray[np.float64]) -> Scalar:
-    """Return a Gaussian leaf's log density at `low` (mode 0), or its log mass (1) or peak (2) in an interval."""
-    mean, sd = log_tables[start], log_tables[start + 1]
-    least, most, log_norm = log_tables[start + 2], log_tables[start + 3], log_tables[start + 4]
-    x = low
-    if mode > 0:
-        low, high = max(low, least), min(high, most)
-        if mode == 1:
-            return log_normal_mass((low - mean) / sd, (high - mean) / sd) - log_norm
-        x = min(max(mean, low), high)
-        least, most = low, high
-    if not least <= x <= most:
-        return _NEG_INF
+def log_density(mean: Scalar, sd: Scalar, _c: Scalar, x: Scalar, _y: Scalar) -> Scalar:
+    """Return ln of the density at x."""
     scaled = (x - mean) / sd
-    return -0.5 * scaled * scaled - math.log(sd) - _HALF_LOG_2PI - log_norm
+    return -0.5 * scaled * scaled - math.log(sd) - _HALF_LOG_2PI
+
+
+def log_mass(mean: Scalar, sd: Scalar, _c: Scalar, low: Scalar, high: Scalar) -> Scalar:
+    """Return ln of the mass of [low, high]."""
+    return log_normal_mass((low - mean) / sd, (high - mean) / sd)
+
+
+def peak(mean: Scalar, _sd: Scalar, _c: Scalar, low: Scalar, high: Scalar) -> Scalar:
+    """Return the mean, or the end of [low, high] nearest to it."""
+    return min(max(mean, low), high)
+
+
+def scale(_mean: Scalar, sd: Scalar, _c: Scalar, _x: Scalar, _y: Scalar) -> Scalar:
+    """Return the standard deviation."""
+    return sd
+
+
+def draw(mean: Scalar, sd: Scalar, _c: Scalar, low: Scalar, high: Scalar, stream: Scalar) -> Scalar:
+    """Draw inside [low, high]."""
+    scaled = truncated_normal((low - mean) / sd, (high - mean) / sd, stream_of(stream))
+    return min(max(mean + sd * scaled, low), high)
+
+
+FUNCTIONS = LeafFunctions(log_density, log_mass, peak, scale, draw)
