@@ -49,6 +49,7 @@ _SOLVERS: dict[str, Entry] = {
         ("uniform_exploration", "sampling.uniform_exploration:UniformExploration", {}),
         ("exhaustive", "exhaustive:Exhaustive", {}),
         ("frontier", "box_search.frontier:Frontier", {}),
+        ("hbfs", "networks.hbfs:HybridBestFirst", {}),
         ("set_elimination", "elimination.set_elimination:SetElimination", {}),
         ("bucket_elimination", "networks.bucket_elimination:BucketElimination", {}),
         ("wmb", "networks.wmb:WeightedMiniBuckets", {}),
@@ -59,7 +60,7 @@ _SOLVERS: dict[str, Entry] = {
     )
 }
 ENTRY_POINTS = "certimap.solvers"  # the group in which an installed package names solvers of its own
-PROVERS = ("set_elimination", "frontier")  # what `auto` tries, in this order
+PROVERS = ("hbfs", "set_elimination", "frontier")  # what `auto` tries, in this order
 SMALL_SPACE = 2**16
 SMALL_WORK = 100_000_000
 RELAXED_WORK = 2e10  # where boxes are bounded by a relaxation alone, which no search may ever close
