@@ -6,7 +6,7 @@ import pytest
 
 from certimap.testing.hostile import FAMILIES, check_seed
 
-N_EACH = 12
+N_EACH = 8
 
 
 @pytest.mark.parametrize("family", FAMILIES)
