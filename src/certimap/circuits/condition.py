@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,11 +20,15 @@ if TYPE_CHECKING:
     from certimap.circuits.kernels.arrays import NewNodes, Workspace
 
 
+NEGLIGIBLE = 40.0  # nats below a leaf's mass, under which the rounding of an entry does not show in it
+
+
 @dataclass(frozen=True, eq=False)
 class _Leaves:
     """The leaves of a circuit under a query: their masses, and normalised vectors for queried ones."""
 
     log_mass: NDArray[np.float64]  # (n_nodes,), 0 on inner nodes
+    log_error: NDArray[np.float64]  # (n_nodes,), how far that may be off, in units of the last place of 1
     position: NDArray[np.int32]  # (n_nodes,), position of the variable in the query, else -1
     states: NDArray[np.int64]  # (n_nodes,), bits of the states that a categorical leaf allows
     start: NDArray[np.int64]  # (n_nodes,), where the vector of a queried leaf starts in `log_tables`
@@ -80,7 +84,10 @@ def condition(circuit: Circuit, query: Query, *, max_edges: int | None = None) -
         raise ModelError(f"the circuit's mass under the evidence is {np.exp(log_evidence)}; it must be finite")
     parents = np.empty(circuit.n_nodes, np.int64)
     kernels.count_parents(arrays, log_mass, parents)
-    return _simplify(circuit, query, leaves, parents), log_evidence
+    error = leaves.log_error
+    kernels.upward_error(arrays, log_mass, error)
+    plan = _simplify(circuit, query, leaves, parents)
+    return replace(plan, log_error=float(error[-1]) * float(np.finfo(np.float64).eps)), log_evidence
 
 
 def _checked(circuit: Circuit, query: Query) -> Circuit:
@@ -104,13 +111,16 @@ def _leaves(circuit: Circuit, query: Query) -> _Leaves:
     positions = np.full(len(domain) + 1, -1, np.int32)
     positions[query.variables] = np.arange(len(query.variables), dtype=np.int32)
     position = positions[circuit.leaf_var]  # leaf_var is -1 on inner nodes: the last entry
-    log_mass = np.zeros(n_nodes)
+    log_mass, log_error = np.zeros(n_nodes), np.zeros(n_nodes)
     packed = properties.categorical_params(circuit)
     sizes = np.diff(packed.ptr)
     columns = np.repeat(domain.offsets[circuit.leaf_var[packed.nodes]], sizes) + packed.states
     weighted = packed.values + query.log_weights[columns]
     if len(packed.nodes):
         log_mass[packed.nodes] = log_sum_runs(weighted, packed.ptr[:-1])
+        counts = weighted > np.repeat(log_mass[packed.nodes], sizes) - NEGLIGIBLE
+        reach = np.where(counts, np.abs(packed.values) + np.abs(query.log_weights[columns]), 0.0)
+        log_error[packed.nodes] = np.maximum.reduceat(reach, packed.ptr[:-1]) + sizes + 4.0
     start = np.zeros(n_nodes, np.int64)
     start[packed.nodes] = packed.ptr[:-1]
     with np.errstate(invalid="ignore"):
@@ -120,9 +130,12 @@ def _leaves(circuit: Circuit, query: Query) -> _Leaves:
     if len(real):
         entries = _real_entries(circuit, query, real)
         log_mass[real] = entries[:, REAL_LOG_NORM]
+        log_error[real] = 16.0 + 4.0 * np.abs(entries[:, REAL_LOG_NORM])
         start[real] = len(log_tables) + REAL_SIZE * np.arange(len(real))
         log_tables = np.concatenate([log_tables, entries.ravel()])
-    return _Leaves(log_mass, position, properties.leaf_state_sets(n_nodes, leaf_sets), start, log_tables)
+    return _Leaves(
+        log_mass, log_error, position, properties.leaf_state_sets(n_nodes, leaf_sets), start, log_tables
+    )
 
 
 def _real_entries(circuit: Circuit, query: Query, nodes: NDArray[np.int64]) -> NDArray[np.float64]:

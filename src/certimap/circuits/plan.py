@@ -48,6 +48,8 @@ class Plan:
     decides
         int32, shape (n_nodes,): the query variable that a sum decides (its children allow disjoint
         sets of that variable's states), else -1.
+    log_error
+        How far (nats) conditioning may have moved the log of a probability: weights and leaves are rounded.
     """
 
     domain: Domain
@@ -62,10 +64,11 @@ class Plan:
     tables: NDArray[np.float64]
     log_tables: NDArray[np.float64]
     decides: NDArray[np.int32]
+    log_error: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if field.name != "domain":
+            if field.name not in ("domain", "log_error"):
                 getattr(self, field.name).setflags(write=False)
 
     @property

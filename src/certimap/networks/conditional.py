@@ -408,6 +408,6 @@ class _SumLayout:
             query_ptr=pointers("query_columns"),
             query_columns=flat("query_columns"),
             query_strides=flat("query_strides"),
-            tables=np.exp(log_tables),
+            tables=np.where(log_tables > -np.inf, np.maximum(np.exp(log_tables), kernels.SMALLEST), 0.0),
             log_tables=log_tables,
         )

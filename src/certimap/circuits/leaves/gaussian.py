@@ -29,13 +29,16 @@ def log_normal_cdf(x: Scalar) -> Scalar:
 
 
 @jit()
-def log_normal_mass(low: Scalar, high: Scalar) -> Scalar:
-    """Return ln of the mass of [low, high] under the standard normal distribution."""
-    if not low < high:
+def log_normal_mass(low: Scalar, high: Scalar, width: Scalar) -> Scalar:
+    """Return ln of the mass of [low, high] under the standard normal distribution.
+
+    `width` is high - low, given apart because standardised ends may be too close to be told apart.
+    """
+    if not width > 0.0:
         return _NEG_INF
     if low > 0.0:
         low, high = -high, -low
-    width, middle = high - low, 0.5 * (low + high)
+    middle = 0.5 * (low + high)
     if width * max(1.0, -low) < NARROW_WIDTH:  # the two ends cancel; the density hardly changes between them
         curvature = (middle * middle - 1.0) * width * width / 24.0
         return -0.5 * middle * middle - _HALF_LOG_2PI + math.log(width) + math.log1p(curvature)
@@ -51,7 +54,7 @@ def log_density(mean: Scalar, sd: Scalar, _c: Scalar, x: Scalar, _y: Scalar) -> 
 
 def log_mass(mean: Scalar, sd: Scalar, _c: Scalar, low: Scalar, high: Scalar) -> Scalar:
     """Return ln of the mass of [low, high]."""
-    return log_normal_mass((low - mean) / sd, (high - mean) / sd)
+    return log_normal_mass((low - mean) / sd, (high - mean) / sd, (high - low) / sd)
 
 
 def peak(mean: Scalar, _sd: Scalar, _c: Scalar, low: Scalar, high: Scalar) -> Scalar:
