@@ -208,7 +208,7 @@ def test_an_interrupt_ends_the_batch_even_where_the_row_has_its_proof():
         return cm.FunctionPosterior(domain, lambda n, g: g.integers(0, 2, (n, 1)), log_prob)
 
     rows = [Row(k, lambda: (None, None), "") for k in range(3)]
-    batch = Batch(condition, condition, "exhaustive", {"progress": False}, "keep")
+    batch = Batch(condition, condition, lambda asked: {}, "exhaustive", {"progress": False}, "keep")
     answers, interrupted = collect(batch.answers(rows, 0))
     assert interrupted
     assert len(answers) == 1
