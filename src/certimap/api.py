@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, cast, overload
 
@@ -12,11 +13,12 @@ from certimap.answer import answer_query
 from certimap.batch import Batch, OnError, Row, collect, rows_of_frame
 from certimap.control import Control
 from certimap.domain import Domain
-from certimap.errors import QueryError, SolverError
+from certimap.errors import CertimapError, QueryError, SolverError
 from certimap.limits import Limits
 from certimap.model import Model
+from certimap.networks.network import Network
 from certimap.posterior import Capability, Posterior
-from certimap.query import check_names, make_query
+from certimap.query import Query, check_names, make_query
 from certimap.result import FailedQuery, MapResult, ResultList
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import Progress
@@ -198,7 +200,7 @@ def map_rows(
 ) -> Iterator[MapResult | FailedQuery]:
     """Yield the answers to many queries of one model as they are found; see `certimap.batch.Batch`."""
     asked = _Asked(model, limits, wants_of(solver, settings.get("warm_start")))
-    return Batch(asked.condition, asked.fallback, solver, settings, errors).answers(rows, rng)
+    return Batch(asked.condition, asked.fallback, asked.share, solver, settings, errors).answers(rows, rng)
 
 
 @dataclass(frozen=True)
@@ -212,13 +214,26 @@ class _Asked:
     def condition(self, variables: Any, evidence: Any, control: Control) -> Posterior:
         return _posterior(self.model, variables, evidence, replace(self.limits, control=control), self.wants)
 
+    def share(self, asked: Mapping[int, tuple[Any, Any]]) -> Mapping[int, Posterior]:
+        """Return the posteriors of those rows that can share their conditioning."""
+        from certimap.conversions import trees_of_rows
+
+        queries: dict[int, Query] = {}
+        if isinstance(self.model, Network):
+            for i, (variables, evidence) in asked.items():
+                with suppress(CertimapError):  # the row's own failure, when it is its turn
+                    queries[i] = make_query(self.model.domain, variables, evidence, hidden=self.model.hidden)
+        places = list(queries)
+        found = trees_of_rows(self.model, list(queries.values()), wants=self.wants, limits=self.limits)
+        return {places[k]: tree for k, tree in found.items()}
+
     def fallback(self, variables: Any, evidence: Any, control: Control) -> Posterior:
         """Return a posterior that is there at once, for where the one that is wanted takes too long."""
         from certimap.conversions import condition_quickly
 
         if is_posterior(self.model):
             return cast("Posterior", self.model)
-        query = make_query(_domain_of(self.model), variables, evidence)
+        query = make_query(_domain_of(self.model), variables, evidence, hidden=self.model.hidden)
         return condition_quickly(self.model, query, limits=replace(self.limits, control=control))
 
 

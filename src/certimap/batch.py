@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,6 +21,8 @@ from certimap.solvers.registry import check_solver
 
 OnError = Literal["raise", "keep"]
 Condition = Callable[[Any, Any, Control], Posterior]
+Share = Callable[[Mapping[int, tuple[Any, Any]]], Mapping[int, Posterior]]
+TOGETHER = 256  # rows that are looked at together
 _NO_MEMORY = "memory ran out; lower max_memory or max_edges, or ask a smaller query"
 
 
@@ -50,6 +53,8 @@ class Batch:
     ----------
     condition, fallback
         Turn variables and evidence into a posterior under a control; see `certimap.answer.answer_query`.
+    share
+        From variables and evidence of rows by number to the posteriors of those that can share their conditioning.
     solver, settings
         As `certimap.solvers.driver.run` takes them; `settings` holds its keywords except `rng`.
     errors
@@ -60,6 +65,7 @@ class Batch:
 
     condition: Condition
     fallback: Condition
+    share: Share
     solver: str | Solver
     settings: Mapping[str, Any]
     errors: OnError = "raise"
@@ -86,19 +92,34 @@ class Batch:
         """
         seed = seed_of(rng)
         generator = np.random.default_rng(seed)
-        for row in rows:
-            before = n_interrupts()
-            answer = self._answer(row, seed_of(generator) if len(rows) > 1 else seed)
-            is_last = n_interrupts() > before
-            yield answer
-            if is_last:
-                raise KeyboardInterrupt
+        for start in range(0, len(rows), TOGETHER):
+            part = rows[start : start + TOGETHER]
+            shared = self._shared(part)
+            for k, row in enumerate(part):
+                before = n_interrupts()
+                answer = self._answer(row, seed_of(generator) if len(rows) > 1 else seed, shared.get(k))
+                is_last = n_interrupts() > before
+                yield answer
+                if is_last:
+                    raise KeyboardInterrupt
 
-    def _answer(self, row: Row, seed: int) -> MapResult | FailedQuery:
+    def _shared(self, rows: Sequence[Row]) -> Mapping[int, Posterior]:
+        """Return posteriors that are conditioned together; whatever fails is left to fail when it is its turn."""
+        asked: dict[int, tuple[Any, Any]] = {}
+        if len(rows) < 2:
+            return {}
+        for k, row in enumerate(rows):
+            with suppress(CertimapError):
+                asked[k] = row.ask()
+        with suppress(MemoryError):
+            return self.share(asked)
+        return {}
+
+    def _answer(self, row: Row, seed: int, shared: Posterior | None) -> MapResult | FailedQuery:
         try:
             variables, evidence = row.ask()
             return answer_query(
-                lambda control: self.condition(variables, evidence, control),
+                lambda control: shared or self.condition(variables, evidence, control),
                 lambda control: self.fallback(variables, evidence, control),
                 self.solver,
                 seed,

@@ -6,7 +6,6 @@ certimap: `load` reads it from a folder with the files of the public collection,
 
 from __future__ import annotations
 
-import gzip
 import os
 import warnings
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from certimap.domain import Domain
 from certimap.errors import DataError, ParseError
+from certimap.io.files import read_bytes
 
 SPLITS = ("train", "valid", "test")
 VARIABLE = "CERTIMAP_DATA"
@@ -152,7 +152,7 @@ def read_table(path: str | os.PathLike[str]) -> NDArray[np.int16]:
 
     Returns an int16 array of shape (n_rows, n_variables); raises ParseError naming file and line.
     """
-    return _parse(_bytes(Path(path)), str(path))
+    return _parse(read_bytes(path), str(path))
 
 
 def _folder(name: str, data_dir: str | os.PathLike[str] | None) -> Path:
@@ -195,19 +195,9 @@ def _assemble(name: str, present: dict[str, NDArray[np.int16]]) -> Dataset:
 
 @lru_cache(maxsize=64)
 def _read(path: str, _modified: int) -> NDArray[np.int16]:
-    rows = _parse(_bytes(Path(path)), path)
+    rows = _parse(read_bytes(path), path)
     rows.setflags(write=False)
     return rows
-
-
-def _bytes(path: Path) -> bytes:
-    content = path.read_bytes()
-    if content[:2] == b"\x1f\x8b":
-        try:
-            return gzip.decompress(content)
-        except (OSError, EOFError) as problem:
-            raise ParseError(f"the gzip stream is damaged ({problem})", path) from None
-    return content
 
 
 def _parse(content: bytes, path: str) -> NDArray[np.int16]:

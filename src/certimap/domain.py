@@ -224,10 +224,6 @@ class Domain:
         meant = f"its variables are {_shown(self.names)}{did_you_mean(text, self._index)}"
         raise QueryError(f"{name!r} is no variable of the model; {meant}")
 
-    def state_offset(self, variable: int, state: int) -> int:
-        """Return the column of (variable, state) in arrays of shape (..., total_states)."""
-        return int(self.offsets[variable]) + state
-
     def subset(self, positions: Iterable[int]) -> Domain:
         """Return the domain of some variables, in the order given."""
         return Domain(self.variables[i] for i in positions)

@@ -263,10 +263,9 @@ OFFERS: dict[type, str] = {
 
 
 def offer_of(capability: Capability) -> str:
-    """Name the methods of a capability, for messages."""
-    if isinstance(capability, UnionType):
-        return ", or ".join(OFFERS[part] for part in capability.__args__)
-    return OFFERS[capability]
+    """Name the methods of a capability, or the kind of posterior that it is, for messages."""
+    kinds: tuple[type, ...] = get_args(capability) if isinstance(capability, UnionType) else (capability,)
+    return ", or ".join(OFFERS.get(kind, f"what a {kind.__name__} has") for kind in kinds)
 
 
 def offers(available: Collection[type], wants: Sequence[Capability]) -> bool:

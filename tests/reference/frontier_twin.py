@@ -76,6 +76,13 @@ def all_points(domain: Domain) -> np.ndarray:
     )
 
 
+def leaves_of(plan, node):
+    """Yield (variable, vector of probabilities) for each categorical leaf of a product."""
+    for leaf in range(plan.leaf_ptr[node], plan.leaf_ptr[node + 1]):
+        variable, start = int(plan.leaf_var[leaf]), int(plan.leaf_start[leaf])
+        yield variable, plan.tables[start : start + int(plan.domain.n_states[variable])]
+
+
 def slow_pass(plan, mask, caps):
     """One box of a discrete plan, in plain probabilities: (mass, bound, each mass, each bound), by definition.
 
@@ -109,7 +116,7 @@ def slow_up(plan, mask, caps):
         else:
             mass = math.prod(masses[plan.children[e]] for e in children)
             bound = math.prod(bounds[plan.children[e]] for e in children)
-            for v, table in plan.leaves_of(i):
+            for v, table in leaves_of(plan, i):
                 held = table[mask[plan.domain.offsets[v] : plan.domain.offsets[v + 1]]]
                 mass *= held.sum()
                 bound *= held.max(initial=0.0)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from frontier_twin import all_points, random_circuit, random_domain, slow_pass
+from frontier_twin import all_points, leaves_of, random_circuit, random_domain, slow_pass
 
 from certimap.box import Boxes
 from certimap.circuits.caps import Caps, PlanView
@@ -100,7 +100,7 @@ def slow_values(plan, mask):
             values.append(sum(plan.weights[e] * values[plan.children[e]] for e in edges))
         else:
             value = math.prod(values[plan.children[e]] for e in edges)
-            for v, table in plan.leaves_of(i):
+            for v, table in leaves_of(plan, i):
                 value *= table[mask[plan.domain.offsets[v] : plan.domain.offsets[v + 1]]].sum()
             values.append(value)
     return values

@@ -152,12 +152,13 @@ def test_memory_that_runs_out_in_a_row_is_that_rows_failure():
         raise cm.TooLarge("nothing is quick")
 
     rows = [Row(k, lambda size=size: (None, size), "") for k, size in enumerate(("large", "small"))]
-    first, second = Batch(condition, no_fallback, "auto", {"progress": False}, "keep").answers(rows, 0)
+    asking = (condition, no_fallback, lambda asked: {}, "auto", {"progress": False})
+    first, second = Batch(*asking, "keep").answers(rows, 0)
     assert isinstance(first, cm.FailedQuery)
     assert "memory ran out" in first.message
     assert isinstance(second, cm.MapResult)
     with pytest.raises(cm.TooLarge, match="memory ran out"):
-        list(Batch(condition, no_fallback, "auto", {"progress": False}, "raise").answers(rows, 0))
+        list(Batch(*asking, "raise").answers(rows, 0))
 
 
 INTERRUPTED = """
@@ -207,7 +208,7 @@ def test_an_interrupt_ends_the_batch_even_where_the_row_has_its_proof():
         return cm.FunctionPosterior(domain, lambda n, g: g.integers(0, 2, (n, 1)), log_prob)
 
     rows = [Row(k, lambda: (None, None), "") for k in range(3)]
-    batch = Batch(condition, condition, "exhaustive", {"progress": False}, "keep")
+    batch = Batch(condition, condition, lambda asked: {}, "exhaustive", {"progress": False}, "keep")
     answers, interrupted = collect(batch.answers(rows, 0))
     assert interrupted
     assert len(answers) == 1

@@ -132,7 +132,7 @@ def _provenance(estimator: Any, data: Dataset, kind: CircuitKind, seed: int, sec
         "settings": settings,
         "chosen": choice._asdict() if hasattr(choice, "_asdict") else choice,
         "n_variables": len(model.domain),
-        "n_edges": getattr(posterior, "n_edges", None),
+        "n_edges": int(posterior.facts.work),
         "train_rows_from": data.sources["train"],
         "valid_rows_from": data.sources["valid"],
         "test_rows_from": data.sources["test"],

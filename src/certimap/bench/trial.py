@@ -125,7 +125,7 @@ def run_trial(model: Any, query: BenchQuery, method: Method, settings: TrialSett
         outcome: Record = {"error": f"{type(problem).__name__}: {problem}"}
     else:
         outcome = answer_fields(result)
-        outcome["n_edges"] = getattr(posterior, "n_edges", None)
+        outcome["n_edges"] = int(posterior.facts.work)
     ended = time.perf_counter()
     return outcome | {
         "seconds_conditioning": round(conditioned - started, 6),

@@ -320,7 +320,9 @@ class Ledger:
     def log_upper_bound(self) -> float:
         """The smallest proved upper bound on ln p* (inf when there is none)."""
         external = math.inf if self.external is None else self.external[0]
-        seen = self._evaluated.log_upper
+        seen = bounds.round_up(self._evaluated.log_upper, self._slack)
+        if self.has_masses:
+            seen = min(seen, 0.0)
         return bounds.log_upper(self.best_log_prob, max(self.log_unseen_bound, seen), external)
 
     @property

@@ -131,7 +131,6 @@ class Caps:
     log_factor: float
     max_boxes: int = 400
     work: int = 0
-    n_passes: int = 0
     table: CapTable = field(init=False)
     _row: int = 0
     _pool: Pool | None = None
@@ -143,10 +142,6 @@ class Caps:
     def log_caps(self) -> NDArray[np.float64]:
         """float64, shape (n_nodes,): an upper bound on every node's natural log in any box; inf where unknown."""
         return self.table.caps
-
-    @property
-    def n_solved(self) -> int:
-        return int(np.count_nonzero(self.table.solved))
 
     @property
     def round_done(self) -> bool:
@@ -182,7 +177,6 @@ class Caps:
             counters,
         )
         self.work += int(counters[0])
-        self.n_passes += int(counters[1])
 
     def best_point(self) -> Points | None:
         """Return the root's best point, put together from those of the nodes below it, shape (1, n); or None."""

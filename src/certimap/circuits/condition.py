@@ -13,6 +13,7 @@ from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.plan import GAUSSIAN_PARAMS, Plan
 from certimap.domain import Domain, Real
 from certimap.errors import ImpossibleEvidence, ModelError
+from certimap.logs import log_sum_runs
 from certimap.query import Query
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _leaves(circuit: Circuit, query: Query) -> _Leaves:
     columns = np.repeat(domain.offsets[circuit.leaf_var[packed.nodes]], sizes) + packed.states
     weighted = packed.values + query.log_weights[columns]
     if len(packed.nodes):
-        log_mass[packed.nodes] = _log_add_segments(weighted, packed.ptr)
+        log_mass[packed.nodes] = log_sum_runs(weighted, packed.ptr[:-1])
     start = np.zeros(n_nodes, np.int64)
     start[packed.nodes] = packed.ptr[:-1]
     with np.errstate(invalid="ignore"):
@@ -122,14 +123,6 @@ def _leaves(circuit: Circuit, query: Query) -> _Leaves:
         start[gaussian] = len(log_tables) + GAUSSIAN_PARAMS * np.arange(len(gaussian))
         log_tables = np.concatenate([log_tables, entries.ravel()])
     return _Leaves(log_mass, position, properties.leaf_state_sets(n_nodes, leaf_sets), start, log_tables)
-
-
-def _log_add_segments(values: NDArray[np.float64], ptr: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return ln Σ exp over each segment `ptr[k]:ptr[k + 1]`; -inf where all are."""
-    largest = np.maximum.reduceat(values, ptr[:-1])
-    safe = np.where(largest > -np.inf, largest, 0.0)
-    with np.errstate(divide="ignore"):
-        return safe + np.log(np.add.reduceat(np.exp(values - np.repeat(safe, np.diff(ptr))), ptr[:-1]))
 
 
 def _gaussian_entries(circuit: Circuit, query: Query, nodes: NDArray[np.int64]) -> NDArray[np.float64]:

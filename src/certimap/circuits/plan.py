@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +11,6 @@ from numpy.typing import NDArray
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.domain import Domain
 from certimap.errors import ModelError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 GAUSSIAN_PARAMS = 5  # mean, sd, low, high, ln of the mass of [low, high] under the untruncated Gaussian
 
@@ -144,11 +140,3 @@ class Plan:
             np.concatenate([param_ptr, np.full(n_nodes - n_leaf_nodes, param_ptr[-1])]).astype(np.int64),
             np.ascontiguousarray(params),
         )
-
-    def leaves_of(self, node: int) -> Iterator[tuple[int, NDArray[np.float64]]]:
-        """Yield (variable, vector of parameters) for each leaf of a product; for tests and inspection."""
-        for leaf in range(self.leaf_ptr[node], self.leaf_ptr[node + 1]):
-            variable = int(self.leaf_var[leaf])
-            size = int(self.domain.n_states[variable]) or GAUSSIAN_PARAMS
-            start = int(self.leaf_start[leaf])
-            yield variable, self.tables[start : start + size]

@@ -23,13 +23,13 @@ ENTRIES_PER_TABLE = 150
 MAX_POINT_WORK = 2.0**26  # table entries that the value of one point may cost
 
 
-def _reduced(case: Case[Network]) -> Reduced:
+def reduced_of(case: Case[Network]) -> Reduced:
     return case.shared("reduced", lambda: reduce_network(case.model, case.query, control=case.limits.control))
 
 
-def _elimination(case: Case[Network]) -> Elimination:
+def elimination_of(case: Case[Network]) -> Elimination:
     """Return the order that both representations use."""
-    reduced = _reduced(case)
+    reduced = reduced_of(case)
     scopes, control = [f.scope for f in reduced.factors], case.limits.control
     return case.shared(
         "elimination", lambda: plan_elimination(scopes, reduced.sizes, reduced.query, control=control)
@@ -37,7 +37,7 @@ def _elimination(case: Case[Network]) -> Elimination:
 
 
 def _circuit_size(case: Case[Network]) -> Estimate:
-    elimination = _elimination(case)
+    elimination = elimination_of(case)
     return Estimate(
         elimination.describe(), elimination.n_edges, not is_large(elimination, case.limits.edges_allowed)
     )
@@ -45,21 +45,21 @@ def _circuit_size(case: Case[Network]) -> Estimate:
 
 def _circuit(case: Case[Network]) -> Posterior:
     control = case.limits.control
-    circuit = Compiler(_reduced(case), _elimination(case), case.query.query_domain, control).circuit()
+    circuit = Compiler(reduced_of(case), elimination_of(case), case.query.query_domain, control).circuit()
     return CircuitPosterior.from_circuit(circuit, make_query(circuit.domain), workers=case.limits.workers)
 
 
 def _tree_size(case: Case[Network]) -> Estimate:
-    elimination = _elimination(case)
-    largest = largest_table(_reduced(case), elimination)
+    elimination = elimination_of(case)
+    largest = largest_table(reduced_of(case), elimination)
     entries, limits = 2.0 ** min(elimination.log2_size, 1000.0), case.limits
     text = f"induced width {elimination.induced_width}, {entries:.3g} table entries, at most {largest:.3g} in one"
     return Estimate(text, entries, entries <= limits.entries_allowed and largest <= limits.table_allowed)
 
 
 def _tree(case: Case[Network]) -> Posterior:
-    reduced, limits, estimate = _reduced(case), case.limits, _tree_size(case)
-    order = elimination_order(reduced, _elimination(case))
+    reduced, limits, estimate = reduced_of(case), case.limits, _tree_size(case)
+    order = elimination_order(reduced, elimination_of(case))
     pace = Pace(limits.control, f"building an elimination tree ({estimate.text})", SECONDS_PER_ENTRY)
     with pace.piece(estimate.work + ENTRIES_PER_TABLE * len(order)):
         return tree_of_reduced(reduced, case.query, order, max_table=limits.table_allowed, workers=limits.workers)
@@ -80,8 +80,9 @@ def _relaxed(case: Case[Network]) -> NetworkPosterior:
     )
 
 
+TREE = Row("elimination tree", Network, OF_TREE, _tree_size, _tree)
 ROWS = (
     Row("compiled circuit", Network, OF_CIRCUIT, _circuit_size, _circuit),
-    Row("elimination tree", Network, OF_TREE, _tree_size, _tree),
+    TREE,
     Row("relaxed network", Network, OF_RELAXATION, _relaxed_size, _relaxed),
 )

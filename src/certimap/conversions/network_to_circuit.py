@@ -24,8 +24,9 @@ from certimap.control import Control, Pace
 from certimap.conversions.nodes import Ints, NodeStore, distinct, grains, hashed_rows, spans
 from certimap.domain import Domain
 from certimap.errors import ImpossibleEvidence, ModelError
+from certimap.logs import log_sum, log_sum_runs
 from certimap.networks.elimination import Elimination, plan_elimination
-from certimap.networks.factor import Floats, log_sum, spread
+from certimap.networks.factor import Floats, add_logs, spread
 from certimap.networks.reduction import Reduced, reduce_network
 from certimap.query import Query
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 SECONDS_PER_ENTRY = 2e-7  # of a clique, where nodes are made; the first large clique corrects it
 TABLE_FACTOR = 4.0  # table entries allowed for each edge allowed: arithmetic is cheaper than nodes
+FAR = 32.0  # nats from 0: scales of messages beyond it are set aside
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ class Compiler:
         for factor in self.reduced.factors:
             scope = tuple(sorted(factor.scope, key=place.__getitem__))
             waiting[place[scope[0]]].append(Message(scope, spread(factor.log_table, factor.scope, scope)))
-        log_constant = self.reduced.log_constant
+        log_constants = [self.reduced.log_constant]
         roots: list[int] = []
         for i, v in enumerate(order):
             separator = self.elimination.separators[i]
@@ -156,24 +158,27 @@ class Compiler:
                 message = self.message(v, separator, waiting[i])
             waiting[i] = []
             if message.scope:
+                # Where evidence piles up, its scale is set aside: small logs keep their last digits.
+                top = float(message.log_weight.max())
+                if FAR < abs(top) < np.inf:
+                    message = replace(message, log_weight=message.log_weight - top)
+                    log_constants.append(top)
                 waiting[place[message.scope[0]]].append(message)
                 continue
-            log_constant += float(message.log_weight)
+            log_constants.append(float(message.log_weight))
             if message.node is not None:
                 roots.append(int(message.node))
-            if log_constant == -np.inf:
+            if log_constants[-1] == -np.inf:
                 raise ImpossibleEvidence(
                     "the evidence has probability zero under the network; possible evidence is accepted"
                 )
-        return log_constant, roots
+        return math.fsum(log_constants), roots
 
     def message(self, variable: int, separator: tuple[int, ...], incoming: list[Message]) -> Message:
         """Eliminate one variable: combine what mentions it, and sum its states."""
         clique = (*separator, variable)
         sizes = [self.reduced.sizes[v] for v in clique]
-        log_weight = np.zeros(sizes)
-        for message in incoming:
-            log_weight += spread(message.log_weight, message.scope, clique)
+        log_weight = add_logs([spread(m.log_weight, m.scope, clique) for m in incoming], tuple(sizes))
         columns = self.columns(incoming, clique, log_weight.size)
         queried = variable in self.position
         if not queried and not columns:
@@ -265,7 +270,7 @@ class Compiler:
             return totals, found
         row = groups.row[starts]
         lengths = np.diff(starts, append=len(groups.row))
-        total = _log_add(groups.log_weight, starts)
+        total = log_sum_runs(groups.log_weight, starts)
         totals[row] = total
         lone = lengths == 1
         found[row[lone]] = nodes[starts[lone]]
@@ -302,7 +307,7 @@ class _Groups:
         self.start = np.flatnonzero(new)
         self.size = np.diff(self.start, append=len(order))
         self.row, self.key = rows[self.start], keys[self.start]
-        self.log_weight = _log_add(self.weight, self.start)
+        self.log_weight = log_sum_runs(self.weight, self.start)
 
     def vectors(self, which: Ints, n_states: int) -> tuple[Floats, Ints]:
         """Return the distinct normalised weight vectors of some groups, and which each group has."""
@@ -323,12 +328,3 @@ def _combined(columns: list[Ints], n_entries: int) -> tuple[Ints, Ints]:
         return np.zeros(n_entries, np.int64), np.zeros((1, 0), np.int64)
     first, which = distinct(columns)
     return which, np.column_stack([c[first] for c in columns])
-
-
-def _log_add(log_weights: Floats, starts: Ints) -> Floats:
-    """Return the natural log of the sum of each run of finite log weights."""
-    if not len(starts):
-        return np.zeros(0)
-    top = np.maximum.reduceat(log_weights, starts)
-    lengths = np.diff(starts, append=len(log_weights))
-    return np.log(np.add.reduceat(np.exp(log_weights - np.repeat(top, lengths)), starts)) + top

@@ -14,7 +14,7 @@ import json
 import math
 import zipfile
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ Arrays = dict[str, NDArray[Any]]
 VERSION = 2  # 1, which knew no factors in logs, is read too, and written where there are none
 _OWN = frozenset({"certimap.learn.hidden_model:HiddenChowLiuModel"})  # imported on first use
 _CIRCUIT_ARRAYS = ("kind", "child_ptr", "children", "log_weights", "leaf_var", "param_ptr", "params")
+_LAST_CHARACTER = 0x10FFFF
 _NETWORKS: dict[str, type[Network]] = {"bayesian": BayesianNetwork, "markov": MarkovNetwork}
 _registered: dict[str, type[Any]] = {}
 
@@ -117,8 +118,17 @@ def _array(content: bytes) -> NDArray[Any]:
         raise ValueError(f"an array of the type {dtype} and the shape {shape}")
     if math.prod(shape) * dtype.itemsize != len(content) - start:
         raise ValueError(f"{len(content) - start} bytes for an array of the shape {shape}")
+    if dtype.kind == "U" and np.any(np.frombuffer(content, f"{dtype.str[0]}u4", offset=start) > _LAST_CHARACTER):
+        raise ValueError("a text with a character that does not exist")
     values: NDArray[Any] = np.frombuffer(content, dtype, offset=start)
     return values.reshape(shape, order="F" if in_columns else "C")
+
+
+@runtime_checkable
+class Storable(Protocol):
+    """A model that tells its content as named arrays; its class builds one from them (`from_arrays`)."""
+
+    def to_arrays(self) -> Arrays: ...
 
 
 def _to_arrays(model: Any) -> tuple[str, Arrays]:
@@ -127,7 +137,7 @@ def _to_arrays(model: Any) -> tuple[str, Arrays]:
     for kind, cls in _NETWORKS.items():
         if isinstance(model, cls):
             return kind, _network_arrays(model)
-    if not hasattr(model, "to_arrays"):
+    if not isinstance(model, Storable):
         raise ModelError(f"a {type(model).__name__} cannot be written: it has no method to_arrays")
     cls = cast("type[Any]", type(model))
     arrays = {str(name): np.asarray(values) for name, values in model.to_arrays().items()}

@@ -124,7 +124,7 @@ class _Evaluator:
             node = nodes[i]
             if node.weights is not None:
                 total = sum(node.weights)
-                values[i] = _log_sum(
+                values[i] = np.logaddexp.reduce(
                     [values.pop(c) + math.log(w / total) for c, w in zip(node.children, node.weights, strict=True)]
                 )
                 continue
@@ -155,12 +155,3 @@ class _Evaluator:
 def gaussian_log_density(x: Points, mean: float, sd: float) -> NDArray[np.float64]:
     """Return the natural-log density of a Gaussian at each value."""
     return -0.5 * ((x - mean) / sd) ** 2 - math.log(sd) - LOG_SQRT_2PI
-
-
-def _log_sum(terms: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-    total = terms[0]
-    for term in terms[1:]:
-        larger = np.maximum(total, term)
-        smaller = np.minimum(total, term)
-        total = larger + np.log1p(np.exp(smaller - larger))
-    return total

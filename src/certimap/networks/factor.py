@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.errors import ModelError
+from certimap.logs import log_sum
 
 Floats = NDArray[np.float64]
 Number = TypeVar("Number", np.float64, np.int64)
@@ -158,15 +159,18 @@ def spread(values: NDArray[Number], scope: Sequence[int], target: Sequence[int])
     return values.transpose(kept).reshape(shape)
 
 
-def log_sum(log_values: Floats, axes: int | tuple[int, ...]) -> Floats:
-    """Return the natural log of the sum along axes; -inf where all entries are."""
-    if axes == ():
-        return log_values
-    top = np.asarray(log_values.max(axis=axes, keepdims=True))
-    shift = np.where(np.isfinite(top), top, 0.0)
-    with np.errstate(divide="ignore"):
-        logs = np.log(np.exp(log_values - shift).sum(axis=axes, keepdims=True)) + shift
-    return np.asarray(np.squeeze(logs, axis=axes))
+def add_logs(parts: Iterable[Floats], shape: tuple[int, ...]) -> Floats:
+    """Add arrays of natural logs (-inf is accepted) that broadcast to `shape`, with compensation.
+
+    Thousands of logs add up without more than the rounding of the sum.
+    """
+    total, lost = np.zeros(shape), np.zeros(shape)
+    with np.errstate(invalid="ignore"):
+        for value in parts:
+            new = total + value
+            lost += np.where(np.abs(total) >= np.abs(value), (total - new) + value, (value - new) + total)
+            total = new
+    return np.where(np.isfinite(total), total + lost, total)
 
 
 def _checked_scope(scope: Iterable[int]) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from certimap.errors import ModelError
 from certimap.limits import Limits
 from certimap.model import Model, conversions
 from certimap.networks.elimination import Elimination, plan_elimination
-from certimap.networks.factor import Factor
+from certimap.networks.factor import Factor, add_logs
 from certimap.networks.reduction import reduce_network
 
 if TYPE_CHECKING:
@@ -83,14 +83,7 @@ class Network(Model):
             raise ModelError(f"points have {rows.shape[1]} columns; the network has {len(self.domain)} variables")
         if len(rows) and (np.any(rows < 0) or np.any(rows >= self.domain.n_states)):
             raise ModelError("a point has a state position outside its variable's states")
-        total, lost = np.zeros(len(rows)), np.zeros(len(rows))
-        with np.errstate(invalid="ignore"):
-            for factor in self.factors:  # compensated: thousands of logs add up
-                value = factor.log_value(rows)
-                new = total + value
-                lost += np.where(np.abs(total) >= np.abs(value), (total - new) + value, (value - new) + total)
-                total = new
-        return np.where(np.isfinite(total), total + lost, total)
+        return add_logs((factor.log_value(rows) for factor in self.factors), (len(rows),))
 
     def size_report(self, query: Query | None = None) -> Elimination:
         """Return induced width and estimated sizes of a compilation; takes no memory to speak of.

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.errors import ImpossibleEvidence
-from certimap.networks.factor import log_sum, spread
+from certimap.logs import log_sum
+from certimap.networks.factor import spread
 from certimap.networks.problem import (
     HARD,
     ROUNDING,

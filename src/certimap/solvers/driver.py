@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from certimap.certify import bounds
 from certimap.certify.certificate import issue
 from certimap.certify.ledger import Ledger
 from certimap.certify.pareto import pareto_front
@@ -294,7 +295,7 @@ def _result(
     conditional_upper = upper if normalised else None
     if normalised:
         joint = None if evidence is None else best[0][0] + evidence
-        joint_upper = None if evidence is None else upper + evidence
+        joint_upper = None if evidence is None else _log_product_above(upper, evidence, facts.log_slack)
     else:
         joint, joint_upper = best[0][0], upper
     return MapResult(
@@ -318,6 +319,11 @@ def _result(
         ties=_ties(ledger),
         top=[(label, value) for label, (value, _) in zip(labels, best, strict=True)] if listed else None,
     )
+
+
+def _log_product_above(log_bound: float, log_evidence: float, log_slack: float) -> float:
+    """Return the sum of the natural logs of a bound and of p(e), rounded up (p(e) was rounded to nearest)."""
+    return bounds.round_up(log_bound + bounds.round_up(log_evidence, max(bounds.SLACK, log_slack)))
 
 
 def _settled(status: Status, certificate: Certificate) -> Status:

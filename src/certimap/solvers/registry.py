@@ -52,6 +52,10 @@ _SOLVERS: dict[str, Entry] = {
         ("set_elimination", "elimination.set_elimination:SetElimination", {}),
         ("bucket_elimination", "networks.bucket_elimination:BucketElimination", {}),
         ("wmb", "networks.wmb:WeightedMiniBuckets", {}),
+        ("ijgp", "networks.ijgp:JoinGraphPropagation", {}),
+        ("aobb", "networks.aobb:AndOrBranchAndBound", {}),
+        ("aobf", "networks.aobf:AndOrBestFirst", {}),
+        ("toulbar2", "networks.toulbar2:Toulbar2", {}),
     )
 }
 ENTRY_POINTS = "certimap.solvers"  # the group in which an installed package names solvers of its own

@@ -1,14 +1,35 @@
 """What third parties need to test posteriors and solvers of their own."""
 
 from certimap.function_posterior import FunctionPosterior
-from certimap.testing.check_posterior import check_posterior, random_boxes
+from certimap.testing.check_posterior import check_posterior
 from certimap.testing.check_solver import check_solver
+from certimap.testing.enumeration import random_boxes
 from certimap.testing.models import random_circuit, random_domain, random_table
-from certimap.testing.posteriors import TablePosterior
+from certimap.testing.posterior_cases import (
+    BoundCases,
+    DrawCases,
+    MassCases,
+    PosteriorCases,
+    ProbeCases,
+    TwoSidedCases,
+    WalkCases,
+)
+from certimap.testing.posteriors import BoundedTable, IntervalTable, TablePosterior
+from certimap.testing.solver_cases import SolverCases
 
 __all__ = [
+    "BoundCases",
+    "BoundedTable",
+    "DrawCases",
     "FunctionPosterior",
+    "IntervalTable",
+    "MassCases",
+    "PosteriorCases",
+    "ProbeCases",
+    "SolverCases",
     "TablePosterior",
+    "TwoSidedCases",
+    "WalkCases",
     "check_posterior",
     "check_solver",
     "random_boxes",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from certimap.box import Boxes, Points
 from certimap.domain import Domain
 from certimap.errors import ModelError
-from certimap.posterior import Facts
+from certimap.posterior import Facts, LogInterval
 
 
 class TablePosterior:
@@ -75,7 +75,11 @@ class TablePosterior:
         return self.points[np.minimum(rows, last)]
 
     def log_prob(self, points: Points) -> NDArray[np.float64]:
-        return self._log_probs[np.asarray(points, np.int64) @ self._strides]
+        return self._log_probs[self.rows(points)]
+
+    def rows(self, points: Points) -> NDArray[np.int64]:
+        """Return where points stand in the table, shape (batch,)."""
+        return np.asarray(points, np.int64) @ self._strides
 
     def log_mass(self, boxes: Boxes) -> NDArray[np.float64]:
         with np.errstate(divide="ignore"):
@@ -108,3 +112,59 @@ class TablePosterior:
         for i in range(len(self._domain)):
             held &= boxes.mask[:, self._domain.offsets[i] + self.points[:, i].astype(np.int64)]
         return held
+
+
+class BoundedTable:
+    """A table of ln p(q, e) that knows bounds on boxes and nothing else: no p(e), no masses, no draws.
+
+    Parameters
+    ----------
+    table
+        The distribution.
+    log_evidence
+        ln p(e), which only `log_prob` and the bounds feel: nobody is told.
+    """
+
+    def __init__(self, table: TablePosterior, log_evidence: float = -7.0) -> None:
+        self.table, self.log_scale = table, log_evidence
+
+    @property
+    def domain(self) -> Domain:
+        return self.table.domain
+
+    @property
+    def facts(self) -> Facts:
+        return Facts.of(self.domain, is_normalised=False)
+
+    def log_prob(self, points: Points) -> NDArray[np.float64]:
+        return self.table.log_prob(points) + self.log_scale
+
+    def log_bound(self, boxes: Boxes) -> NDArray[np.float64]:
+        return self.table.log_bound(boxes) + self.log_scale
+
+    def log_bound_each(self, boxes: Boxes) -> NDArray[np.float64]:
+        return self.table.log_bound_each(boxes) + self.log_scale
+
+
+class IntervalTable(BoundedTable):
+    """A `BoundedTable` that knows its values between two sides, `gap` nats from the truth at each point.
+
+    Parameters
+    ----------
+    table, log_evidence
+        As in `BoundedTable`.
+    gap
+        Nonnegative, shape (n_points,) in the order of `table.points`.
+    """
+
+    def __init__(self, table: TablePosterior, gap: NDArray[np.float64], log_evidence: float = -7.0) -> None:
+        super().__init__(table, log_evidence)
+        self.gap = gap
+
+    def log_prob(self, points: Points) -> NDArray[np.float64]:
+        return self.log_prob_interval(points).lower
+
+    def log_prob_interval(self, points: Points) -> LogInterval:
+        value = super().log_prob(points)
+        gap = self.gap[self.table.rows(points)]
+        return LogInterval(value - gap, value + gap)

@@ -90,10 +90,6 @@ class RegionTree:
         """Where each region's part of `gather` begins, -1 for the root; shape (n,)."""
         return np.where(self.slot >= 0, self.arrays.map_ptr[self.slot], -1)
 
-    def separator_size(self, region: int) -> int:
-        """Return the number of states of a region's separator."""
-        return int(self.arrays.message_ptr[region + 1] - self.arrays.message_ptr[region])
-
     def joint_size(self, region: int) -> int:
         """Return the number of joint states that a region's children see."""
         return int(self.arrays.joint_ptr[region + 1] - self.arrays.joint_ptr[region])
@@ -115,7 +111,13 @@ def spread(table: Wide, scope: Sequence[int], target: Sequence[int]) -> Wide:
 
 
 def condition(buckets: Sequence[Bucket], queried: Iterable[int]) -> tuple[list[Bucket], float, float]:
-    """Turn log tables into conditional probabilities and drop what has no query variable below.
+    """Do as `conditionals` does, and return the natural log of the total in place of its factors."""
+    kept, totals, log_error = conditionals(buckets, queried)
+    return kept, sum(float(total.logs()) for total in totals), log_error
+
+
+def conditionals(buckets: Sequence[Bucket], queried: Iterable[int]) -> tuple[list[Bucket], list[Wide], float]:
+    """Turn tables into conditional probabilities and drop what has no query variable below.
 
     Parameters
     ----------
@@ -127,7 +129,8 @@ def condition(buckets: Sequence[Bucket], queried: Iterable[int]) -> tuple[list[B
     Returns
     -------
     The kept buckets, with tables that sum to 1 over the last axis (or to 0 where the separator's state is
-    impossible); the natural log of the total; and a bound on the rounding error of ln p of any point.
+    impossible); the totals of the roots, over their separators; and a bound on the rounding error of ln p of any
+    point.
 
     Notes
     -----
@@ -138,7 +141,8 @@ def condition(buckets: Sequence[Bucket], queried: Iterable[int]) -> tuple[list[B
     keep_variables = set(queried)
     children: list[list[int]] = [[] for _ in buckets]
     messages: list[Wide | None] = []
-    log_evidence = log_error = 0.0
+    log_error = 0.0
+    totals: list[Wide] = []
     tables: list[Wide] = []
     useful = [b.own in keep_variables for b in buckets]
     for i, bucket in enumerate(buckets):
@@ -156,12 +160,12 @@ def condition(buckets: Sequence[Bucket], queried: Iterable[int]) -> tuple[list[B
             children[bucket.parent].append(i)
             useful[bucket.parent] |= useful[i]
         else:
-            log_evidence += float(total.logs())
+            totals.append(total)
             log_error += 2.0 * total.log_error
     kept = [i for i in range(len(buckets)) if useful[i]]
     place = {i: p for p, i in enumerate(kept)}
     out = [Bucket(buckets[i].own, buckets[i].separator, tables[i], place.get(buckets[i].parent, -1)) for i in kept]
-    return out, log_evidence, log_error + len(buckets) * 2.3e-16
+    return out, totals, log_error + len(buckets) * 2.3e-16
 
 
 def contract_chains(buckets: Sequence[Bucket], queried: Iterable[int]) -> list[Bucket]:

@@ -11,6 +11,7 @@ import pytest
 
 from certimap import io
 from certimap.conversions import condition
+from certimap.conversions.network_to_circuit import log_total
 from certimap.domain import Categorical, Domain, Real
 from certimap.errors import ImpossibleEvidence, ModelError
 from certimap.limits import Limits
@@ -293,6 +294,27 @@ def test_recorded_answers_score_as_recorded(shared_data):
         point = posterior.domain.encode(case["best_assignment"])
         log_joint = float(posterior.log_prob(point[None, :])[0]) + posterior.log_evidence
         assert log_joint == pytest.approx(case["best_log_prob"], abs=1e-5), case["id"]
+
+
+def test_thousands_of_observations_keep_their_last_digits():
+    """Naive Bayes with 4,000 observed features: ln p(e) about -4,800, against exact fractions."""
+    from fractions import Fraction
+
+    n = 4000
+    table = np.array([[0.3, 0.7], [0.25, 0.75]])
+    factors = [Factor((0,), [0.5, 0.5]), *(Factor((0, i), table) for i in range(1, n + 1))]
+    network = BayesianNetwork(Domain.of_sizes([2] * (n + 1)), factors)
+    exact = sum(Fraction(0.5) * Fraction(row[0]) ** n for row in table)
+    log_exact = math.log(exact.numerator) - math.log(exact.denominator)
+    query = make_query(network.domain, ["0"], {str(i): 0 for i in range(1, n + 1)})
+    posterior = network.condition(query)
+    assert posterior.facts.log_evidence == pytest.approx(log_exact, abs=1e-10)
+    assert log_total(network, query) == pytest.approx(log_exact, abs=1e-10)
+    point = np.zeros((1, n + 1), np.int16)
+    share = Fraction(0.5) * Fraction(table[0, 0]) ** n
+    log_share = math.log(share.numerator) - math.log(share.denominator)
+    assert network.log_joint(point)[0] == pytest.approx(log_share, abs=1e-10)
+    assert posterior.log_prob(point[:, :1])[0] == pytest.approx(log_share - log_exact, abs=1e-10)
 
 
 def test_rows_that_nearly_add_to_1_are_rescaled_with_a_warning():

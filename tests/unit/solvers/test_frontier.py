@@ -17,12 +17,13 @@ from certimap.circuits.posterior import CircuitPosterior
 from certimap.control import Control
 from certimap.domain import Domain
 from certimap.errors import SolverError
+from certimap.logs import log_sum
 from certimap.query import make_query
 from certimap.result import CertificateKind, Rule
 from certimap.search_boxes import SearchBoxes
 from certimap.solvers.box_search import frontier
 from certimap.solvers.box_search.frontier import Frontier, Pace
-from certimap.solvers.box_search.open_boxes import OpenBoxes, log_total
+from certimap.solvers.box_search.open_boxes import OpenBoxes
 from certimap.solvers.driver import run
 from certimap.testing import TablePosterior
 
@@ -140,9 +141,9 @@ def test_deepest_boxes_come_first_when_asked():
 
 
 def test_log_total_of_nothing_and_of_zeros():
-    assert log_total(np.array([])) == -math.inf
-    assert log_total(np.array([-math.inf, -math.inf])) == -math.inf
-    assert log_total(np.array([-4000.0, -4000.0])) == pytest.approx(-4000.0 + math.log(2.0))
+    assert log_sum(np.array([])) == -math.inf
+    assert log_sum(np.array([-math.inf, -math.inf])) == -math.inf
+    assert log_sum(np.array([-4000.0, -4000.0])) == pytest.approx(-4000.0 + math.log(2.0))
 
 
 @pytest.mark.parametrize("caps", [True, False])

@@ -37,7 +37,10 @@ def grid(n, rng):
     return MarkovNetwork(domain, factors)
 
 
-CASES = [("wmb", i) for i in (1, 2, 3, 4)] + [("bucket_elimination", None)]
+EXACT = {"bucket_elimination", "aobb", "aobf"}
+CASES = [(name, i) for name in ("wmb", "ijgp", "aobb", "aobf") for i in (1, 2, 3, 4)] + [
+    ("bucket_elimination", None)
+]
 
 
 @pytest.mark.parametrize(("name", "i_bound"), CASES)
@@ -49,17 +52,17 @@ def test_answers_and_bounds_hold_against_enumeration(name, i_bound):
         result = run(posterior, name, epsilon=0.0, delta=0.0, rng=0, progress=False, options=options)
         assert result.log_prob <= best + 1e-9
         assert result.log_upper_bound >= best - 1e-9
-        if name == "bucket_elimination":
+        if name in EXACT:
             assert result.certificate.kind is CertificateKind.EXACT
         if result.certificate.kind is CertificateKind.EXACT:
             assert result.log_prob == pytest.approx(best, abs=1e-8)
 
 
-@pytest.mark.parametrize("name", ["wmb", "bucket_elimination"])
+@pytest.mark.parametrize("name", ["wmb", "bucket_elimination", "ijgp", "aobb", "aobf"])
 def test_conformance(name):
     rng = np.random.default_rng(5)
     posteriors = [random_case(rng, 0.4)[0] for _ in range(6)]
-    check_solver(name, posteriors=posteriors, finds_best=name == "bucket_elimination")
+    check_solver(name, posteriors=posteriors, finds_best=name in EXACT)
 
 
 def test_more_iterations_and_larger_tables_bound_better():
@@ -99,3 +102,37 @@ def test_settings_out_of_range_are_refused(options):
     posterior, _ = random_case(np.random.default_rng(0), 0.4)
     with pytest.raises(cm.SolverError, match="expected"):
         run(posterior, "wmb", options=options)
+
+
+@pytest.mark.parametrize("name", ["aobb", "aobf"])
+@pytest.mark.parametrize("nuisance", [False, True])
+def test_searches_agree_with_elimination_on_grids(name, nuisance):
+    for seed in range(2):
+        network = grid(5, np.random.default_rng(seed))
+        names = network.domain.names[::2] if nuisance else None
+        settings = {"epsilon": 0.0, "delta": 0.0, "progress": False}
+        best = cm.map_query(network, names, solver="bucket_elimination", **settings).log_joint
+        result = cm.map_query(network, names, solver=name, i_bound=3, **settings)
+        assert result.log_joint == pytest.approx(best, abs=1e-8)
+        assert result.certificate.kind is CertificateKind.EXACT
+
+
+def test_a_search_cut_short_has_an_answer_and_a_bound():
+    network = grid(7, np.random.default_rng(3))
+    best = cm.map_query(network, solver="bucket_elimination", epsilon=0.0, delta=0.0, progress=False).log_joint
+    for name in ("aobb", "aobf"):
+        result = cm.map_query(
+            network, solver=name, i_bound=1, iterations=0, max_nodes=20, epsilon=0.0, delta=0.0, progress=False
+        )
+        assert result.log_joint <= best + 1e-9
+        assert best - 1e-9 <= result.log_joint_upper_bound < np.inf
+
+
+def test_best_first_goes_on_depth_first_when_memory_is_short(monkeypatch):
+    monkeypatch.setattr("certimap.solvers.networks.aobf.NODE_BYTES", 10**9)
+    network = grid(5, np.random.default_rng(1))
+    names = network.domain.names[::2]
+    best = cm.map_query(network, names, solver="bucket_elimination", epsilon=0.0, delta=0.0).log_joint
+    result = cm.map_query(network, names, solver="aobf", i_bound=2, iterations=0, epsilon=0.0, delta=0.0)
+    assert result.log_joint == pytest.approx(best, abs=1e-8)
+    assert result.certificate.kind is CertificateKind.EXACT

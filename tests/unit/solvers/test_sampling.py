@@ -170,14 +170,6 @@ def test_balls_hold_what_is_near(sizes, radius):
     assert ball_size(domain, radius) == pytest.approx(len(listed) + 1)
 
 
-def test_eta_sweeps_at_random_but_replays():
-    posterior = random_table(np.random.default_rng(9), cm.Domain.of_sizes([2] * 8))
-    settings = {"epsilon": 0, "delta": 0, "rng": 2, "max_samples": 400}
-    first, second = (run(posterior, SmoothPac(eta=0.05), **settings) for _ in range(2))
-    assert first.n_evaluations == second.n_evaluations
-    assert run(posterior, Pac(), **settings).n_evaluations <= first.n_evaluations
-
-
 def test_budget_makes_its_draws_and_returns_the_front(thirty_six):
     result = run(thirty_six, "budget", max_samples=37, rng=5)
     assert result.n_draws == 37
@@ -216,7 +208,7 @@ def test_exhaustive_is_exact_with_ties_and_top():
     assert result.ties == [{"0": 1, "1": 1}]
     assert [label for label, _ in result.top] == [{"0": 0, "1": 1}, {"0": 1, "1": 1}, {"0": 1, "1": 2}]
     assert result.n_evaluations == 6
-    assert result.log_upper_bound == result.log_prob
+    assert result.log_prob <= result.log_upper_bound <= result.log_prob + 1e-9
 
 
 def test_exhaustive_refuses_what_is_too_large():
@@ -313,7 +305,7 @@ def test_unknown_solvers_and_settings_are_named(thirty_six):
         run(thirty_six, "pac", options={"radius": 2})
     with pytest.raises(cm.SolverError, match="is no solver"):
         run(thirty_six, 3)
-    for settings in ({"radius": -1}, {"period": 0}, {"eta": 2.0}, {"lipschitz": 0.0}, {"batch": 0}):
+    for settings in ({"radius": -1}, {"period": 0}, {"lipschitz": 0.0}, {"batch": 0}):
         with pytest.raises(cm.SolverError, match=next(iter(settings))):
             registry.make("smooth_pac", **settings)
     with pytest.raises(cm.SolverError, match="Hamming ball"):

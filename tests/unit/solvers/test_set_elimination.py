@@ -149,3 +149,27 @@ def test_a_run_without_draws_still_proves(posterior):
     result = run(posterior, SetElimination(), epsilon=0.0, rng=0, max_samples=0, progress=False)
     assert result.certificate.kind is CertificateKind.EXACT
     assert result.n_draws == 0
+
+
+@pytest.mark.parametrize("top_k", [2, 40, 1000, 5000])
+def test_long_lists_match_enumeration(top_k, monkeypatch):
+    posterior = hidden_tree(24, 6, 12, 6, 4)
+    monkeypatch.setattr("certimap.solvers.elimination.one_pass.COMPARED", 2000)  # both ways to shrink sets
+    found, every = (
+        run(posterior, solver, epsilon=0.0, delta=0.0, rng=0, top_k=top_k, progress=False)
+        for solver in ("set_elimination", "exhaustive")
+    )
+    assert found.certificate.kind is CertificateKind.EXACT
+    assert len(found.top) == len(every.top) == min(top_k, 2**12)
+    np.testing.assert_allclose([v for _, v in found.top], [v for _, v in every.top], atol=1e-9)
+
+
+def test_a_thousand_best_take_little_more_than_ten():
+    posterior = hidden_tree(64, 10, 32, 10, 5)
+    few, many = (
+        run(posterior, "set_elimination", epsilon=0.0, delta=0.0, rng=0, top_k=k, progress=False)
+        for k in (10, 1000)
+    )
+    assert many.certificate.kind is CertificateKind.EXACT
+    np.testing.assert_allclose([v for _, v in many.top[:10]], [v for _, v in few.top], atol=1e-9)
+    assert many.n_evaluations < 20_000

@@ -49,6 +49,8 @@ class SplitTree:
         Regions by variable and root; the root above each region.
     shifts, weights
         The parameters of the relaxation: nats per copy and state, and one weight per region.
+    scales
+        Nats taken out of each region's table, which `constant` holds.
     """
 
     problem: Problem
@@ -63,6 +65,7 @@ class SplitTree:
     root: Ints
     shifts: Floats
     weights: Floats
+    scales: Floats
 
     @classmethod
     def of(cls, problem: Problem, order: Sequence[int], fits: Fits, max_bytes: float = math.inf) -> SplitTree:
@@ -239,7 +242,7 @@ class _Builder:
         self.order = np.array([self.place[v] for v in order], np.int64)
         self.tables: list[Floats] = []
         self.n_table_entries = 0
-        self.scales: list[float] = [float(problem.constant)]
+        self.scales = np.zeros(len(regions))
 
     def build(self) -> SplitTree:
         sizes, regions = self.problem.sizes, self.regions
@@ -253,7 +256,7 @@ class _Builder:
             if parent[r] >= 0:
                 has_query[parent[r]] |= has_query[r]
         message_ptr = _pointers(math.prod(sizes[v] for v in r.separator) for r in regions)
-        inputs = [self._inputs(region, int(message_ptr[i]), message_ptr) for i, region in enumerate(regions)]
+        inputs = [self._inputs(i, message_ptr) for i in range(len(regions))]
         n_states = np.array([sizes[v] for v in self.variables], np.int64)
         n_own = n_states[own] if len(own) else np.empty(0, np.int64)
         arrays = TreeArrays(
@@ -292,7 +295,7 @@ class _Builder:
             self.variables,
             arrays,
             np.concatenate([np.empty(0), *self.tables]),
-            math.fsum(self.scales),
+            math.fsum([float(self.problem.constant), *self.scales]),
             self.order,
             hidden,
             copies,
@@ -300,16 +303,18 @@ class _Builder:
             root,
             np.zeros(int(arrays.shift_ptr[-1])),
             weights,
+            self.scales,
         )
 
-    def _inputs(self, region: Region, message_start: int, message_ptr: Ints) -> _Inputs:
+    def _inputs(self, r: int, message_ptr: Ints) -> _Inputs:
         """Return the addresses of a region's message, table and children."""
+        region = self.regions[r]
         sizes, scope = self.problem.sizes, region.scope
-        addressed = [(message_start, region.separator, -1, 1)]
+        addressed = [(int(message_ptr[r]), region.separator, -1, 1)]
         if region.tables:
             held = {v for k in region.tables for v in self.problem.tables[k].scope}
             axes = tuple(v for v in scope if v in held)
-            addressed.append((self._add_table(region, axes), axes, -1, 1))
+            addressed.append((self._add_table(r, axes), axes, -1, 1))
         for c in region.children:
             separator = self.regions[c].separator
             hidden = math.prod(sizes[v] for v in separator if v not in self.problem.query)
@@ -322,9 +327,9 @@ class _Builder:
                 stride *= sizes[v]
         return _Inputs([a[0] for a in addressed], strides, [a[2] for a in addressed], [a[3] for a in addressed])
 
-    def _add_table(self, region: Region, axes: tuple[int, ...]) -> int:
+    def _add_table(self, r: int, axes: tuple[int, ...]) -> int:
         """Keep the product of a region's tables, scaled; return where it starts."""
-        held = [self.problem.tables[k] for k in region.tables]
+        held = [self.problem.tables[k] for k in self.regions[r].tables]
         if len(held) == 1:
             shape = self.problem.shape(axes)
             table = np.array(np.broadcast_to(spread(held[0].log_values, held[0].scope, axes), shape), np.float64)
@@ -333,7 +338,7 @@ class _Builder:
         scale = float(table.max())
         if math.isfinite(scale):
             table -= scale
-            self.scales.append(scale)
+            self.scales[r] = scale
         start = self.n_table_entries
         self.tables.append(table.ravel())
         self.n_table_entries += table.size

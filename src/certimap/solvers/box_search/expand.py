@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.box import Points
+from certimap.logs import log_sum
 from certimap.posterior import Prober
 from certimap.search_boxes import Answers, Layout, SearchBoxes
-from certimap.solvers.box_search.open_boxes import log_total
 
 MAX_HINTS = 4  # most promising points of a generation that are worth scoring
 WIDTH_BONUS = 0.05  # worth, in shares of bound, of splitting an interval a standard deviation wide
@@ -50,7 +50,7 @@ class Expansion:
             known = masses[~np.isnan(masses)]  # no measure where a variable is real
             self.closed = (
                 max(self.closed[0], float(np.max(bounds))),
-                float(np.logaddexp(self.closed[1], log_total(known))),
+                float(np.logaddexp(self.closed[1], float(log_sum(known)))),
             )
 
 

@@ -7,17 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.logs import log_sum
 from certimap.search_boxes import SearchBoxes
-
-
-def log_total(values: NDArray[np.float64]) -> float:
-    """Return the log of a sum of exponentials; -inf for none."""
-    if not len(values):
-        return -np.inf
-    top = float(np.max(values))
-    if not np.isfinite(top):
-        return top
-    return top + float(np.log(np.sum(np.exp(values - top))))
 
 
 class OpenBoxes:
@@ -51,7 +42,7 @@ class OpenBoxes:
     @property
     def log_mass(self) -> float:
         """ln of the mass of all open boxes."""
-        return log_total(self.log_masses)
+        return float(log_sum(self.log_masses))
 
     def hull(self) -> SearchBoxes:
         """Return the smallest box that holds everything open; something must be."""
@@ -124,7 +115,7 @@ class OpenBoxes:
         dead = self.bounds <= threshold
         if not np.any(dead):
             return -np.inf, -np.inf
-        mass, bound = log_total(self.log_masses[dead]), float(np.max(self.bounds[dead]))
+        mass, bound = float(log_sum(self.log_masses[dead])), float(np.max(self.bounds[dead]))
         self._fill_gaps(np.flatnonzero(dead), ~dead)
         return mass, bound
 

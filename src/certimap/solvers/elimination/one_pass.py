@@ -25,6 +25,7 @@ from certimap.trees.wide import Wide
 
 FLOOR = -600  # bits below what a set can reach: no threshold lies deeper in one elimination
 CROWD = 16  # sets this many times over their limit are merged before dominance is looked for
+COMPARED = 1_000_000  # rows times answers: above it dominance by so many others costs more than it saves
 WORK = 4_000_000  # done between two looks at limits and draws
 
 
@@ -272,6 +273,8 @@ class Visit:
             found, rows = found.merged(scores, CROWD * self.run.limit // 2)
             scores = scores[rows]
         self.run.work += len(found) * 64
+        if self.run.top_k > 1 and self.run.top_k * len(found) > COMPARED:
+            return self._limited(found, scores)
         kept, alive = found.undominated(self.run.top_k)
         return self._limited(kept, scores[alive])
 

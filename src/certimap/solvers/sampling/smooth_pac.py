@@ -33,7 +33,6 @@ class SmoothState:
     """A stream of draws, and the candidates that have not been swept around."""
 
     stream: DrawStream
-    rng: np.random.Generator
     period: int
     next_sweep: int
     n_balls: int = 1
@@ -58,8 +57,6 @@ class SmoothPac(Solver):
     period
         Draws between sweeps; None means as many as a ball has points, and at least 250, so that sweeping costs no
         more than drawing. Then later sweeps come in groups, at every 64th part of the draws made so far.
-    eta
-        Instead of a period: the probability that a step sweeps rather than draws.
     lipschitz
         Assume that log2 p falls by at most this many bits per changed variable (per unit of Euclidean
         distance in a real domain) around the mode; None assumes nothing.
@@ -69,7 +66,6 @@ class SmoothPac(Solver):
 
     radius: float = 1
     period: int | None = None
-    eta: float | None = None
     lipschitz: float | None = None
     batch: int | None = None
     rule: Literal["sharp", "published"] = "sharp"
@@ -85,8 +81,6 @@ class SmoothPac(Solver):
             raise SolverError(f"radius is {self.radius}; a number not below 0 is accepted")
         if self.period is not None and self.period < 1:
             raise SolverError(f"period is {self.period}; a positive number of draws is accepted")
-        if self.eta is not None and not 0.0 < self.eta < 1.0:
-            raise SolverError(f"eta is {self.eta}; a probability between 0 and 1 is accepted")
         if self.lipschitz is not None and not self.lipschitz > 0.0:
             raise SolverError(f"lipschitz is {self.lipschitz}; a positive number of bits is accepted")
 
@@ -111,11 +105,11 @@ class SmoothPac(Solver):
     def init(
         self, posterior: Draws, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> SmoothState:
-        draw_rng, sweep_rng = rng.spawn(2)
+        draw_rng = rng.spawn(1)[0]
         domain = posterior.domain
         size = ball_size(domain, int(self.radius)) if domain.total_states else 1.0
         period = max(SHORTEST_PERIOD, int(size)) if self.period is None else self.period
-        state = SmoothState(DrawStream(posterior, draw_rng, boxes), sweep_rng, period, 0)
+        state = SmoothState(DrawStream(posterior, draw_rng, boxes), period, 0)
         state.next_sweep = self._pause(state, first=True)
         return state
 
@@ -125,7 +119,7 @@ class SmoothPac(Solver):
         if ledger.n_draws >= state.next_sweep:
             self._sweep(state, ledger)
             pause = self._pause(state)
-            if self.period is None and self.eta is None:
+            if self.period is None:
                 state.n_balls = max(1, ledger.n_draws // GROUPS // pause)
                 pause *= state.n_balls
             state.next_sweep += pause
@@ -137,8 +131,6 @@ class SmoothPac(Solver):
 
     def _pause(self, state: SmoothState, *, first: bool = False) -> int:
         """Return the number of draws before the next sweep."""
-        if self.eta is not None:
-            return int(state.rng.geometric(self.eta)) - (0 if first else 1)
         return min(state.period, SHORTEST_PERIOD) if first and self.period is None else state.period
 
     def _sweep(self, state: SmoothState, ledger: Ledger) -> None:

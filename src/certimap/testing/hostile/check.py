@@ -13,7 +13,7 @@ import numpy as np
 from certimap.api import condition, map_query
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions import choose
-from certimap.errors import CertimapError, ImpossibleEvidence, SolverError
+from certimap.errors import CertimapError, ImpossibleEvidence, MissingDependency, SolverError
 from certimap.limits import Limits
 from certimap.posterior import Capability
 from certimap.query import make_query
@@ -115,6 +115,8 @@ def _answer(case: HostileCase, posteriors: dict[str, Any], ask: Ask) -> Any:
         if ask.path == "model":
             return map_query(case.model, case.query, case.evidence, solver=ask.solver, workers=1, **settings)
         return run(posteriors[ask.path], ask.solver, **settings)
+    except MissingDependency:
+        return None
     except SolverError as error:
         if ask.solver != "auto" and "solver" in str(error):
             return None

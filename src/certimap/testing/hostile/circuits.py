@@ -31,7 +31,7 @@ def leaf(rng: np.random.Generator) -> HostileCase:
 
 def independent(rng: np.random.Generator) -> HostileCase:
     """A product of leaves: a few, or hundreds of them."""
-    many = rng.random() < 0.15
+    many = rng.random() < 0.1
     n = int(rng.integers(200, 800)) if many else int(rng.integers(2, 7))
     domain = Domain.of_sizes([2] * n if many else rng.integers(2, 5, n).tolist())
     build = CircuitBuilder(domain)
@@ -74,7 +74,7 @@ def sizes(rng: np.random.Generator) -> HostileCase:
 def mixture(rng: np.random.Generator) -> HostileCase:
     """A mixture of products whose evidence, up to thousands of leaves, tells the components e^-5000 apart."""
     n_query, n_nuisance = int(rng.integers(1, 6)), int(rng.integers(0, 4))
-    n_evidence = int(rng.choice([0, 3, 300, 1200]))
+    n_evidence = int(rng.choice([0, 3, 300, 1200], p=[0.4, 0.3, 0.2, 0.1]))
     n_components = int(rng.integers(2, 5))
     few = rng.integers(2, 4, n_query + n_nuisance).tolist()
     domain = Domain.of_sizes([*few, *[2] * n_evidence])

@@ -30,7 +30,8 @@ def naive_bayes(rng: np.random.Generator) -> HostileCase:
     Then the queried features may bring it back to the top, once enough of them are decided.
     """
     n_classes = int(rng.integers(2, 4))
-    n_evidence, n_query = int(rng.choice([0, 10, 900, 2500])), int(rng.choice([1, 3, 8, 500, 1200]))
+    n_evidence = int(rng.choice([0, 10, 100, 900, 2500], p=[0.2, 0.3, 0.3, 0.17, 0.03]))
+    n_query = int(rng.choice([1, 3, 8, 300, 1200], p=[0.3, 0.3, 0.3, 0.07, 0.03]))
     if n_query > 100:
         n_evidence = min(n_evidence, 900)
     domain = Domain.of_sizes([n_classes, *[2] * (n_evidence + n_query)])
@@ -65,7 +66,7 @@ def _feature_tables(rng: np.random.Generator, n_classes: int) -> list[Floats]:
 
 def chain(rng: np.random.Generator) -> HostileCase:
     """A Markov chain: all of it, or a few of its variables with the rest observed or summed."""
-    n = int(rng.choice([3, 6, 40, 400]))
+    n = int(rng.choice([3, 6, 40, 400], p=[0.3, 0.4, 0.2, 0.1]))
     k = int(rng.integers(2, 4))
     domain = Domain.of_sizes([k] * n)
     styles = [pick_style(rng, logs=False) for _ in range(3)]
@@ -77,7 +78,7 @@ def chain(rng: np.random.Generator) -> HostileCase:
 
 def hmm(rng: np.random.Generator) -> HostileCase:
     """A hidden Markov model with all symbols observed: the whole path, or a few of its states."""
-    n = int(rng.choice([3, 20, 300]))
+    n = int(rng.choice([3, 20, 300], p=[0.5, 0.4, 0.1]))
     k, n_symbols = int(rng.integers(2, 4)), int(rng.integers(2, 4))
     domain = Domain.of_sizes([k] * n + [n_symbols] * n)
     styles = [pick_style(rng, logs=False) for _ in range(3)]
@@ -140,7 +141,7 @@ def log_factors(rng: np.random.Generator) -> tuple[Domain, Tables]:
 
 def hidden_tree(rng: np.random.Generator) -> HostileCase:
     """A hidden Chow-Liu tree: a few queried variables, or all of a tree with one latent state."""
-    n = int(rng.choice([2, 5, 12, 200]))
+    n = int(rng.choice([2, 5, 12, 200], p=[0.3, 0.35, 0.25, 0.1]))
     k = int(rng.integers(1, 4))
     domain = Domain.of_sizes([2] * n if n > 12 else rng.integers(2, 4, n).tolist())
     parent = np.array([-1, *(int(rng.integers(max(0, i - 3), i)) for i in range(1, n))], np.int64)

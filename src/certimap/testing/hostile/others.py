@@ -17,6 +17,7 @@ from certimap.domain import Domain
 from certimap.errors import ModelError
 from certimap.function_posterior import FunctionPosterior
 from certimap.networks import BayesianNetwork
+from certimap.networks.network import Network
 from certimap.testing.hostile import circuits, networks
 from certimap.testing.hostile.case import HostileCase, choose_evidence, choose_query
 from certimap.testing.hostile.exact import Exact, from_logs
@@ -88,7 +89,7 @@ def round_trip(rng: np.random.Generator) -> HostileCase:
     suffix = ".npz"
     if generators is CIRCUITS and rng.random() < 0.5:
         suffix = ".spn"
-    if hasattr(case.model, "factors") and rng.random() < 0.7:
+    if isinstance(case.model, Network) and rng.random() < 0.7:
         suffix = ".bif" if isinstance(case.model, BayesianNetwork) and rng.random() < 0.3 else ".uai"
     try:
         again = _through_file(case.model, suffix)

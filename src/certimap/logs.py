@@ -1,0 +1,32 @@
+"""Sums of numbers that are given by their natural logs."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+def log_sum(log_values: Floats, axes: int | tuple[int, ...] | None = None) -> Floats:
+    """Return the natural log of the sum along axes (None: all of them); -inf where all entries are, or none is."""
+    if axes == ():
+        return log_values
+    if not log_values.size:
+        return np.asarray(np.logaddexp.reduce(log_values, axis=axes))
+    top = np.asarray(log_values.max(axis=axes, keepdims=True))
+    shift = np.where(np.isfinite(top), top, 0.0)
+    with np.errstate(divide="ignore"):
+        logs = np.log(np.exp(log_values - shift).sum(axis=axes, keepdims=True)) + shift
+    return np.asarray(np.squeeze(logs, axis=axes))
+
+
+def log_sum_runs(log_values: Floats, starts: NDArray[np.int64]) -> Floats:
+    """Return the natural log of the sum of each run that begins at `starts`; no run is empty."""
+    if not len(starts):
+        return np.zeros(0)
+    top = np.maximum.reduceat(log_values, starts)
+    shift = np.where(top > -np.inf, top, 0.0)
+    lengths = np.diff(starts, append=len(log_values))
+    with np.errstate(divide="ignore"):
+        return shift + np.log(np.add.reduceat(np.exp(log_values - np.repeat(shift, lengths)), starts))

@@ -1,0 +1,224 @@
+"""AND/OR search spaces of networks: a pseudo tree of the query, exact sums below it, and mini-bucket bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.networks.conditional import ConditionalSum
+from certimap.networks.kernels import split_up
+from certimap.networks.posterior import NetworkPosterior
+from certimap.networks.problem import Table
+from certimap.networks.relaxation.partition import Region, limit, nuisance_first, split
+from certimap.networks.relaxation.split_tree import SplitTree
+from certimap.networks.relaxation.tighten import Tightener
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+TEMPERATURES = (0.1, 0.01)
+MARGIN = 1e-12  # nats by which a subproblem must promise more than is known to be searched
+
+
+@dataclass(frozen=True)
+class Message:
+    """A bound sent up from a subtree: its entries, and the columns and strides that select one."""
+
+    values: Floats
+    columns: Ints
+    strides: Ints
+
+    def at(self, states: Ints, column: int, n_states: int) -> Floats:
+        """Return its entries at the states of a path, for every state of one column."""
+        base = int(states[self.columns] @ self.strides)
+        here = np.flatnonzero(self.columns == column)
+        if not len(here):
+            return np.full(n_states, self.values[base])
+        stride = int(self.strides[here[0]])
+        base -= int(states[column]) * stride
+        return self.values[base : base + stride * n_states : stride][:n_states]
+
+
+@dataclass(frozen=True)
+class Branches:
+    """What a variable's states lead to, given its path.
+
+    Attributes
+    ----------
+    value
+        Nats that each state adds by itself: tables and exact sums of nuisance, shape (states,).
+    bounds
+        Upper bounds on each child's subproblem, shape (children, states).
+    """
+
+    value: Floats
+    bounds: Floats
+
+    @property
+    def total(self) -> Floats:
+        """Upper bounds on the subproblem by state."""
+        return self.value + self.bounds.sum(axis=0)
+
+
+class AndOrSpace:
+    """The search space of one problem.
+
+    Query variables form a pseudo tree along the constrained elimination order: given the states on its path, a
+    variable's subproblem depends on its *context* only, and the subproblems of its children are independent.
+    Groups of nuisance variables hang below the lowest query variable that they meet, and are summed exactly there.
+
+    Parameters
+    ----------
+    posterior
+        Whose problem is searched.
+    i_bound, iterations
+        Of the mini-bucket relaxation whose messages bound the subproblems.
+    """
+
+    def __init__(self, posterior: NetworkPosterior, i_bound: int, iterations: int) -> None:
+        problem = posterior.problem
+        order = nuisance_first(problem)
+        self.problem, self.posterior = problem, posterior
+        self.query = [v for v in reversed(order) if v in problem.query]  # ancestors first
+        self.column = {v: i for i, v in enumerate(self.query)}
+        self.n_states = np.array([problem.sizes[v] for v in self.query], np.int64)
+        regions = split(problem, order, lambda scope: True)
+        self._hang(regions, order)
+        fits, memory = limit(problem.sizes, i_bound=i_bound), posterior.control.memory_limit
+        self.tree = SplitTree.of(problem, order, fits, memory)
+        self._tighten(iterations)
+        self._place_values()
+        self._place_messages()
+
+    # --- construction ------------------------------------------------------------------------------------
+
+    def _hang(self, regions: Sequence[Region], order: Sequence[int]) -> None:
+        """Find each query variable's parent and context, and where each nuisance variable hangs."""
+        place = {v: i for i, v in enumerate(order)}
+        n = len(self.query)
+        self.parent = np.full(n, -1, np.int64)
+        self.context: list[Ints] = [np.empty(0, np.int64) for _ in range(n)]
+        self.below: dict[int, int] = {}  # by nuisance variable; -1 where no query variable is met
+        for region in reversed(regions):
+            if region.own in self.column:
+                i = self.column[region.own]
+                self.context[i] = np.array(sorted(self.column[u] for u in region.separator), np.int64)
+                if region.separator:
+                    self.parent[i] = self.column[min(region.separator, key=place.__getitem__)]
+            elif region.separator:
+                next_one = min(region.separator, key=place.__getitem__)
+                self.below[region.own] = self.column.get(next_one, self.below.get(next_one, -1))
+            else:
+                self.below[region.own] = -1
+        self.children: list[list[int]] = [[] for _ in range(n)]
+        for i, p in enumerate(self.parent):
+            if p >= 0:
+                self.children[p].append(i)
+        self.roots = [i for i in range(n) if self.parent[i] < 0]
+
+    def _tighten(self, iterations: int) -> None:
+        if self.tree.is_split:
+            tightener = Tightener(self.tree)
+            control, n_steps = self.posterior.control, -(-iterations // len(TEMPERATURES))
+            for temperature in TEMPERATURES:
+                tightener.run(temperature, n_steps, lambda: control.should_stop)
+
+    def _place_values(self) -> None:
+        """Give each table and each nuisance sum to the lowest query variable that it depends on."""
+        problem = self.problem
+        self.tables: list[list[Table]] = [[] for _ in self.query]
+        self.sums: list[list[tuple[ConditionalSum, Ints]]] = [[] for _ in self.query]
+        self.constant = float(problem.constant)
+        for table in problem.tables:
+            if all(v in self.column for v in table.scope):
+                if table.scope:
+                    self.tables[max(self.column[v] for v in table.scope)].append(table)
+                else:
+                    self.constant += float(table.log_values)
+        variables = self.posterior.states.variables
+        for part in self.posterior.evaluator.sums:
+            columns = np.array([self.column[variables[c]] for c in part.query], np.int64)
+            if len(columns):
+                self.sums[int(columns.max())].append((part, columns))
+            else:
+                self.constant += float(part.log_values(np.zeros((1, 0), np.int64))[0])
+
+    def _place_messages(self) -> None:
+        """Collect, for each query variable, the messages that leave its subtree, and the scales within it."""
+        tree, a = self.tree, self.tree.arrays
+        s = tree.scratch()
+        self.is_possible = bool(split_up.restrict_to(a, tree.full_mask(), s)) and (
+            split_up.evaluate(a, a.start, tree.tables, tree.shifts, tree.weights, s) > -np.inf
+        )
+        at = np.array([self.column.get(v, self.below.get(v, -1)) for v in tree.variables], np.int64)
+        self.messages: list[list[Message]] = [[] for _ in self.query]
+        self.scale = np.full(len(self.query), 0.0)
+        for r in range(len(a.own)):
+            place = int(at[a.own[r]])
+            if place < 0:
+                continue
+            leaves_to = int(at[a.own[a.parent[r]]]) if a.parent[r] >= 0 else -1
+            message = self._message(r, s.message)
+            i = place
+            while i >= 0 and i != leaves_to:
+                self.scale[i] += float(s.offset[r] + tree.scales[r])
+                if message is not None:
+                    self.messages[i].append(message)
+                i = int(self.parent[i])
+            while i >= 0:
+                self.scale[i] += float(s.offset[r] + tree.scales[r])
+                i = int(self.parent[i])
+
+    def _message(self, region: int, messages: Floats) -> Message | None:
+        """Return a region's message if queried variables select its entries; one over hidden ones never leaves."""
+        a = self.tree.arrays
+        first, last = int(a.axis_ptr[region]), int(a.axis_ptr[region + 1]) - 1
+        if first == last or a.n_query_axes[region] < last - first:
+            return None
+        values = messages[a.message_ptr[region] : a.message_ptr[region + 1]].copy()
+        variables = [self.tree.variables[int(a.axes[i])] for i in range(first, last)]
+        strides = np.ones(len(variables), np.int64)
+        for k in range(len(variables) - 2, -1, -1):
+            strides[k] = strides[k + 1] * self.problem.sizes[variables[k + 1]]
+        return Message(values, np.array([self.column[v] for v in variables], np.int64), strides)
+
+    # --- questions ---------------------------------------------------------------------------------------
+
+    def branches(self, variable: int, states: Ints) -> Branches:
+        """Return values and bounds of a variable's states; `states` holds the path's (others are ignored)."""
+        n = int(self.n_states[variable])
+        value = np.zeros(n)
+        for table in self.tables[variable]:
+            places = [self.column[v] for v in table.scope]
+            index = tuple(slice(None) if i == variable else int(states[i]) for i in places)
+            value += table.log_values[index]
+        for part, columns in self.sums[variable]:
+            rows = np.repeat(states[columns][None, :], n, axis=0)
+            rows[:, columns == variable] = np.arange(n)[:, None]
+            value += part.log_values(np.ascontiguousarray(rows))
+        children = self.children[variable]
+        bounds = np.empty((len(children), n))
+        for k, child in enumerate(children):
+            bounds[k] = self.scale[child]
+            for message in self.messages[child]:
+                bounds[k] += message.at(states, variable, n)
+        return Branches(value, bounds)
+
+    def root_bound(self, root: int) -> float:
+        """Return an upper bound on the whole subproblem of a root."""
+        return float(self.scale[root])
+
+    def key(self, variable: int, states: Ints) -> tuple[int, bytes]:
+        """Return what a variable's subproblem depends on."""
+        return variable, states[self.context[variable]].tobytes()
+
+    @property
+    def log_slack(self) -> float:
+        """How far (nats) bounds and values may be off by rounding."""
+        return self.tree.log_slack + self.posterior.evaluator.log_slack + 1e-13 * len(self.tree.arrays.own)
+
+    def assignment(self, states: Ints) -> Mapping[int, int]:
+        """Return states by query variable."""
+        return {v: int(states[i]) for i, v in enumerate(self.query)}

@@ -1,0 +1,77 @@
+"""Enumeration and comparison: what the cases of the conformance suite are made of."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Boxes, Points
+from certimap.domain import Domain
+from certimap.posterior import Draws
+
+
+def random_boxes(domain: Domain, rng: np.random.Generator, n: int) -> Boxes:
+    """Return n random boxes of categorical states, none empty; the first is the whole space."""
+    mask = rng.random((n, domain.total_states)) < rng.choice([0.3, 0.6, 0.9], (n, 1))
+    for row in mask:
+        for i in range(len(domain)):
+            row[int(domain.offsets[i]) + int(rng.integers(int(domain.n_states[i])))] = True
+    mask[0] = True
+    return Boxes(domain, mask)
+
+
+def check_draws(
+    posterior: Draws, points: Points, weights: NDArray[np.float64], boxes: Boxes | None, n: int, rng: int
+) -> None:
+    """Require that draws replay by seed and follow `weights`, shape (n_points,), not all zero."""
+    drawn = posterior.sample(n, np.random.default_rng(rng), boxes)
+    again = posterior.sample(n, np.random.default_rng(rng), boxes)
+    place = "the whole space" if boxes is None else "a union of boxes"
+    require(drawn.shape == (n, points.shape[1]), f"sample returns shape {drawn.shape}")
+    require(bool(np.array_equal(drawn, again)), f"draws from {place} do not replay by seed")
+    sizes = tuple(int(k) for k in posterior.domain.n_states)
+    counts = np.bincount(np.ravel_multi_index(tuple(drawn.astype(np.int64).T), sizes), minlength=len(points))
+    expected = n * weights / weights.sum()
+    require(not np.any(counts[expected == 0.0]), f"a draw from {place} has probability 0 there")
+    # Freeman-Tukey: squares of nearly standard normals, whatever the expected counts, halved.
+    distance = float(np.sum((np.sqrt(counts) + np.sqrt(counts + 1.0) - np.sqrt(4.0 * expected + 1.0)) ** 2))
+    df = max(1, int(np.sum(expected > 0.0)) - 1)
+    require(
+        distance < df + 6.0 * math.sqrt(2.0 * df) + 20.0, f"draws from {place} do not follow the probabilities"
+    )
+
+
+def all_points(domain: Domain) -> Points:
+    """Return every joint state, shape (n_points, n_variables), the last variable varying fastest."""
+    sizes = tuple(int(k) for k in domain.n_states)
+    return np.stack(np.unravel_index(np.arange(math.prod(sizes)), sizes), axis=1).astype(domain.point_dtype)
+
+
+def inside(boxes: Boxes, points: Points) -> NDArray[np.bool_]:
+    """Return which points each box holds, shape (batch, n_points)."""
+    held = np.ones((len(boxes), len(points)), np.bool_)
+    for i in range(len(boxes.domain)):
+        held &= boxes.mask[:, boxes.domain.offsets[i] + points[:, i].astype(np.int64)]
+    return held
+
+
+def log_sums(held: NDArray[np.bool_], log_probs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return ln of the sum of the probabilities of the points held, shape (batch,)."""
+    return np.logaddexp.reduce(np.where(held, log_probs, -np.inf), axis=1)
+
+
+def same(a: NDArray[np.float64], b: NDArray[np.float64], atol: float) -> bool:
+    """Whether logs agree within `atol` nats, infinite ones exactly."""
+    a, b = np.asarray(a), np.asarray(b)
+    finite = np.isfinite(b)
+    return a.shape == b.shape and bool(
+        np.array_equal(a[~finite], b[~finite]) and np.all(np.abs(a[finite] - b[finite]) <= atol)
+    )
+
+
+def require(condition: bool, sentence: str) -> None:
+    """Raise AssertionError with a sentence unless the condition holds."""
+    if not condition:
+        raise AssertionError(sentence)

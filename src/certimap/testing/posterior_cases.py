@@ -1,0 +1,267 @@
+"""Cases for posteriors: one class per capability, to subclass in a test module of one's own.
+
+A test module derives a class whose name begins with "Test" from each of those that apply, and overrides
+`make_posterior`; pytest then runs every case under a name of its own:
+
+    class TestMine(PosteriorCases, BoundCases):
+        def make_posterior(self):
+            return MyPosterior(...)
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Boxes, Points
+from certimap.domain import Domain
+from certimap.posterior import Masses, TwoSided
+from certimap.search_boxes import Layout, SearchBoxes
+from certimap.testing.enumeration import all_points, check_draws, inside, log_sums, random_boxes, require, same
+
+MAX_STATES = 20_000
+
+
+class Cases:
+    """What all cases share: the posterior, and its values by enumeration.
+
+    Override `make_posterior`; and `log_truth` where the posterior knows its values between two sides only.
+
+    Attributes
+    ----------
+    seed
+        Of the boxes and of the draws.
+    n_boxes, n_samples
+        Random boxes to ask about, and draws to compare with the probabilities.
+    atol
+        Allowed difference of logs, in nats.
+    """
+
+    seed: int = 0
+    n_boxes: int = 8
+    n_samples: int = 4000
+    atol: float = 1e-9
+
+    def make_posterior(self) -> Any:
+        """Return the posterior, over categorical variables with at most 20,000 joint states."""
+        raise NotImplementedError
+
+    def log_truth(self, posterior: Any, points: Points) -> NDArray[np.float64]:
+        """Return ln p of points as exactly as it is known, shape (batch,)."""
+        return np.asarray(posterior.log_prob(points), np.float64)
+
+    def enumerated(self) -> tuple[Any, Points, NDArray[np.float64]]:
+        """Return the posterior, all its points, and their ln p."""
+        posterior = self.make_posterior()
+        domain: Domain = posterior.domain
+        require(domain.is_discrete, "the conformance suite enumerates, so every variable must be categorical")
+        require(domain.log_size <= math.log(MAX_STATES), f"the domain has more than {MAX_STATES} joint states")
+        points = all_points(domain)
+        return posterior, points, self.log_truth(posterior, points)
+
+    def boxes(self, domain: Domain) -> Boxes:
+        """Return random boxes, the first of which is the whole space."""
+        return random_boxes(domain, np.random.default_rng(self.seed), self.n_boxes)
+
+
+class PosteriorCases(Cases):
+    """What every posterior must do."""
+
+    def test_facts_stay_the_same(self) -> None:
+        posterior = self.make_posterior()
+        require(posterior.facts == posterior.facts, "facts change from call to call")
+        masses = posterior.facts.is_normalised and posterior.domain.is_discrete
+        require(posterior.facts.has_masses <= masses, "has_masses needs a normalised, discrete posterior")
+        require(posterior.facts.work >= 1.0, "work is below 1")
+
+    def test_there_is_one_value_per_point(self) -> None:
+        posterior, points, _ = self.enumerated()
+        log_probs = np.asarray(posterior.log_prob(points), np.float64)
+        require(log_probs.shape == (len(points),), f"log_prob returns shape {log_probs.shape}")
+        require(not np.any(np.isnan(log_probs)), "log_prob returns NaN")
+
+    def test_values_do_not_depend_on_the_batch(self) -> None:
+        posterior, points, _ = self.enumerated()
+        log_probs = np.asarray(posterior.log_prob(points), np.float64)
+        one_by_one = np.concatenate([posterior.log_prob(points[i : i + 1]) for i in range(min(len(points), 50))])
+        require(
+            same(one_by_one, log_probs[:50], self.atol), "log_prob of a point depends on the batch that it is in"
+        )
+
+    def test_probabilities_add_to_1(self) -> None:
+        posterior, _, log_probs = self.enumerated()
+        if posterior.facts.is_normalised:
+            total = float(np.sum(np.exp(log_probs)))
+            is_right = total < 1.0 + 1e-6 if isinstance(posterior, TwoSided) else abs(total - 1.0) < 1e-6
+            require(is_right, f"the probabilities add to {total}")
+
+
+class TwoSidedCases(Cases):
+    """A posterior that knows its values between two sides; override `log_truth`, too."""
+
+    def test_the_truth_lies_between_the_sides(self) -> None:
+        posterior, points, log_truth = self.enumerated()
+        lower, upper = posterior.log_prob_interval(points)
+        require(lower.shape == upper.shape == (len(points),), "a side has another shape than (batch,)")
+        require(bool(np.all(lower <= log_truth + self.atol)), "a lower side is above the truth")
+        require(bool(np.all(upper >= log_truth - self.atol)), "an upper side is below the truth")
+
+    def test_log_prob_is_the_lower_side(self) -> None:
+        posterior, points, _ = self.enumerated()
+        lower = posterior.log_prob_interval(points).lower
+        require(same(posterior.log_prob(points), lower, self.atol), "log_prob is not the lower side")
+
+
+class DrawCases(Cases):
+    """A posterior that can be sampled."""
+
+    def test_draws_replay_and_follow_the_probabilities(self) -> None:
+        posterior, points, log_probs = self.enumerated()
+        probs = np.exp(log_probs - np.logaddexp.reduce(log_probs))
+        check_draws(posterior, points, probs, None, self.n_samples, self.seed)
+
+    def test_draws_inside_boxes_follow_the_probabilities_there(self) -> None:
+        """Compare draws from the union of two disjoint boxes; asked for where masses are known."""
+        posterior, points, log_probs = self.enumerated()
+        domain: Domain = posterior.domain
+        widest = int(np.argmax(domain.n_states))
+        if domain.n_states[widest] < 2 or not _knows_masses(posterior):
+            return
+        mask = np.ones((2, domain.total_states), np.bool_)
+        start, end = int(domain.offsets[widest]), int(domain.offsets[widest + 1])
+        mask[:, start:end] = False
+        mask[0, start] = mask[1, end - 1] = True
+        union = Boxes(domain, mask)
+        held = np.any(inside(union, points), axis=0)
+        probs = np.exp(log_probs - np.logaddexp.reduce(log_probs))
+        if float(np.sum(probs[held])) > 1e-12:
+            check_draws(posterior, points, np.where(held, probs, 0.0), union, self.n_samples, self.seed)
+
+
+class MassCases(Cases):
+    """A posterior that knows the probability of a box."""
+
+    def test_masses_are_sums(self) -> None:
+        posterior, points, log_probs = self.enumerated()
+        boxes = self.boxes(posterior.domain)
+        masses = log_sums(inside(boxes, points), log_probs)
+        require(same(posterior.log_mass(boxes), masses, self.atol), "log_mass differs from the sum over a box")
+
+    def test_masses_of_columns_are_sums(self) -> None:
+        posterior, points, log_probs = self.enumerated()
+        boxes = self.boxes(posterior.domain)
+        answer = np.asarray(posterior.log_mass_each(boxes))
+        require(answer.shape == boxes.mask.shape, f"log_mass_each returns shape {answer.shape}")
+        for column in range(posterior.domain.total_states):
+            masses = log_sums(inside(_held(boxes, column), points), log_probs)
+            require(same(answer[:, column], masses, self.atol), "log_mass_each differs from log_mass")
+
+
+class BoundCases(Cases):
+    """A posterior that bounds its values in a box."""
+
+    def test_bounds_are_above_every_point(self) -> None:
+        posterior, points, log_probs = self.enumerated()
+        boxes = self.boxes(posterior.domain)
+        maxima = np.where(inside(boxes, points), log_probs, -np.inf).max(axis=1)
+        require(
+            bool(np.all(posterior.log_bound(boxes) >= maxima - self.atol)), "log_bound is below a point of its box"
+        )
+
+    def test_bounds_of_columns_are_above_every_point(self) -> None:
+        posterior, points, log_probs = self.enumerated()
+        boxes = self.boxes(posterior.domain)
+        answer = np.asarray(posterior.log_bound_each(boxes))
+        require(answer.shape == boxes.mask.shape, f"log_bound_each returns shape {answer.shape}")
+        for column in range(posterior.domain.total_states):
+            held = inside(_held(boxes, column), points)
+            maxima = np.where(held, log_probs, -np.inf).max(axis=1)
+            require(
+                bool(np.all(answer[:, column] >= maxima - self.atol)), "log_bound_each is below a point of its box"
+            )
+
+
+class ProbeCases(Cases):
+    """A posterior with a prober of its own."""
+
+    def test_answers_hold_before_and_after_tightening(self) -> None:
+        posterior, points, log_probs = self.enumerated()
+        prober = posterior.prober()
+        boxes = self.boxes(posterior.domain)
+        asked = prober.layout.of_boxes(boxes)
+        held = inside(boxes, points)
+        maxima = np.where(held, log_probs, -np.inf).max(axis=1)
+        measures = log_sums(held, log_probs) if _by_mass(posterior) else prober.layout.log_share(asked)
+        for _ in range(4):
+            answers = prober.probe(asked)
+            require(bool(np.all(answers.log_bound >= maxima)), "a bound is below a point of its box")
+            require(same(answers.log_mass, measures, 1e-6), "log_mass is not the measure of its box")
+            inner = np.where(asked.mask > 0, answers.each_bound, -np.inf)
+            require(bool(np.all(inner <= answers.log_bound[:, None] + self.atol)), "a column exceeds its box")
+            self._check_columns(asked, answers.each_bound, points, log_probs)
+            if prober.tighten(100_000, 1e-6, prober.layout.full(), -np.inf).is_complete:
+                return
+
+    def _check_columns(
+        self, boxes: SearchBoxes, each: NDArray[np.float64], points: Points, log_probs: NDArray[np.float64]
+    ) -> None:
+        layout = Layout.of(self.make_posterior().domain)
+        public = layout.public(boxes)
+        for column in range(layout.domain.total_states):
+            rows = boxes.mask[:, column] > 0
+            maxima = np.where(inside(_held(public, column), points), log_probs, -np.inf).max(axis=1)
+            require(bool(np.all(each[rows, column] >= maxima[rows])), "a column's bound is below a point of it")
+
+    def test_starts_and_climbs_are_points_and_climbs_never_fall(self) -> None:
+        posterior, points, log_probs = self.enumerated()
+        prober = posterior.prober()
+        rng = np.random.default_rng(self.seed)
+        possible = points[np.isfinite(log_probs)]
+        from_here = np.concatenate([possible[rng.integers(len(possible), size=4)], prober.starts()])
+        reached = prober.climb(from_here)
+        require(reached.shape == from_here.shape, f"climb returns shape {reached.shape}")
+        gained = self.log_truth(posterior, reached) >= self.log_truth(posterior, from_here) - self.atol
+        require(bool(np.all(gained)), "a climb ended below its start")
+
+    def test_a_prober_pickles_between_questions(self) -> None:
+        posterior = self.make_posterior()
+        prober = posterior.prober()
+        prober.tighten(1000, 1e-3, prober.layout.full(), -np.inf)
+        again = pickle.loads(pickle.dumps(prober))
+        boxes = prober.layout.of_boxes(self.boxes(posterior.domain))
+        require(
+            same(again.probe(boxes).log_bound, prober.probe(boxes).log_bound, 0.0), "a pickled prober answers anew"
+        )
+
+
+class WalkCases(Cases):
+    """A posterior whose structure decodes good points."""
+
+    def test_walks_end_at_points(self) -> None:
+        posterior, points, _ = self.enumerated()
+        for found in (posterior.max_product(), posterior.argmax_product()):
+            require(found.shape == (1, points.shape[1]), f"a walk returns shape {found.shape}")
+            in_range = (found >= 0) & (found < posterior.domain.n_states)
+            require(bool(np.all(in_range)), "a walk ends at a state out of range")
+
+
+def _knows_masses(posterior: Any) -> bool:
+    return isinstance(posterior, Masses)
+
+
+def _by_mass(posterior: Any) -> bool:
+    return posterior.facts.has_masses and _knows_masses(posterior)
+
+
+def _held(boxes: Boxes, column: int) -> Boxes:
+    """Return the boxes with the column's variable set to its state."""
+    offsets = boxes.domain.offsets
+    i = int(np.searchsorted(offsets, column, side="right")) - 1
+    mask = boxes.mask.copy()
+    mask[:, offsets[i] : offsets[i + 1]] = False
+    mask[:, column] = True
+    return Boxes(boxes.domain, mask)

@@ -1,0 +1,189 @@
+"""Cases for solvers, to subclass in a test module of one's own; see `certimap.testing.posterior_cases`."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from certimap.certify.ledger import Ledger
+from certimap.errors import SolverError
+from certimap.function_posterior import FunctionPosterior
+from certimap.posterior import Draws
+from certimap.result import CertificateKind, MapResult
+from certimap.solvers.base import Solver
+from certimap.solvers.driver import run
+from certimap.solvers.registry import make, refusal, resolve
+from certimap.testing.enumeration import all_points, require
+from certimap.testing.models import random_table
+from certimap.testing.posteriors import BoundedTable
+
+ASKED = ((0.0, 0.0), (0.1, 0.0), (0.0, 0.2), (0.1, 0.2))
+
+
+class SolverCases:
+    """What every solver must do. Override `make_solver`, and `make_posteriors` where it needs others.
+
+    Attributes
+    ----------
+    seed
+        Of the posteriors and of the runs.
+    n_posteriors
+        How many random tables.
+    finds_best
+        Also require the most probable assignment where the certificate asked for is exact.
+    max_samples
+        Draw limit of each run.
+    """
+
+    seed: int = 0
+    n_posteriors: int = 20
+    finds_best: bool = False
+    max_samples: int = 20_000
+
+    def make_solver(self) -> Solver | str:
+        """Return a fresh solver, or its registered name."""
+        raise NotImplementedError
+
+    def make_posteriors(self) -> Sequence[Any]:
+        """Return discrete posteriors with at most 20,000 joint states each."""
+        rng = np.random.default_rng(self.seed)
+        tables = [random_table(rng) for _ in range(self.n_posteriors)]
+        bounded = [BoundedTable(table) for table in tables[::4]]
+        return [*tables, *(posterior for posterior in bounded if self._accepts(posterior))]
+
+    def _accepts(self, posterior: Any) -> bool:
+        made = self.make_solver()
+        if made == "auto":
+            return True
+        return refusal(make(made) if isinstance(made, str) else made, posterior) is None
+
+    def test_answers_bounds_and_certificates_are_true(self) -> None:
+        """Certificates that admit a risk may be false, but no more often than they admit."""
+        n_false, n_risky = 0, 0.0
+        for number, posterior in enumerate(self.make_posteriors()):
+            log_best = float(np.max(posterior.log_prob(all_points(posterior.domain))))
+            for epsilon, delta in ASKED:
+                result = self._run(posterior, self.seed + number, epsilon=epsilon, delta=delta)
+                _check_answer(posterior, result, log_best, self.max_samples)
+                is_false = _check_certificate(result, log_best)
+                if result.certificate.kind is CertificateKind.PAC and not result.certificate.assumptions:
+                    n_false += is_false
+                    n_risky += result.certificate.delta
+                if self.finds_best and epsilon == delta == 0.0:
+                    require(
+                        result.certificate.kind is CertificateKind.EXACT,
+                        "no proof of exactness where one was asked for",
+                    )
+        # Each false certificate has at most the probability that it admits; six standard deviations to spare.
+        require(
+            n_false <= n_risky + 6.0 * math.sqrt(n_risky) + 1.0,
+            f"{n_false} certificates are false; {n_risky:.2f} may be",
+        )
+
+    def test_a_seed_replays(self) -> None:
+        for number, posterior in enumerate(self.make_posteriors()):
+            for epsilon, delta in ASKED:
+                result, again = (
+                    self._run(posterior, self.seed + number, epsilon=epsilon, delta=delta) for _ in range(2)
+                )
+                require(_timeless(result) == _timeless(again), "a seed does not replay")
+
+    def test_limits_are_kept(self) -> None:
+        for posterior in self.make_posteriors():
+            few = run(
+                posterior, self.make_solver(), rng=self.seed, max_samples=7, epsilon=0.0, delta=0.0, progress=False
+            )
+            require(few.n_draws <= 7, f"{few.n_draws} draws were made; the limit is 7")
+            if isinstance(posterior, Draws):  # without draws there may be nothing to answer with at once
+                quick = run(posterior, self.make_solver(), rng=self.seed, time_limit=0.0, progress=False)
+                require(quick.log_prob is not None, "a run that time cuts short has no answer")
+
+    def test_states_pickle_between_steps(self) -> None:
+        for number, posterior in enumerate(self.make_posteriors()):
+            require(
+                self._steps(posterior, number, pickled=False) == self._steps(posterior, number, pickled=True),
+                "a run whose state was pickled between steps goes another way",
+            )
+
+    def _steps(self, posterior: Any, number: int, *, pickled: bool) -> tuple[object, ...]:
+        """Return what a short run finds, its state pickled after each step or not."""
+        solver = resolve(self.make_solver(), posterior, {})
+        ledger = Ledger(posterior, epsilon=0.0, delta=0.05, max_draws=500)
+        state = solver.init(posterior, ledger.control, np.random.default_rng(self.seed + number))
+        for _ in range(8):
+            if state.done or ledger.satisfied:
+                break
+            if pickled:
+                state = pickle.loads(pickle.dumps(state))
+            state = solver.step(state, ledger)
+        return (ledger.best, *ledger.progress)
+
+    def test_what_lacks_a_capability_is_refused(self) -> None:
+        """Offer a posterior that only draws and scores to a solver that needs more."""
+        bare = FunctionPosterior(
+            [2, 2], lambda n, rng: rng.integers(0, 2, (n, 2)), lambda points: np.full(len(points), -math.log(4.0))
+        )
+        if self._accepts(bare):
+            return
+        try:
+            run(bare, self.make_solver(), progress=False)
+        except SolverError as error:
+            require("solver=" in str(error), f"the refusal names no other solver: {error}")
+            return
+        raise AssertionError("a posterior that lacks what the solver needs is not refused")
+
+    def _run(self, posterior: Any, seed: int, *, epsilon: float, delta: float) -> MapResult:
+        made, limit = self.make_solver(), self.max_samples
+        return run(posterior, made, rng=seed, max_samples=limit, progress=False, epsilon=epsilon, delta=delta)
+
+
+def _check_answer(posterior: Any, result: MapResult, log_best: float, max_samples: int) -> None:
+    value = float(posterior.log_prob(posterior.domain.encode(result.assignment)[None, :])[0])
+    require(list(result.assignment) == list(posterior.domain.names), "the assignment is not in the query's order")
+    found, upper = _found(result)
+    require(found is not None and _close(found, value), "log_prob is not that of the assignment")
+    require(upper is not None and upper >= log_best - 1e-9, f"log_upper_bound {upper} is below ln p* = {log_best}")
+    require(result.n_draws <= max_samples, f"{result.n_draws} draws were made; the limit is {max_samples}")
+    for epsilon, delta in result.pareto:
+        true = value >= log_best + math.log1p(-epsilon) - 1e-8 if epsilon < 1.0 else True
+        require(delta > 0.0 or true, f"the pair ({epsilon}, 0) is false")
+
+
+def _check_certificate(result: MapResult, log_best: float) -> bool:
+    """Require what is claimed for certain; return whether what is claimed with a risk is false."""
+    certificate = result.certificate
+    if certificate.kind is CertificateKind.NONE:
+        return False
+    found, _ = _found(result)
+    assert found is not None
+    require(certificate.epsilon <= certificate.requested_epsilon + 1e-12, "epsilon is larger than was asked for")
+    require(certificate.delta <= certificate.requested_delta + 1e-12, "delta is larger than was asked for")
+    true = found >= log_best + math.log1p(-certificate.epsilon) - 1e-8
+    if certificate.kind is CertificateKind.EXACT:
+        require(
+            certificate.epsilon == certificate.delta == 0.0, "an exact certificate has epsilon or delta above 0"
+        )
+    if certificate.delta == 0.0 and not certificate.assumptions:
+        require(true, f"a certificate with delta = 0 is false at epsilon = {certificate.epsilon}")
+    return not true
+
+
+def _timeless(result: MapResult) -> dict[str, Any]:
+    data = result.to_dict()
+    del data["seconds"]
+    return data
+
+
+def _close(a: float, b: float) -> bool:
+    return a == b or abs(a - b) <= 1e-9
+
+
+def _found(result: MapResult) -> tuple[float | None, float | None]:
+    """Return ln p of the answer and the bound on ln p*, of p(q, e) where p(e) is unknown."""
+    if result.log_prob is None:
+        return result.log_joint, result.log_joint_upper_bound
+    return result.log_prob, result.log_upper_bound
