@@ -33,6 +33,7 @@ Arrays = dict[str, NDArray[Any]]
 VERSION = 2  # 1, which knew no factors in logs, is read too, and written where there are none
 _OWN = frozenset({"certimap.learn.hidden_model:HiddenChowLiuModel"})  # imported on first use
 _CIRCUIT_ARRAYS = ("kind", "child_ptr", "children", "log_weights", "leaf_var", "param_ptr", "params")
+_LAST_CHARACTER = 0x10FFFF
 _NETWORKS: dict[str, type[Network]] = {"bayesian": BayesianNetwork, "markov": MarkovNetwork}
 _registered: dict[str, type[Any]] = {}
 
@@ -118,6 +119,8 @@ def _array(content: bytes) -> NDArray[Any]:
         raise ValueError(f"an array of the type {dtype} and the shape {shape}")
     if math.prod(shape) * dtype.itemsize != len(content) - start:
         raise ValueError(f"{len(content) - start} bytes for an array of the shape {shape}")
+    if dtype.kind == "U" and np.any(np.frombuffer(content, f"{dtype.str[0]}u4", offset=start) > _LAST_CHARACTER):
+        raise ValueError("a text with a character that does not exist")
     values: NDArray[Any] = np.frombuffer(content, dtype, offset=start)
     return values.reshape(shape, order="F" if in_columns else "C")
 

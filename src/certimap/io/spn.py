@@ -119,7 +119,7 @@ class _Reader:
         wrong = np.flatnonzero(out == _UNKNOWN)
         if len(wrong):
             end = min(int(starts[wrong[0]]) + 20, len(text))
-            shown = text[starts[wrong[0]] : end].tobytes().decode("utf-8", "replace").split()[0]
+            shown = text[starts[wrong[0]] : end].tobytes().split(maxsplit=1)[0].decode("utf-8", "replace")
             self.fail(int(wrong[0]), f"{shown!r} is no kind of node; expected one of {', '.join(_KINDS | real)}")
         return out
 

@@ -48,6 +48,7 @@ def test_the_command_reports_a_table(capsys):
         ("m.bif", f"variable A {{ type discrete [ {'9' * 5000} ] {{ a, b }}; }}"),
         ("m.spn", "\n".join(f"indicator {k} {k} 32766" for k in range(2000)) + "\n* 2000 0"),
         ("m.spn", "indicator 0 0 0\n+ 1 0 1e-" + "9" * 5000),
+        ("m.spn", "\x1c\n"),  # blank to Python's text, and a word to this reader
     ],
 )
 def test_numbers_that_size_memory_are_checked_first(tmp_path, name, text):
@@ -90,6 +91,7 @@ def npy(shape, dtype="<f8", data=b""):
         ({"meta": npy("(-1, -8)", data=bytes(64))}, zipfile.ZIP_STORED),
         ({"meta": npy("()", "|O", b"cos\nsystem\n")}, zipfile.ZIP_STORED),
         ({"meta": npy("(3,)", "<U0")}, zipfile.ZIP_STORED),
+        ({"meta": npy("()", "<U2", b"{\x00\x00\x00\xff\xff\xff\xff")}, zipfile.ZIP_STORED),
         ({"meta": bytes(10**8)}, zipfile.ZIP_DEFLATED),
         ({"meta": npy("()")}, zipfile.ZIP_LZMA),
     ],
