@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from certimap import io, map_query
+from certimap.conversions import condition
 from certimap.domain import Domain
 from certimap.errors import ModelError, ParseError
 from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
@@ -45,7 +46,7 @@ def test_repeated_scopes_multiply_and_constants_count(write):
     assert np.exp(network.log_joint(points)) == pytest.approx(expected)
     assert network.log_partition == pytest.approx(math.log(sum(expected)))
     assert np.exp(network.log_prob(points)).sum() == pytest.approx(1.0)
-    assert network.condition(_all(network)).log_evidence == pytest.approx(math.log(sum(expected)))
+    assert condition(network, _all(network), wants=()).facts.log_evidence == pytest.approx(math.log(sum(expected)))
 
 
 def _all(network):
