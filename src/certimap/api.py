@@ -248,20 +248,28 @@ def condition(
 ) -> Posterior:
     """Return p(variables | evidence) as a posterior, to sample, to score, or to query several times.
 
-    It is in the representation that `map_query(model, ..., solver=solver)` works on.
+    It is in the representation that `map_query(model, ..., solver=solver)` works on; with "auto", in one that can
+    be sampled where any such fits (`map_query` takes another one for MPE queries on networks).
     """
-    return _posterior(model, variables, evidence, Limits(max_edges, workers), wants_of(solver))
+    limits = Limits(max_edges, workers)
+    return _posterior(model, variables, evidence, limits, wants_of(solver), prefers_draws=True)
 
 
 def _posterior(
-    model: Any, variables: Any, evidence: Any, limits: Limits, wants: Sequence[Capability] | None
+    model: Any,
+    variables: Any,
+    evidence: Any,
+    limits: Limits,
+    wants: Sequence[Capability] | None,
+    *,
+    prefers_draws: bool = False,
 ) -> Posterior:
     if is_posterior(model) and variables is None and evidence is None:
         return cast("Posterior", model)
     query = make_query(_domain_of(model), variables, evidence, hidden=model.hidden)
     from certimap.conversions import condition
 
-    return condition(model, query, wants=wants, limits=limits)
+    return condition(model, query, wants=wants, limits=limits, prefers_draws=prefers_draws)
 
 
 def _domain_of(model: Any) -> Domain:

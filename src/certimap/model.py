@@ -38,7 +38,7 @@ class Model:
     hidden: frozenset[str] = frozenset()
 
     def condition(self, query: Query, limits: Limits | None = None) -> Posterior:
-        """Return p(q | e) as a posterior, in the representation that `solver="auto"` works on.
+        """Return p(q | e) as a posterior: of those that fit and can be sampled the one that `auto` would prefer.
 
         Parameters
         ----------
@@ -54,7 +54,7 @@ class Model:
         ModelError
             When no representation fits the limits, before memory is taken.
         """
-        return conversions().condition(self, query, limits=limits)
+        return conversions().condition(self, query, limits=limits, prefers_draws=True)
 
     def write(self, path: str | PathLike[str], format: str | None = None) -> None:
         """Write the model to a file whose suffix (or `format`) names the format; see `certimap.io.write`."""

@@ -131,7 +131,7 @@ class MapResult:
     ties
         Other assignments as probable as the answer, and known to be all of them, or None.
     top
-        With `top_k`, the k best as (assignment, log_prob) pairs, best first.
+        With `top_k`, the k best as (assignment, log_prob) pairs, best first; log_joint where p(e) is unknown.
     note
         What a limit cut short before the search began, in words; None when nothing was.
     """

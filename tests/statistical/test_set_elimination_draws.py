@@ -8,8 +8,9 @@ from bucket_twin import build, random_latent_tree
 from scipy.stats import binomtest
 
 from certimap.solvers.driver import run
-from certimap.solvers.elimination import set_elimination
+from certimap.solvers.elimination import search, set_elimination
 from certimap.solvers.elimination.one_pass import Elimination
+from certimap.solvers.elimination.search import Search
 from certimap.solvers.elimination.set_elimination import SetElimination
 from certimap.trees.bucket_tree import BucketTreePosterior
 
@@ -18,31 +19,31 @@ N_RUNS = 600
 LOOSER = 1.0  # nats added to every bound, so that boxes stay open
 
 
-def no_climb(*args):
-    return iter(())
-
-
 def spoil(monkeypatch):
     """Leave all finding to the draws: eliminations decode nothing of use, and their bounds are loose."""
-    outcome, threshold = Elimination._outcome, Elimination.linear_threshold
+    advance, threshold, candidates = Elimination.advance, Elimination.threshold, Search._candidates
 
     def worst_rows(self, rows, n_variables):
         states = self.geometry.tree.arrays.own_states
         by_variable = dict(zip(self.geometry.tree.variable.tolist(), states.tolist(), strict=True))
         return np.array([[by_variable[v] - 1 for v in range(n_variables)]], np.int16)
 
-    def looser_outcome(self, root):
-        if root is not None:
-            root.log_scale += LOOSER
-        self.log_states += LOOSER
-        self.n_merged += 1
-        return outcome(self, root)
+    def looser_advance(self):
+        work = advance(self)
+        if self.outcome is not None:
+            self.outcome.log_states[:] += LOOSER
+            self.n_merged += 1
+        return work
+
+    def looser_candidates(self, elimination, outcome):
+        return candidates(self, elimination, outcome) + LOOSER
 
     monkeypatch.setattr(Elimination, "decode", worst_rows)
-    monkeypatch.setattr(Elimination, "_outcome", looser_outcome)
-    monkeypatch.setattr(Elimination, "linear_threshold", lambda self, scale: threshold(self, scale + LOOSER))
-    monkeypatch.setattr(set_elimination, "climb", no_climb)
-    monkeypatch.setattr(set_elimination, "DRAW_ROWS", 3)
+    monkeypatch.setattr(Elimination, "advance", looser_advance)
+    monkeypatch.setattr(Elimination, "threshold", lambda self, top: threshold(self, top + 2))  # two bits lower
+    monkeypatch.setattr(Search, "_candidates", looser_candidates)
+    monkeypatch.setattr(search, "START_WORK", 0)  # no climbs
+    monkeypatch.setattr(search, "DRAW_ROWS", 3)
     monkeypatch.setattr(set_elimination, "STEP_WORK", 0)
 
 

@@ -63,6 +63,7 @@ def run_engine_benchmark(*, workers: int = 2, quick: bool = False, repeats: int 
         sampling_table(workers, scale, repeats),
         full_run_table(workers, int(2_500_000 * scale)),
         *scaling_tables(workers, scale, repeats),
+        depth_table(workers, scale, repeats),
         start_table(),
     ]
     return results
@@ -232,6 +233,32 @@ def _costs(posterior: CircuitPosterior, rows: int, repeats: int) -> list[float]:
         lambda: posterior.log_bound_each(boxes),
     ]
     return [1e12 * _median_seconds(ask, repeats) / (rows * posterior.n_edges) for ask in questions]
+
+
+def depth_table(workers: int, scale: float = 1.0, repeats: int = 7) -> Table:
+    """Show that a row's depth costs nothing: circuits of one size over more and more variables."""
+    table = Table(
+        "engine-depth",
+        "Evaluating points far below float64",
+        ("variables", "edges", "mean ln p", "log_prob, G edges/s", "share of the first row"),
+    )
+    first = None
+    for n_variables in (100, 1_000, 10_000, 100_000):
+        posterior = _posterior(random_learnspn(n_variables, 200_000), workers)
+        rows = max(int(scale * 2e8 / posterior.n_edges), 64)
+        points = posterior.sample(rows, np.random.default_rng(0))
+        log_prob = float(posterior.log_prob(points).mean())
+        seconds = _median_seconds(lambda p=posterior, x=points: p.log_prob(x), repeats)
+        speed = posterior.n_edges * rows / seconds / 1e9
+        first = speed if first is None else first
+        table.add(
+            str(n_variables),
+            str(posterior.n_edges),
+            number(log_prob, 0),
+            number(speed, 2),
+            number(speed / first, 2),
+        )
+    return table
 
 
 def start_table() -> Table:

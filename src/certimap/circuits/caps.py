@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.box import Boxes, Points
+from certimap.circuits.evaluation import functions_of
 from certimap.circuits.kernels.caps import scopes, solve_caps
 from certimap.circuits.kernels.climb import CapTable, Pool
 from certimap.circuits.kernels.probe import PlanArrays
+from certimap.circuits.kernels.real import fill_peaks, fill_scales
 from certimap.circuits.plan import Plan
 from certimap.domain import Domain
 from certimap.rounding import SMALLEST_FACTOR
@@ -70,6 +72,7 @@ class PlanView:
             _in_logs(plan),
             plan.tables,
             plan.log_tables,
+            functions_of(plan),
             plan.decides,
             offsets,
             domain.n_states,
@@ -101,10 +104,12 @@ def _in_logs(plan: Plan) -> NDArray[np.bool_]:
 
 
 def _scales(plan: Plan) -> NDArray[np.float64]:
-    """Return the smallest standard deviation among each real variable's leaves; 1 for categorical variables."""
+    """Return the smallest scale among each real variable's leaves; 1 for categorical variables."""
     scales = np.full(len(plan.domain), np.inf)
     real = plan.domain.n_states[plan.leaf_var] == 0
-    np.minimum.at(scales, plan.leaf_var[real], plan.tables[plan.leaf_start[real] + 1])
+    lengths = np.empty(np.count_nonzero(real))
+    fill_scales(functions_of(plan), plan.tables, plan.leaf_start[real], lengths)
+    np.minimum.at(scales, plan.leaf_var[real], lengths)
     return np.where(np.isfinite(scales), scales, 1.0)
 
 
@@ -198,7 +203,8 @@ class Caps:
                 if k:
                     point[v] = float(np.argmax(arrays.log_tables[start : start + k]))
                 else:
-                    point[v] = min(max(arrays.tables[start], self.view.low[v]), self.view.high[v])
+                    ends = self.view.low[v : v + 1], self.view.high[v : v + 1]
+                    fill_peaks(arrays.functions, arrays.tables, np.array([start]), *ends, point[v : v + 1])
             stack.extend(arrays.children[arrays.child_ptr[i] : arrays.child_ptr[i + 1]].tolist())
         if np.any(np.isnan(point)):
             return None

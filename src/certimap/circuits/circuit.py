@@ -11,13 +11,17 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.circuits.leaves import leaf_kind
 from certimap.domain import Domain
 from certimap.errors import ModelError
 from certimap.model import Model
 
 
 class NodeKind(IntEnum):
-    """What a node of a circuit computes."""
+    """What a node of a circuit computes.
+
+    Kinds of real leaves besides Gaussians have the negative codes that `certimap.circuits.leaves` gives them.
+    """
 
     CATEGORICAL = 0
     GAUSSIAN = 1
@@ -34,7 +38,7 @@ class Circuit(Model):
     domain
         The variables.
     kind
-        int8, shape (n_nodes,): a `NodeKind` each.
+        int8, shape (n_nodes,): a `NodeKind` each, or the negative code of a kind of leaf (`circuits.leaves`).
     child_ptr, children
         int64, shapes (n_nodes + 1,) and (n_edges,): the children of node i are
         `children[child_ptr[i]:child_ptr[i + 1]]`; leaves have none.
@@ -45,7 +49,7 @@ class Circuit(Model):
     param_ptr, params
         int64 and float64: the parameters of leaf i are `params[param_ptr[i]:param_ptr[i + 1]]`. A
         categorical leaf has one natural-log weight a state (-inf is accepted: an indicator is 0 and
-        -inf); a Gaussian one has mean and standard deviation.
+        -inf); a Gaussian one has mean and standard deviation, and others what their kind says.
     """
 
     domain: Domain
@@ -133,12 +137,21 @@ class CircuitBuilder:
 
     def gaussian(self, variable: int, mean: float, sd: float) -> int:
         """Add a Gaussian leaf on a real variable."""
-        if self.domain.n_states[variable] or not (math.isfinite(mean) and 0 < sd < math.inf):
+        return self.real("gaussian", variable, mean, sd)
+
+    def real(self, kind: str, variable: int, *params: float) -> int:
+        """Add a leaf on a real variable, of a kind in the table of `certimap.circuits.leaves`."""
+        code, leaf = leaf_kind(kind)
+        name = self.domain.names[variable]
+        values = [float(x) for x in params]
+        fits = len(values) == len(leaf.parameters) and bool(leaf.accepts(*np.array(values)[:, None])[0])
+        if self.domain.n_states[variable] or not fits:
+            given = ", ".join(str(x) for x in values)
             raise ModelError(
-                f"a Gaussian leaf of variable {self.domain.names[variable]!r} has mean {mean} and sd {sd}; "
-                "a real variable, a finite mean and a positive finite sd are accepted"
+                f"a {kind} leaf of variable {name!r} has the parameters ({given}); expected a real variable, and "
+                f"{leaf.expected}"
             )
-        return self._add(NodeKind.GAUSSIAN, variable=variable, params=[mean, sd])
+        return self._add(code, variable=variable, params=values)
 
     def product(self, children: Sequence[int]) -> int:
         """Add the product of nodes added before."""
@@ -157,7 +170,7 @@ class CircuitBuilder:
 
     def _add(
         self,
-        kind: NodeKind,
+        kind: int,
         children: Sequence[int] = (),
         log_weights: Sequence[float] = (),
         variable: int = -1,
@@ -166,7 +179,7 @@ class CircuitBuilder:
         node = len(self._kind)
         if kind >= NodeKind.PRODUCT:
             if not children:
-                raise ModelError(f"node {node} is a {kind.name.lower()} without children")
+                raise ModelError(f"node {node} is a {NodeKind(kind).name.lower()} without children")
             if min(children) < 0 or max(children) >= node:
                 raise ModelError(f"node {node} has the children {list(children)}; 0 to {node - 1} are accepted")
         self._kind.append(kind)

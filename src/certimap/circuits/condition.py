@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, NodeKind
-from certimap.circuits.plan import GAUSSIAN_PARAMS, Plan
+from certimap.circuits.plan import REAL_FIRST, REAL_LOG_NORM, REAL_SIZE, Plan
 from certimap.domain import Domain, Real
 from certimap.errors import ImpossibleEvidence, ModelError
 from certimap.logs import log_sum_runs
@@ -20,11 +20,15 @@ if TYPE_CHECKING:
     from certimap.circuits.kernels.arrays import NewNodes, Workspace
 
 
+NEGLIGIBLE = 40.0  # nats below a leaf's mass, under which the rounding of an entry does not show in it
+
+
 @dataclass(frozen=True, eq=False)
 class _Leaves:
     """The leaves of a circuit under a query: their masses, and normalised vectors for queried ones."""
 
     log_mass: NDArray[np.float64]  # (n_nodes,), 0 on inner nodes
+    log_error: NDArray[np.float64]  # (n_nodes,), how far that may be off, in units of the last place of 1
     position: NDArray[np.int32]  # (n_nodes,), position of the variable in the query, else -1
     states: NDArray[np.int64]  # (n_nodes,), bits of the states that a categorical leaf allows
     start: NDArray[np.int64]  # (n_nodes,), where the vector of a queried leaf starts in `log_tables`
@@ -80,7 +84,10 @@ def condition(circuit: Circuit, query: Query, *, max_edges: int | None = None) -
         raise ModelError(f"the circuit's mass under the evidence is {np.exp(log_evidence)}; it must be finite")
     parents = np.empty(circuit.n_nodes, np.int64)
     kernels.count_parents(arrays, log_mass, parents)
-    return _simplify(circuit, query, leaves, parents), log_evidence
+    error = leaves.log_error
+    kernels.upward_error(arrays, log_mass, error)
+    plan = _simplify(circuit, query, leaves, parents)
+    return replace(plan, log_error=float(error[-1]) * float(np.finfo(np.float64).eps)), log_evidence
 
 
 def _checked(circuit: Circuit, query: Query) -> Circuit:
@@ -104,71 +111,59 @@ def _leaves(circuit: Circuit, query: Query) -> _Leaves:
     positions = np.full(len(domain) + 1, -1, np.int32)
     positions[query.variables] = np.arange(len(query.variables), dtype=np.int32)
     position = positions[circuit.leaf_var]  # leaf_var is -1 on inner nodes: the last entry
-    log_mass = np.zeros(n_nodes)
+    log_mass, log_error = np.zeros(n_nodes), np.zeros(n_nodes)
     packed = properties.categorical_params(circuit)
     sizes = np.diff(packed.ptr)
     columns = np.repeat(domain.offsets[circuit.leaf_var[packed.nodes]], sizes) + packed.states
     weighted = packed.values + query.log_weights[columns]
     if len(packed.nodes):
         log_mass[packed.nodes] = log_sum_runs(weighted, packed.ptr[:-1])
+        counts = weighted > np.repeat(log_mass[packed.nodes], sizes) - NEGLIGIBLE
+        reach = np.where(counts, np.abs(packed.values) + np.abs(query.log_weights[columns]), 0.0)
+        log_error[packed.nodes] = np.maximum.reduceat(reach, packed.ptr[:-1]) + sizes + 4.0
     start = np.zeros(n_nodes, np.int64)
     start[packed.nodes] = packed.ptr[:-1]
     with np.errstate(invalid="ignore"):
         log_tables = weighted - np.repeat(log_mass[packed.nodes], sizes)
     leaf_sets = properties.CategoricalParams(packed.nodes, packed.ptr, weighted, packed.states)
-    gaussian = np.flatnonzero(circuit.kind == NodeKind.GAUSSIAN)
-    if len(gaussian):
-        entries = _gaussian_entries(circuit, query, gaussian)
-        log_mass[gaussian] = entries[:, 4]
-        start[gaussian] = len(log_tables) + GAUSSIAN_PARAMS * np.arange(len(gaussian))
+    real = np.flatnonzero((circuit.kind < NodeKind.PRODUCT) & (circuit.kind != NodeKind.CATEGORICAL))
+    if len(real):
+        entries = _real_entries(circuit, query, real)
+        log_mass[real] = entries[:, REAL_LOG_NORM]
+        log_error[real] = 16.0 + 4.0 * np.abs(entries[:, REAL_LOG_NORM])
+        start[real] = len(log_tables) + REAL_SIZE * np.arange(len(real))
         log_tables = np.concatenate([log_tables, entries.ravel()])
-    return _Leaves(log_mass, position, properties.leaf_state_sets(n_nodes, leaf_sets), start, log_tables)
+    return _Leaves(
+        log_mass, log_error, position, properties.leaf_state_sets(n_nodes, leaf_sets), start, log_tables
+    )
 
 
-def _gaussian_entries(circuit: Circuit, query: Query, nodes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return (mean, sd, low, high, log mass) of Gaussian leaves under the query, shape (n, 5).
+def _real_entries(circuit: Circuit, query: Query, nodes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the vectors of real leaves under the query, shape (n, REAL_SIZE); see `kernels/real.py`.
 
-    The last entry of an observed variable's leaf is the log density at the observed value.
+    The leaf of an observed variable is restricted to a point; its log mass is the log density there.
     """
-    entries = np.empty((len(nodes), GAUSSIAN_PARAMS))
-    first = circuit.param_ptr[nodes]
-    entries[:, 0], entries[:, 1] = circuit.params[first], circuit.params[first + 1]
+    from certimap.circuits.kernels.real import fill_log_masses
+    from certimap.circuits.leaves.kind import function_table
+
+    entries = np.zeros((len(nodes), REAL_SIZE))
+    entries[:, 0] = circuit.kind[nodes]
     low, high = np.full(len(circuit.domain), -np.inf), np.full(len(circuit.domain), np.inf)
     for i, variable in enumerate(circuit.domain):
         if isinstance(variable, Real):
-            low[i], high[i] = query.intervals.get(i, (variable.low, variable.high))
+            value = query.values.get(i)
+            interval = (variable.low, variable.high) if value is None else (value, value)
+            low[i], high[i] = query.intervals.get(i, interval)
     variables = circuit.leaf_var[nodes]
-    entries[:, 2], entries[:, 3] = low[variables], high[variables]
-    entries[:, 4] = log_interval_mass(*entries[:, :4].T)
-    for i, value in query.values.items():
-        rows = variables == i
-        scaled = (value - entries[rows, 0]) / entries[rows, 1]
-        entries[rows, 4] = -0.5 * scaled**2 - np.log(entries[rows, 1]) - 0.5 * np.log(2 * np.pi)
+    entries[:, 1], entries[:, 2] = low[variables], high[variables]
+    sizes = np.diff(circuit.param_ptr)[nodes]
+    for k in range(int(sizes.max())):
+        has = sizes > k
+        entries[has, REAL_FIRST + k] = circuit.params[circuit.param_ptr[nodes[has]] + k]
+    log_mass = np.empty(len(nodes))
+    fill_log_masses(function_table(), entries.ravel(), REAL_SIZE * np.arange(len(nodes)), log_mass)
+    entries[:, REAL_LOG_NORM] = log_mass
     return entries
-
-
-def log_interval_mass(
-    mean: NDArray[np.float64], sd: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return the natural log of the mass that Gaussians have in [low, high]; accurate in both tails."""
-    if np.all(np.isneginf(low)) and np.all(np.isposinf(high)):
-        return np.zeros_like(mean)
-    from scipy.special import log_ndtr  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
-
-    from certimap.circuits.kernels.gaussian import NARROW_WIDTH
-
-    a, b = (low - mean) / sd, (high - mean) / sd
-    flip = a > 0  # mirror intervals in the upper tail to the lower one, where the cdf keeps its digits
-    a, b = np.where(flip, -b, a), np.where(flip, -a, b)
-    log_low, log_high = np.asarray(log_ndtr(a)), np.asarray(log_ndtr(b))
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        wide = log_high + np.log1p(-np.exp(log_low - log_high))
-        width, middle = b - a, 0.5 * (a + b)
-        curvature = (middle**2 - 1.0) * width**2 / 24.0
-        narrow = -0.5 * middle**2 - 0.5 * np.log(2 * np.pi) + np.log(width) + np.log1p(curvature)
-        # Where the two ends cancel the density hardly changes between them.
-        mass = np.where(width * np.maximum(1.0, np.abs(a)) < NARROW_WIDTH, narrow, wide)
-        return np.where(a < b, mass, -np.inf)
 
 
 def _simplify(circuit: Circuit, query: Query, leaves: _Leaves, parents: NDArray[np.int64]) -> Plan:
@@ -269,7 +264,7 @@ def _used_tables(
     domain: Domain, leaf_var: NDArray[np.int32], leaf_start: NDArray[np.int64], log_tables: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """Keep only the vectors that leaves point to; return them as probabilities and logs, and new starts."""
-    sizes_of_var = np.where(domain.n_states > 0, domain.n_states, GAUSSIAN_PARAMS)
+    sizes_of_var = np.where(domain.n_states > 0, domain.n_states, REAL_SIZE)
     used = np.zeros(len(log_tables), np.int64)  # at each start, the vector's length
     used[leaf_start] = sizes_of_var[leaf_var]
     starts = np.flatnonzero(used)

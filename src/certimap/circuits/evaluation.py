@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.circuits.plan import GAUSSIAN_PARAMS, Plan
+from certimap.circuits.plan import REAL_SIZE, Plan
 
 if TYPE_CHECKING:
     from certimap.circuits.kernels.arrays import PlanArrays
@@ -45,7 +45,7 @@ def arrays_of(plan: Plan) -> PlanArrays:
     from certimap.circuits.kernels.statistics import find_floors
 
     sizes = plan.domain.n_states[plan.leaf_var]
-    real = np.unique(plan.leaf_start[sizes == 0])[:, None] + np.arange(GAUSSIAN_PARAMS)
+    real = np.unique(plan.leaf_start[sizes == 0])[:, None] + np.arange(REAL_SIZE)
     logs = plan.log_tables.copy()
     logs[real] = 0.0
     mantissas, table_counts = split_logs(logs)
@@ -84,10 +84,20 @@ def arrays_of(plan: Plan) -> PlanArrays:
         log_tables=plan.log_tables,
         decides=plan.decides,
         offsets=plan.domain.offsets,
+        functions=functions_of(plan),
         leaf_floors=leaf_floors,
         floors=floors,
         settles=settles,
     )
+
+
+def functions_of(plan: Plan) -> NDArray[np.int64]:
+    """Return the addresses of what kernels ask real leaves; none, and nothing compiled, in a discrete domain."""
+    if plan.domain.is_discrete:
+        return np.zeros((0, 5), np.int64)
+    from certimap.circuits.leaves.kind import function_table
+
+    return function_table()
 
 
 def _count_in(ptr: NDArray[np.int64], marks: NDArray[np.bool_]) -> NDArray[np.int64]:

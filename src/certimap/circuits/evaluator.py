@@ -65,7 +65,7 @@ class Evaluator:
     Attributes
     ----------
     relative_error
-        No computed probability is off by more than this factor of itself (rounding alone).
+        No computed probability is off by more than this factor of itself (rounding alone, conditioning included).
     """
 
     def __init__(self, plan: Plan, workers: int) -> None:
@@ -81,7 +81,7 @@ class Evaluator:
         n_nodes = self.plan.n_nodes
         n_roundings, is_top = np.empty(n_nodes), np.empty(n_nodes, np.bool_)
         summarise(self.arrays, n_roundings, is_top)
-        self.relative_error = float(n_roundings[-1]) * _EPS
+        self.relative_error = float(n_roundings[-1]) * _EPS + self.plan.log_error
         self._is_top = is_top
         self._not_top = np.zeros_like(is_top)
 
@@ -210,12 +210,11 @@ class Evaluator:
     def outward(self, log_bounds: Floats) -> Floats:
         """Round upper bounds up: by the error of the bound and that of a probability held against it.
 
-        Sums and products of nonnegative numbers keep a relative error of one rounding an operation, so
-        that a bound and a probability under it together may be off by `relative_error`; parameters that are logs
-        err relative to their size.
+        Sums and products keep a relative error of one rounding an operation, and parameters that are logs err
+        relative to their size; `docs/what-a-certificate-means.md` adds this up.
         """
         with np.errstate(invalid="ignore"):
-            raised = log_bounds + (self.relative_error + 8 * _EPS * np.abs(log_bounds))
+            raised = log_bounds + (3 * self.relative_error + 32 * _EPS * np.abs(log_bounds))
         raised = np.where(log_bounds == -np.inf, -np.inf, raised)
         return np.minimum(raised, 0.0) if self.is_discrete else raised
 

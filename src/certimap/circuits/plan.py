@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.circuits.leaves import leaf_kinds
 from certimap.domain import Domain
 from certimap.errors import ModelError
 
-GAUSSIAN_PARAMS = 5  # mean, sd, low, high, ln of the mass of [low, high] under the untruncated Gaussian
+REAL_SIZE = 7  # of a real leaf's vector, laid out as `kernels/real.py` says
+REAL_LOG_NORM, REAL_FIRST = 3, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,11 +43,13 @@ class Plan:
         vector in `tables`. Leaves may share a vector.
     tables, log_tables
         float64: for a categorical leaf one probability a state (they add to 1), and their natural logs.
-        For a Gaussian leaf (in both arrays) mean, sd, low, high and ln of the mass that the untruncated
-        Gaussian has in [low, high]: the leaf is the Gaussian restricted to that interval.
+        For a real leaf (in both arrays) its vector of `REAL_SIZE` numbers, see `kernels/real.py`: the leaf is
+        restricted to an interval, and normalised there.
     decides
         int32, shape (n_nodes,): the query variable that a sum decides (its children allow disjoint
         sets of that variable's states), else -1.
+    log_error
+        How far (nats) conditioning may have moved the log of a probability: weights and leaves are rounded.
     """
 
     domain: Domain
@@ -60,10 +64,11 @@ class Plan:
     tables: NDArray[np.float64]
     log_tables: NDArray[np.float64]
     decides: NDArray[np.int32]
+    log_error: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if field.name != "domain":
+            if field.name not in ("domain", "log_error"):
                 getattr(self, field.name).setflags(write=False)
 
     @property
@@ -95,23 +100,26 @@ class Plan:
     def to_circuit(self) -> Circuit:
         """Return the same distribution as a `Circuit`; leaves that share a vector become one node.
 
-        Raises ModelError when Gaussian leaves are restricted to intervals: a `Circuit` has none such.
+        Raises ModelError when real leaves are restricted to intervals: a `Circuit` has none such.
         """
-        gaussian = self.domain.n_states[self.leaf_var] == 0
-        restricted = self.log_tables[self.leaf_start[gaussian] + 4] != 0.0
+        is_real = self.domain.n_states[self.leaf_var] == 0
+        restricted = self.log_tables[self.leaf_start[is_real] + REAL_LOG_NORM] != 0.0
         if np.any(restricted):
-            variable = self.domain.names[int(self.leaf_var[gaussian][restricted][0])]
+            variable = self.domain.names[int(self.leaf_var[is_real][restricted][0])]
             raise ModelError(
-                f"variable {variable!r} is restricted to an interval; only whole Gaussian leaves are accepted"
+                f"variable {variable!r} is restricted to an interval; expected whole leaves of real variables"
             )
         starts, first, leaf_of = np.unique(self.leaf_start, return_index=True, return_inverse=True)
         n_leaf_nodes = len(starts)
         variables = self.leaf_var[first]
-        is_gaussian = gaussian[first]
-        sizes = np.where(is_gaussian, 2, self.domain.n_states[variables])
+        real = is_real[first]
+        leaf_code = np.where(real, self.log_tables[starts], NodeKind.CATEGORICAL).astype(np.int8)
+        sizes = self.domain.n_states[variables].astype(np.int64)
+        for code, leaf in leaf_kinds().items():
+            sizes[leaf_code == code] = len(leaf.parameters)
         param_ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         within = np.arange(int(param_ptr[-1])) - np.repeat(param_ptr[:-1], sizes)
-        params = self.log_tables[np.repeat(starts, sizes) + within]
+        params = self.log_tables[np.repeat(starts + np.where(real, REAL_FIRST, 0), sizes) + within]
         counts = np.diff(self.child_ptr) + np.diff(self.leaf_ptr)
         child_ptr = np.concatenate([np.zeros(n_leaf_nodes + 1, np.int64), np.cumsum(counts)])
         leaf_slots = child_ptr[n_leaf_nodes + self.parent_of_leaf]
@@ -125,7 +133,7 @@ class Plan:
         log_weights[inner_slots] = self.log_weights
         kind = np.concatenate(
             [
-                np.where(is_gaussian, NodeKind.GAUSSIAN, NodeKind.CATEGORICAL),
+                leaf_code,
                 np.where(self.is_sum, NodeKind.SUM, NodeKind.PRODUCT),
             ]
         ).astype(np.int8)

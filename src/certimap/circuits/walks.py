@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.box import Points
+from certimap.circuits.evaluation import functions_of
 
 if TYPE_CHECKING:
     from certimap.circuits.kernels.decode import Kept, Nodes
     from certimap.circuits.plan import Plan
 
-_CHUNK = 2**22  # entries of one table of densities: candidate means by components
-
 
 def max_product(plan: Plan) -> Points:
     """Return the assignment that max-product decodes, shape (1, n).
 
-    Of equal states and equal children the first is taken; a Gaussian leaf gives its mean.
+    Of equal states and equal children the first is taken; a real leaf gives its peak.
     """
     from certimap.circuits.kernels.decode import max_upward
 
@@ -31,7 +30,7 @@ def max_product(plan: Plan) -> Points:
 def argmax_product(plan: Plan) -> Points:
     """Return the assignment that argmax-product keeps at the root, shape (1, n).
 
-    Of equal states and equal candidates the first is taken; a Gaussian leaf gives its mean.
+    Of equal states and equal candidates the first is taken; a real leaf gives its peak.
     """
     from certimap.circuits.kernels.decode import BLOCK, Scratch, argmax_upward
 
@@ -82,6 +81,7 @@ def _walk_arrays(plan: Plan) -> tuple[Nodes, Kept]:
         plan.leaf_var,
         plan.leaf_start,
         plan.log_tables,
+        functions_of(plan),
         plan.domain.n_states[plan.leaf_var],
         group,
         next_in_group,
@@ -148,19 +148,13 @@ def _leaf_flow(plan: Plan) -> tuple[NDArray[np.float64], Nodes, Kept]:
 def _mode_of_mixture(
     leaves: NDArray[np.int64], log_leaf_flow: NDArray[np.float64], nodes: Nodes, kept: Kept
 ) -> float:
-    """Return the component mean at which the mixture of these Gaussian leaves is densest."""
+    """Return the component's peak at which the mixture of these real leaves is densest."""
+    from certimap.circuits.kernels.real import mixture_log_densities
+
     starts, places = np.unique(nodes.leaf_start[leaves], return_inverse=True)
     log_weights = np.full(len(starts), -np.inf)
     np.logaddexp.at(log_weights, places, log_leaf_flow[leaves])
-    mean, sd, low, high, log_inside = (nodes.log_tables[starts + k] for k in range(5))
-    log_scale = log_weights - np.log(sd) - log_inside
     candidates = np.unique(kept.peak_at[leaves])
     log_density = np.empty(len(candidates))
-    rows = max(1, _CHUNK // len(starts))
-    for first in range(0, len(candidates), rows):
-        x = candidates[first : first + rows, None]
-        terms: NDArray[Any] = np.where(
-            (x >= low) & (x <= high), log_scale - 0.5 * np.square((x - mean) / sd), -np.inf
-        )
-        log_density[first : first + rows] = np.logaddexp.reduce(terms, axis=1)
+    mixture_log_densities(nodes.functions, nodes.log_tables, starts, log_weights, candidates, log_density)
     return float(candidates[np.argmax(log_density)])

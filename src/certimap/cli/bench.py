@@ -174,6 +174,35 @@ def networks(
     typer.echo(network_summary(records))
 
 
+@app.command()
+def uai(
+    folder: Annotated[Path, typer.Option("--dir", help="Folder of .uai files with .uai.evid and .uai.query.")],
+    solvers: Annotated[
+        str, typer.Option(help="Solvers, with settings as in wmb:i_bound=10:iterations=30.")
+    ] = "auto",
+    time_limit: Limit = 60.0,
+    max_memory: MaxMemory = 8192,
+    workers: Workers = 2,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Run solvers on a folder of UAI competition instances; print answers, bounds and gaps."""
+    from certimap.bench.uai import UaiMethod, run_uai
+
+    methods = [UaiMethod.parse(text) for text in _names(solvers)]
+    tables = run_uai(
+        folder,
+        methods,
+        time_limit=time_limit,
+        max_memory=max_memory * 2**20,
+        workers=workers,
+        seed=seed,
+        report=_reporter(quiet),
+    )
+    for table in tables:
+        typer.echo(table.to_markdown())
+
+
 def _growth(sizes: str, seed: int, quiet: bool, into: Path | None) -> None:
     from certimap.bench.growth import GrowthPlan, growth_table, run_growth
     from certimap.bench.machine import describe_machine, machine_line

@@ -12,8 +12,9 @@ from certimap.conversions.rows import Case, Estimate, Row, register, rows_of
 from certimap.errors import ModelError, TooLarge
 from certimap.limits import Limits
 from certimap.model import Model
+from certimap.networks.mpe_posterior import Maximisation
 from certimap.networks.posterior import NetworkPosterior
-from certimap.posterior import Bounds, Capability, Masses, Posterior, offers
+from certimap.posterior import Bounds, Capability, Draws, Masses, Posterior, offers
 from certimap.query import Query
 from certimap.trees.bucket_tree import BucketTreePosterior
 
@@ -22,6 +23,7 @@ __all__ = ["Choice", "Option", "condition", "condition_quickly", "plan"]
 Wants = tuple[Capability, ...]
 # What `auto` wants, most wanted first, and why: each is enough for a solver that proves more than the next.
 AUTO: tuple[tuple[Wants, str], ...] = (
+    ((Maximisation,), "nothing has to be summed, or nothing else fits"),
     ((BucketTreePosterior,), "along a tree of regions whose tables fit, sets of vectors settle a query soonest"),
     ((Masses, Bounds), "boxes of assignments can be weighed and bounded, so that a search settles it"),
     ((Bounds,), "boxes of assignments can be bounded"),
@@ -58,7 +60,12 @@ class Choice:
 
 
 def condition(
-    model: Model, query: Query, *, wants: Sequence[Capability] | None = None, limits: Limits | None = None
+    model: Model,
+    query: Query,
+    *,
+    wants: Sequence[Capability] | None = None,
+    limits: Limits | None = None,
+    prefers_draws: bool = False,
 ) -> Posterior:
     """Return p(q | e) of a model as a posterior.
 
@@ -72,6 +79,9 @@ def condition(
         whatever the limits, it gets another: the solver then refuses it, and names an alternative.
     limits
         What it may take; None for the defaults.
+    prefers_draws
+        Without `wants`: take a representation that can be drawn from where one fits, though another may be
+        maximised sooner.
 
     Raises
     ------
@@ -84,7 +94,7 @@ def condition(
         return model.condition(query, limits)
     if not len(query.variables):
         return complete_posterior(query, lambda asked: condition(model, asked, wants=wants, limits=limits))
-    return plan(model, query, wants=wants, limits=limits).build()
+    return plan(model, query, wants=wants, limits=limits, prefers_draws=prefers_draws).build()
 
 
 def condition_quickly(model: Model, query: Query, *, limits: Limits | None = None) -> Posterior:
@@ -108,7 +118,12 @@ def condition_quickly(model: Model, query: Query, *, limits: Limits | None = Non
 
 
 def plan(
-    model: Model, query: Query, *, wants: Sequence[Capability] | None = None, limits: Limits | None = None
+    model: Model,
+    query: Query,
+    *,
+    wants: Sequence[Capability] | None = None,
+    limits: Limits | None = None,
+    prefers_draws: bool = False,
 ) -> Choice:
     """Choose a representation without building it; parameters and errors as in `condition`.
 
@@ -122,7 +137,8 @@ def plan(
             "model, or a type that overrides condition() or is registered is expected"
         )
     options: list[Option] = []
-    for wanted, why in AUTO if wants is None else ((tuple(wants), "the solver works on it"),):
+    auto = (*(((*wanted, Draws), why) for wanted, why in AUTO), *AUTO) if prefers_draws else AUTO
+    for wanted, why in auto if wants is None else ((tuple(wants), "the solver works on it"),):
         for row in rows:
             if not offers(row.offers, wanted) or (wants is None and not row.suits(case)):
                 continue

@@ -71,7 +71,9 @@ def tree_of_circuit(
         make_query(plan.domain),
         workers=workers,
     )
-    return replace(posterior, region_tree=replace(posterior.region_tree, log_evidence=log_evidence or 0.0))
+    found = posterior.region_tree
+    log_error = found.log_error + plan.log_error  # what the circuit's own conditioning rounded counts as well
+    return replace(posterior, region_tree=replace(found, log_evidence=log_evidence or 0.0, log_error=log_error))
 
 
 def _positions(mask: int) -> Iterator[int]:

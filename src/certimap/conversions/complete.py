@@ -82,8 +82,10 @@ def complete_posterior(query: Query, condition: Callable[[Query], Posterior]) ->
     if isinstance(query.domain.variables[asked], Categorical):
         value = int(np.argmax(query.log_weights[start:end]))
     point = np.array([[value]], posterior.domain.point_dtype)
-    # Where p(e) is unknown, log_prob is that of the joint.
-    log_evidence = float(posterior.log_prob(point)[0]) + (posterior.facts.log_evidence or 0.0)
+    facts = posterior.facts
+    # Where it is not normalised, log_prob is that of the joint.
+    shift = facts.log_evidence if facts.is_normalised and facts.log_evidence is not None else 0.0
+    log_evidence = float(posterior.log_prob(point)[0]) + shift
     if log_evidence == -math.inf:
         raise ImpossibleEvidence("the evidence has probability 0 under the model; it assigns every variable")
     return CompletePosterior(log_evidence)

@@ -1,18 +1,25 @@
-"""The representations of a network: a compiled circuit, and the tree of an elimination order."""
+"""The representations of a network: a maximisation, a compiled circuit, the tree of an elimination order."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.control import Pace
 from certimap.conversions.network_to_circuit import Compiler, is_large
 from certimap.conversions.network_to_tree import elimination_order, largest_table, tree_of_reduced
-from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row
+from certimap.conversions.rows import OF_CIRCUIT, OF_MAXIMISATION, OF_TREE, Case, Estimate, Row
 from certimap.kernels.parallel import default_workers
+from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.conditional import conditional_work
 from certimap.networks.elimination import Elimination, plan_elimination
+from certimap.networks.max_elimination import plan
+from certimap.networks.mpe_posterior import MAX_SUMMED, WORK_PER_TABLE, MpePosterior
 from certimap.networks.network import Network
 from certimap.networks.posterior import NetworkPosterior
+from certimap.networks.problem import Prepared, prepared_of
 from certimap.networks.reduction import Reduced, reduce_network
+from certimap.networks.simplify import sum_out
 from certimap.posterior import Bounds, Posterior, Probes
 from certimap.query import make_query
 
@@ -21,6 +28,7 @@ OF_RELAXATION = frozenset({Bounds, Probes, NetworkPosterior})
 SECONDS_PER_ENTRY = 5e-7
 ENTRIES_PER_TABLE = 150
 MAX_POINT_WORK = 2.0**26  # table entries that the value of one point may cost
+FREE_SUM = 2.0**18  # table entries for which p(e) is summed though only a maximum is asked for
 
 
 def reduced_of(case: Case[Network]) -> Reduced:
@@ -80,9 +88,54 @@ def _relaxed(case: Case[Network]) -> NetworkPosterior:
     )
 
 
+def _summed(case: Case[Network]) -> Prepared:
+    """Return the problem with nuisance variables summed out while their tables stay small."""
+    limits = case.limits
+
+    def make() -> Prepared:
+        prepared = prepared_of(reduced_of(case))
+        limits.control.check("summing nuisance variables out")
+        return replace(prepared, problem=sum_out(prepared.problem, MAX_SUMMED))
+
+    return case.shared("summed", make)
+
+
+def _maximisation_size(case: Case[Network]) -> Estimate:
+    problem = _summed(case).problem
+    left = len(problem.nuisance)
+    text = f"{len(problem.query)} variables to maximise, tables of {problem.n_entries:,} entries together"
+    found = f"{left} nuisance variables that do not sum out" if left else text
+    return Estimate(found, WORK_PER_TABLE * len(problem.tables), not left)
+
+
+def _maximisation(case: Case[Network]) -> Posterior:
+    return MpePosterior(case.query, _summed(case), _log_evidence(case))
+
+
+def _log_evidence(case: Case[Network]) -> float | None:
+    """Return ln p(e) where it takes next to nothing beside the maximisation."""
+    if isinstance(case.model, BayesianNetwork) and not case.query.log_weights.any():
+        return 0.0
+    problem = replace(_summed(case).problem, query=frozenset())
+    if plan(problem).n_entries > FREE_SUM:
+        return None
+    total = sum_out(problem, int(FREE_SUM))
+    return None if total.sizes else float(total.constant)
+
+
+def _is_maximisation(case: Case[Network]) -> bool:
+    """Whether nothing is summed, or nothing else fits."""
+    reduced = reduced_of(case)
+    queried = set(reduced.query)
+    if all(queried.issuperset(f.scope) for f in reduced.factors):
+        return True
+    return not _tree_size(case).fits and not _circuit_size(case).fits
+
+
 TREE = Row("elimination tree", Network, OF_TREE, _tree_size, _tree)
 ROWS = (
     Row("compiled circuit", Network, OF_CIRCUIT, _circuit_size, _circuit),
     TREE,
+    Row("maximisation", Network, OF_MAXIMISATION, _maximisation_size, _maximisation, _is_maximisation),
     Row("relaxed network", Network, OF_RELAXATION, _relaxed_size, _relaxed),
 )

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.circuits.leaves import leaf_kind, leaf_kinds
 from certimap.domain import Categorical, Domain, Label, Real, Variable
 from certimap.errors import CertimapError, ModelError, ParseError
 from certimap.io.files import FREE_BYTES, MAX_RATIO, AnyPath, read_bytes, write_bytes
@@ -133,7 +134,11 @@ class Storable(Protocol):
 
 def _to_arrays(model: Any) -> tuple[str, Arrays]:
     if isinstance(model, Circuit):
-        return "circuit", {name: getattr(model, name) for name in _CIRCUIT_ARRAYS}
+        arrays = {name: getattr(model, name) for name in _CIRCUIT_ARRAYS}
+        if np.any(model.kind < 0):  # codes depend on the order of registration, names do not
+            names = {code: kind.name for code, kind in leaf_kinds().items()}
+            arrays["leaf_names"] = np.array([names[-k] for k in range(1, 1 - int(model.kind.min()))])
+        return "circuit", arrays
     for kind, cls in _NETWORKS.items():
         if isinstance(model, cls):
             return kind, _network_arrays(model)
@@ -172,6 +177,10 @@ def _circuit(domain: Domain, arrays: Arrays) -> Circuit:
         _integers(arrays[name]) for name in ("kind", "child_ptr", "children", "param_ptr", "leaf_var")
     )
     log_weights, params = _floats(arrays["log_weights"]), _floats(arrays["params"])
+    stored = kind.copy()
+    for k, name in enumerate(arrays.get("leaf_names", np.zeros(0, str)).tolist(), 1):
+        kind[stored == -k] = leaf_kind(str(name))[0]
+    kinds = leaf_kinds()
     n = len(kind)
     fits = (
         n > 0
@@ -181,26 +190,28 @@ def _circuit(domain: Domain, arrays: Arrays) -> Circuit:
         and child_ptr[-1] == len(children) == len(log_weights)
         and param_ptr[-1] == len(params)
         and bool(np.all(np.diff(child_ptr) >= 0) and np.all(np.diff(param_ptr) >= 0))
-        and bool(np.all((kind >= 0) & (kind <= NodeKind.SUM)))
+        and bool(np.all(np.isin(kind, [NodeKind.CATEGORICAL, NodeKind.PRODUCT, NodeKind.SUM, *kinds])))
     )
     if not fits:
         raise ModelError("is a damaged circuit: its arrays do not fit each other")
     n_children, n_params = np.diff(child_ptr), np.diff(param_ptr)
     owner = np.repeat(np.arange(n), n_children)
-    is_leaf, is_gaussian = kind < NodeKind.PRODUCT, kind == NodeKind.GAUSSIAN
+    is_leaf, is_real = kind < NodeKind.PRODUCT, np.isin(kind, list(kinds))
     sizes = domain.n_states[np.clip(leaf_var, 0, max(len(domain) - 1, 0))] if len(domain) else leaf_var
-    leaf_sizes = np.where(is_gaussian, 2, sizes)
+    leaf_sizes = np.where(is_real, 0, sizes)
+    for code, leaf in kinds.items():
+        leaf_sizes[kind == code] = len(leaf.parameters)
     sound = (
         np.all((children >= 0) & (children < owner))
         and np.all(np.where(is_leaf, (leaf_var >= 0) & (leaf_var < len(domain)), leaf_var == -1))
         and np.all(np.where(is_leaf, n_children == 0, n_children > 0))
         and np.all(n_params == np.where(is_leaf, leaf_sizes, 0))
-        and np.all((sizes == 0)[is_gaussian])
+        and np.all((sizes == 0)[is_real])
         and np.all(sizes[kind == NodeKind.CATEGORICAL] > 0)
         and not np.any(
             np.isnan(log_weights) | (log_weights == np.inf) | (log_weights != 0.0) & (kind[owner] != NodeKind.SUM)
         )
-        and _sound_params(params, param_ptr[:-1][is_gaussian])
+        and _sound_params(kind, params, param_ptr[:-1])
     )
     if not sound:
         raise ModelError("is a damaged circuit: its nodes are not those of a circuit")
@@ -216,11 +227,13 @@ def _circuit(domain: Domain, arrays: Arrays) -> Circuit:
     )
 
 
-def _sound_params(params: NDArray[np.float64], gaussians: NDArray[np.int64]) -> bool:
-    """Whether leaf parameters are log weights, and finite means with positive standard deviations."""
-    mean, sd = params[gaussians], params[gaussians + 1]
-    finite = np.isfinite(mean) & np.isfinite(sd) & (sd > 0.0)
-    return bool(np.all(finite)) and not np.any(np.isnan(params) | (params == np.inf))
+def _sound_params(kind: NDArray[np.int64], params: NDArray[np.float64], first: NDArray[np.int64]) -> bool:
+    """Whether leaf parameters are log weights, and what the kinds of real leaves accept."""
+    for code, leaf in leaf_kinds().items():
+        starts = first[kind == code]
+        if not np.all(leaf.accepts(*(params[starts + k] for k in range(len(leaf.parameters))))):
+            return False
+    return not np.any(np.isnan(params) | (params == np.inf))
 
 
 def _integers(values: NDArray[Any]) -> NDArray[np.int64]:

@@ -1,7 +1,7 @@
 """`.spn` text: circuits, one node a line, children before parents, the last line the root.
 
     indicator ID VAR STATE        (also: l ID VAR STATE)
-    gaussian ID VAR MEAN SD
+    gaussian ID VAR MEAN SD       (and other kinds of leaves by their name: NAME ID VAR PARAMETER ...)
     + ID CHILD WEIGHT CHILD WEIGHT ...
     * ID CHILD CHILD ...
 
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.circuits.leaves import leaf_kinds
 from certimap.domain import MAX_STATES, Categorical, Domain, Real, Variable
 from certimap.errors import ParseError
 from certimap.io.files import AnyPath, read_bytes, read_text, write_text
@@ -28,13 +29,13 @@ from certimap.rounding import SMALLEST_NORMAL
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_KINDS = {
+_KINDS: dict[str, int] = {
     "indicator": NodeKind.CATEGORICAL,
     "l": NodeKind.CATEGORICAL,
-    "gaussian": NodeKind.GAUSSIAN,
     "*": NodeKind.PRODUCT,
     "+": NodeKind.SUM,
 }
+_UNKNOWN = -128
 _LARGEST_INTEGER = 2.0**53  # numbers are read as float64 and integers up to here are exact
 MAX_PARAMS = 2**25  # entries of all indicators: one per state of their variable each
 
@@ -105,20 +106,21 @@ class _Reader:
 
     def _kinds(self, text: NDArray[np.uint8], starts: Ints) -> NDArray[np.int8]:
         """Read the kind of every line, and blank it."""
-        out = np.full(len(starts), -1, np.int8)
-        padded = np.append(text, np.full(16, 32, np.uint8))
-        for name, kind in _KINDS.items():
+        out = np.full(len(starts), _UNKNOWN, np.int8)
+        padded = np.append(text, np.full(64, 32, np.uint8))
+        real = {leaf.name: code for code, leaf in leaf_kinds().items()}
+        for name, kind in (_KINDS | real).items():
             letters = np.frombuffer(name.encode(), np.uint8)
             span = starts[:, None] + np.arange(len(letters))
             after = padded[starts + len(letters)]
             same = (padded[span] == letters).all(axis=1) & ((after == 32) | ((after >= 9) & (after <= 13)))
             out[same] = kind
             text[span[same]] = 32
-        wrong = np.flatnonzero(out < 0)
+        wrong = np.flatnonzero(out == _UNKNOWN)
         if len(wrong):
             end = min(int(starts[wrong[0]]) + 20, len(text))
             shown = text[starts[wrong[0]] : end].tobytes().split(maxsplit=1)[0].decode("utf-8", "replace")
-            self.fail(int(wrong[0]), f"{shown!r} is no kind of node; indicator, l, gaussian, + and * are accepted")
+            self.fail(int(wrong[0]), f"{shown!r} is no kind of node; expected one of {', '.join(_KINDS | real)}")
         return out
 
     def _numbers(self, expected: int) -> Floats:
@@ -153,7 +155,7 @@ class _Reader:
         if len(wrong):
             self.fail(int(nodes[wrong[0]]), message)
 
-    def of_kind(self, kind: NodeKind) -> Ints:
+    def of_kind(self, kind: int) -> Ints:
         return np.flatnonzero(self.kind == kind)
 
     def field(self, nodes: Ints, k: int) -> Floats:
@@ -181,7 +183,14 @@ class _Reader:
     def check_lengths(self) -> None:
         wanted = (
             (NodeKind.CATEGORICAL, self.length == 3, "an indicator has an id, a variable and a state"),
-            (NodeKind.GAUSSIAN, self.length == 4, "a gaussian has an id, a variable, a mean and an sd"),
+            *(
+                (
+                    code,
+                    self.length == 2 + len(leaf.parameters),
+                    f"a {leaf.name} has an id, a variable, and {' and '.join(leaf.parameters)}",
+                )
+                for code, leaf in leaf_kinds().items()
+            ),
             (NodeKind.PRODUCT, self.length >= 2, "a product has an id and at least one child"),
             (
                 NodeKind.SUM,
@@ -195,10 +204,11 @@ class _Reader:
 
     def leaves(self) -> tuple[Ints, list[Variable], Ints, Floats]:
         """Return the variable of each node (-1 inside), the variables, and the leaves' parameters."""
-        indicators, gaussians = self.of_kind(NodeKind.CATEGORICAL), self.of_kind(NodeKind.GAUSSIAN)
-        leaves = np.sort(np.concatenate([indicators, gaussians]))
+        indicators = self.of_kind(NodeKind.CATEGORICAL)
+        leaves = np.flatnonzero(self.kind < NodeKind.PRODUCT)
+        real = np.flatnonzero((self.kind < NodeKind.PRODUCT) & (self.kind != NodeKind.CATEGORICAL))
         if not len(leaves):
-            raise ParseError("has no leaf; indicators and gaussians are accepted", self.path)
+            raise ParseError("has no leaf; expected indicators, or leaves of real variables", self.path)
         numbers = self.integers(leaves, self.field(leaves, 1), "the variable")
         names, of_leaf = np.unique(numbers, return_inverse=True)
         variable = np.full(len(self.kind), -1, np.int64)
@@ -207,16 +217,10 @@ class _Reader:
         self.require(states < MAX_STATES, indicators, f"the state is beyond {MAX_STATES - 1}")
         sizes = np.zeros(len(names), np.int64)
         np.maximum.at(sizes, variable[indicators], states + 1)
-        self.require(sizes[variable[gaussians]] == 0, gaussians, "the variable of a gaussian has indicators too")
-        mean, sd = self.field(gaussians, 2), self.field(gaussians, 3)
-        self.require(
-            np.isfinite(mean) & np.isfinite(sd) & (sd > 0),
-            gaussians,
-            "a gaussian has a finite mean and a finite positive sd",
-        )
+        self.require(sizes[variable[real]] == 0, real, "the variable of a real leaf has indicators too")
         n_params = np.zeros(len(self.kind), np.int64)
         n_params[indicators] = sizes[variable[indicators]]
-        n_params[gaussians] = 2
+        n_params[real] = self.length[real] - 2
         if n_params.sum() > MAX_PARAMS:
             raise ParseError(
                 f"has indicators with {int(n_params.sum()):,} entries in all; at most {MAX_PARAMS:,} are accepted",
@@ -225,7 +229,12 @@ class _Reader:
         param_ptr = np.concatenate([[0], np.cumsum(n_params)]).astype(np.int64)
         params = np.full(int(param_ptr[-1]), -np.inf)
         params[param_ptr[indicators] + states] = 0.0
-        params[param_ptr[gaussians]], params[param_ptr[gaussians] + 1] = mean, sd
+        for code, leaf in leaf_kinds().items():
+            nodes = self.of_kind(code)
+            own = [self.field(nodes, 2 + k) for k in range(len(leaf.parameters))]
+            self.require(leaf.accepts(*own), nodes, f"a {leaf.name} has {leaf.expected}")
+            for k, values in enumerate(own):
+                params[param_ptr[nodes] + k] = values
         variables: list[Variable] = [
             Categorical(str(name), tuple(range(size))) if size else Real(str(name))
             for name, size in zip(names.tolist(), sizes.tolist(), strict=True)
@@ -308,13 +317,14 @@ def write_spn(model: Circuit, path: AnyPath) -> None:
         pairs = [f"{indicator[variable, s]} {_weight(float(w))}" for s, w in enumerate(log_weights)]
         return add("+", *pairs)
 
+    kinds = leaf_kinds()
     for node, kind in enumerate(model.kind.tolist()):
         below: list[int] = model.children_of(node).tolist()
         if kind == NodeKind.CATEGORICAL:
             ids.append(leaf(node))
-        elif kind == NodeKind.GAUSSIAN:
-            mean, sd = (float(x) for x in model.params_of(node))
-            ids.append(add("gaussian", str(model.leaf_var[node]), repr(mean), repr(sd)))
+        elif kind in kinds:
+            own = (repr(float(x)) for x in model.params_of(node))
+            ids.append(add(kinds[kind].name, str(model.leaf_var[node]), *own))
         elif kind == NodeKind.PRODUCT:
             ids.append(add("*", *(str(ids[c]) for c in below)))
         else:

@@ -20,6 +20,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 BLOCK_BYTES = 256 * 2**20  # messages of one block of points
 MAX_ROWS = 32
+DEAR = 1e5  # entries per point beyond which the neighbours of a point are evaluated together
+MANY_NEIGHBOURS = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +133,8 @@ class Evaluator:
         Cost: one evaluation per state of every variable and sweep, of the sums that depend on it alone.
         """
         now = np.array(point, np.int64)
+        if self.n_entries > DEAR and int(n_states.sum()) <= MANY_NEIGHBOURS:
+            return self._climb_together(now, n_states, max_work, should_stop)
         touching: list[list[ConditionalSum]] = [[] for _ in n_states]
         for part in self.sums:
             for i in part.query:
@@ -152,6 +156,21 @@ class Evaluator:
                 best = int(np.argmax(values))
                 if values[best] > values[now[i]] + 1e-12:
                     now[i], moved = best, True
+        return now
+
+    def _climb_together(self, now: Ints, n_states: Ints, max_work: float, should_stop: Callable[[], bool]) -> Ints:
+        """Climb by the best of all single changes, their sums computed as one batch: more rows cost little."""
+        variables = np.repeat(np.arange(len(n_states)), n_states)
+        states = np.arange(len(variables)) - np.repeat(np.cumsum(n_states) - n_states, n_states)
+        while max_work > 0.0 and not should_stop():
+            rows = np.repeat(now[None, :], len(variables), axis=0)
+            rows[np.arange(len(rows)), variables] = states
+            values = self.log_values(rows)
+            max_work -= len(rows) * self.n_entries
+            best = int(np.argmax(values))
+            if not values[best] > values[states == now[variables]].min() + 1e-12:
+                break
+            now = rows[best]
         return now
 
     def _part_values(self, rows: Ints, tables: Sequence[Table], sums: Sequence[ConditionalSum]) -> Floats:
@@ -389,6 +408,6 @@ class _SumLayout:
             query_ptr=pointers("query_columns"),
             query_columns=flat("query_columns"),
             query_strides=flat("query_strides"),
-            tables=np.exp(log_tables),
+            tables=np.where(log_tables > -np.inf, np.maximum(np.exp(log_tables), kernels.SMALLEST), 0.0),
             log_tables=log_tables,
         )

@@ -24,7 +24,7 @@ Mask = NDArray[np.uint8]
 STEP_COST = 6  # passes over all entries that one step of the optimiser costs, about
 PERTURBED = 3  # climbs from around the best point at every pause
 SHARE_MOVED = 0.12
-CLIMB_WORK = 4e8  # table entries that one climb may cost
+CLIMB_WORK = 1e8  # table entries that one climb may cost
 SHRINK_ROUNDS = 4
 
 
@@ -114,7 +114,7 @@ class NetworkProber:
             if placed is not None:
                 found.append(placed.decode(self.kept))
                 found.append(self._climb(found[-1]))
-        if not self.now.tree.is_exact:
+        if self.stage > 0 and not self.now.tree.is_exact:
             found.extend(self._climb(p) for p in self._perturbed())
         return self.states.to_domain(np.stack(found))
 

@@ -11,16 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.networks.factor import spread
-from certimap.networks.reduction import reduce_network
+from certimap.networks.reduction import Reduced, reduce_network
 
 if TYPE_CHECKING:
+    from certimap.control import Control
     from certimap.networks.network import Network
     from certimap.query import Query
 
 Values = NDArray[Any]  # float64 in nats, or int64 in units of `Problem.unit` nats
 States = NDArray[np.int64]
 ROUNDING = 2.0**-53
-HARD = -(2**61)  # the integer that stands for ln 0
+HARD = -(2**60)  # the integer that stands for ln 0
 FLOOR = -(2**59)  # integers at or below it stand for ln 0 as well: no finite product comes near
 RANGE_BITS = 57  # all finite integers, and sums of one entry per table, stay below 2 ** RANGE_BITS
 FINEST_UNIT = 2.0**-48
@@ -100,7 +101,7 @@ class Prepared:
     query: tuple[int, ...]
 
 
-def problem_of(model: Network, query: Query | None = None) -> Prepared:
+def problem_of(model: Network, query: Query | None = None, *, control: Control | None = None) -> Prepared:
     """Absorb a query's evidence; leave barren variables and impossible states out.
 
     Raises
@@ -108,7 +109,11 @@ def problem_of(model: Network, query: Query | None = None) -> Prepared:
     ImpossibleEvidence
         When the evidence is seen to have probability 0.
     """
-    reduced = reduce_network(model, query)
+    return prepared_of(reduce_network(model, query, control=control))
+
+
+def prepared_of(reduced: Reduced) -> Prepared:
+    """Return the problem that a reduced network leaves; free nuisance variables are counted."""
     tables = tuple(Table(f.scope, f.log_table) for f in reduced.factors)
     mentioned = {v for t in tables for v in t.scope}
     query_set = frozenset(reduced.query)

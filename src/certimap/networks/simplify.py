@@ -64,6 +64,19 @@ class Simplified:
                 states[step.variable] = int(step.states[states.get(step.variable, 0)])
         return states
 
+    def encode(self, assignment: Mapping[int, int]) -> dict[int, int] | None:
+        """Return the states of an assignment in the smaller problem; None where one was dropped."""
+        states = dict(assignment)
+        for step in self.steps:
+            state = states.pop(step.variable)
+            if isinstance(step, Kept):
+                at = np.flatnonzero(step.states == state)
+                if not len(at):
+                    return None
+                if len(step.states) > 1:
+                    states[step.variable] = int(at[0])
+        return states
+
 
 def simplify(problem: Problem, *, keep_all: bool = False) -> Simplified:
     """Apply every exact reduction until none applies.
@@ -306,7 +319,7 @@ class _Work:
         """Fix query variables that no table mentions; count the states of nuisance ones."""
         for v in [v for v in self.sizes if not self.touching[v]]:
             if v in self.query:
-                self.steps.append(Kept(v, np.zeros(1, np.int64)))
+                self.steps.append(Chosen(v, (), np.zeros((), np.int64)))
             else:
                 self.constant += math.log(self.sizes[v])
                 self.slack += 4.0 * ROUNDING * (abs(self.constant) + 1.0)

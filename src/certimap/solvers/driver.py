@@ -291,13 +291,13 @@ def _result(
     facts = ledger.posterior.facts
     evidence, normalised = facts.log_evidence, facts.is_normalised
     upper = ledger.log_upper_bound
-    conditional = best[0][0] if normalised else None
-    conditional_upper = upper if normalised else None
-    if normalised:
-        joint = None if evidence is None else best[0][0] + evidence
-        joint_upper = None if evidence is None else _log_product_above(upper, evidence, facts.log_slack)
-    else:
-        joint, joint_upper = best[0][0], upper
+    # The ledger's logs are of p(q | e) or of p(q, e); the other follows where p(e) is known.
+    shift = None if evidence is None else evidence if normalised else -evidence
+    other = None if shift is None else best[0][0] + shift
+    other_upper = None if shift is None else _log_product_above(upper, shift, facts.log_slack)
+    conditional, conditional_upper = (best[0][0], upper) if normalised else (other, other_upper)
+    joint, joint_upper = (other, other_upper) if normalised else (best[0][0], upper)
+    to_conditional = 0.0 if normalised or shift is None else shift
     return MapResult(
         assignment=labels[0],
         log_prob=conditional,
@@ -317,7 +317,9 @@ def _result(
         version=__version__,
         history=history.entries,
         ties=_ties(ledger),
-        top=[(label, value) for label, (value, _) in zip(labels, best, strict=True)] if listed else None,
+        top=[(label, value + to_conditional) for label, (value, _) in zip(labels, best, strict=True)]
+        if listed
+        else None,
     )
 
 

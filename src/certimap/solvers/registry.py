@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from certimap.domain import Domain
 from certimap.errors import SolverError, did_you_mean
-from certimap.posterior import Bounds, Capability, Draws, Posterior, offer_of, offers
+from certimap.posterior import Bounds, Capability, Draws, Masses, Posterior, offer_of, offers
 from certimap.solvers.base import Family, Solver
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ _SOLVERS: dict[str, Entry] = {
         ("uniform_exploration", "sampling.uniform_exploration:UniformExploration", {}),
         ("exhaustive", "exhaustive:Exhaustive", {}),
         ("frontier", "box_search.frontier:Frontier", {}),
+        ("hbfs", "networks.hbfs:HybridBestFirst", {}),
         ("set_elimination", "elimination.set_elimination:SetElimination", {}),
         ("bucket_elimination", "networks.bucket_elimination:BucketElimination", {}),
         ("wmb", "networks.wmb:WeightedMiniBuckets", {}),
@@ -59,9 +60,10 @@ _SOLVERS: dict[str, Entry] = {
     )
 }
 ENTRY_POINTS = "certimap.solvers"  # the group in which an installed package names solvers of its own
-PROVERS = ("set_elimination", "frontier")  # what `auto` tries, in this order
+PROVERS = ("hbfs", "set_elimination", "frontier")  # what `auto` tries, in this order
 SMALL_SPACE = 2**16
 SMALL_WORK = 100_000_000
+RELAXED_WORK = 2e10  # where boxes are bounded by a relaxation alone, which no search may ever close
 
 
 def names() -> tuple[str, ...]:
@@ -183,11 +185,11 @@ def choose(posterior: Posterior) -> Solver:
     """Return the solver that `solver="auto"` stands for.
 
     - `exhaustive` where the query space has at most 65,536 states, and listing them takes at most 10^8 edge
-      evaluations or there is no other way to a proof;
+      evaluations (2 10^10 where bounds come from a relaxation) or there is no other way to a proof;
     - else the first of `PROVERS` that the posterior has all it needs for, within its limits;
     - else `smooth_pac` in a discrete domain, `pac` in a real one (a sampler and an oracle are enough).
     """
-    if _is_small(posterior.domain, posterior.facts.work, isinstance(posterior, Bounds)):
+    if _is_small(posterior.domain, posterior.facts.work, _listing_limit(posterior)):
         return make("exhaustive")
     for name in PROVERS:
         solver = make(name)
@@ -202,16 +204,25 @@ def expected(choice: Choice) -> str:
     A solver's own limits are known only once it is: what is built may then go to the next one.
     """
     domain, available = choice.case.query.query_domain, choice.row.offers
-    if _is_small(domain, choice.options[-1].estimate.work, Bounds in available):
+    searchable, weighed = Bounds in available, Masses in available
+    limit = math.inf if not searchable else SMALL_WORK if weighed else RELAXED_WORK
+    if _is_small(domain, choice.options[-1].estimate.work, limit):
         return "exhaustive"
     found = (name for name in PROVERS if offers(available, _wanted(entry(name).load())))
     return next(found, "smooth_pac" if domain.is_discrete else "pac")
 
 
-def _is_small(domain: Domain, work: float, is_searchable: bool) -> bool:
+def _is_small(domain: Domain, work: float, limit: float) -> bool:
     if domain.log_size > math.log(SMALL_SPACE) + 1e-9:
         return False
-    return not is_searchable or math.exp(domain.log_size) * work <= SMALL_WORK
+    return math.exp(domain.log_size) * work <= limit
+
+
+def _listing_limit(posterior: Posterior) -> float:
+    """Return up to how much work listing all points is the way to a proof."""
+    if not isinstance(posterior, Bounds):
+        return math.inf
+    return SMALL_WORK if isinstance(posterior, Masses) else RELAXED_WORK
 
 
 def refusal(solver: Solver, posterior: Posterior) -> str | None:

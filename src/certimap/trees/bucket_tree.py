@@ -26,6 +26,7 @@ from certimap.trees.wide import Wide, as_wide
 from certimap.trees.work import WideWork, Work
 
 MAX_TABLE = 4_000_000
+_LOG_ERROR = 32 * 2.3e-16  # of a log, relative to its size: some sums of entries that are logs themselves
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +168,13 @@ class BucketTreePosterior:
     def log_bound(self, boxes: Boxes) -> NDArray[np.float64]:
         """Return an upper bound on ln of the largest p(q | e) in each box, rounded outward, shape (batch,)."""
         bound = self._upward(boxes.mask, is_bound=True)
-        return np.minimum(bound, self._upward(boxes.mask, is_bound=False)) + self.log_slack
+        return self._outward(np.minimum(bound, self._upward(boxes.mask, is_bound=False)))
+
+    def _outward(self, log_bounds: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Round upper bounds up: by the error of the pass, and by that of the logs, relative to their size."""
+        with np.errstate(invalid="ignore"):
+            raised = log_bounds + (self.log_slack + _LOG_ERROR * np.abs(log_bounds))
+        return np.minimum(np.where(log_bounds == -np.inf, -np.inf, raised), 0.0)
 
     def log_mass_each(self, boxes: Boxes) -> NDArray[np.float64]:
         """ln P(box with variable i set to state a | e) for every (i, a), shape (batch, total_states)."""
@@ -176,7 +183,7 @@ class BucketTreePosterior:
     def log_bound_each(self, boxes: Boxes) -> NDArray[np.float64]:
         """Return upper bounds as `log_bound` does, with variable i set to state a; shape (batch, total_states)."""
         bound = self._each(boxes.mask, is_bound=True)
-        return np.minimum(bound, self._each(boxes.mask, is_bound=False)) + self.log_slack
+        return self._outward(np.minimum(bound, self._each(boxes.mask, is_bound=False)))
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
         """Draw n independent points from p(q | e), or from it restricted to a union of disjoint boxes.

@@ -11,7 +11,7 @@ import certimap as cm
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions import condition
 from certimap.learn import HiddenChowLiuTree, learnspn
-from certimap.networks.posterior import NetworkPosterior
+from certimap.networks.mpe_posterior import MpePosterior
 from certimap.query import make_query
 from certimap.solvers.registry import wants_of
 from certimap.trees.bucket_tree import BucketTreePosterior
@@ -49,7 +49,7 @@ def test_a_network_too_large_for_a_circuit_becomes_a_tree_of_regions(alarm):
     assert isinstance(condition(alarm, query, wants=(), limits=small), BucketTreePosterior)
     with pytest.raises(cm.ModelError, match="max_edges=2000"):
         condition(alarm, query, wants=(CircuitPosterior,), limits=small)
-    assert isinstance(condition(alarm, query, limits=cm.Limits(max_edges=5)), NetworkPosterior)
+    assert isinstance(condition(alarm, query, limits=cm.Limits(max_edges=5)), MpePosterior)
 
 
 def test_every_door_leads_to_the_same_representation_and_solver(alarm, tmp_path):

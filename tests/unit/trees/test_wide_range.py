@@ -68,7 +68,7 @@ def test_each_in_60_digits():
             for state in range(int(domain.n_states[i])):
                 changed = mask.copy()
                 changed[:, domain.offsets[i] : domain.offsets[i + 1]] = False
-                column = domain.state_offset(i, state)
+                column = domain.offsets[i] + state
                 changed[:, column] = True
                 for row, held in enumerate(inside(domain, changed, points)):
                     values = [p for p, h in zip(joint, held, strict=True) if h]

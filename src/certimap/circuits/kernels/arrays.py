@@ -74,7 +74,7 @@ class PlanArrays(NamedTuple):
     no positive entry is below 2^-128. In each product the narrow leaves of binary variables come first and end at
     `binary_end`, then the other narrow ones up to `narrow_end`, then the other categorical ones up to
     `wide_end`, and then the real ones. `first` and `second` are the first two entries of each leaf's vector.
-    `offsets` gives a variable's columns; a real variable has none.
+    `offsets` gives a variable's columns; a real variable has none. `functions` are those of `kernels/real.py`.
 
     Floors are lower bounds on log2 of positive values: `leaf_floors` (n_leaves + 1,) sums those of leaves up to
     each, `floors` (n_nodes,) holds those of nodes, and `settles` marks the sums whose terms may be below their
@@ -101,6 +101,7 @@ class PlanArrays(NamedTuple):
     log_tables: NDArray[np.float64]
     decides: NDArray[np.int32]
     offsets: NDArray[np.int64]
+    functions: NDArray[np.int64]
     leaf_floors: NDArray[np.float64]
     floors: NDArray[np.float64]
     settles: NDArray[np.bool_]

@@ -19,6 +19,7 @@ from certimap.circuits.kernels.probe import (
     new_space,
     upward,
 )
+from certimap.circuits.kernels.real import peak_in, scale_of
 from certimap.kernels.jit import jit, jit_part
 
 MAX_CLIMB_ROUNDS = 200
@@ -61,7 +62,7 @@ class Pool(NamedTuple):
 
 @jit_part
 def pull_reals(plan: PlanArrays, nodes: Indices, count: int, variables: Indices, space: Space) -> None:
-    """Fill in the mean-shift step of every real variable: precision-weighted leaf means (moment / weight)."""
+    """Fill in the mean-shift step of every real variable: precision-weighted peaks of leaves (moment / weight)."""
     for v in variables:
         space.moment[v], space.weight[v] = 0.0, 0.0
     for index in range(count):
@@ -71,9 +72,10 @@ def pull_reals(plan: PlanArrays, nodes: Indices, count: int, variables: Indices,
         for leaf in range(plan.leaf_ptr[i], plan.leaf_ptr[i + 1]):
             v = plan.leaf_var[leaf]
             if plan.n_states[v] == 0:
-                mean, sd = plan.tables[plan.leaf_start[leaf]], plan.tables[plan.leaf_start[leaf] + 1]
-                share = space.flow_mass[i] / (sd * sd)
-                space.moment[v] += share * mean
+                start = plan.leaf_start[leaf]
+                length = scale_of(plan.functions, plan.tables, start)
+                share = space.flow_mass[i] / (length * length)
+                space.moment[v] += share * peak_in(plan.functions, plan.tables, start, -np.inf, np.inf)
                 space.weight[v] += share
 
 
@@ -122,7 +124,7 @@ def assemble(plan: PlanArrays, product: Number, table: CapTable, low: Floats, hi
             v = plan.leaf_var[leaf]
             start = plan.leaf_start[leaf]
             if plan.n_states[v] == 0:
-                pool.trial[v] = min(max(plan.tables[start], low[v]), high[v])
+                pool.trial[v] = peak_in(plan.functions, plan.tables, start, low[v], high[v])
             else:
                 best = 0
                 for a in range(plan.n_states[v]):

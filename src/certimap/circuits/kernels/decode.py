@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.circuits.kernels.real import log_density, peak_in
 from certimap.kernels.jit import jit
 
 Floats = NDArray[np.float64]
@@ -20,13 +21,12 @@ Ints32 = NDArray[np.int32]
 Flags = NDArray[np.bool_]
 
 BLOCK = 8  # candidates that one walk of a subcircuit evaluates together
-_LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class Nodes(NamedTuple):
     """A plan's arrays as the walks read them; the first eight are described at `Plan`.
 
-    `leaf_size` holds the number of states of a leaf's variable, 0 for a Gaussian; `group` the first sum
+    `leaf_size` holds the number of states of a leaf's variable, 0 for a real one; `group` the first sum
     with the same children, or the first product that is the same; `next_in_group` the next one, or -1.
     """
 
@@ -38,6 +38,7 @@ class Nodes(NamedTuple):
     leaf_var: Ints32
     leaf_start: Ints
     log_tables: Floats
+    functions: Ints
     leaf_size: Ints
     group: Ints32
     next_in_group: Ints32
@@ -99,20 +100,16 @@ def hash_nodes(
 
 
 @jit()
-def leaf_log_density(size: int, start: int, log_tables: Floats, x: float) -> float:
+def leaf_log_density(size: int, start: int, functions: Ints, log_tables: Floats, x: float) -> float:
     """Return ln of a leaf's probability of state `x`, or of its density at `x` when `size` is 0."""
     if size > 0:
         return log_tables[start + int(x)]
-    if x < log_tables[start + 2] or x > log_tables[start + 3]:
-        return -np.inf
-    sd = log_tables[start + 1]
-    z = (x - log_tables[start]) / sd
-    return -0.5 * z * z - math.log(sd) - _LOG_SQRT_2PI - log_tables[start + 4]
+    return log_density(functions, log_tables, start, x)
 
 
 @jit()
 def leaf_peaks(nodes: Nodes, kept: Kept) -> None:
-    """Find where each leaf is largest: its first most probable state, or its mean clipped to its interval."""
+    """Find where each leaf is largest: its first most probable state, or where its density peaks."""
     tables = nodes.log_tables
     for leaf in range(len(nodes.leaf_size)):
         start = nodes.leaf_start[leaf]
@@ -124,8 +121,8 @@ def leaf_peaks(nodes: Nodes, kept: Kept) -> None:
                     best = state
             kept.peak_at[leaf] = best
         else:
-            kept.peak_at[leaf] = min(max(tables[start], tables[start + 2]), tables[start + 3])
-        kept.peak_log[leaf] = leaf_log_density(size, start, tables, kept.peak_at[leaf])
+            kept.peak_at[leaf] = peak_in(nodes.functions, tables, start, -np.inf, np.inf)
+        kept.peak_log[leaf] = leaf_log_density(size, start, nodes.functions, tables, kept.peak_at[leaf])
 
 
 @jit()
@@ -208,8 +205,8 @@ def _aligned_value(product: int, candidate: int, nodes: Nodes, kept: Kept, point
         else:
             total += float(kept.log_value[child])
     for leaf in range(nodes.leaf_ptr[product], nodes.leaf_ptr[product + 1]):
-        x = float(point[nodes.leaf_var[leaf]])
-        total += leaf_log_density(nodes.leaf_size[leaf], nodes.leaf_start[leaf], nodes.log_tables, x)
+        x, size, start = float(point[nodes.leaf_var[leaf]]), nodes.leaf_size[leaf], nodes.leaf_start[leaf]
+        total += leaf_log_density(size, start, nodes.functions, nodes.log_tables, x)
     return total
 
 
@@ -267,7 +264,7 @@ def _evaluate_listed(count: int, width: int, nodes: Nodes, scratch: Scratch) -> 
             size, start = nodes.leaf_size[leaf], nodes.leaf_start[leaf]
             for b in range(width):
                 x = scratch.points[b, nodes.leaf_var[leaf]]
-                out[b] += leaf_log_density(size, start, nodes.log_tables, x)
+                out[b] += leaf_log_density(size, start, nodes.functions, nodes.log_tables, x)
         for edge in range(first, last):
             below = scratch.values[scratch.slot[nodes.children[edge]]]
             for b in range(width):

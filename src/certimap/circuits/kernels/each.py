@@ -178,6 +178,7 @@ def downward(
     leaf_ptr, binary_end, narrow_end, wide_end = plan.leaf_ptr, plan.binary_end, plan.narrow_end, plan.wide_end
     leaf_var, leaf_start, floors, node_floors = plan.leaf_var, plan.leaf_start, plan.leaf_floors, plan.floors
     mantissas, table_counts, log_tables = plan.mantissas, plan.table_counts, plan.log_tables
+    functions = plan.functions
     context, prefix, bound = places.context, places.prefix, mode == BOUND
     n_nodes = is_sum.shape[0]
     for node in range(n_nodes):
@@ -219,7 +220,18 @@ def downward(
                     )
                 else:
                     real_leaf(
-                        mode, first_row, variable, at, log_tables, inputs, low_high, member, values, counts, has
+                        mode,
+                        first_row,
+                        variable,
+                        at,
+                        functions,
+                        log_tables,
+                        inputs,
+                        low_high,
+                        member,
+                        values,
+                        counts,
+                        has,
                     )
                 _extend(prefix + k, member, values, counts, has)
             floor = row_floors[k] + floors[leaf + 1] - floors[leaf]

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.kernels.arrays import PlanArrays, Scalar
-from certimap.circuits.kernels.gaussian import log_gaussian
+from certimap.circuits.kernels.real import log_density, log_mass, log_peak
 from certimap.circuits.kernels.scaled import (
     LEAST_FLOOR,
     NEVER,
@@ -225,7 +225,8 @@ def real_leaf(
     first_row: Scalar,
     variable: Scalar,
     start: Scalar,
-    log_tables: NDArray[np.float64],
+    functions: NDArray[np.int64],
+    tables: NDArray[np.float64],
     inputs: NDArray[np.float64],
     low_high: NDArray[np.float64],
     k: Scalar,
@@ -239,11 +240,15 @@ def real_leaf(
     last = low_high.shape[1] - 1
     for b in range(out.shape[0]):
         if mode == POINT:
-            low, high = inputs[variable, b], inputs[variable, b]
+            result = log_density(functions, tables, start, inputs[variable, b])
         else:
             row = min(first_row + b, last)
             low, high = low_high[0, row, variable], low_high[1, row, variable]
-        out[b], count[b] = from_log(log_gaussian(mode, low, high, start, log_tables))
+            if mode == MASS:
+                result = log_mass(functions, tables, start, low, high)
+            else:
+                result = log_peak(functions, tables, start, low, high)
+        out[b], count[b] = from_log(result)
 
 
 @jit(fastmath={"contract"})
@@ -381,7 +386,7 @@ def upward(
     leaf_ptr, binary_end, narrow_end, wide_end = plan.leaf_ptr, plan.binary_end, plan.narrow_end, plan.wide_end
     leaf_var, leaf_start, first, second = plan.leaf_var, plan.leaf_start, plan.first, plan.second
     mantissas, table_counts, log_tables = plan.mantissas, plan.table_counts, plan.log_tables
-    decides, offsets, settles = plan.decides, plan.offsets, plan.settles
+    decides, offsets, settles, functions = plan.decides, plan.offsets, plan.settles, plan.functions
     leaf_floors, node_floors = plan.leaf_floors, plan.floors
     for node in range(is_sum.shape[0]):
         at, begin, past = slot[node], child_ptr[node], child_ptr[node + 1]
@@ -428,7 +433,18 @@ def upward(
                 )
             else:
                 real_leaf(
-                    mode, first_row, variable, start, log_tables, inputs, low_high, scratch, values, counts, has
+                    mode,
+                    first_row,
+                    variable,
+                    start,
+                    functions,
+                    log_tables,
+                    inputs,
+                    low_high,
+                    scratch,
+                    values,
+                    counts,
+                    has,
                 )
             multiply_row(values, scratch, at, values)
             if has[scratch]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.circuits.kernels.real import log_peak, peak_in
 from certimap.kernels.jit import jit, jit_part
 from certimap.rounding import SMALLEST_NORMAL, SMALLEST_PRODUCT
 
@@ -21,8 +22,6 @@ Bytes = NDArray[np.uint8]
 # The type checker takes an element of an array for an array; these spare it.
 Indices = Any  # int64 arrays
 Number = Any  # a float, or an int
-
-HALF_LOG_2PI = 0.9189385332046727
 
 
 class PlanArrays(NamedTuple):
@@ -44,6 +43,7 @@ class PlanArrays(NamedTuple):
     in_logs: NDArray[np.bool_]
     tables: Floats
     log_tables: Floats
+    functions: Ints
     decides: NDArray[np.int32]
     offsets: Ints
     n_states: Ints
@@ -103,22 +103,11 @@ def new_space(plan: PlanArrays) -> Space:
 
 
 @jit_part
-def log_peak(plan: PlanArrays, start: int, low: Number, high: Number) -> float:
-    """Return ln of the largest density in [low, high] of the truncated Gaussian with parameters at `start`."""
-    mean, sd = plan.tables[start], plan.tables[start + 1]
-    low, high = max(low, plan.tables[start + 2]), min(high, plan.tables[start + 3])
-    if low > high:
-        return -np.inf
-    z = (min(max(mean, low), high) - mean) / sd
-    return -0.5 * z * z - np.log(sd) - HALF_LOG_2PI - plan.tables[start + 4]
-
-
-@jit_part
 def log_leaf(plan: PlanArrays, leaf: int, mask: Bytes, low: Floats, high: Floats, space: Space) -> None:
     """Fill in ln of a leaf's mass and of its bound in a box."""
     v, start = plan.leaf_var[leaf], plan.leaf_start[leaf]
     if plan.n_states[v] == 0:
-        top = log_peak(plan, start, low[v], high[v])
+        top = log_peak(plan.functions, plan.tables, start, low[v], high[v])
         space.leaf_mass[leaf], space.leaf_bound[leaf] = top, top
         return
     top, total = -np.inf, 0.0
@@ -264,7 +253,7 @@ def choose_splits(
         for leaf in range(plan.leaf_ptr[i], plan.leaf_ptr[i + 1]):
             v = plan.leaf_var[leaf]
             if plan.n_states[v] == 0:
-                peak = min(max(plan.tables[plan.leaf_start[leaf]], low[v]), high[v])
+                peak = peak_in(plan.functions, plan.tables, plan.leaf_start[leaf], low[v], high[v])
                 space.moment[v] += flow * peak
                 space.weight[v] += flow
     for v in variables:
@@ -299,8 +288,12 @@ def credit_logs(
         split = space.split[v]
         if np.isnan(split):
             split = high[v]
-        space.relative_bound[offset] += credit(log_peak(plan, start, low[v], split), bound, flow_bound)
-        space.relative_bound[offset + 1] += credit(log_peak(plan, start, split, high[v]), bound, flow_bound)
+        space.relative_bound[offset] += credit(
+            log_peak(plan.functions, plan.tables, start, low[v], split), bound, flow_bound
+        )
+        space.relative_bound[offset + 1] += credit(
+            log_peak(plan.functions, plan.tables, start, split, high[v]), bound, flow_bound
+        )
         return
     for a in range(plan.n_states[v]):
         t = plan.log_tables[start + a]

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.kernels.arrays import PlanArrays, Scalar
+from certimap.circuits.kernels.real import draw_in
 from certimap.circuits.kernels.scaled import shift_of
 from certimap.kernels.jit import jit
-from certimap.kernels.random import seed_row, truncated_normal, uniform
+from certimap.kernels.random import seed_row, uniform
 
 
 @jit()
@@ -59,16 +60,6 @@ def pick_state(start: Scalar, size: Scalar, tables: NDArray[np.float64], u: Scal
 
 
 @jit()
-def _draw_gaussian(
-    at: Scalar, tables: NDArray[np.float64], low: Scalar, high: Scalar, stream: NDArray[np.uint64]
-) -> Scalar:
-    """Draw from a Gaussian leaf inside [low, high]."""
-    mean, sd = tables[at], tables[at + 1]
-    draw = mean + sd * truncated_normal((low - mean) / sd, (high - mean) / sd, stream)
-    return min(max(draw, low), high)
-
-
-@jit()
 def sample(
     plan: PlanArrays,
     key: np.uint64,
@@ -82,7 +73,7 @@ def sample(
     """Draw one point into each row of `states` (and of `reals` in the columns of real variables)."""
     is_sum, child_ptr, children, leaf_ptr = plan.is_sum, plan.child_ptr, plan.children, plan.leaf_ptr
     binary_end, leaf_var, leaf_start = plan.binary_end, plan.leaf_var, plan.leaf_start
-    first, tables, offsets = plan.first, plan.probabilities, plan.offsets
+    first, tables, offsets, functions = plan.first, plan.probabilities, plan.offsets, plan.functions
     for row in range(states.shape[0]):
         seed_row(key, first_row + row, stream)
         stack[0] = is_sum.shape[0] - 1
@@ -106,7 +97,7 @@ def sample(
                 if size > 0:
                     states[row, variable] = pick_state(at, size, tables, uniform(stream))
                 else:
-                    reals[row, variable] = _draw_gaussian(at, tables, tables[at + 2], tables[at + 3], stream)
+                    reals[row, variable] = draw_in(functions, tables, at, -math.inf, math.inf, stream)
 
 
 @jit()
@@ -193,7 +184,7 @@ def sample_in_boxes(
     is_sum, child_ptr, children, leaf_ptr = plan.is_sum, plan.child_ptr, plan.children, plan.leaf_ptr
     weights, weight_counts = plan.weights, plan.weight_counts
     leaf_var, leaf_start, offsets = plan.leaf_var, plan.leaf_start, plan.offsets
-    log_tables = plan.log_tables
+    log_tables, functions = plan.log_tables, plan.functions
     for k in range(chosen.shape[0]):
         row, lane = chosen[k], lanes[k]
         seed_row(key, row, stream)
@@ -218,6 +209,5 @@ def sample_in_boxes(
                     u = uniform(stream)
                     states[row, v] = _pick_state_in(lane, column, at, size, log_tables, mask, u)
                 else:
-                    low = max(log_tables[at + 2], low_high[0, lane, v])
-                    high = min(log_tables[at + 3], low_high[1, lane, v])
-                    reals[row, v] = _draw_gaussian(at, log_tables, low, high, stream)
+                    low, high = low_high[0, lane, v], low_high[1, lane, v]
+                    reals[row, v] = draw_in(functions, log_tables, at, low, high, stream)

@@ -23,7 +23,7 @@ UNIT_BITS = 256
 LN_UNIT = UNIT_BITS * math.log(2.0)
 LOW, HIGH = 2.0**-256, 2.0**256
 LOW2, LOW3, HIGH2, HIGH3 = 2.0**-512, 2.0**-768, 2.0**512, 2.0**768
-NEVER = 2.0**60  # the count of a zero where the smallest is looked for
+NEVER = 2.0**900  # the count of a zero where the smallest is looked for
 LEAST_FLOOR = -1020.0  # log2 of the smallest product that is taken without settling first
 
 Floats = NDArray[np.float64]

@@ -80,10 +80,16 @@ def upward_log_mass(circuit: CircuitArrays, out: NDArray[np.float64]) -> None:
     for node in range(circuit.kind.shape[0]):
         start, stop = circuit.child_ptr[node], circuit.child_ptr[node + 1]
         if circuit.kind[node] == 2:
-            total = 0.0
+            total, lost = 0.0, 0.0  # compensated: thousands of observed leaves may be multiplied here
             for edge in range(start, stop):
-                total += out[circuit.children[edge]]
-            out[node] = total
+                term = out[circuit.children[edge]]
+                if term == _NEG_INF:
+                    total, lost = _NEG_INF, 0.0
+                    break
+                larger = total + term
+                lost += (total - larger) + term if abs(total) >= abs(term) else (term - larger) + total
+                total = larger
+            out[node] = total + lost
         elif circuit.kind[node] == 3:
             largest = _NEG_INF
             for edge in range(start, stop):
@@ -95,6 +101,31 @@ def upward_log_mass(circuit: CircuitArrays, out: NDArray[np.float64]) -> None:
             for edge in range(start, stop):
                 total += math.exp(circuit.log_weights[edge] + out[circuit.children[edge]] - largest)
             out[node] = largest + math.log(total)
+
+
+@jit()
+def upward_error(circuit: CircuitArrays, log_mass: NDArray[np.float64], out: NDArray[np.float64]) -> None:
+    """Fill in how far the log mass of each inner node may be off, in units of the last place of 1.
+
+    Each sum of logs errs relative to its size, each log-sum-exp by a little more; errors of a product's children
+    add up, those of a sum's do not. The errors of the leaves are given in `out`.
+    """
+    for node in range(circuit.kind.shape[0]):
+        start, stop = circuit.child_ptr[node], circuit.child_ptr[node + 1]
+        if circuit.kind[node] < 2 or log_mass[node] == _NEG_INF:
+            continue
+        error = abs(log_mass[node])
+        worst = 0.0
+        for edge in range(start, stop):
+            child, weight = circuit.children[edge], circuit.log_weights[edge]
+            if log_mass[child] == _NEG_INF or weight == _NEG_INF:
+                continue
+            if circuit.kind[node] == 2:
+                error += out[child] + abs(log_mass[child])
+            else:
+                worst = max(worst, out[child] + abs(weight) + abs(weight + log_mass[child]) + abs(log_mass[child]))
+                error += 1.0
+        out[node] = error + worst + 4.0
 
 
 @jit()

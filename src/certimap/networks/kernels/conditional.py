@@ -17,6 +17,7 @@ from certimap.kernels.jit import jit, jit_part
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 SMALLEST_LOG = -690.0  # below e^-690 a product counts as underflowing
+SMALLEST = 2.2250738585072014e-308  # what is positive stays so: its row is flagged then
 RESCALE = 1e-40
 
 
@@ -118,7 +119,8 @@ def fill_local(a: SumArrays, r: int, bases: Ints, is_log: bool, position: Ints, 
             else:
                 value = 1.0
                 for j in range(n):
-                    value *= a.tables[bases[j, b] + at[j]]
+                    entry = a.tables[bases[j, b] + at[j]]
+                    value = max(value * entry, SMALLEST) if value > 0.0 and entry > 0.0 else 0.0
             local[e, b] = value
         step(a.local_sizes, f, n_axes, position, a.table_strides, a.table_stride_ptr[r], n, at)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,23 +117,27 @@ class SplitTree:
         """Return a mask of all states of all variables."""
         return np.ones(int(self.arrays.state_ptr[-1]), np.uint8)
 
+    @cached_property
+    def _room(self) -> int:
+        """The most hidden states that the children of one region share with it, in all."""
+        inputs = 1 + self.arrays.n_tables + self.arrays.n_children
+        ends = np.concatenate([[0], np.cumsum(self.hidden)])
+        return int(np.max(ends[self.arrays.start_ptr[:-1] + inputs] - ends[self.arrays.start_ptr[:-1]], initial=1))
+
     def scratch(self) -> Scratch:
         """Return buffers for one pass."""
         a = self.arrays
         n_messages, n_regions = int(a.message_ptr[-1]), len(a.own)
         inputs = 1 + a.n_tables + a.n_children
         n_inputs, n_axes = int(np.max(inputs, initial=1)), int(np.max(np.diff(a.axis_ptr), initial=1))
-        room = max(
-            (int(np.sum(self.hidden[p : p + n])) for p, n in zip(a.start_ptr[:-1], inputs, strict=True)), default=1
-        )
         return Scratch(
             np.zeros(n_messages),
             np.zeros(n_regions),
             np.zeros(n_regions),
             np.zeros(n_messages),
             np.zeros(n_regions),
-            np.zeros(room),
-            np.zeros(room),
+            np.zeros(self._room),
+            np.zeros(self._room),
             np.zeros(n_inputs, np.int64),
             np.zeros(n_axes, np.int64),
             np.zeros(int(np.max(a.n_states, initial=1))),

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from certimap.domain import Categorical, Domain
+from certimap.domain import Categorical, Domain, Real
 from certimap.testing.hostile.exact import ONE, ZERO, Exact, density, interval_mass
 
 
@@ -36,9 +36,11 @@ def state_weights(domain: Domain, evidence: Mapping[str, Any]) -> list[Exact | N
 
 
 def gaussian_weight(domain: Domain, variable: int, evidence: Mapping[str, Any], mean: float, sd: float) -> Decimal:
-    """Return what evidence leaves of a normal distribution: a density, or the mass of an interval."""
-    value = evidence.get(domain.names[variable], (-math.inf, math.inf))
+    """Return what evidence leaves of a normal distribution: a density, or the mass inside of an interval."""
+    real = domain.variables[variable]
+    assert isinstance(real, Real)
+    value = evidence.get(real.name, (-math.inf, math.inf))
     if isinstance(value, tuple):
         low, high = cast("tuple[float, float]", value)
-        return interval_mass(low, high, mean, sd)
+        return interval_mass(max(low, real.low), min(high, real.high), mean, sd)
     return density(float(value), mean, sd)

@@ -1,0 +1,125 @@
+"""Leaves over real variables as kernels see them: a vector of seven numbers, and functions called by address.
+
+A leaf's vector holds the code of its kind, the interval that it is restricted to, ln of the mass that it has there
+without the restriction, and three parameters. `functions` is `certimap.circuits.leaves.kind.function_table()`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.kernels.jit import jit, jit_part
+from certimap.kernels.pointers import call_draw, call_real
+from certimap.kernels.random import Scalar
+
+DENSITY, MASS, PEAK, SCALE, DRAW = 0, 1, 2, 3, 4
+LOW, HIGH, LOG_NORM, FIRST = 1, 2, 3, 4
+LEAST_LOG = -1e250  # what a log that overflows counts as: possible, however far out
+
+Functions = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@jit_part
+def ask(functions: Functions, question: Scalar, tables: Floats, start: Scalar, x: Scalar, y: Scalar) -> Scalar:
+    """Ask the unrestricted leaf whose vector begins at `start`."""
+    row = 1 - int(tables[start])
+    a, b, c = tables[start + FIRST], tables[start + FIRST + 1], tables[start + FIRST + 2]
+    return call_real(functions[row, question], a, b, c, x, y)
+
+
+@jit_part
+def log_density(functions: Functions, tables: Floats, start: Scalar, x: Scalar) -> Scalar:
+    """Return ln of a leaf's density at x; -inf outside its interval and nowhere else."""
+    if not tables[start + LOW] <= x <= tables[start + HIGH]:
+        return -math.inf
+    return max(ask(functions, DENSITY, tables, start, x, x) - tables[start + LOG_NORM], LEAST_LOG)
+
+
+@jit_part
+def log_mass(functions: Functions, tables: Floats, start: Scalar, low: Scalar, high: Scalar) -> Scalar:
+    """Return ln of the mass that a leaf has in [low, high]."""
+    low, high = max(low, tables[start + LOW]), min(high, tables[start + HIGH])
+    if not low < high:
+        return -math.inf
+    return max(ask(functions, MASS, tables, start, low, high) - tables[start + LOG_NORM], LEAST_LOG)
+
+
+@jit_part
+def peak_in(functions: Functions, tables: Floats, start: Scalar, low: Scalar, high: Scalar) -> Scalar:
+    """Return where in [low, high] a leaf is densest; at an end where it is 0 throughout."""
+    low, high = max(low, tables[start + LOW]), min(high, tables[start + HIGH])
+    return ask(functions, PEAK, tables, start, low, max(low, high))
+
+
+@jit_part
+def log_peak(functions: Functions, tables: Floats, start: Scalar, low: Scalar, high: Scalar) -> Scalar:
+    """Return ln of the largest density that a leaf has in [low, high]."""
+    if max(low, tables[start + LOW]) > min(high, tables[start + HIGH]):
+        return -math.inf
+    return log_density(functions, tables, start, peak_in(functions, tables, start, low, high))
+
+
+@jit_part
+def scale_of(functions: Functions, tables: Floats, start: Scalar) -> Scalar:
+    """Return a length over which a leaf's density changes."""
+    return ask(functions, SCALE, tables, start, 0.0, 0.0)
+
+
+@jit_part
+def draw_in(
+    functions: Functions, tables: Floats, start: Scalar, low: Scalar, high: Scalar, stream: NDArray[np.uint64]
+) -> Scalar:
+    """Draw from a leaf inside [low, high]."""
+    low, high = max(low, tables[start + LOW]), min(high, tables[start + HIGH])
+    row = 1 - int(tables[start])
+    a, b, c = tables[start + FIRST], tables[start + FIRST + 1], tables[start + FIRST + 2]
+    return call_draw(functions[row, DRAW], a, b, c, low, high, stream)
+
+
+@jit()
+def fill_log_masses(functions: Functions, tables: Floats, starts: NDArray[np.int64], out: Floats) -> None:
+    """Write ln of the mass of every leaf in its interval, or of its density where the interval is a point."""
+    for i in range(len(starts)):
+        low, high = tables[starts[i] + LOW], tables[starts[i] + HIGH]
+        out[i] = ask(functions, DENSITY if low == high else MASS, tables, starts[i], low, high)
+
+
+@jit()
+def fill_scales(functions: Functions, tables: Floats, starts: NDArray[np.int64], out: Floats) -> None:
+    """Write the scale of every leaf."""
+    for i in range(len(starts)):
+        out[i] = scale_of(functions, tables, starts[i])
+
+
+@jit()
+def fill_peaks(
+    functions: Functions, tables: Floats, starts: NDArray[np.int64], low: Floats, high: Floats, out: Floats
+) -> None:
+    """Write where in [low, high] every leaf is densest."""
+    for i in range(len(starts)):
+        out[i] = peak_in(functions, tables, starts[i], low[i], high[i])
+
+
+@jit()
+def mixture_log_densities(
+    functions: Functions,
+    tables: Floats,
+    starts: NDArray[np.int64],
+    log_weights: Floats,
+    points: Floats,
+    out: Floats,
+) -> None:
+    """Write ln of a mixture's density at some points."""
+    for k in range(len(points)):
+        top, total = -math.inf, 0.0
+        for i in range(len(starts)):
+            top = max(top, log_weights[i] + log_density(functions, tables, starts[i], points[k]))
+        if top > -math.inf:
+            for i in range(len(starts)):
+                total += math.exp(log_weights[i] + log_density(functions, tables, starts[i], points[k]) - top)
+            top += math.log(total)
+        out[k] = top

@@ -1,0 +1,5 @@
+"""Kinds of leaves over real variables: one file per kind, and the table that kernels and file formats read."""
+
+from certimap.circuits.leaves.kind import LeafFunctions, LeafKind, leaf_kind, leaf_kinds, register_leaf
+
+__all__ = ["LeafFunctions", "LeafKind", "leaf_kind", "leaf_kinds", "register_leaf"]

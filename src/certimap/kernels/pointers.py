@@ -1,0 +1,91 @@
+"""Calls of compiled functions by their address, so that kernels compiled long ago reach functions that came later.
+
+A *real function* takes three parameters of a leaf and two numbers, and returns a number; a *draw function* takes
+three parameters, the two ends of an interval and a stream of random numbers. Both are plain Python functions
+that numba can compile. An address is kept in an int64 array; with compilation off it is a place in a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba  # pyright: ignore[reportMissingTypeStubs]
+from llvmlite import ir  # pyright: ignore[reportMissingTypeStubs]
+from numba import types  # pyright: ignore[reportMissingTypeStubs]
+from numba.extending import intrinsic  # pyright: ignore[reportMissingTypeStubs]
+
+from certimap.kernels.jit import jit_part
+
+_real: Any = types.float64  # pyright: ignore
+_REAL_SIGNATURE: Any = _real(*[_real] * 5)
+_DRAW_SIGNATURE: Any = _real(*[_real] * 5, types.CPointer(types.uint64))  # pyright: ignore
+_kept: list[Any] = []  # compiled functions, whose addresses must stay valid; plain ones with compilation off
+STREAM_WORDS = 4
+
+
+def address_of(function: Callable[..., float], *, draws: bool = False) -> int:
+    """Compile a function, and keep it on disk if it comes from a file; return its address.
+
+    Raises whatever numba raises where it cannot compile it.
+    """
+    if numba.config.DISABLE_JIT:  # pyright: ignore
+        _kept.append(function)
+        return len(_kept) - 1
+    signature = _DRAW_SIGNATURE if draws else _REAL_SIGNATURE
+    try:
+        compiled: Any = numba.cfunc(signature, cache=True)(function)  # pyright: ignore
+    except RuntimeError:  # a function typed in at a prompt has no file to keep it beside
+        compiled = numba.cfunc(signature)(function)  # pyright: ignore
+    _kept.append(compiled)
+    return int(compiled.address)
+
+
+def _caller(with_stream: bool) -> Any:
+    """Return an intrinsic that calls an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address, *numbers = arguments
+        if with_stream:
+            array = context.make_array(signature.args[6])(context, builder, numbers.pop())
+            numbers.append(array.data)
+        kinds = [value.type for value in numbers]
+        function = builder.inttoptr(address, ir.PointerType(ir.FunctionType(ir.DoubleType(), kinds)))
+        return builder.call(function, numbers)
+
+    def call(typing: Any, address: Any, a: Any, b: Any, c: Any, x: Any, y: Any) -> Any:
+        return _real(types.int64, *[_real] * 5), generate  # pyright: ignore
+
+    def call_with_stream(typing: Any, address: Any, a: Any, b: Any, c: Any, x: Any, y: Any, stream: Any) -> Any:
+        return _real(types.int64, *[_real] * 5, stream), generate  # pyright: ignore
+
+    return intrinsic(call_with_stream if with_stream else call)  # pyright: ignore
+
+
+if numba.config.DISABLE_JIT:  # pyright: ignore
+
+    def call_real(address: Any, a: Any, b: Any, c: Any, x: Any, y: Any) -> Any:
+        """Call a real function."""
+        return _kept[address](a, b, c, x, y)
+
+    def call_draw(address: Any, a: Any, b: Any, c: Any, x: Any, y: Any, stream: Any) -> Any:
+        """Call a draw function."""
+        return _kept[address](a, b, c, x, y, stream)
+
+else:
+    call_real = _caller(False)
+    call_draw = _caller(True)
+
+
+def stream_of(pointer: Any) -> Any:
+    """Return a draw function's stream as an array that `uniform` and its like take."""
+    return pointer
+
+
+if not numba.config.DISABLE_JIT:  # pyright: ignore
+    _carray: Any = numba.carray  # pyright: ignore
+
+    @jit_part
+    def stream_of(pointer: Any) -> Any:
+        """Return a draw function's stream as an array that `uniform` and its like take."""
+        return _carray(pointer, (STREAM_WORDS,))

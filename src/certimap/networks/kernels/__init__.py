@@ -1,0 +1,1 @@
+"""Compiled kernels of the network algorithms: arrays in, arrays out."""

@@ -1,0 +1,359 @@
+"""Moving integer costs between tables, so that the sum of their maxima, an upper bound, falls.
+
+Everything is a sum over one entry of each table and each unary table plus `bound[0]`; moves leave that sum as it
+is at every assignment. All entries are at most 0 between calls, so that `bound[0]` is at least every such sum.
+After 'sequential reweighted message passing' (Kolmogorov 2006, 2015) in exact integer arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.kernels.jit import jit, jit_part
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Scalar = int | NDArray[np.int64]  # what pyright takes an element of an integer array for
+HARD = -(2**60)
+FLOOR = -(2**59)
+NONE = -1
+
+
+class CostArrays(NamedTuple):
+    """A problem as arrays: variables 0 to n - 1 in the order of the sweeps.
+
+    Attributes
+    ----------
+    n_states, offset
+        Of each variable, and where its states begin among all; offset has n + 1 entries.
+    scope_ptr, scope, stride
+        The variables of each table (at least two, increasing) and the strides of its axes.
+    table_ptr, tables
+        Where each table begins, and all entries.
+    touch_ptr, touch_table, touch_axis
+        The tables that mention each variable, and at which axis.
+    unary
+        One entry per state.
+    """
+
+    n_states: Ints
+    offset: Ints
+    scope_ptr: Ints
+    scope: Ints
+    stride: Ints
+    table_ptr: Ints
+    tables: Ints
+    touch_ptr: Ints
+    touch_table: Ints
+    touch_axis: Ints
+    unary: Ints
+
+
+class DualState(NamedTuple):
+    """Costs where they are now, and the states still alive.
+
+    Attributes
+    ----------
+    tables, unary
+        As in `CostArrays`, after the moves.
+    alive, n_alive
+        The first `n_alive[i]` entries of variable i's part of `alive` are its states that are not dropped.
+    is_done
+        Variables with one state, whose cost has gone into the bound.
+    bound
+        Shape (1,): the upper bound, in units.
+    best, lead
+        A best state of each variable when it was last visited, and by how much it beat the second.
+    pulled, shift, position
+        Scratch: one row per table of a variable, one entry per state, one per axis.
+    n_touched
+        Shape (1,): table entries visited so far, the measure of work.
+    """
+
+    tables: Ints
+    unary: Ints
+    alive: Ints
+    n_alive: Ints
+    is_done: Bools
+    bound: Ints
+    best: Ints
+    lead: Ints
+    pulled: Ints
+    shift: Ints
+    position: Ints
+    n_touched: Ints
+
+
+@jit_part
+def _maxima(net: CostArrays, dual: DualState, table: int, axis: int, out: Ints) -> None:
+    """Write the maximum of a table for each alive state of one of its variables, over alive states."""
+    first, last = net.scope_ptr[table], net.scope_ptr[table + 1] - 1
+    own = net.scope[first + axis]
+    for k in range(dual.n_alive[own]):
+        out[dual.alive[net.offset[own] + k]] = HARD
+    at = net.table_ptr[table]
+    for j in range(first, last):
+        dual.position[j - first] = 0
+        at += net.stride[j] * dual.alive[net.offset[net.scope[j]]]
+    state = dual.alive[net.offset[own]]
+    inner = net.offset[net.scope[last]]
+    n_inner, step = dual.n_alive[net.scope[last]], net.stride[last]
+    while True:
+        dual.n_touched[0] += n_inner
+        if first + axis == last:
+            for k in range(n_inner):
+                s = dual.alive[inner + k]
+                out[s] = max(out[s], dual.tables[at + step * s])
+        else:
+            top = out[state]
+            for k in range(n_inner):
+                top = max(top, dual.tables[at + step * dual.alive[inner + k]])
+            out[state] = top
+        j = last - 1
+        while j >= first:
+            v = net.scope[j]
+            k = dual.position[j - first]
+            now = dual.alive[net.offset[v] + k]
+            k = k + 1 if k + 1 < dual.n_alive[v] else 0
+            dual.position[j - first] = k
+            following = dual.alive[net.offset[v] + k]
+            at += net.stride[j] * (following - now)
+            if j == first + axis:
+                state = following
+            if k > 0:
+                break
+            j -= 1
+        if j < first:
+            return
+
+
+@jit_part
+def _add(net: CostArrays, dual: DualState, table: int, axis: int, shift: Ints) -> None:
+    """Add to a table a function of one of its variables, over alive states; what falls below `FLOOR` is zero."""
+    first, last = net.scope_ptr[table], net.scope_ptr[table + 1] - 1
+    own = net.scope[first + axis]
+    at = net.table_ptr[table]
+    for j in range(first, last):
+        dual.position[j - first] = 0
+        at += net.stride[j] * dual.alive[net.offset[net.scope[j]]]
+    state = dual.alive[net.offset[own]]
+    inner = net.offset[net.scope[last]]
+    n_inner, step = dual.n_alive[net.scope[last]], net.stride[last]
+    while True:
+        dual.n_touched[0] += n_inner
+        if first + axis == last:
+            for k in range(n_inner):
+                s = dual.alive[inner + k]
+                value = dual.tables[at + step * s] + shift[s]
+                dual.tables[at + step * s] = value if value > FLOOR else HARD
+        else:
+            amount = shift[state]
+            for k in range(n_inner):
+                place = at + step * dual.alive[inner + k]
+                value = dual.tables[place] + amount
+                dual.tables[place] = value if value > FLOOR else HARD
+        j = last - 1
+        while j >= first:
+            v = net.scope[j]
+            k = dual.position[j - first]
+            now = dual.alive[net.offset[v] + k]
+            k = k + 1 if k + 1 < dual.n_alive[v] else 0
+            dual.position[j - first] = k
+            following = dual.alive[net.offset[v] + k]
+            at += net.stride[j] * (following - now)
+            if j == first + axis:
+                state = following
+            if k > 0:
+                break
+            j -= 1
+        if j < first:
+            return
+
+
+@jit_part
+def _directions(net: CostArrays, dual: DualState, table: int, i: int) -> tuple[bool, bool]:
+    """Whether a table has open variables before and after variable i."""
+    before, after = False, False
+    for j in range(net.scope_ptr[table], net.scope_ptr[table + 1]):
+        v = net.scope[j]
+        if v != i and dual.n_alive[v] > 1:
+            if v < i:
+                before = True
+            else:
+                after = True
+    return before, after
+
+
+@jit_part
+def visit(net: CostArrays, dual: DualState, i: int, is_forward: bool, threshold: int) -> int:
+    """Pull all costs of a variable together, drop its hopeless states, push shares on along the sweep.
+
+    A state goes when the bound with it is at most `threshold`. Returns the number dropped, or `NONE` when no
+    assignment can be above the threshold.
+    """
+    base, begin, end = net.offset[i], net.touch_ptr[i], net.touch_ptr[i + 1]
+    n_before, n_after = 0, 0
+    for e in range(begin, end):
+        table = net.touch_table[e]
+        pulled = dual.pulled[e - begin]
+        _maxima(net, dual, table, net.touch_axis[e], pulled)
+        for k in range(dual.n_alive[i]):
+            s = dual.alive[base + k]
+            if pulled[s] <= FLOOR or dual.unary[base + s] <= FLOOR:
+                dual.unary[base + s] = HARD
+            else:
+                dual.unary[base + s] += pulled[s]
+        before, after = _directions(net, dual, table, i)
+        n_before += before
+        n_after += after
+    top, second, state = HARD, HARD, NONE
+    for k in range(dual.n_alive[i]):
+        s = dual.alive[base + k]
+        if dual.unary[base + s] > top:
+            second = top
+            top, state = dual.unary[base + s], s
+        elif dual.unary[base + s] > second:
+            second = dual.unary[base + s]
+    if state == NONE or top <= FLOOR:
+        return NONE
+    dual.best[i] = state
+    dual.lead[i] = top - second
+    dual.bound[0] += top
+    if dual.bound[0] <= threshold:
+        return NONE
+    n_kept = 0
+    n_dropped = 0
+    for k in range(dual.n_alive[i]):
+        s = dual.alive[base + k]
+        cost = dual.unary[base + s]
+        if cost > FLOOR:
+            cost -= top
+            dual.unary[base + s] = cost
+        if cost <= FLOOR or dual.bound[0] + cost <= threshold:
+            n_dropped += 1
+        else:
+            dual.alive[base + n_kept] = s
+            n_kept += 1
+    dual.n_alive[i] = n_kept
+    n_push = n_after if is_forward else n_before
+    n_shares = max(n_before, n_after) if n_push > 0 and n_kept > 1 else 0
+    for e in range(begin, end):
+        table = net.touch_table[e]
+        takes = False
+        if n_shares > 0:
+            before, after = _directions(net, dual, table, i)
+            takes = after if is_forward else before
+        moves = False
+        for k in range(n_kept):
+            s = dual.alive[base + k]
+            share = -((-dual.unary[base + s]) // n_shares) if takes else 0
+            dual.shift[s] = share - dual.pulled[e - begin, s]
+            moves = moves or dual.shift[s] != 0
+        if moves:
+            _add(net, dual, table, net.touch_axis[e], dual.shift)
+    if n_shares > 0:
+        for k in range(n_kept):
+            s = dual.alive[base + k]
+            share = -((-dual.unary[base + s]) // n_shares)
+            dual.unary[base + s] -= n_push * share
+    if n_kept == 1:
+        dual.is_done[i] = True
+    return n_dropped
+
+
+@jit_part
+def value_of(net: CostArrays, states: Ints) -> Scalar:
+    """Return the sum of the original costs at an assignment; `HARD` where one is zero."""
+    total = 0
+    for i in range(len(states)):
+        cost = net.unary[net.offset[i] + states[i]]
+        if cost <= FLOOR:
+            return HARD
+        total += cost
+    for table in range(len(net.table_ptr) - 1):
+        at = net.table_ptr[table]
+        for j in range(net.scope_ptr[table], net.scope_ptr[table + 1]):
+            at += net.stride[j] * states[net.scope[j]]
+        if net.tables[at] <= FLOOR:
+            return HARD
+        total += net.tables[at]
+    return total
+
+
+@jit_part
+def decode(net: CostArrays, dual: DualState, states: Ints) -> None:
+    """Write the best state of each variable when it was last visited, or its only one."""
+    for i in range(len(states)):
+        states[i] = dual.alive[net.offset[i]] if dual.is_done[i] else dual.best[i]
+
+
+@jit_part
+def sweep_until_stalled(
+    net: CostArrays,
+    dual: DualState,
+    max_sweeps: int,
+    share: float,
+    threshold: int,
+    decodes: bool,
+    margin: int,
+    incumbent: Ints,
+    states: Ints,
+) -> int:
+    """Sweep forth and back while the gap to the threshold shrinks by `share` or states are dropped.
+
+    Parameters
+    ----------
+    decodes
+        Whether an assignment decoded after each pass may become the incumbent.
+    margin, incumbent
+        Shape (n + 1,): value and states of the best assignment known; states are dropped against its value plus
+        the margin, too. With a margin of -1 the incumbent itself is never dropped.
+    states
+        Scratch, shape (n,).
+
+    Returns
+    -------
+    The variable at which no assignment was left above the threshold, or `NONE`.
+    """
+    n = len(net.n_states)
+    for _ in range(max_sweeps):
+        before, n_dropped = dual.bound[0], 0
+        for direction in range(2):
+            for step in range(n):
+                i = step if direction == 0 else n - 1 - step
+                if dual.is_done[i]:
+                    continue
+                dropped = visit(net, dual, i, direction == 0, max(threshold, incumbent[0] + margin))
+                if dropped == NONE:
+                    return i
+                n_dropped += dropped
+            if decodes:
+                decode(net, dual, states)
+                value = value_of(net, states)
+                if value > incumbent[0]:
+                    incumbent[0] = value
+                    incumbent[1:] = states
+        level = max(threshold, incumbent[0] + margin)
+        gap = dual.bound[0] - level if level > FLOOR else -dual.bound[0] + 1
+        if n_dropped == 0 and before - dual.bound[0] <= share * gap:
+            break
+    return NONE
+
+
+@jit()
+def ascend(
+    net: CostArrays,
+    dual: DualState,
+    max_sweeps: int,
+    share: float,
+    threshold: int,
+    decodes: bool,
+    margin: int,
+    incumbent: Ints,
+) -> int:
+    """Run `sweep_until_stalled`; see there."""
+    states = np.zeros(len(net.n_states), np.int64)
+    return sweep_until_stalled(net, dual, max_sweeps, share, threshold, decodes, margin, incumbent, states)

@@ -1,0 +1,131 @@
+"""Networks of any width whose nuisance variables can be summed out: what remains is a maximisation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Boxes, Points
+from certimap.domain import Domain
+from certimap.errors import TooLarge
+from certimap.networks.problem import Prepared, Problem, States, value_at
+from certimap.networks.simplify import impossible
+from certimap.posterior import OFFERS, Facts, Posterior
+
+if TYPE_CHECKING:
+    from certimap.query import Query
+
+MAX_SUMMED = 2**20  # entries of the largest table that summing nuisance variables out may make
+
+WORK_PER_TABLE = 50.0  # of scoring one row
+
+
+@runtime_checkable
+class Maximisation(Posterior, Protocol):
+    """A posterior that is a product of tables over its query variables, to be maximised as it stands."""
+
+    @property
+    def problem(self) -> Problem:
+        """The product, over the states that evidence and zeros leave; no nuisance variables."""
+        ...
+
+    def point(self, assignment: Mapping[int, int]) -> Points:
+        """Return the row of states, shape (n,), for states of the problem's variables."""
+        ...
+
+    def kept(self, boxes: Boxes) -> dict[int, States]:
+        """Return the states of the problem's variables that one box leaves, where it leaves out any."""
+        ...
+
+
+OFFERS[Maximisation] = "problem, point() and kept()"
+
+
+class MpePosterior:
+    """A product of tables over the query variables, known up to its total: ratios and `log_joint`, no p(e).
+
+    Parameters
+    ----------
+    query
+        What is asked.
+    prepared
+        The network's problem for it, nuisance variables summed out.
+    log_evidence
+        ln p(e) where it is known.
+
+    Attributes
+    ----------
+    domain
+        The query variables, in the user's order.
+    problem
+        Their maximisation problem.
+    facts
+        Not normalised: in general p(e) would take the sum over all assignments.
+
+    Raises
+    ------
+    TooLarge
+        When nuisance variables are left.
+    """
+
+    def __init__(self, query: Query, prepared: Prepared, log_evidence: float | None = None) -> None:
+        problem = prepared.problem
+        if problem.nuisance:
+            raise TooLarge(
+                f"{len(problem.nuisance)} nuisance variables are left that don't sum out into small tables; a "
+                " solver that bounds their sum is needed"
+            )
+        self.domain: Domain = query.query_domain
+        self.problem: Problem = problem
+        self.query: tuple[int, ...] = prepared.query
+        self.states = {v: prepared.states[v] for v in prepared.query}
+        self.facts = Facts.of(
+            self.domain,
+            log_evidence=log_evidence,
+            is_normalised=False,
+            work=WORK_PER_TABLE * len(problem.tables),
+            log_slack=problem.log_slack,
+        )
+        self._open = [(i, v) for i, v in enumerate(self.query) if v in problem.sizes]
+        self._positions: list[NDArray[np.int64]] = []
+        for i, v in enumerate(self.query):
+            position = np.full(int(self.domain.n_states[i]), -1, np.int64)
+            position[self.states[v]] = np.arange(len(self.states[v]))
+            self._positions.append(position)
+
+    def log_prob(self, points: Points) -> NDArray[np.float64]:
+        """Return ln p(q, e) (of the unnormalised product, for a Markov network) of each row, shape (batch,).
+
+        Cost: batch times the number of tables.
+        """
+        rows = np.atleast_2d(np.asarray(points)).astype(np.int64)
+        positions = np.column_stack([p[rows[:, i]] for i, p in enumerate(self._positions)])
+        possible = (positions >= 0).all(axis=1)
+        total = np.full(len(rows), -np.inf)
+        if possible.any():
+            columns = positions[possible][:, [i for i, _ in self._open]]
+            total[possible] = value_at(self.problem, columns, [v for _, v in self._open])
+        return total
+
+    def point(self, assignment: Mapping[int, int]) -> Points:
+        """Return the row of states, shape (n,), for states of the problem's variables."""
+        row = [int(self.states[v][assignment.get(v, 0)]) for v in self.query]
+        return np.array(row, self.domain.point_dtype)
+
+    def kept(self, boxes: Boxes) -> dict[int, States]:
+        """Return the states of the problem's variables that one box leaves, where it leaves out any.
+
+        Raises ImpossibleEvidence when it leaves none that the evidence allows.
+        """
+        mask = boxes.mask[0]
+        found: dict[int, States] = {}
+        for i, v in enumerate(self.query):
+            inside = np.flatnonzero(mask[self.domain.offsets[i] + self.states[v]])
+            if not len(inside):
+                raise impossible()
+            if v in self.problem.sizes and len(inside) < self.problem.sizes[v]:
+                found[v] = inside
+        return found

@@ -1,0 +1,138 @@
+"""MPE in networks of any width: exact reductions, dual ascent, elimination and hybrid best-first search."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from certimap.errors import SolverError
+from certimap.kernels.parallel import default_workers
+from certimap.networks.mpe_posterior import Maximisation
+from certimap.networks.problem import FLOOR, HARD, States, below_nats, in_nats, restrict, to_integers
+from certimap.networks.simplify import impossible
+from certimap.posterior import Capability
+from certimap.solvers.base import Effort, Family, Solver
+from certimap.solvers.networks.parts import Context, Reduction
+
+if TYPE_CHECKING:
+    from certimap.box import Boxes, Points
+    from certimap.certify.ledger import Ledger
+    from certimap.control import Control
+
+
+@dataclass
+class HybridState:
+    """The tree of subproblems, and what has been reported of it."""
+
+    posterior: Maximisation
+    root: Reduction | None
+    context: Context
+    unit: float
+    kept: dict[int, States]
+    reported: int = HARD
+
+    @property
+    def done(self) -> bool:
+        return self.root is not None and self.root.is_done
+
+    def point(self, assignment: dict[int, int]) -> Points:
+        """Return the posterior's row for states of the problem that is solved."""
+        inside = {v: int(states[assignment.get(v, 0)]) for v, states in self.kept.items()}
+        return self.posterior.point(assignment | inside)
+
+
+@dataclass(frozen=True)
+class HybridBestFirst(Solver):
+    """Maximise a product of tables exactly, in any network whose nuisance variables can be summed out.
+
+    The problem is rounded up to integers and reduced; components whose elimination is cheap are eliminated. For
+    the others costs are moved between tables until the sum of their maxima, an upper bound, stalls (sequential
+    reweighted sweeps), while tabu search finds good assignments; states that cannot beat these go; what is left is
+    reduced again and searched, or eliminated once the search has cost as much as that would.
+
+    Parameters
+    ----------
+    quick_entries
+        Eliminate a component at once when that takes at most so many table entries.
+    max_entries
+        Never eliminate one that takes more. 0 (with `quick_entries` 0) leaves everything to the search.
+    exact_work
+        Table entries to visit before epsilon, rather than exactness, decides what is cut.
+
+    Notes
+    -----
+    After Allouche et al., "Anytime hybrid best-first search with tree decomposition for weighted CSP" (2015), and
+    Kolmogorov, "A new look at reweighted message passing" (2015). All costs are exact integers.
+    """
+
+    quick_entries: float = 2.0**24
+    max_entries: float = 2.0**34
+    exact_work: int = 200_000_000
+
+    name: ClassVar[str] = "hbfs"
+    needs: ClassVar[tuple[Capability, ...]] = (Maximisation,)
+    family: ClassVar[Family] = "search"
+
+    def __post_init__(self) -> None:
+        for name in ("quick_entries", "max_entries", "exact_work"):
+            if not getattr(self, name) >= 0:
+                raise SolverError(f"{name} is {getattr(self, name)}; a number not below 0 is expected")
+
+    def init(
+        self, posterior: Maximisation, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
+    ) -> HybridState:
+        context = Context(
+            control=control,
+            workers=default_workers(),
+            quick_entries=self.quick_entries,
+            max_entries=self.max_entries,
+            max_bytes=control.memory_limit,
+            top_k=1,
+            seed=int(rng.integers(2**63)),
+        )
+        return HybridState(posterior, None, context, 1.0, {} if boxes is None else posterior.kept(boxes))
+
+    def effort(self, state: HybridState) -> Effort:
+        n_bytes = 0 if state.root is None else state.root.n_bytes
+        return Effort(state.context.n_nodes, n_bytes, state.context.work)
+
+    def step(self, state: HybridState, ledger: Ledger) -> HybridState:
+        context = state.context
+        if state.root is None:
+            context.top_k = ledger.top_k
+            problem = restrict(to_integers(state.posterior.problem), state.kept)
+            state.unit = problem.unit
+            state.root = Reduction(problem, context)
+        else:
+            self._set_levels(state, ledger)
+            state.root.advance(context)
+        self._report(state, ledger)
+        return state
+
+    def _set_levels(self, state: HybridState, ledger: Ledger) -> None:
+        """Set what is close enough: for the k best by the ledger's threshold, else by a margin per component."""
+        context, root = state.context, state.root
+        assert root is not None
+        is_exact = context.work < self.exact_work
+        if context.lists_all:
+            log_level = ledger.log_exact_threshold if is_exact else ledger.log_threshold
+            context.threshold = max(context.threshold, below_nats(log_level, state.unit))
+        elif not is_exact and ledger.epsilon > 0.0:
+            context.margin = math.floor(-math.log1p(-ledger.epsilon) / state.unit / max(1, len(root.parts)))
+
+    def _report(self, state: HybridState, ledger: Ledger) -> None:
+        root = state.root
+        assert root is not None
+        if state.context.lists_all:
+            points = [state.point(states) for states in root.drain()]
+            if points:
+                ledger.candidates(np.array(points))
+            if root.is_done and ledger.best_point is None:
+                raise impossible()
+        elif root.value > max(state.reported, FLOOR):
+            state.reported = root.value
+            ledger.candidates(state.point(root.states)[None, :])
+        ledger.frontier(0.0, in_nats(root.bound, state.unit))

@@ -1,0 +1,510 @@
+"""Subproblems of an integer problem, each with its bound and its best assignment, advanced piece by piece.
+
+A component goes through phases: dual ascent, then a reduced problem, search, or elimination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.control import Control, TimeUp
+from certimap.networks.costs import Costs
+from certimap.networks.kernels.dual_ascent import DualState, ascend
+from certimap.networks.kernels.local_search import kick_search, tabu_search
+from certimap.networks.max_elimination import EliminationPlan, MaxElimination, plan
+from certimap.networks.orders import best_order
+from certimap.networks.problem import FLOOR, HARD, Problem, components, value_at
+from certimap.networks.simplify import Simplified, impossible, simplify
+from certimap.solvers.networks.best_first import BestFirstSearch, copy_of
+
+States = dict[int, int]
+Ints = NDArray[np.int64]
+
+PIECE = 20_000_000  # table entries visited in one piece of work
+ENTRIES_PER_VISIT = 4.0  # entries that elimination gets through while a search visits one
+SWEEPS, STALLED = 20, 1e-3
+MAX_ASCENTS = 15
+KEPT_SHARE = 0.9  # a problem is reduced anew when it has kept at most this share of its states
+KEPT_SHARE_AGAIN = 0.75  # and in the middle of a search, when it would keep at most this one
+TENURE, STEPS_PER_VARIABLE = 10, 20
+TABU_WORK = 20_000_000  # scores looked at in one piece of local search, but at least a few steps
+KICK_WORK = 10_000_000
+PERTURBED = 0.05
+PIECES_PER_CLIMB = 8
+
+
+class Phase(Protocol):
+    """What is being done to a component."""
+
+    @property
+    def open_bound(self) -> int:
+        """Units that nothing still open exceeds."""
+        ...
+
+    @property
+    def is_done(self) -> bool: ...
+    @property
+    def n_bytes(self) -> int: ...
+
+    def advance(self, component: Component, context: Context) -> Phase:
+        """Do a piece of work; return the phase that follows."""
+        ...
+
+
+def first_phase(component: Component, context: Context) -> Phase:
+    """Return elimination where it is cheap, else dual ascent."""
+    if component.plan.n_entries <= context.quick_entries and context.fits(component.plan):
+        return Eliminating(Ascending(component))
+    return Ascending(component)
+
+
+class Settled:
+    """Nothing is open."""
+
+    open_bound = HARD
+    is_done = True
+    n_bytes = 0
+
+    def advance(self, component: Component, context: Context) -> Phase:
+        return self
+
+
+class Eliminating:
+    """Exact maximisation in one piece; where the time is up meanwhile, what came before stands."""
+
+    is_done = False
+
+    def __init__(self, before: Phase) -> None:
+        self._before = before
+
+    @property
+    def open_bound(self) -> int:
+        return self._before.open_bound
+
+    @property
+    def n_bytes(self) -> int:
+        return self._before.n_bytes
+
+    def advance(self, component: Component, context: Context) -> Phase:
+        try:
+            found = MaxElimination(
+                component.problem,
+                component.plan,
+                workers=context.workers,
+                control=context.control,
+                keep_tables=context.lists_all,
+            )
+        except TimeUp:
+            return self
+        context.work += int(component.plan.n_entries / ENTRIES_PER_VISIT)
+        if context.lists_all:
+            self._report(found, component, context)
+        else:
+            component.closed = max(component.closed, found.value)
+            component.offer(found.assignment())
+        return Settled()
+
+    def _report(self, found: MaxElimination, component: Component, context: Context) -> None:
+        for n, (value, states) in enumerate(found.ranked()):
+            if n >= context.top_k:
+                component.closed = max(component.closed, value)
+                return
+            component.offer(states)
+            component.report(states)
+
+
+class Delegating:
+    """What dual ascent has left is a problem of its own."""
+
+    def __init__(self, child: Reduction, kept: dict[int, Ints], component: Component) -> None:
+        self._child = child
+        self._kept = kept
+        self._take(component)
+
+    @property
+    def open_bound(self) -> int:
+        return self._child.bound
+
+    @property
+    def is_done(self) -> bool:
+        return self._child.is_done
+
+    @property
+    def n_bytes(self) -> int:
+        return self._child.n_bytes
+
+    def advance(self, component: Component, context: Context) -> Phase:
+        self._child.advance(context)
+        self._take(component)
+        return self
+
+    def _take(self, component: Component) -> None:
+        if self._child.value > component.value:
+            component.offer(self._decoded(self._child.states))
+        for states in self._child.drain():
+            component.report(self._decoded(states))
+
+    def _decoded(self, states: dict[int, int]) -> dict[int, int]:
+        return {v: int(kept[states.get(v, 0)]) for v, kept in self._kept.items()}
+
+
+class Ascending:
+    """Dual ascent at the root, with local search for incumbents.
+
+    The costs are laid out when they are first needed: where elimination comes first, they never are.
+    """
+
+    is_done = False
+
+    def __init__(self, component: Component) -> None:
+        self._component = component
+        self._costs: Costs | None = None
+        self._n_ascents = 0
+
+    @property
+    def open_bound(self) -> int:
+        if self._costs is None:
+            return int(self._component.problem.constant) + sum(
+                int(t.log_values.max()) for t in self._component.problem.tables
+            )
+        return self._costs.constant + int(self._dual.bound[0])
+
+    @property
+    def n_bytes(self) -> int:
+        return 0 if self._costs is None else 2 * self._costs.bytes_per_level
+
+    def _lay_out(self) -> Costs:
+        if self._costs is None:
+            self._costs = Costs(self._component.problem, tuple(reversed(self._component.plan.order)))
+            self._dual = self._costs.dual()
+        return self._costs
+
+    def advance(self, component: Component, context: Context) -> Phase:
+        costs = self._lay_out()
+        incumbent = incumbent_of(component, costs, context)
+        before = int(self._dual.bound[0])
+        n_visits = max(1, 4 * len(costs.arrays.tables))
+        swept_out = not ascended(costs, self._dual, incumbent, context, max(1, min(SWEEPS, PIECE // n_visits)))
+        self._n_ascents += 1
+        if not context.lists_all and not swept_out:
+            climb(costs, self._dual, incumbent, context)
+        take_incumbent(component, costs, incumbent)
+        if swept_out or self.open_bound <= _level(component, context):
+            component.closed = max(component.closed, _level(component, context))
+            return Settled()
+        gap = self.open_bound - max(component.value, context.threshold)
+        stalled = before - int(self._dual.bound[0]) <= STALLED * max(gap, 1) and self._n_ascents > 1
+        if not stalled and self._n_ascents < MAX_ASCENTS:
+            return self
+        component.closed = max(component.closed, _level(component, context))
+        return reduced_phase(component, costs, self._dual, context, KEPT_SHARE) or Searching(
+            component, costs, self._dual, context
+        )
+
+
+class Searching:
+    """Hybrid best-first search; elimination instead, once it has cost as much as that would."""
+
+    def __init__(self, component: Component, costs: Costs, dual: DualState, context: Context) -> None:
+        self._costs = costs
+        self._search = BestFirstSearch(costs, dual, max_bytes=context.max_bytes // 2, lists_all=context.lists_all)
+        self._value_at_root = component.value
+        self._n_pieces = 0
+
+    @property
+    def open_bound(self) -> int:
+        found = self._search.open_bound
+        return found if found <= FLOOR else found + self._costs.constant
+
+    @property
+    def is_done(self) -> bool:
+        return self._search.is_done
+
+    @property
+    def n_bytes(self) -> int:
+        return self._search.n_bytes
+
+    def advance(self, component: Component, context: Context) -> Phase:
+        search, costs = self._search, self._costs
+        if search.work > component.plan.n_entries / ENTRIES_PER_VISIT and context.fits(component.plan):
+            return Eliminating(self).advance(component, context)
+        incumbent = incumbent_of(component, costs, context)
+        threshold = context.threshold - costs.constant if context.lists_all else HARD
+        work, n_nodes = search.work, search.n_nodes
+        leaf = search.advance(PIECE, threshold, context.margin, incumbent)
+        context.work += search.work - work
+        context.n_nodes += search.n_nodes - n_nodes
+        if leaf is not None:
+            states = {v: int(s) for v, s in zip(costs.variables, leaf[1:], strict=True)}
+            component.offer(states)
+            component.report(states)
+        self._n_pieces += 1
+        if not context.lists_all and self._n_pieces % PIECES_PER_CLIMB == 0:
+            climb(costs, search.root, incumbent, context)
+        take_incumbent(component, costs, incumbent)
+        if search.closed_bound > FLOOR:
+            component.closed = max(component.closed, search.closed_bound + costs.constant)
+        if component.value > self._value_at_root and not context.lists_all and not self.is_done:
+            self._value_at_root = component.value
+            root = copy_of(search.root)
+            if not ascended(costs, root, incumbent, context, 2):
+                return self
+            return reduced_phase(component, costs, root, context, KEPT_SHARE_AGAIN) or self
+        return self
+
+
+def reduced_phase(
+    component: Component, costs: Costs, dual: DualState, context: Context, kept_share: float
+) -> Phase | None:
+    """Return the phase that solves what is left, where enough states have gone; else None."""
+    if dual.n_alive.sum() > kept_share * len(costs.arrays.unary):
+        return None
+    problem, kept = costs.reduced(dual)
+    known: dict[int, int] | None = {}
+    for v, states in kept.items():
+        at = np.flatnonzero(states == component.states.get(v, -1))
+        if len(states) > 1:
+            if not len(at):
+                known = None
+                break
+            known[v] = int(at[0])
+    return Delegating(Reduction(problem, context, known), kept, component)
+
+
+def _level(component: Component, context: Context) -> int:
+    """Return the units at or below which nothing matters."""
+    return context.threshold if context.lists_all else max(HARD, component.value + context.margin)
+
+
+def incumbent_of(component: Component, costs: Costs, context: Context) -> Ints:
+    """Return the best assignment as the kernels keep it: value less constant, then states.
+
+    None, where all good assignments are wanted: nothing may be cut for not being better than the best.
+    """
+    incumbent = np.zeros(len(costs.variables) + 1, np.int64)
+    incumbent[0] = HARD
+    if component.value > FLOOR and not context.lists_all:
+        incumbent[0] = component.value - costs.constant
+        incumbent[1:] = [component.states[v] for v in costs.variables]
+    return incumbent
+
+
+def take_incumbent(component: Component, costs: Costs, incumbent: Ints) -> None:
+    """Hand what the kernels have found to the component."""
+    if incumbent[0] > FLOOR and incumbent[0] + costs.constant > component.value:
+        component.offer({v: int(s) for v, s in zip(costs.variables, incumbent[1:], strict=True)})
+
+
+def ascended(costs: Costs, dual: DualState, incumbent: Ints, context: Context, n_sweeps: int) -> bool:
+    """Sweep; return False where nothing can matter. The incumbent's states stay, so that it stays known."""
+    lists_all = context.lists_all
+    threshold = context.threshold - costs.constant if lists_all else HARD
+    before = int(dual.n_touched[0])
+    failed = ascend(costs.arrays, dual, n_sweeps, STALLED, max(HARD, threshold), not lists_all, -1, incumbent)
+    context.work += int(dual.n_touched[0]) - before
+    return failed < 0
+
+
+def climb(costs: Costs, dual: DualState, incumbent: Ints, context: Context) -> None:
+    """Improve the incumbent: tabu search from it, from it perturbed and from the decoded costs, then kicks."""
+    net = costs.arrays
+    n = len(net.n_states)
+    soft_tables, soft_unary = costs.softened()
+    key = context.next_key()
+    rng = np.random.default_rng(int(key))
+    starts = [np.where(dual.is_done, dual.alive[net.offset[:-1]], dual.best)]
+    if incumbent[0] > FLOOR:
+        moved = incumbent[1:].copy()
+        changed = rng.random(n) < PERTURBED
+        moved[changed] = (rng.random(n) * net.n_states).astype(np.int64)[changed]
+        starts = [incumbent[1:].copy(), moved, *starts]
+    n_steps = min(STEPS_PER_VARIABLE * n, max(n, TABU_WORK // max(1, len(net.unary))))
+    tenure = min(TENURE, n // 3)
+    for number, states in enumerate(starts):
+        key = np.uint64((int(key) + number) % 2**64)
+        context.work += int(tabu_search(net, soft_tables, soft_unary, states, n_steps, tenure, key, incumbent))
+    if incumbent[0] > FLOOR:
+        states = incumbent[1:].copy()
+        context.work += int(
+            kick_search(
+                net, soft_tables, soft_unary, dual.alive, dual.n_alive, states, KICK_WORK, key, incumbent
+            )
+        )  # fmt: skip
+
+
+@dataclass
+class Context:
+    """Settings and limits that all parts share, and what they have used.
+
+    Attributes
+    ----------
+    quick_entries
+        Eliminate straight away what takes at most so many table entries.
+    max_entries
+        Never eliminate what takes more.
+    max_bytes
+        Memory for a search or an elimination.
+    top_k
+        How many best assignments are wanted; above 1 every assignment above `threshold` is reported.
+    margin
+        Units within which the value of a component is good enough.
+    threshold
+        With `top_k` above 1: units at or below which nothing is of interest.
+    seed
+        Of the local search.
+    n_nodes, work
+        Search nodes and table entries visited so far.
+    """
+
+    control: Control
+    workers: int
+    quick_entries: float
+    max_entries: float
+    max_bytes: int
+    top_k: int
+    seed: int
+    margin: int = 0
+    threshold: int = HARD
+    n_nodes: int = 0
+    work: int = 0
+    _n_keys: int = 0
+
+    @property
+    def lists_all(self) -> bool:
+        """Whether every good assignment is wanted, not only a best one."""
+        return self.top_k > 1
+
+    def next_key(self) -> np.uint64:
+        """Return the key of the next stream of random numbers."""
+        self._n_keys += 1
+        return np.uint64((self.seed + 0x9E3779B97F4A7C15 * self._n_keys) % 2**64)
+
+    def fits(self, elimination: EliminationPlan) -> bool:
+        """Whether an elimination keeps to the limits."""
+        n_bytes = max(elimination.n_bytes, elimination.n_bytes_kept) if self.lists_all else elimination.n_bytes
+        return elimination.n_entries <= self.max_entries and n_bytes <= self.max_bytes
+
+
+class Reduction:
+    """A problem simplified and split into components whose values add up.
+
+    Parameters
+    ----------
+    known
+        An assignment to start from.
+
+    Raises
+    ------
+    ImpossibleEvidence
+        When every assignment has probability 0.
+    """
+
+    def __init__(self, problem: Problem, context: Context, known: Mapping[int, int] | None = None) -> None:
+        self.simplified: Simplified = simplify(problem, keep_all=context.lists_all)
+        small = self.simplified.problem
+        # Where all good assignments are wanted, the problem stays whole: else those of parts would be combined.
+        self._is_whole = context.lists_all
+        self.constant = 0 if self._is_whole else int(small.constant)
+        split = ([small] if small.sizes else []) if self._is_whole else components(small)
+        start = None if known is None else self.simplified.encode(known)
+        self.parts = [Component(part, context, start) for part in split]
+
+    @property
+    def bound(self) -> int:
+        """Units that no assignment exceeds (none but those reported, where all good ones are)."""
+        if self._is_whole:
+            return self.parts[0].bound if self.parts else HARD
+        return self.constant + sum(p.bound for p in self.parts)
+
+    @property
+    def value(self) -> int:
+        """Units of the best assignment known; `HARD` while there is none."""
+        values = [p.value for p in self.parts]
+        return HARD if any(v <= FLOOR for v in values) else self.constant + sum(values)
+
+    @property
+    def states(self) -> States:
+        """The best assignment known."""
+        merged: States = {}
+        for part in self.parts:
+            merged |= part.states
+        return self.simplified.decode(merged)
+
+    @property
+    def is_done(self) -> bool:
+        return all(p.is_done for p in self.parts)
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(p.phase.n_bytes for p in self.parts)
+
+    def advance(self, context: Context) -> None:
+        """Do a piece of work on the part with the largest gap, those without an assignment first."""
+        waiting = [p for p in self.parts if not p.is_done]
+        if waiting:
+            max(waiting, key=lambda p: (p.value <= FLOOR, p.bound - p.value)).advance(context)
+
+    def drain(self) -> list[States]:
+        """Return, once, the assignments to report where all are wanted."""
+        if not self.parts:
+            return [self.simplified.decode({})]
+        return [self.simplified.decode(states) for part in self.parts for states in part.drain()]
+
+
+class Component:
+    """A connected problem with the best assignment known, an upper bound, and the phase that its solution is in.
+
+    Attributes
+    ----------
+    closed
+        The largest bound of what has been cut, in units.
+    """
+
+    def __init__(self, problem: Problem, context: Context, known: Mapping[int, int] | None) -> None:
+        self.problem = problem
+        scopes = [t.scope for t in problem.tables]
+        self.plan = plan(problem, best_order(scopes, problem.sizes, control=context.control))
+        self.value = HARD
+        self.states: States = {}
+        self.closed = HARD
+        self._lists_all = context.lists_all
+        self._found: list[States] = []
+        if known is not None:
+            self.offer({v: known[v] for v in problem.sizes})
+        self.phase: Phase = first_phase(self, context)
+
+    @property
+    def bound(self) -> int:
+        """Units that no assignment exceeds (none but those reported, where all good ones are)."""
+        unseen = max(self.closed, self.phase.open_bound)
+        return unseen if self._lists_all else max(unseen, self.value)
+
+    @property
+    def is_done(self) -> bool:
+        return self.phase.is_done
+
+    def advance(self, context: Context) -> None:
+        """Do a piece of work."""
+        self.phase = self.phase.advance(self, context)
+        if self.is_done and self.value <= FLOOR and not context.lists_all:
+            raise impossible()
+
+    def offer(self, states: Mapping[int, int]) -> None:
+        """Take an assignment of the problem's variables as the best one if it is."""
+        variables = list(self.problem.sizes)
+        value = int(value_at(self.problem, np.array([[states[v] for v in variables]]), variables)[0])
+        if value > max(self.value, FLOOR):
+            self.value, self.states = value, dict(states)
+
+    def report(self, states: Mapping[int, int]) -> None:
+        """Note an assignment that is to be reported whether it is the best or not."""
+        self._found.append(dict(states))
+
+    def drain(self) -> list[States]:
+        found, self._found = self._found, []
+        return found

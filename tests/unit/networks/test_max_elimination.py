@@ -1,0 +1,44 @@
+"""Exact maximisation by elimination against enumeration."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from problem_twin import all_values, random_problem
+
+from certimap.networks import max_elimination as module
+from certimap.networks.max_elimination import MaxElimination, plan
+from certimap.networks.problem import FLOOR, to_integers, value_at
+
+
+@pytest.fixture(params=["numpy", "streamed"])
+def small_limit(request, monkeypatch):
+    if request.param == "streamed":
+        monkeypatch.setattr(module, "SMALL_PRODUCT", 0)
+        monkeypatch.setattr(module, "SMALL_TABLE", 0)
+        monkeypatch.setattr(module, "LEAST_ROW", 1)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_maximum_and_assignment(seed, small_limit):
+    problem = to_integers(random_problem(np.random.default_rng(seed)))
+    found = MaxElimination(problem, plan(problem), workers=2)
+    assert found.value == max(all_values(problem).values())
+    states = found.assignment()
+    variables = sorted(problem.sizes)
+    assert value_at(problem, np.array([[states[v] for v in variables]]), variables)[0] == found.value
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_ranked_yields_every_possible_assignment_in_order(seed, small_limit):
+    problem = to_integers(random_problem(np.random.default_rng(seed), max_variables=5))
+    expected = sorted((v for v in all_values(problem).values() if v > FLOOR), reverse=True)
+    found = MaxElimination(problem, plan(problem), keep_tables=True)
+    ranked = list(itertools.islice(found.ranked(), len(expected) + 5))
+    assert [value for value, _ in ranked] == expected
+    variables = sorted(problem.sizes)
+    points = np.array([[states[v] for v in variables] for _, states in ranked])
+    assert len(np.unique(points, axis=0)) == len(points)
+    np.testing.assert_array_equal(value_at(problem, points, variables), expected)
