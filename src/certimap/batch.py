@@ -99,7 +99,7 @@ class Batch:
                 before = n_interrupts()
                 answer = self._answer(row, seed_of(generator) if len(rows) > 1 else seed, shared.get(k))
                 is_last = n_interrupts() > before
-                if not is_last or isinstance(answer, MapResult):  # a row that was cut off has not failed
+                if not (is_last and isinstance(answer, FailedQuery)):  # a row cut short has not failed
                     yield answer
                 if is_last:
                     raise KeyboardInterrupt

@@ -23,9 +23,9 @@ __all__ = ["Choice", "Option", "condition", "condition_quickly", "plan"]
 Wants = tuple[Capability, ...]
 # What `auto` wants, most wanted first, and why: each is enough for a solver that proves more than the next.
 AUTO: tuple[tuple[Wants, str], ...] = (
-    ((Maximisation,), "nothing has to be summed, or nothing else fits"),
     ((BucketTreePosterior,), "along a tree of regions whose tables fit, sets of vectors settle a query soonest"),
     ((Masses, Bounds), "boxes of assignments can be weighed and bounded, so that a search settles it"),
+    ((Maximisation,), "no table fits, and what has to be summed does"),
     ((Bounds,), "boxes of assignments can be bounded"),
     ((), "nothing else fits"),
 )
