@@ -6,6 +6,7 @@ It imports nothing of certimap, so that its memory limit is toulbar2's alone.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import sys
@@ -17,9 +18,8 @@ def main(job_path: str, answer_path: str) -> None:
     with open(job_path, encoding="utf-8") as file:
         job: dict[str, Any] = json.load(file)
     limit_memory(int(job["memory"]))
-    import pytoulbar2  # pyright: ignore[reportMissingTypeStubs, reportMissingImports]
-
-    network: Any = pytoulbar2.CFN(ubinit=job["impossible"], resolution=job["digits"], verbose=-1)  # pyright: ignore
+    pytoulbar2: Any = importlib.import_module("pytoulbar2")  # an extra: types hold with and without it
+    network: Any = pytoulbar2.CFN(ubinit=job["impossible"], resolution=job["digits"], verbose=-1)
     for i, size in enumerate(job["sizes"]):
         network.AddVariable(f"x{i}", [f"s{k}" for k in range(size)])
     for scope, costs in zip(job["scopes"], job["costs"], strict=True):
