@@ -112,7 +112,7 @@ def _below(plan: Plan, stands_for: NDArray[np.int64], nodes: NDArray[np.int64]) 
 
 
 def _blocks(plan: Plan, cut: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Number the connected parts of the circuit without the edges that leave `cut` nodes; one for each variable."""
+    """Number the parts of the circuit that hang together without edges from `cut` nodes; one for each variable."""
     edges, leaves = ~cut[plan.parent_of_edge], ~cut[plan.parent_of_leaf]
     upper = np.concatenate([plan.parent_of_edge[edges], plan.parent_of_leaf[leaves]])
     lower = np.concatenate([plan.children[edges], plan.n_nodes + plan.leaf_var[leaves]])
