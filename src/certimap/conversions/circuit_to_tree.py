@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from certimap.circuits.plan import Plan
 from certimap.query import make_query
@@ -113,12 +113,13 @@ def _below(plan: Plan, stands_for: NDArray[np.int64], nodes: NDArray[np.int64]) 
 
 def _blocks(plan: Plan, cut: NDArray[np.bool_]) -> NDArray[np.int32]:
     """Number the parts of the circuit that hang together without edges from `cut` nodes; one for each variable."""
+    sparse: Any = import_module("scipy.sparse")  # no types there
     edges, leaves = ~cut[plan.parent_of_edge], ~cut[plan.parent_of_leaf]
     upper = np.concatenate([plan.parent_of_edge[edges], plan.parent_of_leaf[leaves]])
     lower = np.concatenate([plan.children[edges], plan.n_nodes + plan.leaf_var[leaves]])
     size = plan.n_nodes + len(plan.domain)
-    joins = coo_array((np.ones(len(upper), np.int8), (upper, lower)), shape=(size, size))
-    return connected_components(joins, directed=False)[1][plan.n_nodes :]
+    joins = sparse.coo_array((np.ones(len(upper), np.int8), (upper, lower)), shape=(size, size))
+    return sparse.csgraph.connected_components(joins, directed=False)[1][plan.n_nodes :]
 
 
 def _positions(mask: int) -> Iterator[int]:
