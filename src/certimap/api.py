@@ -155,7 +155,6 @@ def map_query(
     SolverError
         When the solver does not suit the posterior, or a setting is out of range.
     """
-    model = _model_of(model)
     if virtual_evidence is not None:
         from certimap.interop.habits import with_virtual_evidence
 
@@ -174,6 +173,7 @@ def map_query(
         "options": solver_options,
     }
     limits, wants = limits_of(max_edges, workers), wants_of(solver, warm_start)
+    model = _model_of(model)
     if _is_frame(evidence):
         check_names(_domain_of(model), variables, evidence.columns)
         rows = rows_of_frame(variables, evidence)
