@@ -146,11 +146,12 @@ def stopped_search(rng: np.random.Generator) -> VolumeCase:
 def smooth_around_the_mode(rng: np.random.Generator) -> VolumeCase:
     """Binary variables; log2 p falls by exactly so many bits per changed variable, down to a floor.
 
-    The floor is just below what is good enough, so that the good points are those of one ball.
+    The floor is just below what is good enough, so that the good points are those of one ball; its radius is a whole
+    number, or has to be rounded down to one.
     """
     n, k = int(rng.integers(8, 11)), int(rng.integers(1, 3))
     bits, delta = float(rng.uniform(0.2, 0.6)), float(rng.choice(DELTAS))
-    epsilon = -math.expm1(-bits * k * math.log(2.0)) + 1e-9
+    epsilon = -math.expm1(-bits * (k + float(rng.choice([0.0, 0.7]))) * math.log(2.0)) + 1e-9
     posterior = TablePosterior([2] * n, np.ones(1 << n))
     mode = posterior.points[int(rng.integers(1 << n))]
     distance: NDArray[np.int64] = np.count_nonzero(posterior.points != mode, axis=1)
@@ -158,7 +159,7 @@ def smooth_around_the_mode(rng: np.random.Generator) -> VolumeCase:
     posterior = TablePosterior(posterior.domain, probs)
     truth = Truth.of_table(posterior.domain, probs.reshape([2] * n))
     settings: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "rng": _seed(rng), "period": 10**6}
-    settings |= {"radius": k + int(rng.integers(0, 2)), "lipschitz": bits}
+    settings |= {"radius": k + int(rng.integers(0, 3)), "lipschitz": bits}
     return VolumeCase("smooth around the mode", truth, "smooth_pac", settings, posterior, assumes=True)
 
 
