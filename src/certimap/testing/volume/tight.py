@@ -146,8 +146,8 @@ def stopped_search(rng: np.random.Generator) -> VolumeCase:
 def smooth_around_the_mode(rng: np.random.Generator) -> VolumeCase:
     """Binary variables; log2 p falls by exactly so many bits per changed variable, down to a floor.
 
-    The floor is just below what is good enough, so that the good points are those of one ball; its radius is a whole
-    number, or has to be rounded down to one.
+    The floor is just below what is good enough, so that the good points are those of one ball; its radius is
+    a whole number, or has to be rounded down to one.
     """
     n, k = int(rng.integers(8, 11)), int(rng.integers(1, 3))
     bits, delta = float(rng.uniform(0.2, 0.6)), float(rng.choice(DELTAS))
