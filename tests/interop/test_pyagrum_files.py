@@ -12,7 +12,7 @@ from certimap.io import read, write
 
 gum = pytest.importorskip("pyagrum")
 
-FILES = sorted((Path(__file__).parents[4] / "shared/data/networks").glob("*.bif.gz"))
+FILES = sorted((Path(__file__).parents[3] / "shared/data/networks").glob("*.bif.gz"))
 
 
 def compare(network, other, accuracy):
