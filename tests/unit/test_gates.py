@@ -74,7 +74,8 @@ def parsed(folder):
 
 def test_nothing_is_asked_by_name_that_could_be_declared():
     found = {name: n for name, tree in parsed(ROOT) if (n := asked_by_name(tree))}
-    more = {name: n for name, n in found.items() if n > BY_NAME.get(name, 0)}
+    foreign = {name for name in found if name.startswith("interop/")}  # objects of other libraries
+    more = {name: n for name, n in found.items() if name not in foreign and n > BY_NAME.get(name, 0)}
     assert not more, "getattr/hasattr: declare a fact or a capability instead (certimap/posterior.py)"
 
 
