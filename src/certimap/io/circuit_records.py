@@ -14,7 +14,7 @@ from certimap.io.files import AnyPath
 
 Record = Mapping[str, Any]
 Leaf = tuple[int, list[float] | tuple[float, float]]  # a variable; log weights of its states, or mean and sd
-FREE_VARIABLES = 100_000  # variables that a file may have beyond one per node
+FREE_VARIABLES = 20_000  # variables that a file may have beyond one per node
 MAX_ENTRIES = 2**25  # of all leaves: one per state of their variable
 
 
