@@ -169,16 +169,8 @@ def wants_of(solver: str | Solver, warm_start: Any = None) -> tuple[Capability, 
 
 def _wants_of_one(solver: str | Solver) -> tuple[Capability, ...]:
     if isinstance(solver, str):
-        return _wanted(entry(solver).load())
-    return _wanted(type(solver))
-
-
-def _wanted(solver: type[Solver]) -> tuple[Capability, ...]:
-    if solver.view == "tree":
-        from certimap.trees.bucket_tree import BucketTreePosterior
-
-        return (*solver.needs, BucketTreePosterior)
-    return solver.needs
+        return entry(solver).load().needs
+    return type(solver).needs
 
 
 def choose(posterior: Posterior) -> Solver:
@@ -208,7 +200,7 @@ def expected(choice: Choice) -> str:
     limit = math.inf if not searchable else SMALL_WORK if weighed else RELAXED_WORK
     if _is_small(domain, choice.options[-1].estimate.work, limit):
         return "exhaustive"
-    found = (name for name in PROVERS if offers(available, _wanted(entry(name).load())))
+    found = (name for name in PROVERS if offers(available, entry(name).load().needs))
     return next(found, "smooth_pac" if domain.is_discrete else "pac")
 
 
