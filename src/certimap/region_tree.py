@@ -66,6 +66,9 @@ class RegionTree:
     log_evidence: float
     log_error: float = 0.0
 
+    def __repr__(self) -> str:
+        return f"RegionTree({self.n_regions} regions, {self.n_entries} table entries)"
+
     @property
     def is_delicate(self) -> bool:
         """Whether some positive entry is so small that products of doubles may underflow."""

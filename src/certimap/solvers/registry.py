@@ -40,6 +40,11 @@ _SOLVERS: dict[str, Entry] = {
         ("independent", "heuristics.independent:Independent", {}),
         ("max_product", "heuristics.max_product:MaxProduct", {}),
         ("argmax_product", "heuristics.argmax_product:ArgmaxProduct", {}),
+        ("hybrid_bp", "heuristics.hybrid_bp:HybridBeliefPropagation", {}),
+        ("beam", "heuristics.beam:BeamSearch", {}),
+        ("hill_climb", "heuristics.hill_climb:HillClimb", {}),
+        ("mcmc", "heuristics.mcmc:AnnealedGibbs", {}),
+        ("mcts", "heuristics.mcts:TreeSearch", {}),
         ("pac", "sampling.pac:Pac", {}),
         ("smooth_pac", "sampling.smooth_pac:SmoothPac", {}),
         # The settings of the published experiments, for reproduction.
@@ -223,14 +228,14 @@ def refusal(solver: Solver, posterior: Posterior) -> str | None:
         if not isinstance(posterior, capability):
             return (
                 f"solver {solver.name!r} needs the posterior to have {offer_of(capability)}, and a "
-                f"{type(posterior).__name__} has not; use solver={alternative(posterior)!r}"
+                f"{type(posterior).__name__} has not; use solver={alternative(posterior, solver.family)!r}"
             )
     return solver.unsuited(posterior)
 
 
-def alternative(posterior: Posterior) -> str:
-    """Name a solver that runs on any posterior of this kind."""
-    if isinstance(posterior, Bounds) and not isinstance(posterior, Draws):
+def alternative(posterior: Posterior, wanted: Family = "other") -> str:
+    """Name a solver that runs on any posterior of this kind, of the `wanted` family or one as strong if there is."""
+    if isinstance(posterior, Bounds) and (wanted == "elimination" or not isinstance(posterior, Draws)):
         return "frontier"
     return "smooth_pac" if posterior.domain.is_discrete else "pac"
 
