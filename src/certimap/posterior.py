@@ -175,6 +175,15 @@ class Beams(Posterior, Protocol):
 
 
 @runtime_checkable
+class Guesses(Posterior, Protocol):
+    """A posterior made in a hurry, which scores points and names one good one."""
+
+    def guess(self) -> Points:
+        """Return a good point, found in the time that scoring one takes; shape (1, n_variables)."""
+        ...
+
+
+@runtime_checkable
 class Modes(Posterior, Protocol):
     """A posterior that knows where each of its variables has its own mode."""
 
@@ -312,6 +321,7 @@ OFFERS: dict[type, str] = {
     Regions: "a tree of regions, as networks of moderate width, hidden Markov models, hidden Chow-Liu trees and "
     "structured circuits have",
     Modes: "modes()",
+    Guesses: "guess()",
     Beams: "beam()",
     Messages: "propagation()",
 }

@@ -14,7 +14,7 @@ from certimap.limits import Limits
 from certimap.model import Model
 from certimap.networks.mpe_posterior import Maximisation
 from certimap.networks.posterior import NetworkPosterior
-from certimap.posterior import Bounds, Capability, Masses, Posterior, Regions, offers
+from certimap.posterior import Bounds, Capability, Guesses, Masses, Posterior, Regions, offers
 from certimap.query import Query
 
 __all__ = ["Choice", "Option", "condition", "condition_quickly", "plan"]
@@ -30,7 +30,7 @@ AUTO: tuple[tuple[Wants, str], ...] = (
 )
 
 # What may be built when time is short.
-ANYTIME: tuple[tuple[Capability, ...], ...] = ((NetworkPosterior,),)
+ANYTIME: tuple[tuple[Capability, ...], ...] = ((NetworkPosterior,), (Guesses,))
 
 for _row in (*from_circuits.ROWS, *from_networks.ROWS):
     register(_row)
