@@ -116,8 +116,8 @@ class Evaluated:
             if self.mass + self.compensation > 1.0 + OVER_ONE:
                 raise ModelError(
                     f"the probabilities that this {type(self.posterior).__name__} gives to {self.atoms.n} "
-                    f"distinct assignments add to {self.mass + self.compensation:.6g}; expected at most 1 (natural "
-                    "logs of normalised probabilities, or normalised=False)"
+                    f"distinct assignments add to {self.mass + self.compensation:.6g}; expected at most 1 "
+                    "(natural logs of normalised probabilities, or normalised=False)"
                 )
         ranked = [i for _, i in self.ranking.pairs]
         is_better = self.ranking.add(log_probs, n_before)
