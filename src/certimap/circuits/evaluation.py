@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.plan import REAL_SIZE, Plan
+from certimap.rounding import LEAST_WEIGHT, NARROW_BITS, UNIT_BITS
 
 if TYPE_CHECKING:
     from certimap.circuits.kernels.arrays import PlanArrays
 
-NARROW_BITS = 128  # four entries of at least 2^-128, times what is settled, are a normal number
-UNIT_BITS = 256
 LN_2 = math.log(2.0)
 LN_UNIT = UNIT_BITS * LN_2
 
@@ -59,7 +58,7 @@ def arrays_of(plan: Plan) -> PlanArrays:
     weights, weight_counts = split_logs(plan.log_weights)
     floors, settles = np.empty(plan.n_nodes), np.empty(plan.n_nodes, np.bool_)
     leaf_floors = np.concatenate([[0.0], np.cumsum(least)])
-    weight_floors = np.log2(np.maximum(weights, 2.0**-400))
+    weight_floors = np.log2(np.maximum(weights, LEAST_WEIGHT))
     find_floors(
         plan.is_sum, plan.child_ptr, plan.children, weight_floors, plan.leaf_ptr, leaf_floors, floors, settles
     )

@@ -13,15 +13,12 @@ from numpy.typing import NDArray
 
 from certimap.circuits.kernels.arrays import PlanArrays, Scalar
 from certimap.circuits.kernels.leaves import BOUND, leaf_values, multiply_row, real_leaf, wide_leaf
-from certimap.circuits.kernels.scaled import UNIT_BITS, add_counts, credit, settle
+from certimap.circuits.kernels.scaled import add_counts, credit, settle
 from certimap.kernels.jit import jit
+from certimap.rounding import OUTSIDE_FLOOR, ROW_FLOOR, SETTLED
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-
-# A prefix or suffix below the first floor is settled; so is the product of two below the second, before a narrow
-# leaf's entry (at least 2^-128) multiplies it. Until then a product of two is at least 2^-960.
-ROW_FLOOR, OUTSIDE_FLOOR = -480.0, -850.0
 
 
 class Places(NamedTuple):
@@ -128,7 +125,7 @@ def _kept_floor(floor: Scalar, k: Scalar, values: Floats, counts: Floats, has: F
     """Settle row `k` where its floor is low; return its floor."""
     if floor < ROW_FLOOR:
         settle(k, values, counts, has)
-        return -1.0 * UNIT_BITS
+        return SETTLED
     return floor
 
 
@@ -200,7 +197,7 @@ def downward(
         )
         members = places.members - middle  # leaf i, unless narrow and binary, has row members + i
         _begin(context + node, prefix, values, counts, has)
-        row_floors[0] = -1.0 * UNIT_BITS
+        row_floors[0] = SETTLED
         k = 0
         for leaf in range(start, stop):
             variable, at, member = leaf_var[leaf], leaf_start[leaf], members + leaf

@@ -31,9 +31,10 @@ from certimap.circuits.kernels.leaves import (
     wide_leaf,
 )
 from certimap.circuits.kernels.load import load_block
-from certimap.circuits.kernels.scaled import LEAST_FLOOR, SETTLED, add_counts, settle, use_counts
+from certimap.circuits.kernels.scaled import add_counts, settle, use_counts
 from certimap.circuits.kernels.sums import add_children, add_scaled_children, is_scaled
 from certimap.kernels.jit import jit
+from certimap.rounding import LEAST_FLOOR, SETTLED
 
 
 @jit()

@@ -18,14 +18,10 @@ from numpy.typing import NDArray
 
 from certimap.circuits.kernels.arrays import Scalar
 from certimap.kernels.jit import jit
+from certimap.rounding import HIGH, HIGH2, HIGH3, LOW, LOW2, LOW3, UNIT_BITS
 
-UNIT_BITS = 256
 LN_UNIT = UNIT_BITS * math.log(2.0)
-LOW, HIGH = 2.0**-256, 2.0**256
-LOW2, LOW3, HIGH2, HIGH3 = 2.0**-512, 2.0**-768, 2.0**512, 2.0**768
 NEVER = 2.0**900  # the count of a zero where the smallest is looked for
-SETTLED = -1.0 * UNIT_BITS  # log2 of what no positive lane of a settled row is below
-LEAST_FLOOR = -1020.0  # log2 of the smallest product that is taken without settling first
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
