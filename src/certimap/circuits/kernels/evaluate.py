@@ -92,7 +92,7 @@ def multiply_others(
     mode: int,
     node: Scalar,
     start_leaf: Scalar,
-    floor: float,
+    floor: Scalar,
     first_row: Scalar,
     scratch: Scalar,
     inputs: NDArray[Any],
