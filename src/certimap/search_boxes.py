@@ -18,7 +18,8 @@ def rounded_up(log_masses: NDArray[np.float64], log_slack: float) -> NDArray[np.
 
     `log_slack` (nats) is the posterior's; the log itself, and products with it, are rounded as well.
     """
-    return np.minimum(log_masses + (2.0 * log_slack + 4.0 * ULP * (1.0 + np.abs(log_masses))), 0.0)
+    reach = np.where(np.isfinite(log_masses), np.abs(log_masses), 0.0)  # what is impossible stays so
+    return np.minimum(log_masses + (2.0 * log_slack + 4.0 * ULP * (1.0 + reach)), 0.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import certimap
+from certimap.search_boxes import rounded_up
 
 ROOT = Path(certimap.__file__).parent
 TINY = 1e-30  # smaller numbers have no business in a model: they guard
@@ -55,3 +57,10 @@ def test_bare_guards_are_found(source: str) -> None:
 
 def test_ordinary_numbers_are_no_guards() -> None:
     assert not guards(ast.parse("x = [1e-9, 2.0**-53, -1.0, 1e300, -64]"))
+
+
+def test_impossible_masses_stay_impossible() -> None:
+    up = rounded_up(np.array([-np.inf, -1e-18, -700.0]), 1e-12)
+    assert up[0] == -np.inf
+    assert up[1] == 0.0
+    assert -700.0 + 2e-12 <= up[2] <= -700.0 + 1e-11
