@@ -39,6 +39,7 @@ BY_NAME = {
     "solvers/driver.py": 1,  # integers
     "solvers/registry.py": 1,  # solver classes, from their modules
     "solvers/warm_start.py": 3,  # data frames
+    "testing/volume/loosened.py": 2,  # formulas, to put others in their place
 }
 
 # Kernels that a solver calls though they are not its own; the list may only shrink.
