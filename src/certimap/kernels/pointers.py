@@ -7,7 +7,6 @@ that numba can compile. An address is kept in an int64 array; with compilation o
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -16,10 +15,8 @@ from llvmlite import ir  # pyright: ignore[reportMissingTypeStubs]
 from numba import types  # pyright: ignore[reportMissingTypeStubs]
 from numba.extending import intrinsic  # pyright: ignore[reportMissingTypeStubs]
 
-from certimap.kernels.cache import keep_on_disk
 from certimap.kernels.jit import jit_part
 
-_ccallback: Any = importlib.import_module("numba.core.ccallback")  # numba.cfunc, in parts
 _real: Any = types.float64  # pyright: ignore
 _REAL_SIGNATURE: Any = _real(*[_real] * 5)
 _DRAW_SIGNATURE: Any = _real(*[_real] * 5, types.CPointer(types.uint64))  # pyright: ignore
@@ -36,9 +33,10 @@ def address_of(function: Callable[..., float], *, draws: bool = False) -> int:
         _kept.append(function)
         return len(_kept) - 1
     signature = _DRAW_SIGNATURE if draws else _REAL_SIGNATURE
-    compiled: Any = _ccallback.CFunc(function, (signature.args, signature.return_type), {}, {})
-    keep_on_disk(compiled, function)
-    compiled.compile()
+    try:
+        compiled: Any = numba.cfunc(signature, cache=True)(function)  # pyright: ignore
+    except RuntimeError:  # a function typed in at a prompt has no file to keep it beside
+        compiled = numba.cfunc(signature)(function)  # pyright: ignore
     _kept.append(compiled)
     return int(compiled.address)
 
