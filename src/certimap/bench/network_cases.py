@@ -24,7 +24,7 @@ class NetworkCase:
     name
         What tables call it.
     network
-        The path of the network's file, or a parity code as in "parity-48-0" (see `certimap.bench.seeded`).
+        The path of the network's file, or a parity code as in "parity-48-0" (see `certimap.bench.parity`).
     query
         Names of the query variables; None asks for everything without evidence.
     evidence
@@ -56,7 +56,7 @@ class NetworkCase:
 def load_network(case: NetworkCase) -> Any:
     """Read or build the network of a case."""
     if case.network.startswith("parity-"):
-        from certimap.bench.seeded import parity_network
+        from certimap.bench.parity import parity_network
 
         return parity_network(case.network)
     from certimap import io

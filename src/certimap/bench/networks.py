@@ -22,6 +22,7 @@ from certimap.result import MapResult
 NETWORK_TRIALS = "networks.jsonl"
 SETTINGS = "networks.json"
 ROUNDING_NATS = 1e-5  # rows of the files add to 1 only after rounding, and readers differ in how they mend that
+CLOSED = 1e-6  # nats between answer and bound that a peer may lose to the rounding of its costs
 PEER = "peer:"  # before a peer's name where it stands among solvers
 N_MOMENTS = 200  # entries kept of a run's history
 Report = Callable[[str], None]
@@ -262,8 +263,11 @@ def gap_of(record: Record) -> float | None:
 
 
 def is_proved(record: Record) -> bool:
-    """Whether the answer was proved to be the best (by a peer's own account, for a peer)."""
-    return kind_of(record) == "exact" or bool(record.get("peer_proves"))
+    """Whether the answer was proved to be the best; for a peer, by its own account or its bound."""
+    if record["solver"].startswith(PEER):
+        gap = gap_of(record)
+        return bool(record.get("peer_proves")) or (gap is not None and gap <= CLOSED)
+    return kind_of(record) == "exact"
 
 
 def _outcome(record: Record) -> str:

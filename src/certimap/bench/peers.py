@@ -26,7 +26,6 @@ from certimap.bench.records import BenchError, Record
 from certimap.errors import CertimapError
 
 READING = 60.0  # seconds beyond the time limit for starting, importing and reading, before a process is ended
-CLOSED = 1e-9  # nats between bound and answer at which a peer's bound proves its answer
 I_BOUND, ITERATIONS = 10, 10  # of pygms's weighted mini-buckets
 
 
@@ -222,11 +221,10 @@ class PeerServer:
             kind = "" if isinstance(problem, Unsuited) else f"{type(problem).__name__}: "
             sentence = " ".join(str(problem).split())[:200]
             return {"error": kind + (sentence or "no reason given"), "unsuited": isinstance(problem, Unsuited)}
-        value, upper = score(asked, answer.assignment), answer.log_upper_bound
         return {
-            "log_joint": value,
-            "log_joint_upper_bound": upper,
-            "peer_proves": answer.proved or (value is not None and upper is not None and upper - value <= CLOSED),
+            "log_joint": score(asked, answer.assignment),
+            "log_joint_upper_bound": answer.log_upper_bound,
+            "peer_proves": answer.proved,
             "seconds": round(answer.seconds, 6),
             "peak_memory_mib": round(peak_memory_mib(), 1),
         }

@@ -13,8 +13,9 @@ import pytest
 import certimap
 from certimap import io
 from certimap.bench.network_cases import evidence_pairs, load_network, read_cases, uai_cases
+from certimap.bench.parity import parity_network
 from certimap.bench.records import BenchError
-from certimap.bench.seeded import parity_cases, parity_network, seeded_cases
+from certimap.bench.seeded import parity_cases, seeded_cases
 
 CHAIN = "MARKOV\n3\n2 2 2\n2\n2 0 1\n2 1 2\n4\n.9 .1 .2 .8\n4\n.7 .3 .4 .6\n"
 

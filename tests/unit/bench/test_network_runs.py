@@ -148,7 +148,7 @@ def test_peers_find_the_best_answer_of_a_small_network(peer: str, tmp_path: Path
             continue
         best = certimap.map_query(model, query and list(query), {"b": "no"}, epsilon=0)
         assert answer["log_joint"] == pytest.approx(best.log_joint, abs=1e-6), answer
-        assert answer["peer_proves"]
+        assert is_proved({"solver": f"peer:{peer}"} | answer)
 
 
 def test_what_a_peer_raises_is_its_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
