@@ -141,7 +141,7 @@ def _queried(mine: dict[str, Record]) -> str:
             return str(len(record["query"]))
         if "assignment" in record:
             return str(len(record["assignment"]))
-    return MISSING
+    return "all"
 
 
 def _is_sure(mine: dict[str, Record]) -> bool:

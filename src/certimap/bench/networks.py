@@ -22,7 +22,9 @@ from certimap.result import MapResult
 NETWORK_TRIALS = "networks.jsonl"
 SETTINGS = "networks.json"
 ROUNDING_NATS = 1e-5  # rows of the files add to 1 only after rounding, and readers differ in how they mend that
-CLOSED = 1e-6  # nats between answer and bound that a peer may lose to the rounding of its costs
+CLOSED = (
+    1e-8  # share of an answer's log, or of 100 nats, that a peer's bound may lose to the rounding of its costs
+)
 PEER = "peer:"  # before a peer's name where it stands among solvers
 N_MOMENTS = 200  # entries kept of a run's history
 Report = Callable[[str], None]
@@ -266,7 +268,8 @@ def is_proved(record: Record) -> bool:
     """Whether the answer was proved to be the best; for a peer, by its own account or its bound."""
     if record["solver"].startswith(PEER):
         gap = gap_of(record)
-        return bool(record.get("peer_proves")) or (gap is not None and gap <= CLOSED)
+        closed = gap is not None and gap <= CLOSED * max(100.0, abs(record["log_joint"]))
+        return bool(record.get("peer_proves")) or closed
     return kind_of(record) == "exact"
 
 
