@@ -15,7 +15,6 @@ data=${1:-../shared/data}
 certimap=${CERTIMAP:-.venv/bin/certimap}
 peers=${PEERS:-pgmpy,pyagrum,pygms,toulbar2}
 trees=accidents,adult,baudio,bnetflix,connect4,dna,jester,kdd,kosarek,msnbc,mushrooms,nltcs,ocr_letters,plants,pumsb_star,tretail
-first=wmb:i_bound=10:iterations=0
 buckets=wmb:i_bound=5:iterations=1000,wmb:i_bound=10:iterations=1000,wmb:i_bound=15:iterations=1000,wmb:i_bound=18:iterations=1000
 page=docs/benchmarks.md
 
@@ -83,11 +82,10 @@ for section in ${*:-engine learnspn warm hclt auto exact chow-liu networks peers
             continue
         fi
         $certimap bench networks --seeded "$NETWORKS" --only link,diabetes,pigs,barley,munin --out runs/seeded \
-            --solvers "$first,auto" --epsilon 0 --delta 0 --time-limit 20 --max-memory 8192 --workers 2
+            --epsilon 0 --delta 0 --time-limit 20 --max-memory 8192 --workers 2
         ;;
     parity)
-        $certimap bench networks --parity 48,96 --out runs/parity --solvers "$first,auto" --epsilon 0 --delta 0 \
-            --time-limit 20 --max-memory 8192
+        $certimap bench networks --parity 48,96 --out runs/parity --epsilon 0 --delta 0 --time-limit 20 --max-memory 8192
         ;;
     growth)
         $certimap bench networks --growth --into "$page"

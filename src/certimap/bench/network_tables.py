@@ -9,8 +9,6 @@ from certimap.bench.ranks import in_order, kind_of
 from certimap.bench.records import Record
 from certimap.bench.tabular import MISSING, Cell, Table, number, significant
 
-FIRST_BOUND = "wmb:i_bound=10:iterations=0"
-"""The method that gives the relaxation's first bound: mini-buckets before any cost is shifted."""
 MOMENTS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)  # seconds
 ByCase = dict[str, dict[str, Record]]
 
@@ -26,8 +24,6 @@ def network_tables(records: Sequence[Record], missing: Sequence[str] = ()) -> li
     cases = by_case(records)
     solvers = _methods(records)
     tables = [_summary_table(cases, solvers, missing), _case_table(cases, solvers)]
-    if FIRST_BOUND in solvers:
-        tables.append(_first_bound_table(cases, solvers))
     tables += [_bound_table(cases, solvers), _time_table(cases, solvers)]
     return [t for t in tables if t.rows]
 
@@ -175,54 +171,6 @@ def _failure(record: Record) -> str:
     return "refused" if text.startswith("SolverError") else text[:40]
 
 
-def _first_bound_table(cases: ByCase, solvers: Sequence[str]) -> Table:
-    """Return the final bounds beside the relaxation's first one."""
-    table = Table(
-        "networks-first-bounds",
-        "Bounds beside the relaxation's first one",
-        (
-            "case",
-            "queried",
-            "method",
-            "ln p(q, e)",
-            "upper bound",
-            "gap",
-            "first bound",
-            "first gap",
-            "s",
-            "ended",
-        ),
-    )
-    others = [s for s in solvers if s != FIRST_BOUND and not s.startswith(PEER)]
-    n_proved = n_closer = n_all = 0
-    for name, mine in cases.items():
-        first = mine.get(FIRST_BOUND, {}).get("log_joint_upper_bound")
-        for solver in (s for s in others if s in mine):
-            record = mine[solver]
-            value, upper, gap = record.get("log_joint"), record.get("log_joint_upper_bound"), gap_of(record)
-            n_all += 1
-            n_proved += int(is_proved(record))
-            n_closer += int(is_proved(record) or (upper is not None and first is not None and upper < first))
-            beyond = None if first is None or value is None else max(0.0, first - value)
-            table.add(
-                name,
-                _queried(mine),
-                solver,
-                number(value, 4),
-                number(upper, 4),
-                significant(gap),
-                number(first, 4),
-                significant(beyond),
-                significant(record.get("seconds")),
-                _ending(record),
-            )
-    table.notes.append(
-        f"{n_proved} of {n_all} proved; {n_closer} proved or with a bound below the first one, that of "
-        f"`{FIRST_BOUND}`."
-    )
-    return table
-
-
 def _ending(record: Record) -> str:
     if "error" in record:
         return _failure(record)
@@ -230,25 +178,39 @@ def _ending(record: Record) -> str:
 
 
 def _bound_table(cases: ByCase, solvers: Sequence[str]) -> Table:
+    """Return what our solvers left unproved, with the bound that each run began with."""
     table = Table(
         "networks-bounds",
-        "Answers, bounds and gaps",
-        ("case", "method", "solver", "ln p(q, e)", "upper bound", "gap", "s", "s to the best", "ended"),
+        "What stayed open: answers and bounds",
+        ("case", "queried", "method", "solver", "ln p(q, e)", "upper bound", "gap", "first bound", "s", "end"),
     )
+    n_all = n_proved = n_closer = 0
     for name, mine in cases.items():
-        for solver in (s for s in solvers if s in mine):
+        for solver in (s for s in solvers if s in mine and not s.startswith(PEER)):
             record = mine[solver]
+            n_all += 1
+            if is_proved(record):
+                n_proved += 1
+                continue
+            upper, history = record.get("log_joint_upper_bound"), record.get("history") or []
+            first = history[0][2] if history else None
+            n_closer += int(upper is not None and first is not None and upper < first)
             table.add(
                 name,
+                _queried(mine),
                 solver,
                 str(record.get("engine", MISSING)),
-                number(record.get("log_joint"), 6),
-                number(record.get("log_joint_upper_bound"), 6),
+                number(record.get("log_joint"), 4),
+                number(upper, 4),
                 significant(gap_of(record)),
+                number(first, 4),
                 significant(record.get("seconds")),
-                significant(record.get("seconds_to_best")),
                 _ending(record),
             )
+    table.notes.append(
+        f"{n_proved} of {n_all} trials ended with a proof of exactness; {n_closer} of the others with a bound "
+        "below the first one of their run."
+    )
     return table
 
 

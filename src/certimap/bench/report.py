@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("md", "csv", "png", "svg")
 SUMMARY = ("overview", "certificates", "ratios", "below", "warm-start", "pareto", "networks-summary",
-           "networks-cases", "networks-first-bounds", "networks-time", "paper-overview", "paper-speed",
+           "networks-cases", "networks-bounds", "networks-time", "paper-overview", "paper-speed",
            "paper-network")  # fmt: skip
 Picture = tuple[str, str, Callable[[], "Figure"]]
 """File stem, caption, and what draws it."""

@@ -13,7 +13,7 @@ import certimap
 from certimap import io
 from certimap.bench.network_cases import NetworkCase, uai_cases
 from certimap.bench.network_comparison import network_comparison_tables
-from certimap.bench.network_tables import FIRST_BOUND, by_case, gap_series, network_tables, open_cases
+from certimap.bench.network_tables import by_case, gap_series, network_tables, open_cases
 from certimap.bench.networks import NetworkPlan, gap_of, is_proved, moments, run_networks, standing
 from certimap.bench.paper import paper
 from certimap.bench.peers import PEERS, PeerServer, installed_peers
@@ -88,13 +88,13 @@ def test_tables_compare_with_the_best_known() -> None:
     records = [
         record("x", "auto", -5.0, -5.0),
         record("x", "wmb:i_bound=5", -6.0, -4.0),
-        record("x", FIRST_BOUND, None, -2.0, history=[]),
+        record("x", "wmb", None, -2.0, history=[]),
         record("y", "auto", -3.0, -1.0, best_log_joint=-4.0, above_best=1.0),
-        record("y", FIRST_BOUND, -9.0, -1.5, best_log_joint=-4.0, above_best=-5.0, history=[]),
+        record("y", "wmb", -9.0, -1.5, best_log_joint=-4.0, above_best=-5.0, history=[]),
         record("x", "peer:other", None, None, error="MemoryError: no more"),
     ]
     cases = by_case(records)
-    assert [standing(cases["x"][s]) for s in ("auto", "wmb:i_bound=5", FIRST_BOUND)] == ["best", "below", "none"]
+    assert [standing(cases["x"][s]) for s in ("auto", "wmb:i_bound=5", "wmb")] == ["best", "below", "none"]
     assert standing(cases["y"]["auto"]) == "better"
     assert [gap_of(r) for r in records] == [0.0, 2.0, None, 2.0, 7.5, None]
     assert open_cases(cases) == ["x", "y"]
@@ -107,9 +107,9 @@ def test_tables_compare_with_the_best_known() -> None:
     assert "**proved, 10.0**" in text
     assert "gap 2.00, 10.0, below 1.00" in text
     assert "MemoryError: no more" in text
-    assert (
-        "1 of 3 proved; 2 proved or with a bound below the first one" in tables["networks-first-bounds"].notes[0]
-    )
+    left = tables["networks-bounds"]
+    assert [r[0:3:2] for r in left.rows] == [["x", "wmb:i_bound=5"], ["x", "wmb"], ["y", "wmb"], ["y", "auto"]]
+    assert "1 of 5 trials ended with a proof of exactness; 2 of the others with a bound below" in left.notes[0]
     time_row = next(r for r in tables["networks-time"].rows if r[1] == "wmb:i_bound=5")
     assert time_row[2:8] == ["6.00", "6.00", "6.00", "1.00", "1.00", "1.00"]
     assert network_tables([]) == []
