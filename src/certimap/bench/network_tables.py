@@ -192,8 +192,8 @@ def _bound_table(cases: ByCase, solvers: Sequence[str]) -> Table:
             if is_proved(record):
                 n_proved += 1
                 continue
-            upper, history = record.get("log_joint_upper_bound"), record.get("history") or []
-            first = history[0][2] if history else None
+            upper: float | None = record.get("log_joint_upper_bound")
+            first: float | None = record["history"][0][2] if record.get("history") else None
             n_closer += int(upper is not None and first is not None and upper < first)
             table.add(
                 name,
