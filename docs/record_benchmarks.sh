@@ -64,7 +64,7 @@ for section in ${*:-engine learnspn warm hclt auto exact chow-liu networks peers
         ;;
     peers)
         $certimap bench networks --cases "$data/networks/cases.json" --out runs/peers --solvers auto --peers "$peers" \
-            --only asia,child,alarm,insurance,hepar2 --epsilon 0 --delta 0 --time-limit 5 --max-memory 8192
+            --only asia,child,alarm,insurance,hepar2 --epsilon 0 --delta 0 --time-limit 3 --max-memory 8192
         ;;
     uai-mpe)
         $certimap bench uai --dir "$data/uai-mpe" --out runs/uai-mpe --peers toulbar2 --time-limit 60
@@ -73,7 +73,7 @@ for section in ${*:-engine learnspn warm hclt auto exact chow-liu networks peers
         $certimap bench uai --dir "$data/uai2014-mmap" --out runs/uai-mmap --time-limit 60
         ;;
     gaps)
-        $certimap bench uai --dir "$data/uai-mpe" --out runs/gaps --solvers "$buckets,auto" --time-limit 15 \
+        $certimap bench uai --dir "$data/uai-mpe" --out runs/gaps --solvers "$buckets,auto" --time-limit 10 \
             --only 2014_Grids_15,2014_Grids_17,2014_linkage_18
         ;;
     seeded)
@@ -82,7 +82,7 @@ for section in ${*:-engine learnspn warm hclt auto exact chow-liu networks peers
             continue
         fi
         $certimap bench networks --seeded "$NETWORKS" --only link,diabetes,pigs,barley,munin --out runs/seeded \
-            --epsilon 0 --delta 0 --time-limit 20 --max-memory 8192 --workers 2
+            --epsilon 0 --delta 0 --time-limit 15 --max-memory 8192 --workers 2
         ;;
     parity)
         $certimap bench networks --parity 48,96 --out runs/parity --epsilon 0 --delta 0 --time-limit 20 --max-memory 8192
