@@ -120,7 +120,11 @@ def _case_table(cases: ByCase, solvers: Sequence[str]) -> Table:
     for name, mine in cases.items():
         first = next(iter(mine.values()))
         known = number(first["best_log_joint"], 4)
-        row: list[Cell | str] = [name, _queried(mine), Cell(known.text + ("" if _is_sure(mine) else " ?"))]
+        row: list[Cell | str] = [
+            name,
+            _queried(mine),
+            Cell(known.text + ("" if known.value is None or _is_sure(mine) else " ?")),
+        ]
         if timed:
             row.append(significant(first.get("reference_seconds")))
         table.add(*row, *(_case_cell(mine.get(s)) for s in solvers))
@@ -150,7 +154,10 @@ def _case_cell(record: Record | None) -> Cell:
     if "error" in record:
         return Cell(_failure(record), underline=record["error"] == "overran")
     gap, kind = gap_of(record), kind_of(record)
-    if is_proved(record):
+    upper: float | None = record.get("log_joint_upper_bound")
+    if record.get("log_joint") is None:
+        text = "no answer" + ("" if upper is None else f", bound {upper:.4f}")
+    elif is_proved(record):
         text = "proved"
     elif kind in ("epsilon", "pac"):
         text = kind
@@ -158,8 +165,7 @@ def _case_cell(record: Record | None) -> Cell:
         text = "no bound" if gap is None else f"gap {significant(gap)}"
     below = -(record.get("above_best") or 0.0)
     shown = f", below {significant(below)}" if standing(record) == "below" else ""
-    missing = ", no answer" if standing(record) == "none" else ""
-    return Cell(f"{text}, {significant(record['seconds'])}{shown}{missing}", bold=is_proved(record) and not shown)
+    return Cell(f"{text}, {significant(record['seconds'])}{shown}", bold=is_proved(record) and not shown)
 
 
 def _failure(record: Record) -> str:

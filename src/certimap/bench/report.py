@@ -184,11 +184,12 @@ def draw_warm_start(table: Table) -> Figure:
 
 
 def _gap_pictures(records: Sequence[Record]) -> list[Picture]:
-    """Return a picture of the gap against time for each case left open."""
+    """Return a picture of the gap against time for each case left open on which several methods were run."""
     cases = by_case(records)
     return [
         (f"gap-{name}", f"Gap against time, {name}", lambda mine=cases[name]: _draw_gaps(gap_series(mine)))
         for name in open_cases(cases)
+        if len(gap_series(cases[name])) > 1
     ]
 
 
