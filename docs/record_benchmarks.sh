@@ -75,6 +75,8 @@ for section in ${*:-engine learnspn warm hclt auto exact chow-liu networks peers
     gaps)
         $certimap bench uai --dir "$data/uai-mpe" --out runs/gaps --solvers "$buckets,auto" --time-limit 10 \
             --only 2014_Grids_15,2014_Grids_17,2014_linkage_18
+        $certimap bench uai --dir "$data/uai2014-mmap" --out runs/gaps --solvers "$buckets,auto" --time-limit 10 \
+            --only ImageAlignment_13
         ;;
     seeded)
         if [ -z "${NETWORKS:-}" ]; then

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -219,8 +220,8 @@ def _record(outcome: Outcome, prefix: str, settings: TrialSettings) -> Record:
 def _open(plan: NetworkPlan, out: Path, command: str, missing: list[str]) -> RecordFile:
     """Open the records of a run, or go on with those of one with the same settings."""
     settings = asdict(plan.settings)
-    kept = _settings_of(out)
-    for name, value in (kept or {}).items():
+    kept = _about(out)
+    for name, value in kept.get("settings", {}).items():
         if name in settings and settings[name] != value:
             raise BenchError(
                 f"{out} was begun with {name} = {value}, now it is {settings[name]}; resume with the same "
@@ -230,20 +231,19 @@ def _open(plan: NetworkPlan, out: Path, command: str, missing: list[str]) -> Rec
         "settings": settings,
         "machine": describe_machine(),
         "version": __version__,
-        "command": command,
+        "calls": [*kept.get("calls", []), {"command": command}],
         "missing": missing,
     }
     write_json(out / SETTINGS, about)
     return RecordFile(out / NETWORK_TRIALS)
 
 
-def _settings_of(out: Path) -> Record | None:
-    import json
-
+def _about(out: Path) -> Record:
+    """Return how the run in a folder was made; nothing where there is none."""
     path = out / SETTINGS
     if not path.is_file() or not read_records(out / NETWORK_TRIALS):
-        return None
-    return json.loads(path.read_text())["settings"]
+        return {}
+    return json.loads(path.read_text())
 
 
 def standing(record: Record) -> str:
