@@ -172,8 +172,8 @@ def plot_certified_over_time(
 def plot_gaps(series: Mapping[str, Sequence[tuple[float, float]]], ax: Axes | None = None) -> Axes:
     """Draw how the gap between upper bound and answer fell over a run, one line per method.
 
-    `series[method]` holds (seconds, gap in nats) in order of time. The gap is drawn in logs, down to the smallest above
-    0; a gap of 0 has its place below that.
+    `series[method]` holds (seconds, gap in nats) in order of time. The gap is drawn in logs, down to the smallest
+    above 0; a gap of 0 has its place below that.
     """
     ax = ax or new_figure()[1][0]
     for name, points in series.items():
