@@ -6,7 +6,6 @@ are ended when theirs is over.
 
 from __future__ import annotations
 
-import gzip
 import importlib
 import importlib.util
 import resource
@@ -63,38 +62,43 @@ class Asked:
 
 
 def _pgmpy(asked: Asked) -> PeerAnswer:
-    """VariableElimination.map_query, on the network as pgmpy reads it."""
+    """VariableElimination.map_query."""
     readwrite: Any = importlib.import_module("pgmpy.readwrite")
     inference: Any = importlib.import_module("pgmpy.inference")
-    model = readwrite.BIFReader(string=_bif_text(asked)).get_model()
-    states: dict[str, list[Any]] = {v: list(model.get_cpds(v).state_names[v]) for v in asked.model.domain.names}
-    evidence = {name: states[name][k] for name, k in asked.evidence.items()}
+    with _plain_bif(asked) as path:
+        model = readwrite.BIFReader(string=path.read_text()).get_model()
+    index = asked.model.domain.index
+    evidence = {f"v{index(name)}": f"s{k}" for name, k in asked.evidence.items()}
+    queried = [f"v{index(name)}" for name in asked.query]
     started = time.perf_counter()
     found: Mapping[str, Any] = inference.VariableElimination(model).map_query(
-        list(asked.query), evidence=evidence, show_progress=False
+        queried, evidence=evidence, show_progress=False
     )
     seconds = time.perf_counter() - started
-    return PeerAnswer({name: states[name].index(label) for name, label in found.items()}, seconds, True)
+    return PeerAnswer({name: int(found[f"v{index(name)}"][1:]) for name in asked.query}, seconds, True)
 
 
 def _pyagrum(asked: Asked) -> PeerAnswer:
     """LazyPropagation: mpe(), or the largest entry of the joint posterior."""
     gum: Any = importlib.import_module("pyagrum")
-    with _bif_file(asked) as path:
+    with _plain_bif(asked) as path:
         model = gum.loadBN(str(path))
+    index = asked.model.domain.index
     engine = gum.LazyPropagation(model)
     for name, k in asked.evidence.items():
-        engine.addEvidence(name, k)
+        engine.addEvidence(f"v{index(name)}", f"s{k}")
+    queried = {f"v{index(name)}" for name in asked.query}
     started = time.perf_counter()
     if asked.is_mpe:
         point: Any = engine.mpe()
     else:
-        engine.addJointTarget(set(asked.query))
+        engine.addJointTarget(queried)
         engine.makeInference()
-        best, _ = engine.jointPosterior(set(asked.query)).argmax()
+        best, _ = engine.jointPosterior(queried).argmax()
         point = best[0]
     seconds = time.perf_counter() - started
-    return PeerAnswer({name: int(point[name]) for name in asked.query}, seconds, True)
+    labels = {name: model.variable(f"v{index(name)}").label(int(point[f"v{index(name)}"])) for name in asked.query}
+    return PeerAnswer({name: int(label[1:]) for name, label in labels.items()}, seconds, True)
 
 
 def _pygms(asked: Asked) -> PeerAnswer:
@@ -249,18 +253,20 @@ def score(asked: Asked, assignment: Mapping[str, int]) -> float | None:
         return None
 
 
-def _bif_text(asked: Asked) -> str:
-    path = Path(asked.case.network)
-    if not path.name.endswith((".bif", ".bif.gz")):
-        raise Unsuited("it reads Bayesian networks in BIF only")
-    raw = path.read_bytes()
-    return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
-
-
 @contextmanager
-def _bif_file(asked: Asked) -> Generator[Path]:
-    text = _bif_text(asked)
+def _plain_bif(asked: Asked) -> Generator[Path]:
+    """Write the network as BIF with the names v0, v1, ... and states s0, s1, ..., which every reader takes."""
+    from certimap import io
+    from certimap.domain import Categorical, Domain
+    from certimap.networks.bayesian import BayesianNetwork
+
+    model = asked.model
+    if not isinstance(model, BayesianNetwork):
+        raise Unsuited("it answers on Bayesian networks only")
+    variables = [
+        Categorical(f"v{i}", tuple(f"s{k}" for k in range(n))) for i, n in enumerate(model.domain.n_states)
+    ]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "network.bif"
-        path.write_text(text)
+        io.write(BayesianNetwork(Domain(variables), model.factors), path)
         yield path
