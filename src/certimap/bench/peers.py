@@ -24,7 +24,7 @@ from certimap.bench.network_cases import NetworkCase, load_network
 from certimap.bench.records import BenchError, Record
 from certimap.errors import CertimapError
 
-READING = 20.0  # seconds beyond the time limit for starting, importing and reading, before a process is ended
+READING = 45.0  # seconds beyond the time limit for starting, importing and reading, before a process is ended
 I_BOUND, ITERATIONS = 10, 10  # of pygms's weighted mini-buckets
 
 
