@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from certimap.domain import Label
+from certimap.domain import Categorical, Label, Real
 from certimap.errors import ImpossibleEvidence
 from certimap.explanations.explanation import Lead, Tolerance
 from certimap.inference import log_evidence, marginals
@@ -28,6 +29,7 @@ from certimap.result import CertificateKind, MapResult
 if TYPE_CHECKING:
     from certimap.explanations.questions import Asking
 
+Floats = NDArray[np.float64]
 EDGE = 1e-9  # from 0 and 1: there a row may make the evidence impossible
 CLOSE = 1e-9  # nats by which a rival must beat the answer; smaller leads are rounding
 MAX_STEPS = 50  # lines tried per side; every step crosses closer in, so a handful suffices
@@ -96,16 +98,21 @@ def _telling(
     return [entry for score, entry in scored[:n] if score > 0.0]
 
 
-def _chances(network: BayesianNetwork, evidence: dict[str, Any]) -> list[np.ndarray]:
+def _chances(network: BayesianNetwork, evidence: dict[str, Any]) -> list[Floats]:
     """Return P(state | evidence) of every variable, observed ones included."""
     found = marginals(network, None, evidence)
-    out: list[np.ndarray] = []
+    out: list[Floats] = []
     for variable in network.domain:
         own = found.get(variable.name)
         if own is None:
             own = marginals(network, [variable.name], evidence)[variable.name]
-        out.append(np.array([own[s] for s in variable.states]))
+        out.append(np.array([own[s] for s in _states(variable)]))
     return out
+
+
+def _states(variable: Categorical | Real) -> tuple[Label, ...]:
+    assert isinstance(variable, Categorical)  # a network has no other
+    return variable.states
 
 
 def _tolerance(
@@ -113,14 +120,14 @@ def _tolerance(
 ) -> Tolerance:
     variable = network.domain.variables[entry.variable]
     parents = [network.domain.variables[p] for p in network.parents[entry.variable]]
-    given = {p.name: p.states[s] for p, s in zip(parents, entry.row, strict=True)}
+    given = {p.name: _states(p)[s] for p, s in zip(parents, entry.row, strict=True)}
     sides = [_side(ask, network, evidence, answer, entry, far) for far in (EDGE, 1.0 - EDGE)]
     (low, below, kind_low), (high, above, kind_high) = sides
     kind = CertificateKind.EXACT if kind_low == kind_high == CertificateKind.EXACT else CertificateKind.NONE
     return Tolerance(
         variable.name,
         given,
-        variable.states[entry.state],
+        _states(variable)[entry.state],
         entry.value(network),
         0.0 if below is None else low,
         1.0 if above is None else high,
