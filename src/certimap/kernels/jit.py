@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeVar, cast
 import numba  # pyright: ignore[reportMissingTypeStubs]
 import numpy as np
 
+from certimap.kernels.cache import keep_on_disk
+
 F = TypeVar("F", bound=Callable[..., Any])
 Scalar = Any  # a number read from an array: a machine number inside a kernel, a NumPy scalar outside
 
@@ -23,7 +25,9 @@ def jit(*, fastmath: bool | set[str] = False, inline: Literal["never", "always"]
     def wrap(function: F) -> F:
         if numba.config.DISABLE_JIT:  # pyright: ignore
             return _quiet(function)
-        return numba.njit(cache=True, nogil=True, fastmath=fastmath, inline=inline, error_model="numpy")(function)  # pyright: ignore
+        compiled: Any = numba.njit(nogil=True, fastmath=fastmath, inline=inline, error_model="numpy")(function)  # pyright: ignore
+        keep_on_disk(compiled, function)
+        return compiled
 
     return wrap
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from certimap.kernels.cache import keep_on_disk
 from certimap.kernels.jit import jit_part
 
 # Untyped packages, told to type checkers as such once.
@@ -19,6 +20,7 @@ ir: Any = import_module("llvmlite.ir")
 types: Any = numba.types
 intrinsic: Any = import_module("numba.extending").intrinsic
 
+_ccallback: Any = import_module("numba.core.ccallback")  # numba.cfunc, in parts
 _real: Any = types.float64
 _REAL_SIGNATURE: Any = _real(*[_real] * 5)
 _DRAW_SIGNATURE: Any = _real(*[_real] * 5, types.CPointer(types.uint64))
@@ -35,10 +37,9 @@ def address_of(function: Callable[..., float], *, draws: bool = False) -> int:
         _kept.append(function)
         return len(_kept) - 1
     signature = _DRAW_SIGNATURE if draws else _REAL_SIGNATURE
-    try:
-        compiled: Any = numba.cfunc(signature, cache=True)(function)
-    except RuntimeError:  # a function typed in at a prompt has no file to keep it beside
-        compiled = numba.cfunc(signature)(function)
+    compiled: Any = _ccallback.CFunc(function, (signature.args, signature.return_type), {}, {})
+    keep_on_disk(compiled, function)
+    compiled.compile()
     _kept.append(compiled)
     return int(compiled.address)
 

@@ -1,0 +1,210 @@
+"""Compiled kernels on disk: damage, full disks, interrupts, other processes and changed sources."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+
+from certimap.kernels import cache
+from certimap.kernels.cache import KernelFiles, source_stamp
+
+pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
+
+KERNEL = """
+from certimap.kernels.jit import jit
+
+@jit()
+def double(x):
+    return x + x
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path, monkeypatch):
+    """Return what imports a kernel afresh, as a new process would: its function, and the warnings on the way."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kept"))
+    source = tmp_path / "kernel_of_a_test.py"
+    source.write_text(KERNEL)
+
+    def load(argument=2.5):
+        cache._warn_once.cache_clear()
+        source_stamp.cache_clear()
+        spec = importlib.util.spec_from_file_location(source.stem, source)
+        module = importlib.util.module_from_spec(spec)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            spec.loader.exec_module(module)
+            value = module.double(argument)
+        assert value == 2 * argument
+        return module.double, [str(w.message) for w in caught]
+
+    load.files = lambda: sorted(p for p in (tmp_path / "kept").rglob("*") if p.is_file())
+    load.source = source
+    return load
+
+
+def hits(function):
+    return sum(function.stats.cache_hits.values())
+
+
+def test_a_kernel_is_loaded_and_not_compiled_again(kernel):
+    assert hits(kernel()[0]) == 0
+    function, said = kernel()
+    assert (hits(function), said) == (1, [])
+    assert len(kernel.files()) == 1
+    kernel(np.int64(3))  # another signature has a file of its own
+    assert len(kernel.files()) == 2
+
+
+DAMAGES = {
+    "emptied": lambda data: b"",
+    "cut": lambda data: data[: len(data) // 2],
+    "cut inside its head": lambda data: data[:40],
+    "one bit flipped": lambda data: data[:900] + bytes([data[900] ^ 1]) + data[901:],
+    "a bit of the last byte flipped": lambda data: data[:-1] + bytes([data[-1] ^ 128]),
+    "noise behind the stamp": lambda data: data[:32] + os.urandom(500),
+    "longer": lambda data: data + b"x",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_file_is_a_warning_and_compiled_anew(kernel, name):
+    kernel()
+    (file,) = kernel.files()
+    file.write_bytes(DAMAGES[name](file.read_bytes()))
+    function, said = kernel()
+    assert hits(function) == 0
+    assert len(said) == 1
+    assert "damaged; they are compiled anew" in said[0]
+    function, said = kernel()  # and whole again
+    assert (hits(function), said) == (1, [])
+
+
+def test_noise_in_place_of_a_file_is_compiled_anew_without_a_warning(kernel):
+    """Its stamp is of no sources that are here now: it is out of date."""
+    kernel()
+    (file,) = kernel.files()
+    file.write_bytes(os.urandom(5000))
+    assert hits(kernel()[0]) == 0
+    assert hits(kernel()[0]) == 1
+
+
+def test_a_file_under_the_name_of_another_signature_is_not_believed(kernel):
+    kernel()
+    (first,) = kernel.files()
+    kernel(np.int64(3))
+    (second,) = (path for path in kernel.files() if path != first)
+    second.write_bytes(first.read_bytes())
+    function, said = kernel(np.int64(3))
+    assert hits(function) == 0
+    assert len(said) == 1
+
+
+def test_a_changed_source_is_compiled_anew(kernel):
+    kernel()
+    kernel.source.write_text(KERNEL.replace("x + x", "2 * x"))
+    function, said = kernel()
+    assert (hits(function), said) == (0, [])
+    assert len(kernel.files()) == 1  # the old one is gone
+
+
+def test_a_stamp_covers_what_a_kernel_inlines(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "_PACKAGE", tmp_path)
+    (tmp_path / "kernels").mkdir()
+    texts = {
+        "kernels/a.py": "from certimap.kernels.b import f\n",
+        "kernels/b.py": "from certimap.kernels import c\nfrom certimap.numbers import SMALL\n",
+        "kernels/__init__.py": "",
+        "numbers.py": "from certimap.far import AWAY\nSMALL = 1\n",
+        "far.py": "AWAY = 1\n",
+    }
+
+    def stamp_with(name="", text=""):
+        for place, content in {**texts, **({name: text} if name else {})}.items():
+            (tmp_path / place).write_text(content)
+        source_stamp.cache_clear()
+        return source_stamp(tmp_path / "kernels/a.py")
+
+    first = stamp_with()
+    assert stamp_with() == first
+    assert stamp_with("kernels/b.py", texts["kernels/b.py"] + "X = 1\n") != first
+    assert stamp_with("numbers.py", "SMALL = 2\n") != first
+    assert stamp_with("far.py", "AWAY = 2\n") == first  # no kernel takes a constant from there
+    source_stamp.cache_clear()
+
+
+def test_a_full_disk_is_a_warning_and_leaves_nothing(kernel, monkeypatch):
+    def full(self, data):
+        with open(self, "wb") as file:
+            file.write(data[:10])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        _, said = kernel()
+    assert len(said) == 1
+    assert "No space left on device" in said[0]
+    assert kernel.files() == []
+
+
+def test_an_interrupt_while_writing_leaves_nothing(tmp_path, monkeypatch):
+    def interrupted(self, target):
+        raise KeyboardInterrupt
+
+    files = KernelFiles(tmp_path, "stem", b"s" * 32)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            files.save("key", [1, 2])
+    assert list(tmp_path.iterdir()) == []
+    files.save("key", [1, 2])
+    assert files.load("key") == [1, 2]
+    assert files.load("other") is None
+    files.flush()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_folder_to_write_to_kernels_work_all_the_same(kernel, monkeypatch):
+    def nowhere(function):
+        raise RuntimeError("no locator available")
+
+    monkeypatch.setattr(cache._numba, "FunctionCache", nowhere)
+    assert kernel()[1] == []
+    assert kernel.files() == []
+
+
+SCRIPT = """
+import sys
+import numpy as np
+from certimap.kernels.hashing import running_sums
+sums, lost = np.empty(2), np.empty(2)
+running_sums(np.log(np.array([0.25, 0.5])), 0.0, 0.0, sums, lost)
+assert sums.tolist() == [0.25, 0.75], sums
+print(sum(running_sums.stats.cache_hits.values()))
+"""
+
+
+def test_processes_that_compile_at_once_agree(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+
+    def start():
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen([sys.executable, "-c", SCRIPT], env=environment, **pipes)
+
+    for n, expected in ((2, None), (1, "1\n")):
+        running = [start() for _ in range(n)]
+        for process in running:
+            out, err = process.communicate(timeout=120)
+            assert (process.returncode, err) == (0, "")
+            assert expected is None or out == expected
+    files = [path.suffix for path in tmp_path.rglob("*") if path.is_file()]
+    assert files == [".kernel"]
