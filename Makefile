@@ -4,10 +4,11 @@ PYTHON ?= python3
 WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
+BROWSER := .venv-browser
 RUN_STAMP := $(VENV)/.certimap-installed
 DEV_STAMP := $(VENV)/.certimap-dev-installed
 
-.PHONY: demo test lint types pytest pytest-nojit format clean
+.PHONY: demo test test-browser lint types pytest pytest-nojit format clean
 
 demo: $(RUN_STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
@@ -30,6 +31,15 @@ pytest: $(DEV_STAMP)
 pytest-nojit: $(DEV_STAMP)
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m nojit -q
 
+# The report page in headless Chromium (Debian's package, or CHROMIUM=/path/to/it), in an environment of its own.
+test-browser: $(BROWSER)/.installed
+	$(BROWSER)/bin/python -m pytest tests/browser
+
+$(BROWSER)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(BROWSER)
+	$(BROWSER)/bin/python -m pip install --quiet --disable-pip-version-check -e . pytest playwright axe-playwright-python
+	@touch $@
+
 format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -49,5 +59,5 @@ $(RUN_STAMP): pyproject.toml | $(BIN)/python
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BROWSER) build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
