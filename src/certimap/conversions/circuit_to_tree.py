@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +59,7 @@ def tree_of_circuit(
     -----
     Cost: linear in the circuit's edges, the bits of its scopes, and the tree's entries.
     """
-    if not plan.domain.is_discrete:
+    if not plan.domain.is_discrete or not _may_be_structured(plan):
         return None
     tree = _Tree(_Nodes.of(plan), max_table)
     if not tree.grow():
@@ -74,6 +76,50 @@ def tree_of_circuit(
     found = posterior.region_tree
     log_error = found.log_error + plan.log_error  # what the circuit's own conditioning rounded counts as well
     return replace(posterior, region_tree=replace(found, log_evidence=log_evidence or 0.0, log_error=log_error))
+
+
+def _may_be_structured(plan: Plan) -> bool:
+    """Whether the products below the topmost sums leave their scopes in several blocks.
+
+    A quick test that spares most circuits that are not structured the search for a tree.
+    """
+    stands_for = _without_links(plan)
+    root = int(stands_for[-1])
+    cut = np.zeros(plan.n_nodes, np.bool_)
+    nodes, scope_of = np.array([root]), np.zeros(len(plan.domain), np.int32)
+    if not plan.is_sum[root]:
+        cut[root] = True
+        nodes, scope_of = _below(plan, stands_for, nodes), _blocks(plan, cut)
+    while True:
+        cut[nodes] = True
+        nodes = nodes[plan.is_sum[nodes]]
+        if not len(nodes):
+            break
+        nodes = _below(plan, stands_for, nodes)
+    block_of = _blocks(plan, cut)
+    for scope in np.unique(scope_of):
+        blocks = block_of[scope_of == scope]
+        if len(blocks) > 1 and np.all(blocks == blocks[0]):
+            return False
+    return True
+
+
+def _below(plan: Plan, stands_for: NDArray[np.int64], nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return what stands for the children of nodes."""
+    is_parent = np.zeros(plan.n_nodes, np.bool_)
+    is_parent[nodes] = True
+    return np.unique(stands_for[plan.children[is_parent[plan.parent_of_edge]]])
+
+
+def _blocks(plan: Plan, cut: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Number the parts of the circuit that hang together without edges from `cut` nodes; one for each variable."""
+    sparse: Any = import_module("scipy.sparse")  # no types there
+    edges, leaves = ~cut[plan.parent_of_edge], ~cut[plan.parent_of_leaf]
+    upper = np.concatenate([plan.parent_of_edge[edges], plan.parent_of_leaf[leaves]])
+    lower = np.concatenate([plan.children[edges], plan.n_nodes + plan.leaf_var[leaves]])
+    size = plan.n_nodes + len(plan.domain)
+    joins = sparse.coo_array((np.ones(len(upper), np.int8), (upper, lower)), shape=(size, size))
+    return sparse.csgraph.connected_components(joins, directed=False)[1][plan.n_nodes :]
 
 
 def _positions(mask: int) -> Iterator[int]:

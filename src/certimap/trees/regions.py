@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from string import ascii_letters
 from typing import Any
 
 import numpy as np
@@ -198,16 +199,8 @@ def contract_chains(buckets: Sequence[Bucket], queried: Iterable[int]) -> list[B
             continue
         if min(upper.table.smallest_exponent, lower.table.smallest_exponent) < SAFE_EXPONENT:
             continue
-        label = {v: n for n, v in enumerate(shape)}
-        table: Floats = np.einsum(  # pyright: ignore[reportCallIssue, reportUnknownVariableType]
-            upper.table.values(),  # pyright: ignore[reportArgumentType]
-            [label[v] for v in upper.scope],
-            lower.table.values(),
-            [label[v] for v in lower.scope],
-            [label[v] for v in (*separator, lower.own)],
-            optimize=True,
-        )
-        alive[i] = Bucket(lower.own, separator, Wide.of_values(table), upper.parent)  # pyright: ignore[reportUnknownArgumentType]
+        table = _summed_out(upper, lower, separator)
+        alive[i] = Bucket(lower.own, separator, Wide.of_values(table), upper.parent)
         children[i] = children[c]
         for g in children[c]:
             grandchild = alive[g]
@@ -221,6 +214,19 @@ def contract_chains(buckets: Sequence[Bucket], queried: Iterable[int]) -> list[B
         for b in (alive[i] for i in kept)
         if b is not None
     ]
+
+
+def _summed_out(upper: Bucket, lower: Bucket, separator: tuple[int, ...]) -> Floats:
+    """Sum the upper bucket's own variable out of the product of both tables."""
+    left, right = upper.table.values(), lower.table.values()
+    if lower.separator == (upper.own,):
+        return left @ right  # the usual link of a chain
+    label = {v: n for n, v in enumerate((*separator, upper.own, lower.own))}
+    subscripts = [
+        "".join(ascii_letters[label[v]] for v in scope)
+        for scope in (upper.scope, lower.scope, (*separator, lower.own))
+    ]
+    return np.asarray(np.einsum("{},{}->{}".format(*subscripts), left, right, optimize=True), np.float64)
 
 
 def make_tree(

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from certimap.box import Points
 from certimap.certify.bounds import log_draws_needed, log_tau
 from certimap.errors import SolverError
-from certimap.posterior import Bounds, Capability, Draws, Prober, Probes
+from certimap.posterior import Bounds, Capability, Draws, Masses, Prober, Probes
+from certimap.search_boxes import rounded_up
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.box_search.expand import Expansion, expand
 from certimap.solvers.box_search.open_boxes import OpenBoxes
@@ -152,7 +154,8 @@ class Frontier(Solver):
         opened = OpenBoxes(int(layout.offsets[-1]), n_real)
         bound = np.full(1, 0.0 if has_masses(posterior) else np.inf)
         whole = layout.full() if boxes is None else layout.of_boxes(boxes)
-        opened.push(whole, bound, np.zeros(1), np.zeros(1, np.int32))
+        measure = np.zeros(1) if boxes is None else _measure(posterior, layout, boxes)
+        opened.push(whole, bound, measure, np.zeros(1, np.int32))
         return FrontierState(posterior, control, prober, rng, opened)
 
     def effort(self, state: FrontierState) -> Effort:
@@ -346,6 +349,13 @@ class Frontier(Solver):
     def _is_long(self, state: FrontierState) -> bool:
         """Whether the open boxes are too many to be unpacked together."""
         return len(state.open) * state.open.n_columns > self.pace.long_list
+
+
+def _measure(posterior: Posterior, layout: Layout, boxes: Boxes) -> NDArray[np.float64]:
+    """Return ln of what boxes are measured by (see `Answers`), before anything was asked about them."""
+    if posterior.facts.has_masses and isinstance(posterior, Masses):
+        return rounded_up(posterior.log_mass(boxes))
+    return layout.log_share(layout.of_boxes(boxes)) if posterior.domain.is_discrete else np.zeros(len(boxes))
 
 
 def _factor(ledger: Ledger) -> float:
