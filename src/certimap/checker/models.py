@@ -20,19 +20,14 @@ class Rejected(Exception):
     """A step of a proof that does not hold, in one sentence."""
 
 
-def fingerprint(kind: str, variables: Sequence[Mapping[str, Any]], arrays: Arrays) -> str:
-    """Return the SHA-256 of a model: its kind, its variables with their states, and all its numbers, bit by bit."""
-    digest = hashlib.sha256()
-    digest.update(json.dumps([kind, list(variables)], sort_keys=True).encode())
+def fingerprint(kind: str, variables: Sequence[Mapping[str, Any]], arrays: Arrays, hidden: Sequence[str] = ()) -> str:
+    """Return "sha256:" and the hash of a model: its kind, its variables with their states, all its numbers' bytes."""
+    digest = hashlib.sha256(json.dumps([kind, list(variables), sorted(hidden)]).encode())
     for name in sorted(arrays):
         values = np.ascontiguousarray(arrays[name])
-        if values.dtype.kind in "iub":
-            values = values.astype("<i8")
-        elif values.dtype.kind == "f":
-            values = values.astype("<f8")
-        digest.update(f"|{name}|{values.dtype.str}|{values.shape}|".encode())
+        digest.update(f"{name} {values.dtype.str} {values.shape}".encode())
         digest.update(values.tobytes())
-    return digest.hexdigest()
+    return f"sha256:{digest.hexdigest()}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -133,9 +133,9 @@ class Buckets:
         query, hidden = self.shape(bucket)
         if bucket.own in self.queried:
             axis = bucket.query.index(bucket.own)
-            return joint.reshape(*query, -1).max(axis=axis).reshape(-1, joint.shape[-1])
+            return joint.reshape([*query, -1]).max(axis=axis).reshape(-1, joint.shape[-1])
         axis = bucket.hidden.index(bucket.own)
-        return log_sum(joint.reshape(-1, *hidden), 1 + axis, side).reshape(len(joint), -1)
+        return log_sum(joint.reshape([-1, *hidden]), 1 + axis, side).reshape(len(joint), -1)
 
     def messages(self, box: Sequence[NDArray[np.bool_]], side: int = 1) -> list[Floats]:
         """Return, for each bucket, the largest sum below it by context and hidden state; the last is the bound."""
@@ -239,7 +239,7 @@ class Elimination:
                 joint = up(joint + self._message(bucket, c))
         query, hidden = self.tree.shape(bucket)
         below = self.tree.buckets[child]
-        joint = joint.reshape(*query, *hidden)
+        joint = joint.reshape([*query, *hidden])
         for axis in range(len(hidden) - 1, -1, -1):
             if bucket.hidden[axis] not in below.separator_hidden:
                 joint = log_sum(joint, len(query) + axis)
@@ -272,12 +272,14 @@ class Elimination:
             for other in children[place + 1 :]:
                 later = up(later + self._message(bucket, other))
             found = self._product(found, done.pop(c), *bucket.maps[c], later)
+            if not len(found.context):
+                return Vectors(found.context, np.empty((0, outside.shape[1])), found.relaxed, found.error)
             found = self._thinned(found, later)
-        if bucket.own in self.tree.queried and len(found.context):
+        if bucket.own in self.tree.queried:
             self._note_states(bucket, found, acting)
         found = self._lift(k, found)
         found = found.take(_scores(found, outside) > self.threshold)
-        return self._thinned(found, outside)
+        return self._thinned(found, outside) if len(found.context) else found
 
     def _product(self, left: Vectors, right: Vectors, contexts: Ints, states: Ints, acting: Floats) -> Vectors:
         """Multiply each row with all of the child's in its context, dropping what cannot exceed the threshold."""

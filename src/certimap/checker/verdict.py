@@ -74,14 +74,21 @@ class Claim:
 
 
 def check_arrays(
-    kind: str, variables: Sequence[Mapping[str, Any]], arrays: Arrays, proof: Proof, *, exact: bool = False
+    kind: str,
+    variables: Sequence[Mapping[str, Any]],
+    arrays: Arrays,
+    proof: Proof,
+    *,
+    hidden: Sequence[str] = (),
+    exact: bool = False,
 ) -> Verdict:
     """Check a proof against a model.
 
     Parameters
     ----------
-    kind, variables, arrays
-        The model as the native format stores it: its kind, each variable's name and states, its numbers.
+    kind, variables, arrays, hidden
+        The model as the native format stores it: its kind, each variable's name and states, its numbers, and the
+        names of variables that a query leaves out unless it names them.
     proof
         The proof.
     exact
@@ -93,6 +100,8 @@ def check_arrays(
         Rejected, with a sentence, for any proof that does not hold; a proof raises nothing.
     """
     try:
+        if proof.meta["model"] != fingerprint(kind, variables, arrays, hidden):
+            raise Rejected("the proof is about another model: the fingerprints differ")
         return _checked(kind, variables, arrays, proof, exact)
     except Rejected as reason:
         return Verdict(False, f"rejected: {reason}")
@@ -105,8 +114,6 @@ def check_arrays(
 def _checked(
     kind: str, variables: Sequence[Mapping[str, Any]], arrays: Arrays, proof: Proof, exact: bool
 ) -> Verdict:
-    if proof.meta["model"] != fingerprint(kind, variables, arrays):
-        raise Rejected("the proof is about another model: the fingerprints differ")
     claim = _claim(variables, proof)
     if kind == "circuit":
         sides = [circuit_of(claim.question.sizes, arrays, claim.question, side) for side in (1, -1)]
