@@ -61,6 +61,9 @@ _PLACES = {
     "LipschitzEstimate": "certimap.forecast",
     "estimate_lipschitz": "certimap.forecast",
     "forecast": "certimap.forecast",
+    "Proof": "certimap.checker.file",
+    "Verdict": "certimap.checker.verdict",
+    "check": "certimap.proofs",
     "condition": "certimap.api",
     "map_query": "certimap.api",
     "read": "certimap.api",
@@ -111,6 +114,7 @@ __all__ = [
     "NoisyOr",
     "ParseError",
     "Posterior",
+    "Proof",
     "Query",
     "QueryError",
     "Real",
@@ -121,7 +125,9 @@ __all__ = [
     "Status",
     "TooLarge",
     "UnbalancedBooks",
+    "Verdict",
     "__version__",
+    "check",
     "condition",
     "from_object",
     "hidden_markov_model",
@@ -140,6 +146,8 @@ __all__ = [
 if TYPE_CHECKING:
     from certimap.api import condition, map_query, read
     from certimap.box import Boxes
+    from certimap.checker.file import Proof
+    from certimap.checker.verdict import Verdict
     from certimap.circuits.circuit import Circuit, CircuitBuilder
     from certimap.domain import Categorical, Domain, Real
     from certimap.errors import (
@@ -164,6 +172,7 @@ if TYPE_CHECKING:
     from certimap.networks.builders import hidden_markov_model, naive_bayes
     from certimap.networks.noisy import NoisyMax, NoisyOr
     from certimap.posterior import BoxPosterior, Facts, Posterior
+    from certimap.proofs import check
     from certimap.query import Query, make_query
     from certimap.result import (
         Certificate,

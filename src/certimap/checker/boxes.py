@@ -21,9 +21,7 @@ def counts_of(boxes: Flags, columns: Ints) -> Ints:
     return np.add.reduceat(boxes, columns[:-1], axis=1, dtype=np.int64)
 
 
-def shrunk(
-    circuit: Circuit, caps: Floats, boxes: Flags, threshold: float
-) -> tuple[Flags, Floats, Floats]:
+def shrunk(circuit: Circuit, caps: Floats, boxes: Flags, threshold: float) -> tuple[Flags, Floats, Floats]:
     """Drop the states whose bound is at most a threshold until none is left to drop.
 
     Returns the boxes, their bounds (-inf where a variable keeps no state) and those of their states.
@@ -204,7 +202,9 @@ def check_every_point(circuit: Circuit, threshold: float) -> str | None:
         values = circuit.values(points)
         worst = int(np.argmax(values))
         if values[worst] > threshold:
-            return f"the joint state {points[worst].tolist()} has the log value {values[worst]:.12g}, above the claim"
+            return (
+                f"the joint state {points[worst].tolist()} has the log value {values[worst]:.12g}, above the claim"
+            )
     return None
 
 

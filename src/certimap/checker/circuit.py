@@ -277,9 +277,7 @@ class Circuit:
             mass = self._upward(self._terminals(boxes[part], largest=False), None, None)
             top = self._upward(self._terminals(boxes[part], largest=True), caps, mass)
             bound[part] = top[-1]
-            each[part] = np.minimum(
-                self._columns_of(top, boxes[part]), self._columns_of(mass, boxes[part])
-            )
+            each[part] = np.minimum(self._columns_of(top, boxes[part]), self._columns_of(mass, boxes[part]))
         return bound, each
 
     def values(self, points: NDArray[np.int64]) -> Floats:

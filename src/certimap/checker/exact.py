@@ -21,7 +21,9 @@ MARGIN = Decimal(10) ** -40  # relative; far above what 60 digits lose in a mode
 MAX_WORK = 3_000_000  # joint states times edges, or joint states of all variables times tables
 
 
-def largest_value(kind: str, sizes: Ints, arrays: Arrays, question: Question, answer: NDArray[np.int64]) -> tuple[Decimal, Decimal]:
+def largest_value(
+    kind: str, sizes: Ints, arrays: Arrays, question: Question, answer: NDArray[np.int64]
+) -> tuple[Decimal, Decimal]:
     """Return the value of the answer and the largest value of any joint state of the query."""
     with localcontext(Context(prec=DIGITS, Emin=-(10**9), Emax=10**9)):
         if kind == "circuit":
@@ -54,7 +56,10 @@ def _circuit_values(sizes: Ints, arrays: Arrays, question: Question) -> Iterator
     graph = smooth(read_graph(sizes, arrays), len(sizes), np.zeros(len(sizes), np.bool_), sizes)
     weights = [_exp(float(w)) for w in graph.log_weights]
     tables = [
-        [_exp(float(t)) * _exp(float(w)) for t, w in zip(graph.tables[i], question.weights_of(int(graph.variable[i])), strict=False)]
+        [
+            _exp(float(t)) * _exp(float(w))
+            for t, w in zip(graph.tables[i], question.weights_of(int(graph.variable[i])), strict=False)
+        ]
         if graph.is_leaf[i]
         else []
         for i in range(len(graph.is_leaf))
@@ -65,7 +70,11 @@ def _circuit_values(sizes: Ints, arrays: Arrays, question: Question) -> Iterator
 
 
 def _evaluated(
-    graph: Graph, weights: Sequence[Decimal], tables: Sequence[Sequence[Decimal]], place: dict[int, int], point: Sequence[int]
+    graph: Graph,
+    weights: Sequence[Decimal],
+    tables: Sequence[Sequence[Decimal]],
+    place: dict[int, int],
+    point: Sequence[int],
 ) -> Decimal:
     values: list[Decimal] = []
     for i in range(len(graph.is_leaf)):
@@ -106,5 +115,7 @@ def _network_values(sizes: Ints, arrays: Arrays, question: Question) -> Iterator
         for states in itertools.product(*spaces):
             for v, a in zip(hidden, states, strict=True):
                 assignment[v] = a
-            total += math.prod((table[tuple(assignment[v] for v in scope)] for scope, table in factors), start=number(1))
+            total += math.prod(
+                (table[tuple(assignment[v] for v in scope)] for scope, table in factors), start=number(1)
+            )
         yield point, total

@@ -75,8 +75,8 @@ class Proof:
                     raise ParseError(f"unpacks to more than {MAX_UNPACKED:,} bytes, which no proof does", path)
             with np.load(io.BytesIO(data), allow_pickle=False) as stored:
                 arrays = {name: np.asarray(stored[name]) for name in stored.files}
-            meta = json.loads(str(arrays.pop("meta")[()]))
-            fits = isinstance(meta, dict) and meta.pop("format") == "certimap-proof"
+            meta: dict[str, Any] = dict(json.loads(str(arrays.pop("meta")[()])))
+            fits = meta.pop("format") == "certimap-proof"
             version = meta.pop("version")
         except ParseError:
             raise

@@ -20,7 +20,9 @@ class Rejected(Exception):
     """A step of a proof that does not hold, in one sentence."""
 
 
-def fingerprint(kind: str, variables: Sequence[Mapping[str, Any]], arrays: Arrays, hidden: Sequence[str] = ()) -> str:
+def fingerprint(
+    kind: str, variables: Sequence[Mapping[str, Any]], arrays: Arrays, hidden: Sequence[str] = ()
+) -> str:
     """Return "sha256:" and the hash of a model: its kind, its variables with their states, all its numbers' bytes."""
     digest = hashlib.sha256(json.dumps([kind, list(variables), sorted(hidden)]).encode())
     for name in sorted(arrays):

@@ -23,7 +23,7 @@ def up(values: Any, steps: float = 1.0) -> Floats:
     """
     values = np.asarray(values, np.float64)
     with np.errstate(invalid="ignore"):
-        moved = values + (steps + np.copysign(2.0, steps) * np.abs(values)) * UNIT
+        moved: Floats = values + (steps + np.copysign(2.0, steps) * np.abs(values)) * UNIT
     return np.where(np.isfinite(values), moved, values)
 
 

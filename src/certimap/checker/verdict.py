@@ -158,7 +158,9 @@ def _claim(variables: Sequence[Mapping[str, Any]], proof: Proof) -> Claim:
     if not 0.0 <= delta < 1.0 or (delta > 0.0) != (kind == "pac"):
         raise Rejected(f"the claim's delta is {delta}, which a claim of the kind {kind!r} cannot have")
     if not 0.0 < tolerance <= LARGEST_TOLERANCE:
-        raise Rejected(f"the claim's tolerance is {tolerance}; above 0 and at most {LARGEST_TOLERANCE} is accepted")
+        raise Rejected(
+            f"the claim's tolerance is {tolerance}; above 0 and at most {LARGEST_TOLERANCE} is accepted"
+        )
     sizes = np.array([len(v.get("states", ())) for v in variables], np.int64)
     if np.any(sizes == 0):
         raise Rejected("the model has real variables, for which no proof can be checked")
@@ -223,9 +225,7 @@ def _residual(circuit: Circuit, claim: Claim, proof: Proof, threshold: float) ->
     return None
 
 
-def _covered_network(
-    tree: Buckets, problem: Reduced, claim: Claim, proof: Proof, log_value: float
-) -> str | None:
+def _covered_network(tree: Buckets, problem: Reduced, claim: Claim, proof: Proof, log_value: float) -> str | None:
     method, threshold = proof.meta["method"], claim.threshold(log_value)
     if method == "draws":
         everything = Buckets.of(Reduced(problem.tables, problem.sizes, [], problem.log_constant))
