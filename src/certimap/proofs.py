@@ -102,7 +102,7 @@ def finished(model: Model, query: Query, result: MapResult, max_bytes: int) -> M
             "log_joint": result.log_joint,
         },
         "solver": result.solver,
-        "version": result.version,
+        "written_by": f"certimap {result.version}",
         "seed": result.seed,
     }
     proof = Proof(meta, {"log_weights": query.log_weights, **arrays})

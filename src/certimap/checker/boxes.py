@@ -29,9 +29,7 @@ def shrunk(circuit: Circuit, caps: Floats, boxes: Flags, threshold: float) -> tu
     boxes = boxes.copy()
     bound, each = np.full(len(boxes), np.inf), np.zeros(boxes.shape)
     active = np.arange(len(boxes))
-    mine = np.zeros(int(circuit.columns[-1]), np.bool_)
-    for v in circuit.scope():
-        mine[circuit.columns[v] : circuit.columns[v + 1]] = True
+    mine = np.repeat(np.isin(np.arange(len(circuit.columns) - 1), circuit.scope), np.diff(circuit.columns))
     while len(active):
         bound[active], each[active] = circuit.bounds(boxes[active], caps)
         alive = boxes[active] & ((each[active] > threshold) | ~mine)
@@ -44,7 +42,7 @@ def shrunk(circuit: Circuit, caps: Floats, boxes: Flags, threshold: float) -> tu
 
 
 def caps_of(circuit: Circuit) -> Floats:
-    """Return the maxima of all sums, found bottom-up by small searches that use those below; inf where unsettled."""
+    """Return upper bounds on all sums, found bottom-up by small searches that use those below."""
     caps = np.full(circuit.n_nodes, np.inf)
     for layer in circuit.layers:
         if layer.is_sum:
@@ -55,7 +53,7 @@ def caps_of(circuit: Circuit) -> Floats:
 
 def _maximum(part: Circuit, caps: Floats) -> float:
     """Search a subcircuit for its maximum; return an upper bound on it."""
-    variables = part.scope()
+    variables = part.scope
     boxes = np.ones((1, int(part.columns[-1])), np.bool_)
     best, n_done = -np.inf, 0
     while len(boxes):
@@ -78,10 +76,12 @@ def _maximum(part: Circuit, caps: Floats) -> float:
 
 def _promising(part: Circuit, boxes: Flags, each: Floats) -> NDArray[np.int64]:
     """Return the point of largest bounds in each box; variables that a subcircuit lacks stand at 0."""
-    points = np.zeros((len(boxes), len(part.columns) - 1), np.int64)
-    for v in part.scope():
-        start, stop = int(part.columns[v]), int(part.columns[v + 1])
-        points[:, v] = np.argmax(np.where(boxes[:, start:stop], each[:, start:stop], -np.inf), axis=1)
+    rank = np.where(boxes, each, -np.inf)
+    top = np.repeat(np.maximum.reduceat(rank, part.columns[:-1], axis=1), np.diff(part.columns), axis=1)
+    states = np.arange(boxes.shape[1]) - np.repeat(part.columns[:-1], np.diff(part.columns))
+    points = np.minimum.reduceat(np.where(rank >= top, states, boxes.shape[1]), part.columns[:-1], axis=1)
+    lacking = np.setdiff1d(np.arange(len(part.columns) - 1), part.scope)
+    points[:, lacking] = 0
     return points
 
 
@@ -103,7 +103,7 @@ def _branches(part: Circuit, boxes: Flags, each: Floats, bound: Floats, variable
 def split(box: Flags, v: int, columns: Ints) -> Flags:
     """Return the parts of a box by the states of a variable that it holds."""
     start, stop = int(columns[v]), int(columns[v + 1])
-    states = start + np.flatnonzero(box[start:stop])
+    states = np.arange(start, stop)[box[start:stop]]
     parts = np.repeat(box[None], len(states), axis=0)
     parts[:, start:stop] = False
     parts[np.arange(len(states)), states] = True
@@ -150,7 +150,8 @@ class SplitTree:
 
     def children(self, node: int, n: int) -> list[int]:
         """Return the first n nodes below a node."""
-        out, at = [], node + 1
+        out: list[int] = []
+        at = node + 1
         for _ in range(n):
             out.append(at)
             at = int(self.end[at])
@@ -160,8 +161,8 @@ class SplitTree:
 def check_boxes(circuit: Circuit, tree: SplitTree, threshold: float, caps: Floats) -> str | None:
     """Close every box of a tree; return the sentence about the first that does not, or None.
 
-    A box is closed when the bound of the whole, or of every state that it still has of some variable, is at most the
-    threshold; a state may be dropped only where its bound is.
+    A box is closed when the bound of the whole, or of every state that it still has of some variable, is at most
+    the threshold; a state may be dropped only where its bound is.
     """
     boxes = np.ones((1, int(circuit.columns[-1])), np.bool_)
     waiting: list[tuple[int, Flags]] = [(0, boxes[0])]

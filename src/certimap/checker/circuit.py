@@ -1,12 +1,14 @@
 """A circuit under a query, read by the checker: what it is worth at points and at most in boxes.
 
-Evidence and nuisance variables are folded into constants and nodes over one query variable into tables; what is left
-is walked layer by layer, all boxes of a batch at once. A box is a row of flags, one a state of a query variable.
+Evidence and nuisance variables are folded into constants and nodes over one query variable into tables; what is
+left is walked layer by layer, all boxes of a batch at once. A box is a row of flags, one a state of a query
+variable.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -56,10 +58,11 @@ def read_graph(sizes: Ints, arrays: Arrays) -> Graph:
 
 
 def smooth(graph: Graph, n_variables: int, ignored: Flags, sizes: Ints) -> Graph:
-    """Multiply in a constant wherever a sum's child, or the root, lacks a variable; refuse overlapping products."""
+    """Multiply in a constant wherever a sum's child, or the root, lacks a variable; refuse overlaps."""
     n = len(graph.is_sum)
     scopes: list[int] = [0] * n
-    ptr, children = graph.ptr.tolist(), graph.children.tolist()
+    ptr: list[int] = graph.ptr.tolist()
+    children: list[int] = graph.children.tolist()
     missing: dict[int, int] = {}
     for i in range(n):
         scope, total = 0, 0
@@ -171,7 +174,8 @@ def layers_of(nodes: Ints, height: Ints, is_sum: Flags, ptr: Ints, children: Int
 def heights_of(ptr: Ints, children: Ints) -> Ints:
     """Return each node's longest way down, 0 for one without children."""
     height = [0] * (len(ptr) - 1)
-    below, bounds = children.tolist(), ptr.tolist()
+    below: list[int] = children.tolist()
+    bounds: list[int] = ptr.tolist()
     for i, (start, stop) in enumerate(pairwise(bounds)):
         if stop > start:
             height[i] = 1 + max(height[c] for c in below[start:stop])
@@ -207,28 +211,38 @@ class Circuit:
     def n_edges(self) -> int:
         return sum(len(layer.children) for layer in self.layers) + self.tables.size
 
+    @cached_property
+    def places(self) -> Ints:
+        """The column of each entry of the tables; that behind the last where a variable has no such state."""
+        sizes = np.diff(self.columns)[self.variable]
+        states: Ints = np.arange(self.tables.shape[1], dtype=np.int64)
+        return np.where(states < sizes[:, None], self.columns[self.variable][:, None] + states, self.columns[-1])
+
+    @cached_property
+    def by_variable(self) -> tuple[Ints, Ints, Ints]:
+        """The tables sorted by variable, and where the runs of a variable begin, and their lengths."""
+        order = np.argsort(self.variable, kind="stable")
+        return order, *_runs(self.variable[order])
+
+    @cached_property
     def scope(self) -> Ints:
-        """Return the query variables that it has."""
+        """The query variables that it has, in order."""
         return np.unique(self.variable)
 
     # --- passes ------------------------------------------------------------------------------------------
 
     def _terminals(self, boxes: Flags, *, largest: bool) -> Floats:
-        out = np.empty((len(self.variable), len(boxes)))
-        for v in self.scope():
-            rows = np.flatnonzero(self.variable == v)
-            start, stop = int(self.columns[v]), int(self.columns[v + 1])
-            allowed = np.where(boxes[:, start:stop], 0.0, -np.inf)
-            entries = self.tables[rows, None, : stop - start] + allowed[None]
-            out[rows] = entries.max(axis=-1) if largest else log_sum(entries, -1, self.side)
-        return out
+        """Return the largest entry, or the sum, of each table in each box, shape (tables, batch)."""
+        allowed = np.where(np.pad(boxes, ((0, 0), (0, 1))), 0.0, -np.inf)
+        entries = self.tables[:, None] + allowed.T[self.places].swapaxes(1, 2)
+        return entries.max(axis=-1) if largest else log_sum(entries, -1, self.side)
 
     def _upward(self, leaves: Floats, caps: Floats | None, limit: Floats | None) -> Floats:
         """Return every node's value.
 
-        With `caps` and the masses of nodes as `limit` the values are those of a bound: sums are at most either, and
-        the largest child where a sum decides. A product needs no limit, for its parts have theirs; that keeps what
-        flows down to one part the product of the others.
+        With `caps` and the masses of nodes as `limit` the values are those of a bound: sums are at most either,
+        and the largest child where a sum decides. A product needs no limit, for its parts have theirs; that keeps
+        what flows down to one part the product of the others.
         """
         values = np.empty((self.n_nodes, leaves.shape[1]))
         values[: len(leaves)] = leaves if limit is None else np.minimum(leaves, limit[: len(leaves)])
@@ -259,14 +273,12 @@ class Circuit:
             ways = np.where(part.from_product[:, None], up(ways + others, 4.0), up(ways, 2.0))
             ways = np.where(np.isfinite(own), ways, -np.inf)
             flow[part.nodes] = log_sum_runs(ways, part.starts, part.counts)
-        out = np.full((boxes.shape[0], int(self.columns[-1])), np.inf)
-        for v in self.scope():
-            rows = np.flatnonzero(self.variable == v)
-            start, stop = int(self.columns[v]), int(self.columns[v + 1])
-            reached = flow[rows, :, None] + self.tables[rows, None, : stop - start]
-            out[:, start:stop] = up(log_sum(reached, 0), 4.0)
-        out = np.minimum(out, values[-1][:, None])
-        return np.where(boxes, out, -np.inf)
+        order, starts, counts = self.by_variable
+        reached = flow[order, :, None] + self.tables[order, None, :]
+        sums = log_sum_runs(reached.reshape(len(order), -1), starts, counts).reshape(-1, *reached.shape[1:])
+        out = np.full((len(boxes), int(self.columns[-1]) + 1), np.inf)
+        out[:, self.places[order[starts]]] = up(sums, 4.0).swapaxes(0, 1)
+        return np.where(boxes, np.minimum(out[:, :-1], values[-1][:, None]), -np.inf)
 
     def bounds(self, boxes: Flags, caps: Floats) -> tuple[Floats, Floats]:
         """Return upper bounds on the log values in boxes, shape (batch,), and with each state held."""
@@ -360,10 +372,15 @@ def above_of(layers: list[Layer], n_terminals: int, n_nodes: int) -> list[Above]
     out: list[Above] = []
     for part in np.split(order, cuts):
         own = children[part]
-        first = np.flatnonzero(np.concatenate([[True], own[1:] != own[:-1]]))
-        counts = np.diff(np.concatenate([first, [len(own)]]))
+        first, counts = _runs(own)
         out.append(Above(own[first], first, counts, parents[part], own, weights[part], from_product[part]))
     return out
+
+
+def _runs(values: Ints) -> tuple[Ints, Ints]:
+    """Return where runs of equal values begin, and their lengths."""
+    first = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
+    return first, np.diff(np.concatenate([first, [len(values)]]))
 
 
 def product_runs(below: Floats, starts: Ints, counts: Ints, offset: Floats, side: int) -> Floats:

@@ -1,4 +1,4 @@
-"""Small models checked by enumeration in exact numbers: rationals for tables, 60 digits where a model stores logs."""
+"""Small models checked by enumeration: in rationals, or with 60 digits where a model stores logs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import math
 from collections.abc import Iterator, Sequence
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.checker.circuit import Graph, read_graph, smooth
-from certimap.checker.models import Arrays, Question, Rejected
+from certimap.checker.models import Arrays, Question
 from certimap.checker.numbers import Ints
+from certimap.errors import TooLarge
 
 Number = Fraction | Decimal
 DIGITS = 60
@@ -24,14 +26,17 @@ MAX_WORK = 3_000_000  # joint states times edges, or joint states of all variabl
 def largest_value(
     kind: str, sizes: Ints, arrays: Arrays, question: Question, answer: NDArray[np.int64]
 ) -> tuple[Decimal, Decimal]:
-    """Return the value of the answer and the largest value of any joint state of the query."""
+    """Return the value of the answer and the largest value of any joint state of the query.
+
+    Raises TooLarge for more joint states than can be listed.
+    """
     with localcontext(Context(prec=DIGITS, Emin=-(10**9), Emax=10**9)):
         if kind == "circuit":
             found = _circuit_values(sizes, arrays, question)
         elif kind in ("bayesian", "markov"):
             found = _network_values(sizes, arrays, question)
         else:
-            raise Rejected(f"a model of the kind {kind!r} has no exact check; leave --exact out")
+            raise TooLarge("such a model is not read in exact numbers")
         asked = tuple(int(a) for a in answer)
         values = {point: _decimal(value) for point, value in found}
         return values[asked], max(values.values())
@@ -48,7 +53,7 @@ def _exp(log_value: float) -> Decimal:
 def _points(question: Question, work: float) -> Iterator[tuple[int, ...]]:
     sizes = question.query_sizes.tolist()
     if math.prod(sizes) * work > MAX_WORK:
-        raise Rejected(f"an exact check of {math.prod(sizes)} joint states would take too long; leave --exact out")
+        raise TooLarge(f"{math.prod(sizes):,} joint states are too many to list in exact numbers")
     return itertools.product(*(range(k) for k in sizes))
 
 
@@ -92,7 +97,10 @@ def _evaluated(
 def _network_values(sizes: Ints, arrays: Arrays, question: Question) -> Iterator[tuple[tuple[int, ...], Number]]:
     in_logs = arrays["in_logs"].tolist() if "in_logs" in arrays else [False] * len(arrays["scope_lengths"])
     soft = not np.all(np.isin(question.log_weights, [0.0, -np.inf])) or any(in_logs)
-    number = (lambda x: Decimal(x)) if soft else Fraction
+
+    def number(value: float) -> Any:
+        return Decimal(value) if soft else Fraction(value)
+
     factors: list[tuple[list[int], NDArray[np.object_]]] = []
     at = done = 0
     for length, is_log in zip(arrays["scope_lengths"].tolist(), in_logs, strict=True):
@@ -111,7 +119,7 @@ def _network_values(sizes: Ints, arrays: Arrays, question: Question) -> Iterator
     for point in _points(question, float(math.prod(len(s) for s in spaces) * len(factors))):
         for v, a in zip(question.queried.tolist(), point, strict=True):
             assignment[v] = a
-        total: Number = number(0)
+        total = number(0)
         for states in itertools.product(*spaces):
             for v, a in zip(hidden, states, strict=True):
                 assignment[v] = a

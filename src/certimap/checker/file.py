@@ -26,8 +26,8 @@ class Proof:
     Attributes
     ----------
     meta
-        JSON-ready: the claim (answer, kind, epsilon, delta, tolerance), the query, the model's fingerprint, and the
-        `method` that covers what is not the answer.
+        JSON-ready: the claim (answer, kind, epsilon, delta, tolerance), the query, the model's fingerprint, and
+        the `method` that covers what is not the answer.
     arrays
         What the method needs, by name.
     """

@@ -1,4 +1,4 @@
-"""Models as the checker sees them: plain arrays, turned into a circuit or a product of tables by its own reading."""
+"""Models as the checker sees them: plain arrays, which it reads as a circuit or as a product of tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Rejected(Exception):
 def fingerprint(
     kind: str, variables: Sequence[Mapping[str, Any]], arrays: Arrays, hidden: Sequence[str] = ()
 ) -> str:
-    """Return "sha256:" and the hash of a model: its kind, its variables with their states, all its numbers' bytes."""
+    """Return "sha256:" and the hash of a model: its kind, its variables with their states, its numbers' bytes."""
     digest = hashlib.sha256(json.dumps([kind, list(variables), sorted(hidden)]).encode())
     for name in sorted(arrays):
         values = np.ascontiguousarray(arrays[name])

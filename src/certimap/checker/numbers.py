@@ -1,7 +1,7 @@
 """Sums and products of numbers kept as natural logs, rounded to one side.
 
-A step of arithmetic moves a log by a few units of 2^-52 and one of its own last place; `up` moves it back by more than
-that, so a number made by `up` alone is an upper side: at least the true one. -inf is an exact 0.
+A step of arithmetic moves a log by a few units of 2^-52 and one of its own last place; `up` moves it back by more
+than that, so a number made by `up` alone is an upper side: at least the true one. -inf is an exact 0.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def up(values: Any, steps: float = 1.0) -> Floats:
     Steps cover relative errors of what the log is of, the places those of the log itself.
     """
     values = np.asarray(values, np.float64)
-    with np.errstate(invalid="ignore"):
-        moved: Floats = values + (steps + np.copysign(2.0, steps) * np.abs(values)) * UNIT
-    return np.where(np.isfinite(values), moved, values)
+    size = np.abs(values)
+    size = np.where(size == np.inf, 0.0, size)  # infinities stay what they are
+    return values + (steps + (2.0 if steps > 0.0 else -2.0) * size) * UNIT
 
 
 def log_sum(values: Floats, axis: int = -1, side: int = 1) -> Floats:

@@ -1,9 +1,10 @@
 """Proofs by elimination on sets of vectors: the checker's own, plain and vectorised over rows.
 
-Variables are eliminated in an order of the checker's own making. What is chosen for the query variables below a bucket
-is a vector over the hidden states of its separator, one set of vectors for each context (states of the separator's
-query variables). A vector is dropped where the best that the outside could make of it is at most the threshold, or
-where another one of its context is at least it everywhere. Too many are merged into maxima, which can only raise them.
+Variables are eliminated in an order of the checker's own making. What is chosen for the query variables below a
+bucket is a vector over the hidden states of its separator, one set of vectors for each context (states of the
+separator's query variables). A vector is dropped where the best that the outside could make of it is at most the
+threshold, or where another one of its context is at least it everywhere. Too many are merged into maxima, which
+can only raise them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Bucket:
 
 
 def elimination_order(tables: Sequence[Table], sizes: Sequence[int], variables: Sequence[int]) -> list[int]:
-    """Return an order in which each next variable makes the smallest table, and the smallest index among equals."""
+    """Return an order in which each next variable makes the smallest table; among equals the first."""
     near: dict[int, set[int]] = {v: set() for v in variables}
     for table in tables:
         for v in table.scope:
@@ -94,9 +95,7 @@ class Buckets:
         for k, v in enumerate(order):
             scope = {v, *separators[k], *(u for t in held[k] for u in t.scope)}
             if sum(math.log(problem.sizes[u]) for u in scope) > math.log(MAX_TABLE) + 1e-9:
-                raise Rejected(
-                    f"eliminating variable {v} would take a table of more than {MAX_TABLE} entries, too many to check"
-                )
+                raise Rejected(f"eliminating variable {v} would take a table of more than {MAX_TABLE} entries")
             rest = scope - {v}
             parent = min((place[u] for u in rest), default=len(order))
             if rest:
@@ -453,7 +452,7 @@ def check_sets(tree: Buckets, threshold: float, allowance: float) -> str | None:
             run = Elimination(tree, box, messages, threshold - allowance, limit)
             last = run.run()
             if run.lost > allowance:
-                return f"rounding and ties of vectors cost {run.lost:.3g} nats, above the {allowance:.3g} that the tolerance leaves"
+                return f"ties of vectors cost {run.lost:.3g} nats, and the tolerance leaves {allowance:.3g}"
             if not len(last.context):
                 break
             if not last.relaxed.all():

@@ -18,10 +18,11 @@ from certimap.checker.file import Proof
 from certimap.checker.models import Arrays, Question, Reduced, Rejected, fingerprint, reduce, tables_of
 from certimap.checker.numbers import UNIT
 from certimap.checker.sets import Buckets, check_sets
+from certimap.errors import TooLarge
 
 LARGEST_TOLERANCE = 1e-3
 DRAWS_UNCHECKED = (
-    "that the draws were made independently, from p(q | e) inside the boxes then open (the seed, {seed}, replays them)",
+    "that the draws were independent, from p(q | e) inside the boxes then open (seed {seed} replays them)",
     "that no box closed before a draw held anything above the bound it was closed at",
 )
 
@@ -259,7 +260,10 @@ def _draws(claim: Claim, proof: Proof, log_prob: float) -> str | None:
 
 def _exactly(kind: str, arrays: Arrays, claim: Claim) -> str:
     sizes = claim.question.sizes
-    value, largest = largest_value(kind, sizes, arrays, claim.question, claim.answer)
+    try:
+        value, largest = largest_value(kind, sizes, arrays, claim.question, claim.answer)
+    except TooLarge as reason:
+        return f"; not repeated in exact numbers, for {reason}"
     allowed = value * (1 + type(value)(claim.tolerance)) * (1 + MARGIN)
     if largest * (1 - type(value)(claim.epsilon)) > allowed:
         raise Rejected("in exact numbers another assignment is more probable than the claim allows")

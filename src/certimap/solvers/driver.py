@@ -86,8 +86,8 @@ def run(
         Limits that run already (the time that conditioning took counts then), in place of `time_limit`,
         `max_nodes` and `max_memory`.
     max_proof
-        Keep what a proof needs, in at most so many bytes: `proof` is then what a run can say of it by itself, which
-        `certimap.proofs.finished` joins with the model and the query. None keeps nothing.
+        Keep what a proof needs, in at most so many bytes: `proof` is then what a run can say of it by itself,
+        which `certimap.proofs.finished` joins with the model and the query. None keeps nothing.
 
     Returns
     -------
