@@ -1,4 +1,4 @@
-"""Proofs on trial: thousands of small ones with their alterations, and those of recorded queries with their costs."""
+"""Proofs on trial: thousands of small ones with their alterations, and the costs of those of recorded queries."""
 
 from __future__ import annotations
 
@@ -113,7 +113,12 @@ def weigh(queries: Iterable[Asked], time_limit: float, tell: Told = print) -> li
     costs: list[Cost] = []
     for group, model, variables, evidence in queries:
         settings: dict[str, Any] = {
-            "epsilon": 0.0, "delta": 0.0, "rng": 0, "workers": 1, "progress": False, "time_limit": time_limit
+            "epsilon": 0.0,
+            "delta": 0.0,
+            "rng": 0,
+            "workers": 1,
+            "progress": False,
+            "time_limit": time_limit,
         }
         solving = proving = np.inf
         for _ in range(3):
@@ -138,30 +143,38 @@ def weigh(queries: Iterable[Asked], time_limit: float, tell: Told = print) -> li
 
 def cost_table(costs: Sequence[Cost]) -> Table:
     """Return the costs by group: medians, and the largest of checking."""
-    rows: list[list[str]] = []
+    header = (
+        "models",
+        "queries",
+        "proofs",
+        "accepted",
+        "solving (ms)",
+        "with a proof (times)",
+        "checking (ms)",
+        "checking / solving",
+        "longest check (s)",
+        "file (kB)",
+        "largest file (kB)",
+    )
+    table = Table("proofs", "Proofs of recorded queries", header)
     for group in dict.fromkeys(cost.group for cost in costs):
         mine = [cost for cost in costs if cost.group == group]
         proved = [cost for cost in mine if cost.n_bytes]
         accepted = [cost for cost in mine if cost.text.startswith("accepted")]
         if not proved:
             continue
-        rows.append(
-            [
-                group,
-                str(len(mine)),
-                str(len(proved)),
-                str(len(accepted)),
-                f"{1e3 * median(c.solving for c in proved):.1f}",
-                f"{median(c.proving / c.solving for c in proved):.2f}",
-                f"{1e3 * median(c.checking for c in proved):.1f}",
-                f"{median(c.checking / c.solving for c in proved):.1f}",
-                f"{max(c.checking for c in proved):.1f}",
-                f"{median(c.n_bytes for c in proved) / 1e3:.1f}",
-                f"{max(c.n_bytes for c in proved) / 1e3:.1f}",
-            ]
+        table.add(
+            group,
+            str(len(mine)),
+            str(len(proved)),
+            str(len(accepted)),
+            f"{1e3 * median(c.solving for c in proved):.1f}",
+            f"{median(c.proving / c.solving for c in proved):.2f}",
+            f"{1e3 * median(c.checking for c in proved):.1f}",
+            f"{median(c.checking / c.solving for c in proved):.1f}",
+            f"{max(c.checking for c in proved):.1f}",
+            f"{median(c.n_bytes for c in proved) / 1e3:.1f}",
+            f"{max(c.n_bytes for c in proved) / 1e3:.1f}",
         )
-    head = [
-        "models", "queries", "proofs", "accepted", "solving (ms)", "with a proof (times)", "checking (ms)",
-        "checking / solving", "longest check (s)", "file (kB)", "largest file (kB)",
-    ]
-    return Table(head, rows)
+    table.notes.append("CPU time of one thread; medians over queries, conditioning included in solving.")
+    return table

@@ -10,11 +10,15 @@ from typing import Annotated
 
 import typer
 
+from certimap.cli import bench_proofs
+
 app = typer.Typer(
     help="Benchmarks: the Twenty Datasets, networks with known answers, the engine, and their tables.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+app.command("proofs")(bench_proofs.proofs)
 
 Limit = Annotated[float | None, typer.Option(help="Seconds a trial may solve; 0 means no limit.")]
 Epsilon = Annotated[float, typer.Option(help="Tolerance asked for.")]
