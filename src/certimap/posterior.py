@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from certimap.box import Boxes, Points
 from certimap.domain import Domain
+from certimap.region_tree import RegionTree
 from certimap.search_boxes import Answers, Layout, SearchBoxes
 
 Capability = type | UnionType  # a protocol of this module, or a union of them where one of several will do
@@ -39,6 +40,9 @@ class Facts:
         nobody knows); decides batch sizes and whether enumeration is worth it.
     log_slack
         How far (nats) rounding may have moved a log that `log_prob` returns, at most.
+    has_independent_draws
+        Whether draws are independent of each other. Those of a Markov chain are not: they propose points, and
+        their number proves nothing.
     """
 
     log_evidence: float | None
@@ -46,6 +50,7 @@ class Facts:
     has_masses: bool
     work: float
     log_slack: float
+    has_independent_draws: bool = True
 
     @classmethod
     def of(
@@ -56,10 +61,12 @@ class Facts:
         is_normalised: bool = True,
         work: float = 1000.0,
         log_slack: float = 0.0,
+        has_independent_draws: bool = True,
     ) -> Facts:
         """Return the facts of a posterior over `domain`, arguments as in the class."""
         has_masses = is_normalised and domain.is_discrete
-        return cls(log_evidence, is_normalised, has_masses, max(float(work), 1.0), float(log_slack))
+        work, log_slack = max(float(work), 1.0), float(log_slack)
+        return cls(log_evidence, is_normalised, has_masses, work, log_slack, has_independent_draws)
 
 
 class LogInterval(NamedTuple):
@@ -174,6 +181,15 @@ class Beams(Posterior, Protocol):
 
 
 @runtime_checkable
+class Guesses(Posterior, Protocol):
+    """A posterior made in a hurry, which scores points and names one good one."""
+
+    def guess(self) -> Points:
+        """Return a good point, found in the time that scoring one takes; shape (1, n_variables)."""
+        ...
+
+
+@runtime_checkable
 class Modes(Posterior, Protocol):
     """A posterior that knows where each of its variables has its own mode."""
 
@@ -276,6 +292,27 @@ class Probes(Posterior, Protocol):
 
 
 @runtime_checkable
+class Regions(Draws, Masses, Bounds, Protocol):
+    """A posterior that factorises along a tree of regions, whose tables a search may work on."""
+
+    @property
+    def region_tree(self) -> RegionTree:
+        """The conditional tables."""
+        ...
+
+    def max_product(self) -> Points:
+        """Decode the upward pass of bounds, shape (1, n): the maximum where nothing is hidden."""
+        ...
+
+    def bound_messages(self, mask: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return upper bounds on every region's message inside one box, as mantissas and exponents of two.
+
+        `mask` is bool, shape (total_states,); messages are laid out by the tree's `message_ptr`.
+        """
+        ...
+
+
+@runtime_checkable
 class BoxPosterior(Draws, Masses, Bounds, Protocol):
     """A posterior that answers every question about boxes, and draws."""
 
@@ -287,7 +324,10 @@ OFFERS: dict[type, str] = {
     Bounds: "log_bound() and log_bound_each()",
     Probes: "prober()",
     Walks: "max_product() and argmax_product()",
+    Regions: "a tree of regions, as networks of moderate width, hidden Markov models, hidden Chow-Liu trees and "
+    "structured circuits have",
     Modes: "modes()",
+    Guesses: "guess()",
     Beams: "beam()",
     Messages: "propagation()",
 }

@@ -120,6 +120,7 @@ def run(
         control=control,
         trusting=None if _is_own(chosen) else f"solver {chosen.name!r}",
         recorder=None if max_proof is None else Recorder(max_proof),
+        checks_draws=True,
     )
     history = History(ledger, started, progress)
     with interruptible(control) as interrupts, history:
