@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from certimap.checker.circuit import Circuit, Flags, boxes_of
 from certimap.checker.models import Arrays, Rejected
-from certimap.checker.numbers import Floats, Ints
+from certimap.checker.numbers import Floats, Ints, ranges
 
 CAP_FACTOR = 1e-10  # nats within which a subcircuit's maximum is settled
 CAP_BOXES = 2000  # boxes that the search for one subcircuit's maximum may take
@@ -78,7 +78,8 @@ def _promising(part: Circuit, boxes: Flags, each: Floats) -> NDArray[np.int64]:
     """Return the point of largest bounds in each box; variables that a subcircuit lacks stand at 0."""
     rank = np.where(boxes, each, -np.inf)
     top = np.repeat(np.maximum.reduceat(rank, part.columns[:-1], axis=1), np.diff(part.columns), axis=1)
-    states = np.arange(boxes.shape[1]) - np.repeat(part.columns[:-1], np.diff(part.columns))
+    sizes = np.diff(part.columns)
+    states = ranges(np.zeros(len(sizes), np.int64), sizes)
     points = np.minimum.reduceat(np.where(rank >= top, states, boxes.shape[1]), part.columns[:-1], axis=1)
     lacking = np.setdiff1d(np.arange(len(part.columns) - 1), part.scope)
     points[:, lacking] = 0
