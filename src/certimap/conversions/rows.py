@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.limits import Limits
 from certimap.model import Model
+from certimap.networks.elimination_posterior import EliminationPosterior
 from certimap.networks.mpe_posterior import Maximisation, MpePosterior
 from certimap.posterior import Bounds, Draws, Masses, Modes, Posterior, Probes, Walks
 from certimap.query import Query
@@ -17,6 +18,7 @@ from certimap.trees.bucket_tree import BucketTreePosterior
 T = TypeVar("T")
 M = TypeVar("M", bound=Model)
 OF_CIRCUIT = frozenset({Draws, Masses, Bounds, Probes, Walks, Modes, CircuitPosterior})
+OF_ELIMINATION = frozenset({Maximisation, EliminationPosterior, Draws, Masses, Bounds})
 OF_MAXIMISATION = frozenset({Maximisation, MpePosterior})
 OF_TREE = frozenset({Draws, Masses, Bounds, BucketTreePosterior})
 
