@@ -50,10 +50,17 @@ _PLACES = {
     "NoisyOr": "certimap.networks.noisy",
     "hidden_markov_model": "certimap.networks.builders",
     "naive_bayes": "certimap.networks.builders",
+    "from_object": "certimap.interop",
+    "to_networkx": "certimap.interop.networkx_graphs",
+    "to_pgmpy": "certimap.interop.pgmpy_models",
     "log_evidence": "certimap.inference",
     "log_likelihood": "certimap.inference",
     "marginals": "certimap.inference",
     "sample": "certimap.inference",
+    "Forecast": "certimap.forecast",
+    "LipschitzEstimate": "certimap.forecast",
+    "estimate_lipschitz": "certimap.forecast",
+    "forecast": "certimap.forecast",
     "condition": "certimap.api",
     "map_query": "certimap.api",
     "read": "certimap.api",
@@ -66,6 +73,7 @@ _MODULES = frozenset(
         "conversions",
         "datasets",
         "errors",
+        "interop",
         "io",
         "learn",
         "networks",
@@ -115,6 +123,7 @@ __all__ = [
     "UnbalancedBooks",
     "__version__",
     "condition",
+    "from_object",
     "hidden_markov_model",
     "log_evidence",
     "log_likelihood",
@@ -124,6 +133,8 @@ __all__ = [
     "naive_bayes",
     "read",
     "sample",
+    "to_networkx",
+    "to_pgmpy",
 ]
 
 if TYPE_CHECKING:
@@ -144,6 +155,9 @@ if TYPE_CHECKING:
     )
     from certimap.function_posterior import FunctionPosterior
     from certimap.inference import log_evidence, log_likelihood, marginals, sample
+    from certimap.interop import from_object
+    from certimap.interop.networkx_graphs import to_networkx
+    from certimap.interop.pgmpy_models import to_pgmpy
     from certimap.limits import Limits
     from certimap.model import Model
     from certimap.networks import BayesianNetwork, Factor, MarkovNetwork

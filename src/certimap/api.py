@@ -91,6 +91,8 @@ def map_query(
     workers: int | None = None,
     progress: Progress = None,
     errors: OnError = "raise",
+    virtual_evidence: Any = None,
+    show_progress: bool | None = None,
     **solver_options: Any,
 ) -> Any:
     """Return the most probable assignment of some variables given others, everything else summed out.
@@ -98,7 +100,8 @@ def map_query(
     Parameters
     ----------
     model
-        A circuit, a network, a fitted model, or a posterior (then `variables` and `evidence` stay None).
+        A circuit, a network, a fitted model, or a posterior (then `variables` and `evidence` stay None). A model
+        of another library is read first, at each call: see `certimap.from_object`, which reads it once.
     variables
         Names of the query variables; None means every variable that has no hard evidence (MPE).
     evidence
@@ -134,6 +137,8 @@ def map_query(
     errors
         For data frames. "raise": the first row that fails ends the batch, with an error that names the row.
         "keep": a `FailedQuery` with the error's sentence stands for such a row, and the others are answered.
+    virtual_evidence, show_progress
+        As pgmpy has them: tables over single variables, which join `evidence` as likelihoods; and `progress`.
 
     Returns
     -------
@@ -150,6 +155,10 @@ def map_query(
     SolverError
         When the solver does not suit the posterior, or a setting is out of range.
     """
+    if virtual_evidence is not None:
+        from certimap.interop.habits import with_virtual_evidence
+
+        evidence = with_virtual_evidence(evidence, virtual_evidence)
     settings: dict[str, Any] = {
         "epsilon": epsilon,
         "delta": delta,
@@ -160,10 +169,11 @@ def map_query(
         "warm_start": warm_start,
         "top_k": top_k,
         "tolerance": tolerance,
-        "progress": progress,
+        "progress": show_progress if progress is None else progress,
         "options": solver_options,
     }
     limits, wants = limits_of(max_edges, workers), wants_of(solver, warm_start)
+    model = _model_of(model)
     if _is_frame(evidence):
         check_names(_domain_of(model), variables, evidence.columns)
         rows = rows_of_frame(variables, evidence)
@@ -252,7 +262,7 @@ def condition(
     be sampled (for MPE on networks it only maximises); `solver="pac"` asks for one that can.
     """
     limits = Limits(max_edges, workers)
-    return _posterior(model, variables, evidence, limits, wants_of(solver))
+    return _posterior(_model_of(model), variables, evidence, limits, wants_of(solver))
 
 
 def _posterior(
@@ -271,17 +281,22 @@ def _posterior(
 
 
 def _domain_of(model: Any) -> Domain:
-    """Return the variables of a model; refuse anything that takes no query."""
+    """Return the variables of a model; refuse a posterior, which takes no query."""
     if is_posterior(model):
         raise QueryError(
             f"a {type(model).__name__} is a posterior already; its query and evidence are fixed, so leave "
             "variables and evidence out"
         )
-    if not isinstance(model, Model):
-        raise QueryError(
-            f"{type(model).__name__} is no model; a circuit, a network, a fitted model or a posterior is accepted"
-        )
     return model.domain
+
+
+def _model_of(model: Any) -> Any:
+    """Return a posterior or a model of ours as it is, and a model of another library as one of ours."""
+    if isinstance(model, Model) or is_posterior(model):
+        return model
+    from certimap.interop import as_model
+
+    return as_model(model)
 
 
 def is_posterior(model: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -83,3 +84,12 @@ class Boxes:
         """Return how many states each box leaves to each categorical variable, shape (batch, n)."""
         padded = np.concatenate([np.zeros((len(self), 1), np.int64), np.cumsum(self.mask, axis=1)], axis=1)
         return padded[:, self.domain.offsets[1:]] - padded[:, self.domain.offsets[:-1]]
+
+    def sizes(self) -> list[int]:
+        """Return the exact number of points in each box of a discrete domain."""
+        return [math.prod(row) for row in self.counts().tolist()]
+
+    def holds(self, points: Points) -> NDArray[np.bool_]:
+        """Return which rows of `points` the first box of a discrete domain holds, shape (batch,)."""
+        columns = self.domain.offsets[:-1] + points.astype(np.int64)
+        return np.all(self.mask[0][columns], axis=1)

@@ -12,7 +12,7 @@ from certimap.api import condition
 from certimap.box import Boxes
 from certimap.domain import Categorical, Domain, Label
 from certimap.errors import MissingDependency, QueryError
-from certimap.model import Model
+from certimap.interop import as_model
 from certimap.posterior import Draws, Masses, Posterior
 from certimap.query import make_query
 
@@ -22,7 +22,7 @@ SUMMED = (
 
 
 def marginals(
-    model: Model,
+    model: Any,
     variables: Sequence[str] | str | None = None,
     evidence: Any = None,
     *,
@@ -33,7 +33,8 @@ def marginals(
     Parameters
     ----------
     model
-        A circuit, a network or a learned model.
+        A circuit, a network or a learned model; a model of another library is read first (see
+        `certimap.from_object`).
     variables
         Names; None for every categorical variable that has no hard evidence.
     evidence
@@ -58,7 +59,8 @@ def marginals(
     -----
     Cost: conditioning, and one upward and one downward pass. Exact up to rounding.
     """
-    domain = _domain_of(model)
+    model = as_model(model)
+    domain = model.domain
     everything = make_query(domain, None, evidence)
     names = _asked(domain, variables, everything.observed | {domain.index(name) for name in model.hidden})
     known = {name: _observed(domain, name, everything.log_weights) for name in names}
@@ -81,13 +83,14 @@ def marginals(
     return out
 
 
-def log_evidence(model: Model, evidence: Any = None, *, workers: int | None = None) -> float:
+def log_evidence(model: Any, evidence: Any = None, *, workers: int | None = None) -> float:
     """Return ln p(evidence), the natural log of the probability (of the density, where reals are observed).
 
     Of a Markov network it is the log of the unnormalised sum, so that a difference of two is a conditional
     probability. Parameters, errors and cost as in `marginals`; impossible evidence raises ImpossibleEvidence.
     """
-    domain = _domain_of(model)
+    model = as_model(model)
+    domain = model.domain
     query = make_query(domain, None, evidence)
     names = [domain.names[int(i)] for i in query.variables]
     # One variable is asked, so that everything else is summed out; the one with the fewest states costs least.
@@ -99,7 +102,7 @@ def log_evidence(model: Model, evidence: Any = None, *, workers: int | None = No
 
 
 def sample(
-    model: Model,
+    model: Any,
     n: int,
     evidence: Any = None,
     variables: Sequence[str] | str | None = None,
@@ -129,6 +132,7 @@ def sample(
     """
     if isinstance(n, bool) or n < 0:
         raise QueryError(f"{n!r} samples are asked for; a whole number from 0 is expected")
+    model = as_model(model)
     posterior = condition(model, variables, evidence, workers=workers, solver=SUMMED)
     if not isinstance(posterior, Draws):
         raise QueryError(
@@ -141,7 +145,7 @@ def sample(
     return _frame(columns) if as_frame else columns
 
 
-def log_likelihood(model: Model, rows: Any) -> NDArray[np.float64]:
+def log_likelihood(model: Any, rows: Any) -> NDArray[np.float64]:
     """Return the natural-log likelihood of each row of a table, missing cells summed out, shape (n_rows,).
 
     Parameters
@@ -159,16 +163,7 @@ def log_likelihood(model: Model, rows: Any) -> NDArray[np.float64]:
     """
     from certimap.learn.scoring import score_samples
 
-    _domain_of(model)
-    return score_samples(model, rows)
-
-
-def _domain_of(model: Model) -> Domain:
-    if not isinstance(model, Model):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise QueryError(
-            f"a {type(model).__name__} is no model; a circuit, a network or a learned model is expected"
-        )
-    return model.domain
+    return score_samples(as_model(model), rows)
 
 
 def _asked(domain: Domain, variables: Sequence[str] | str | None, observed: frozenset[int]) -> list[str]:

@@ -7,7 +7,7 @@ ones that it `needs`. Nothing else of a posterior is read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from types import UnionType
 from typing import NamedTuple, Protocol, get_args, runtime_checkable
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from certimap.box import Boxes, Points
 from certimap.domain import Domain
+from certimap.region_tree import RegionTree
 from certimap.search_boxes import Answers, Layout, SearchBoxes
 
 Capability = type | UnionType  # a protocol of this module, or a union of them where one of several will do
@@ -162,11 +163,49 @@ class Walks(Posterior, Protocol):
 
 
 @runtime_checkable
+class Beams(Posterior, Protocol):
+    """A posterior whose structure decodes several good points at once."""
+
+    def beam(self, width: int, should_stop: Callable[[], bool]) -> Points:
+        """Return the points that win when every node keeps `width` of its children's, best first.
+
+        Once `should_stop` says so, what is left to do is done as cheaply as possible.
+        """
+        ...
+
+
+@runtime_checkable
+class Guesses(Posterior, Protocol):
+    """A posterior made in a hurry, which scores points and names one good one."""
+
+    def guess(self) -> Points:
+        """Return a good point, found in the time that scoring one takes; shape (1, n_variables)."""
+        ...
+
+
+@runtime_checkable
 class Modes(Posterior, Protocol):
     """A posterior that knows where each of its variables has its own mode."""
 
     def modes(self) -> Points:
         """Return the point of the variables' own modes, all others summed out, shape (1, n_variables)."""
+        ...
+
+
+class Sweeps(Protocol):
+    """Message passing under way."""
+
+    def advance(self) -> tuple[Points, float]:
+        """Do one sweep; return what it decodes, shape (1, n), and the largest change of a belief, in nats."""
+        ...
+
+
+@runtime_checkable
+class Messages(Posterior, Protocol):
+    """A posterior on whose structure messages can be passed."""
+
+    def propagation(self, damping: float) -> Sweeps:
+        """Return message passing that has not begun; `damping` is the weight of an old message in the new one."""
         ...
 
 
@@ -247,6 +286,27 @@ class Probes(Posterior, Protocol):
 
 
 @runtime_checkable
+class Regions(Draws, Masses, Bounds, Protocol):
+    """A posterior that factorises along a tree of regions, whose tables a search may work on."""
+
+    @property
+    def region_tree(self) -> RegionTree:
+        """The conditional tables."""
+        ...
+
+    def max_product(self) -> Points:
+        """Decode the upward pass of bounds, shape (1, n): the maximum where nothing is hidden."""
+        ...
+
+    def bound_messages(self, mask: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return upper bounds on every region's message inside one box, as mantissas and exponents of two.
+
+        `mask` is bool, shape (total_states,); messages are laid out by the tree's `message_ptr`.
+        """
+        ...
+
+
+@runtime_checkable
 class BoxPosterior(Draws, Masses, Bounds, Protocol):
     """A posterior that answers every question about boxes, and draws."""
 
@@ -258,7 +318,12 @@ OFFERS: dict[type, str] = {
     Bounds: "log_bound() and log_bound_each()",
     Probes: "prober()",
     Walks: "max_product() and argmax_product()",
+    Regions: "a tree of regions, as networks of moderate width, hidden Markov models, hidden Chow-Liu trees and "
+    "structured circuits have",
     Modes: "modes()",
+    Guesses: "guess()",
+    Beams: "beam()",
+    Messages: "propagation()",
 }
 
 

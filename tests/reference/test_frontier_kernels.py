@@ -13,11 +13,11 @@ from certimap.circuits.caps import Caps, PlanView
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.prober import PlanProber
+from certimap.climb import climb
 from certimap.domain import Domain
 from certimap.errors import ImpossibleEvidence
 from certimap.query import make_query
 from certimap.search_boxes import Layout, SearchBoxes
-from certimap.solvers.box_search.probe import climb
 
 
 def cases(count, start=0):
@@ -136,6 +136,23 @@ def test_caps_small():
 def test_caps_bound_every_node(max_boxes):
     for _, posterior in cases(60, start=100):
         check_caps(posterior, max_boxes)
+
+
+def test_caps_found_within_a_factor_are_bounds_all_the_same():
+    """A search that drops what cannot win by more than the factor must add the factor to what it found."""
+    n_missed = 0
+    for _, posterior in cases(60, start=400):
+        plan = posterior.plan
+        points = all_points(posterior.domain)
+        everything = [slow_values(plan, Boxes.of_points(plan.domain, p[None]).mask[0]) for p in points]
+        maxima = np.max(np.array(everything), axis=0)
+        for log_factor in (0.05, 0.4):
+            caps = Caps(PlanView.of(plan), log_factor, max_boxes=5000)
+            caps.advance(10**9)
+            nodes = caps.table.targets
+            assert np.all(np.exp(caps.log_caps[nodes]) >= maxima[nodes] * (1 - 1e-14))
+            n_missed += int(np.sum(np.exp(caps.table.values) < maxima[nodes] * (1 - 1e-3)))
+    assert n_missed > 0  # some best value was passed over, so that the factor is needed
 
 
 def test_caps_go_on_where_they_stopped():

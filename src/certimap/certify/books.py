@@ -82,6 +82,13 @@ class Books:
         if not abs(covered - 1.0) <= BALANCE:
             raise self._refused(covered, "the boxes reported closed or open")
 
+    @property
+    def log_drawn(self) -> float:
+        """ln of the mass that draws come from where nothing is closed; raises UnbalancedBooks where unknown."""
+        if self.measure == "share" and self.log_total != 0.0:
+            raise UnbalancedBooks("draws inside a box need a posterior that knows masses of boxes")
+        return self.log_total
+
     def check_drawn(self, log_r: float) -> None:
         """Refuse draws from less than what has not been closed; raises UnbalancedBooks."""
         if log_r < self.log_total:

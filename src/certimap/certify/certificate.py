@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from certimap.certify import bounds
-from certimap.certify.ledger import Ledger
+from certimap.certify.findings import Findings
 from certimap.certify.pareto import certain_epsilon
 from certimap.result import Certificate, CertificateKind, Rule
 
 
-def issue(ledger: Ledger) -> Certificate:
+def issue(ledger: Findings) -> Certificate:
     """Return the strongest certificate that meets the request, or one of kind none with what is supported.
 
     What is certain comes before what is probable, and what needs no assumption before what does.
@@ -35,7 +35,7 @@ def issue(ledger: Ledger) -> Certificate:
     return _certificate(ledger, CertificateKind.NONE, ledger.epsilon, bounds.delta_of(log_plain))
 
 
-def _proof(ledger: Ledger) -> tuple[Rule, tuple[str, ...]]:
+def _proof(ledger: Findings) -> tuple[Rule, tuple[str, ...]]:
     """Name the rule behind the smallest upper bound."""
     if ledger.is_enumerated:
         return Rule.ENUMERATION, ()
@@ -51,7 +51,7 @@ def _proof(ledger: Ledger) -> tuple[Rule, tuple[str, ...]]:
     return (Rule.BOUND, ()) if is_own else (Rule.EXTERNAL, (f"the upper bound from {source} holds",))
 
 
-def _draw_rule(ledger: Ledger) -> Rule:
+def _draw_rule(ledger: Findings) -> Rule:
     return Rule.FRONTIER if any(log_r != 0.0 for log_r, _, _ in ledger.draw_groups) else Rule.DRAWS
 
 
@@ -60,7 +60,7 @@ def _kind(log_delta: float) -> CertificateKind:
 
 
 def _certificate(
-    ledger: Ledger,
+    ledger: Findings,
     kind: CertificateKind,
     epsilon: float,
     delta: float,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
+from certimap.box import Boxes, Points
 from certimap.domain import Domain
 from certimap.errors import SolverError
 
@@ -19,6 +19,18 @@ def check_settings(epsilon: float, delta: float, top_k: int, rule: str) -> None:
         raise SolverError(f"top_k is {top_k}; a positive number of answers is accepted")
     if rule not in ("sharp", "published"):
         raise SolverError(f"rule is {rule!r}; 'sharp' and 'published' are accepted")
+
+
+def check_box(boxes: Boxes | None, domain: Domain) -> None:
+    """Refuse what is not one box with something in it."""
+    if boxes is None:
+        return
+    if len(boxes) != 1:
+        raise SolverError(
+            f"{len(boxes)} boxes were given to search; one, or None for the whole space, is expected"
+        )
+    if not np.all(boxes.counts()[:, domain.n_states > 0]):
+        raise SolverError("the box to search leaves a variable no state; at least one of each is expected")
 
 
 def check_log_probs(log_probs: NDArray[np.float64], n: int, has_masses: bool) -> None:

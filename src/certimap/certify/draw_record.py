@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ class DrawRecord:
     def __init__(self, *, published: bool, tolerance: float, slack: float) -> None:
         self.n = 0
         self.groups: list[tuple[float, float, int]] = []  # (ln R, largest ln bound closed before, draws)
+        self._splits: list[list[tuple[DrawRecord, float]]] = []  # draws inside boxes that make up the space
         self._published = published
         self._tolerance, self._slack = tolerance, slack
         self._columns: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]] | None = None
@@ -35,7 +37,7 @@ class DrawRecord:
     @property
     def is_partial(self) -> bool:
         """Whether some draw came from less than the whole space."""
-        return any(log_r != 0.0 for log_r, _, _ in self.groups)
+        return any(log_r != 0.0 for log_r, _, _ in self.groups) or bool(self._splits)
 
     def add(self, log_r: float, log_closed: float, n: int) -> None:
         """Enter n draws; those that go on from the last group join it."""
@@ -45,12 +47,29 @@ class DrawRecord:
         self.groups.append((log_r, log_closed, n))
         self._columns = None
 
+    def append(self, other: DrawRecord) -> None:
+        """Enter the draws of an independent run over the same space."""
+        for log_r, log_closed, n in other.groups:
+            self.add(log_r, log_closed, n)
+        self._splits += other._splits
+        self.n += sum(part.n for split in other._splits for part, _ in split)
+
+    def split(self, parts: Sequence[tuple[DrawRecord, float]]) -> None:
+        """Enter the draws of searches of disjoint boxes that make up the space.
+
+        Each part has a bound on ln p of what its search has not evaluated. A point above it lies in one box, and
+        only that box's draws missed it: together they give the least evidence that any part gives, and a part
+        whose bound settles it asks for none.
+        """
+        self._splits.append(list(parts))
+        self.n += sum(part.n for part, _ in parts)
+
     def evidence(self, log_kth: float, epsilon: float, log_weight: float | None = None) -> float:
         """Evidence (nats) at ε against anything above the k-th best, `log_kth`.
 
         `log_weight` is ln w of the Lipschitz assumption, which counts every draw alike.
         """
-        if log_kth == -math.inf or not self.groups:
+        if log_kth == -math.inf or not (self.groups or self._splits):
             return 0.0
         if log_weight is not None or self._published:
             return self.n * self._each(log_kth, epsilon, 0.0, log_weight)
@@ -106,4 +125,11 @@ class DrawRecord:
         log_t = bounds.round_down(bounds.log_tau(log_kth, epsilon), self._slack)
         within = bounds.log_tau_within(log_kth, epsilon, self._tolerance)
         r, closed, n = self._columns
-        return bounds.martingale_evidence(log_t, within, r[:n_groups], closed[:n_groups], n[:n_groups])
+        own = bounds.martingale_evidence(log_t, within, r[:n_groups], closed[:n_groups], n[:n_groups])
+        return own + sum(
+            min(_of_part(*part, log_kth, epsilon, within) for part in split) for split in self._splits
+        )
+
+
+def _of_part(record: DrawRecord, log_unseen: float, log_kth: float, epsilon: float, within: float) -> float:
+    return math.inf if log_unseen <= within else record.evidence(log_kth, epsilon)

@@ -127,3 +127,14 @@ class Evaluated:
         known[new] = True
         self._settled = known
         return new
+
+    def adopt(self, other: Evaluated) -> None:
+        """Take over the points of another run, with their values and marks; the oracle is not asked again."""
+        for start in range(0, other.atoms.n, EVALUATION_ROWS):
+            rows = slice(start, min(start + EVALUATION_ROWS, other.atoms.n))
+            n_before = self.atoms.n
+            ids = self.atoms.insert(other.atoms.points(rows))
+            new = ids >= n_before  # distinct among themselves, so in order
+            self.atoms.set_log_probs(n_before, other.atoms.log_probs[rows][new], other.atoms.log_uppers[rows][new])
+            self.absorb(n_before, *self.running_sums(n_before))
+            self.settle(ids[: max(len(other._settled) - start, 0)][other._settled[rows]])

@@ -1,103 +1,35 @@
-"""The ledger: keeps what a run has seen, judges draws in order, and knows what that proves."""
+"""The ledger: receives what a run reports, judges draws in order, and so alone decides what is proved."""
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.box import Boxes, Points
 from certimap.certify import bounds
-from certimap.certify.books import Books, log_whole, measure_of
-from certimap.certify.checks import as_rows, check_settings
-from certimap.certify.draw_record import DrawRecord
-from certimap.certify.evaluated import EVALUATION_ROWS, Evaluated
+from certimap.certify.checks import as_rows
+from certimap.certify.evaluated import EVALUATION_ROWS
+from certimap.certify.findings import Findings
 from certimap.certify.lipschitz import Lipschitz
+from certimap.certify.merging import check_alike, is_partition, joint_proof, smallest_proof
 from certimap.certify.sources import Source, is_own
 from certimap.certify.stopping import Batch, stopping_row
 from certimap.control import Control
 from certimap.errors import SolverError
-from certimap.posterior import Posterior
+
+_ALIKE = ("variables", "measures", "epsilon", "delta", "top_k", "tolerance", "rule", "early_stop", "lipschitz")
 
 
-class Ledger:
-    """Receives the events of one run and alone knows what they certify.
+class Ledger(Findings):
+    """Receives the events of one run; `Findings` is what may be read of it, and how it is made.
 
     Solvers call `draws`, `candidates`, `settle`, `close`, `frontier`, `upper_bound`, `enumerated` and
     `assume_lipschitz`; they read `log_threshold`, `satisfied`, `remaining_draws` and so on. The oracle is
     called here, once a distinct point. All logs are natural.
-
-    Parameters
-    ----------
-    posterior
-        Asked for its facts, `log_prob` (both sides where it is `TwoSided`), and nothing else.
-    epsilon, delta
-        The certificate asked for; `epsilon=0` asks for exactness within the tolerance, `delta=0` forbids
-        probabilistic stops.
-    top_k
-        How many of the most probable points the certificate covers.
-    tolerance
-        Relative: "exact" means p* <= p̂ (1 + tolerance).
-    rule
-        "sharp" counts -ln(1 - tau) a draw, "published" counts tau.
-    max_draws
-        Draws beyond this number are not taken.
-    early_stop
-        False: keep every draw, as a method with a fixed number of draws must.
-    control
-        Of the run; an interrupt waits while the ledger writes.
-    boxes
-        One box: certify the most probable assignments inside it alone. None means the whole space.
-    trusting
-        Whom a proof rests on where the books cannot be checked (a search over real variables): the certificate
-        then names it. None where that is this package.
     """
-
-    def __init__(
-        self,
-        posterior: Posterior,
-        *,
-        epsilon: float = 0.01,
-        delta: float = 0.01,
-        top_k: int = 1,
-        tolerance: float = 1e-9,
-        rule: Literal["sharp", "published"] = "sharp",
-        max_draws: int | None = None,
-        early_stop: bool = True,
-        control: Control | None = None,
-        boxes: Boxes | None = None,
-        trusting: str | None = None,
-    ) -> None:
-        check_settings(epsilon, delta, top_k, rule)
-        self.posterior = posterior
-        self.domain = posterior.domain
-        self.epsilon, self.delta, self.tolerance = float(epsilon), float(delta), tolerance
-        self.rule = rule
-        self.max_draws = max_draws
-        self.early_stop = early_stop
-        self.top_k = int(min(top_k, math.exp(min(self.domain.log_size, 60.0)) + 0.5))
-        self.control = Control() if control is None else control
-        facts = posterior.facts
-        # p(e) unknown (ratios only) or a density: nothing that weighs a point against the mass 1 applies.
-        self.has_masses = facts.has_masses
-        # The oracle's own rounding error; a worst-case figure, so capped well within the tolerance.
-        self._slack = min(max(bounds.SLACK, facts.log_slack), max(bounds.SLACK, 0.2 * tolerance))
-        self._evaluated = Evaluated(posterior, self.top_k, self.control)
-        self.atoms, self._ranking = self._evaluated.atoms, self._evaluated.ranking
-        self.trusting = trusting
-        measure = measure_of(posterior)
-        self._books = Books(measure, log_whole(posterior, measure, boxes))
-        self.n_draws_to_best: int | None = None
-        self.log_closed_bound = -math.inf
-        self.log_open_mass: float | None = None
-        self.log_frontier_bound = math.inf
-        self.external: tuple[float, str, bool] | None = None
-        self.is_enumerated = False
-        self.lipschitz: Lipschitz | None = None
-        self._draws = DrawRecord(published=rule == "published", tolerance=tolerance, slack=self._slack)
-        self._stopped = False
 
     # --- events ------------------------------------------------------------------------------------------
 
@@ -113,7 +45,7 @@ class Ledger:
         Raises UnbalancedBooks when R and what has been closed leave something out.
         """
         points = as_rows(points, self.domain)[: self.remaining_draws]
-        log_r = self._rounded_mass(self._books.log_total if log_open_mass is None else float(log_open_mass))
+        log_r = self._rounded_mass(self._books.log_drawn if log_open_mass is None else float(log_open_mass))
         if log_r != 0.0 and (self.lipschitz is not None or self.rule == "published"):
             raise SolverError(
                 "draws from open boxes cannot be combined with a Lipschitz constant or the published rule; "
@@ -132,7 +64,7 @@ class Ledger:
             if self.early_stop:
                 changes = self._evaluated.changes(n_before)
                 batch = Batch(len(points), first_rows, sums, lost, log_r)
-                stop = stopping_row(self, self._draws, self._slack, changes, batch)
+                stop = stopping_row(self._standing(), self._draws, changes, batch)
             n_kept = len(points) if stop is None else stop + 1
             self._stopped = stop is not None
             n_new = int(np.searchsorted(first_rows, n_kept))
@@ -228,9 +160,14 @@ class Ledger:
             self.external = (value, name, is_own(source))
 
     def enumerated(self) -> None:
-        """State that every point of the space has been evaluated (checked)."""
-        if not self.domain.is_discrete or self.atoms.n != math.prod(int(k) for k in self.domain.n_states):
-            raise SolverError(f"{self.atoms.n} points were evaluated, which is not the whole space")
+        """State that every point of the space (of the box, where one is searched) has been evaluated (checked)."""
+        n_points, n_seen = -1, self.atoms.n
+        if self.domain.is_discrete:
+            n_points = (Boxes.full(self.domain) if self.boxes is None else self.boxes).sizes()[0]
+            if self.boxes is not None:
+                n_seen = int(np.sum(self.boxes.holds(self.atoms.points(slice(None)))))
+        if n_seen != n_points:
+            raise SolverError(f"{n_seen} points were evaluated, which is not the whole space")
         self.is_enumerated = True
 
     def assume_lipschitz(self, bits: float, radius: float) -> None:
@@ -240,161 +177,92 @@ class Ledger:
                 raise SolverError("a Lipschitz constant cannot be combined with draws from open boxes")
             self.lipschitz = Lipschitz(self.domain, bits, radius)
 
-    # --- what solvers read -------------------------------------------------------------------------------
+    @classmethod
+    def merge(
+        cls, ledgers: Sequence[Ledger], boxes: Boxes | None = None, control: Control | None = None
+    ) -> Ledger:
+        """Return a ledger of all that several runs with independent draws have seen and proved.
 
-    @property
-    def n_draws(self) -> int:
-        """The number of draws taken."""
-        return self._draws.n
+        Either each run covers the whole (its draws count beside those of the others), or their `boxes` split it
+        (draws inside a box say something of that box alone, so that the least evidence of any box counts). A
+        search may go on with what is returned, after a split with the open boxes of all.
 
-    @property
-    def n_evaluations(self) -> int:
-        """The number of distinct points evaluated."""
-        return self.atoms.n
+        Parameters
+        ----------
+        ledgers
+            Of one query, with the same settings.
+        boxes, control
+            As in the class; `boxes` is what they cover together.
 
-    @property
-    def best_log_prob(self) -> float:
-        """ln p̂; -inf before anything is evaluated."""
-        return self._ranking.best
-
-    @property
-    def best_point(self) -> Points | None:
-        """The best point evaluated, shape (n,), or None."""
-        return self.atoms.points(np.array([self._ranking.pairs[0][1]]))[0] if self._ranking.pairs else None
-
-    @property
-    def log_kth_best(self) -> float:
-        """ln of the top_k-th best probability; -inf while fewer points are known."""
-        return self._ranking.last
-
-    @property
-    def log_threshold(self) -> float:
-        """The largest bound (nats) at which a box may close."""
-        best = self.log_kth_best
-        return (
-            bounds.log_closing_threshold(best, self.epsilon, self.tolerance, self._slack)
-            if best > -math.inf
-            else best
+        Raises
+        ------
+        SolverError
+            When settings differ, or the draws of a split rest on a Lipschitz constant.
+        UnbalancedBooks
+            When the boxes neither are the whole each, nor split it.
+        """
+        if not ledgers:
+            raise SolverError("no ledgers were given to be merged; at least one is expected")
+        first = ledgers[0]
+        check_alike(_ALIKE, [ledger._asked for ledger in ledgers])
+        splits = is_partition(first.domain, [ledger.boxes for ledger in ledgers], boxes)
+        limits = [ledger.max_draws for ledger in ledgers if ledger.max_draws is not None]
+        merged = cls(
+            first.posterior,
+            epsilon=first.epsilon,
+            delta=first.delta,
+            top_k=first.top_k,
+            tolerance=first.tolerance,
+            rule=first.rule,
+            max_draws=sum(limits) if len(limits) == len(ledgers) else None,
+            early_stop=first.early_stop,
+            control=control,
+            boxes=boxes,
+            trusting=next((ledger.trusting for ledger in ledgers if ledger.trusting is not None), None),
         )
+        for ledger in ledgers:
+            merged._evaluated.adopt(ledger._evaluated)
+        merged.log_closed_bound = max(ledger.log_closed_bound for ledger in ledgers)
+        merged.n_draws_to_best = max(ledgers, key=lambda ledger: ledger.best_log_prob).n_draws_to_best
+        if splits:
+            merged._join_parts(ledgers)
+        else:
+            merged._join_wholes(ledgers)
+        return merged
+
+    # --- bookkeeping ---------------------------------------------------------------------------------------
 
     @property
-    def log_exact_threshold(self) -> float:
-        """The largest bound (nats) at which a box may close and leave the answer exact.
+    def _asked(self) -> tuple[object, ...]:
+        """What runs must agree on to be merged; `_ALIKE` names it."""
+        assumed = None if self.lipschitz is None else (self.lipschitz.bits, self.lipschitz.radius)
+        asked = (self.epsilon, self.delta, self.top_k, self.tolerance, self.rule, self.early_stop)
+        return (self.domain, self._books.measure, *asked, assumed)
 
-        Searches work at it while that is cheap, so that epsilon only cuts what is dear.
-        """
-        best = self.log_kth_best
-        return bounds.log_closing_threshold(best, 0.0, self.tolerance, self._slack) if best > -math.inf else best
+    def _join_wholes(self, ledgers: Sequence[Ledger]) -> None:
+        """Add up what runs over the same space have proved."""
+        for ledger in ledgers:
+            self._draws.append(ledger._draws)
+        self.log_frontier_bound = min(ledger.log_frontier_bound for ledger in ledgers)
+        self.is_enumerated = any(ledger.is_enumerated for ledger in ledgers)
+        self.external = smallest_proof([ledger.external for ledger in ledgers])
+        self.lipschitz = ledgers[0].lipschitz
 
-    @property
-    def remaining_draws(self) -> int | None:
-        """How many draws the limit leaves; None when there is none."""
-        return None if self.max_draws is None else max(0, self.max_draws - self.n_draws)
-
-    @property
-    def log_residual(self) -> float:
-        """ln p̌, rounded up; 0 where masses do not apply."""
-        evaluated = self._evaluated
-        return bounds.log_p_check(evaluated.mass, evaluated.compensation, self._slack) if self.has_masses else 0.0
-
-    @property
-    def log_unseen_bound(self) -> float:
-        """The smallest bound on ln p of every point not evaluated; inf when there is none."""
-        if self.is_enumerated:
-            return -math.inf
-        return min(self.log_frontier_bound, self.log_residual if self.has_masses else math.inf)
-
-    @property
-    def log_evaluated_rival(self) -> float:
-        """The largest upper side of a value that is known between two sides, the answers' own not counted; -inf
-        where values are exact.
-        """
-        return self._evaluated.log_rival
-
-    @property
-    def log_closed_measure(self) -> float:
-        """ln of the measure (see `close`) of all that is closed or settled."""
-        return self._books.log_closed
-
-    @property
-    def log_upper_bound(self) -> float:
-        """The smallest proved upper bound on ln p* (inf when there is none)."""
-        external = math.inf if self.external is None else self.external[0]
+    def _join_parts(self, ledgers: Sequence[Ledger]) -> None:
+        """Put together what runs over disjoint boxes have proved."""
+        if ledgers[0].lipschitz is not None:
+            raise SolverError("a Lipschitz constant cannot be combined with draws from parts of the space")
+        unseen = [ledger.log_unseen_bound for ledger in ledgers]
+        self._draws.split([(ledger._draws, bound) for ledger, bound in zip(ledgers, unseen, strict=True)])
+        self._books.log_closed = float(np.logaddexp.reduce([ledger.log_closed_measure for ledger in ledgers]))
+        open_masses = [ledger.log_open_mass for ledger in ledgers]
+        known = [mass for mass in open_masses if mass is not None]
+        self.log_open_mass = float(np.logaddexp.reduce(known)) if len(known) == len(open_masses) else None
+        self.log_frontier_bound = max(unseen)
+        self.is_enumerated = all(ledger.is_enumerated for ledger in ledgers)
         seen = bounds.round_up(self._evaluated.log_upper, self._slack)
-        if self.has_masses:
-            seen = min(seen, 0.0)
-        return bounds.log_upper(self.best_log_prob, max(self.log_unseen_bound, seen), external)
-
-    @property
-    def log_rival_bound(self) -> float:
-        """The smallest bound on ln p of every point outside the top_k answers' reach, proofs included."""
-        external = math.inf if self.external is None else self.external[0]
-        return min(max(self.log_unseen_bound, self.log_evaluated_rival), external)
-
-    @property
-    def assumed_coverage(self) -> tuple[str, ...]:
-        """What a proof by closed boxes assumes: nothing where the books were checked, or are this package's."""
-        if self.trusting is None or self._books.measure != "none":
-            return ()
-        return (f"the boxes that {self.trusting} reported cover the whole space",)
-
-    @property
-    def satisfied(self) -> bool:
-        """Whether the certificate asked for is earned."""
-        if self._stopped:
-            return True
-        if not self._ranking.is_full:
-            return False
-        within = bounds.log_tau_within(self.log_kth_best, self.epsilon, self.tolerance)
-        if self.log_rival_bound <= within:
-            return True
-        log_asked = math.log(self.delta) if self.delta > 0.0 else -math.inf
-        return self.log_delta(self.epsilon) <= log_asked or (
-            self.lipschitz is not None and self.log_delta(self.epsilon, smooth=True) <= log_asked
-        )
-
-    @property
-    def progress(self) -> tuple[object, ...]:
-        """What the run has brought so far; the same before and after a step that brought nothing new."""
-        bounds_known = (
-            self.log_closed_bound,
-            self.log_closed_measure,
-            self.log_open_mass,
-            self.log_frontier_bound,
-        )
-        return (self.n_draws, self.n_evaluations, *bounds_known, self.external, self.is_enumerated)
-
-    @property
-    def n_bytes(self) -> int:
-        """The memory that the ledger holds, in bytes."""
-        return self.atoms.n_bytes
-
-    @property
-    def best(self) -> list[tuple[float, int]]:
-        """(ln p, position in `atoms`) of the top_k best, best first."""
-        return list(self._ranking.pairs)
-
-    @property
-    def draw_groups(self) -> list[tuple[float, float, int]]:
-        """(ln R, largest ln bound closed before, number of draws) of every group of draws."""
-        return list(self._draws.groups)
-
-    # --- what the draws prove ----------------------------------------------------------------------------
-
-    def log_delta(self, epsilon: float, *, smooth: bool = False) -> float:
-        """ln δ(ε): the failure probability that the draws support at ε, valid at any moment, for all ε at once.
-
-        `smooth` uses the Lipschitz assumption. 0 (no support) where masses do not apply, and where a point that
-        has been evaluated may be too probable (its value being known between two sides only).
-        """
-        if not (smooth or self.has_masses):
-            return 0.0
-        if self.log_evaluated_rival > bounds.log_tau_within(self.log_kth_best, epsilon, self.tolerance):
-            return 0.0
-        weight = self.lipschitz.log_weight(epsilon) if smooth and self.lipschitz is not None else None
-        return bounds.log_delta(self._draws.evidence(self.log_kth_best, epsilon, weight), self.top_k)
-
-    # --- bookkeeping -------------------------------------------------------------------------------------
+        proofs = [ledger.external for ledger in ledgers]
+        self.external = joint_proof(list(zip(unseen, proofs, strict=True)), seen)
 
     def _note_best(self, n_before: int, first_rows: NDArray[np.int64] | None) -> None:
         """Remember how many draws it took to the best point."""

@@ -7,12 +7,12 @@ import math
 import numpy as np
 
 from certimap.certify import bounds
-from certimap.certify.ledger import Ledger
+from certimap.certify.findings import Findings
 
 N_PAIRS = 33
 
 
-def pareto_front(ledger: Ledger) -> list[tuple[float, float]]:
+def pareto_front(ledger: Findings) -> list[tuple[float, float]]:
     """Return admissible pairs by rising epsilon; none needs an assumption.
 
     Each delta is the smallest that the draws support at its epsilon; for every d0, the probability that some
@@ -38,7 +38,7 @@ def pareto_front(ledger: Ledger) -> list[tuple[float, float]]:
     return front
 
 
-def certain_epsilon(ledger: Ledger) -> float:
+def certain_epsilon(ledger: Findings) -> float:
     """Return the smallest epsilon that holds for certain; 1 when nothing is proved."""
     if ledger.log_rival_bound == math.inf:
         return 1.0

@@ -5,16 +5,50 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.certify import bounds
 from certimap.certify.draw_record import DrawRecord
+from certimap.certify.lipschitz import Lipschitz
 
-if TYPE_CHECKING:
-    from certimap.certify.ledger import Ledger
+
+@dataclass(frozen=True)
+class Standing:
+    """What a run asks for, and what it had proved before a batch of draws; all logs are natural.
+
+    Attributes
+    ----------
+    epsilon, delta, tolerance, top_k
+        As the ledger has them.
+    slack
+        Rounding error of logs, in nats.
+    has_masses
+        Whether draws and evaluated mass prove anything without an assumption.
+    lipschitz
+        The assumption that draws are judged under as well, or None.
+    log_kth_best
+        ln of the top_k-th best probability.
+    log_rival
+        The largest upper side of a point evaluated by then that is not among the best.
+    log_proved
+        The smallest bound on ln p of all points that are not evaluated.
+    log_closed
+        The largest bound on ln p in boxes closed by then.
+    """
+
+    epsilon: float
+    delta: float
+    tolerance: float
+    top_k: int
+    slack: float
+    has_masses: bool
+    lipschitz: Lipschitz | None
+    log_kth_best: float
+    log_rival: float
+    log_proved: float
+    log_closed: float
 
 
 @dataclass(frozen=True)
@@ -42,56 +76,52 @@ class Batch:
 
 
 def stopping_row(
-    ledger: Ledger, record: DrawRecord, slack: float, changes: Sequence[tuple[int, float, float]], batch: Batch
+    standing: Standing, record: DrawRecord, changes: Sequence[tuple[int, float, float]], batch: Batch
 ) -> int | None:
     """Return the first row of a batch of draws after which the certificate asked for is earned.
 
     Parameters
     ----------
-    ledger, record
+    standing, record
         As they were before the batch.
-    slack
-        Rounding error of logs, in nats.
     changes
         (position among the new points, ln of the top_k-th best from there on, the largest upper side of a point
         evaluated by then that is not among these), in order.
     batch
         The draws.
     """
-    stretches = [(0, ledger.log_kth_best, ledger.log_evaluated_rival)]
+    stretches = [(0, standing.log_kth_best, standing.log_rival)]
     stretches += [(int(batch.first_rows[i]), log_kth, log_rival) for i, log_kth, log_rival in changes]
     ends = [*(start for start, _, _ in stretches[1:]), batch.n_rows]
     for (start, log_kth, log_rival), end in zip(stretches, ends, strict=True):
         if log_kth == -math.inf or start >= end:
             continue
-        if log_rival > bounds.log_tau_within(log_kth, ledger.epsilon, ledger.tolerance):
+        if log_rival > bounds.log_tau_within(log_kth, standing.epsilon, standing.tolerance):
             continue  # an evaluated point may be too probable, whatever the draws say
         row = min(
-            _proof_row(ledger, slack, log_kth, start, batch),
-            _evidence_row(ledger, record, log_kth, start, batch.log_r, smooth=False),
-            _evidence_row(ledger, record, log_kth, start, batch.log_r, smooth=True),
+            _proof_row(standing, log_kth, start, batch),
+            _evidence_row(standing, record, log_kth, start, batch.log_r, smooth=False),
+            _evidence_row(standing, record, log_kth, start, batch.log_r, smooth=True),
         )
         if row < end:
             return int(row)
     return None
 
 
-def _proof_row(ledger: Ledger, slack: float, log_kth: float, start: int, batch: Batch) -> float:
+def _proof_row(standing: Standing, log_kth: float, start: int, batch: Batch) -> float:
     """Return the first row >= start at which what is proved for certain suffices, or inf."""
-    within = bounds.log_tau_within(log_kth, ledger.epsilon, ledger.tolerance)
-    external = math.inf if ledger.external is None else ledger.external[0]
-    residual = ledger.log_residual if ledger.has_masses else math.inf
-    if min(ledger.log_frontier_bound, external, residual) <= within:
+    within = bounds.log_tau_within(log_kth, standing.epsilon, standing.tolerance)
+    if standing.log_proved <= within:
         return start
     sums, lost = batch.sums, batch.lost
-    if not ledger.has_masses or not len(sums):
+    if not standing.has_masses or not len(sums):
         return math.inf
-    if bounds.log_p_check(sums[-1], lost[-1], slack) > within:
+    if bounds.log_p_check(sums[-1], lost[-1], standing.slack) > within:
         return math.inf
     low, high = 0, len(sums) - 1  # the residual only falls: the first new point after which it suffices
     while low < high:
         middle = (low + high) // 2
-        if bounds.log_p_check(sums[middle], lost[middle], slack) <= within:
+        if bounds.log_p_check(sums[middle], lost[middle], standing.slack) <= within:
             high = middle
         else:
             low = middle + 1
@@ -99,12 +129,13 @@ def _proof_row(ledger: Ledger, slack: float, log_kth: float, start: int, batch: 
 
 
 def _evidence_row(
-    ledger: Ledger, record: DrawRecord, log_kth: float, start: int, log_r: float, *, smooth: bool
+    standing: Standing, record: DrawRecord, log_kth: float, start: int, log_r: float, *, smooth: bool
 ) -> float:
     """Return the first row >= start after which the draws' evidence suffices, or inf."""
-    if not (ledger.lipschitz is not None if smooth else ledger.has_masses):
+    lipschitz = standing.lipschitz
+    if not (lipschitz is not None if smooth else standing.has_masses):
         return math.inf
-    need = bounds.required_evidence(ledger.delta, ledger.top_k) * (1.0 + 1e-12)
-    weight = ledger.lipschitz.log_weight(ledger.epsilon) if smooth and ledger.lipschitz is not None else None
-    n = record.needed(need, log_kth, ledger.epsilon, log_r, ledger.log_closed_bound, weight)
+    need = bounds.required_evidence(standing.delta, standing.top_k) * (1.0 + 1e-12)
+    weight = lipschitz.log_weight(standing.epsilon) if smooth and lipschitz is not None else None
+    n = record.needed(need, log_kth, standing.epsilon, log_r, standing.log_closed, weight)
     return max(start, n - 1)

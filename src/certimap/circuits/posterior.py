@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from certimap.circuits.circuit import Circuit
 from certimap.circuits.evaluator import BOUND, MASS, POINT, Evaluator
 from certimap.circuits.plan import Plan
 from certimap.circuits.sampler import Sampler
+from certimap.control import Control
 from certimap.domain import Domain
 from certimap.errors import QueryError
 from certimap.kernels.parallel import default_workers
@@ -20,6 +22,7 @@ from certimap.posterior import Facts
 from certimap.query import Query
 
 if TYPE_CHECKING:
+    from certimap.circuits.messages import Propagation
     from certimap.circuits.prober import PlanProber
 
 
@@ -53,14 +56,15 @@ class CircuitPosterior:
         max_edges: int | None = None,
         workers: int | None = None,
         log_scale: float = 0.0,
+        control: Control | None = None,
     ) -> CircuitPosterior:
         """Condition a circuit on a query; `log_scale` is added to ln p(e).
 
-        Raises ImpossibleEvidence and ModelError as `certimap.circuits.condition.condition` does.
+        Raises ImpossibleEvidence, ModelError and TimeUp as `certimap.circuits.condition.condition` does.
         """
         from certimap.circuits.condition import condition
 
-        plan, log_evidence = condition(circuit, query, max_edges=max_edges)
+        plan, log_evidence = condition(circuit, query, max_edges=max_edges, control=control)
         return cls(plan, log_evidence + log_scale, workers)
 
     @property
@@ -160,6 +164,18 @@ class CircuitPosterior:
         from certimap.circuits import walks
 
         return walks.argmax_product(self.plan)
+
+    def beam(self, width: int, should_stop: Callable[[], bool]) -> Points:
+        """Return what the root keeps when every node keeps `width` of its children's assignments, best first."""
+        from certimap.circuits.beam import beam
+
+        return beam(self.plan, width, should_stop)
+
+    def propagation(self, damping: float) -> Propagation:
+        """Return hybrid belief propagation on the circuit that has not begun."""
+        from certimap.circuits.messages import Propagation
+
+        return Propagation(self.plan, damping)
 
     def modes(self) -> Points:
         """Return the variables' own modes, each with all others summed out, shape (1, n)."""

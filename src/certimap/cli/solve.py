@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -169,6 +169,10 @@ def solve(
             help="A case of a file that fails: keep answers the others and exits 3, raise ends there and exits 2.",
         ),
     ] = OnError.KEEP,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write the answers as JSON here too.", show_default=False),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the most probable assignment of the query variables, and what is proved about it.
@@ -203,9 +207,25 @@ def solve(
     }
     on_error = "raise" if len(rows) == 1 else errors.value
     answers = map_rows(source, rows, chosen, rng, run_settings, limits_of(max_edges, workers), on_error)
-    code = AnswerPrinter(rows, as_json).print_all(answers)
+    describe = None
+    if as_json or output is not None:
+        describe = _describer(source, {**run_settings, "solver": chosen, "max_edges": max_edges})
+    code = AnswerPrinter(rows, as_json, describe, output).print_all(answers)
     if code:
         raise typer.Exit(code)
+
+
+def _describer(model: Any, settings: dict[str, Any]) -> Callable[[Row], dict[str, Any]]:
+    """Return what writes down how a row was asked, so that `certimap replay` can ask it again."""
+    from certimap.io.native import fingerprint
+    from certimap.replay import asked
+
+    own = fingerprint(model)
+
+    def describe(row: Row) -> dict[str, Any]:
+        return asked(model, *row.ask(), settings, model_fingerprint=own)
+
+    return describe
 
 
 def read_rows(

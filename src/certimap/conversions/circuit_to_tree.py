@@ -11,15 +11,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.plan import Plan
+from certimap.control import Control, Pace
 from certimap.query import make_query
 from certimap.trees.bucket_tree import MAX_TABLE, BucketTreePosterior
 from certimap.trees.wide import Wide
 
+DOING = "looking for the tree of a structured circuit"
+SECONDS_PER_ENTRY = 4e-7
+NODES_PER_LOOK = 1024
 Floats = NDArray[np.float64]
 Parts = tuple[tuple[int, ...], tuple[int, ...]]  # children (node ids) and leaves (positions in `leaf_var`)
 
@@ -30,6 +36,7 @@ def tree_of_circuit(
     log_evidence: float | None = None,
     max_table: int = MAX_TABLE,
     workers: int | None = None,
+    control: Control | None = None,
 ) -> BucketTreePosterior | None:
     """Return the distribution of a structured circuit as a tree of regions, or None where there is none.
 
@@ -46,6 +53,8 @@ def tree_of_circuit(
         The most entries that all tables may have together.
     workers
         Threads of the posterior; None means 1.
+    control
+        Its deadline is heeded; raises TimeUp when it leaves too little time.
 
     Returns
     -------
@@ -57,23 +66,70 @@ def tree_of_circuit(
     -----
     Cost: linear in the circuit's edges, the bits of its scopes, and the tree's entries.
     """
-    if not plan.domain.is_discrete:
+    control = control or Control()
+    if not plan.domain.is_discrete or not _may_be_structured(plan, control):
         return None
-    tree = _Tree(_Nodes.of(plan), max_table)
+    tree = _Tree(_Nodes.of(plan, control), max_table, control)
     if not tree.grow():
         return None
-    posterior = BucketTreePosterior.from_tree(
-        np.array(tree.parent, np.int64),
-        [Wide.of_logs(table) for table in tree.transitions],
-        {0: np.ones(1)},
-        tree.latent_of,
-        [Wide.of_logs(table) for table in tree.emissions],
-        make_query(plan.domain),
-        workers=workers,
-    )
+    with Pace(control, DOING, SECONDS_PER_ENTRY).piece(tree.n_entries):
+        posterior = BucketTreePosterior.from_tree(
+            np.array(tree.parent, np.int64),
+            [Wide.of_logs(table) for table in tree.transitions],
+            {0: np.ones(1)},
+            tree.latent_of,
+            [Wide.of_logs(table) for table in tree.emissions],
+            make_query(plan.domain),
+            workers=workers,
+        )
     found = posterior.region_tree
     log_error = found.log_error + plan.log_error  # what the circuit's own conditioning rounded counts as well
     return replace(posterior, region_tree=replace(found, log_evidence=log_evidence or 0.0, log_error=log_error))
+
+
+def _may_be_structured(plan: Plan, control: Control) -> bool:
+    """Whether the products below the topmost sums leave their scopes in several blocks.
+
+    A quick test that spares most circuits that are not structured the search for a tree.
+    """
+    stands_for = _without_links(plan)
+    root = int(stands_for[-1])
+    cut = np.zeros(plan.n_nodes, np.bool_)
+    nodes, scope_of = np.array([root]), np.zeros(len(plan.domain), np.int32)
+    if not plan.is_sum[root]:
+        cut[root] = True
+        nodes, scope_of = _below(plan, stands_for, nodes), _blocks(plan, cut)
+    while True:
+        control.check(DOING)
+        cut[nodes] = True
+        nodes = nodes[plan.is_sum[nodes]]
+        if not len(nodes):
+            break
+        nodes = _below(plan, stands_for, nodes)
+    block_of = _blocks(plan, cut)
+    for scope in np.unique(scope_of):
+        blocks = block_of[scope_of == scope]
+        if len(blocks) > 1 and np.all(blocks == blocks[0]):
+            return False
+    return True
+
+
+def _below(plan: Plan, stands_for: NDArray[np.int64], nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return what stands for the children of nodes."""
+    is_parent = np.zeros(plan.n_nodes, np.bool_)
+    is_parent[nodes] = True
+    return np.unique(stands_for[plan.children[is_parent[plan.parent_of_edge]]])
+
+
+def _blocks(plan: Plan, cut: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Number the parts of the circuit that hang together without edges from `cut` nodes; one for each variable."""
+    sparse: Any = import_module("scipy.sparse")  # no types there
+    edges, leaves = ~cut[plan.parent_of_edge], ~cut[plan.parent_of_leaf]
+    upper = np.concatenate([plan.parent_of_edge[edges], plan.parent_of_leaf[leaves]])
+    lower = np.concatenate([plan.children[edges], plan.n_nodes + plan.leaf_var[leaves]])
+    size = plan.n_nodes + len(plan.domain)
+    joins = sparse.coo_array((np.ones(len(upper), np.int8), (upper, lower)), shape=(size, size))
+    return sparse.csgraph.connected_components(joins, directed=False)[1][plan.n_nodes :]
 
 
 def _positions(mask: int) -> Iterator[int]:
@@ -108,9 +164,11 @@ class _Nodes:
     known: dict[Parts, int]
 
     @classmethod
-    def of(cls, plan: Plan) -> _Nodes:
+    def of(cls, plan: Plan, control: Control) -> _Nodes:
         nodes = cls(plan, _without_links(plan), [0] * plan.n_nodes, [0] * plan.n_nodes, {}, {})
-        for node in np.flatnonzero(nodes.stands_for == np.arange(plan.n_nodes)).tolist():
+        for count, node in enumerate(np.flatnonzero(nodes.stands_for == np.arange(plan.n_nodes)).tolist()):
+            if count % NODES_PER_LOOK == 0:
+                control.check(DOING)
             nodes._add(node)
         return nodes
 
@@ -182,6 +240,7 @@ class _Tree:
 
     nodes: _Nodes
     max_table: int
+    control: Control
     parent: list[int] = field(default_factory=list[int])
     transitions: list[Floats] = field(default_factory=list[Floats])
     n_entries: int = 0
@@ -197,6 +256,7 @@ class _Tree:
         self._latent(-1, np.zeros((1, 1)))
         stack: list[tuple[int, list[int]]] = [(0, [root])]
         while stack:
+            self.control.check(DOING)
             latent, states = stack.pop()
             grown = self._layers(latent, states)
             below = None if grown is None else self._split(*grown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from certimap.errors import ModelError
 from certimap.model import Model
 from certimap.posterior import Posterior
 from certimap.trees.bucket_tree import BucketTreePosterior
+from certimap.trees.wide import Wide, as_wide
 
 if TYPE_CHECKING:
     from certimap.circuits.circuit import Circuit
@@ -91,6 +93,11 @@ class HiddenChowLiuModel(Model):
     @property
     def n_hidden(self) -> int:
         return len(self.root_prior)
+
+    @cached_property
+    def wide_tables(self) -> tuple[list[Wide], list[Wide], Wide]:
+        """Transitions, emissions and the root's prior as wide numbers, made once for all queries."""
+        return list(map(as_wide, self.transition)), list(map(as_wide, self.emission)), as_wide(self.root_prior)
 
     def __repr__(self) -> str:
         return f"HiddenChowLiuModel({len(self.domain)} variables, {self.n_hidden} latent states each)"
@@ -221,12 +228,13 @@ def _tree_size(case: Case[HiddenChowLiuModel]) -> Estimate:
 def _tree(case: Case[HiddenChowLiuModel]) -> Posterior:
     """Return p(query | evidence), by passes over the tree."""
     model = case.model
+    transitions, emissions, prior = model.wide_tables
     return BucketTreePosterior.from_tree(
         model.parent,
-        list(model.transition),
-        {int(model.order[0]): model.root_prior},
+        transitions,
+        {int(model.order[0]): prior},
         np.arange(len(model.domain), dtype=np.int64),
-        model.emission,
+        emissions,
         case.query,
         workers=case.limits.workers,
     )

@@ -122,6 +122,17 @@ def centroid(parent: NDArray[np.int64], weight: NDArray[np.float64]) -> int:
     return best
 
 
+def _only_states(query: Query) -> list[int]:
+    """Return, for each variable, the state that hard evidence leaves it (with weight 1), else -1."""
+    domain = query.domain
+    starts = domain.offsets[:-1]
+    possible = query.log_weights > -np.inf
+    n_possible = np.add.reduceat(possible.astype(np.int64), starts)
+    n_certain = np.add.reduceat((query.log_weights == 0.0).astype(np.int64), starts)
+    first = np.flatnonzero(possible)[np.cumsum(n_possible) - n_possible] - starts
+    return np.where((n_possible == 1) & (n_certain == 1), first, -1).tolist()
+
+
 def buckets_of_latent_tree(
     parent: NDArray[np.int64],
     transitions: Sequence[Wide],
@@ -141,6 +152,7 @@ def buckets_of_latent_tree(
     queried = {int(v) for v in query.variables}
     weights = Wide.of_logs(query.log_weights)
     is_weighed = np.logical_or.reduceat(query.log_weights != 0.0, domain.offsets[:-1])
+    only_state = _only_states(query)
 
     def weighed(v: int) -> Wide:
         """Return a variable's emissions times the weights that its states have by the evidence."""
@@ -153,8 +165,15 @@ def buckets_of_latent_tree(
     for i, prior in priors.items():
         parts[i].append(prior)
     for v in range(n):
-        if v not in queried:
-            parts[int(latent_of[v])].append(weighed(v).shares()[1])
+        if v in queried:
+            continue
+        state = only_state[v]
+        seen = (
+            weighed(v).shares()[1]
+            if state < 0
+            else emissions[v].view(lambda values, state=state: values[:, state])
+        )
+        parts[int(latent_of[v])].append(seen)
     unary = [
         Wide.product(part, (priors[i].shape[0] if parent[i] < 0 else transitions[i].shape[1],))
         for i, part in enumerate(parts)

@@ -91,7 +91,7 @@ class Wide:
     @property
     def smallest_exponent(self) -> int:
         """The exponent of the smallest positive entry, 0 when there is none below 1."""
-        return int(np.min(self.exponent, where=self.mantissa > 0.0, initial=0))
+        return int(kernels.smallest_exponent(self.mantissa.ravel(), self.exponent.ravel()))
 
     def view(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Wide:
         """Apply what only moves entries (an index, a transposition, a new shape)."""
@@ -99,7 +99,9 @@ class Wide:
 
     def values(self) -> Floats:
         """Return doubles; what is too small becomes a denormal or 0."""
-        return np.ldexp(self.mantissa, np.clip(self.exponent, -2000, 2000))
+        values = np.empty(self.shape)
+        kernels.join(self.mantissa.ravel(), self.exponent.ravel(), values.reshape(-1))
+        return values
 
     def logs(self) -> Floats:
         """Return natural logs."""

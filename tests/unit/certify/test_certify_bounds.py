@@ -69,6 +69,19 @@ def test_residual_mass_rounds_up_and_stays_below_one():
     assert bounds.log_p_check(1.0 + 1e-15) < math.log(1e-11)
 
 
+def test_the_residual_never_falls_below_what_the_sum_may_be_off_by():
+    for evaluated in (1.0, 1.0 + 1e-15, 1.0 - 1e-16):
+        assert bounds.log_p_check(evaluated) >= math.log(1e-12)
+    assert bounds.log_p_check(0.5, 0.0, 1e-9) == pytest.approx(math.log(0.5 + 0.5e-9), abs=1e-15)
+    assert bounds.log_p_check(2.0, 0.0, 1e-9) == pytest.approx(math.log(1e-9))
+
+
+def test_what_the_sum_lost_is_added_to_it_again():
+    assert math.exp(bounds.log_p_check(1.0, -1e-6)) == pytest.approx(1e-6, rel=1e-5)
+    assert math.exp(bounds.log_p_check(1.0 - 3e-6, 2e-6)) == pytest.approx(1e-6, rel=1e-5)
+    assert bounds.log_p_check(1.0, 1e-6) == pytest.approx(math.log(1e-12))
+
+
 def test_groups_count_only_where_what_was_closed_before_could_not_hide_the_mode():
     log_r = np.log([1.0, 0.5])
     log_closed = np.array([-np.inf, math.log(0.2)])
@@ -104,9 +117,18 @@ def test_good_radius_follows_epsilon():
         bounds.good_radius(0.1, 0.0, 3)
 
 
+def test_every_point_of_the_ball_is_good_and_no_larger_ball_is():
+    rng = np.random.default_rng(0)
+    for epsilon, bits in zip(rng.random(300), rng.uniform(0.05, 2.0, 300), strict=True):
+        k = bounds.good_radius(epsilon, bits, 40)
+        assert 2.0 ** (-bits * k) >= (1.0 - epsilon) * (1.0 - 1e-12)
+        assert k == 40 or 2.0 ** (-bits * (k + 1)) < (1.0 - epsilon) * (1.0 + 1e-12)
+
+
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_real_ball_weight_against_quadrature(n):
-    epsilon, bits, radius = 0.5, 0.7, 5.0
+@pytest.mark.parametrize("radius", [5.0, 0.4])  # beyond where points stop being good, and before
+def test_real_ball_weight_against_quadrature(n, radius):
+    epsilon, bits = 0.5, 0.7
     rho = min(radius, 1.0 / bits)
     area = {1: 2.0, 2: 2 * math.pi, 3: 4 * math.pi}[n]
     weight, _ = integrate.quad(lambda x: area * x ** (n - 1) * 2.0 ** (-bits * x), 0, rho)

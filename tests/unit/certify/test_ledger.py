@@ -302,6 +302,64 @@ def test_draws_made_after_a_box_closed_say_nothing_below_its_bound():
     assert ledger.draw_groups[0][2] == 3
 
 
+def test_no_number_of_draws_makes_up_for_a_box_closed_above_the_threshold():
+    """The box may hold the best point, and no draw made since can have hit it."""
+    ledger = Ledger(table(0.1, 0.12, *[0.01] * 78), epsilon=0.1, delta=0.1)
+    ledger.candidates(at(0))
+    ledger.close(math.log(0.12), math.log(0.5))
+    ledger.draws(at(*([8, 9] * 500)), math.log(0.5))
+    assert (ledger.n_draws, ledger.satisfied) == (1000, False)
+    assert ledger.log_delta(0.1) == 0.0
+    assert issue(ledger).kind is CertificateKind.NONE
+    wide = Ledger(table(0.1, 0.12, *[0.01] * 78), epsilon=0.2, delta=0.1)
+    wide.candidates(at(0))
+    wide.close(math.log(0.12), math.log(0.5))
+    wide.draws(at(*([8, 9] * 500)), math.log(0.5))
+    assert wide.n_draws == math.ceil(math.log(0.1) / math.log1p(-0.125 / 0.5))
+
+
+def test_draws_before_such_a_box_count_and_those_after_do_not():
+    def ledger_of(n_before, n_after):
+        ledger = Ledger(table(0.1, 0.12, *[0.01] * 78), epsilon=0.1, delta=0.1)
+        ledger.candidates(at(0))
+        ledger.draws(at(*([5, 6] * (n_before // 2))))
+        ledger.close(math.log(0.12), math.log(0.5))
+        ledger.draws(at(*([8, 9] * (n_after // 2))), math.log(0.5))
+        return ledger
+
+    enough = math.ceil(math.log(0.1) / math.log1p(-0.1 / 0.9))
+    assert ledger_of(enough + 1, 0).satisfied
+    assert not ledger_of(enough - 2, 400).satisfied
+
+
+def rounding_oracle(*probs):
+    """An oracle whose logs are off upwards by less than a posterior may be off (1e-12)."""
+    exact = table(*probs)
+    return cm.FunctionPosterior([len(probs)], exact.sample, lambda x: np.minimum(exact.log_prob(x) + 4e-13, 0.0))
+
+
+def test_the_second_best_is_not_proved_by_a_sum_that_rounding_made_whole():
+    ledger = Ledger(rounding_oracle(1.0 - 3e-13, 1e-13, 2e-13), epsilon=0.0, delta=0.0, top_k=2)
+    ledger.candidates(at(0, 1))
+    assert ledger.log_residual >= math.log(2e-13)
+    assert issue(ledger).kind is CertificateKind.NONE
+
+
+def test_the_residual_is_what_exact_addition_leaves():
+    n = 60_000
+    small = np.full(n, 4e-17)  # below half a unit in the last place of the sum, which would lose them all
+    values = np.log(np.concatenate([[0.5, 0.5 - 1e-10], small]))
+    posterior = cm.FunctionPosterior(
+        [3, 30_000], lambda n, rng: np.zeros((n, 2), int), lambda x: values[30_000 * x[:, 0].astype(int) + x[:, 1]]
+    )
+    ledger = Ledger(posterior)
+    rows = np.arange(n + 2)
+    ledger.candidates(np.stack([rows // 30_000, rows % 30_000], axis=1))
+    left = 1.0 - math.fsum(np.exp(values))
+    assert left == pytest.approx(1e-10 - n * 4e-17, rel=1e-5)
+    assert math.exp(ledger.log_residual) == pytest.approx(left + 1e-12, rel=1e-3)
+
+
 def test_a_threshold_above_an_open_mass_leaves_no_doubt():
     ledger = Ledger(table(0.3, 0.25, 0.25, 0.2), epsilon=0.0, delta=0.0, early_stop=False)
     ledger.candidates(at(0))

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from certimap.box import Points
 from certimap.certify.bounds import log_draws_needed, log_tau
 from certimap.errors import SolverError
-from certimap.posterior import Bounds, Capability, Draws, Prober, Probes
+from certimap.posterior import Bounds, Capability, Draws, Masses, Prober, Probes
+from certimap.search_boxes import rounded_up
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.box_search.expand import Expansion, expand
 from certimap.solvers.box_search.open_boxes import OpenBoxes
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 EXACT_FACTOR = 1e-10  # nats within which a tightened bound counts as exact, at first
 TIGHTEN_WORK = 400_000_000  # edge visits before the first search, or 100 boxes' work where that is more
 N_STARTS = 4
+SECONDS_PER_DRAWN_EDGE = 3e-9  # to draw and to score a point, per edge of a circuit
 HOPELESS = math.log(1e9)  # ln of the draws needed beyond which only a small share of work goes to them
 
 
@@ -152,7 +155,8 @@ class Frontier(Solver):
         opened = OpenBoxes(int(layout.offsets[-1]), n_real)
         bound = np.full(1, 0.0 if has_masses(posterior) else np.inf)
         whole = layout.full() if boxes is None else layout.of_boxes(boxes)
-        opened.push(whole, bound, np.zeros(1), np.zeros(1, np.int32))
+        measure = np.zeros(1) if boxes is None else _measure(posterior, layout, boxes)
+        opened.push(whole, bound, measure, np.zeros(1, np.int32))
         return FrontierState(posterior, control, prober, rng, opened)
 
     def effort(self, state: FrontierState) -> Effort:
@@ -175,6 +179,8 @@ class Frontier(Solver):
         if self.incumbent:
             _first_answers(state, ledger, self.first_draws)
         state.stage = "search"
+        if state.control.should_stop:
+            return
         self._expand_batch(state, ledger, 1)
         self._report(state, ledger)
         if self.caps and len(state.open):
@@ -348,6 +354,13 @@ class Frontier(Solver):
         return len(state.open) * state.open.n_columns > self.pace.long_list
 
 
+def _measure(posterior: Posterior, layout: Layout, boxes: Boxes) -> NDArray[np.float64]:
+    """Return ln of what boxes are measured by (see `Answers`), before anything was asked about them."""
+    if posterior.facts.has_masses and isinstance(posterior, Masses):
+        return rounded_up(posterior.log_mass(boxes))
+    return layout.log_share(layout.of_boxes(boxes)) if posterior.domain.is_discrete else np.zeros(len(boxes))
+
+
 def _factor(ledger: Ledger) -> float:
     """Return how close (nats) a tightened bound must come to the truth where epsilon is to be used."""
     return max(EXACT_FACTOR, 1e-3 * ledger.epsilon)
@@ -381,10 +394,11 @@ def _first_answers(state: FrontierState, ledger: Ledger, n_draws: int) -> None:
         return
     left = ledger.remaining_draws
     n = n_draws if left is None else min(left, n_draws)
-    if not n:
+    edges = max(state.prober.work // 4, 1)
+    if not n or state.control.should_stop or n * edges * SECONDS_PER_DRAWN_EDGE > state.control.seconds_left:
         return
     points: Points = posterior.sample(n, state.rng)
-    state.work += 2 * n * max(state.prober.work // 4, 1)
+    state.work += 2 * n * edges
     log_probs = ledger.candidates(points)
     if not len(points) or len(starts):
         return

@@ -64,8 +64,9 @@ class HybridBestFirst(Solver):
 
     A problem whose elimination is cheap as it stands is eliminated. Any other is rounded up to integers and
     reduced; components whose elimination is cheap are eliminated. For the others costs are moved between tables
-    until the sum of their maxima, an upper bound, stalls (sequential reweighted sweeps), while tabu search finds good assignments; states that cannot beat these go; what is left is
-    reduced again and searched, or eliminated once the search has cost as much as that would.
+    until the sum of their maxima, an upper bound, stalls (sequential reweighted sweeps), while tabu search finds
+    good assignments; states that cannot beat these go; what is left is reduced again and searched, or eliminated
+    once the search has cost as much as that would.
 
     Parameters
     ----------

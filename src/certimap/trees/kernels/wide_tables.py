@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,23 @@ def split(values: Floats, mantissa: Floats, exponent: Ints) -> None:
             mantissa[i], exponent[i] = 0.0, ZERO
         else:
             mantissa[i], exponent[i] = math.frexp(values[i])
+
+
+@jit()
+def join(mantissa: Floats, exponent: Ints, values: Floats) -> None:
+    """Write wide numbers as doubles; what is too small becomes a denormal or 0."""
+    for i in range(len(mantissa)):
+        values[i] = math.ldexp(mantissa[i], min(max(exponent[i], -2000), 2000))
+
+
+@jit()
+def smallest_exponent(mantissa: Floats, exponent: Ints) -> Any:
+    """Return the exponent of the smallest positive entry, 0 when there is none below 1."""
+    smallest = 0
+    for i in range(len(mantissa)):
+        if mantissa[i] > 0.0:
+            smallest = min(smallest, exponent[i])
+    return smallest
 
 
 @jit()

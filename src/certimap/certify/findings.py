@@ -1,0 +1,265 @@
+"""What a run has seen and proved, to be read: by solvers as they go, and by certificates at the end."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+
+from certimap.box import Boxes, Points
+from certimap.certify import bounds
+from certimap.certify.books import Books, log_whole, measure_of
+from certimap.certify.checks import check_box, check_settings
+from certimap.certify.draw_record import DrawRecord
+from certimap.certify.evaluated import Evaluated
+from certimap.certify.lipschitz import Lipschitz
+from certimap.certify.merging import Proof
+from certimap.certify.stopping import Standing
+from certimap.control import Control
+from certimap.posterior import Posterior
+
+
+class Findings:
+    """What a run was asked for, what it has seen, and what that proves; only a `Ledger` adds to it.
+
+    All logs are natural.
+
+    Parameters
+    ----------
+    posterior
+        Asked for its facts, `log_prob` (both sides where it is `TwoSided`), and nothing else.
+    epsilon, delta
+        The certificate asked for; `epsilon=0` asks for exactness within the tolerance, `delta=0` forbids
+        probabilistic stops.
+    top_k
+        How many of the most probable points the certificate covers.
+    tolerance
+        Relative: "exact" means p* <= p̂ (1 + tolerance).
+    rule
+        "sharp" counts -ln(1 - tau) a draw, "published" counts tau.
+    max_draws
+        Draws beyond this number are not taken.
+    early_stop
+        False: keep every draw, as a method with a fixed number of draws must.
+    control
+        Of the run; an interrupt waits while the ledger writes.
+    boxes
+        One box: certify the most probable assignments inside it alone. None means the whole space.
+    trusting
+        Whom a proof rests on where the books cannot be checked (a search over real variables): the certificate
+        then names it. None where that is this package.
+    """
+
+    def __init__(
+        self,
+        posterior: Posterior,
+        *,
+        epsilon: float = 0.01,
+        delta: float = 0.01,
+        top_k: int = 1,
+        tolerance: float = 1e-9,
+        rule: Literal["sharp", "published"] = "sharp",
+        max_draws: int | None = None,
+        early_stop: bool = True,
+        control: Control | None = None,
+        boxes: Boxes | None = None,
+        trusting: str | None = None,
+    ) -> None:
+        check_settings(epsilon, delta, top_k, rule)
+        check_box(boxes, posterior.domain)
+        self.posterior = posterior
+        self.domain = posterior.domain
+        self.epsilon, self.delta, self.tolerance = float(epsilon), float(delta), tolerance
+        self.rule: Literal["sharp", "published"] = rule
+        self.max_draws = max_draws
+        self.early_stop = early_stop
+        self.top_k = int(min(top_k, math.exp(min(self.domain.log_size, 60.0)) + 0.5))
+        self.control = Control() if control is None else control
+        self.boxes = boxes
+        facts = posterior.facts
+        # p(e) unknown (ratios only) or a density: nothing that weighs a point against the mass 1 applies.
+        self.has_masses = facts.has_masses
+        # The oracle's own rounding error; a worst-case figure, so capped well within the tolerance.
+        self._slack = min(max(bounds.SLACK, facts.log_slack), max(bounds.SLACK, 0.2 * tolerance))
+        self._evaluated = Evaluated(posterior, self.top_k, self.control)
+        self.atoms, self._ranking = self._evaluated.atoms, self._evaluated.ranking
+        self.trusting = trusting
+        measure = measure_of(posterior)
+        self._books = Books(measure, log_whole(posterior, measure, boxes))
+        self.n_draws_to_best: int | None = None
+        self.log_closed_bound = -math.inf
+        self.log_open_mass: float | None = None
+        self.log_frontier_bound = math.inf
+        self.external: Proof | None = None
+        self.is_enumerated = False
+        self.lipschitz: Lipschitz | None = None
+        self._draws = DrawRecord(published=rule == "published", tolerance=tolerance, slack=self._slack)
+        self._stopped = False
+
+    @property
+    def n_draws(self) -> int:
+        """The number of draws taken."""
+        return self._draws.n
+
+    @property
+    def n_evaluations(self) -> int:
+        """The number of distinct points evaluated."""
+        return self.atoms.n
+
+    @property
+    def best_log_prob(self) -> float:
+        """ln p̂; -inf before anything is evaluated."""
+        return self._ranking.best
+
+    @property
+    def best_point(self) -> Points | None:
+        """The best point evaluated, shape (n,), or None."""
+        return self.atoms.points(np.array([self._ranking.pairs[0][1]]))[0] if self._ranking.pairs else None
+
+    @property
+    def log_kth_best(self) -> float:
+        """ln of the top_k-th best probability; -inf while fewer points are known."""
+        return self._ranking.last
+
+    @property
+    def log_threshold(self) -> float:
+        """The largest bound (nats) at which a box may close."""
+        best = self.log_kth_best
+        return (
+            bounds.log_closing_threshold(best, self.epsilon, self.tolerance, self._slack)
+            if best > -math.inf
+            else best
+        )
+
+    @property
+    def log_exact_threshold(self) -> float:
+        """The largest bound (nats) at which a box may close and leave the answer exact.
+
+        Searches work at it while that is cheap, so that epsilon only cuts what is dear.
+        """
+        best = self.log_kth_best
+        return bounds.log_closing_threshold(best, 0.0, self.tolerance, self._slack) if best > -math.inf else best
+
+    @property
+    def remaining_draws(self) -> int | None:
+        """How many draws the limit leaves; None when there is none."""
+        return None if self.max_draws is None else max(0, self.max_draws - self.n_draws)
+
+    @property
+    def log_residual(self) -> float:
+        """ln p̌, rounded up; 0 where masses do not apply."""
+        evaluated = self._evaluated
+        return bounds.log_p_check(evaluated.mass, evaluated.compensation, self._slack) if self.has_masses else 0.0
+
+    @property
+    def log_unseen_bound(self) -> float:
+        """The smallest bound on ln p of every point not evaluated; inf when there is none."""
+        if self.is_enumerated:
+            return -math.inf
+        return min(self.log_frontier_bound, self.log_residual if self.has_masses else math.inf)
+
+    @property
+    def log_evaluated_rival(self) -> float:
+        """The largest upper side of a value that is known between two sides, the answers' own not counted; -inf
+        where values are exact.
+        """
+        return self._evaluated.log_rival
+
+    @property
+    def log_closed_measure(self) -> float:
+        """ln of the measure (see `close`) of all that is closed or settled."""
+        return self._books.log_closed
+
+    @property
+    def log_upper_bound(self) -> float:
+        """The smallest proved upper bound on ln p* (inf when there is none)."""
+        external = math.inf if self.external is None else self.external[0]
+        seen = bounds.round_up(self._evaluated.log_upper, self._slack)
+        if self.has_masses:
+            seen = min(seen, 0.0)
+        return bounds.log_upper(self.best_log_prob, max(self.log_unseen_bound, seen), external)
+
+    @property
+    def log_rival_bound(self) -> float:
+        """The smallest bound on ln p of every point outside the top_k answers' reach, proofs included."""
+        external = math.inf if self.external is None else self.external[0]
+        return min(max(self.log_unseen_bound, self.log_evaluated_rival), external)
+
+    @property
+    def assumed_coverage(self) -> tuple[str, ...]:
+        """What a proof by closed boxes assumes: nothing where the books were checked, or are this package's."""
+        if self.trusting is None or self._books.measure != "none":
+            return ()
+        return (f"the boxes that {self.trusting} reported cover the whole space",)
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether the certificate asked for is earned."""
+        if self._stopped:
+            return True
+        if not self._ranking.is_full:
+            return False
+        within = bounds.log_tau_within(self.log_kth_best, self.epsilon, self.tolerance)
+        if self.log_rival_bound <= within:
+            return True
+        log_asked = math.log(self.delta) if self.delta > 0.0 else -math.inf
+        return self.log_delta(self.epsilon) <= log_asked or (
+            self.lipschitz is not None and self.log_delta(self.epsilon, smooth=True) <= log_asked
+        )
+
+    @property
+    def progress(self) -> tuple[object, ...]:
+        """What the run has brought so far; the same before and after a step that brought nothing new."""
+        bounds_known = (
+            self.log_closed_bound,
+            self.log_closed_measure,
+            self.log_open_mass,
+            self.log_frontier_bound,
+        )
+        return (self.n_draws, self.n_evaluations, *bounds_known, self.external, self.is_enumerated)
+
+    @property
+    def n_bytes(self) -> int:
+        """The memory that the ledger holds, in bytes."""
+        return self.atoms.n_bytes
+
+    @property
+    def best(self) -> list[tuple[float, int]]:
+        """(ln p, position in `atoms`) of the top_k best, best first."""
+        return list(self._ranking.pairs)
+
+    @property
+    def draw_groups(self) -> list[tuple[float, float, int]]:
+        """(ln R, largest ln bound closed before, number of draws) of every group of draws."""
+        return list(self._draws.groups)
+
+    def log_delta(self, epsilon: float, *, smooth: bool = False) -> float:
+        """ln δ(ε): the failure probability that the draws support at ε, valid at any moment, for all ε at once.
+
+        `smooth` uses the Lipschitz assumption. 0 (no support) where masses do not apply, and where a point that
+        has been evaluated may be too probable (its value being known between two sides only).
+        """
+        if not (smooth or self.has_masses):
+            return 0.0
+        if self.log_evaluated_rival > bounds.log_tau_within(self.log_kth_best, epsilon, self.tolerance):
+            return 0.0
+        weight = self.lipschitz.log_weight(epsilon) if smooth and self.lipschitz is not None else None
+        return bounds.log_delta(self._draws.evidence(self.log_kth_best, epsilon, weight), self.top_k)
+
+    def _standing(self) -> Standing:
+        """What is asked for and proved at this moment."""
+        external = math.inf if self.external is None else self.external[0]
+        return Standing(
+            self.epsilon,
+            self.delta,
+            self.tolerance,
+            self.top_k,
+            self._slack,
+            self.has_masses,
+            self.lipschitz,
+            self.log_kth_best,
+            self.log_evaluated_rival,
+            min(self.log_unseen_bound, external),
+            self.log_closed_bound,
+        )

@@ -1,0 +1,174 @@
+"""Circuits of cirkit compiled to torch: node numbers are pushed through the address book in place of values."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from math import comb
+from typing import Any
+
+import numpy as np
+
+from certimap.circuits.circuit import Circuit
+from certimap.errors import ModelError
+from certimap.interop.reading import Floats, Wishes, attribute, classes_of, kind_of, logs, named, numbers, refuse
+from certimap.interop.tensors import Ids, TensorCircuit, check_agreement
+
+_LAYERS = (
+    "sum, Hadamard, Kronecker, Tucker, CP-T and tensor-dot layers over categorical, binomial, embedding and "
+    "Gaussian ones are accepted"
+)
+
+
+def convert(x: Any, wishes: Wishes) -> Circuit:
+    """Read a compiled circuit, folded or not, with its parameters as they are now."""
+    if "TorchCircuit" not in classes_of(x):
+        raise refuse(
+            x, "a circuit compiled to torch is accepted (cirkit.pipeline.compile), for only it has parameters"
+        )
+    circuit = TensorCircuit()
+    outputs: list[Ids] = []
+    for entry in attribute(x, "address_book"):
+        inputs = _gathered(entry, outputs)
+        if entry.module is None:
+            outputs.append(inputs)
+        elif inputs is None:
+            outputs.append(_input_layer(circuit, entry.module))
+        else:
+            outputs.append(_inner_layer(circuit, entry.module, inputs))
+    root = outputs[-1]
+    if root.size != 1:
+        raise ModelError(f"this {kind_of(x)} has {root.size} outputs; one is accepted")
+    columns = circuit.variables
+    read = circuit.build(int(root.flat[0]), named(wishes, [str(v) for v in columns], x))
+    check_agreement(read, lambda rows: _log_likelihood(x, columns, rows), len(columns), x)
+    return read
+
+
+def _gathered(entry: Any, outputs: list[Ids]) -> Any:
+    """Return what the layer of an entry is given, shape (folds, arity, units), as `AddressBook.lookup` does."""
+    layers: list[list[int]] = attribute(entry, "in_module_ids")
+    if not layers:
+        return None
+    ids = np.concatenate([outputs[i] for i in layers[0]], axis=0)
+    index = attribute(entry, "in_fold_idx")[0]
+    return ids[np.asarray(numbers(index), np.int64) if hasattr(index, "detach") else index]
+
+
+def _log_likelihood(x: Any, columns: list[int], rows: Floats) -> Floats:
+    torch: Any = sys.modules["torch"]
+    table = np.zeros((len(rows), max(columns) + 1), np.float32)
+    table[:, columns] = rows
+    with torch.no_grad():
+        device = next((p.device for p in x.parameters()), "cpu")
+        values = x(torch.as_tensor(table, device=device))
+    found = numbers(values).reshape(len(rows), -1)[:, 0]
+    return found if _is_log(x) else logs(found)
+
+
+def _is_log(x: Any) -> bool:
+    """Whether a circuit computes logs."""
+    layers = list(attribute(x, "layers"))
+    return "LSE" in attribute(layers[0], "semiring").__name__
+
+
+def _input_layer(circuit: TensorCircuit, layer: Any) -> Ids:
+    """Add the leaves of an input layer, shape (folds, units)."""
+    kind = type(layer).__name__
+    if kind != "TorchGaussianLayer" and kind not in _TABLES:
+        raise ModelError(f"an input layer is a {kind_of(layer)}, which cannot be read; {_LAYERS}")
+    variables = np.asarray(numbers(attribute(layer, "scope_idx")), np.int64)
+    if variables.shape[1] != 1:
+        raise ModelError(f"an input layer is over {variables.shape[1]} variables; one is accepted")
+    if kind == "TorchGaussianLayer":
+        return _gaussian(circuit, layer, variables[:, 0].tolist())
+    tables = _TABLES[kind](layer)
+    places = itertools.product(*(range(n) for n in tables.shape[:2]))
+    out = [circuit.leaf(int(variables[f, 0]), tables[f, k]) for f, k in places]
+    return np.array(out, np.int64).reshape(tables.shape[:2])
+
+
+def _categorical(layer: Any) -> Floats:
+    """Return logs of shape (folds, units, states); logits count as they are."""
+    logits = attribute(layer, "logits")
+    return logs(_nonnegative(layer, "probs")) if logits is None else numbers(logits())
+
+
+def _binomial(layer: Any) -> Floats:
+    total = int(attribute(layer, "total_count"))
+    logits = attribute(layer, "logits")
+    if logits is None:
+        one = _nonnegative(layer, "probs")
+        log_one, log_zero = logs(one), logs(1.0 - one)
+    else:
+        values = numbers(logits())
+        log_one, log_zero = -np.logaddexp(0.0, -values), -np.logaddexp(0.0, values)
+    states = np.arange(total + 1)
+    ways = logs(np.array([float(comb(total, s)) for s in range(total + 1)]))
+    with np.errstate(invalid="ignore"):  # 0 times the log of 0 is the log of 1
+        ones = np.where(states > 0, states * log_one[..., None], 0.0)
+        zeros = np.where(states < total, (total - states) * log_zero[..., None], 0.0)
+    return ways + ones + zeros
+
+
+def _embedding(layer: Any) -> Floats:
+    return logs(_nonnegative(layer, "weight"))
+
+
+_TABLES: dict[str, Callable[[Any], Floats]] = {
+    "TorchCategoricalLayer": _categorical,
+    "TorchBinomialLayer": _binomial,
+    "TorchEmbeddingLayer": _embedding,
+}
+
+
+def _gaussian(circuit: TensorCircuit, layer: Any, variables: list[int]) -> Ids:
+    means, sds = numbers(attribute(layer, "mean")()), numbers(attribute(layer, "stddev")())
+    constant = attribute(layer, "log_partition")
+    scales = np.zeros(means.shape) if constant is None else numbers(constant())
+    out: list[int] = [
+        circuit.leaf(variables[f], (float(means[f, k]), float(sds[f, k])), float(scales[f, k]))
+        for f, k in itertools.product(*(range(n) for n in means.shape))
+    ]
+    return np.array(out, np.int64).reshape(means.shape)
+
+
+def _nonnegative(layer: Any, name: str) -> Floats:
+    """Return a parameter that must not be negative."""
+    values = numbers(attribute(layer, name)())
+    if not (np.all(np.isfinite(values)) and np.all(values >= 0.0)):
+        raise ModelError(
+            f"a {kind_of(layer)} has a negative {name} or one that is no number; circuits with parameters "
+            "that are not negative (softmax weights, for instance) are accepted"
+        )
+    return values
+
+
+def _inner_layer(circuit: TensorCircuit, layer: Any, ids: Ids) -> Ids:
+    """Add the nodes of an inner layer: from (folds, arity, units) to (folds, units)."""
+    kind = type(layer).__name__
+    if kind == "TorchHadamardLayer":
+        return circuit.products(ids.transpose(0, 2, 1))
+    if kind == "TorchKroneckerLayer":
+        return circuit.products(_pairs(ids))
+    n_folds = len(ids)
+    if kind == "TorchSumLayer":
+        return circuit.sums(ids.reshape(n_folds, 1, -1), logs(_nonnegative(layer, "weight")))
+    if kind == "TorchTuckerLayer":
+        return circuit.sums(circuit.products(_pairs(ids))[:, None], logs(_nonnegative(layer, "weight")))
+    if kind == "TorchCPTLayer":
+        return circuit.sums(circuit.products(ids.transpose(0, 2, 1))[:, None], logs(_nonnegative(layer, "weight")))
+    if kind == "TorchTensorDotLayer":
+        log_weights = logs(_nonnegative(layer, "weight"))  # folds, out, contracted
+        grid = ids.reshape(n_folds, log_weights.shape[2], -1).transpose(0, 2, 1)  # folds, kept, contracted
+        out = circuit.sums(grid[:, :, None], log_weights[:, None])
+        return out.reshape(n_folds, -1)
+    raise ModelError(f"a layer is a {kind_of(layer)}, which cannot be read; {_LAYERS}")
+
+
+def _pairs(ids: Ids) -> Ids:
+    """Return all combinations of one unit per input, the last varying fastest: (folds, units^arity, arity)."""
+    n_folds, arity, n_units = ids.shape
+    which = np.stack(np.meshgrid(*[np.arange(n_units)] * arity, indexing="ij"), axis=-1).reshape(-1, arity)
+    return np.stack([ids[:, j][:, which[:, j]] for j in range(arity)], axis=-1).reshape(n_folds, -1, arity)

@@ -1,0 +1,106 @@
+"""Which library an object comes from, and the module that reads it; nothing heavy is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from certimap.errors import ModelError, QueryError
+from certimap.interop.reading import Wishes, classes_of, kind_of
+from certimap.model import Model
+
+READERS = {
+    "pgmpy": "pgmpy_models",
+    "pyagrum": "pyagrum_models",
+    "pyAgrum": "pyagrum_models",
+    "pomegranate": "pomegranate_models",
+    "hmmlearn": "hmmlearn_models",
+    "spflow": "spflow_modules",
+    "cirkit": "cirkit_circuits",
+    "pysdd": "pysdd_nodes",
+    "sklearn": "sklearn_models",
+}
+LIBRARIES = "pgmpy, pyagrum, pomegranate, hmmlearn, spflow, cirkit, PySDD and scikit-learn"
+
+
+def from_object(x: Any, *, steps: int | None = None, names: Sequence[str] | None = None) -> Model:
+    """Turn a model of another library into one of certimap.
+
+    Parameters
+    ----------
+    x
+        One of
+
+        - pgmpy: `DiscreteBayesianNetwork` (and `NaiveBayes`), `DiscreteMarkovNetwork`, `FactorGraph`;
+        - pyagrum: `BayesNet`, `MarkovRandomField`;
+        - pomegranate: `BayesianNetwork` of categorical distributions, `DenseHMM`, `SparseHMM`;
+        - hmmlearn: `CategoricalHMM`, `GaussianHMM` and `GMMHMM` with diagonal or spherical covariances;
+        - spflow: modules with one output, with Categorical, Bernoulli, Binomial and Normal leaves;
+        - cirkit: circuits compiled to torch, with real weights that are not negative;
+        - PySDD: an `SddNode` (all models weigh the same) or a `WmcManager` (literals have its weights);
+        - scikit-learn: `GaussianMixture` with diagonal or spherical covariances, `CategoricalNB`, `BernoulliNB`,
+          `GaussianNB`;
+
+        or a model of certimap, which is returned as it is.
+    steps
+        The length of a hidden Markov model, which these need.
+    names
+        Names of the variables of objects that number theirs (pomegranate, spflow, cirkit, PySDD, scikit-learn
+        without feature names), in order; by default "0", "1", ...
+
+    Returns
+    -------
+    Model
+        A `BayesianNetwork`, `MarkovNetwork` or `Circuit` with the object's parameters as they are now; later
+        changes of the object do not reach it. States have the object's labels, or numbers from 0.
+
+    Raises
+    ------
+    ModelError
+        For an object of another kind, one that is not fitted or lacks parameters, a version that keeps them
+        elsewhere, and arguments that do not apply.
+
+    Notes
+    -----
+    Cost: linear in the parameters. Parameters in single precision are widened, and distributions rescaled to add
+    to 1, so that logs differ from the library's own by its rounding.
+    """
+    if isinstance(x, Model):
+        if steps is not None or names is not None:
+            raise ModelError(f"a {type(x).__name__} is a model of certimap already; steps and names do not apply")
+        return x
+    reader = _reader_of(x)
+    if reader is None:
+        raise ModelError(f"a {kind_of(x)} is no model that can be read; models of {LIBRARIES} are")
+    wishes = Wishes(steps, None if names is None else list(names))
+    if steps is not None and not any("HMM" in name for name in classes_of(x)):
+        raise ModelError(f"steps is the length of a hidden Markov model; a {kind_of(x)} has none")
+    return import_module(f"certimap.interop.{reader}").convert(x, wishes)
+
+
+def as_model(x: Any) -> Model:
+    """Return a model that a query can be put to: x itself, or what `from_object` makes of it.
+
+    Raises
+    ------
+    QueryError
+        For anything that is no model of certimap nor of a library that is read.
+    """
+    if isinstance(x, Model):
+        return x
+    if _reader_of(x) is None:
+        raise QueryError(
+            f"{type(x).__name__} is no model; a circuit, a network, a fitted model, a posterior, or a model of "
+            f"{LIBRARIES} is accepted"
+        )
+    return from_object(x)
+
+
+def _reader_of(x: Any) -> str | None:
+    """Return the module that reads an object: by the library of its class or of a class it derives from."""
+    for cls in type(x).__mro__:
+        reader = READERS.get(cls.__module__.partition(".")[0])
+        if reader is not None:
+            return reader
+    return None

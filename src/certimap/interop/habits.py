@@ -1,0 +1,61 @@
+"""What users of other libraries write out of habit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from certimap.errors import QueryError
+from certimap.interop.reading import labels_of, numbers
+
+OUR_WAY = "evidence={'X': {'likelihood': [one weight per state]}} says the same"
+
+
+def with_virtual_evidence(evidence: Any, virtual: Any) -> dict[str, Any]:
+    """Join evidence with pgmpy's virtual evidence.
+
+    Parameters
+    ----------
+    evidence
+        A mapping or a Series from names to values, or None.
+    virtual
+        Tables over single variables (`TabularCPD`, `DiscreteFactor`), whose entries are likelihoods of the states.
+
+    Returns
+    -------
+    Evidence in which each of these variables has a likelihood for each label.
+
+    Raises
+    ------
+    QueryError
+        For anything else, and for a variable that has evidence already.
+    """
+    if evidence is not None and hasattr(evidence, "iterrows"):
+        raise QueryError(f"virtual_evidence does not go with a frame of evidence rows; {OUR_WAY} in each row")
+    joined: dict[str, Any] = {}
+    if evidence is not None:
+        joined = {str(name): value for name, value in cast("Mapping[Any, Any]", evidence).items()}
+    tables = cast("Iterable[Any]", virtual) if isinstance(virtual, list | tuple) else [virtual]
+    for table in tables:
+        name, likelihood = _likelihood(table)
+        if joined.get(name) is not None:
+            raise QueryError(f"variable {name!r} has virtual evidence and evidence; one is accepted")
+        joined[name] = likelihood
+    return joined
+
+
+def _likelihood(table: Any) -> tuple[str, dict[str, Any]]:
+    if not all(hasattr(table, name) for name in ("variables", "values", "state_names")):
+        raise QueryError(
+            f"virtual evidence holds {table!r}; a table of pgmpy over one variable is accepted, and {OUR_WAY}"
+        )
+    variables = list(table.variables)
+    if len(variables) != 1:
+        shown = ", ".join(str(v) for v in variables)
+        raise QueryError(
+            f"a table of virtual evidence is over several variables ({shown}); one each is accepted (an observed "
+            "child of them all, added to the network, says the same)"
+        )
+    labels = labels_of(table.state_names[variables[0]])
+    weights = numbers(table.values).ravel().tolist()
+    return str(variables[0]), {"likelihood": dict(zip(labels, weights, strict=True))}

@@ -1,0 +1,84 @@
+"""Networks and circuits as graphs of networkx."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.circuits.leaves import leaf_kinds
+from certimap.domain import Categorical
+from certimap.errors import MissingDependency, ModelError
+from certimap.networks.bayesian import BayesianNetwork
+from certimap.networks.network import Network
+
+
+def to_networkx(model: Any) -> Any:
+    """Return the graph of a model.
+
+    Parameters
+    ----------
+    model
+        A network or a circuit.
+
+    Returns
+    -------
+    A networkx graph:
+
+    - of a Bayesian network a `DiGraph` of names with `states` and `table` (axes: the parents in `parents`, then
+      the variable);
+    - of a Markov network a `Graph` of names with `states`, an edge where two share a factor, and all factors in
+      `graph.graph["factors"]` as pairs of names and table;
+    - of a circuit a `MultiDiGraph` of node numbers from parents to children, the root in `graph.graph["root"]`;
+      nodes have `kind` and, if leaves, `variable` and `parameters` (natural logs of weights for categorical ones);
+      edges have `log_weight`, and `place`, the child's place among its siblings.
+
+    Raises
+    ------
+    ModelError
+        For another kind of model.
+    MissingDependency
+        Without networkx.
+    """
+    try:
+        networkx = import_module("networkx")
+    except ImportError:
+        raise MissingDependency("to_networkx needs networkx: pip install networkx") from None
+    if isinstance(model, Circuit):
+        return _circuit(model, networkx)
+    if not isinstance(model, Network):
+        raise ModelError(f"a {type(model).__name__} is neither network nor circuit; only these have a graph")
+    directed = isinstance(model, BayesianNetwork)
+    names = model.domain.names
+    graph = networkx.DiGraph() if directed else networkx.Graph()
+    for variable in model.domain:
+        assert isinstance(variable, Categorical)  # networks refuse real variables
+        graph.add_node(variable.name, states=variable.states)
+    if not directed:
+        graph.graph["factors"] = [(tuple(names[v] for v in f.scope), f.table) for f in model.factors]
+    for factor in model.factors:
+        scope = [names[v] for v in factor.scope]
+        if directed:
+            graph.nodes[scope[-1]].update(parents=tuple(scope[:-1]), table=factor.table)
+            graph.add_edges_from((parent, scope[-1]) for parent in scope[:-1])
+        else:
+            graph.add_edges_from((a, b) for k, a in enumerate(scope) for b in scope[k + 1 :])
+    return graph
+
+
+def _circuit(circuit: Circuit, networkx: Any) -> Any:
+    words = {code: kind.name for code, kind in leaf_kinds().items()}
+    words |= {int(kind): kind.name.lower() for kind in NodeKind}
+    graph = networkx.MultiDiGraph(root=circuit.root)
+    for node, kind in enumerate(circuit.kind.tolist()):
+        if kind in (NodeKind.SUM, NodeKind.PRODUCT):
+            graph.add_node(node, kind=words[kind])
+            start, end = circuit.child_ptr[node : node + 2].tolist()
+            for place, e in enumerate(range(start, end)):
+                log_weight = float(circuit.log_weights[e])
+                graph.add_edge(node, int(circuit.children[e]), log_weight=log_weight, place=place)
+        else:
+            name = circuit.domain.names[int(circuit.leaf_var[node])]
+            parameters = tuple(circuit.params_of(node).tolist())
+            graph.add_node(node, kind=words[kind], variable=name, parameters=parameters)
+    return graph

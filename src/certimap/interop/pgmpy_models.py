@@ -1,0 +1,177 @@
+"""Bayesian and Markov networks of pgmpy, read and written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from certimap.domain import Categorical, Domain
+from certimap.errors import MissingDependency, ModelError
+from certimap.interop.reading import Wishes, attribute, classes_of, kind_of, labels_of, numbers, refuse
+from certimap.networks.bayesian import BayesianNetwork
+from certimap.networks.factor import Factor
+from certimap.networks.markov import MarkovNetwork
+
+_ACCEPTED = "DiscreteBayesianNetwork, NaiveBayes, DiscreteMarkovNetwork and FactorGraph are accepted"
+_BAYESIAN = {"DiscreteBayesianNetwork", "BayesianNetwork", "BayesianModel"}
+_MARKOV = {"DiscreteMarkovNetwork", "MarkovNetwork", "MarkovModel", "FactorGraph"}
+_OTHERS = {"LinearGaussianBayesianNetwork", "FunctionalBayesianNetwork", "DynamicBayesianNetwork"}
+
+
+def convert(x: Any, wishes: Wishes) -> BayesianNetwork | MarkovNetwork:
+    """Read a network of pgmpy; names that are no text become text."""
+    if wishes.names is not None:
+        raise ModelError(f"the variables of a {kind_of(x)} have names of their own; leave names out")
+    kinds = set(classes_of(x))
+    if kinds & _OTHERS or not kinds & (_BAYESIAN | _MARKOV):
+        raise refuse(x, _ACCEPTED)
+    if kinds & _BAYESIAN:
+        return _bayesian(x)
+    return _markov(x)
+
+
+def _bayesian(x: Any) -> BayesianNetwork:
+    nodes: list[Any] = list(attribute(x, "nodes")())
+    tables: dict[Any, Any] = {attribute(cpd, "variable"): cpd for cpd in attribute(x, "get_cpds")()}
+    lacking = [node for node in nodes if node not in tables]
+    if lacking:
+        raise ModelError(f"node {lacking[0]!r} of this {kind_of(x)} has no conditional table; each needs one")
+    domain = _domain(x, nodes, list(tables.values()))
+    place = {node: i for i, node in enumerate(nodes)}
+    factors: list[Factor] = []
+    for node in nodes:
+        child, *parents = list(attribute(tables[node], "variables"))
+        if set(parents) != set(attribute(x, "predecessors")(node)):
+            raise ModelError(f"the table of node {child!r} has the parents {parents}; the graph has others")
+        table = np.moveaxis(_aligned(tables[node], domain, place), 0, -1)
+        factors.append(Factor([place[v] for v in (*parents, child)], table))
+    return BayesianNetwork(domain, factors)
+
+
+def _markov(x: Any) -> MarkovNetwork:
+    factors: list[Any] = list(attribute(x, "get_factors")())
+    read_nodes: Any = attribute(x, "get_variable_nodes" if "FactorGraph" in classes_of(x) else "nodes")
+    nodes: list[Any] = list(read_nodes())
+    covered = {variable for factor in factors for variable in attribute(factor, "variables")}
+    lacking = [node for node in nodes if node not in covered]
+    if lacking:
+        raise ModelError(f"no factor of this {kind_of(x)} has node {lacking[0]!r}, so that its states are unknown")
+    domain = _domain(x, nodes, factors)
+    place = {node: i for i, node in enumerate(nodes)}
+    return MarkovNetwork(
+        domain,
+        [Factor([place[v] for v in attribute(f, "variables")], _aligned(f, domain, place)) for f in factors],
+    )
+
+
+def _domain(x: Any, nodes: list[Any], tables: list[Any]) -> Domain:
+    """Return the variables; those tables in which one is first settle the order of its states."""
+    states: dict[Any, tuple[Any, ...]] = {}
+    for table in tables:
+        for variable, labels in attribute(table, "state_names").items():
+            found = labels_of(labels)
+            known = states.setdefault(variable, found)
+            if set(known) != set(found):
+                raise ModelError(
+                    f"two tables of this {kind_of(x)} give node {variable!r} the states {known} and {found}"
+                )
+    names = [str(node) for node in nodes]
+    if len(set(names)) != len(names):
+        doubled = next(name for name in names if names.count(name) > 1)
+        raise ModelError(f"two nodes of this {kind_of(x)} are written {doubled!r}; names must be distinct as text")
+    return Domain(Categorical(name, states[node]) for name, node in zip(names, nodes, strict=True))
+
+
+def _aligned(table: Any, domain: Domain, place: dict[Any, int]) -> Any:
+    """Return a table's values with the states of each axis in the domain's order."""
+    values = numbers(attribute(table, "values"))
+    for axis, variable in enumerate(attribute(table, "variables")):
+        own = domain.variables[place[variable]]
+        assert isinstance(own, Categorical)
+        given = labels_of(attribute(table, "state_names")[variable])
+        if given != own.states:
+            values = np.take(values, [given.index(label) for label in own.states], axis=axis)
+    return values
+
+
+def to_pgmpy(model: Any) -> Any:
+    """Return a network as a pgmpy model.
+
+    Parameters
+    ----------
+    model
+        A `BayesianNetwork` or `MarkovNetwork`.
+
+    Returns
+    -------
+    A `DiscreteBayesianNetwork` or `DiscreteMarkovNetwork` with the same names, states and tables. A variable
+    without factor gets one of ones, and a constant goes into the first factor.
+
+    Raises
+    ------
+    ModelError
+        For another model, for a table with rows of zeros, which pgmpy refuses, and for factors beyond floats.
+    MissingDependency
+        Without pgmpy.
+    """
+    if not isinstance(model, BayesianNetwork | MarkovNetwork):
+        raise ModelError(f"a {type(model).__name__} is no network; pgmpy holds Bayesian and Markov networks")
+    try:
+        from importlib import import_module
+
+        models, discrete = import_module("pgmpy.models"), import_module("pgmpy.factors.discrete")
+    except ImportError:
+        raise MissingDependency("to_pgmpy needs pgmpy: pip install pgmpy") from None
+    if isinstance(model, BayesianNetwork):
+        return _to_bayesian(model, models, discrete)
+    return _to_markov(model, models, discrete)
+
+
+def _states(domain: Domain, scope: tuple[int, ...]) -> dict[str, list[Any]]:
+    return {v.name: list(v.states) for v in (domain.variables[i] for i in scope) if isinstance(v, Categorical)}
+
+
+def _to_bayesian(model: BayesianNetwork, models: Any, discrete: Any) -> Any:
+    names = model.domain.names
+    out = models.DiscreteBayesianNetwork()
+    out.add_nodes_from(names)
+    out.add_edges_from((names[p], names[i]) for i, parents in enumerate(model.parents) for p in parents)
+    for i, factor in enumerate(model.factors):
+        *parents, _ = factor.scope
+        rows = factor.table.reshape(-1, factor.shape[-1])
+        if not np.all(rows.sum(axis=1) > 0.0):
+            raise ModelError(f"the table of {names[i]!r} has a row of zeros, which pgmpy refuses")
+        out.add_cpds(
+            discrete.TabularCPD(
+                names[i],
+                factor.shape[-1],
+                rows.T,
+                evidence=[names[p] for p in parents] or None,
+                evidence_card=list(factor.shape[:-1]) or None,
+                state_names=_states(model.domain, factor.scope),
+            )
+        )
+    return out
+
+
+def _to_markov(model: MarkovNetwork, models: Any, discrete: Any) -> Any:
+    names = model.domain.names
+    constant = float(np.prod([f.table for f in model.factors if not f.scope]))
+    scopes = {v for f in model.factors for v in f.scope}
+    ones = [Factor((v,), np.ones(int(model.domain.n_states[v]))) for v in range(len(names)) if v not in scopes]
+    out = models.DiscreteMarkovNetwork()
+    out.add_nodes_from(names)
+    for factor in (*(f for f in model.factors if f.scope), *ones):
+        table = factor.table * constant
+        constant = 1.0
+        scope = [names[v] for v in factor.scope]
+        if not np.all(np.isfinite(table)):
+            raise ModelError(
+                f"the factor over {[names[v] for v in factor.scope]} exceeds floats, which pgmpy holds"
+            )
+        scope = [names[v] for v in factor.scope]
+        out.add_edges_from((a, b) for k, a in enumerate(scope) for b in scope[k + 1 :])
+        states = _states(model.domain, factor.scope)
+        out.add_factors(discrete.DiscreteFactor(scope, list(factor.shape), table, state_names=states))
+    return out

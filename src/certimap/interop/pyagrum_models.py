@@ -1,0 +1,41 @@
+"""Bayesian networks and Markov random fields of pyagrum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from certimap.domain import Categorical, Domain
+from certimap.errors import ModelError
+from certimap.interop.reading import Wishes, attribute, classes_of, kind_of, library_of, numbers, refuse
+from certimap.networks.bayesian import BayesianNetwork
+from certimap.networks.factor import Factor
+from certimap.networks.markov import MarkovNetwork
+
+
+def convert(x: Any, wishes: Wishes) -> BayesianNetwork | MarkovNetwork:
+    """Read a network of pyagrum; states are text, as its labels are."""
+    if wishes.names is not None:
+        raise ModelError(f"the variables of a {kind_of(x)} have names of their own; leave names out")
+    if library_of(x) == "pyAgrum":
+        raise ModelError(
+            "a model of pyAgrum before version 2 was given, whose tables are laid out otherwise; "
+            "pyagrum 2 or later is accepted"
+        )
+    kinds = set(classes_of(x))
+    if not kinds & {"BayesNet", "MarkovRandomField"}:
+        raise refuse(x, "BayesNet and MarkovRandomField are accepted")
+    ids = sorted(attribute(x, "nodes")())
+    variables = [attribute(x, "variable")(i) for i in ids]
+    names = [str(attribute(v, "name")()) for v in variables]
+    domain = Domain(
+        Categorical(name, tuple(attribute(v, "labels")())) for name, v in zip(names, variables, strict=True)
+    )
+    if "BayesNet" in kinds:
+        return BayesianNetwork(domain, [_factor(attribute(x, "cpt")(i), domain) for i in ids])
+    return MarkovNetwork(domain, [_factor(attribute(x, "factor")(scope), domain) for scope in x.factors()])
+
+
+def _factor(tensor: Any, domain: Domain) -> Factor:
+    """Read a tensor, whose names run against the axes of its array; in a conditional table its child is last."""
+    scope = [domain.index(name) for name in reversed(attribute(tensor, "names"))]
+    return Factor(scope, numbers(attribute(tensor, "toarray")()))

@@ -1,0 +1,123 @@
+"""What the readers of other libraries' objects share: attributes, arrays, names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.errors import ModelError
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user said beside the object.
+
+    Attributes
+    ----------
+    steps
+        The length of a sequence model; None where nothing was said.
+    names
+        Names of the variables, for objects that have none of their own.
+    """
+
+    steps: int | None = None
+    names: Sequence[str] | None = None
+
+
+def kind_of(x: object) -> str:
+    """Return how an object's class is shown in errors: library.Class."""
+    return f"{library_of(x)}.{type(x).__name__}"
+
+
+def library_of(x: object) -> str:
+    """Return the package that an object's class comes from."""
+    return type(x).__module__.partition(".")[0]
+
+
+def classes_of(x: object) -> tuple[str, ...]:
+    """Return the names of an object's classes, the nearest first."""
+    return tuple(cls.__name__ for cls in type(x).__mro__)
+
+
+def attribute(x: Any, *names: str) -> Any:
+    """Return the value of an attribute, which may be nested.
+
+    Raises ModelError where it is absent: a version of the library that has moved it.
+    """
+    value = x
+    for name in names:
+        try:
+            value = getattr(value, name)
+        except AttributeError:
+            raise ModelError(
+                f"a {kind_of(x)} without the attribute {'.'.join(names)!r} was given; this version of "
+                f"{library_of(x)} keeps it elsewhere, and nothing is guessed"
+            ) from None
+    return value
+
+
+def numbers(x: Any) -> Floats:
+    """Return a tensor, an array or a list as float64; a new array."""
+    for step in ("detach", "cpu", "numpy"):
+        if hasattr(x, step):
+            x = getattr(x, step)()
+    if np.iscomplexobj(x):
+        raise ModelError(
+            "a parameter is complex; only circuits of real numbers that are not negative are accepted"
+        )
+    return np.array(x, np.float64)
+
+
+def logs(values: Floats) -> Floats:
+    """Return natural logs; -inf for 0."""
+    with np.errstate(divide="ignore"):
+        return np.log(values)
+
+
+def log_softmax(logits: Floats, axis: int | tuple[int, ...]) -> Floats:
+    """Return logs of weights that add to 1 along an axis, in double precision."""
+    top = logits.max(axis=axis, keepdims=True)
+    shifted = logits - np.where(np.isfinite(top), top, 0.0)
+    return shifted - logs(np.exp(shifted).sum(axis=axis, keepdims=True))
+
+
+def distributions(rows: Floats, what: str, slack: float = 1e-4) -> Floats:
+    """Return rows (last axis) that add to 1 in double precision; they must do so within single precision."""
+    totals = rows.sum(axis=-1, keepdims=True)
+    if not (np.all(np.isfinite(rows)) and np.all(rows >= 0.0) and np.all(np.abs(totals - 1.0) <= slack)):
+        raise ModelError(
+            f"{what} holds a row that is no distribution; rows of numbers that are not negative and add to 1 are "
+            "accepted"
+        )
+    return rows / totals
+
+
+def named(wishes: Wishes, own: Sequence[str], x: Any) -> list[str]:
+    """Return the user's names for variables, else those given here.
+
+    Raises ModelError where they are too few or too many, or not distinct.
+    """
+    names = [str(name) for name in (own if wishes.names is None else wishes.names)]
+    if len(names) != len(own):
+        raise ModelError(f"names has {len(names)} entries; this {kind_of(x)} has {len(own)} variables")
+    if len(set(names)) != len(names):
+        doubled = next(name for name in names if names.count(name) > 1)
+        raise ModelError(f"two variables of this {kind_of(x)} are called {doubled!r}; names must be distinct")
+    return names
+
+
+def refuse(x: object, accepted: str) -> ModelError:
+    """Return the error for an object of a kind that is not read."""
+    return ModelError(f"a {kind_of(x)} cannot be read; {accepted}")
+
+
+def labels_of(values: Any) -> tuple[Any, ...]:
+    """Return state labels without the scalar types of numpy."""
+    given: list[Any] = list(values)
+    return tuple(cast("Any", v.item()) if isinstance(v, np.generic) else v for v in given)

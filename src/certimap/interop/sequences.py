@@ -1,0 +1,117 @@
+"""Hidden Markov models of a fixed length, with emissions of several features, discrete or real."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.domain import Categorical, Domain, Real, Variable
+from certimap.errors import ModelError
+from certimap.interop.reading import Floats, Wishes, kind_of, logs
+from certimap.networks.bayesian import BayesianNetwork
+from certimap.networks.factor import Factor
+from certimap.networks.markov import MarkovNetwork
+
+STATE, SYMBOL = "state{}", "symbol{}"
+Emission = Callable[[CircuitBuilder, Sequence[int], int], int]  # (builder, variables, state): a node
+
+
+class Chain(Protocol):
+    """What a hidden Markov model says of its hidden states.
+
+    Attributes
+    ----------
+    start, move
+        Weights of the first state, shape (K,), and of each state after another, shape (K, K).
+    end
+        Weights of the last state, shape (K,), or None.
+    """
+
+    @property
+    def start(self) -> Floats: ...
+    @property
+    def move(self) -> Floats: ...
+    @property
+    def end(self) -> Floats | None: ...
+
+
+def steps_of(x: Any, wishes: Wishes) -> int:
+    """Return the length asked for; raises ModelError without one."""
+    if wishes.names is not None:
+        raise ModelError("a hidden Markov model names its variables state0, symbol0, ...; leave names out")
+    if wishes.steps is None:
+        raise ModelError(
+            f"a {kind_of(x)} stands for sequences of any length; certimap.from_object(model, steps=...) reads it "
+            "for one length"
+        )
+    if isinstance(wishes.steps, bool) or wishes.steps < 1:
+        raise ModelError(f"steps is {wishes.steps!r}; a whole number from 1 is expected")
+    return wishes.steps
+
+
+def symbol_names(steps: int, n_features: int) -> list[list[str]]:
+    """Return the names of each step's emissions: symbol3, or symbol3_0, symbol3_1, ... where there are several."""
+    if n_features == 1:
+        return [[SYMBOL.format(t)] for t in range(steps)]
+    return [[f"{SYMBOL.format(t)}_{j}" for j in range(n_features)] for t in range(steps)]
+
+
+def discrete_chain(chain: Chain, tables: Sequence[Floats], steps: int) -> BayesianNetwork | MarkovNetwork:
+    """Build a network from one table of emissions per feature, shape (K, M) each.
+
+    With weights of the last state, or rows of moves that do not add to 1, it is a Markov network, whose total is
+    that of all sequences of this length.
+    """
+    k = len(chain.start)
+    variables = [Categorical(STATE.format(t), tuple(range(k))) for t in range(steps)]
+    for row in symbol_names(steps, len(tables)):
+        variables += [
+            Categorical(name, tuple(range(table.shape[1]))) for name, table in zip(row, tables, strict=True)
+        ]
+    factors = [Factor((0,), chain.start)]
+    factors += [Factor((t - 1, t), chain.move) for t in range(1, steps)]
+    n = len(tables)
+    factors += [Factor((t, steps + t * n + j), tables[j]) for t in range(steps) for j in range(n)]
+    if chain.end is not None:
+        return MarkovNetwork(Domain(variables), [*factors, Factor((steps - 1,), chain.end)])
+    return BayesianNetwork(Domain(variables), factors)
+
+
+def real_chain(chain: Chain, n_features: int, emission: Emission, steps: int) -> Circuit:
+    """Build a circuit for emissions of real features, with the hidden states as variables.
+
+    Cost: steps times the square of the number of states, in edges.
+    """
+    k = len(chain.start)
+    symbols = symbol_names(steps, n_features)
+    variables: list[Variable] = [Categorical(STATE.format(t), tuple(range(k))) for t in range(steps)]
+    variables += [Real(name) for row in symbols for name in row]
+    builder = CircuitBuilder(Domain(variables))
+    log_start, log_move = logs(chain.start), logs(chain.move)
+    log_end = np.zeros(k) if chain.end is None else logs(chain.end)
+    below: list[int] = []
+    for t in reversed(range(steps)):
+        own: list[int] = []
+        for state in range(k):
+            weight = log_end[state] if t == steps - 1 else 0.0
+            here = builder.categorical(t, [weight if s == state else -math.inf for s in range(k)])
+            first = steps + t * n_features
+            parts = [here, emission(builder, range(first, first + n_features), state)]
+            if below:
+                parts.append(builder.sum(below, log_move[state].tolist()))
+            own.append(builder.product(parts))
+        below = own
+    builder.sum(below, log_start.tolist())
+    return builder.build()
+
+
+def gaussian_product(builder: CircuitBuilder, variables: Sequence[int], means: Floats, sds: Floats) -> int:
+    """Add a product of Gaussians, one per variable."""
+    leaves = [
+        builder.gaussian(v, float(mean), float(sd)) for v, mean, sd in zip(variables, means, sds, strict=True)
+    ]
+    return leaves[0] if len(leaves) == 1 else builder.product(leaves)

@@ -1,0 +1,126 @@
+"""Mixtures and naive Bayes classifiers of scikit-learn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.domain import Categorical, Domain, Real
+from certimap.errors import ModelError
+from certimap.interop.reading import Floats, Wishes, kind_of, labels_of, logs, named, numbers, refuse
+from certimap.interop.sequences import gaussian_product
+from certimap.networks.bayesian import BayesianNetwork
+from certimap.networks.factor import Factor
+
+CLASS = "class"
+_ACCEPTED = "GaussianMixture, CategoricalNB, BernoulliNB and GaussianNB are accepted"
+_REASONS = {
+    "MultinomialNB": "it scores counts without saying how many there are, and so is no distribution over rows; "
+    "BernoulliNB is one",
+    "ComplementNB": "it scores counts without saying how many there are, and so is no distribution over rows; "
+    "BernoulliNB is one",
+    "BayesianGaussianMixture": "what it scores is a bound and no density; a GaussianMixture with its means, "
+    "covariances and weights is accepted",
+}
+
+
+def convert(x: Any, wishes: Wishes) -> BayesianNetwork | Circuit:
+    """Read a fitted model.
+
+    A mixture becomes its density, the components summed out; a classifier becomes p(features, class), with the
+    class as the last variable.
+    """
+    kind = type(x).__name__
+    reader = {
+        "GaussianMixture": _mixture,
+        "CategoricalNB": _categorical,
+        "BernoulliNB": _bernoulli,
+        "GaussianNB": _gaussian,
+    }.get(kind)
+    if reader is None:
+        raise refuse(x, _REASONS.get(kind, _ACCEPTED))
+    return reader(x, wishes)
+
+
+def _fitted(x: Any, name: str) -> Any:
+    try:
+        return getattr(x, name)
+    except AttributeError:
+        raise ModelError(
+            f"this {kind_of(x)} has no {name}: it is not fitted (call fit first), or this version of scikit-learn "
+            "keeps it elsewhere"
+        ) from None
+
+
+def _names(x: Any, n_features: int, wishes: Wishes, *, last: Sequence[str] = ()) -> list[str]:
+    """Return the names of the features, then the others: the user's, those of the frame fitted on, or numbers."""
+    own = [str(name) for name in getattr(x, "feature_names_in_", range(n_features))]
+    if wishes.names is not None and len(wishes.names) == n_features:
+        return named(Wishes(names=[*wishes.names, *last]), [*own, *last], x)
+    return named(wishes, [*own, *last], x)
+
+
+def _mixture(x: Any, wishes: Wishes) -> Circuit:
+    weights, means = numbers(_fitted(x, "weights_")), numbers(_fitted(x, "means_"))
+    variances, kind = numbers(_fitted(x, "covariances_")), x.covariance_type
+    n = means.shape[1]
+    if n == 1:
+        variances = np.broadcast_to(variances.reshape(-1, 1), means.shape)
+    elif kind == "spherical":
+        variances = np.broadcast_to(variances[:, None], means.shape)
+    elif kind != "diag":
+        raise ModelError(
+            f"a {kind_of(x)} has covariance_type={kind!r}; 'diag' and 'spherical' are accepted (and any for one "
+            "feature), for circuits have leaves of single variables"
+        )
+    builder = CircuitBuilder(Domain(Real(name) for name in _names(x, n, wishes)))
+    parts = [gaussian_product(builder, range(n), means[k], np.sqrt(variances[k])) for k in range(len(weights))]
+    builder.sum(parts, logs(weights / weights.sum()).tolist())
+    return builder.build()
+
+
+def _log_prior(x: Any) -> Floats:
+    return numbers(_fitted(x, "class_log_prior_"))
+
+
+def _network(x: Any, names: list[str], states: list[tuple[Any, ...]], log_tables: list[Floats]) -> BayesianNetwork:
+    """Build a class, the last variable, and features given it; tables in logs, shape (classes, states)."""
+    n = len(log_tables)
+    domain = Domain(Categorical(name, own) for name, own in zip(names, states, strict=True))
+    factors = [Factor.from_log((n, j), table) for j, table in enumerate(log_tables)]
+    return BayesianNetwork(domain, [*factors, Factor.from_log((n,), _log_prior(x))])
+
+
+def _categorical(x: Any, wishes: Wishes) -> BayesianNetwork:
+    tables = [numbers(table) for table in _fitted(x, "feature_log_prob_")]
+    states = [tuple(range(table.shape[1])) for table in tables]
+    names = _names(x, len(tables), wishes, last=[CLASS])
+    return _network(x, names, [*states, labels_of(_fitted(x, "classes_"))], tables)
+
+
+def _bernoulli(x: Any, wishes: Wishes) -> BayesianNetwork:
+    """Read features of the states 0 and 1: where the classifier cuts values (`binarize`), after the cut."""
+    log_one = numbers(_fitted(x, "feature_log_prob_"))
+    log_zero = np.log1p(-np.exp(log_one))
+    n = log_one.shape[1]
+    tables = [np.stack([log_zero[:, j], log_one[:, j]], axis=1) for j in range(n)]
+    names = _names(x, n, wishes, last=[CLASS])
+    return _network(x, names, [*[(0, 1)] * n, labels_of(_fitted(x, "classes_"))], tables)
+
+
+def _gaussian(x: Any, wishes: Wishes) -> Circuit:
+    means, variances = numbers(_fitted(x, "theta_")), numbers(_fitted(x, "var_"))
+    prior, classes = numbers(_fitted(x, "class_prior_")), labels_of(_fitted(x, "classes_"))
+    n = means.shape[1]
+    names = _names(x, n, wishes, last=[CLASS])
+    builder = CircuitBuilder(Domain([*(Real(name) for name in names[:-1]), Categorical(names[-1], classes)]))
+    parts: list[int] = []
+    for k in range(len(classes)):
+        here = builder.categorical(n, [0.0 if c == k else -math.inf for c in range(len(classes))])
+        parts.append(builder.product([here, gaussian_product(builder, range(n), means[k], np.sqrt(variances[k]))]))
+    builder.sum(parts, logs(prior / prior.sum()).tolist())
+    return builder.build()

@@ -1,0 +1,130 @@
+"""pgmpy's networks: tables, names and states come through both ways, and answers are pgmpy's."""
+
+import numpy as np
+import pytest
+
+import certimap as cm
+
+pytest.importorskip("pgmpy")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+from pgmpy.factors.discrete import DiscreteFactor, TabularCPD  # noqa: E402
+from pgmpy.inference import VariableElimination  # noqa: E402
+from pgmpy.models import (  # noqa: E402
+    DiscreteBayesianNetwork,
+    DiscreteMarkovNetwork,
+    FactorGraph,
+    LinearGaussianBayesianNetwork,
+)
+
+
+def random_network(seed: int, c="c") -> DiscreteBayesianNetwork:
+    """Three layers, parents with different numbers of states."""
+    rng = np.random.default_rng(seed)
+    states = {"a": ["x", "y"], "b": [0, 1, 2], c: ["u", "v"], "d": ["p", "q", "r"]}
+    parents = {"b": ["a"], c: ["b", "a"], "d": [c, "b"]}
+    model = DiscreteBayesianNetwork([(p, c) for c, ps in parents.items() for p in ps])
+    for node, own in states.items():
+        above = parents.get(node, [])
+        sizes = [len(states[p]) for p in above]
+        table = rng.dirichlet(np.ones(len(own)), size=int(np.prod(sizes, dtype=int))).T
+        named = {node: own} | {p: states[p] for p in above}
+        model.add_cpds(TabularCPD(node, len(own), table, above or None, sizes or None, state_names=named))
+    return model
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_assignment_has_the_same_probability(seed):
+    theirs = random_network(seed, ("c", 1) if seed % 2 else "c")  # a name that is no text becomes one
+    ours = cm.from_object(theirs)
+    assert ours.domain.names == tuple(str(n) for n in theirs.nodes())
+    rows = cm.sample(ours, 20, rng=seed)
+    scores = cm.log_likelihood(theirs, rows)
+    for i in range(20):
+        row = {node: rows[str(node)][i] for node in theirs.nodes()}
+        row = {k: v.item() if isinstance(v, np.generic) else v for k, v in row.items()}
+        assert scores[i] == pytest.approx(np.log(theirs.get_state_probability(row)), abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_most_probable_explanation_is_the_same(seed):
+    theirs = random_network(seed)
+    found = VariableElimination(theirs).map_query(["a", "d"], evidence={"b": 1}, show_progress=False)
+    assert cm.map_query(theirs, ["a", "d"], {"b": 1}).assignment == found
+
+
+def test_networks_go_back_and_forth():
+    ours = cm.read("examples/asia.bif")
+    back = cm.to_pgmpy(ours)
+    assert back.check_model()
+    again = cm.from_object(back)
+    assert set(again.domain.variables) == set(ours.domain.variables)
+    rows = cm.sample(ours, 30, rng=0)
+    assert cm.log_likelihood(again, rows) == pytest.approx(cm.log_likelihood(ours, rows), abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", [DiscreteMarkovNetwork, FactorGraph])
+def test_markov_networks_keep_their_factors(kind):
+    rng = np.random.default_rng(3)
+    factors = [
+        DiscreteFactor(["a", "b"], [2, 3], rng.random(6)),
+        DiscreteFactor(["b", "c"], [3, 2], rng.random(6)),
+        DiscreteFactor(["c"], [2], rng.random(2)),
+    ]
+    model = kind()
+    model.add_nodes_from(["a", "b", "c"])
+    if kind is FactorGraph:
+        model.add_factors(*factors)
+        model.add_nodes_from(factors)
+        model.add_edges_from([(v, f) for f in factors for v in f.variables])
+    else:
+        model.add_edges_from([("a", "b"), ("b", "c")])
+        model.add_factors(*factors)
+    ours = cm.from_object(model)
+    assert cm.log_evidence(ours) == pytest.approx(np.log(model.get_partition_function()))
+    product = factors[0] * factors[1] * factors[2]
+    best = np.unravel_index(product.values.argmax(), product.values.shape)
+    assert cm.map_query(ours).assignment == dict(zip(product.variables, (int(s) for s in best), strict=True))
+
+
+def test_a_constant_and_a_lonely_variable_go_to_pgmpy():
+    domain = cm.Domain([cm.Categorical("a", (0, 1)), cm.Categorical("b", (0, 1))])
+    ours = cm.MarkovNetwork(domain, [cm.Factor((), 3.0), cm.Factor((0,), [1.0, 2.0])])
+    assert cm.to_pgmpy(ours).get_partition_function() == pytest.approx(18.0)
+
+
+class TestHabits:
+    def test_virtual_evidence_is_likelihood(self):
+        theirs = random_network(0)
+        soft = TabularCPD("d", 3, [[0.1], [0.7], [0.2]], state_names={"d": ["p", "q", "r"]})
+        elimination = VariableElimination(theirs)
+        found = elimination.map_query(["a", "b"], virtual_evidence=[soft], show_progress=False)
+        result = cm.map_query(theirs, ["a", "b"], virtual_evidence=[soft], show_progress=False)
+        assert result.assignment == found
+        ours = cm.map_query(theirs, ["a", "b"], {"d": {"likelihood": [0.1, 0.7, 0.2]}})
+        assert result.log_prob == ours.log_prob
+
+    @pytest.mark.parametrize(
+        ("virtual", "said"),
+        [
+            ([DiscreteFactor(["a", "d"], [2, 3], np.ones(6))], "several variables"),
+            (["d"], "likelihood"),
+        ],
+    )
+    def test_other_virtual_evidence_is_refused(self, virtual, said):
+        with pytest.raises(cm.QueryError, match=said):
+            cm.map_query(random_network(0), ["b"], virtual_evidence=virtual)
+
+    def test_one_variable_has_one_evidence(self):
+        soft = TabularCPD("d", 3, [[0.1], [0.7], [0.2]], state_names={"d": ["p", "q", "r"]})
+        with pytest.raises(cm.QueryError, match="virtual evidence and evidence"):
+            cm.map_query(random_network(0), ["a"], {"d": "p"}, virtual_evidence=[soft])
+
+
+def test_what_has_no_tables_is_refused():
+    with pytest.raises(cm.ModelError, match="LinearGaussianBayesianNetwork cannot be read"):
+        cm.from_object(LinearGaussianBayesianNetwork([("a", "b")]))
+    with pytest.raises(cm.ModelError, match="no conditional table"):
+        cm.from_object(DiscreteBayesianNetwork([("a", "b")]))
+    with pytest.raises(cm.ModelError, match="leave names out"):
+        cm.from_object(random_network(0), names=["a"])

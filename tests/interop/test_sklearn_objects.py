@@ -1,0 +1,95 @@
+"""Mixtures and naive Bayes of scikit-learn, against their own log-likelihoods."""
+
+import numpy as np
+import pytest
+
+import certimap as cm
+
+pytest.importorskip("sklearn")
+
+from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
+from sklearn.naive_bayes import BernoulliNB, CategoricalNB, GaussianNB, MultinomialNB
+
+RNG = np.random.default_rng(0)
+REAL = np.concatenate([RNG.normal(size=(80, 3)), RNG.normal(size=(80, 3)) * 0.3 + 2.0])
+DISCRETE = RNG.integers(3, size=(200, 4))
+LABELS = np.array(["no", "yes"])[(DISCRETE.sum(axis=1) + RNG.integers(3, size=200)) % 2]
+
+
+@pytest.mark.parametrize("kind", ["diag", "spherical"])
+def test_mixtures(kind):
+    theirs = GaussianMixture(3, covariance_type=kind, random_state=0).fit(REAL)
+    assert cm.log_likelihood(theirs, REAL) == pytest.approx(theirs.score_samples(REAL))
+
+
+@pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
+def test_mixtures_of_one_feature(kind):
+    theirs = GaussianMixture(2, covariance_type=kind, random_state=0).fit(REAL[:, :1])
+    if kind == "tied":
+        assert theirs.covariances_.shape == (1, 1)
+    assert cm.log_likelihood(theirs, REAL[:, :1]) == pytest.approx(theirs.score_samples(REAL[:, :1]))
+
+
+def joint(model, X):
+    """ln p(x, y) for each class, shape (rows, classes), by our model."""
+    columns = [X[:, j] for j in range(X.shape[1])]
+    names = cm.from_object(model).domain.names
+    return np.stack(
+        [
+            cm.log_likelihood(model, dict(zip(names, [*columns, np.array([c] * len(X))], strict=True)))
+            for c in model.classes_
+        ],
+        axis=1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("theirs", "X"),
+    [
+        (CategoricalNB(alpha=0.5), DISCRETE),
+        (BernoulliNB(), (DISCRETE > 1).astype(int)),
+        (GaussianNB(), REAL[:200][np.arange(200) % 160]),
+    ],
+)
+def test_naive_bayes(theirs, X):
+    theirs.fit(X, LABELS)
+    assert joint(theirs, X) == pytest.approx(theirs.predict_joint_log_proba(X), abs=1e-9)
+    evidence = {str(j): X[0, j] for j in range(X.shape[1])}
+    assert cm.map_query(theirs, "class", evidence).assignment["class"] == theirs.predict(X[:1])[0]
+
+
+def test_names_of_a_frame_and_names_given():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(DISCRETE, columns=["a", "b", "c", "d"])
+    theirs = CategoricalNB().fit(frame, LABELS)
+    assert cm.from_object(theirs).domain.names == ("a", "b", "c", "d", "class")
+    assert cm.from_object(theirs, names=list("pqrs")).domain.names == ("p", "q", "r", "s", "class")
+    assert cm.from_object(theirs, names=list("pqrst")).domain.names == ("p", "q", "r", "s", "t")
+    with pytest.raises(cm.ModelError, match="names has 2 entries"):
+        cm.from_object(theirs, names=["p", "q"])
+
+
+@pytest.mark.parametrize("model", [GaussianMixture(2), CategoricalNB(), BernoulliNB(), GaussianNB()])
+def test_a_model_that_was_never_fitted(model):
+    with pytest.raises(cm.ModelError, match="not fitted"):
+        cm.map_query(model)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (GaussianMixture(2, covariance_type="full").fit(REAL), "'diag' and 'spherical'"),
+        (BayesianGaussianMixture(n_components=2).fit(REAL), "bound"),
+        (MultinomialNB().fit(DISCRETE, LABELS), "counts"),
+    ],
+)
+def test_what_is_no_distribution_over_rows_is_refused(model, said):
+    with pytest.raises(cm.ModelError, match=said):
+        cm.from_object(model)
+
+
+def test_a_moved_attribute_is_said_and_nothing_guessed():
+    theirs = GaussianMixture(2, covariance_type="diag", random_state=0).fit(REAL)
+    del theirs.covariances_
+    with pytest.raises(cm.ModelError, match="covariances_"):
+        cm.from_object(theirs)
