@@ -54,6 +54,7 @@ _PLACES = {
     "to_networkx": "certimap.interop.networkx_graphs",
     "to_pgmpy": "certimap.interop.pgmpy_models",
     "log_evidence": "certimap.inference",
+    "log_evidence_bounds": "certimap.inference",
     "log_likelihood": "certimap.inference",
     "marginals": "certimap.inference",
     "sample": "certimap.inference",
@@ -126,6 +127,7 @@ __all__ = [
     "from_object",
     "hidden_markov_model",
     "log_evidence",
+    "log_evidence_bounds",
     "log_likelihood",
     "make_query",
     "map_query",
@@ -154,7 +156,7 @@ if TYPE_CHECKING:
         UnbalancedBooks,
     )
     from certimap.function_posterior import FunctionPosterior
-    from certimap.inference import log_evidence, log_likelihood, marginals, sample
+    from certimap.inference import log_evidence, log_evidence_bounds, log_likelihood, marginals, sample
     from certimap.interop import from_object
     from certimap.interop.networkx_graphs import to_networkx
     from certimap.interop.pgmpy_models import to_pgmpy

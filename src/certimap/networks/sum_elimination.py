@@ -90,15 +90,10 @@ def sum_all(problem: Problem, plan: EliminationPlan, control: Control | None = N
 
 def _summed(tables: list[_Linear], scope: tuple[int, ...], problem: Problem) -> NDArray[np.float64]:
     """Return the sum over the first variable of a scope of a product of tables, small ones multiplied first."""
-    total: NDArray[np.float64] = np.ones((1,) * len(scope))
-    for table in sorted(tables[1:] if len(tables) == 2 else tables, key=lambda t: t.values.size):
+    total = np.ones((1,) * len(scope))
+    for table in sorted(tables, key=lambda t: t.values.size):
         total = total * spread(table.values, table.scope, scope)
-    if len(tables) == 2:
-        other = spread(tables[0].values, tables[0].scope, scope)
-        total = np.einsum(other, range(len(scope)), total, range(len(scope)), range(1, len(scope)))
-    else:
-        total = total.sum(axis=0)
-    return np.ascontiguousarray(np.broadcast_to(total, problem.shape(scope[1:])))
+    return np.ascontiguousarray(np.broadcast_to(total.sum(axis=0), problem.shape(scope[1:])))
 
 
 def _in_logs(problem: Problem) -> Total:
