@@ -1,4 +1,4 @@
-"""Two sides of ln p(e) of a network that is too wide to sum: weighted mini-buckets above, a part of the sum below."""
+"""Two sides of ln p(e) of a network too wide to sum: weighted mini-buckets above, a part of the sum below."""
 
 from __future__ import annotations
 
