@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,11 @@ from certimap.control import Control
 from certimap.domain import Categorical, Domain, Label
 from certimap.errors import MissingDependency, QueryError
 from certimap.interop import as_model
-from certimap.networks.log_partition import EvidenceBounds, log_partition
-from certimap.networks.network import Network
-from certimap.networks.problem import problem_of
 from certimap.posterior import Draws, Masses, Posterior
 from certimap.query import make_query
+
+if TYPE_CHECKING:
+    from certimap.networks.log_partition import EvidenceBounds
 
 SUMMED = (
     "set_elimination"  # its representation is summed exactly; where a model has no such tree, it gets its circuit
@@ -141,6 +141,10 @@ def log_evidence_bounds(
     ImpossibleEvidence
         When the evidence is seen to have probability 0.
     """
+    from certimap.networks.log_partition import log_partition
+    from certimap.networks.network import Network
+    from certimap.networks.problem import problem_of
+
     model = as_model(model)
     if not isinstance(model, Network):
         raise QueryError(f"a {type(model).__name__} is no network; log_evidence() gives its ln p(e) exactly")
