@@ -84,8 +84,8 @@ class Findings:
         facts = posterior.facts
         # p(e) unknown (ratios only) or a density: nothing that weighs a point against the mass 1 applies.
         self.has_masses = facts.has_masses
-        # The oracle's own rounding error; a worst-case figure, so capped well within the tolerance.
-        self._slack = min(max(bounds.SLACK, facts.log_slack), max(bounds.SLACK, 0.2 * tolerance))
+        # The oracle's own rounding error. Where it exceeds the tolerance, no answer is called exact.
+        self._slack = max(bounds.SLACK, facts.log_slack)
         self._evaluated = Evaluated(posterior, self.top_k, self.control)
         self.atoms, self._ranking = self._evaluated.atoms, self._evaluated.ranking
         self.trusting = trusting
@@ -176,6 +176,11 @@ class Findings:
         where values are exact.
         """
         return self._evaluated.log_rival
+
+    @property
+    def log_measure(self) -> float:
+        """ln of the measure (see `Ledger.close`) of all that is searched: 0 for the whole space."""
+        return self._books.log_total
 
     @property
     def log_closed_measure(self) -> float:
