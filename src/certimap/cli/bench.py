@@ -146,5 +146,6 @@ for _command in (
     bench_checks.truth,
     bench_checks.fuzz,
     bench_proofs.proofs,
+    bench_checks.random_networks,
 ):
     app.command()(_command)
