@@ -151,9 +151,7 @@ def _expectation(source: Model, query: Query, with_lipschitz: bool) -> dict[str,
         posterior = condition(source, query, limits=Limits(control=Control.starting_now(LOOK_SECONDS)))
     except (ModelError, TimeUp) as problem:
         return {"expected": f"unknown: {problem}"}
-    from certimap.forecast import forecast
-
-    look = forecast(posterior)
+    look = certimap.forecast(posterior)
     found: dict[str, Any] = {"expected_solver": look.solver}
     if look.min_entropy_bits is None:
         found["log_value_found"], found["log_value_at_most"] = look.log_found, look.log_upper
