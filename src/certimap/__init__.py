@@ -46,6 +46,7 @@ _PLACES = {
     "Model": "certimap.model",
     "Facts": "certimap.posterior",
     "Solver": "certimap.solvers.base",
+    "MapImputer": "certimap.imputer",
     "NoisyMax": "certimap.networks.noisy",
     "NoisyOr": "certimap.networks.noisy",
     "hidden_markov_model": "certimap.networks.builders",
@@ -98,6 +99,7 @@ __all__ = [
     "HistoryEntry",
     "ImpossibleEvidence",
     "Limits",
+    "MapImputer",
     "MapResult",
     "MarkovNetwork",
     "MissingDependency",
@@ -150,6 +152,7 @@ if TYPE_CHECKING:
         UnbalancedBooks,
     )
     from certimap.function_posterior import FunctionPosterior
+    from certimap.imputer import MapImputer
     from certimap.inference import log_evidence, log_likelihood, marginals, sample
     from certimap.interop import from_object
     from certimap.interop.networkx_graphs import to_networkx
