@@ -146,7 +146,7 @@ def test_settings_out_of_range(options, said):
 def test_values_that_were_never_seen_and_columns_without_values():
     imputer = cm.MapImputer(random_state=0).fit(table(n=40))
     row = np.array([[7.0, np.nan, 0.0, 0.0, 0.0]])
-    with pytest.raises(cm.CertimapError, match="7.0 in column '0' is no state"):
+    with pytest.raises(cm.CertimapError, match=r"7\.0 in column '0' is no state"):
         imputer.transform(row)
     with pytest.raises(cm.CertimapError, match="no value at all"):
         cm.MapImputer().fit(np.array([[1.0, np.nan], [0.0, np.nan]]))

@@ -66,7 +66,12 @@ EvidenceOption = Annotated[
 ]
 EvidenceFileOption = Annotated[
     Path | None,
-    typer.Option("--evidence-file", help=f"Evidence: {suffixes(EVIDENCE_FORMATS)}.", show_default=False),
+    typer.Option(
+        "--evidence-file",
+        "--rows",
+        help=f"Evidence, one query per row of a table: {suffixes(EVIDENCE_FORMATS)}.",
+        show_default=False,
+    ),
 ]
 EvidKindOption = Annotated[
     EvidLayout | None,
@@ -170,17 +175,33 @@ def solve(
         ),
     ] = OnError.KEEP,
     as_json: JsonOption = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE.csv",
+            help="Write a table, one line per row, in place of printing.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Print the most probable assignment of the query variables, and what is proved about it.
 
     Everything that is neither queried nor observed is summed out. Logs are natural. Files with many cases are
-    answered case by case; Ctrl-C ends the batch.
+    answered case by case; Ctrl-C ends the batch. With --output the file is whole or not there: rows that Ctrl-C
+    left out have the status "not reached".
     """
     import certimap
     from certimap.api import limits_of, map_rows
+    from certimap.cli.answer_file import check_output, write_answers
     from certimap.cli.notice import announce_compilation
     from certimap.cli.output import AnswerPrinter
 
+    if output is not None:
+        check_output(output)
+        if as_json:
+            raise QueryError("--json prints and --output writes a table; give one of them")
     if preset is not None and solver not in ("auto", preset.value):
         raise QueryError(f"--preset {preset.value} is a solver with its settings; leave --solver {solver} out")
     options = TextOptions(encoding, separator, None if evid_kind is None else evid_kind.value)
@@ -201,9 +222,13 @@ def solve(
         "top_k": top_k,
         "options": inputs.parse_settings(settings),
     }
+    if output is not None:
+        run_settings["progress"] = False
     on_error = "raise" if len(rows) == 1 else errors.value
     answers = map_rows(source, rows, chosen, rng, run_settings, limits_of(max_edges, workers), on_error)
-    code = AnswerPrinter(rows, as_json).print_all(answers)
+    code = (
+        AnswerPrinter(rows, as_json).print_all(answers) if output is None else write_answers(output, rows, answers)
+    )
     if code:
         raise typer.Exit(code)
 
