@@ -7,7 +7,7 @@ ones that it `needs`. Nothing else of a posterior is read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from types import UnionType
 from typing import NamedTuple, Protocol, get_args, runtime_checkable
@@ -162,11 +162,40 @@ class Walks(Posterior, Protocol):
 
 
 @runtime_checkable
+class Beams(Posterior, Protocol):
+    """A posterior whose structure decodes several good points at once."""
+
+    def beam(self, width: int, should_stop: Callable[[], bool]) -> Points:
+        """Return the points that win when every node keeps `width` of its children's, best first.
+
+        Once `should_stop` says so, what is left to do is done as cheaply as possible.
+        """
+        ...
+
+
+@runtime_checkable
 class Modes(Posterior, Protocol):
     """A posterior that knows where each of its variables has its own mode."""
 
     def modes(self) -> Points:
         """Return the point of the variables' own modes, all others summed out, shape (1, n_variables)."""
+        ...
+
+
+class Sweeps(Protocol):
+    """Message passing under way."""
+
+    def advance(self) -> tuple[Points, float]:
+        """Do one sweep; return what it decodes, shape (1, n), and the largest change of a belief, in nats."""
+        ...
+
+
+@runtime_checkable
+class Messages(Posterior, Protocol):
+    """A posterior on whose structure messages can be passed."""
+
+    def propagation(self, damping: float) -> Sweeps:
+        """Return message passing that has not begun; `damping` is the weight of an old message in the new one."""
         ...
 
 
@@ -259,6 +288,8 @@ OFFERS: dict[type, str] = {
     Probes: "prober()",
     Walks: "max_product() and argmax_product()",
     Modes: "modes()",
+    Beams: "beam()",
+    Messages: "propagation()",
 }
 
 

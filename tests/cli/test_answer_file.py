@@ -58,7 +58,6 @@ def test_some_variables_and_gzip(examples, tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["-o", "answers.txt"], ".csv"),
         (["-o", "nowhere/a.csv"], "no folder"),
         (["-o", "a.csv", "--json"], "--json"),
     ],

@@ -39,6 +39,7 @@ BY_NAME = {
     "solvers/driver.py": 1,  # integers
     "solvers/registry.py": 1,  # solver classes, from their modules
     "solvers/warm_start.py": 3,  # data frames
+    "testing/volume/loosened.py": 2,  # formulas of this package, made looser on purpose
 }
 
 # Kernels that a solver calls though they are not its own; the list may only shrink.
@@ -74,7 +75,8 @@ def parsed(folder):
 
 def test_nothing_is_asked_by_name_that_could_be_declared():
     found = {name: n for name, tree in parsed(ROOT) if (n := asked_by_name(tree))}
-    more = {name: n for name, n in found.items() if n > BY_NAME.get(name, 0)}
+    foreign = {name for name in found if name.startswith("interop/")}  # objects of other libraries
+    more = {name: n for name, n in found.items() if name not in foreign and n > BY_NAME.get(name, 0)}
     assert not more, "getattr/hasattr: declare a fact or a capability instead (certimap/posterior.py)"
 
 

@@ -40,6 +40,45 @@ probability ( "B c" | A ) { (hi) .2, .8, 0; /* c */ default 1e-1 .4 .5; }
 UAI = b"BAYES\n3\n2 2 3\n3\n1 0\n2 0 1\n2 1 2\n\n2 .5 .5\n4 .1 .9 0 0\n6 .2 .3 .5 1e-400 1 0 # c\n"
 MARKOV = b"c comment\nMARKOV 2 2 3 /* x */ 3 1 0 2 0 1 0\n2 1e400 .5\n6 1 2 3 4 5 6\n1 7\n"
 SPN = b"# c\nindicator 0 0 0\nl 1 0 1\ngaussian 2 1 0.5 2\n+ 3 0 .25 1 .75\n* 4 3 2\n* 5 0 2\n+ 6 4 1e-320 5 3\n"
+NET = b"""net { } % c
+node A { states = ("lo" "hi"); position = (1 2); }
+discrete node B { states = ("x" "y \\" z" w); label = "%"; }
+potential (A) { data = (.3 .7); }
+potential (B | A) { data = ((.1 .2 7e-1) (1 0 0)); }
+"""
+XDSL = b"""<?xml version="1.0"?>
+<smile version="1.0" id="n"><nodes>
+<cpt id="A"><state id="lo"/><state id="hi"/><probabilities>.3 .7</probabilities></cpt>
+<deterministic id="B"><state id="x"/><state id="y"/><parents>A</parents>
+<resultingstates>x y</resultingstates></deterministic>
+<noisymax id="C"><state id="x"/><state id="y"/><parents>A B</parents><strengths>0 1 1 0</strengths>
+<parameters>.2 .8 0 1 .5 .5 0 1 .1 .9</parameters></noisymax>
+</nodes><extensions><genie app="aGrUM"/></extensions></smile>
+"""
+XMLBIF = b"""<?xml version="1.0" encoding="utf-8"?><!DOCTYPE BIF [ <!ELEMENT BIF ( NETWORK )*> ]>
+<BIF VERSION="0.3"><NETWORK><NAME>n</NAME>
+<VARIABLE TYPE="nature"><NAME>A</NAME><OUTCOME>lo</OUTCOME><OUTCOME>&lt;1</OUTCOME></VARIABLE>
+<VARIABLE TYPE="nature"><NAME>B</NAME><OUTCOME>x</OUTCOME><OUTCOME>y</OUTCOME></VARIABLE>
+<DEFINITION><FOR>A</FOR><TABLE>.3 .7</TABLE></DEFINITION>
+<DEFINITION><FOR>B</FOR><GIVEN>A</GIVEN><TABLE>.1 .9 <!-- c --> 2e-1 .8</TABLE></DEFINITION>
+</NETWORK></BIF>
+"""
+DNE = b"""// ~->[DNET-1]->~
+bnet N { whenchanged = 1; visual V { x = (1, 2); };
+node A { kind = NATURE; discrete = TRUE; states = (lo, hi); parents = (); probs = (.3, .7); title = "a;"; };
+node B { discrete = FALSE; levels = (0, 1, 2); parents = (A); probs = ((.1, .9), (.2, .8)); };
+node C { chance = DETERMIN; numstates = 2; parents = (A); functable = (#0, 1); /* c */ }; };
+"""
+DSL = b"""net N { HEADER = { ID = N; };
+node A { TYPE = CPT; PARENTS = (); DEFINITION = { NAMESTATES = (lo, hi); PROBABILITIES = (.3, .7); }; };
+node B { TYPE = TRUTHTABLE; PARENTS = (A); DEFINITION = { NAMESTATES = (x, y); RESULTINGSTATES = (x, y); }; }; };
+"""
+DSC = b"""belief network "n"
+node A { name: "A"; type: discrete[2] = { "lo", "hi" }; position: (1, 2); }
+node B { type: discrete = { "x", "y" }; }
+probability(A) { .3, .7; } // c
+probability(B | A) { (1): .2, .8; default: .5, .5; }
+"""
 CSV = b'A,"B c",X\nlo,"x, y",1.0\n,?,1e0\nhi,na,nan\n'
 JSON = b'[{"A": "lo", "B c": {"likelihood": [1, 2, 0.5]}, "X": [0, 1]}, {"A": ["lo", "hi"], "X": null}]'
 EVID = b"2\n1 0 1\n2 0 0 1 2\n"
@@ -146,6 +185,12 @@ def targets() -> dict[str, Target]:
         "bif": Target("bif", (BIF,), read),
         "uai": Target("uai", (UAI, MARKOV), read),
         "spn": Target("spn", (SPN,), read),
+        "net": Target("net", (NET,), read),
+        "xdsl": Target("xdsl", (XDSL,), read),
+        "xmlbif": Target("xmlbif", (XMLBIF,), read),
+        "dne": Target("dne", (DNE,), read),
+        "dsl": Target("dsl", (DSL,), read),
+        "dsc": Target("dsc", (DSC,), read),
         "npz": Target("npz", _native_seeds(), read, mutate=_mutate_archive),
         "gz": Target("uai.gz", tuple(gzip.compress(t, mtime=0) for t in (UAI, MARKOV)), read),
         "csv": Target("csv", (CSV, b"A;X\nlo;1.0\nhi;0.5\n"), table, typed),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from certimap.posterior import Facts
 from certimap.query import Query
 
 if TYPE_CHECKING:
+    from certimap.circuits.messages import Propagation
     from certimap.circuits.prober import PlanProber
 
 
@@ -160,6 +162,18 @@ class CircuitPosterior:
         from certimap.circuits import walks
 
         return walks.argmax_product(self.plan)
+
+    def beam(self, width: int, should_stop: Callable[[], bool]) -> Points:
+        """Return what the root keeps when every node keeps `width` of its children's assignments, best first."""
+        from certimap.circuits.beam import beam
+
+        return beam(self.plan, width, should_stop)
+
+    def propagation(self, damping: float) -> Propagation:
+        """Return hybrid belief propagation on the circuit that has not begun."""
+        from certimap.circuits.messages import Propagation
+
+        return Propagation(self.plan, damping)
 
     def modes(self) -> Points:
         """Return the variables' own modes, each with all others summed out, shape (1, n)."""

@@ -11,7 +11,7 @@ from certimap.box import Points
 from certimap.circuits.evaluation import functions_of
 
 if TYPE_CHECKING:
-    from certimap.circuits.kernels.decode import Kept, Nodes
+    from certimap.circuits.kernels.decode import Kept, Nodes, Scratch
     from certimap.circuits.plan import Plan
 
 
@@ -22,7 +22,7 @@ def max_product(plan: Plan) -> Points:
     """
     from certimap.circuits.kernels.decode import max_upward
 
-    nodes, kept = _walk_arrays(plan)
+    nodes, kept = walk_arrays(plan)
     max_upward(nodes, kept)
     return _decoded(plan, nodes, kept)
 
@@ -32,20 +32,26 @@ def argmax_product(plan: Plan) -> Points:
 
     Of equal states and equal candidates the first is taken; a real leaf gives its peak.
     """
-    from certimap.circuits.kernels.decode import BLOCK, Scratch, argmax_upward
+    from certimap.circuits.kernels.decode import BLOCK, argmax_upward
 
-    nodes, kept = _walk_arrays(plan)
+    nodes, kept = walk_arrays(plan)
+    argmax_upward(nodes, kept, make_scratch(plan, BLOCK))
+    return _decoded(plan, nodes, kept)
+
+
+def make_scratch(plan: Plan, width: int) -> Scratch:
+    """Return working space for walks that evaluate `width` points together."""
+    from certimap.circuits.kernels.decode import Scratch
+
     widest = int(np.max(np.diff(plan.child_ptr), where=plan.is_sum, initial=1))
-    scratch = Scratch(
-        np.zeros((BLOCK, len(plan.domain))),
-        np.empty((widest, BLOCK)),
+    return Scratch(
+        np.zeros((width, len(plan.domain))),
+        np.empty((widest, width)),
         np.zeros(widest, np.bool_),
         np.full(plan.n_nodes, -1, np.int32),
         np.empty(plan.n_nodes, np.int32),
-        np.empty((plan.n_nodes + 1, BLOCK)),
+        np.empty((plan.n_nodes + 1, width)),
     )
-    argmax_upward(nodes, kept, scratch)
-    return _decoded(plan, nodes, kept)
 
 
 def modes(plan: Plan, log_mass: NDArray[np.float64]) -> Points:
@@ -67,7 +73,7 @@ def modes(plan: Plan, log_mass: NDArray[np.float64]) -> Points:
     return point[None, :].astype(domain.point_dtype)
 
 
-def _walk_arrays(plan: Plan) -> tuple[Nodes, Kept]:
+def walk_arrays(plan: Plan) -> tuple[Nodes, Kept]:
     """Return what the walks read and what they fill; the peaks of the leaves are filled already."""
     from certimap.circuits.kernels.decode import Kept, Nodes, leaf_peaks
 
@@ -138,7 +144,7 @@ def _leaf_flow(plan: Plan) -> tuple[NDArray[np.float64], Nodes, Kept]:
     """Return ln of the probability that a draw passes through each leaf: its weight in the mixture."""
     from certimap.circuits.kernels.decode import flow_downward
 
-    nodes, kept = _walk_arrays(plan)
+    nodes, kept = walk_arrays(plan)
     log_flow = np.full(plan.n_nodes, -np.inf)
     log_flow[-1] = 0.0
     flow_downward(nodes, log_flow)

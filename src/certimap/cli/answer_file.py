@@ -1,4 +1,4 @@
-"""`certimap solve --output`: the answers to many rows as one table, whole or not at all."""
+"""`certimap solve --output FILE.csv`: the answers to many rows as one table, whole or not at all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from certimap.cli.output import CUT_SHORT, SOME_FAILED
 from certimap.errors import CertimapError, QueryError
-from certimap.io.files import suffix_of, write_text
+from certimap.io.files import write_text
 from certimap.learn.progress import Progress
 from certimap.result import FailedQuery, MapResult
 
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 FACTS = ("log_prob", "log_upper_bound", "log_evidence", "kind", "epsilon", "delta", "status", "error")
 
 
-def check_output(path: Path) -> None:
-    """Refuse a file that is no .csv, or in a folder that is not there, before anything is computed."""
-    if suffix_of(path) != "csv":
-        raise QueryError(f"answers go to {str(path)!r}; a .csv file (or .csv.gz) is expected")
+def check_folder(path: Path) -> None:
+    """Refuse a file in a folder that is not there, before anything is computed."""
     if not path.resolve().parent.is_dir():
         raise QueryError(f"answers go to {str(path)!r}, and {str(path.parent)!r} is no folder")
 

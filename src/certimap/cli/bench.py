@@ -273,6 +273,35 @@ def hostile(
 
 
 @app.command()
+def heuristics(
+    circuits: Annotated[int, typer.Option(help="Random circuits, small enough to list all assignments.")] = 200,
+    models: Annotated[
+        Path | None,
+        typer.Option(
+            "--models", help="Folder of learned models, as bench twenty keeps them; none are used without."
+        ),
+    ] = None,
+    queries: Annotated[int, typer.Option(help="Queries of learned models.")] = 100,
+    time_limit: Annotated[float, typer.Option(help="Seconds per answer.")] = 20.0,
+    seed: Annotated[int, typer.Option(help="Seed of circuits, queries and solvers.")] = 0,
+    into: Annotated[
+        Path | None, typer.Option("--into", help="Page whose section 'heuristics' gets the table.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Compare the answers of all heuristics with proved optima, on random and on learned circuits."""
+    from certimap.bench.heuristics import HeuristicsPlan, heuristics_table, models_in, run_heuristics
+    from certimap.bench.report import insert_section
+
+    files = () if models is None else models_in(models)
+    plan = HeuristicsPlan(circuits, files, queries, time_limit=time_limit, seed=seed)
+    text = heuristics_table(run_heuristics(plan, report=_reporter(quiet))).to_markdown()
+    typer.echo(text)
+    if into is not None:
+        insert_section(into, "heuristics", text)
+
+
+@app.command()
 def truth(
     queries: Annotated[int, typer.Option(help="How many queries.")] = 100_000,
     seed: Annotated[int, typer.Option(help="Seed of the queries.")] = 0,

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 import certimap
-from certimap.cli import convert, everyday, info, learn, solve
+from certimap.cli import convert, everyday, info, learn, replay, solve
 from certimap.errors import CertimapError
 
 FAILED = 2
@@ -44,6 +44,7 @@ app = typer.Typer(
     help="Maximum a posteriori inference with a proof of how good the answer is.",
 )
 app.command("solve")(solve.solve)
+app.command("replay")(replay.replay)
 app.command("info")(info.info)
 app.command("convert")(convert.convert)
 app.command("learn")(learn.learn)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import threading
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from certimap.io.files import write_text
 from certimap.result import FailedQuery
 from certimap.summary import aligned, facts_of, log_text, warnings_of
 
@@ -76,11 +79,24 @@ class AnswerPrinter:
         What is answered.
     as_json
         Print JSON.
+    describe
+        Returns how a row was asked, which JSON holds beside its answer; None where no JSON is wanted.
+    output
+        A file that gets the same JSON, whole or not at all; or None.
     """
 
-    def __init__(self, rows: Sequence[Row], as_json: bool) -> None:
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        as_json: bool,
+        describe: Callable[[Row], dict[str, Any]] | None = None,
+        output: Path | None = None,
+    ) -> None:
         self.rows = rows
         self.as_json = as_json
+        self.describe = describe
+        self.output = output
+        self._texts: list[str] = []
         self.n_printed = 0
         self.failed: list[str] = []
 
@@ -103,6 +119,9 @@ class AnswerPrinter:
         finally:
             if many and self.as_json:
                 print("\n]" if self.n_printed else "[]")
+        if self.output is not None:
+            with _whole():
+                write_text(self.output, _joined(self._texts) if many else f"{self._texts[0]}\n")
         if self.failed or interrupted:
             print(f"certimap: {self._summary(interrupted)}", file=sys.stderr)
         return CUT_SHORT if interrupted else SOME_FAILED if self.failed else 0
@@ -112,8 +131,10 @@ class AnswerPrinter:
         self.n_printed += 1
         if isinstance(answer, FailedQuery):
             self.failed.append(str(row.label))
+        text = self._json_of(row, answer) if self.describe is not None else ""
+        if self.output is not None:
+            self._texts.append(text)
         if self.as_json:
-            text = answer.to_json(indent=2)
             print(("[\n" if self.n_printed == 1 else ",\n") + text if many else text, end="" if many else "\n")
             return
         if many:
@@ -123,6 +144,13 @@ class AnswerPrinter:
             print_warning(f"FAILED. {answer.message}")
         else:
             print_result(answer)
+
+    def _json_of(self, row: Row, answer: MapResult | FailedQuery) -> str:
+        """Return an answer as JSON, with how it was asked."""
+        data = answer.to_dict()
+        if self.describe is not None and not isinstance(answer, FailedQuery):
+            data["asked"] = self.describe(row)
+        return json.dumps(data, indent=2, allow_nan=False)
 
     def _summary(self, interrupted: bool) -> str:
         """Say how many cases have an answer, and which have none."""
@@ -134,6 +162,11 @@ class AnswerPrinter:
         if interrupted:
             parts.append(f"interrupted with {n - self.n_printed} to go")
         return ", ".join(parts)
+
+
+def _joined(texts: Sequence[str]) -> str:
+    """Return objects as a list."""
+    return "[\n" + ",\n".join(texts) + "\n]\n" if texts else "[]\n"
 
 
 def _print_top(top: Sequence[tuple[dict[str, Label], float]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +23,7 @@ from certimap.io.evidence import (
     read_evidence_cases,
     read_query_cases,
 )
+from certimap.io.files import suffix_of
 from certimap.io.formats import suffixes
 
 
@@ -180,8 +181,7 @@ def solve(
         typer.Option(
             "--output",
             "-o",
-            metavar="FILE.csv",
-            help="Write a table, one line per row, in place of printing.",
+            help="Write the answers as JSON here too; a .csv gets a table, one line per row, in place of printing.",
             show_default=False,
         ),
     ] = None,
@@ -189,19 +189,20 @@ def solve(
     """Print the most probable assignment of the query variables, and what is proved about it.
 
     Everything that is neither queried nor observed is summed out. Logs are natural. Files with many cases are
-    answered case by case; Ctrl-C ends the batch. With --output the file is whole or not there: rows that Ctrl-C
-    left out have the status "not reached".
+    answered case by case; Ctrl-C ends the batch. A file of --output is whole or not there: in a table, rows
+    that Ctrl-C left out have the status "not reached".
     """
     import certimap
     from certimap.api import limits_of, map_rows
-    from certimap.cli.answer_file import check_output, write_answers
+    from certimap.cli.answer_file import check_folder, write_answers
     from certimap.cli.notice import announce_compilation
     from certimap.cli.output import AnswerPrinter
 
-    if output is not None:
-        check_output(output)
+    table = output if output is not None and suffix_of(output) == "csv" else None
+    if table is not None:
+        check_folder(table)
         if as_json:
-            raise QueryError("--json prints and --output writes a table; give one of them")
+            raise QueryError(f"--json prints JSON, and --output {table} is a table; give one of them")
     if preset is not None and solver not in ("auto", preset.value):
         raise QueryError(f"--preset {preset.value} is a solver with its settings; leave --solver {solver} out")
     options = TextOptions(encoding, separator, None if evid_kind is None else evid_kind.value)
@@ -222,15 +223,32 @@ def solve(
         "top_k": top_k,
         "options": inputs.parse_settings(settings),
     }
-    if output is not None:
+    if table is not None:
         run_settings["progress"] = False
     on_error = "raise" if len(rows) == 1 else errors.value
     answers = map_rows(source, rows, chosen, rng, run_settings, limits_of(max_edges, workers), on_error)
-    code = (
-        AnswerPrinter(rows, as_json).print_all(answers) if output is None else write_answers(output, rows, answers)
-    )
+    if table is not None:
+        code = write_answers(table, rows, answers)
+    else:
+        describe = None
+        if as_json or output is not None:
+            describe = _describer(source, {**run_settings, "solver": chosen, "max_edges": max_edges})
+        code = AnswerPrinter(rows, as_json, describe, output).print_all(answers)
     if code:
         raise typer.Exit(code)
+
+
+def _describer(model: Any, settings: dict[str, Any]) -> Callable[[Row], dict[str, Any]]:
+    """Return what writes down how a row was asked, so that `certimap replay` can ask it again."""
+    from certimap.io.native import fingerprint
+    from certimap.replay import asked
+
+    own = fingerprint(model)
+
+    def describe(row: Row) -> dict[str, Any]:
+        return asked(model, *row.ask(), settings, model_fingerprint=own)
+
+    return describe
 
 
 def read_rows(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import gzip
 import os
+import re
 import zlib
 from os import PathLike, fspath
 from pathlib import Path
@@ -152,6 +154,31 @@ def write_text(path: AnyPath, text: str) -> None:
     write_bytes(path, data)
 
 
+def cut(word: str) -> str:
+    """Show a word of a file, whose length nothing limits."""
+    return repr(word if len(word) <= 40 else f"{word[:40]}...")
+
+
 def line_of(text: str, position: int) -> int:
     """Return the number, from 1, of the line that a position of a text is in."""
     return text.count("\n", 0, position) + 1
+
+
+class LineCounter:
+    """Numbers of the lines that positions of a text are in, for many positions.
+
+    Parameters
+    ----------
+    text
+        The text; its lines are found when the first number is asked for.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._ends: list[int] | None = None
+
+    def __call__(self, position: int) -> int:
+        """Return the number, from 1, of the line that a position is in."""
+        if self._ends is None:
+            self._ends = [found.start() for found in re.finditer("\n", self._text)]
+        return bisect.bisect_left(self._ends, position) + 1

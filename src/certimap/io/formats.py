@@ -10,10 +10,16 @@ from typing import Any
 from certimap.circuits.circuit import Circuit
 from certimap.errors import ModelError, ParseError, did_you_mean
 from certimap.io.bif import read_bif, write_bif
+from certimap.io.dne import read_dne, write_dne
+from certimap.io.dsc import read_dsc, write_dsc
+from certimap.io.dsl import read_dsl, write_dsl
 from certimap.io.files import AnyPath, suffix_of
 from certimap.io.native import read_native, write_native
+from certimap.io.net import read_net, write_net
 from certimap.io.spn import read_spn, write_spn
 from certimap.io.uai import read_uai, write_uai
+from certimap.io.xdsl import read_xdsl, write_xdsl
+from certimap.io.xmlbif import read_xmlbif, write_xmlbif
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.markov import MarkovNetwork
 
@@ -54,6 +60,14 @@ def table_of(*formats: Format) -> dict[str, Format]:
 FORMATS: dict[str, Format] = table_of(
     Format("bif", "Bayesian networks", read_bif, write_bif, (BayesianNetwork,)),
     Format("uai", "Bayesian and Markov networks", read_uai, write_uai, (BayesianNetwork, MarkovNetwork)),
+    Format("net", "Bayesian networks (Hugin)", read_net, write_net, (BayesianNetwork,)),
+    Format("xdsl", "Bayesian networks (GeNIe)", read_xdsl, write_xdsl, (BayesianNetwork,)),
+    Format("dsl", "Bayesian networks (GeNIe)", read_dsl, write_dsl, (BayesianNetwork,)),
+    Format("dne", "Bayesian networks (Netica)", read_dne, write_dne, (BayesianNetwork,)),
+    Format("dsc", "Bayesian networks (Microsoft)", read_dsc, write_dsc, (BayesianNetwork,)),
+    Format("xmlbif", "Bayesian networks (XMLBIF)", read_xmlbif, write_xmlbif, (BayesianNetwork,)),
+    Format("bifxml", "Bayesian networks (XMLBIF)", read_xmlbif, write_xmlbif, (BayesianNetwork,)),
+    Format("xml", "Bayesian networks (XMLBIF)", read_xmlbif, write_xmlbif, (BayesianNetwork,)),
     Format("spn", "circuits", read_spn, write_spn, (Circuit,)),
     Format("npz", "any model", read_native, write_native, is_text=False),
 )
@@ -101,7 +115,7 @@ def read(path: AnyPath, format: str | None = None, encoding: str | None = None) 
     Parameters
     ----------
     path
-        A file whose suffix is in `FORMATS` (.bif, .uai, .spn, .npz), or with .gz behind it.
+        A file whose suffix is in `FORMATS` (.bif, .uai, .net, .xdsl, .spn, .npz, ...), or with .gz behind it.
     format
         One of these names, for a file with another suffix.
     encoding

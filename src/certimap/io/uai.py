@@ -14,7 +14,7 @@ from typing import Literal
 
 from certimap.domain import MAX_STATES, Domain
 from certimap.errors import ModelError, ParseError
-from certimap.io.files import AnyPath, line_of, read_text, write_text
+from certimap.io.files import AnyPath, cut, line_of, read_text, write_text
 from certimap.io.numbers import Numbers, is_number, read_numbers, written
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import MAX_SCOPE, Factor
@@ -80,7 +80,7 @@ class Tokens:
             if value is None or not low <= value < high:
                 limit = f"at least {low}" if high == LARGEST else f"from {low} to {high - 1}"
                 raise self.fail(
-                    f"{_cut(word)} stands where {what} is needed; an integer {limit} is accepted", self.at + k
+                    f"{cut(word)} stands where {what} is needed; an integer {limit} is accepted", self.at + k
                 )
             values.append(value)
         self.at += n
@@ -98,7 +98,7 @@ class Tokens:
         if values is None:
             k = next(k for k, word in enumerate(words) if not is_number(word))
             raise self.fail(
-                f"{_cut(words[k])} is an entry of {what}; numbers that are finite and not negative are accepted",
+                f"{cut(words[k])} is an entry of {what}; numbers that are finite and not negative are accepted",
                 self.at + k,
             )
         self.at += n
@@ -124,7 +124,7 @@ def read_uai(path: AnyPath, encoding: str | None = None) -> Network:
     tokens = Tokens(path, read_text(path, encoding))
     kind = tokens.words[0].upper() if tokens.words else ""
     if kind not in ("BAYES", "MARKOV"):
-        shown = _cut(tokens.words[0]) if tokens.words else "nothing"
+        shown = cut(tokens.words[0]) if tokens.words else "nothing"
         raise tokens.fail(f"the file begins with {shown}; BAYES and MARKOV are accepted")
     tokens.at = 1
     n = tokens.integer("the number of variables")
@@ -155,7 +155,7 @@ def read_uai(path: AnyPath, encoding: str | None = None) -> Network:
         factors.append(factor)
     if tokens.at < len(tokens.words):
         raise tokens.fail(
-            f"{_cut(tokens.words[tokens.at])} follows the last table; the end of the file is accepted"
+            f"{cut(tokens.words[tokens.at])} follows the last table; the end of the file is accepted"
         )
     normalise.warn()
     if not is_bayes:
@@ -182,11 +182,6 @@ def _function(tokens: Tokens, k: int, scope: list[int], sizes: list[int]) -> Fac
     if count != math.prod(shape):
         raise tokens.fail(f"function {k} says {count} entries; its scope {scope} has {math.prod(shape)}", start)
     return tokens.numbers(count, f"function {k}").reshape(*shape).factor(scope)
-
-
-def _cut(word: str) -> str:
-    """Show a word of a file, whose length nothing limits."""
-    return repr(word if len(word) <= 40 else f"{word[:40]}...")
 
 
 def _is_bayesian(path: AnyPath, scopes: list[list[int]], n: int) -> bool:
@@ -306,7 +301,7 @@ def read_query(path: AnyPath, encoding: str | None = None) -> list[int]:
     variables = tokens.integers(count, "a query variable")
     if tokens.at < len(tokens.words):
         raise tokens.fail(
-            f"{_cut(tokens.words[tokens.at])} follows the {count} query variables that the file counts"
+            f"{cut(tokens.words[tokens.at])} follows the {count} query variables that the file counts"
         )
     _check_distinct(tokens, variables)
     return variables
@@ -361,7 +356,7 @@ def _line_integers(path: AnyPath, number: int, line: str) -> list[int]:
     words = line.split()
     wrong = next((w for w in words if not (_INTEGER.fullmatch(w) and w[0] not in "+-")), None)
     if wrong is not None:
-        raise ParseError(f"{_cut(wrong)} is no number of a variable or state", path, number)
+        raise ParseError(f"{cut(wrong)} is no number of a variable or state", path, number)
     return [int(w) for w in words]
 
 

@@ -40,6 +40,11 @@ _SOLVERS: dict[str, Entry] = {
         ("independent", "heuristics.independent:Independent", {}),
         ("max_product", "heuristics.max_product:MaxProduct", {}),
         ("argmax_product", "heuristics.argmax_product:ArgmaxProduct", {}),
+        ("hybrid_bp", "heuristics.hybrid_bp:HybridBeliefPropagation", {}),
+        ("beam", "heuristics.beam:BeamSearch", {}),
+        ("hill_climb", "heuristics.hill_climb:HillClimb", {}),
+        ("mcmc", "heuristics.mcmc:AnnealedGibbs", {}),
+        ("mcts", "heuristics.mcts:TreeSearch", {}),
         ("pac", "sampling.pac:Pac", {}),
         ("smooth_pac", "sampling.smooth_pac:SmoothPac", {}),
         # The settings of the published experiments, for reproduction.

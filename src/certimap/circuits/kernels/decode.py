@@ -288,6 +288,27 @@ def _score_sum(node: int, start: int, width: int, nodes: Nodes, kept: Kept, pair
 
 
 @jit()
+def evaluate_wanted(node: int, width: int, nodes: Nodes, scratch: Scratch) -> int:
+    """Fill the wanted rows of `pair_log`, ln of children at the first `width` points; return the edges visited."""
+    first = nodes.child_ptr[node]
+    n_children = nodes.child_ptr[node + 1] - first
+    count = _list_below(first, n_children, nodes, scratch)
+    _evaluate_listed(count, width, nodes, scratch)
+    for j in range(n_children):
+        if scratch.wanted[j]:
+            row = scratch.slot[nodes.children[first + j]]
+            for b in range(width):
+                scratch.pair_log[j, b] = scratch.values[row, b]
+    work = 0
+    for place in range(count):
+        listed = scratch.order[place]
+        scratch.slot[listed] = -1
+        edges = nodes.child_ptr[listed + 1] - nodes.child_ptr[listed]
+        work += width * int(edges + nodes.leaf_ptr[listed + 1] - nodes.leaf_ptr[listed])
+    return work
+
+
+@jit()
 def _evaluate_candidates(node: int, start: int, width: int, nodes: Nodes, kept: Kept, scratch: Scratch) -> int:
     """Fill `pair_log[j, b]`: ln of child j at the candidate of child start + b; return the edges visited."""
     first = nodes.child_ptr[node]
@@ -304,20 +325,7 @@ def _evaluate_candidates(node: int, start: int, width: int, nodes: Nodes, kept: 
                 scratch.wanted[j] = True
                 unknown = True
     work = width * n_children
-    if unknown:
-        count = _list_below(first, n_children, nodes, scratch)
-        _evaluate_listed(count, width, nodes, scratch)
-        for j in range(n_children):
-            if scratch.wanted[j]:
-                row = scratch.slot[nodes.children[first + j]]
-                for b in range(width):
-                    scratch.pair_log[j, b] = scratch.values[row, b]
-        for place in range(count):
-            listed = scratch.order[place]
-            scratch.slot[listed] = -1
-            edges = nodes.child_ptr[listed + 1] - nodes.child_ptr[listed]
-            work += width * (edges + nodes.leaf_ptr[listed + 1] - nodes.leaf_ptr[listed])
-    return work
+    return work + evaluate_wanted(node, width, nodes, scratch) if unknown else work
 
 
 @jit()

@@ -1,0 +1,92 @@
+"""Hybrid belief propagation on a circuit read as a network of binary variables (Mauá et al. 2020).
+
+Every node is a binary variable: a leaf is 1 with the probability that it gives the state of its variable, a
+product is the AND of its children, and a sum is 1 with the probability that its weights give its children that
+are 1. Then P(root = 1 | x) is the circuit's value at x. Messages inside are sums; the query variables, which are
+maximised, send mixed-product messages (Liu and Ihler 2013): sums over the states that maximise their belief.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Points
+
+if TYPE_CHECKING:
+    from certimap.circuits.kernels.messages import Graph, Messages
+    from certimap.circuits.plan import Plan
+
+
+@dataclass(eq=False)
+class Propagation:
+    """Loopy message passing under way; `advance` does one sweep up and down. Exact on no kind of circuit.
+
+    Cost of a sweep: a few logs and exponentials per edge, and one per state of each leaf.
+
+    Parameters
+    ----------
+    plan
+        A circuit over categorical query variables.
+    damping
+        The weight of the old message in the mean (of logs) that replaces it, 0 for none.
+    """
+
+    plan: Plan
+    damping: float
+
+    def __post_init__(self) -> None:
+        self._graph, self._messages = _start(self.plan)
+        n_children = np.diff(self.plan.child_ptr)
+        self._before = np.empty((int(np.max(n_children, where=self.plan.is_sum, initial=1)), 2))
+        self._belief = np.empty_like(self._messages.belief)
+
+    def advance(self) -> tuple[Points, float]:
+        """Do one sweep; return what it decodes, shape (1, n), and the largest change of a belief, in nats."""
+        from certimap.circuits.kernels import messages as kernels
+
+        kernels.ask_variables(self._graph, self._messages)
+        kernels.pass_up(self._graph, self._messages)
+        kernels.pass_down(self._graph, self._messages, self.damping, self._before)
+        change = kernels.tell_variables(self._graph, self._messages, self._belief)
+        domain = self.plan.domain
+        states = [np.argmax(own) for own in np.split(self._messages.belief, domain.offsets[1:-1])]
+        return np.array(states, domain.point_dtype)[None, :], float(change)
+
+
+def _start(plan: Plan) -> tuple[Graph, Messages]:
+    """Return the arrays of a plan and messages that know nothing."""
+    from certimap.circuits.kernels.messages import Graph, Messages
+
+    n_states: NDArray[np.int64] = plan.domain.n_states.astype(np.int64)
+    above = np.argsort(plan.children, kind="stable").astype(np.int64)
+    counts = np.bincount(plan.children, minlength=plan.n_nodes)
+    graph = Graph(
+        plan.is_sum,
+        plan.child_ptr,
+        plan.children,
+        plan.log_weights,
+        plan.leaf_ptr,
+        plan.leaf_var,
+        plan.leaf_start,
+        plan.log_tables,
+        n_states,
+        plan.domain.offsets.astype(np.int64),
+        np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        above,
+    )
+    told_ptr = np.concatenate([[0], np.cumsum(n_states[plan.leaf_var])]).astype(np.int64)
+    n_edges, n_leaves = len(plan.children), plan.n_leaves
+    messages = Messages(
+        np.zeros((n_edges, 2)),
+        np.zeros((n_edges, 2)),
+        np.zeros((n_leaves, 2)),
+        np.zeros((n_leaves, 2)),
+        told_ptr,
+        np.zeros(int(told_ptr[-1])),
+        np.zeros(plan.domain.total_states),
+    )
+    return graph, messages

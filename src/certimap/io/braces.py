@@ -1,0 +1,188 @@
+"""Text made of blocks in braces, as .net, .dne, .dsl and .dsc files are: a tree of blocks, entries and statements.
+
+    HEAD { KEY = VALUE; KEY = { ... }; STATEMENT; HEAD { ... } }
+
+Values stay text; long lists of numbers are read from it in one sweep.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from certimap.errors import ParseError
+from certimap.io.files import AnyPath, LineCounter, cut
+from certimap.io.numbers import Numbers, is_number, read_numbers
+
+_STRING = r'"(?:[^"\\]|\\.)*+"'
+_BLANK = re.compile(r"[\s;,]*+")
+_HEAD = re.compile(rf"((?:{_STRING}|[^\"{{}}=;]++)*+)([{{}}=;]|\Z)", re.DOTALL)
+_UNCLOSED = re.compile(rf"(?:{_STRING}|[^\"]++)*+", re.DOTALL)
+_VALUE = re.compile(rf"((?:{_STRING}|[^\";{{}}]++)*+);", re.DOTALL)
+_SPACES = re.compile(r"\s*+")
+_WORD = re.compile(rf"{_STRING}|[^\s,;()|\"]++", re.DOTALL)
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_LIST = str.maketrans("(),", "   ")
+MAX_DEPTH = 100
+SLASHES = r"//[^\n]*+|/\*(?:.*?\*/|.*\Z)"  # comments as C++ has them
+PERCENT = r"%[^\n]*+"  # comments as Hugin has them
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What stands behind `KEY =`, or a statement without a key; `at` is its position in the text."""
+
+    value: str
+    at: int
+
+
+@dataclass
+class Block:
+    """What stands between two braces, and in front of them.
+
+    Attributes
+    ----------
+    head
+        The text before the opening brace.
+    at
+        Where that text begins.
+    entries
+        The values of each key, in order.
+    statements
+        What ends in ';' (or the closing brace) and has no '='.
+    blocks
+        The blocks inside.
+    """
+
+    head: str
+    at: int
+    entries: dict[str, list[Entry]] = field(default_factory=dict[str, list[Entry]])
+    statements: list[Entry] = field(default_factory=list[Entry])
+    blocks: list[Block] = field(default_factory=list["Block"])
+
+    @property
+    def words(self) -> list[str]:
+        """The words of the head."""
+        return words_of(self.head)
+
+    def named(self, head: str) -> Iterator[Block]:
+        """Yield the blocks inside whose head is one word, in any case of letters."""
+        return (block for block in self.blocks if block.head.strip().lower() == head)
+
+
+class Braces:
+    """A text of blocks, and errors that name its lines.
+
+    Parameters
+    ----------
+    path, text
+        The file, and what is in it.
+    comments
+        A pattern of its comments.
+    """
+
+    def __init__(self, path: AnyPath, text: str, comments: str) -> None:
+        self.path = path
+        # What does not end takes the rest of the text with it, so that one pass is enough.
+        pattern = re.compile(rf'"(?:[^"\\]|\\.)*+(?:"|\Z)|{comments}', re.DOTALL)
+        self.text = pattern.sub(_kept, text)
+        self._lines = LineCounter(self.text)
+        self.root = self._parsed()
+
+    def line(self, at: int) -> int:
+        return self._lines(at)
+
+    def fail(self, message: str, at: int | None = None) -> ParseError:
+        return ParseError(message, self.path, self.line(len(self.text.rstrip()) if at is None else at))
+
+    def _parsed(self) -> Block:
+        root = Block("", 0)
+        stack = [root]
+        at = _skipped(_BLANK, self.text, 0)
+        while at < len(self.text):
+            found = _HEAD.match(self.text, at)
+            if found is None:
+                at = _skipped(_UNCLOSED, self.text, at)
+                raise self.fail("a text in double quotes begins here and does not end; '\"' ends it", at)
+            head, sign, start, at = found[1].strip(), found[2], at, found.end()
+            if sign == "=":
+                at = self._assigned(stack, head, start, at)
+            elif sign == "{":
+                self._opened(stack, head, start)
+            elif head:
+                stack[-1].statements.append(Entry(head, start))
+            if sign == "}":
+                if len(stack) == 1:
+                    raise self.fail("'}' closes no block; one '}' per '{' is accepted", at - 1)
+                stack.pop()
+            at = _skipped(_BLANK, self.text, at)
+        if len(stack) > 1:
+            raise self.fail(f"the block {cut(stack[-1].head)} has no closing '}}'", stack[-1].at)
+        return root
+
+    def _assigned(self, stack: list[Block], key: str, start: int, at: int) -> int:
+        """Take what follows an equals sign: a value, or the opening brace of a block."""
+        at = _skipped(_SPACES, self.text, at)
+        if self.text.startswith("{", at):
+            self._opened(stack, key, start)
+            return at + 1
+        found = _VALUE.match(self.text, at)
+        if found is None:
+            raise self.fail(f"the value of {cut(key)} does not end; ';' ends it", start)
+        stack[-1].entries.setdefault(key, []).append(Entry(found[1].strip(), start))
+        return found.end()
+
+    def _opened(self, stack: list[Block], head: str, start: int) -> None:
+        if len(stack) > MAX_DEPTH:
+            raise self.fail(f"blocks lie in one another more than {MAX_DEPTH} deep; fewer are accepted", start)
+        block = Block(head, start)
+        stack[-1].blocks.append(block)
+        stack.append(block)
+
+    def entry(self, block: Block, key: str) -> Entry | None:
+        """Return the one entry of a key, or None without any."""
+        found = block.entries.get(key, [])
+        if len(found) > 1:
+            raise self.fail(f"{key} of {cut(block.head)} is given twice; once is accepted", found[1].at)
+        return found[0] if found else None
+
+    def numbers(self, entry: Entry, what: str) -> Numbers:
+        """Read a list of numbers, however deep its parentheses."""
+        if "_" not in entry.value:
+            values = read_numbers(entry.value.translate(_LIST).split())
+            if values is not None:
+                return values
+        found = re.finditer(r"[^\s(),]++", entry.value)
+        wrong = next(word for word in found if "_" in word[0] or not is_number(word[0]))
+        at = self.text.find(entry.value, entry.at) + wrong.start()
+        raise self.fail(
+            f"{cut(wrong[0])} in the table of {what} is no probability; numbers that are finite and not negative "
+            "are accepted",
+            at,
+        )
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a list; commas, blanks and parentheses separate them, and double quotes keep them."""
+    return [unquoted(word) for word in _WORD.findall(text)]
+
+
+def unquoted(text: str) -> str:
+    """Return a word without its double quotes and the backslashes before signs."""
+    return _ESCAPE.sub(r"\1", text[1:-1]) if text.startswith('"') else text
+
+
+def quoted(text: str) -> str:
+    """Return a text in double quotes."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _skipped(pattern: re.Pattern[str], text: str, at: int) -> int:
+    found = pattern.match(text, at)
+    return found.end() if found else at
+
+
+def _kept(found: re.Match[str]) -> str:
+    """Keep quoted text, and of a comment the ends of its lines."""
+    return found[0] if found[0].startswith('"') else " " + "\n" * found[0].count("\n")

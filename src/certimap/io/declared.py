@@ -1,0 +1,290 @@
+"""Building a Bayesian network from what a file declares; errors name the variable and the line."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.domain import Categorical, Domain
+from certimap.errors import ModelError, ParseError, did_you_mean
+from certimap.io.files import AnyPath, cut
+from certimap.io.numbers import Numbers
+from certimap.networks.bayesian import BayesianNetwork
+from certimap.networks.factor import MAX_SCOPE, Factor
+from certimap.networks.noisy import MAX_TABLE, NoisyMax, Piece, expand
+from certimap.networks.rows import RowNormaliser, row_totals
+
+Floats = NDArray[np.float64]
+Pieces = list[tuple[tuple[str, ...], str, Numbers]]  # of each table: the parents, the variable, the entries
+MAX_EXPANDED = 2**24  # entries of all tables that a file describes without writing them out
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A variable's parents and what describes its table, built when all variables are known."""
+
+    parents: tuple[str, ...]
+    line: int | None
+    pieces: Callable[[Categorical, list[Categorical]], Pieces]
+
+
+class Declared:
+    """The variables and tables of a file, in any order.
+
+    Parameters
+    ----------
+    path
+        The file, for errors and warnings.
+    """
+
+    def __init__(self, path: AnyPath) -> None:
+        self.path = path
+        self.variables: dict[str, Categorical] = {}
+        self._lines: dict[str, int | None] = {}
+        self._nodes: dict[str, _Node] = {}
+        self._n_expanded = 0
+
+    def fail(self, message: str, line: int | None = None) -> ParseError:
+        return ParseError(message, self.path, line)
+
+    def variable(self, name: str, states: Sequence[str], line: int | None) -> None:
+        """Declare a variable."""
+        if name in self.variables:
+            raise self.fail(f"variable {cut(name)} is declared twice; once is accepted", line)
+        try:
+            self.variables[name] = Categorical(name, tuple(states))
+        except ModelError as error:
+            raise self.fail(str(error), line) from None
+        self._lines[name] = line
+
+    def table(
+        self,
+        name: str,
+        parents: Sequence[str],
+        numbers: Numbers,
+        line: int | None,
+        *,
+        first_fastest: bool = False,
+    ) -> None:
+        """Give a variable its table: its own states fastest, then its last parent, the first parent slowest.
+
+        `first_fastest` says that of the parents the first is the fastest instead.
+        """
+
+        def pieces(child: Categorical, above: list[Categorical]) -> Pieces:
+            sizes = [v.n_states for v in above]
+            if math.prod(sizes) * child.n_states != len(numbers.values):
+                raise self.fail(
+                    f"the table of {cut(name)} has {len(numbers.values):,} entries; {_product(child, above)} are "
+                    "accepted",
+                    line,
+                )
+            if not first_fastest or len(above) < 2:
+                return [(tuple(parents), name, numbers.reshape(*sizes, child.n_states))]
+            order = [*reversed(range(len(above))), len(above)]
+            turned = numbers.reshape(*reversed(sizes), child.n_states)
+            logs = None if turned.logs is None else turned.logs.transpose(order)
+            return [(tuple(parents), name, Numbers(turned.values.transpose(order), logs))]
+
+        self._node(name, parents, line, pieces)
+
+    def uniform(self, name: str, parents: Sequence[str], line: int | None) -> None:
+        """Give a variable equal probabilities in every row."""
+
+        def pieces(child: Categorical, above: list[Categorical]) -> Pieces:
+            shape = self._expanded(child, above, line)
+            return [(tuple(parents), name, Numbers(np.full(shape, 1.0 / child.n_states)))]
+
+        self._node(name, parents, line, pieces)
+
+    def deterministic(self, name: str, parents: Sequence[str], states: Sequence[str], line: int | None) -> None:
+        """Give a variable one state per configuration of its parents, the last parent fastest."""
+
+        def pieces(child: Categorical, above: list[Categorical]) -> Pieces:
+            if len(states) != math.prod(v.n_states for v in above):
+                raise self.fail(
+                    f"{cut(name)} has {len(states):,} resulting states for "
+                    f"{math.prod(v.n_states for v in above):,} configurations of its parents",
+                    line,
+                )
+            for state in states:
+                if state not in child:
+                    raise self.fail(
+                        f"{cut(name)} results in {cut(state)}, which is no state of it"
+                        f"{did_you_mean(state, map(str, child.states))}",
+                        line,
+                    )
+            shape = self._expanded(child, above, line)
+            table = np.zeros((len(states), child.n_states))
+            table[np.arange(len(states)), [child.index(state) for state in states]] = 1.0
+            return [(tuple(parents), name, Numbers(table.reshape(shape)))]
+
+        self._node(name, parents, line, pieces)
+
+    def noisy_max(
+        self, name: str, parents: Sequence[str], rows: Floats, order: Sequence[int] | None, line: int | None
+    ) -> None:
+        """Give a variable a noisy-max whose strongest state is its first, and whose last is that of no cause.
+
+        Parameters
+        ----------
+        rows
+            Flat: for each parent and each of its states, from the strongest, the states of the variable; then
+            those of the leak.
+        order
+            For each parent its states from the strongest; None where they stand in that order.
+        """
+
+        def pieces(child: Categorical, above: list[Categorical]) -> Pieces:
+            sizes = [v.n_states for v in above]
+            if len(rows) != child.n_states * (sum(sizes) + 1):
+                raise self.fail(
+                    f"the noisy node {cut(name)} has {len(rows):,} parameters; {child.n_states} for each of the "
+                    f"{sum(sizes)} states of its parents and the leak are accepted",
+                    line,
+                )
+            places = self._strengths(name, sizes, order, line)
+            by_state = rows.reshape(-1, child.n_states)[:, ::-1]
+            starts = np.concatenate([[0], np.cumsum(sizes)])
+            node = NoisyMax(
+                {
+                    v.name: {v.states[s]: by_state[starts[i] + k].tolist() for k, s in enumerate(places[i])}
+                    for i, v in enumerate(above)
+                },
+                by_state[-1].tolist(),
+            )
+            self._count(min(MAX_TABLE, math.prod(sizes) * child.n_states) + sum(sizes) * child.n_states**2, line)
+            turned = Categorical(name, child.states[::-1])
+            return [_weakest_last(piece, name) for piece in expand(node, turned, above)]
+
+        self._node(name, parents, line, pieces)
+
+    def _strengths(
+        self, name: str, sizes: Sequence[int], order: Sequence[int] | None, line: int | None
+    ) -> list[list[int]]:
+        """Return for each parent its states from the strongest."""
+        if order is None:
+            return [list(range(k)) for k in sizes]
+        starts = [0, *itertools.accumulate(sizes)]
+        found = [list(order[a:b]) for a, b in itertools.pairwise(starts)]
+        is_order = [sorted(own) == list(range(k)) for own, k in zip(found, sizes, strict=True)]
+        if len(order) != starts[-1] or not all(is_order):
+            raise self.fail(
+                f"the strengths of the noisy node {cut(name)} are no order of its parents' states; the numbers of "
+                "each parent's states, each once, are accepted",
+                line,
+            )
+        return found
+
+    def _expanded(self, child: Categorical, above: list[Categorical], line: int | None) -> tuple[int, ...]:
+        shape = (*(v.n_states for v in above), child.n_states)
+        self._count(math.prod(shape), line)
+        return shape
+
+    def _count(self, n_entries: int, line: int | None) -> None:
+        self._n_expanded += n_entries
+        if self._n_expanded > MAX_EXPANDED:
+            raise self.fail(
+                f"the tables up to here that are not written out have more than {MAX_EXPANDED:,} entries, the "
+                "most that is accepted in a file",
+                line,
+            )
+
+    def _node(
+        self,
+        name: str,
+        parents: Sequence[str],
+        line: int | None,
+        pieces: Callable[[Categorical, list[Categorical]], Pieces],
+    ) -> None:
+        if name in self._nodes:
+            raise self.fail(f"variable {cut(name)} has two tables; one is accepted", line)
+        if len(set(parents)) < len(parents) or name in parents:
+            raise self.fail(f"the table of {cut(name)} names a variable twice; once is accepted", line)
+        if len(parents) >= MAX_SCOPE:
+            raise self.fail(f"{cut(name)} has {len(parents)} parents; at most {MAX_SCOPE - 1} are accepted", line)
+        self._nodes[name] = _Node(tuple(parents), line, pieces)
+
+    def network(self) -> BayesianNetwork:
+        """Return the network.
+
+        Raises
+        ------
+        ParseError
+            For a table of or over an unknown variable, a variable without a table, a table of the wrong size, a
+            row that adds to anything but 1 or 0, a directed cycle.
+        """
+        if not self.variables:
+            raise self.fail("declares no variable; at least one is needed")
+        for name, node in self._nodes.items():
+            for word in (name, *node.parents):
+                if word not in self.variables:
+                    raise self.fail(
+                        f"{cut(word)} in the table of {cut(name)} is no variable of the file"
+                        f"{did_you_mean(word, self.variables)}",
+                        node.line,
+                    )
+        found = [piece for name in self.variables for piece in self._pieces(name)]
+        domain = Domain([*self.variables.values(), *self._helpers(found)])
+        normalise = RowNormaliser(str(self.path))
+        cpts: list[Factor] = []
+        for parents, name, numbers, line in found:
+            scope = [domain.index(v) for v in (*parents, name)]
+            factor, wrong = normalise(numbers.factor(scope))
+            if wrong is not None:
+                total = abs(float(row_totals(factor)[wrong]))
+                raise self.fail(
+                    f"the distribution of {cut(name)} given ({_labels(domain, scope, wrong)}) adds to "
+                    f"{total:.10g}; 1 within 0.001, or a row of zeros, is accepted",
+                    line,
+                )
+            cpts.append(factor)
+        normalise.warn()
+        try:
+            return BayesianNetwork(domain, cpts, [v.name for v in domain.variables[len(self.variables) :]])
+        except ModelError as error:
+            raise self.fail(str(error)) from None
+
+    def _pieces(self, name: str) -> list[tuple[tuple[str, ...], str, Numbers, int | None]]:
+        node = self._nodes.get(name)
+        if node is None:
+            raise self.fail(f"variable {cut(name)} has no table; each variable needs one", self._lines[name])
+        try:
+            made = node.pieces(self.variables[name], [self.variables[p] for p in node.parents])
+        except ParseError:
+            raise
+        except ModelError as error:
+            raise self.fail(str(error), node.line) from None
+        return [(*piece, node.line) for piece in made]
+
+    def _helpers(self, pieces: Sequence[tuple[tuple[str, ...], str, Numbers, int | None]]) -> list[Categorical]:
+        """Return the helper variables of noisy nodes."""
+        names = [name for _, name, _, _ in pieces if name not in self.variables]
+        return [Categorical(name, self.variables[name.rpartition(":max:")[0]].states) for name in names]
+
+
+def _weakest_last(piece: Piece, name: str) -> tuple[tuple[str, ...], str, Numbers]:
+    """Turn the axes of a noisy node and its helpers round, so that the first state is the strongest again."""
+    axes = tuple(
+        k for k, v in enumerate((*piece.parents, piece.name)) if v == name or v.startswith(f"{name}:max:")
+    )
+    return piece.parents, piece.name, Numbers(np.flip(piece.table, axes))
+
+
+def _product(child: Categorical, above: Sequence[Categorical]) -> str:
+    sizes = [*(v.n_states for v in above), child.n_states]
+    total = math.prod(sizes)
+    return f"{total:,}" if len(sizes) == 1 else f"{' x '.join(map(str, sizes))} = {total:,}"
+
+
+def _labels(domain: Domain, scope: Sequence[int], states: Sequence[int]) -> str:
+    shown: list[str] = []
+    for v, s in zip(scope, states, strict=False):
+        variable = domain.variables[v]
+        shown.append(f"{variable.name}={variable.states[s]}" if isinstance(variable, Categorical) else "")
+    return ", ".join(shown)

@@ -1,0 +1,180 @@
+"""`.dsc`, Microsoft's format of Bayesian networks.
+
+    belief network "NAME"
+    node A { name: "A"; type: discrete[2] = { "yes", "no" }; position: (1, 2); }
+    probability(A) { .1, .9; }
+    probability(B | A) { (0): .2, .8; (1): .3, .7; default: .5, .5; }
+
+Rows name the states of the parents by number; names, positions and costs are left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.io.braces import SLASHES, Block, Braces, Entry, quoted, words_of
+from certimap.io.declared import MAX_EXPANDED, Declared
+from certimap.io.files import AnyPath, cut, read_text, write_text
+from certimap.io.identifiers import written_names
+from certimap.io.numbers import Numbers, written
+from certimap.networks.bayesian import BayesianNetwork
+
+_PROBABILITY = re.compile(r"probability\s*\((.*)\)", re.DOTALL)
+_TYPE = re.compile(r"type\s*:\s*discrete\s*(?:\[\s*(\d{1,9})\s*\])?")
+_ROW = re.compile(r"(?:\(([\d\s,]*)\)|(default))\s*:\s*(.*)", re.DOTALL)
+_NETWORK = re.compile(r'belief\s+network(?:\s+(?:"[^"]*"|\S+))?')
+_NODE = re.compile(r"node\s+(\S.*)")
+
+
+def read_dsc(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
+    """Read a Bayesian network.
+
+    Raises
+    ------
+    ParseError
+        With file and line: for anything that does not follow the format, and for nodes that are not discrete,
+        which it names.
+
+    Warns
+    -----
+    UserWarning
+        Once, when rows add to 1 within 1e-3 but not within 1e-6: they are renormalised.
+    """
+    return _Reader(path, read_text(path, encoding)).network()
+
+
+class _Reader:
+    """One pass over the blocks."""
+
+    def __init__(self, path: AnyPath, text: str) -> None:
+        self.source = Braces(path, text, SLASHES)
+        self.declared = Declared(path)
+
+    def network(self) -> BayesianNetwork:
+        tables: list[tuple[Block, str]] = []
+        for block in self.source.root.blocks:
+            # The line 'belief network NAME' has no end of its own and stands before the first block.
+            head = _NETWORK.sub("", block.head, count=1).strip()
+            probability, node = _PROBABILITY.fullmatch(head), _NODE.fullmatch(head)
+            if probability:
+                tables.append((block, probability[1]))
+            elif node:
+                self.node(block, words_of(node[1])[0] if words_of(node[1]) else "")
+        for block, header in tables:
+            self.table(block, header)
+        return self.declared.network()
+
+    def node(self, block: Block, name: str) -> None:
+        kind = next((b for b in block.blocks if b.head.startswith("type")), None)
+        found = None if kind is None else _TYPE.fullmatch(kind.head)
+        if kind is None or found is None:
+            raise self.source.fail(
+                f"node {cut(name)} has no type that is accepted; type: discrete[COUNT] = {{ STATES }}; is",
+                block.at,
+            )
+        states = [word for entry in kind.statements for word in words_of(entry.value)]
+        if found[1] is not None and int(found[1]) != len(states):
+            raise self.source.fail(
+                f"node {cut(name)} has {len(states)} states where its type says {found[1]}", kind.at
+            )
+        self.declared.variable(name, states, self.source.line(block.at))
+
+    def table(self, block: Block, header: str) -> None:
+        own, _, given = header.partition("|")
+        names, parents = words_of(own), words_of(given)
+        if len(names) != 1:
+            raise self.source.fail(
+                f"the table of {cut(own.strip())} is of {len(names)} variables; one is accepted", block.at
+            )
+        name, line = names[0], self.source.line(block.at)
+        known = self.declared.variables
+        if any(word not in known for word in (name, *parents)) or not block.statements:
+            # Declared.network names what is unknown.
+            return self.declared.table(name, parents, Numbers(np.zeros(0)), line)
+        sizes = [known[p].n_states for p in parents]
+        if not parents and len(block.statements) == 1 and ":" not in block.statements[0].value:
+            return self.declared.table(name, parents, self.source.numbers(block.statements[0], cut(name)), line)
+        numbers = self.rows(block, name, sizes, known[name].n_states)
+        return self.declared.table(name, parents, numbers, line)
+
+    def rows(self, block: Block, name: str, sizes: list[int], size: int) -> Numbers:
+        """Return the rows of a table, those that are left out from the default."""
+        rows: dict[tuple[int, ...], Numbers] = {}
+        default: Numbers | None = None
+        for entry in block.statements:
+            index, numbers = self.row(entry, name)
+            if len(numbers.values) != size:
+                raise self.source.fail(
+                    f"a row of {cut(name)} has {len(numbers.values)} entries; {size} are accepted", entry.at
+                )
+            if index is None:
+                default = numbers
+            elif (
+                len(index) != len(sizes) or any(k >= n for k, n in zip(index, sizes, strict=True)) or index in rows
+            ):
+                raise self.source.fail(
+                    f"the row {index} of {cut(name)} is doubled, or names no states of its parents; numbers below "
+                    f"{tuple(sizes)} are accepted",
+                    entry.at,
+                )
+            else:
+                rows[index] = numbers
+        if default is not None and math.prod(sizes) * size > MAX_EXPANDED:
+            raise self.source.fail(
+                f"the default row of {cut(name)} stands for more than {MAX_EXPANDED:,} entries", block.at
+            )
+        if default is None and len(rows) < math.prod(sizes):
+            raise self.source.fail(
+                f"the table of {cut(name)} has {len(rows)} rows; {math.prod(sizes)}, or a default, are accepted",
+                block.at,
+            )
+        found = [rows.get(index, default) for index in itertools.product(*(range(k) for k in sizes))]
+        return _joined([row for row in found if row is not None])
+
+    def row(self, entry: Entry, name: str) -> tuple[tuple[int, ...] | None, Numbers]:
+        """Read one row: the numbers of the parents' states (None for the default), and its entries."""
+        found = _ROW.fullmatch(entry.value)
+        if found is None:
+            raise self.source.fail(
+                f"{cut(entry.value)} is no row of {cut(name)}; (NUMBERS): PROBABILITIES; is accepted", entry.at
+            )
+        words = words_of(found[1] or "")
+        index = None if found[2] else tuple(int(word[:9]) for word in words)
+        return index, self.source.numbers(Entry(found[3], entry.at), cut(name))
+
+
+def _joined(rows: list[Numbers]) -> Numbers:
+    values: NDArray[np.float64] = np.concatenate([row.values for row in rows])
+    if all(row.logs is None for row in rows):
+        return Numbers(values)
+    return Numbers(values, np.concatenate([row.all_logs for row in rows]))
+
+
+def write_dsc(model: BayesianNetwork, path: AnyPath) -> None:
+    """Write a Bayesian network; numbers read back exactly, and states as text.
+
+    Names that are no identifiers are written in another form, with one warning, and kept in the field for names.
+    """
+    names = written_names(model, path, states_too=False)
+    lines = ['belief network "certimap"']
+    for name, states, label in zip(names.names, names.states, names.labels, strict=True):
+        texts = ", ".join(map(quoted, states))
+        lines += [f"node {name} {{", f"  name: {quoted(label)};"]
+        lines += [f"  type: discrete[{len(states)}] = {{ {texts} }};", "}"]
+    for factor in model.factors:
+        *parents, child = factor.scope
+        numbers, size = written(factor), factor.shape[-1]
+        if not parents:
+            lines += [f"probability({names.names[child]}) {{", f"  {', '.join(numbers)};", "}"]
+            continue
+        lines.append(f"probability({names.names[child]} | {', '.join(names.names[p] for p in parents)}) {{")
+        for row, index in enumerate(itertools.product(*(range(k) for k in factor.shape[:-1]))):
+            entries = ", ".join(numbers[row * size : (row + 1) * size])
+            lines.append(f"  ({', '.join(map(str, index))}): {entries};")
+        lines.append("}")
+    write_text(path, "\n".join(lines) + "\n")

@@ -1,0 +1,94 @@
+"""Names for formats that accept identifiers alone: what else stands in a model is written in another form."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from certimap.domain import Categorical
+from certimap.errors import ModelError
+from certimap.io.files import AnyPath
+from certimap.networks.network import Network
+
+_OTHER = re.compile(r"[^A-Za-z0-9_]")
+
+
+@dataclass(frozen=True)
+class WrittenNames:
+    """How the variables of a model and their states are written.
+
+    Attributes
+    ----------
+    names, states
+        In the order of the domain; one list of states for each variable.
+    labels
+        The names as the model has them, for formats with a field for a title.
+    """
+
+    names: list[str]
+    states: list[list[str]]
+    labels: tuple[str, ...]
+
+
+def written_names(model: Network, path: AnyPath, *, states_too: bool, longest: int | None = None) -> WrittenNames:
+    """Return names that are identifiers: a letter, then letters, digits and underscores.
+
+    Parameters
+    ----------
+    states_too
+        Whether states have to be identifiers; if not, they are kept as text.
+    longest
+        The most characters that a name may have; None for any number.
+
+    Warns
+    -----
+    UserWarning
+        Once, when a name or a state is written in another form.
+
+    Raises
+    ------
+    ModelError
+        When two states of a variable read the same as text.
+    """
+    names = _identifiers(model.domain.names, "x", longest)
+    changed = [pair for pair in zip(model.domain.names, names, strict=True) if pair[0] != pair[1]]
+    states: list[list[str]] = []
+    for variable in model.domain:
+        texts = [str(s) for s in variable.states] if isinstance(variable, Categorical) else []
+        if len(set(texts)) < len(texts):
+            raise ModelError(f"variable {variable.name!r} has two states that read the same as text")
+        own = _identifiers(texts, "s", longest) if states_too else texts
+        changed += [pair for pair in zip(texts, own, strict=True) if pair[0] != pair[1]]
+        states.append(own)
+    if changed:
+        count = "one name" if len(changed) == 1 else f"{len(changed)} names"
+        warnings.warn(
+            f"{path}: {count} of variables and states had to be written in another form, {changed[0][0]!r} as "
+            f"{changed[0][1]!r}; .bif and .npz keep them",
+            stacklevel=4,
+        )
+    return WrittenNames(names, states, model.domain.names)
+
+
+def _identifiers(names: Sequence[str], prefix: str, longest: int | None) -> list[str]:
+    """Return distinct identifiers, those that are some already as they are."""
+    wanted = [_identifier(name, prefix)[:longest] for name in names]
+    taken = {new for old, new in zip(names, wanted, strict=True) if old == new}
+    found: list[str] = []
+    counts: dict[str, int] = {}
+    for old, new in zip(names, wanted, strict=True):
+        unique = new
+        while old != unique and unique in taken:
+            counts[new] = counts.get(new, 1) + 1
+            end = f"_{counts[new]}"
+            unique = (new if longest is None else new[: longest - len(end)]) + end
+        taken.add(unique)
+        found.append(unique)
+    return found
+
+
+def _identifier(name: str, prefix: str) -> str:
+    plain = _OTHER.sub("_", name)
+    return plain if plain[:1].isalpha() else prefix + plain

@@ -1,0 +1,52 @@
+"""Beam search: every node of a circuit keeps the k best assignments of its own scope."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from certimap.errors import SolverError
+from certimap.posterior import Beams, Capability
+from certimap.solvers.base import Family, Solver
+from certimap.solvers.heuristics.walk import OneStepState
+
+if TYPE_CHECKING:
+    from certimap.box import Boxes
+    from certimap.certify.ledger import Ledger
+    from certimap.control import Control
+
+
+@dataclass(frozen=True)
+class BeamSearch(Solver):
+    """Argmax-product with several assignments per node; all that the root keeps are scored.
+
+    When the time is up on the way, the sums above judge by the largest of their terms alone.
+
+    Parameters
+    ----------
+    width
+        How many assignments a node keeps; 1 is argmax-product.
+    """
+
+    width: int = 8
+
+    name: ClassVar[str] = "beam"
+    needs: ClassVar[tuple[Capability, ...]] = (Beams,)
+    family: ClassVar[Family] = "heuristic"
+    heuristic: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise SolverError(f"width={self.width!r}; expected at least 1")
+
+    def init(
+        self, posterior: Beams, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
+    ) -> OneStepState:
+        return OneStepState(posterior)
+
+    def step(self, state: OneStepState, ledger: Ledger) -> OneStepState:
+        control = ledger.control
+        ledger.candidates(state.posterior.beam(self.width, lambda: control.should_stop))
+        return replace(state, done=True)

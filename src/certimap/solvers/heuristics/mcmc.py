@@ -1,0 +1,105 @@
+"""Annealed Gibbs sampling: chains that redraw one variable at a time, ever more greedily."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from certimap.box import Points
+from certimap.errors import SolverError
+from certimap.posterior import Posterior
+from certimap.solvers.base import Effort, Family, Solver
+from certimap.solvers.heuristics.neighbours import first_points
+
+if TYPE_CHECKING:
+    from certimap.box import Boxes
+    from certimap.certify.ledger import Ledger
+    from certimap.control import Control
+
+
+@dataclass(frozen=True)
+class ChainState:
+    """Chains under way: where they stand, and how many sweeps they have made."""
+
+    posterior: Posterior
+    rng: np.random.Generator
+    points: Points
+    n_sweeps: int = 0
+    done: bool = False
+
+
+@dataclass(frozen=True)
+class AnnealedGibbs(Solver):
+    """Chains redraw each variable from p^(1/T) given all others while the temperature T falls from sweep to sweep.
+
+    What chains visit are candidates, never draws: they are not independent. Runs on any posterior of categorical
+    variables; a sweep costs one evaluation per chain and state of each variable.
+
+    Parameters
+    ----------
+    chains
+        How many chains, started from draws (uniform points where there is no sampler).
+    sweeps
+        How often each variable of a chain is redrawn.
+    hot, cold
+        Temperatures of the first and the last sweep; between them it falls by a constant factor.
+    """
+
+    chains: int = 32
+    sweeps: int = 20
+    hot: float = 1.0
+    cold: float = 0.05
+
+    name: ClassVar[str] = "mcmc"
+    family: ClassVar[Family] = "heuristic"
+    heuristic: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if min(self.chains, self.sweeps) < 1:
+            raise SolverError(f"chains={self.chains!r}, sweeps={self.sweeps!r}; expected at least 1 of each")
+        if not 0.0 < self.cold <= self.hot < np.inf:
+            raise SolverError(f"hot={self.hot!r}, cold={self.cold!r}; expected 0 < cold <= hot")
+
+    def unsuited(self, posterior: Posterior) -> str | None:
+        if posterior.domain.is_discrete:
+            return None
+        return f"solver {self.name!r} needs categorical query variables; use solver='frontier'"
+
+    def effort(self, state: ChainState) -> Effort:
+        return Effort(work=state.n_sweeps)
+
+    def init(
+        self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
+    ) -> ChainState:
+        return ChainState(posterior, rng, first_points(posterior, self.chains, rng))
+
+    def step(self, state: ChainState, ledger: Ledger) -> ChainState:
+        if state.n_sweeps == 0:
+            ledger.candidates(state.points)
+        progress = state.n_sweeps / max(self.sweeps - 1, 1)
+        temperature = self.hot * (self.cold / self.hot) ** progress
+        points = state.points.copy()
+        for variable in state.rng.permutation(len(state.posterior.domain)).tolist():
+            _redraw(state.posterior, points, variable, temperature, state.rng)
+            if ledger.control.should_stop:
+                break
+        ledger.candidates(points)
+        n_sweeps = state.n_sweeps + 1
+        return replace(state, points=points, n_sweeps=n_sweeps, done=n_sweeps >= self.sweeps)
+
+
+def _redraw(
+    posterior: Posterior, points: Points, variable: int, temperature: float, rng: np.random.Generator
+) -> None:
+    """Redraw one variable of every chain, in place; a chain at probability 0 in all states keeps its own."""
+    k = int(posterior.domain.n_states[variable])
+    rows = np.repeat(points, k, axis=0)
+    rows[:, variable] = np.tile(np.arange(k), len(points))
+    log_probs = posterior.log_prob(rows).reshape(len(points), k) / temperature
+    largest = log_probs.max(axis=1, keepdims=True)
+    possible = largest[:, 0] > -np.inf
+    shares = np.cumsum(np.exp(log_probs[possible] - largest[possible]), axis=1)
+    thresholds = rng.random(len(points))[possible] * shares[:, -1]
+    points[possible, variable] = np.minimum(np.sum(thresholds[:, None] >= shares, axis=1), k - 1)
