@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
 
 from certimap.cli.output import print_rows
 from certimap.cli.solve import (
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from certimap.networks.network import Network
     from certimap.query import Query
 
+LOOK_SECONDS = 10.0  # that conditioning may take before the look at a query is given up
 _SHOWN_STATES = 8
 _SHOWN_VARIABLES = 40
 
@@ -40,9 +43,15 @@ def info(
     query_file: QueryFileOption = None,
     encoding: EncodingOption = None,
     separator: SeparatorOption = None,
+    estimate_lipschitz: Annotated[
+        bool,
+        typer.Option(
+            "--estimate-lipschitz", help="Measure how fast the probability falls off around a good answer."
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a model's variables and size; with a query or evidence, what answering it takes."""
+    """Print a model's variables and size; with a query or evidence, what answering it takes and what to expect."""
     import certimap
 
     source = certimap.read(model, encoding=encoding)
@@ -65,6 +74,7 @@ def info(
     facts |= _facts_of(source, one)
     if one is not None and len(one.variables):
         facts |= _choice(source, one)
+        facts |= _expectation(source, one, estimate_lipschitz)
     if as_json:
         facts["domain"] = {v.name: list(getattr(v, "states", ())) or [v.low, v.high] for v in domain}  # pyright: ignore
         print(json.dumps(facts, indent=2, default=str))
@@ -127,6 +137,33 @@ def _choice(source: Model, query: Query) -> dict[str, Any]:
     if len(considered) > 1:
         found["instead_of"] = considered[:-1]
     return found | {"expected_solver": expected(choice)}
+
+
+def _expectation(source: Model, query: Query, with_lipschitz: bool) -> dict[str, Any]:
+    """Say what a first look at the conditioned query tells, or why there was none."""
+    import certimap
+    from certimap.control import Control, TimeUp
+    from certimap.conversions import condition
+    from certimap.errors import ModelError
+    from certimap.limits import Limits
+
+    try:
+        posterior = condition(source, query, limits=Limits(control=Control.starting_now(LOOK_SECONDS)))
+    except (ModelError, TimeUp) as problem:
+        return {"expected": f"unknown: {problem}"}
+    look = certimap.forecast(posterior)
+    found: dict[str, Any] = {"expected_solver": look.solver}
+    if look.min_entropy_bits is None:
+        found["log_value_found"], found["log_value_at_most"] = look.log_found, look.log_upper
+    else:
+        found["min_entropy_bits_at_least"], found["min_entropy_bits_at_most"] = look.min_entropy_bits
+    if look.draws is not None:
+        found["draws_of_pac_at_least"], found["draws_of_pac_likely"] = look.draws
+    if with_lipschitz and posterior.domain.is_discrete:
+        found["lipschitz"] = certimap.estimate_lipschitz(posterior, look.assignment).sentence
+    elif with_lipschitz:
+        found["lipschitz"] = "not measured: a query variable is real"
+    return found
 
 
 def _shown(value: Any) -> str:

@@ -181,7 +181,7 @@ def solve(
         typer.Option(
             "--output",
             "-o",
-            help="Write the answers as JSON here too; a .csv gets a table, one line per row, in place of printing.",
+            help="Write the answers as JSON here too; in place of printing, a .csv gets a line per row.",
             show_default=False,
         ),
     ] = None,
