@@ -66,6 +66,7 @@ _PLACES = {
     "map_query": "certimap.api",
     "read": "certimap.api",
 }
+_OPTIONAL = ("MapImputer",)  # derives from scikit-learn's classes, which `from certimap import *` must not need
 _MODULES = frozenset(
     {
         "bench",
@@ -103,7 +104,6 @@ __all__ = [
     "HistoryEntry",
     "ImpossibleEvidence",
     "Limits",
-    "MapImputer",
     "MapResult",
     "MarkovNetwork",
     "MissingDependency",
@@ -156,7 +156,7 @@ if TYPE_CHECKING:
         UnbalancedBooks,
     )
     from certimap.function_posterior import FunctionPosterior
-    from certimap.imputer import MapImputer
+    from certimap.imputer import MapImputer as MapImputer
     from certimap.inference import log_evidence, log_likelihood, marginals, sample
     from certimap.interop import from_object
     from certimap.interop.networkx_graphs import to_networkx
@@ -193,4 +193,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_MODULES})
+    return sorted({*__all__, *_OPTIONAL, *_MODULES})
