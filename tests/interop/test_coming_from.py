@@ -1,4 +1,4 @@
-"""The page for users of other libraries: each section runs where its library is, and prints what the page shows."""
+"""The page for users of other libraries: each section runs where its library is, and prints what it shows."""
 
 from __future__ import annotations
 
