@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from certimap.box import Boxes, Points
 from certimap.domain import Domain
+from certimap.region_tree import RegionTree
 from certimap.search_boxes import Answers, Layout, SearchBoxes
 
 Capability = type | UnionType  # a protocol of this module, or a union of them where one of several will do
@@ -174,6 +175,15 @@ class Beams(Posterior, Protocol):
 
 
 @runtime_checkable
+class Guesses(Posterior, Protocol):
+    """A posterior made in a hurry, which scores points and names one good one."""
+
+    def guess(self) -> Points:
+        """Return a good point, found in the time that scoring one takes; shape (1, n_variables)."""
+        ...
+
+
+@runtime_checkable
 class Modes(Posterior, Protocol):
     """A posterior that knows where each of its variables has its own mode."""
 
@@ -276,6 +286,27 @@ class Probes(Posterior, Protocol):
 
 
 @runtime_checkable
+class Regions(Draws, Masses, Bounds, Protocol):
+    """A posterior that factorises along a tree of regions, whose tables a search may work on."""
+
+    @property
+    def region_tree(self) -> RegionTree:
+        """The conditional tables."""
+        ...
+
+    def max_product(self) -> Points:
+        """Decode the upward pass of bounds, shape (1, n): the maximum where nothing is hidden."""
+        ...
+
+    def bound_messages(self, mask: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return upper bounds on every region's message inside one box, as mantissas and exponents of two.
+
+        `mask` is bool, shape (total_states,); messages are laid out by the tree's `message_ptr`.
+        """
+        ...
+
+
+@runtime_checkable
 class BoxPosterior(Draws, Masses, Bounds, Protocol):
     """A posterior that answers every question about boxes, and draws."""
 
@@ -287,7 +318,10 @@ OFFERS: dict[type, str] = {
     Bounds: "log_bound() and log_bound_each()",
     Probes: "prober()",
     Walks: "max_product() and argmax_product()",
+    Regions: "a tree of regions, as networks of moderate width, hidden Markov models, hidden Chow-Liu trees and "
+    "structured circuits have",
     Modes: "modes()",
+    Guesses: "guess()",
     Beams: "beam()",
     Messages: "propagation()",
 }

@@ -13,11 +13,11 @@ from certimap.circuits.caps import Caps, PlanView
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.prober import PlanProber
+from certimap.climb import climb
 from certimap.domain import Domain
 from certimap.errors import ImpossibleEvidence
 from certimap.query import make_query
 from certimap.search_boxes import Layout, SearchBoxes
-from certimap.solvers.box_search.probe import climb
 
 
 def cases(count, start=0):

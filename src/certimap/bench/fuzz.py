@@ -79,6 +79,47 @@ node B { type: discrete = { "x", "y" }; }
 probability(A) { .3, .7; } // c
 probability(B | A) { (1): .2, .8; default: .5, .5; }
 """
+NNF = b"""c x
+nnf 6 6 4
+L 1
+L 2
+A 2 0 1
+L -1
+O 1 2 2 3
+A 0
+"""
+D4 = b"o 1 0\nt 2 0\na 3 0\n1 2 1 2 0\n1 3 -1 3 0\n3 2 4 0\n3 2 0\nf 4 0\n"
+SDD = b"c x\nsdd 7\nL 1 0 1\nL 2 2 2\nL 3 0 -1\nF 6\nT 7\nL 5 4 3\nD 8 1 3 1 7 3 5 2 6\n"
+PSDD = b"c x\npsdd 5\nL 0 0 1\nL 1 0 -1\nT 2 2 2 -1.3\nL 3 2 -2\nD 4 1 2 0 2 -0.5 1 3 -9e-1\n"
+JPC = b"""c x
+jpc 9
+L 0 0 1
+L 1 0 -1
+I 2 0 2 2
+C 3 0 2 -0.6 -1.3 -inf
+B 4 0 3 2 -1.2
+G 5 0 4 0.5 2
+P 6 0 4 0 2 4 5
+P 7 0 4 1 3 4 5
+S 8 0 2 6 -2.3 7 -0.1
+"""
+DEEPROB = b"""{"directed": true, "nodes": [{"class": "Sum", "scope": [0, 1], "weights": [0.3, 0.7], "id": 0},
+{"class": "Product", "scope": [0, 1], "id": 1},
+{"class": "Bernoulli", "scope": [0], "params": {"p": 0.2}, "id": 2},
+{"class": "Categorical", "scope": [1], "params": {"categories": [0, 2], "probabilities": [0.4, 0.6]}, "id": 3},
+{"class": "BinaryCLT", "scope": [0, 1], "params": {"root": 0, "tree": [-1, 0],
+"params": [[[-0.7, -0.7], [-0.7, -0.7]], [[-1.2, -0.4], [-0.1, -Infinity]]]}, "id": 4}],
+"links": [{"source": 1, "target": 0, "idx": 0}, {"source": 4, "target": 0, "idx": 1},
+{"source": 2, "target": 1, "idx": 0}, {"source": 3, "target": 1, "idx": 1}]}"""
+SPARC = b"""{"format": "gcw-circuit-v1", "backend": "numpy", "root": 6, "nodes": [
+{"id": 0, "kind": "bernoulli", "children": [], "scope": [0], "p": 0.2},
+{"id": 1, "kind": "literal", "children": [], "scope": [0], "value": 1},
+{"id": 2, "kind": "indicator", "children": [], "scope": [1], "value": 1, "num_cats": 3},
+{"id": 3, "kind": "discrete_logistic", "children": [], "scope": [1], "mu": 1.3, "s": 0.7, "num_cats": 3},
+{"id": 4, "kind": "product", "children": [0, 2]}, {"id": 5, "kind": "product", "children": [1, 3]},
+{"id": 6, "kind": "sum", "children": [4, 5], "params": [0.3, 0.7]}]}"""
+LITERALS = b"1 .5\n-1 0.25\n3 1e-400\n-3 2\n"
+CNF = b"c weights .5 .5 1 1\nc p weight 3 .5 0\nc p weight -3 .5 0\np cnf 3 1\n1 -2 0\n"
 CSV = b'A,"B c",X\nlo,"x, y",1.0\n,?,1e0\nhi,na,nan\n'
 JSON = b'[{"A": "lo", "B c": {"likelihood": [1, 2, 0.5]}, "X": [0, 1]}, {"A": ["lo", "hi"], "X": null}]'
 EVID = b"2\n1 0 1\n2 0 0 1 2\n"
@@ -159,6 +200,7 @@ def targets() -> dict[str, Target]:
     """Return what can be fuzzed, by name."""
     from certimap.io.evidence import read_assignments, read_evidence_cases, read_query_cases
     from certimap.io.formats import read
+    from certimap.io.literal_weights import log_weights
     from certimap.io.text_tables import read_text_table
     from certimap.query import make_query
 
@@ -191,6 +233,14 @@ def targets() -> dict[str, Target]:
         "dne": Target("dne", (DNE,), read),
         "dsl": Target("dsl", (DSL,), read),
         "dsc": Target("dsc", (DSC,), read),
+        "nnf": Target("nnf", (NNF, D4), read),
+        "sdd": Target("sdd", (SDD,), read),
+        "psdd": Target("psdd", (PSDD,), read),
+        "jpc": Target("jpc", (JPC,), read),
+        "circuit": Target("json", (DEEPROB, SPARC), read),
+        "weights": Target(
+            "weights", (LITERALS, CNF, b"c weights .5 .5 1 1\n"), lambda path: log_weights(path, path)
+        ),
         "npz": Target("npz", _native_seeds(), read, mutate=_mutate_archive),
         "gz": Target("uai.gz", tuple(gzip.compress(t, mtime=0) for t in (UAI, MARKOV)), read),
         "csv": Target("csv", (CSV, b"A;X\nlo;1.0\nhi;0.5\n"), table, typed),

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.plan import REAL_FIRST, REAL_LOG_NORM, REAL_SIZE, Plan
+from certimap.control import Control, Pace
 from certimap.domain import Domain, Real
 from certimap.errors import ImpossibleEvidence, ModelError
 from certimap.logs import log_sum_runs
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
     from certimap.circuits.kernels.arrays import NewNodes, Workspace
 
 
+SECONDS_PER_EDGE = 2e-7
 NEGLIGIBLE = 40.0  # nats below a leaf's mass, under which the rounding of an entry does not show in it
 
 
 @dataclass(frozen=True, eq=False)
-class _Leaves:
+class Leaves:
     """The leaves of a circuit under a query: their masses, and normalised vectors for queried ones."""
 
     log_mass: NDArray[np.float64]  # (n_nodes,), 0 on inner nodes
@@ -35,7 +37,9 @@ class _Leaves:
     log_tables: NDArray[np.float64]
 
 
-def condition(circuit: Circuit, query: Query, *, max_edges: int | None = None) -> tuple[Plan, float]:
+def condition(
+    circuit: Circuit, query: Query, *, max_edges: int | None = None, control: Control | None = None
+) -> tuple[Plan, float]:
     """Fold evidence and nuisance variables away and normalise.
 
     Evidence becomes weights, nuisance leaves are summed or integrated, constants move up into the
@@ -52,6 +56,8 @@ def condition(circuit: Circuit, query: Query, *, max_edges: int | None = None) -
         Positions in the circuit's domain.
     max_edges
         Refuse circuits with more edges.
+    control
+        Its deadline is heeded: rewriting, nearly all of the time, does not begin unless it should end in time.
 
     Returns
     -------
@@ -64,33 +70,52 @@ def condition(circuit: Circuit, query: Query, *, max_edges: int | None = None) -
         When that mass is zero.
     ModelError
         When the circuit is not decomposable, cannot be made smooth, or is too large.
+    TimeUp
+        When `control` leaves too little time.
     """
+    control = control or Control()
+    pace = Pace(control, f"conditioning a circuit of {circuit.n_edges} edges", SECONDS_PER_EDGE)
     if max_edges is not None and circuit.n_edges > max_edges:
         raise ModelError(
             f"the circuit has {circuit.n_edges} edges; max_edges={max_edges} accepts fewer, and can be raised"
         )
     if circuit.domain != query.domain:
         raise ModelError("the query was made for another domain; make it with the circuit's own")
-    circuit = _checked(circuit, query)
-    leaves = _leaves(circuit, query)
+    circuit = checked(circuit, query)
+    leaves = leaves_of(circuit, query)
     from certimap.circuits.kernels import structure as kernels
 
     arrays, log_mass = properties.circuit_arrays(circuit), leaves.log_mass
-    kernels.upward_log_mass(arrays, log_mass)
+    log_evidence = fill_log_mass(circuit, log_mass)
+    parents = np.empty(circuit.n_nodes, np.int64)
+    kernels.count_parents(arrays, log_mass, parents)
+    error = leaves.log_error
+    kernels.upward_error(arrays, log_mass, error)
+    with pace.piece(circuit.n_edges):
+        plan = _simplify(circuit, query, leaves, parents)
+    return replace(plan, log_error=float(error[-1]) * float(np.finfo(np.float64).eps)), log_evidence
+
+
+def fill_log_mass(circuit: Circuit, log_mass: NDArray[np.float64]) -> float:
+    """Complete ln of the masses of leaves, shape (n_nodes,), by those of inner nodes; return ln p(e).
+
+    Raises
+    ------
+    ImpossibleEvidence, ModelError
+        When that is -inf, or not finite.
+    """
+    from certimap.circuits.kernels import structure as kernels
+
+    kernels.upward_log_mass(properties.circuit_arrays(circuit), log_mass)
     log_evidence = float(log_mass[-1])
     if log_evidence == -np.inf:
         raise ImpossibleEvidence("the evidence has probability zero under the circuit")
     if not np.isfinite(log_evidence):
         raise ModelError(f"the circuit's mass under the evidence is {np.exp(log_evidence)}; it must be finite")
-    parents = np.empty(circuit.n_nodes, np.int64)
-    kernels.count_parents(arrays, log_mass, parents)
-    error = leaves.log_error
-    kernels.upward_error(arrays, log_mass, error)
-    plan = _simplify(circuit, query, leaves, parents)
-    return replace(plan, log_error=float(error[-1]) * float(np.finfo(np.float64).eps)), log_evidence
+    return log_evidence
 
 
-def _checked(circuit: Circuit, query: Query) -> Circuit:
+def checked(circuit: Circuit, query: Query) -> Circuit:
     """Return the circuit, made smooth where needed, or raise ModelError when it does not decompose."""
     ignored = query.observed
     found = properties.structure(circuit, ignored)
@@ -106,7 +131,8 @@ def _checked(circuit: Circuit, query: Query) -> Circuit:
     return circuit
 
 
-def _leaves(circuit: Circuit, query: Query) -> _Leaves:
+def leaves_of(circuit: Circuit, query: Query) -> Leaves:
+    """Return the leaves of a checked circuit under a query."""
     domain, n_nodes = circuit.domain, circuit.n_nodes
     positions = np.full(len(domain) + 1, -1, np.int32)
     positions[query.variables] = np.arange(len(query.variables), dtype=np.int32)
@@ -133,9 +159,7 @@ def _leaves(circuit: Circuit, query: Query) -> _Leaves:
         log_error[real] = 16.0 + 4.0 * np.abs(entries[:, REAL_LOG_NORM])
         start[real] = len(log_tables) + REAL_SIZE * np.arange(len(real))
         log_tables = np.concatenate([log_tables, entries.ravel()])
-    return _Leaves(
-        log_mass, log_error, position, properties.leaf_state_sets(n_nodes, leaf_sets), start, log_tables
-    )
+    return Leaves(log_mass, log_error, position, properties.leaf_state_sets(n_nodes, leaf_sets), start, log_tables)
 
 
 def _real_entries(circuit: Circuit, query: Query, nodes: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -166,7 +190,7 @@ def _real_entries(circuit: Circuit, query: Query, nodes: NDArray[np.int64]) -> N
     return entries
 
 
-def _simplify(circuit: Circuit, query: Query, leaves: _Leaves, parents: NDArray[np.int64]) -> Plan:
+def _simplify(circuit: Circuit, query: Query, leaves: Leaves, parents: NDArray[np.int64]) -> Plan:
     """Rewrite the live part of a circuit as a plan."""
     from certimap.circuits.kernels import simplify, structure
     from certimap.circuits.kernels.arrays import NewNodes

@@ -14,6 +14,7 @@ from certimap.circuits.circuit import Circuit
 from certimap.circuits.evaluator import BOUND, MASS, POINT, Evaluator
 from certimap.circuits.plan import Plan
 from certimap.circuits.sampler import Sampler
+from certimap.control import Control
 from certimap.domain import Domain
 from certimap.errors import QueryError
 from certimap.kernels.parallel import default_workers
@@ -55,14 +56,15 @@ class CircuitPosterior:
         max_edges: int | None = None,
         workers: int | None = None,
         log_scale: float = 0.0,
+        control: Control | None = None,
     ) -> CircuitPosterior:
         """Condition a circuit on a query; `log_scale` is added to ln p(e).
 
-        Raises ImpossibleEvidence and ModelError as `certimap.circuits.condition.condition` does.
+        Raises ImpossibleEvidence, ModelError and TimeUp as `certimap.circuits.condition.condition` does.
         """
         from certimap.circuits.condition import condition
 
-        plan, log_evidence = condition(circuit, query, max_edges=max_edges)
+        plan, log_evidence = condition(circuit, query, max_edges=max_edges, control=control)
         return cls(plan, log_evidence + log_scale, workers)
 
     @property

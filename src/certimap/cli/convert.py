@@ -17,8 +17,14 @@ def convert(
     ],
     target: Annotated[Path, typer.Argument(metavar="B", help="The file to write.", show_default=False)],
     encoding: EncodingOption = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="Weights of literals for .nnf and .sdd: a line LITERAL WEIGHT for each, or a weighted CNF."
+        ),
+    ] = None,
 ) -> None:
     """Write model A as B; the suffixes name the formats, each also with .gz. Text is written in UTF-8."""
     from certimap import io
 
-    io.write(io.read(source, encoding=encoding), target)
+    io.write(io.read(source, encoding=encoding, weights=weights), target)

@@ -14,16 +14,15 @@ from certimap.limits import Limits
 from certimap.model import Model
 from certimap.networks.mpe_posterior import Maximisation
 from certimap.networks.posterior import NetworkPosterior
-from certimap.posterior import Bounds, Capability, Masses, Posterior, offers
+from certimap.posterior import Bounds, Capability, Guesses, Masses, Posterior, Regions, offers
 from certimap.query import Query
-from certimap.trees.bucket_tree import BucketTreePosterior
 
 __all__ = ["Choice", "Option", "condition", "condition_quickly", "plan"]
 
 Wants = tuple[Capability, ...]
 # What `auto` wants, most wanted first, and why: each is enough for a solver that proves more than the next.
 AUTO: tuple[tuple[Wants, str], ...] = (
-    ((BucketTreePosterior,), "along a tree of regions whose tables fit, sets of vectors settle a query soonest"),
+    ((Regions,), "along a tree of regions whose tables fit, sets of vectors settle a query soonest"),
     ((Masses, Bounds), "boxes of assignments can be weighed and bounded, so that a search settles it"),
     ((Maximisation,), "no table fits, and what has to be summed does"),
     ((Bounds,), "boxes of assignments can be bounded"),
@@ -31,7 +30,7 @@ AUTO: tuple[tuple[Wants, str], ...] = (
 )
 
 # What may be built when time is short.
-ANYTIME: tuple[tuple[Capability, ...], ...] = ((NetworkPosterior,),)
+ANYTIME: tuple[tuple[Capability, ...], ...] = ((NetworkPosterior,), (Guesses,))
 
 for _row in (*from_circuits.ROWS, *from_networks.ROWS):
     register(_row)

@@ -18,10 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.plan import Plan
+from certimap.control import Control, Pace
 from certimap.query import make_query
 from certimap.trees.bucket_tree import MAX_TABLE, BucketTreePosterior
 from certimap.trees.wide import Wide
 
+DOING = "looking for the tree of a structured circuit"
+SECONDS_PER_ENTRY = 4e-7
+NODES_PER_LOOK = 1024
 Floats = NDArray[np.float64]
 Parts = tuple[tuple[int, ...], tuple[int, ...]]  # children (node ids) and leaves (positions in `leaf_var`)
 
@@ -32,6 +36,7 @@ def tree_of_circuit(
     log_evidence: float | None = None,
     max_table: int = MAX_TABLE,
     workers: int | None = None,
+    control: Control | None = None,
 ) -> BucketTreePosterior | None:
     """Return the distribution of a structured circuit as a tree of regions, or None where there is none.
 
@@ -48,6 +53,8 @@ def tree_of_circuit(
         The most entries that all tables may have together.
     workers
         Threads of the posterior; None means 1.
+    control
+        Its deadline is heeded; raises TimeUp when it leaves too little time.
 
     Returns
     -------
@@ -59,26 +66,28 @@ def tree_of_circuit(
     -----
     Cost: linear in the circuit's edges, the bits of its scopes, and the tree's entries.
     """
-    if not plan.domain.is_discrete or not _may_be_structured(plan):
+    control = control or Control()
+    if not plan.domain.is_discrete or not _may_be_structured(plan, control):
         return None
-    tree = _Tree(_Nodes.of(plan), max_table)
+    tree = _Tree(_Nodes.of(plan, control), max_table, control)
     if not tree.grow():
         return None
-    posterior = BucketTreePosterior.from_tree(
-        np.array(tree.parent, np.int64),
-        [Wide.of_logs(table) for table in tree.transitions],
-        {0: np.ones(1)},
-        tree.latent_of,
-        [Wide.of_logs(table) for table in tree.emissions],
-        make_query(plan.domain),
-        workers=workers,
-    )
+    with Pace(control, DOING, SECONDS_PER_ENTRY).piece(tree.n_entries):
+        posterior = BucketTreePosterior.from_tree(
+            np.array(tree.parent, np.int64),
+            [Wide.of_logs(table) for table in tree.transitions],
+            {0: np.ones(1)},
+            tree.latent_of,
+            [Wide.of_logs(table) for table in tree.emissions],
+            make_query(plan.domain),
+            workers=workers,
+        )
     found = posterior.region_tree
     log_error = found.log_error + plan.log_error  # what the circuit's own conditioning rounded counts as well
     return replace(posterior, region_tree=replace(found, log_evidence=log_evidence or 0.0, log_error=log_error))
 
 
-def _may_be_structured(plan: Plan) -> bool:
+def _may_be_structured(plan: Plan, control: Control) -> bool:
     """Whether the products below the topmost sums leave their scopes in several blocks.
 
     A quick test that spares most circuits that are not structured the search for a tree.
@@ -91,6 +100,7 @@ def _may_be_structured(plan: Plan) -> bool:
         cut[root] = True
         nodes, scope_of = _below(plan, stands_for, nodes), _blocks(plan, cut)
     while True:
+        control.check(DOING)
         cut[nodes] = True
         nodes = nodes[plan.is_sum[nodes]]
         if not len(nodes):
@@ -154,9 +164,11 @@ class _Nodes:
     known: dict[Parts, int]
 
     @classmethod
-    def of(cls, plan: Plan) -> _Nodes:
+    def of(cls, plan: Plan, control: Control) -> _Nodes:
         nodes = cls(plan, _without_links(plan), [0] * plan.n_nodes, [0] * plan.n_nodes, {}, {})
-        for node in np.flatnonzero(nodes.stands_for == np.arange(plan.n_nodes)).tolist():
+        for count, node in enumerate(np.flatnonzero(nodes.stands_for == np.arange(plan.n_nodes)).tolist()):
+            if count % NODES_PER_LOOK == 0:
+                control.check(DOING)
             nodes._add(node)
         return nodes
 
@@ -228,6 +240,7 @@ class _Tree:
 
     nodes: _Nodes
     max_table: int
+    control: Control
     parent: list[int] = field(default_factory=list[int])
     transitions: list[Floats] = field(default_factory=list[Floats])
     n_entries: int = 0
@@ -243,6 +256,7 @@ class _Tree:
         self._latent(-1, np.zeros((1, 1)))
         stack: list[tuple[int, list[int]]] = [(0, [root])]
         while stack:
+            self.control.check(DOING)
             latent, states = stack.pop()
             grown = self._layers(latent, states)
             below = None if grown is None else self._split(*grown)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from certimap.circuits.circuit import Circuit
+from certimap.circuits.guess import GuessedCircuit
 from certimap.circuits.posterior import CircuitPosterior
+from certimap.control import Control, TimeUp
 from certimap.conversions.circuit_to_tree import tree_of_circuit
 from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row
 from certimap.errors import ModelError
-from certimap.posterior import Posterior
+from certimap.posterior import Guesses, Posterior
 from certimap.trees.bucket_tree import BucketTreePosterior
 
 MAX_SPREAD = 4  # table entries of a tree per edge of its circuit, where `auto` may choose it
@@ -20,7 +24,7 @@ def _conditioned(case: Case[Circuit]) -> CircuitPosterior:
     return case.shared(
         "conditioned",
         lambda: CircuitPosterior.from_circuit(
-            case.model, case.query, max_edges=limits.edges_allowed, workers=limits.workers
+            case.model, case.query, max_edges=limits.edges_allowed, workers=limits.workers, control=limits.control
         ),
     )
 
@@ -30,7 +34,7 @@ def _size(case: Case[Circuit]) -> Estimate:
     return Estimate(f"{n_edges} edges", n_edges, n_edges <= case.limits.edges_allowed)
 
 
-def _tree_of(case: Case[Circuit], max_table: int) -> BucketTreePosterior | None:
+def _tree_of(case: Case[Circuit], max_table: int, control: Control | None = None) -> BucketTreePosterior | None:
     """Return the tree, or None where the circuit is not structured or the tables do not fit."""
     posterior = _conditioned(case)
     return case.shared(
@@ -40,6 +44,7 @@ def _tree_of(case: Case[Circuit], max_table: int) -> BucketTreePosterior | None:
             log_evidence=posterior.log_evidence,
             max_table=max_table,
             workers=posterior.workers,
+            control=control or case.limits.control,
         ),
     )
 
@@ -53,10 +58,17 @@ def _tree_suits(case: Case[Circuit]) -> bool:
     """Whether `auto` may take the tree.
 
     Where a sum decides a query variable the circuit's own bounds are sharp, and searches on it close at once.
+    The conditioned circuit answers as well: the tree gets half of the time that is left.
     """
     if not _size(case).fits or np.any(_conditioned(case).plan.decides >= 0):
         return False
-    return _tree_of(case, _best_limit(case)) is not None
+    half = replace(case.limits.control)
+    if half.deadline is not None:
+        half.deadline -= 0.5 * half.seconds_left
+    try:
+        return _tree_of(case, _best_limit(case), half) is not None
+    except TimeUp:
+        return False
 
 
 def _tree_size(case: Case[Circuit]) -> Estimate:
@@ -78,6 +90,14 @@ def _tree(case: Case[Circuit]) -> Posterior:
     return tree
 
 
+def _guessed(case: Case[Circuit]) -> Posterior:
+    return GuessedCircuit.of(case.model, case.query)
+
+
+def _never(case: Case[Circuit]) -> bool:
+    return False
+
+
 ROWS = (
     Row("circuit", Circuit, OF_CIRCUIT, _size, _conditioned),
     Row(
@@ -88,4 +108,5 @@ ROWS = (
         _tree,
         _tree_suits,
     ),
+    Row("circuit as it is", Circuit, frozenset({Guesses, GuessedCircuit}), _size, _guessed, _never),
 )

@@ -17,15 +17,17 @@ from certimap.conversions.choose import plan
 from certimap.conversions.from_networks import TREE, elimination_of, reduced_of
 from certimap.conversions.network_to_tree import elimination_order
 from certimap.errors import CertimapError
+from certimap.kernels.wide import SAFE_EXPONENT
 from certimap.limits import Limits
 from certimap.networks.factor import Factor
 from certimap.networks.network import Network
 from certimap.networks.reduction import Reduced
 from certimap.posterior import Capability
 from certimap.query import Query
+from certimap.region_tree import RegionTree
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.build import buckets_of_factors
-from certimap.trees.regions import SAFE_EXPONENT, Bucket, RegionTree, conditionals, contract_chains, make_tree
+from certimap.trees.regions import Bucket, conditionals, contract_chains, make_tree
 from certimap.trees.wide import Wide
 
 Floats = NDArray[np.float64]

@@ -10,7 +10,7 @@ from certimap.circuits.posterior import CircuitPosterior
 from certimap.limits import Limits
 from certimap.model import Model
 from certimap.networks.mpe_posterior import Maximisation, MpePosterior
-from certimap.posterior import Beams, Bounds, Draws, Masses, Messages, Modes, Posterior, Probes, Walks
+from certimap.posterior import Beams, Bounds, Draws, Masses, Messages, Modes, Posterior, Probes, Regions, Walks
 from certimap.query import Query
 from certimap.trees.bucket_tree import BucketTreePosterior
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Model)
 OF_CIRCUIT = frozenset({Draws, Masses, Bounds, Probes, Walks, Modes, Beams, Messages, CircuitPosterior})
 OF_MAXIMISATION = frozenset({Maximisation, MpePosterior})
-OF_TREE = frozenset({Draws, Masses, Bounds, BucketTreePosterior})
+OF_TREE = frozenset({Draws, Masses, Bounds, Probes, Regions, BucketTreePosterior})
 
 
 @dataclass(frozen=True, eq=False)

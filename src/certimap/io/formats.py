@@ -10,12 +10,17 @@ from typing import Any
 from certimap.circuits.circuit import Circuit
 from certimap.errors import ModelError, ParseError, did_you_mean
 from certimap.io.bif import read_bif, write_bif
+from certimap.io.circuit_json import read_circuit_json
 from certimap.io.dne import read_dne, write_dne
 from certimap.io.dsc import read_dsc, write_dsc
 from certimap.io.dsl import read_dsl, write_dsl
 from certimap.io.files import AnyPath, suffix_of
+from certimap.io.jpc import read_jpc, write_jpc
+from certimap.io.literal_weights import Weights
 from certimap.io.native import read_native, write_native
 from certimap.io.net import read_net, write_net
+from certimap.io.nnf import read_nnf
+from certimap.io.sdd import read_psdd, read_sdd
 from certimap.io.spn import read_spn, write_spn
 from certimap.io.uai import read_uai, write_uai
 from certimap.io.xdsl import read_xdsl, write_xdsl
@@ -42,6 +47,8 @@ class Format:
         The classes that it can write; empty for any.
     is_text
         Whether its files have an encoding.
+    is_weighted
+        Whether the reader takes `weights` of literals, which its files lack.
     """
 
     name: str
@@ -50,6 +57,7 @@ class Format:
     writer: Callable[[Any, AnyPath], None] | None = None
     writes: tuple[type[Any], ...] = ()
     is_text: bool = True
+    is_weighted: bool = False
 
 
 def table_of(*formats: Format) -> dict[str, Format]:
@@ -69,6 +77,11 @@ FORMATS: dict[str, Format] = table_of(
     Format("bifxml", "Bayesian networks (XMLBIF)", read_xmlbif, write_xmlbif, (BayesianNetwork,)),
     Format("xml", "Bayesian networks (XMLBIF)", read_xmlbif, write_xmlbif, (BayesianNetwork,)),
     Format("spn", "circuits", read_spn, write_spn, (Circuit,)),
+    Format("json", "circuits (deeprob-kit, SparC)", read_circuit_json),
+    Format("jpc", "circuits (Juice)", read_jpc, write_jpc, (Circuit,)),
+    Format("nnf", "Boolean circuits (d4, c2d)", read_nnf, is_weighted=True),
+    Format("sdd", "Boolean circuits (SDD)", read_sdd, is_weighted=True),
+    Format("psdd", "circuits (PSDD)", read_psdd),
     Format("npz", "any model", read_native, write_native, is_text=False),
 )
 
@@ -109,7 +122,9 @@ def format_of(
     return found
 
 
-def read(path: AnyPath, format: str | None = None, encoding: str | None = None) -> Any:
+def read(
+    path: AnyPath, format: str | None = None, encoding: str | None = None, weights: Weights | None = None
+) -> Any:
     """Read a model.
 
     Parameters
@@ -120,6 +135,8 @@ def read(path: AnyPath, format: str | None = None, encoding: str | None = None) 
         One of these names, for a file with another suffix.
     encoding
         Of a text format, such as "latin-1"; None stands for UTF-8, or what a byte order mark says.
+    weights
+        Weights of literals for .nnf and .sdd, by number or as the file that has them; None for 1 each.
 
     Returns
     -------
@@ -130,9 +147,17 @@ def read(path: AnyPath, format: str | None = None, encoding: str | None = None) 
     ParseError
         For an unknown format, a file that cannot be read, and one that does not follow its format; nothing else,
         whatever the file holds.
+    ModelError
+        For weights of literals with a format that has its own, and weights that are none.
     """
     chosen = format_of(path, format)
-    return chosen.reader(path, encoding) if chosen.is_text else chosen.reader(path)
+    if weights is not None and not chosen.is_weighted:
+        raise ModelError(
+            f"weights of literals are given for {fspath(path)}, and .{chosen.name} has parameters of its own; "
+            f"{suffixes({k: f for k, f in FORMATS.items() if f.is_weighted}, ' and ')} take them"
+        )
+    options = {"weights": weights} if chosen.is_weighted else {}
+    return chosen.reader(path, encoding, **options) if chosen.is_text else chosen.reader(path)
 
 
 def write(model: Any, path: AnyPath, format: str | None = None) -> None:

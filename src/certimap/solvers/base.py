@@ -61,15 +61,12 @@ class Solver(ABC):
         What kind of method it is; tables and figures group by it.
     heuristic
         Whether it proves nothing by itself.
-    view
-        Which representation of a model it works on, where it matters.
     """
 
     name: ClassVar[str]
     needs: ClassVar[tuple[Capability, ...]] = ()
     family: ClassVar[Family] = "other"
     heuristic: ClassVar[bool] = False
-    view: ClassVar[Literal["circuit", "tree"] | None] = None
 
     def judging(self) -> Judging:
         """Return how its draws are to be judged."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from certimap.domain import Domain
 from certimap.errors import SolverError, did_you_mean
-from certimap.posterior import Bounds, Capability, Draws, Masses, Posterior, offer_of, offers
+from certimap.posterior import Bounds, Capability, Draws, Guesses, Masses, Posterior, offer_of, offers
 from certimap.solvers.base import Family, Solver
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ _SOLVERS: dict[str, Entry] = {
         ("hill_climb", "heuristics.hill_climb:HillClimb", {}),
         ("mcmc", "heuristics.mcmc:AnnealedGibbs", {}),
         ("mcts", "heuristics.mcts:TreeSearch", {}),
+        ("guess", "heuristics.guess:Guess", {}),
         ("pac", "sampling.pac:Pac", {}),
         ("smooth_pac", "sampling.smooth_pac:SmoothPac", {}),
         # The settings of the published experiments, for reproduction.
@@ -174,26 +175,21 @@ def wants_of(solver: str | Solver, warm_start: Any = None) -> tuple[Capability, 
 
 def _wants_of_one(solver: str | Solver) -> tuple[Capability, ...]:
     if isinstance(solver, str):
-        return _wanted(entry(solver).load())
-    return _wanted(type(solver))
-
-
-def _wanted(solver: type[Solver]) -> tuple[Capability, ...]:
-    if solver.view == "tree":
-        from certimap.trees.bucket_tree import BucketTreePosterior
-
-        return (*solver.needs, BucketTreePosterior)
-    return solver.needs
+        return entry(solver).load().needs
+    return type(solver).needs
 
 
 def choose(posterior: Posterior) -> Solver:
     """Return the solver that `solver="auto"` stands for.
 
+    - `guess` where a posterior made in a hurry offers nothing else;
     - `exhaustive` where the query space has at most 65,536 states, and listing them takes at most 10^8 edge
       evaluations (2 10^10 where bounds come from a relaxation) or there is no other way to a proof;
     - else the first of `PROVERS` that the posterior has all it needs for, within its limits;
     - else `smooth_pac` in a discrete domain, `pac` in a real one (a sampler and an oracle are enough).
     """
+    if isinstance(posterior, Guesses):
+        return make("guess")
     if _is_small(posterior.domain, posterior.facts.work, _listing_limit(posterior)):
         return make("exhaustive")
     for name in PROVERS:
@@ -213,7 +209,7 @@ def expected(choice: Choice) -> str:
     limit = math.inf if not searchable else SMALL_WORK if weighed else RELAXED_WORK
     if _is_small(domain, choice.options[-1].estimate.work, limit):
         return "exhaustive"
-    found = (name for name in PROVERS if offers(available, _wanted(entry(name).load())))
+    found = (name for name in PROVERS if offers(available, entry(name).load().needs))
     return next(found, "smooth_pac" if domain.is_discrete else "pac")
 
 
@@ -236,14 +232,14 @@ def refusal(solver: Solver, posterior: Posterior) -> str | None:
         if not isinstance(posterior, capability):
             return (
                 f"solver {solver.name!r} needs the posterior to have {offer_of(capability)}, and a "
-                f"{type(posterior).__name__} has not; use solver={alternative(posterior)!r}"
+                f"{type(posterior).__name__} has not; use solver={alternative(posterior, solver.family)!r}"
             )
     return solver.unsuited(posterior)
 
 
-def alternative(posterior: Posterior) -> str:
-    """Name a solver that runs on any posterior of this kind."""
-    if isinstance(posterior, Bounds) and not isinstance(posterior, Draws):
+def alternative(posterior: Posterior, wanted: Family = "other") -> str:
+    """Name a solver that runs on any posterior of this kind, one that proves where `wanted` does."""
+    if isinstance(posterior, Bounds) and (wanted == "elimination" or not isinstance(posterior, Draws)):
         return "frontier"
     return "smooth_pac" if posterior.domain.is_discrete else "pac"
 

@@ -17,12 +17,14 @@ from certimap.errors import ImpossibleEvidence, ModelError, SolverError
 from certimap.kernels.wide import LN2, LOG_FLOOR
 from certimap.posterior import Facts
 from certimap.query import Query
+from certimap.region_tree import RegionTree
 from certimap.trees import build
 from certimap.trees.kernels import passes as kernels
 from certimap.trees.kernels.draw import draw, follow_maxima
 from certimap.trees.kernels.wide_passes import cumulate_wide
-from certimap.trees.regions import Bucket, RegionTree, condition, contract_chains, make_tree
-from certimap.trees.wide import Wide, as_wide
+from certimap.trees.prober import TreeProber
+from certimap.trees.regions import Bucket, condition, contract_chains, make_tree
+from certimap.trees.wide import Floats, Wide, as_wide
 from certimap.trees.work import WideWork, Work
 
 MAX_TABLE = 4_000_000
@@ -178,12 +180,36 @@ class BucketTreePosterior:
 
     def log_mass_each(self, boxes: Boxes) -> NDArray[np.float64]:
         """ln P(box with variable i set to state a | e) for every (i, a), shape (batch, total_states)."""
-        return self._each(boxes.mask, is_bound=False)
+        return self._sweep(boxes.mask, is_bound=False)[1]
 
     def log_bound_each(self, boxes: Boxes) -> NDArray[np.float64]:
         """Return upper bounds as `log_bound` does, with variable i set to state a; shape (batch, total_states)."""
-        bound = self._each(boxes.mask, is_bound=True)
-        return self._outward(np.minimum(bound, self._each(boxes.mask, is_bound=False)))
+        return self.probe(boxes.mask)[1]
+
+    def probe(self, mask: NDArray[np.bool_]) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return what a search asks about boxes, by one upward and one downward pass for bounds and for masses.
+
+        Parameters
+        ----------
+        mask
+            bool, shape (batch, total_states).
+
+        Returns
+        -------
+        Bounds as `log_bound` and `log_bound_each` give them, then masses as `log_mass` and `log_mass_each` do.
+        """
+        mass, each_mass = self._sweep(mask, is_bound=False)
+        bound, each_bound = self._sweep(mask, is_bound=True)
+        return (
+            self._outward(np.minimum(bound, mass)),
+            self._outward(np.minimum(each_bound, each_mass)),
+            mass,
+            each_mass,
+        )
+
+    def prober(self) -> TreeProber:
+        """Return what a search asks this posterior through."""
+        return TreeProber(self)
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
         """Draw n independent points from p(q | e), or from it restricted to a union of disjoint boxes.
@@ -274,42 +300,17 @@ class BucketTreePosterior:
 
     def _upward(self, mask: NDArray[np.bool_], *, is_bound: bool) -> NDArray[np.float64]:
         out = np.empty(len(mask))
-        rows = self._block_rows(len(mask))
 
-        def block(start: int) -> None:
-            part = np.zeros((mask.shape[1], rows))
-            count = min(rows, len(mask) - start)
-            part[:, :count] = mask[start : start + count].T
-            work = self._work(rows)
-            self._pass_up(work, part, is_bound=is_bound)
-            with np.errstate(divide="ignore"):
-                value = np.log(work.message[-1]) + work.message_exponent[-1] * LN2
-            for b in np.flatnonzero((work.flags[:count] > 0) & (value[:count] < LOG_FLOOR)):
-                wide = WideWork.make(self.region_tree)
-                value[b] = wide.pass_up(self.region_tree, mask[start + b], is_bound=is_bound)
-            out[start : start + count] = value[:count]
+        def block(start: int, count: int, part: Floats, work: Work) -> None:
+            out[start : start + count] = self._roots(work, mask[start : start + count], is_bound=is_bound)
 
-        self._map(block, range(0, len(mask), rows))
+        self._blocks(mask, block, is_bound=is_bound)
         return out
 
-    def bound_messages(self, mask: NDArray[np.bool_]) -> Wide:
-        """Return upper bounds on every region's message inside one box.
-
-        Parameters
-        ----------
-        mask
-            bool, shape (total_states,).
-
-        Returns
-        -------
-        The messages, laid out by `message_ptr`.
-        """
-        work = WideWork.make(self.region_tree)
-        work.pass_up(self.region_tree, mask, is_bound=True)
-        return Wide(work.message, work.message_exponent)
-
-    def _each(self, mask: NDArray[np.bool_], *, is_bound: bool) -> NDArray[np.float64]:
-        out = np.empty(mask.shape)
+    def _blocks(
+        self, mask: NDArray[np.bool_], use: Callable[[int, int, Floats, Work], None], *, is_bound: bool
+    ) -> None:
+        """Pass blocks of rows up the tree, and hand each on: first row, number of rows, their masks, buffers."""
         rows = self._block_rows(len(mask))
 
         def block(start: int) -> None:
@@ -318,16 +319,41 @@ class BucketTreePosterior:
             part[:, :count] = mask[start : start + count].T
             work = self._work(rows)
             self._pass_up(work, part, is_bound=is_bound)
+            use(start, count, part, work)
+
+        self._map(block, range(0, len(mask), rows))
+
+    def _roots(self, work: Work, mask: NDArray[np.bool_], *, is_bound: bool) -> Floats:
+        """Return the natural logs that a block came to at the root, one per row of `mask`."""
+        count = len(mask)
+        with np.errstate(divide="ignore"):
+            value: Floats = np.log(work.message[-1, :count]) + work.message_exponent[-1, :count] * LN2
+        for b in np.flatnonzero((work.flags[:count] > 0) & (value < LOG_FLOOR)):
+            value[b] = WideWork.make(self.region_tree).pass_up(self.region_tree, mask[b], is_bound=is_bound)
+        return value
+
+    def bound_messages(self, mask: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return upper bounds on every region's message inside one box, as mantissas and exponents of two."""
+        work = WideWork.make(self.region_tree)
+        work.pass_up(self.region_tree, mask, is_bound=True)
+        return work.message, work.message_exponent
+
+    def _sweep(self, mask: NDArray[np.bool_], *, is_bound: bool) -> tuple[Floats, Floats]:
+        """Return natural logs of boxes, shape (batch,), and with each variable held, (batch, total_states)."""
+        out, whole = np.empty(mask.shape), np.empty(len(mask))
+
+        def block(start: int, count: int, part: Floats, work: Work) -> None:
+            rows = mask[start : start + count]
+            whole[start : start + count] = self._roots(work, rows, is_bound=is_bound)
             each = work.pass_down(self.region_tree, part, is_bound)
             out[start : start + count] = each[:, :count].T
             low = (work.flags[:count] > 0) & np.any(each[:, :count] < LOG_FLOOR, axis=0)
             for b in np.flatnonzero(low):
-                out[start + b] = WideWork.make(self.region_tree).each(
-                    self.region_tree, mask[start + b], is_bound=is_bound
-                )
+                wide = WideWork.make(self.region_tree)
+                out[start + b] = wide.each(self.region_tree, rows[b], is_bound=is_bound)
 
-        self._map(block, range(0, len(mask), rows))
-        return out
+        self._blocks(mask, block, is_bound=is_bound)
+        return whole, out
 
 
 def _ints(values: NDArray[np.int64]) -> list[int]:

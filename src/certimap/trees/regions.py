@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.kernels.wide import SAFE_EXPONENT
-from certimap.trees.kernels.passes import RegionArrays
+from certimap.region_tree import RegionArrays, RegionTree
 from certimap.trees.wide import Floats, Ints, Wide
 
 
@@ -34,71 +34,6 @@ class Bucket:
     def scope(self) -> tuple[int, ...]:
         """The axes of the table."""
         return (*self.separator, self.own)
-
-
-@dataclass(frozen=True, eq=False)
-class RegionTree:
-    """A rooted tree of regions, children first, the root last; the root's separator is empty.
-
-    Attributes
-    ----------
-    arrays
-        What the kernels read. Region r has the joint space (shared, own): `shared` are the separator's
-        variables that its children know too, `rest` the others; in both, queried variables come first
-        (slowest), so a joint position is ((shared_query, shared_hidden), own) and a separator position is
-        ((shared_query, shared_hidden), (rest_query, rest_hidden)). `tables` holds P(own | separator, e) in
-        the order (separator, own), and so do `mantissas` and `exponents` (empty where all are 0), which
-        lose nothing. `column` is the first column of a queried own variable in masks, or -1.
-        `gather[map_ptr[c] + joint position]` is the separator position of the child in slot c.
-    parent, slot
-        int64, shape (n,): the parent of each region (-1 for the root) and its slot among all children.
-    variable
-        int64, shape (n,): the query variable (position in the query's domain) of each region, or -1.
-    log_evidence
-        Natural log of the total that conditioning divided out.
-    log_error
-        A bound, in nats, on what rounding in the tables can change in ln p of a point or box.
-    """
-
-    arrays: RegionArrays
-    parent: Ints
-    slot: Ints
-    variable: Ints
-    log_evidence: float
-    log_error: float = 0.0
-
-    @property
-    def is_delicate(self) -> bool:
-        """Whether some positive entry is so small that products of doubles may underflow."""
-        return len(self.arrays.exponents) > 0
-
-    @property
-    def n_regions(self) -> int:
-        return len(self.parent)
-
-    @property
-    def n_entries(self) -> int:
-        """The number of table entries: the work of one pass for one row."""
-        return len(self.arrays.tables)
-
-    @property
-    def is_visible(self) -> bool:
-        """Whether every region of more than one state has a query variable: bounds are then attained."""
-        return bool(np.all((self.variable >= 0) | (self.arrays.own_states == 1)))
-
-    @property
-    def slot_map(self) -> Ints:
-        """Where each region's part of `gather` begins, -1 for the root; shape (n,)."""
-        return np.where(self.slot >= 0, self.arrays.map_ptr[self.slot], -1)
-
-    def joint_size(self, region: int) -> int:
-        """Return the number of joint states that a region's children see."""
-        return int(self.arrays.joint_ptr[region + 1] - self.arrays.joint_ptr[region])
-
-    def children_of(self, region: int) -> Ints:
-        """Return a region's children."""
-        a = self.arrays
-        return a.children[a.child_ptr[region] : a.child_ptr[region + 1]]
 
 
 def spread(table: Wide, scope: Sequence[int], target: Sequence[int]) -> Wide:

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.kernels.wide import LN2
+from certimap.region_tree import RegionTree
 from certimap.trees.kernels import passes as kernels
 from certimap.trees.kernels.wide_passes import downward_wide, upward_wide
-from certimap.trees.regions import RegionTree
 
 
 @dataclass

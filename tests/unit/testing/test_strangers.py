@@ -204,7 +204,7 @@ class Beam(cm.Solver):
     """Sets one variable after another to the states of largest bound; proves nothing."""
 
     width: int = 4
-    name: ClassVar[str] = "beam"
+    name: ClassVar[str] = "my_beam"
     needs: ClassVar = (Bounds,)
     family: ClassVar = "heuristic"
     heuristic: ClassVar[bool] = True
@@ -236,9 +236,9 @@ class TestBeam(SolverCases):
 
 def test_a_stranger_s_solver_goes_by_its_name(monkeypatch):
     monkeypatch.setattr(registry, "_SOLVERS", dict(registry._SOLVERS))
-    registry.register("beam", Beam, width=2)
+    registry.register("my_beam", Beam, width=2)
     table = random_table(np.random.default_rng(1), cm.Domain.of_sizes([3, 2, 2]))
-    result = cm.map_query(table, solver="beam")
-    assert (result.solver, result.status) == ("beam", "heuristic")
-    warm = cm.map_query(table, solver="frontier", warm_start="beam", rng=0)
+    result = cm.map_query(table, solver="my_beam")
+    assert (result.solver, result.status) == ("my_beam", "heuristic")
+    warm = cm.map_query(table, solver="frontier", warm_start="my_beam", rng=0)
     assert warm.certified

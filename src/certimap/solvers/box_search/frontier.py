@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 EXACT_FACTOR = 1e-10  # nats within which a tightened bound counts as exact, at first
 TIGHTEN_WORK = 400_000_000  # edge visits before the first search, or 100 boxes' work where that is more
 N_STARTS = 4
+SECONDS_PER_DRAWN_EDGE = 3e-9  # to draw and to score a point, per edge of a circuit
 HOPELESS = math.log(1e9)  # ln of the draws needed beyond which only a small share of work goes to them
 
 
@@ -178,6 +179,8 @@ class Frontier(Solver):
         if self.incumbent:
             _first_answers(state, ledger, self.first_draws)
         state.stage = "search"
+        if state.control.should_stop:
+            return
         self._expand_batch(state, ledger, 1)
         self._report(state, ledger)
         if self.caps and len(state.open):
@@ -391,10 +394,11 @@ def _first_answers(state: FrontierState, ledger: Ledger, n_draws: int) -> None:
         return
     left = ledger.remaining_draws
     n = n_draws if left is None else min(left, n_draws)
-    if not n:
+    edges = max(state.prober.work // 4, 1)
+    if not n or state.control.should_stop or n * edges * SECONDS_PER_DRAWN_EDGE > state.control.seconds_left:
         return
     points: Points = posterior.sample(n, state.rng)
-    state.work += 2 * n * max(state.prober.work // 4, 1)
+    state.work += 2 * n * edges
     log_probs = ledger.candidates(points)
     if not len(points) or len(starts):
         return

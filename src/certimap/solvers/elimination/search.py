@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from certimap.box import Boxes
 from certimap.certify.bounds import log_draws_needed
 from certimap.kernels.wide import LN2
+from certimap.posterior import Regions
 from certimap.solvers.elimination.geometry import Geometry, Messages
 from certimap.solvers.elimination.one_pass import Elimination, Outcome
 from certimap.solvers.elimination.start import Climb, Neighbours
-from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.wide import Wide
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class EliminationState:
         How many eliminations have begun; the first ones are of the whole space.
     """
 
-    posterior: BucketTreePosterior
+    posterior: Regions
     control: Control
     rng: np.random.Generator
     geometry: Geometry
@@ -82,7 +82,7 @@ class EliminationState:
         # Each of at most two sets a region loses a factor of 1 + 1e-14 to dominance, and as much to its sums.
         n_sets = 2 * self.posterior.region_tree.n_regions
         sums = 4 * UNIT * self.geometry.longest_sum
-        self.slack = 4.0 * self.posterior.log_slack + 2e-14 * n_sets + sums
+        self.slack = 4.0 * self.posterior.facts.log_slack + 2e-14 * n_sets + sums
 
     @property
     def held_bytes(self) -> int:
@@ -127,8 +127,6 @@ class Search:
         n_entries = posterior.region_tree.n_entries
         affordable = START_WORK // (4 * n_entries)
         n = max(1, min(self.settings.n_first_draws, max(16, affordable)))
-        n_states = posterior.domain.total_states
-        state.open = [OpenBox(np.ones(n_states, np.bool_), 0.0, 0.0, None, np.zeros(n_states), 0)]
         if self.ledger.top_k == 1 and posterior.region_tree.is_visible and self._maximum(state.open[0]):
             state.climb, state.done = Climb.from_points(np.empty((0, len(posterior.domain)), np.int16)), True
             return 4 * n_entries
@@ -199,12 +197,12 @@ class Search:
 
     def _messages(self, box: OpenBox) -> Messages:
         """Return bounds inside the box: of a pass over it, and what earlier eliminations found."""
-        flat = self.posterior.bound_messages(box.mask)
+        mantissas, exponents = self.posterior.bound_messages(box.mask)
         geometry = self.state.geometry
         ptr = self.posterior.region_tree.arrays.message_ptr.tolist()
         fresh = Messages(
             [
-                geometry.to_contexts(r, Wide(flat.mantissa[start:stop], flat.exponent[start:stop]))
+                geometry.to_contexts(r, Wide(mantissas[start:stop], exponents[start:stop]))
                 for r, (start, stop) in enumerate(pairwise(ptr))
             ]
         )

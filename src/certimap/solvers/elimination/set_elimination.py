@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from certimap.box import Boxes
 from certimap.errors import SolverError
-from certimap.posterior import Capability, Masses
+from certimap.posterior import Capability, Regions
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.elimination.geometry import Geometry
-from certimap.solvers.elimination.search import EliminationState, Search
-from certimap.trees.bucket_tree import BucketTreePosterior
+from certimap.solvers.elimination.search import EliminationState, OpenBox, Search
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger
     from certimap.control import Control
-    from certimap.posterior import Posterior
 
 STEP_WORK = 20_000_000
 
@@ -53,9 +51,8 @@ class SetElimination(Solver):
     """
 
     name: ClassVar[str] = "set_elimination"
-    needs: ClassVar[tuple[Capability, ...]] = (Masses,)
+    needs: ClassVar[tuple[Capability, ...]] = (Regions,)
     family: ClassVar[Family] = "elimination"
-    view: ClassVar[Literal["circuit", "tree"] | None] = "tree"
 
     limits: tuple[int, ...] = (256, 16384)
     split_limit: int = 4096
@@ -71,25 +68,15 @@ class SetElimination(Solver):
         if self.n_starts < 1 or self.n_first_draws < 1:
             raise SolverError("n_starts and n_first_draws must be positive")
 
-    def unsuited(self, posterior: Posterior) -> str | None:
-        """Return the sentence that refuses a posterior without regions, or None."""
-        if isinstance(posterior, BucketTreePosterior):
-            return None
-        return (
-            "solver 'set_elimination' needs a tree of regions (a network of moderate width, a hidden Markov "
-            "model, a hidden Chow-Liu tree or a structured circuit), and this "
-            f"{type(posterior).__name__} has none; use solver='frontier'"
-        )
-
     def init(
-        self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
+        self, posterior: Regions, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> EliminationState:
-        """Return the first state; raise SolverError for a posterior without regions."""
-        refusal = self.unsuited(posterior)
-        if refusal is not None:
-            raise SolverError(refusal)
-        tree = cast(BucketTreePosterior, posterior)
-        return EliminationState(tree, control, rng, Geometry.of(tree.region_tree))
+        whole = Boxes.full(posterior.domain) if boxes is None else boxes
+        state = EliminationState(posterior, control, rng, Geometry.of(posterior.region_tree))
+        log_mass = 0.0 if boxes is None else min(float(posterior.log_mass(boxes)[0]) + state.slack, 0.0)
+        n_states = posterior.domain.total_states
+        state.open = [OpenBox(whole.mask[0].copy(), log_mass, log_mass, None, np.zeros(n_states), 0)]
+        return state
 
     def effort(self, state: EliminationState) -> Effort:
         return Effort(state.n_nodes, state.held_bytes, state.work)

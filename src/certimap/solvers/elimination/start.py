@@ -12,7 +12,7 @@ from certimap.box import Boxes, Points
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger
-    from certimap.trees.bucket_tree import BucketTreePosterior
+    from certimap.posterior import Regions
 
 BATCH = 64
 
@@ -40,7 +40,7 @@ class Climb:
         """Whether no change of one variable helps any point."""
         return not len(self.active)
 
-    def round(self, posterior: BucketTreePosterior, ledger: Ledger) -> int:
+    def round(self, posterior: Regions, ledger: Ledger) -> int:
         """Improve the points; return the work, in table entries."""
         offsets = posterior.domain.offsets[:-1]
         each = posterior.log_mass_each(Boxes.of_points(posterior.domain, self.points[self.active]))
@@ -75,7 +75,7 @@ class Neighbours:
     expanded: set[int] = field(default_factory=set[int])
     is_done: bool = False
 
-    def round(self, posterior: BucketTreePosterior, ledger: Ledger) -> int:
+    def round(self, posterior: Regions, ledger: Ledger) -> int:
         """Evaluate what the flips of the best points not yet looked at add to the list; return the work."""
         waiting = [atom for _, atom in ledger.best if atom not in self.expanded][:BATCH]
         if not waiting:
@@ -99,9 +99,7 @@ class Neighbours:
         return posterior.region_tree.n_entries * (3 * len(points) + int(changed.sum()))
 
 
-def _changed(
-    point: Points, variables: NDArray[np.int64], each: NDArray[np.float64], posterior: BucketTreePosterior
-) -> Points:
+def _changed(point: Points, variables: NDArray[np.int64], each: NDArray[np.float64], posterior: Regions) -> Points:
     """Return a point with some variables moved to their best states."""
     out = point.copy()
     offsets = posterior.domain.offsets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -50,4 +50,3 @@ class Walk(OnePoint):
     """A heuristic that walks the structure of a posterior once."""
 
     needs: ClassVar[tuple[Capability, ...]] = (Walks,)
-    view: ClassVar[Literal["circuit", "tree"] | None] = "circuit"

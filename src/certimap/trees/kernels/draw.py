@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from certimap.kernels.jit import jit
 from certimap.kernels.wide import ZERO, normal
-from certimap.trees.kernels.passes import Floats, Ints, RegionArrays
+from certimap.region_tree import Floats, Ints, RegionArrays
 
 
 @jit()

@@ -9,39 +9,13 @@ rounds nothing, and the exponent is kept beside it. Rows in which an entry comes
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.kernels.jit import jit
 from certimap.kernels.wide import LN2, RESCALE, SAFE
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-
-class RegionArrays(NamedTuple):
-    """The arrays of a region tree, as the kernels read them; see `RegionTree` for their meaning."""
-
-    own_states: Ints
-    shared_query: Ints
-    shared_hidden: Ints
-    rest_query: Ints
-    rest_hidden: Ints
-    column: Ints
-    table_ptr: Ints
-    tables: Floats
-    mantissas: Floats
-    exponents: Ints
-    child_ptr: Ints
-    children: Ints
-    map_ptr: Ints
-    gather: Ints
-    scatter: Ints
-    scatter_break: Ints
-    message_ptr: Ints
-    joint_ptr: Ints
+from certimap.region_tree import Floats, Ints, RegionArrays
 
 
 @jit(inline="never")

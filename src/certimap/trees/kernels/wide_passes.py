@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from certimap.kernels.jit import jit
 from certimap.kernels.wide import LN2, ZERO, larger, normal, plus, shifted, times
-from certimap.trees.kernels.passes import Floats, Ints, RegionArrays
+from certimap.region_tree import Floats, Ints, RegionArrays
 
 Bools = NDArray[np.bool_]
 

@@ -1,0 +1,42 @@
+"""Circuits as JSON: those of deeprob-kit and of SparC, told apart by what they hold.
+
+Both name variables by number from 0, and so do the circuits read here; states are 0, 1, ....
+"""
+
+from __future__ import annotations
+
+import json
+
+from certimap.circuits.circuit import Circuit
+from certimap.errors import ModelError, ParseError
+from certimap.io import sparc
+from certimap.io.circuit_records import is_record
+from certimap.io.deeprob import DeeprobCircuit
+from certimap.io.files import AnyPath, read_text
+
+
+def read_circuit_json(path: AnyPath, encoding: str | None = None) -> Circuit:
+    """Read a circuit of deeprob-kit or SparC.
+
+    Raises
+    ------
+    ParseError
+        For anything that does not follow either format, leaves of other kinds than those named there, a cycle.
+    """
+    try:
+        data = json.loads(read_text(path, encoding))
+    except json.JSONDecodeError as error:
+        raise ParseError(f"is no JSON ({error.msg})", path, error.lineno) from None
+    except RecursionError:
+        raise ParseError("nests too deeply; an object with a list of nodes is accepted", path) from None
+    except ValueError as error:  # a number of thousands of digits
+        raise ParseError(f"holds a number that is too long ({error})", path) from None
+    if not is_record(data) or not isinstance(data.get("nodes"), list):
+        raise ParseError("has no list of nodes; circuits of deeprob-kit and SparC are accepted", path)
+    reader = sparc.SparcCircuit(path, data) if "format" in data else DeeprobCircuit(path, data)
+    try:
+        return reader.circuit()
+    except ParseError:
+        raise
+    except ModelError as error:
+        raise ParseError(str(error), path) from None

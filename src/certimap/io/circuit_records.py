@@ -1,0 +1,193 @@
+"""What circuits as JSON share: fields that are checked, the order of nodes, variables and leaves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
+
+from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.domain import MAX_STATES, Categorical, Domain, Real, Variable
+from certimap.errors import ParseError
+from certimap.io.files import AnyPath
+
+Record = Mapping[str, Any]
+Leaf = tuple[int, list[float] | tuple[float, float]]  # a variable; log weights of its states, or mean and sd
+FREE_VARIABLES = 100_000  # variables that a file may have beyond one per node
+MAX_ENTRIES = 2**25  # of all leaves: one per state of their variable
+
+
+def is_record(value: Any) -> TypeGuard[Record]:
+    return isinstance(value, dict)
+
+
+@dataclass
+class JsonNode:
+    """One node as both formats have it: its children by id, and what a leaf needs."""
+
+    kind: str
+    record: Record
+    children: list[int] = field(default_factory=list[int])
+
+
+class JsonCircuit:
+    """What both formats share: fields with checks, the order of nodes, and leaves."""
+
+    def __init__(self, path: AnyPath, data: Record) -> None:
+        self.path = path
+        self.data = data
+        self.nodes: dict[int, JsonNode] = {}
+        self.root = 0
+
+    def fail(self, message: str) -> ParseError:
+        return ParseError(message, self.path)
+
+    def integer(self, value: Any, what: str) -> int:
+        if type(value) is not int or not 0 <= value < 2**31:
+            raise self.fail(f"{shown(value)} is {what}; an integer of at least 0 is accepted")
+        return value
+
+    def number(self, value: Any, what: str) -> float:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(_as_float(value)):
+            raise self.fail(f"{shown(value)} is {what}; a finite number is accepted")
+        return float(value)
+
+    def numbers(self, value: Any, what: str) -> list[float]:
+        if not isinstance(value, list):
+            raise self.fail(f"{shown(value)} stands where a list of numbers, {what}, is accepted")
+        return [self.number(item, what) for item in items(value)]
+
+    def probabilities(self, value: Any, what: str) -> list[float]:
+        """Return natural logs of a list of numbers that are not negative."""
+        found = self.numbers(value, what)
+        if any(x < 0.0 for x in found):
+            raise self.fail(f"{min(found)} is {what}; numbers that are not negative are accepted")
+        return [math.log(x) if x > 0.0 else -math.inf for x in found]
+
+    def field(self, record: Record, key: str, node: int) -> Any:
+        if key not in record:
+            raise self.fail(f"node {node} has no {key!r}; one is needed")
+        return record[key]
+
+    def variable(self, record: Record, node: int) -> int:
+        """Return the one variable of a leaf."""
+        scope = self.field(record, "scope", node)
+        members = items(scope) if is_list(scope) else [scope]
+        if len(members) != 1:
+            raise self.fail(f"node {node} has a scope of {len(members)} variables; a leaf of one is accepted")
+        return self.integer(members[0], f"a variable of node {node}")
+
+    def order(self) -> list[int]:
+        """Return the nodes below the root, children before parents; refuse cycles."""
+        found: list[int] = []
+        state: dict[int, int] = {}  # 1 while what is below is visited, 2 afterwards
+        waiting = [self.root]
+        while waiting:
+            node = waiting[-1]
+            if node not in self.nodes:
+                raise self.fail(f"node {node} is named and not defined")
+            if state.get(node) == 2:
+                waiting.pop()
+            elif state.get(node) == 1:
+                state[node] = 2
+                found.append(waiting.pop())
+            else:
+                state[node] = 1
+                for child in self.nodes[node].children:
+                    if state.get(child) == 1:
+                        raise self.fail(f"the edges form a cycle through node {child}")
+                    if child not in state:
+                        waiting.append(child)
+        return found
+
+    def domain(self, sizes: Mapping[int, int], n_entries: int) -> Domain:
+        """Return variables 0 to the largest; those without a size are binary, size 0 is real."""
+        largest = max(sizes, default=-1)
+        if largest < 0 or largest > FREE_VARIABLES + len(self.nodes):
+            raise self.fail(
+                f"has the variable {largest:,} in {len(self.nodes):,} nodes; at least one, and none beyond "
+                f"{FREE_VARIABLES:,} more than nodes, is accepted"
+            )
+        if n_entries > MAX_ENTRIES or max(sizes.values()) > MAX_STATES:
+            raise self.fail(
+                f"has leaves with {n_entries:,} entries and variables of {max(sizes.values()):,} states; at "
+                f"most {MAX_ENTRIES:,} and {MAX_STATES:,} are accepted"
+            )
+        variables: list[Variable] = []
+        for v in range(largest + 1):
+            size = sizes.get(v, 2)
+            variables.append(Categorical(str(v), tuple(range(size))) if size else Real(str(v)))
+        return Domain(variables)
+
+    def leaf(self, node: int) -> Leaf:
+        """Return the variable of a leaf, with log weights of states (a list), or mean and sd (a pair)."""
+        raise NotImplementedError
+
+    def inner(self, builder: CircuitBuilder, node: int, ids: Mapping[int, int]) -> int:
+        """Add a sum or product."""
+        raise NotImplementedError
+
+    def special(self, builder: CircuitBuilder, node: int) -> int:
+        """Add a leaf over several variables."""
+        raise NotImplementedError
+
+    def special_scope(self, node: int) -> list[int] | None:
+        """Return the binary variables of a leaf over several, None for any other node."""
+        return None
+
+    def is_leaf(self, node: int) -> bool:
+        raise NotImplementedError
+
+    def circuit(self) -> Circuit:
+        order = self.order()
+        sizes: dict[int, int] = {}
+        leaves: dict[int, Leaf] = {}
+        for node in order:
+            scope = self.special_scope(node)
+            needs = [(v, 2) for v in scope or ()]
+            if scope is None and self.is_leaf(node):
+                variable, values = leaves[node] = self.leaf(node)
+                needs = [(variable, len(values) if isinstance(values, list) else 0)]
+            for variable, size in needs:
+                if variable in sizes and (sizes[variable] == 0) != (size == 0):
+                    raise self.fail(f"variable {variable} is real and discrete; one or the other is accepted")
+                sizes[variable] = max(sizes.get(variable, 0), size)
+        builder = CircuitBuilder(self.domain(sizes, sum(sizes[v] for v, _ in leaves.values())))
+        ids: dict[int, int] = {}
+        for node in order:
+            if node not in leaves:
+                scope = self.special_scope(node)
+                ids[node] = self.inner(builder, node, ids) if scope is None else self.special(builder, node)
+                continue
+            variable, values = leaves[node]
+            if isinstance(values, tuple):
+                ids[node] = builder.gaussian(variable, *values)
+            else:
+                ids[node] = builder.categorical(
+                    variable, [*values, *[-math.inf] * (sizes[variable] - len(values))]
+                )
+        return builder.build()
+
+
+def _as_float(value: int | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def is_list(value: Any) -> TypeGuard[list[Any]]:
+    """Tell whether a value is a list."""
+    return isinstance(value, list)
+
+
+def items(value: Any) -> list[Any]:
+    """Return a list as it is, and none for anything else."""
+    return value if is_list(value) else []
+
+
+def shown(value: Any) -> str:
+    """Show a value of a file, whose length nothing limits."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."

@@ -1,0 +1,202 @@
+"""`.jpc`: circuits of Juice (ProbabilisticCircuits.jl).
+
+    jpc NODES
+    L ID VTREE LITERAL
+    I ID VTREE VARIABLE STATE
+    C ID VTREE VARIABLE LOG-PROBABILITY ...
+    B ID VTREE VARIABLE N LOG-P                         binomial, states 0 to N
+    G ID VTREE VARIABLE MEAN SD
+    P ID VTREE COUNT CHILD ...
+    S ID VTREE COUNT {CHILD LOG-WEIGHT} ...
+
+Children stand before parents, and the last line is the root. Variables are numbered from 1. (pyjuice gives the
+same suffix to pickles, which can run code when they are read: they are refused.)
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from certimap.circuits.circuit import Circuit, CircuitBuilder, NodeKind
+from certimap.domain import MAX_STATES, Categorical, Domain, Real, Variable
+from certimap.errors import ModelError, ParseError
+from certimap.io.files import AnyPath, read_bytes, write_text
+from certimap.io.node_lines import Line, NodeLines, define
+
+_LAYOUTS = {
+    "L": "L ID VTREE LITERAL",
+    "I": "I ID VTREE VARIABLE STATE",
+    "C": "C ID VTREE VARIABLE LOG-PROBABILITY ...",
+    "B": "B ID VTREE VARIABLE N LOG-P",
+    "G": "G ID VTREE VARIABLE MEAN SD",
+    "P": "P ID VTREE COUNT CHILD ...",
+    "S": "S ID VTREE COUNT {CHILD LOG-WEIGHT} ...",
+}
+MAX_ENTRIES = 2**25  # of all leaves: one per state of their variable
+
+
+def read_jpc(path: AnyPath, encoding: str | None = None) -> Circuit:
+    """Read a circuit; its variables are called "1", "2", ...
+
+    A variable that has nothing but literals has the states False and True, others 0, 1, ....
+
+    Raises
+    ------
+    ParseError
+        With file and line: for anything that does not follow the format, a child that is not defined before, a
+        variable that is discrete and real, and for pickles of pyjuice.
+    """
+    if read_bytes(path)[:1] == b"\x80":
+        raise ParseError(
+            "is a pickle as pyjuice writes it, which can run code when it is read; the text format of Juice is "
+            "accepted",
+            path,
+        )
+    return _Reader(NodeLines(path, encoding, "jpc")).circuit()
+
+
+class _Reader:
+    """Two passes over the lines: which variables there are, and the nodes."""
+
+    def __init__(self, lines: NodeLines) -> None:
+        self.lines = lines
+        self.known: dict[int, int] = {}
+
+    def circuit(self) -> Circuit:
+        self.builder = CircuitBuilder(self.domain())
+        node = -1
+        for line in self.lines:
+            key = self.lines.integers(line, "the id", 1, 2)[0]
+            try:
+                node = self.node(line)
+            except ParseError:
+                raise
+            except ModelError as error:
+                raise self.lines.fail(str(error), line) from None
+            define(self.lines, line, self.known, key, node)
+        return self.builder.build()
+
+    def domain(self) -> Domain:
+        """Return the variables, after checking the layout of every line."""
+        sizes: dict[int, int] = {}
+        is_boolean: dict[int, bool] = {}
+        leaves: list[int] = []
+        for line in self.lines:
+            variable, size = self.leaf(line)
+            if variable == 0:
+                continue
+            if (sizes.get(variable, size) == 0) != (size == 0):
+                raise self.lines.fail(
+                    f"variable {variable} is real and discrete; one or the other is accepted", line
+                )
+            sizes[variable] = max(sizes.get(variable, 0), size)
+            is_boolean[variable] = is_boolean.get(variable, True) and line.words[0] == "L"
+            leaves.append(variable)
+        n = self.lines.check_variables(max(sizes, default=0))
+        if sum(sizes[v] for v in leaves) > MAX_ENTRIES:
+            raise self.lines.fail(f"has leaves with more than {MAX_ENTRIES:,} entries in all, the most accepted")
+        variables: list[Variable] = []
+        for v in range(1, n + 1):
+            size = sizes.get(v, 2)
+            states = (False, True) if is_boolean.get(v, True) else tuple(range(size))
+            variables.append(Categorical(str(v), states) if size else Real(str(v)))
+        return Domain(variables)
+
+    def leaf(self, line: Line) -> tuple[int, int]:
+        """Return the variable of a leaf and how many states it needs (0 for a real one); (0, 0) for others."""
+        kind, words = line.words[0], line.words
+        if kind not in _LAYOUTS:
+            raise self.lines.fail(f"{kind[:20]!r} is no kind of node; {', '.join(_LAYOUTS)} are accepted", line)
+        lengths = {"L": 4, "I": 5, "B": 6, "G": 6}
+        fits = len(words) == lengths[kind] if kind in lengths else len(words) > 4
+        self.lines.expect(line, fits, _LAYOUTS[kind])
+        head = self.lines.integers(line, "a number of the node", 1, 4)
+        if kind in ("P", "S"):
+            self.lines.expect(line, len(words) == 4 + head[2] * (1 if kind == "P" else 2), _LAYOUTS[kind])
+            return 0, 0
+        variable = abs(head[2]) if kind == "L" else head[2]
+        size = {"L": 2, "G": 0, "C": len(words) - 4}.get(kind, 0)
+        if kind in ("I", "B"):
+            size = self.lines.integers(line, "a number of states", 4, 5)[0] + 1
+        if variable < 1 or not (kind == "G" or 1 <= size <= MAX_STATES):
+            raise self.lines.fail(
+                f"variable {variable} with {size} states is none; variables from 1 and up to {MAX_STATES} states "
+                "are accepted",
+                line,
+            )
+        return variable, size
+
+    def node(self, line: Line) -> int:
+        kind, words, lines = line.words[0], line.words, self.lines
+        if kind == "P":
+            return self.builder.product(lines.children(line, lines.integers(line, "a child", 4), self.known))
+        if kind == "S":
+            given = lines.integers(Line(words[4::2], line.number), "a child", 0)
+            return self.builder.sum(lines.children(line, given, self.known), lines.log_weights(line, words[5::2]))
+        variable = abs(lines.integers(line, "a variable", 3, 4)[0]) - 1
+        if kind == "L":
+            return self.builder.indicator(variable, 0 if words[3].startswith("-") else 1)
+        if kind == "I":
+            return self.builder.indicator(variable, lines.integers(line, "a state", 4, 5)[0])
+        if kind == "G":
+            mean, sd = lines.log_weights(line, words[4:])
+            return self.builder.gaussian(variable, mean, sd)
+        own = lines.log_weights(line, words[4:]) if kind == "C" else self.binomial(line)
+        size = int(self.builder.domain.n_states[variable])
+        return self.builder.categorical(variable, [*own, *[-math.inf] * (size - len(own))])
+
+    def binomial(self, line: Line) -> list[float]:
+        n = self.lines.integers(line, "N", 4, 5)[0]
+        log_p = self.lines.log_weights(line, line.words[5:])[0]
+        if log_p > 0.0:
+            raise self.lines.fail(
+                f"{line.words[5][:20]!r} is the log of a probability above 1; 0 is accepted", line
+            )
+        log_q = math.log(-math.expm1(log_p)) if log_p < 0.0 else -math.inf
+        return [
+            math.lgamma(n + 1)
+            - math.lgamma(k + 1)
+            - math.lgamma(n - k + 1)
+            + (k * log_p if k else 0.0)
+            + ((n - k) * log_q if n > k else 0.0)
+            for k in range(n + 1)
+        ]
+
+
+def write_jpc(model: Circuit, path: AnyPath) -> None:
+    """Write a circuit; variables and states become numbers, and log weights read back exactly.
+
+    Raises ModelError for a kind of leaf that Juice does not have.
+    """
+    lines = [f"jpc {model.n_nodes}"]
+    for node, kind in enumerate(model.kind.tolist()):
+        below: list[int] = model.children_of(node).tolist()
+        variable = int(model.leaf_var[node]) + 1
+        own: list[float] = model.params_of(node).tolist()
+        if kind == NodeKind.PRODUCT:
+            lines.append(f"P {node} 0 {len(below)} {' '.join(map(str, below))}")
+        elif kind == NodeKind.SUM:
+            logs = model.log_weights[model.child_ptr[node] : model.child_ptr[node + 1]].tolist()
+            pairs = " ".join(f"{child} {log!r}" for child, log in zip(below, logs, strict=True))
+            lines.append(f"S {node} 0 {len(below)} {pairs}")
+        elif kind == NodeKind.GAUSSIAN:
+            lines.append(f"G {node} 0 {variable} {own[0]!r} {own[1]!r}")
+        elif kind != NodeKind.CATEGORICAL:
+            raise ModelError(f"node {node} is a leaf of a kind that .jpc does not have; .npz holds any model")
+        else:
+            lines.append(f"{_discrete(model, node, own)}")
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def _discrete(model: Circuit, node: int, own: list[float]) -> str:
+    """Return the line of a categorical leaf: an indicator where it is one."""
+    variable = int(model.leaf_var[node])
+    possible = np.flatnonzero(np.array(own) > -np.inf)
+    if len(possible) == 1 and own[int(possible[0])] == 0.0:
+        described = model.domain.variables[variable]
+        if isinstance(described, Categorical) and described.states == (False, True):
+            return f"L {node} 0 {'' if possible[0] else '-'}{variable + 1}"
+        return f"I {node} 0 {variable + 1} {possible[0]}"
+    return f"C {node} 0 {variable + 1} {' '.join(map(repr, own))}"

@@ -1,0 +1,121 @@
+"""Boolean circuits (conjunctions, disjunctions, literals) as circuits over variables that are False or True."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.circuits.properties import smoothed
+from certimap.domain import Categorical, Domain
+from certimap.errors import ModelError, ParseError
+from certimap.io.files import AnyPath
+from certimap.io.literal_weights import as_rows
+
+TRUE, FALSE = -1, -2
+MAX_SCOPE_BITS = 2**33  # nodes times variables: what working out the scopes of all nodes takes
+
+
+class LogicBuilder:
+    """Builds a circuit bottom-up; constants are folded, and each method returns a node, TRUE or FALSE.
+
+    Disjunctions are taken to be deterministic (no assignment makes two children true), as they are in d-DNNF
+    and SDDs: they become sums.
+
+    Parameters
+    ----------
+    path
+        The file, for errors.
+    n_variables
+        Their number; they are called "1", "2", ...
+    """
+
+    def __init__(self, path: AnyPath, n_variables: int) -> None:
+        self.path = path
+        self.n_variables = n_variables
+        self._builder = CircuitBuilder(
+            Domain(Categorical(str(v), (False, True)) for v in range(1, n_variables + 1))
+        )
+        self._literals: dict[int, int] = {}
+        self._free: dict[int, int] = {}
+        self._some_variable: list[int] = []  # of each node, a variable in its scope
+
+    def literal(self, literal: int) -> int:
+        """Add the leaf that is 1 where a literal holds."""
+        if literal not in self._literals:
+            variable = abs(literal) - 1
+            self._literals[literal] = self._added(self._builder.indicator(variable, int(literal > 0)), variable)
+        return self._literals[literal]
+
+    def bernoulli(self, variable: int, log_false: float, log_true: float) -> int:
+        """Add a leaf with a weight for either state."""
+        return self._added(self._builder.categorical(variable - 1, (log_false, log_true)), variable - 1)
+
+    def conjunction(self, children: Sequence[int]) -> int:
+        """Add a product."""
+        if FALSE in children:
+            return FALSE
+        parts = [child for child in children if child != TRUE]
+        if len(parts) < 2:
+            return parts[0] if parts else TRUE
+        return self._added(self._builder.product(parts), self._some_variable[parts[0]])
+
+    def disjunction(self, children: Sequence[int], log_weights: Sequence[float] | None = None) -> int:
+        """Add a sum."""
+        weights = [0.0] * len(children) if log_weights is None else log_weights
+        pairs = [
+            (child, w) for child, w in zip(children, weights, strict=True) if child != FALSE and w > -math.inf
+        ]
+        if not pairs:
+            return FALSE
+        if len(pairs) == 1 and pairs[0][1] == 0.0:
+            return pairs[0][0]
+        inner = [child for child, _ in pairs if child != TRUE]
+        variable = self._some_variable[inner[0]] if inner else 0
+        parts = [self._free_leaf(variable) if child == TRUE else child for child, _ in pairs]
+        return self._added(self._builder.sum(parts, [w for _, w in pairs]), variable)
+
+    def circuit(self, root: int, log_weights: Mapping[int, float]) -> Circuit:
+        """Return the circuit with a root, smooth and over all variables.
+
+        Parameters
+        ----------
+        root
+            A node.
+        log_weights
+            Natural logs of the weights of literals; 0 for one left out.
+
+        Raises
+        ------
+        ParseError
+            When the root is false, or the circuit is too large to make smooth.
+        """
+        if root == FALSE:
+            raise ParseError("the formula is false: it has no model, and so no distribution", self.path)
+        if len(self._builder) * self.n_variables > MAX_SCOPE_BITS:
+            raise ParseError(
+                f"has {len(self._builder):,} nodes and {self.n_variables:,} variables, too many to fill up the "
+                "variables that branches leave out",
+                self.path,
+            )
+        self._builder.product([self._free_leaf(0) if root == TRUE else root])
+        try:
+            circuit = smoothed(self._builder.build())
+        except ModelError as error:
+            raise ParseError(str(error), self.path) from None
+        if not log_weights:
+            return circuit
+        # In a smooth circuit every variable has one leaf in each term, which takes its weight.
+        rows = as_rows(log_weights, self.n_variables)
+        leaves = circuit.leaf_var[circuit.leaf_var >= 0]
+        return dataclasses.replace(circuit, params=circuit.params + rows[leaves].reshape(-1))
+
+    def _added(self, node: int, variable: int) -> int:
+        self._some_variable.append(variable)
+        return node
+
+    def _free_leaf(self, variable: int) -> int:
+        if variable not in self._free:
+            self._free[variable] = self._added(self._builder.categorical(variable, (0.0, 0.0)), variable)
+        return self._free[variable]

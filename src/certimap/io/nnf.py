@@ -1,0 +1,153 @@
+"""`.nnf`: deterministic decomposable formulas as c2d and d4 compile them, with weights of literals from beside.
+
+c2d (and Dsharp, miniC2D), children before parents, nodes numbered by their lines from 0, the last one the root:
+
+    nnf NODES EDGES VARIABLES
+    L LITERAL
+    A COUNT CHILD ...                       a conjunction; A 0 is true
+    O VARIABLE COUNT CHILD ...              a disjunction; O 0 0 is false
+
+d4, nodes and arcs in any order, node 1 the root; an arc carries literals that hold below it:
+
+    o ID 0      a ID 0      t ID 0      f ID 0
+    PARENT CHILD LITERAL ... 0
+"""
+
+from __future__ import annotations
+
+from certimap.circuits.circuit import Circuit
+from certimap.io.files import AnyPath
+from certimap.io.literal_weights import Weights, log_weights
+from certimap.io.logic import FALSE, TRUE, LogicBuilder
+from certimap.io.node_lines import Line, NodeLines
+
+_D4_KINDS = ("o", "a", "t", "f")
+
+
+def read_nnf(path: AnyPath, encoding: str | None = None, weights: Weights | None = None) -> Circuit:
+    """Read a formula as a circuit; its variables are called "1", "2", ... and have the states False and True.
+
+    Parameters
+    ----------
+    path, encoding
+        The file.
+    weights
+        Weights of literals, by number or as the file that has them (see `certimap.io.literal_weights`); None for 1
+        each, so that every model is equally probable.
+
+    Raises
+    ------
+    ParseError
+        With file and line: for anything that does not follow the format, a formula that is false, weights
+        without their negation's.
+    """
+    found, n_variables = log_weights(weights, path, encoding)
+    lines = NodeLines(path, encoding, None)
+    if lines.lines[0].words[0] == "nnf":
+        lines = NodeLines(path, encoding, "nnf")
+        return _read_c2d(lines, found, n_variables)
+    return _read_d4(lines, found, n_variables)
+
+
+def _read_c2d(lines: NodeLines, weights: dict[int, float], n_variables: int) -> Circuit:
+    header = lines.header
+    assert header is not None  # asked for
+    counts = lines.integers(header, "a count")
+    lines.expect(header, len(counts) == 3, "nnf NODES EDGES VARIABLES")
+    rows = [_c2d_row(lines, line) for line in lines]
+    largest = max((abs(row[0]) for row, line in zip(rows, lines, strict=True) if line.words[0] == "L"), default=0)
+    builder = LogicBuilder(lines.path, lines.check_variables(max(largest, counts[2], n_variables), header))
+    nodes: dict[int, int] = {}
+    for k, (row, line) in enumerate(zip(rows, lines, strict=True)):
+        if line.words[0] == "L":
+            nodes[k] = builder.literal(row[0])
+        elif line.words[0] == "A":
+            nodes[k] = builder.conjunction(lines.children(line, row[1:], nodes))
+        else:
+            nodes[k] = builder.disjunction(lines.children(line, row[2:], nodes))
+    if len(nodes) != counts[0]:
+        raise lines.fail(f"the file has {len(nodes)} nodes where its header says {counts[0]}", header)
+    return builder.circuit(nodes[len(nodes) - 1], weights)
+
+
+def _c2d_row(lines: NodeLines, line: Line) -> list[int]:
+    """Return the numbers of a line, whose count is right."""
+    kind, row = line.words[0], lines.integers(line, "a number of the node")
+    if kind == "L":
+        lines.expect(line, len(row) == 1 and row[0] != 0, "L LITERAL")
+    elif kind == "A":
+        lines.expect(line, len(row) >= 1 and len(row) == 1 + row[0], "A COUNT CHILD ...")
+    elif kind == "O":
+        lines.expect(line, len(row) >= 2 and len(row) == 2 + row[1], "O VARIABLE COUNT CHILD ...")
+    else:
+        raise lines.fail(f"{line.words[0][:20]!r} is no kind of node; L, A and O are accepted", line)
+    return row
+
+
+class _D4:
+    """The nodes of d4's flavour and what is below each."""
+
+    def __init__(self, lines: NodeLines) -> None:
+        self.lines = lines
+        self.kinds: dict[int, str] = {}
+        self.arcs: dict[int, list[tuple[int, list[int], Line]]] = {}
+        self.largest = 0
+        for line in lines:
+            if line.words[0] in _D4_KINDS:
+                row = lines.integers(line, "an id")
+                lines.expect(line, len(row) == 2 and row[1] == 0, "KIND ID 0")
+                if row[0] in self.kinds:
+                    raise lines.fail(f"the id {row[0]} is defined twice; once is accepted", line)
+                self.kinds[row[0]] = line.words[0]
+                continue
+            row = lines.integers(line, "a number of an arc", 0)
+            lines.expect(line, len(row) >= 3 and row[-1] == 0 and 0 not in row[:-1], "PARENT CHILD LITERAL ... 0")
+            self.arcs.setdefault(row[0], []).append((row[1], row[2:-1], line))
+            self.largest = max(self.largest, *map(abs, row[2:-1]), 0)
+        for parent, below in self.arcs.items():
+            for child, _, line in below:
+                for key in (parent, child):
+                    if key not in self.kinds:
+                        raise lines.fail(f"the node {key} is not defined", line)
+
+    def order(self) -> list[int]:
+        """Return the nodes below node 1, children before parents; refuse cycles."""
+        found: list[int] = []
+        state: dict[int, int] = {}  # 1 while what is below is visited, 2 afterwards
+        waiting = [1]
+        while waiting:
+            node = waiting[-1]
+            if state.get(node) == 2:
+                waiting.pop()
+            elif state.get(node) == 1:
+                state[node] = 2
+                found.append(waiting.pop())
+            else:
+                state[node] = 1
+                for child, _, line in self.arcs.get(node, []):
+                    if state.get(child) == 1:
+                        raise self.lines.fail(f"the arcs form a cycle through node {child}", line)
+                    if child not in state:
+                        waiting.append(child)
+        return found
+
+
+def _read_d4(lines: NodeLines, weights: dict[int, float], n_variables: int) -> Circuit:
+    graph = _D4(lines)
+    if 1 not in graph.kinds:
+        raise lines.fail("no node has the id 1, which is the root; one is accepted")
+    builder = LogicBuilder(lines.path, lines.check_variables(max(graph.largest, n_variables)))
+    nodes: dict[int, int] = {}
+    for node in graph.order():
+        kind = graph.kinds[node]
+        below = [
+            builder.conjunction([*map(builder.literal, literals), nodes[child]])
+            for child, literals, _ in graph.arcs.get(node, [])
+        ]
+        if kind in ("t", "f"):
+            nodes[node] = TRUE if kind == "t" else FALSE
+        elif kind == "a":
+            nodes[node] = builder.conjunction(below)
+        else:
+            nodes[node] = builder.disjunction(below)
+    return builder.circuit(nodes[1], weights)

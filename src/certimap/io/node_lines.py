@@ -1,0 +1,107 @@
+"""Circuits with one node per line, as .nnf, .sdd, .psdd and .jpc have them: words, numbers, and limits."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from certimap.errors import ParseError
+from certimap.io.files import AnyPath, cut, read_text
+
+_INTEGER = re.compile(r"[+-]?\d{1,9}", re.ASCII)
+FREE_VARIABLES = 100_000  # variables that a file may have beyond one per word
+
+
+@dataclass(frozen=True)
+class Line:
+    """The words of one line, and its number."""
+
+    words: list[str]
+    number: int
+
+
+class NodeLines:
+    """The lines of a file, without blank ones and comments (a first word `c`).
+
+    Parameters
+    ----------
+    path, encoding
+        The file.
+    header
+        The word that its first line begins with; None for a format without a header.
+    """
+
+    def __init__(self, path: AnyPath, encoding: str | None, header: str | None) -> None:
+        self.path = path
+        lines = (Line(text.split(), k) for k, text in enumerate(read_text(path, encoding).split("\n"), 1))
+        self.lines = [line for line in lines if line.words and line.words[0] != "c"]
+        self.n_words = sum(len(line.words) for line in self.lines)
+        self.header: Line | None = None
+        if header is not None and (not self.lines or self.lines[0].words[0] != header):
+            shown = cut(self.lines[0].words[0]) if self.lines else "nothing"
+            raise self.fail(
+                f"the file begins with {shown}; {header!r} and its counts are accepted",
+                self.lines[0] if self.lines else None,
+            )
+        if header is not None:
+            self.header = self.lines.pop(0)
+        if not self.lines:
+            raise self.fail("has no node; one a line is accepted")
+
+    def __iter__(self) -> Iterator[Line]:
+        return iter(self.lines)
+
+    def fail(self, message: str, line: Line | None = None) -> ParseError:
+        return ParseError(message, self.path, None if line is None else line.number)
+
+    def integers(self, line: Line, what: str, start: int = 1, stop: int | None = None) -> list[int]:
+        """Return words of a line as integers of at most nine digits."""
+        words = line.words[start:stop]
+        for word in words:
+            if not _INTEGER.fullmatch(word):
+                raise self.fail(f"{cut(word)} stands where {what} is needed; an integer is accepted", line)
+        return list(map(int, words))
+
+    def log_weights(self, line: Line, words: Sequence[str]) -> list[float]:
+        """Return words as natural logs: finite numbers and -inf."""
+        found: list[float] = []
+        for word in words:
+            try:
+                value = float(word) if "_" not in word else math.nan
+            except ValueError:
+                value = math.nan
+            if math.isnan(value) or value == math.inf:
+                raise self.fail(f"{cut(word)} is no log weight; finite numbers and -inf are accepted", line)
+            found.append(value)
+        return found
+
+    def check_variables(self, largest: int, line: Line | None = None) -> int:
+        """Return the number of variables, unless it is far beyond what the file has words for."""
+        if not 1 <= largest <= FREE_VARIABLES + self.n_words:
+            raise self.fail(
+                f"the file has {largest:,} variables and {self.n_words:,} words; at least one variable, and at "
+                f"most {FREE_VARIABLES:,} more than words, are accepted",
+                line,
+            )
+        return largest
+
+    def children(self, line: Line, given: Sequence[int], known: dict[int, int]) -> list[int]:
+        """Return the nodes that ids stand for."""
+        for child in given:
+            if child not in known:
+                raise self.fail(f"the child {child} is not defined on an earlier line", line)
+        return [known[child] for child in given]
+
+    def expect(self, line: Line, fits: bool, layout: str) -> None:
+        """Refuse a line whose number of words is wrong."""
+        if not fits:
+            raise self.fail(f"{cut(' '.join(line.words))} does not follow {layout!r}", line)
+
+
+def define(lines: NodeLines, line: Line, known: dict[int, int], key: int, node: int) -> None:
+    """Give a node its id."""
+    if key in known:
+        raise lines.fail(f"the id {key} is defined twice; once is accepted", line)
+    known[key] = node

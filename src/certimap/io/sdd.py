@@ -1,0 +1,141 @@
+"""`.sdd` and `.psdd`: (probabilistic) sentential decision diagrams, as the SDD package and PySDD write them.
+
+    sdd NODES                                           psdd NODES
+    F ID        T ID                                    T ID VTREE VARIABLE LOG-PROBABILITY
+    L ID VTREE LITERAL                                  L ID VTREE LITERAL
+    D ID VTREE COUNT {PRIME SUB} ...                    D ID VTREE COUNT {PRIME SUB LOG-WEIGHT} ...
+
+Children stand before parents, and the last line is the root. The file of the same name with the suffix .vtree,
+where there is one, says which variables there are; else they are those up to the largest that occurs.
+"""
+
+from __future__ import annotations
+
+import math
+from os import fspath
+from pathlib import Path
+
+from certimap.circuits.circuit import Circuit
+from certimap.io.files import AnyPath
+from certimap.io.literal_weights import Weights, log_weights
+from certimap.io.logic import FALSE, TRUE, LogicBuilder
+from certimap.io.node_lines import Line, NodeLines, define
+
+
+def read_sdd(path: AnyPath, encoding: str | None = None, weights: Weights | None = None) -> Circuit:
+    """Read an SDD as a circuit; its variables are called "1", "2", ... and have the states False and True.
+
+    Parameters
+    ----------
+    path, encoding
+        The file.
+    weights
+        Weights of literals, by number or as the file that has them (see `certimap.io.literal_weights`); None for 1
+        each, so that every model is equally probable.
+
+    Raises
+    ------
+    ParseError
+        With file and line: for anything that does not follow the format, an SDD that is false, weights without
+        their negation's.
+    """
+    found, n_variables = log_weights(weights, path, encoding)
+    return _read(NodeLines(path, encoding, "sdd"), encoding, found, n_variables)
+
+
+def read_psdd(path: AnyPath, encoding: str | None = None) -> Circuit:
+    """Read a PSDD as a circuit; its variables are called "1", "2", ... and have the states False and True.
+
+    Raises
+    ------
+    ParseError
+        With file and line: for anything that does not follow the format, a probability above 1.
+    """
+    return _read(NodeLines(path, encoding, "psdd"), encoding, {}, 0)
+
+
+def _read(lines: NodeLines, encoding: str | None, weights: dict[int, float], n_variables: int) -> Circuit:
+    largest = max(_largest_variable(lines), n_variables, _vtree_variables(lines.path, encoding))
+    builder = LogicBuilder(lines.path, lines.check_variables(largest))
+    is_psdd = lines.header is not None and lines.header.words[0] == "psdd"
+    known: dict[int, int] = {}
+    root = FALSE
+    for line in lines:
+        key = lines.integers(line, "the id", 1, 2)[0] if len(line.words) > 1 else 0
+        root = _node(lines, line, builder, known, is_psdd)
+        define(lines, line, known, key, root)
+    return builder.circuit(root, weights)
+
+
+def _node(lines: NodeLines, line: Line, builder: LogicBuilder, known: dict[int, int], is_psdd: bool) -> int:
+    kind = line.words[0]
+    if kind == "L":
+        literal = _literal(lines, line)
+        return builder.literal(literal)
+    if kind == "D":
+        step = 3 if is_psdd else 2
+        layout = "D ID VTREE COUNT {PRIME SUB" + (" LOG-WEIGHT} ..." if is_psdd else "} ...")
+        lines.expect(line, len(line.words) > 4, layout)
+        count = lines.integers(line, "the number of elements", 3, 4)[0]
+        lines.expect(line, len(line.words) == 4 + step * count, layout)
+        primes, subs = line.words[4::step], line.words[5::step]
+        given = lines.integers(
+            Line([w for pair in zip(primes, subs, strict=True) for w in pair], line.number), "an id", 0
+        )
+        nodes = lines.children(line, given, known)
+        elements = [builder.conjunction(nodes[k : k + 2]) for k in range(0, len(nodes), 2)]
+        return builder.disjunction(elements, lines.log_weights(line, line.words[6::3]) if is_psdd else None)
+    if kind == "T" and is_psdd:
+        return _bernoulli(lines, line, builder)
+    if kind in ("T", "F") and not is_psdd:
+        lines.expect(line, len(line.words) == 2, f"{kind} ID")
+        return TRUE if kind == "T" else FALSE
+    raise lines.fail(f"{kind[:20]!r} is no kind of node; T, L, D{'' if is_psdd else ' and F'} are accepted", line)
+
+
+def _literal(lines: NodeLines, line: Line) -> int:
+    row = lines.integers(line, "a number of the literal")
+    lines.expect(line, len(row) == 3 and row[2] != 0, "L ID VTREE LITERAL")
+    return row[2]
+
+
+def _bernoulli(lines: NodeLines, line: Line, builder: LogicBuilder) -> int:
+    lines.expect(line, len(line.words) == 5, "T ID VTREE VARIABLE LOG-PROBABILITY")
+    variable = lines.integers(line, "a variable", 3, 4)[0]
+    log_true = lines.log_weights(line, line.words[4:])[0]
+    if log_true > 0.0:
+        raise lines.fail(
+            f"{line.words[4][:20]!r} is the log of a probability above 1; at most 0 is accepted", line
+        )
+    log_false = math.log(-math.expm1(log_true)) if log_true < 0.0 else -math.inf
+    return builder.bernoulli(variable, log_false, log_true)
+
+
+def _largest_variable(lines: NodeLines) -> int:
+    """Return the largest variable of literals and, in a PSDD, of nodes that are true."""
+    largest = 0
+    for line in lines:
+        if line.words[0] == "L":
+            largest = max(largest, abs(_literal(lines, line)))
+        elif line.words[0] == "T" and len(line.words) == 5:
+            variable = lines.integers(line, "a variable", 3, 4)[0]
+            if variable < 1:
+                raise lines.fail(f"{variable} is no variable; numbers from 1 are accepted", line)
+            largest = max(largest, variable)
+    return largest
+
+
+def _vtree_variables(path: AnyPath, encoding: str | None) -> int:
+    """Return the largest variable of the vtree beside a file; 0 without one."""
+    name = fspath(path)
+    packed = name.lower().endswith(".gz")
+    stem = Path(name[:-3] if packed else name)
+    for beside in (stem.with_suffix(".vtree"), stem.with_suffix(".vtree.gz")):
+        if beside.is_file():
+            vtree = NodeLines(beside, encoding, "vtree")
+            leaves = [line for line in vtree if line.words[0] == "L"]
+            rows = [vtree.integers(line, "a number of the leaf") for line in leaves]
+            for line, row in zip(leaves, rows, strict=True):
+                vtree.expect(line, len(row) == 2 and row[1] > 0, "L ID VARIABLE")
+            return vtree.check_variables(max((row[1] for row in rows), default=0))
+    return 0

@@ -1,0 +1,21 @@
+"""The answer of a posterior that there was no time to condition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from certimap.box import Points
+from certimap.posterior import Capability, Guesses
+from certimap.solvers.heuristics.walk import OnePoint
+
+
+@dataclass(frozen=True)
+class Guess(OnePoint):
+    """Report the one point that the posterior names; `auto` takes it where a time limit cut conditioning short."""
+
+    name: ClassVar[str] = "guess"
+    needs: ClassVar[tuple[Capability, ...]] = (Guesses,)
+
+    def point(self, posterior: Guesses) -> Points:
+        return posterior.guess()

@@ -1,0 +1,380 @@
+"""Circuits of other tools, by hand and against enumeration: .nnf, .sdd, .psdd, .jpc, .json."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import certimap as cm
+from certimap.circuits.circuit import CircuitBuilder
+from certimap.io import read, write
+
+
+def all_points(n, states=2):
+    return np.array(list(itertools.product(range(states), repeat=n)), np.int16)
+
+
+def read_text(tmp_path, suffix, text, **options):
+    path = tmp_path / f"m.{suffix}"
+    path.write_text(text)
+    return read(path, **options)
+
+
+def values(circuit, points):
+    """Return the unnormalised value of each point, by the definition of a circuit."""
+    out = np.zeros((circuit.n_nodes, len(points)))
+    for node in range(circuit.n_nodes):
+        kind = circuit.kind[node]
+        if kind == 0:
+            out[node] = np.exp(circuit.params_of(node))[points[:, circuit.leaf_var[node]]]
+        elif kind == 2:
+            out[node] = out[circuit.children_of(node)].prod(axis=0)
+        else:
+            edges = slice(circuit.child_ptr[node], circuit.child_ptr[node + 1])
+            out[node] = np.exp(circuit.log_weights[edges]) @ out[circuit.children_of(node)]
+    return out[-1]
+
+
+# (1 and 2) or (not 1 and 3); variable 4 is free
+C2D = "c made by hand\nnnf 7 6 4\nL 1\nL 2\nA 2 0 1\nL -1\nL 3\nA 2 3 4\nO 1 2 2 5\n"
+D4 = "o 1 0\nt 2 0\n1 2 1 2 0\n1 2 -1 3 0\n"
+D4_AND = "2 4 3 0\n1 2 0\no 2 0\na 1 0\nt 3 0\nt 4 0\nf 5 0\n2 5 1 0\n1 3 4 0\n"  # 3 and 4
+SDD = """c by hand
+sdd 8
+L 1 0 1
+L 2 2 2
+L 3 0 -1
+L 4 2 -2
+L 5 4 3
+F 6
+T 7
+D 8 1 2 1 7 3 5
+"""
+VTREE = "vtree 7\nL 0 1\nL 2 2\nI 1 0 2\nL 4 3\nL 6 4\nI 5 4 6\nI 3 1 5\n"
+
+
+def formula(points):
+    return np.where(points[:, 0], points[:, 1], points[:, 2]).astype(float)
+
+
+@pytest.mark.parametrize(("suffix", "text", "n"), [("nnf", C2D, 4), ("nnf", D4, 3)])
+def test_models_of_a_formula_are_equally_probable(tmp_path, suffix, text, n):
+    circuit = read_text(tmp_path, suffix, text)
+    assert circuit.domain.names == tuple(map(str, range(1, n + 1)))
+    assert circuit.domain["1"].states == (False, True)
+    points = all_points(n)
+    assert np.array_equal(values(circuit, points), formula(points))
+    result = cm.map_query(circuit, ["1", "2"], evidence={"3": False})
+    assert result.assignment == {"1": True, "2": True}
+
+
+def test_constants_and_arcs_in_any_order(tmp_path):
+    circuit = read_text(tmp_path, "nnf", D4_AND)
+    points = all_points(4)
+    assert np.array_equal(values(circuit, points), (points[:, 2] & points[:, 3]).astype(float))
+
+
+def test_a_true_formula_leaves_all_free(tmp_path):
+    assert np.array_equal(values(read_text(tmp_path, "nnf", "nnf 1 0 2\nA 0\n"), all_points(2)), np.ones(4))
+    either = read_text(tmp_path, "nnf", "nnf 5 4 3\nL 1\nL -1\nL 2\nA 2 1 2\nO 1 2 0 3")
+    points = all_points(3)
+    assert np.array_equal(values(either, points), (points[:, 0] | points[:, 1]).astype(float))
+
+
+WEIGHTS = {1: 0.3, -1: 0.7, 3: 2.5, -3: 0.0, 4: 0.25, -4: 4.0}
+FILES = {
+    "d4": "".join(f"{literal} {weight}\n" for literal, weight in WEIGHTS.items()),
+    "cnf": "p cnf 4 2\n" + "".join(f"c p weight {k} {w} 0\n" for k, w in WEIGHTS.items()) + "-1 2 0\n1 3 0\n",
+    "c2d": "c weights 0.3 0.7 1 1 2.5 0.0 0.25 4.0\np cnf 4 2\n-1 2 0\n1 3 0\n",
+}
+
+
+@pytest.mark.parametrize("kind", [None, *FILES])
+@pytest.mark.parametrize(("suffix", "text"), [("nnf", C2D), ("sdd", SDD)])
+def test_weights_of_literals(tmp_path, suffix, text, kind):
+    (tmp_path / "m.vtree").write_text(VTREE)
+    weights = WEIGHTS
+    if kind is not None:
+        weights = tmp_path / "weights.txt"
+        weights.write_text(FILES[kind])
+    circuit = read_text(tmp_path, suffix, text, weights=weights)
+    points = all_points(4)
+    # the SDD is (1 and true) or (not 1 and 3)
+    expected = formula(points) if suffix == "nnf" else (points[:, 0] | points[:, 2]).astype(float)
+    for literal, weight in WEIGHTS.items():
+        expected[points[:, abs(literal) - 1] == (literal > 0)] *= weight
+    assert np.allclose(values(circuit, points), expected, rtol=1e-14)
+
+
+def test_the_vtree_beside_says_which_variables_there_are(tmp_path):
+    assert len(read_text(tmp_path, "sdd", SDD).domain) == 3
+    (tmp_path / "m.vtree.gz").write_bytes(gzip.compress(VTREE.encode()))
+    assert len(read_text(tmp_path, "sdd", SDD).domain) == 4
+
+
+PSDD = f"""c by hand
+psdd 6
+L 0 0 1
+L 1 0 -1
+T 2 2 2 {math.log(0.25)}
+L 3 2 -2
+D 4 1 2 0 2 {math.log(0.6)} 1 3 {math.log(0.4)}
+"""
+
+
+def test_psdd(tmp_path):
+    circuit = read_text(tmp_path, "psdd", PSDD)
+    assert np.allclose(values(circuit, all_points(2)), [0.4, 0.0, 0.6 * 0.75, 0.6 * 0.25])
+
+
+JPC = f"""c by hand
+jpc 9
+L 0 0 1
+L 1 0 -1
+I 2 0 2 2
+C 3 0 2 {math.log(0.5)} {math.log(0.25)} -inf
+B 4 0 3 2 {math.log(0.3)}
+P 5 0 3 0 2 4
+P 6 0 3 1 3 4
+S 7 0 2 5 {math.log(0.1)} 6 {math.log(0.9)}
+"""
+
+
+def test_jpc(tmp_path):
+    circuit = read_text(tmp_path, "jpc", JPC)
+    assert [v.states for v in circuit.domain] == [(False, True), (0, 1, 2), (0, 1, 2)]
+    points = np.array(list(itertools.product(range(2), range(3), range(3))), np.int16)
+    binomial = np.array([0.49, 0.42, 0.09])[points[:, 2]]
+    first = points[:, 0] * (points[:, 1] == 2) * binomial
+    second = (1 - points[:, 0]) * np.array([0.5, 0.25, 0.0])[points[:, 1]] * binomial
+    assert np.allclose(values(circuit, points), 0.1 * first + 0.9 * second)
+
+
+def test_jpc_is_written_and_reads_back(tmp_path):
+    text = "indicator 0 0 0\nindicator 1 0 1\nindicator 2 1 0\nindicator 3 1 2\ngaussian 4 2 0.5 2\n"
+    text += "+ 5 2 .25 3 .75\n* 6 0 5 4\n* 7 1 3 4\n+ 8 6 1e-320 7 1e400\n"
+    circuit = read_text(tmp_path, "spn", text)
+    circuit.write(tmp_path / "b.jpc")
+    found = read(tmp_path / "b.jpc")
+    for name in ("kind", "child_ptr", "children", "log_weights", "leaf_var", "param_ptr", "params"):
+        assert np.array_equal(getattr(found, name), getattr(circuit, name)), name
+    (tmp_path / "p.jpc").write_bytes(b"\x80\x04]")
+    with pytest.raises(cm.ParseError, match="pickle"):
+        read(tmp_path / "p.jpc")
+
+
+def deeprob(**leaves):
+    nodes = [
+        {"class": "Sum", "scope": [0, 1], "weights": [0.3, 0.7], "id": 0},
+        {"class": "Product", "scope": [0, 1], "id": 1},
+        {"class": "Product", "scope": [0, 1], "id": 2},
+        {"class": "Bernoulli", "scope": [0], "params": {"p": 0.2}, "id": 3},
+        {"class": "Bernoulli", "scope": [0], "params": {"p": 0.9}, "id": 4},
+        {
+            "class": "Categorical",
+            "scope": [1],
+            "params": {"categories": [2, 0], "probabilities": [0.4, 0.6]},
+            "id": 5,
+        },
+        {
+            "class": "Categorical",
+            "scope": [1],
+            "params": {"categories": [0, 1], "probabilities": [0.1, 0.9]},
+            "id": 6,
+        },
+    ]
+    edges = [(3, 1, 0), (5, 1, 1), (4, 2, 0), (6, 2, 1), (2, 0, 1), (1, 0, 0)]
+    listed = [{"source": s, "target": t, "idx": k} for s, t, k in edges]
+    return {"directed": True, "multigraph": False, "graph": {}, "nodes": nodes, "edges": listed}
+
+
+def test_deeprob_json(tmp_path):
+    data = deeprob()
+    expected = 0.3 * np.outer([0.8, 0.2], [0.6, 0.0, 0.4]) + 0.7 * np.outer([0.1, 0.9], [0.1, 0.9, 0.0])
+    points = np.array(list(itertools.product(range(2), range(3))), np.int16)
+    for key in ("edges", "links"):
+        data[key] = data.pop("edges")
+        circuit = read_text(tmp_path, "json", json.dumps(data))
+        assert np.allclose(values(circuit, points), expected.reshape(-1))
+        data["edges"] = data.pop(key)
+
+
+def test_sparc_json(tmp_path):
+    leaves = [
+        {"id": 0, "kind": "bernoulli", "children": [], "scope": [0], "p": 0.2},
+        {"id": 1, "kind": "literal", "children": [], "scope": [0], "value": 1},
+        {"id": 2, "kind": "indicator", "children": [], "scope": [1], "value": 1, "num_cats": 3},
+        {"id": 3, "kind": "discrete_logistic", "children": [], "scope": [1], "mu": 1.3, "s": 0.7, "num_cats": 3},
+        {"id": 4, "kind": "product", "children": [0, 2]},
+        {"id": 5, "kind": "product", "children": [1, 3]},
+        {"id": 6, "kind": "sum", "children": [4, 5], "params": [0.3, 0.7]},
+    ]
+    data = {"format": "gcw-circuit-v1", "backend": "numpy", "root": 6, "nodes": leaves}
+    circuit = read_text(tmp_path, "json", json.dumps(data))
+    below = [1 / (1 + math.exp(-(k - 1.3) / 0.7)) for k in (0.5, 1.5)]
+    logistic = [below[0], below[1] - below[0], 1 - below[1]]
+    expected = 0.3 * np.outer([0.8, 0.2], [0, 1, 0]) + 0.7 * np.outer([0, 1], logistic)
+    points = np.array(list(itertools.product(range(2), range(3))), np.int16)
+    assert np.allclose(values(circuit, points), expected.reshape(-1))
+
+
+def changed(data, path, value):
+    """Return nested data with one value changed."""
+    data = json.loads(json.dumps(data))
+    inner = data
+    for key in path[:-1]:
+        inner = inner[key]
+    if value is None:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    return json.dumps(data)
+
+
+REFUSED = [
+    ("nnf", "", "no node"),
+    ("nnf", "nnf 1 0 1\nL 0\n", ":2: .*L LITERAL"),
+    ("nnf", "nnf 2 0 1\nL 1\n", "1 nodes where its header says 2"),
+    ("nnf", "nnf 2 1 1\nL 1\nA 1 1\n", ":3: the child 1 is not defined"),
+    ("nnf", "nnf 1 0 1\nO 0 0\n", "no model"),
+    ("nnf", "nnf 1 0 999999999\nL 1\n", ":1: the file has 999,999,999 variables"),
+    ("nnf", "nnf 1 0 1\nL 999999999\n", "999,999,999 variables"),
+    ("nnf", "nnf 1 0 1\nX 1\n", ":2: 'X' is no kind"),
+    ("nnf", "nnf 1 0 1\nL 1_0\n", "'1_0'"),
+    ("nnf", "o 2 0\n", "id 1"),
+    ("nnf", "o 1 0\n1 2 0\n", ":2: the node 2 is not defined"),
+    ("nnf", "o 1 0\no 2 0\n1 2 1 0\n2 1 2 0\n", ":4: the arcs form a cycle"),
+    ("nnf", "o 1 0\nt 1 0\n", "defined twice"),
+    ("sdd", SDD.replace("D 8 1 2", "D 8 1 3"), ":10: "),
+    ("sdd", SDD.replace("L 5 4 3", "L 4 4 3"), ":7: the id 4 is defined twice"),
+    ("sdd", "sdd 2\nL 1 0 1\nF 0\n", "no model"),
+    ("sdd", "psdd 1\nF 0\n", "begins with 'psdd'"),
+    ("sdd", SDD.replace("T 7", "Q 7"), "'Q' is no kind"),
+    ("psdd", PSDD.replace(f"T 2 2 2 {math.log(0.25)}", "T 2 2 2 0.1"), "above 1"),
+    ("psdd", PSDD.replace("T 2 2 2", "T 2 2 0"), "no variable"),
+    ("psdd", PSDD.replace(f"{math.log(0.6)}", "nan"), "'nan' is no log weight"),
+    ("jpc", JPC.replace("P 5 0 3", "P 5 0 2"), ":8: "),
+    ("jpc", JPC.replace("L 0 0 1", "G 0 0 1 0 1"), "real and discrete"),
+    ("jpc", "jpc 1\nG 0 0 1 0 -1\n", ":2: a gaussian leaf"),
+    ("jpc", "jpc 1\nI 0 0 1 40000\n", "40001 states"),
+    ("json", "[]", "no list of nodes"),
+    ("json", "{", ":1: is no JSON"),
+    ("json", '{"format": "x", "nodes": []}', "format 'x'"),
+    ("json", changed(deeprob(), ["nodes", 0, "id"], 9), "defined"),
+    ("json", changed(deeprob(), ["nodes", 3, "class"], "Uniform"), "node 3 is a leaf of the class 'Uniform'"),
+    ("json", changed(deeprob(), ["nodes", 3, "params", "p"], 1.5), "node 3"),
+    ("json", changed(deeprob(), ["nodes", 0, "weights"], [0.5]), "2 children and 1 weights"),
+    ("json", changed(deeprob(), ["edges", 0, "idx"], 1), "two children at the place 1"),
+    ("json", changed(deeprob(), ["edges"], None), "'links'"),
+    ("json", changed(deeprob(), ["edges", 0, "source"], 0), "cycle"),
+]
+
+
+@pytest.mark.parametrize(("suffix", "text", "message"), REFUSED)
+def test_what_is_refused_is_named(tmp_path, suffix, text, message):
+    with pytest.raises(cm.ParseError, match=message) as caught:
+        read_text(tmp_path, suffix, text)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({1: 0.5}, "literal 1 has a weight and -1 has none"),
+        ({1: -0.5, -1: 1.0}, "-0.5"),
+        ({1: math.nan, -1: 1.0}, "nan"),
+        ({0: 1.0}, "literal 0"),
+        ("1 .5 .5\n", ":1: "),
+        ("1 .5\n1 .5\n", ":2: literal 1 is weighted twice"),
+        ("1 x\n", ":1: '1' and 'x' are no literal"),
+        ("c p weight 1 -0.5 0\n", ":1: "),
+    ],
+)
+def test_weights_that_are_none(tmp_path, weights, message):
+    if isinstance(weights, str):
+        (tmp_path / "w").write_text(weights)
+        weights = tmp_path / "w"
+    with pytest.raises(cm.ModelError, match=message):
+        read_text(tmp_path, "nnf", C2D, weights=weights)
+
+
+def test_weights_are_for_formulas(tmp_path):
+    with pytest.raises(cm.ModelError, match=r"\.nnf and \.sdd take them"):
+        read_text(tmp_path, "psdd", PSDD, weights={1: 0.5, -1: 0.5})
+
+
+@st.composite
+def formulas(draw):
+    """Draw a random decision formula as rows of c2d's flavour, with its number of variables."""
+    n = draw(st.integers(1, 4))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    rows: list[str] = []
+
+    def add(row):
+        rows.append(row)
+        return len(rows) - 1
+
+    def build(variables):
+        if not variables or rng.random() < 0.15:
+            return add("A 0") if rng.random() < 0.7 else add("O 0 0")
+        v, *rest = variables
+        branches = []
+        for sign in (1, -1):
+            inner = build([u for u in rest if rng.random() < 0.8])
+            branches.append(add(f"A 2 {add(f'L {sign * v}')} {inner}"))
+        return add(f"O {v} 2 {branches[0]} {branches[1]}")
+
+    build(list(range(1, n + 1)))
+    return f"nnf {len(rows)} 0 {n}\n" + "\n".join(rows), n
+
+
+def truth(text, points):
+    """Evaluate a formula of c2d's flavour."""
+    found: list[np.ndarray] = []
+    for line in text.split("\n")[1:]:
+        kind, *numbers = line.split()
+        row = [int(x) for x in numbers]
+        if kind == "L":
+            found.append(points[:, abs(row[0]) - 1] == (row[0] > 0))
+        elif kind == "A":
+            found.append(np.logical_and.reduce([np.ones(len(points), bool), *(found[k] for k in row[1:])]))
+        else:
+            found.append(np.logical_or.reduce([np.zeros(len(points), bool), *(found[k] for k in row[2:])]))
+    return found[-1]
+
+
+@settings(max_examples=80, deadline=None)
+@given(drawn=formulas(), seed=st.integers(0, 2**32))
+def test_random_formulas_with_weights(tmp_path_factory, drawn, seed):
+    text, n = drawn
+    rng = np.random.default_rng(seed)
+    weights = {literal: float(rng.random()) for v in range(1, n + 1) for literal in (v, -v)}
+    points = all_points(n)
+    expected = truth(text, points).astype(float)
+    for literal, weight in weights.items():
+        expected[points[:, abs(literal) - 1] == (literal > 0)] *= weight
+    path = tmp_path_factory.mktemp("f") / "m.nnf"
+    path.write_text(text)
+    if not expected.any():
+        with pytest.raises(cm.ParseError, match="no model"):
+            read(path, weights=weights)
+        return
+    circuit = read(path, weights=weights)
+    assert np.allclose(values(circuit, points), expected, rtol=1e-12)
+    assert np.isclose(cm.log_evidence(circuit, {}), math.log(expected.sum()))
+
+
+def test_only_circuits_are_written(tmp_path):
+    builder = CircuitBuilder(cm.Domain.of_sizes([2]))
+    builder.categorical(0, [0.0, 0.0])
+    circuit = builder.build()
+    for suffix in ("nnf", "sdd", "psdd", "json"):
+        with pytest.raises(cm.ModelError, match="cannot be written"):
+            write(circuit, tmp_path / f"m.{suffix}")
