@@ -28,6 +28,9 @@ class FunctionPosterior:
         `log_prob(points)` returns ln p(q | e) of each row, natural, shape (batch,); -inf where it is zero.
     log_evidence
         ln p(e) where it is known.
+    independent
+        False where draws depend on each other, as those of a Markov chain do: they then propose assignments, and
+        their number certifies nothing.
     normalised
         False: `log_prob` is ln p(q, e) and p(e) is unknown. Then nothing that weighs a probability against the
         mass 1 certifies (draw counts, residual mass), and results carry `log_joint` alone.
@@ -35,7 +38,9 @@ class FunctionPosterior:
     Raises
     ------
     ModelError
-        From `sample` and `log_prob`, when a callable returns the wrong shape or a state out of range.
+        From `sample` and `log_prob`, when a callable returns the wrong shape or a state out of range. From a run,
+        when draws come up at rates that `log_prob` contradicts (a false alarm has a probability below 1e-6 per
+        run), or when the probabilities of distinct assignments add to more than 1.
     """
 
     def __init__(
@@ -46,10 +51,13 @@ class FunctionPosterior:
         *,
         log_evidence: float | None = None,
         normalised: bool = True,
+        independent: bool = True,
     ) -> None:
         self._domain = domain if isinstance(domain, Domain) else Domain.of_sizes(domain)
         self._sample, self._log_prob = sample, log_prob
-        self._facts = Facts.of(self._domain, log_evidence=log_evidence, is_normalised=normalised)
+        self._facts = Facts.of(
+            self._domain, log_evidence=log_evidence, is_normalised=normalised, has_independent_draws=independent
+        )
 
     @property
     def domain(self) -> Domain:

@@ -40,6 +40,9 @@ class Facts:
         nobody knows); decides batch sizes and whether enumeration is worth it.
     log_slack
         How far (nats) rounding may have moved a log that `log_prob` returns, at most.
+    has_independent_draws
+        Whether draws are independent of each other. Those of a Markov chain are not: they propose points, and
+        their number proves nothing.
     """
 
     log_evidence: float | None
@@ -47,6 +50,7 @@ class Facts:
     has_masses: bool
     work: float
     log_slack: float
+    has_independent_draws: bool = True
 
     @classmethod
     def of(
@@ -57,10 +61,12 @@ class Facts:
         is_normalised: bool = True,
         work: float = 1000.0,
         log_slack: float = 0.0,
+        has_independent_draws: bool = True,
     ) -> Facts:
         """Return the facts of a posterior over `domain`, arguments as in the class."""
         has_masses = is_normalised and domain.is_discrete
-        return cls(log_evidence, is_normalised, has_masses, max(float(work), 1.0), float(log_slack))
+        work, log_slack = max(float(work), 1.0), float(log_slack)
+        return cls(log_evidence, is_normalised, has_masses, work, log_slack, has_independent_draws)
 
 
 class LogInterval(NamedTuple):

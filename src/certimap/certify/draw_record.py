@@ -24,14 +24,16 @@ class DrawRecord:
         Relative slack of "right".
     slack
         Rounding error of logs, in nats.
+    is_evidence
+        False where draws depend on each other: their number then says nothing.
     """
 
-    def __init__(self, *, published: bool, tolerance: float, slack: float) -> None:
+    def __init__(self, *, published: bool, tolerance: float, slack: float, is_evidence: bool = True) -> None:
         self.n = 0
         self.groups: list[tuple[float, float, int]] = []  # (ln R, largest ln bound closed before, draws)
         self._splits: list[list[tuple[DrawRecord, float]]] = []  # draws inside boxes that make up the space
         self._published = published
-        self._tolerance, self._slack = tolerance, slack
+        self._tolerance, self._slack, self._is_evidence = tolerance, slack, is_evidence
         self._columns: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]] | None = None
 
     @property
@@ -69,7 +71,7 @@ class DrawRecord:
 
         `log_weight` is ln w of the Lipschitz assumption, which counts every draw alike.
         """
-        if log_kth == -math.inf or not (self.groups or self._splits):
+        if not self._is_evidence or log_kth == -math.inf or not (self.groups or self._splits):
             return 0.0
         if log_weight is not None or self._published:
             return self.n * self._each(log_kth, epsilon, 0.0, log_weight)
@@ -88,6 +90,8 @@ class DrawRecord:
 
         The count of a group, not a sum of its parts, is judged, so that the answer depends on no batch.
         """
+        if not self._is_evidence:
+            return math.inf
         each = self._each(log_kth, epsilon, log_r, log_weight)
         if each == math.inf:
             return 0

@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.box import Points
+from certimap.certify.agreement import OVER_ONE
 from certimap.certify.atoms import AtomStore
 from certimap.certify.checks import check_log_probs, check_uppers
 from certimap.certify.ranking import Ranking
 from certimap.control import Control
+from certimap.errors import ModelError
 from certimap.posterior import Posterior, TwoSided
 
 EVALUATION_ROWS = 65536
@@ -111,6 +113,12 @@ class Evaluated:
             return False
         if len(sums):
             self.mass, self.compensation = float(sums[len(log_probs) - 1]), float(lost[len(log_probs) - 1])
+            if self.mass + self.compensation > 1.0 + OVER_ONE:
+                raise ModelError(
+                    f"the probabilities that this {type(self.posterior).__name__} gives to {self.atoms.n} "
+                    f"distinct assignments add to {self.mass + self.compensation:.6g}; expected at most 1 "
+                    "(natural logs of normalised probabilities, or normalised=False)"
+                )
         ranked = [i for _, i in self.ranking.pairs]
         is_better = self.ranking.add(log_probs, n_before)
         if self.atoms.two_sided:

@@ -9,6 +9,7 @@ import numpy as np
 
 from certimap.box import Boxes, Points
 from certimap.certify import bounds
+from certimap.certify.agreement import Agreement
 from certimap.certify.books import Books, log_whole, measure_of
 from certimap.certify.checks import check_box, check_settings
 from certimap.certify.draw_record import DrawRecord
@@ -49,6 +50,8 @@ class Findings:
     trusting
         Whom a proof rests on where the books cannot be checked (a search over real variables): the certificate
         then names it. None where that is this package.
+    checks_draws
+        Whether to compare how often points are drawn with their probabilities; see `Agreement`.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Findings:
         control: Control | None = None,
         boxes: Boxes | None = None,
         trusting: str | None = None,
+        checks_draws: bool = False,
     ) -> None:
         check_settings(epsilon, delta, top_k, rule)
         check_box(boxes, posterior.domain)
@@ -94,7 +98,14 @@ class Findings:
         self.external: Proof | None = None
         self.is_enumerated = False
         self.lipschitz: Lipschitz | None = None
-        self._draws = DrawRecord(published=rule == "published", tolerance=tolerance, slack=self._slack)
+        self._draws = DrawRecord(
+            published=rule == "published",
+            tolerance=tolerance,
+            slack=self._slack,
+            is_evidence=facts.has_independent_draws,
+        )
+        checks_draws = checks_draws and facts.has_independent_draws and self.has_masses
+        self._agreement = Agreement() if checks_draws else None
         self._stopped = False
 
     @property

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from certimap.box import Boxes, Points
 from certimap.certify import bounds
+from certimap.certify.agreement import Agreement
 from certimap.certify.checks import as_rows
 from certimap.certify.evaluated import EVALUATION_ROWS
 from certimap.certify.findings import Findings
@@ -18,7 +19,7 @@ from certimap.certify.merging import check_alike, is_partition, joint_proof, sma
 from certimap.certify.sources import Source, is_own
 from certimap.certify.stopping import Batch, stopping_row
 from certimap.control import Control
-from certimap.errors import SolverError
+from certimap.errors import ModelError, SolverError
 
 _ALIKE = ("variables", "measures", "epsilon", "delta", "top_k", "tolerance", "rule", "early_stop", "lipschitz")
 
@@ -73,6 +74,9 @@ class Ledger(Findings):
             if self._evaluated.absorb(n_before, sums, lost):
                 self._note_best(n_before, first_rows)
             self._draws.add(log_r, self.log_closed_bound, n_kept)
+            if self._agreement is not None and log_r == 0.0 and not self.atoms.two_sided:
+                self._agreement.see(ids[:n_kept], log_probs)
+                self._check_agreement(self._agreement)
             if self.has_masses and log_r < 0.0:
                 self.log_frontier_bound = min(self.log_frontier_bound, max(self.log_closed_bound, log_r))
         return log_probs
@@ -263,6 +267,18 @@ class Ledger(Findings):
         seen = bounds.round_up(self._evaluated.log_upper, self._slack)
         proofs = [ledger.external for ledger in ledgers]
         self.external = joint_proof(list(zip(unseen, proofs, strict=True)), seen)
+
+    def _check_agreement(self, agreement: Agreement) -> None:
+        """Raise ModelError when points are drawn at rates that their probabilities contradict."""
+        found = agreement.contradiction(self.atoms.log_probs)
+        if found is not None:
+            point, hits, n = found
+            label = self.domain.decode(self.atoms.points(np.array([point]))[0])
+            raise ModelError(
+                f"the sampler and log_prob of this {type(self.posterior).__name__} describe different "
+                f"distributions: {label} came up {hits} times in {n} draws, and its probability is said to be "
+                f"{math.exp(self.atoms.log_probs[point]):.6g}; independent draws from exp(log_prob) are expected"
+            )
 
     def _note_best(self, n_before: int, first_rows: NDArray[np.int64] | None) -> None:
         """Remember how many draws it took to the best point."""

@@ -113,6 +113,7 @@ def run(
         early_stop=judging.early_stop,
         control=control,
         trusting=None if _is_own(chosen) else f"solver {chosen.name!r}",
+        checks_draws=True,
     )
     history = History(ledger, started, progress)
     with interruptible(control) as interrupts, history:
