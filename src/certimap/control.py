@@ -159,9 +159,11 @@ class Pace:
 def default_max_memory() -> int:
     """Return the bytes that a run may take where its user sets no limit.
 
-    Half of the machine's memory, or of its container's; less where most of it is in use already.
+    Half of the machine's memory, of its container's, or of what the process may address; less where most of it is
+    in use already.
     """
-    known = [pair for pair in (_machine_memory(), _container_memory()) if pair is not None]
+    found = (_machine_memory(), _container_memory(), _process_memory())
+    known = [pair for pair in found if pair is not None]
     if not known:
         return int(SHARE_OF_ALL * physical_memory())
     return min(int(min(SHARE_OF_ALL * total, SHARE_OF_FREE * free)) for total, free in known)
@@ -198,6 +200,20 @@ def _container_memory() -> tuple[int, int] | None:
         except (OSError, ValueError):
             continue
     return None
+
+
+def _process_memory() -> tuple[int, int] | None:
+    """Return (limit, what it leaves) in bytes of this process's address space (`ulimit -v`); None without one."""
+    try:
+        import resource
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit == resource.RLIM_INFINITY:
+            return None
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        return limit, max(0, limit - pages * os.sysconf("SC_PAGE_SIZE"))
+    except (ImportError, ValueError, OSError, IndexError):
+        return None
 
 
 def shown_bytes(n_bytes: float) -> str:

@@ -96,7 +96,7 @@ def test_a_stopped_run_goes_on(
     """Killed at a random moment, with a torn last line, it resumes and ends with the same answers."""
     data, whole = finished
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "certimap.cli.main", *arguments(data, run, models=str(whole / "models"))]
+    command = [sys.executable, "-m", "certimap.cli", *arguments(data, run, models=str(whole / "models"))]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
     trials = run / "trials.jsonl"
     deadline = time.monotonic() + 60

@@ -64,10 +64,14 @@ class RecordFile:
         self._file.truncate(end)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Write one record and flush it to the system."""
+        """Write one record and flush it to the system; an OSError names the file."""
         plain = cast("Record", to_plain(record))
-        self._file.write(json.dumps(plain, separators=(",", ":"), allow_nan=False).encode() + b"\n")
-        self._file.flush()
+        line = json.dumps(plain, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        try:
+            self._file.write(line)
+            self._file.flush()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
         self.records.append(plain)
 
     def close(self) -> None:

@@ -178,6 +178,11 @@ class Findings:
         return self._evaluated.log_rival
 
     @property
+    def log_measure(self) -> float:
+        """ln of the measure (see `Ledger.close`) of all that is searched: 0 for the whole space."""
+        return self._books.log_total
+
+    @property
     def log_closed_measure(self) -> float:
         """ln of the measure (see `close`) of all that is closed or settled."""
         return self._books.log_closed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -24,8 +25,24 @@ TRACEBACK = "CERTIMAP_TRACEBACK"
 _LAZY = {"bench": "certimap.cli.bench"}
 
 
+class _Interrupted(Exception):
+    """Ctrl-C, in a form that the command line's library hands on; it would turn the original into an exit code."""
+
+
 class _LazyGroup(TyperGroup):
     """A group some of whose subcommands are imported only when asked for."""
+
+    def make_context(self, *arguments: Any, **extra: Any) -> Any:
+        try:
+            return super().make_context(*arguments, **extra)
+        except KeyboardInterrupt:
+            raise _Interrupted from None
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise _Interrupted from None
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), *_LAZY]
@@ -79,7 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             code = app(args=given, standalone_mode=False, prog_name="certimap")
-    except KeyboardInterrupt:
+            _flush()
+    except (KeyboardInterrupt, _Interrupted):
         return _fail("interrupted before there was an answer", INTERRUPTED)
     except BrokenPipeError:
         sys.stdout = None  # the reader has gone; nothing is left to flush to
@@ -99,6 +117,9 @@ def _report(error: Exception) -> int:
         return _fail(str(error))
     if isinstance(error, OSError) and error.filename is not None:
         return _fail(f"{error.filename}: {error.strerror}")
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        sys.stdout = None  # what it still holds cannot be written either
+        return _fail(f"standard output: {error.strerror}")
     if isinstance(error, MemoryError):
         return _fail("memory ran out; lower --max-memory or --max-edges, or ask a smaller query")
     if hasattr(error, "format_message"):
@@ -109,6 +130,12 @@ def _report(error: Exception) -> int:
         "happened, for a report",
         UNFORESEEN,
     )
+
+
+def _flush() -> None:
+    """Write what standard output holds back, so that what goes wrong there is said as anything else is."""
+    if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stdout.flush()
 
 
 def _show_warning(
@@ -133,7 +160,3 @@ def _usage_error(error: Any) -> int:
 def _fail(message: str, code: int = FAILED) -> int:
     print(f"certimap: {' '.join(message.split())}", file=sys.stderr)
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

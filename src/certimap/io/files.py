@@ -7,6 +7,7 @@ import gzip
 import os
 import re
 import zlib
+from contextlib import suppress
 from os import PathLike, fspath
 from pathlib import Path
 
@@ -127,7 +128,8 @@ def read_text(path: AnyPath, encoding: str | None = None) -> str:
 def write_bytes(path: AnyPath, data: bytes) -> None:
     """Write a whole file or nothing: the content goes to a neighbour that then takes the name.
 
-    A name that ends in .gz is compressed, without a time stamp, so that equal content gives equal files.
+    A name that ends in .gz is compressed, without a time stamp, so that equal content gives equal files. Raises
+    OSError, with the file's name, where that fails.
     """
     target = Path(path)
     if is_packed(target):
@@ -139,8 +141,11 @@ def write_bytes(path: AnyPath, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         part.replace(target)
+    except OSError as error:  # a full disk says no name, and a neighbour's would puzzle
+        raise OSError(error.errno, error.strerror, fspath(path)) from None
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def write_text(path: AnyPath, text: str) -> None:

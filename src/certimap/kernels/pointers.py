@@ -8,18 +8,20 @@ that numba can compile. An address is kept in an int64 array; with compilation o
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
-
-import numba  # pyright: ignore[reportMissingTypeStubs]
-from llvmlite import ir  # pyright: ignore[reportMissingTypeStubs]
-from numba import types  # pyright: ignore[reportMissingTypeStubs]
-from numba.extending import intrinsic  # pyright: ignore[reportMissingTypeStubs]
 
 from certimap.kernels.jit import jit_part
 
-_real: Any = types.float64  # pyright: ignore
+# Untyped packages, told to type checkers as such once.
+numba: Any = import_module("numba")
+ir: Any = import_module("llvmlite.ir")
+types: Any = numba.types
+intrinsic: Any = import_module("numba.extending").intrinsic
+
+_real: Any = types.float64
 _REAL_SIGNATURE: Any = _real(*[_real] * 5)
-_DRAW_SIGNATURE: Any = _real(*[_real] * 5, types.CPointer(types.uint64))  # pyright: ignore
+_DRAW_SIGNATURE: Any = _real(*[_real] * 5, types.CPointer(types.uint64))
 _kept: list[Any] = []  # compiled functions, whose addresses must stay valid; plain ones with compilation off
 STREAM_WORDS = 4
 
@@ -29,14 +31,14 @@ def address_of(function: Callable[..., float], *, draws: bool = False) -> int:
 
     Raises whatever numba raises where it cannot compile it.
     """
-    if numba.config.DISABLE_JIT:  # pyright: ignore
+    if numba.config.DISABLE_JIT:
         _kept.append(function)
         return len(_kept) - 1
     signature = _DRAW_SIGNATURE if draws else _REAL_SIGNATURE
     try:
-        compiled: Any = numba.cfunc(signature, cache=True)(function)  # pyright: ignore
+        compiled: Any = numba.cfunc(signature, cache=True)(function)
     except RuntimeError:  # a function typed in at a prompt has no file to keep it beside
-        compiled = numba.cfunc(signature)(function)  # pyright: ignore
+        compiled = numba.cfunc(signature)(function)
     _kept.append(compiled)
     return int(compiled.address)
 
@@ -54,15 +56,15 @@ def _caller(with_stream: bool) -> Any:
         return builder.call(function, numbers)
 
     def call(typing: Any, address: Any, a: Any, b: Any, c: Any, x: Any, y: Any) -> Any:
-        return _real(types.int64, *[_real] * 5), generate  # pyright: ignore
+        return _real(types.int64, *[_real] * 5), generate
 
     def call_with_stream(typing: Any, address: Any, a: Any, b: Any, c: Any, x: Any, y: Any, stream: Any) -> Any:
-        return _real(types.int64, *[_real] * 5, stream), generate  # pyright: ignore
+        return _real(types.int64, *[_real] * 5, stream), generate
 
-    return intrinsic(call_with_stream if with_stream else call)  # pyright: ignore
+    return intrinsic(call_with_stream if with_stream else call)
 
 
-if numba.config.DISABLE_JIT:  # pyright: ignore
+if numba.config.DISABLE_JIT:
 
     def call_real(address: Any, a: Any, b: Any, c: Any, x: Any, y: Any) -> Any:
         """Call a real function."""
@@ -82,8 +84,8 @@ def stream_of(pointer: Any) -> Any:
     return pointer
 
 
-if not numba.config.DISABLE_JIT:  # pyright: ignore
-    _carray: Any = numba.carray  # pyright: ignore
+if not numba.config.DISABLE_JIT:
+    _carray: Any = numba.carray
 
     @jit_part
     def stream_of(pointer: Any) -> Any:

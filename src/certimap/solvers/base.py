@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from certimap.errors import SolverError
+
 if TYPE_CHECKING:
     from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
@@ -97,8 +99,17 @@ class Solver(ABC):
         rng
             The only source of randomness.
         boxes
-            One box to search instead of the whole space; None means everything.
+            One box to search instead of the whole space; None means everything. Whoever gives one gives it to
+            the ledger as well. A solver that cannot start from one calls `refuse_boxes`.
         """
+
+    def refuse_boxes(self, boxes: Boxes | None) -> None:
+        """Raise SolverError where a box is given: for solvers that know the whole space only."""
+        if boxes is not None:
+            raise SolverError(
+                f"solver {self.name!r} answers for the whole space only, and was given a box; 'frontier', "
+                "'set_elimination', 'hbfs', 'exhaustive' and the samplers start from one"
+            )
 
     @abstractmethod
     def step(self, state: Any, ledger: Ledger) -> Any:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from certimap.box import Points
-from certimap.domain import Domain
+from certimap.box import Boxes, Points
 from certimap.errors import SolverError
 from certimap.solvers.base import Family, Judging, Solver
 
 if TYPE_CHECKING:
-    from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
     from certimap.control import Control
     from certimap.posterior import Posterior
@@ -30,6 +29,7 @@ class EnumerationState:
     n_done: int
     n_total: int
     n_step: int
+    box: Boxes
 
     @property
     def done(self) -> bool:
@@ -74,20 +74,23 @@ class Exhaustive(Solver):
         self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> EnumerationState:
         n_edges = int(posterior.facts.work)
-        n_total = math.prod(int(k) for k in posterior.domain.n_states)
-        return EnumerationState(0, n_total, max(256, min(LARGEST_STEP, EDGES_PER_STEP // n_edges)))
+        box = Boxes.full(posterior.domain) if boxes is None else boxes
+        return EnumerationState(0, box.sizes()[0], max(256, min(LARGEST_STEP, EDGES_PER_STEP // n_edges)), box)
 
     def step(self, state: EnumerationState, ledger: Ledger) -> EnumerationState:
         end = min(state.n_done + state.n_step, state.n_total)
-        ledger.candidates(joint_states(ledger.domain, state.n_done, end))
+        ledger.candidates(joint_states(state.box, state.n_done, end))
         if end == state.n_total:
             ledger.enumerated()
-        return EnumerationState(end, state.n_total, state.n_step)
+        return replace(state, n_done=end)
 
 
-def joint_states(domain: Domain, start: int, end: int) -> Points:
-    """Return joint states number `start` to `end` - 1, the last variable varying fastest, shape (batch, n)."""
-    sizes = tuple(int(k) for k in domain.n_states)
-    if not sizes:
+def joint_states(box: Boxes, start: int, end: int) -> Points:
+    """Return points number `start` to `end` - 1 of a box, the last variable varying fastest, shape (batch, n)."""
+    domain = box.domain
+    states = [np.flatnonzero(box.mask[0, a:b]) for a, b in pairwise(domain.offsets.tolist())]
+    if not states:
         return np.empty((end - start, 0), domain.point_dtype)  # the one empty assignment
-    return np.stack(np.unravel_index(np.arange(start, end), sizes), axis=1).astype(domain.point_dtype)
+    places = np.unravel_index(np.arange(start, end), [len(allowed) for allowed in states])
+    chosen = [allowed[place] for allowed, place in zip(states, places, strict=True)]
+    return np.stack(chosen, axis=1).astype(domain.point_dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from scipy import integrate
@@ -138,6 +139,49 @@ def test_real_ball_weight_against_quadrature(n, radius):
 
 def test_real_ball_weight_in_many_dimensions_does_not_underflow():
     assert -1e5 < bounds.log_real_ball_weight(400, 0.01, 5.0, 1.0) < -1000
+
+
+@pytest.mark.parametrize("n", [150, 400])
+def test_real_ball_weight_against_fifty_digits_where_floats_underflow(n):
+    """The weight may only be too small there, for draws count by it."""
+    epsilon, bits, radius = 0.3, 2.0, 1.0
+    a = mpmath.mpf(bits) * mpmath.log(2)
+    with mpmath.workdps(50):
+        rho = min(mpmath.mpf(radius), -mpmath.log(1 - mpmath.mpf(epsilon)) / a)
+        sphere = 2 * mpmath.pi ** (mpmath.mpf(n) / 2) / mpmath.gamma(mpmath.mpf(n) / 2)
+        true = float(mpmath.log(sphere * mpmath.gammainc(n, 0, a * rho) / a**n))
+    got = bounds.log_real_ball_weight(n, epsilon, bits, radius)
+    assert true - 0.01 <= got <= true
+
+
+def test_constants_that_are_no_lengths_are_refused():
+    for bits in (0.0, -1.0):
+        with pytest.raises(SolverError, match="positive number of bits per unit"):
+            bounds.log_real_ball_weight(2, 0.1, bits, 1.0)
+
+
+@pytest.mark.parametrize("top_k", [1, 4])
+@pytest.mark.parametrize("log_r", [0.0, math.log(0.3), TINY])
+def test_draws_needed_are_those_that_the_evidence_of_one_adds_up_to(log_r, top_k):
+    log_t = log_r + math.log(0.02)
+    each, need = bounds.evidence_per_draw(log_t, log_r), bounds.required_evidence(0.05, top_k)
+    assert bounds.log_draws_needed(log_t, 0.05, log_r, top_k) == pytest.approx(math.log(need / each), rel=1e-12)
+    assert bounds.log_draws_needed(log_r, 0.05, log_r) == 0.0
+    assert bounds.log_draws_needed(log_t, 0.9999, log_r) == 0.0  # one draw, and never less
+    assert bounds.log_draws_needed(-1.0, 1.0) == 0.0
+    assert bounds.log_draws_needed(math.log(0.5), 0.6) == 0.0
+
+
+def test_the_published_count_is_certain_only_where_the_threshold_reaches_one():
+    assert bounds.published_evidence_per_draw(0.0) == math.inf
+    assert bounds.published_evidence_per_draw(0.5) == math.inf
+    assert bounds.published_evidence_per_draw(-1e-9) == pytest.approx(1.0)
+
+
+def test_a_less_exact_oracle_closes_boxes_lower():
+    for floor in (1e-12, 1e-10):
+        threshold = bounds.log_closing_threshold(-2.0, 0.01, 1e-9, floor)
+        assert bounds.log_tau_within(-2.0, 0.01, 1e-9) - threshold == pytest.approx(2 * floor, rel=0.01)
 
 
 def test_a_bound_at_the_closing_threshold_stays_within_tau_once_rounded_up():

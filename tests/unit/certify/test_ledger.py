@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import certimap as cm
+from certimap.certify.books import Books
 from certimap.certify.certificate import issue
 from certimap.certify.ledger import Ledger
 from certimap.certify.pareto import pareto_front
 from certimap.certify.sources import Source, own_source
-from certimap.posterior import LogInterval
+from certimap.posterior import Facts, LogInterval
 from certimap.result import CertificateKind, Rule
 from certimap.testing import TablePosterior
 
@@ -550,6 +551,69 @@ def test_settings_out_of_range_are_named():
     for settings in ({"epsilon": 1.0}, {"epsilon": -0.1}, {"delta": 1.0}, {"top_k": 0}, {"rule": "loose"}):
         with pytest.raises(cm.SolverError, match=next(iter(settings))):
             Ledger(table(1.0), **settings)
+
+
+class Rough(TablePosterior):
+    """A table whose oracle is known to be off by more than usual."""
+
+    log_slack = 1e-10
+
+    @property
+    def facts(self):
+        return Facts.of(self.domain, log_evidence=0.0, log_slack=self.log_slack)
+
+
+def test_bounds_move_by_the_rounding_error_of_the_posterior():
+    ledger = Ledger(Rough([4], [0.4, 0.3, 0.2, 0.1]), epsilon=0.0, delta=0.0)
+    ledger.settle(at(0))
+    ledger.close(-1.0, math.log(0.6))
+    assert ledger.log_closed_bound == pytest.approx(-1.0 + 1e-10, abs=1e-14)
+    ledger.upper_bound(-1.5, "somebody")
+    assert ledger.external[0] == pytest.approx(-1.5 + 1e-10, abs=1e-14)
+    assert ledger.log_threshold == pytest.approx(math.log(0.4) + math.log1p(1e-9) - 2e-10, abs=1e-14)
+    assert math.exp(ledger.log_residual) == pytest.approx(0.6 + 0.4e-10, abs=1e-13)
+
+
+def test_the_first_of_equal_proofs_is_named():
+    ledger = Ledger(table(0.4, 0.6))
+    ledger.upper_bound(-0.5, "the first")
+    ledger.upper_bound(-0.5, "the second")
+    assert ledger.external[1] == "the first"
+
+
+def test_boxes_may_be_closed_by_none():
+    ledger = Ledger(table(0.4, 0.6))
+    ledger.close(np.zeros(0), np.zeros(0))
+    assert (ledger.log_closed_bound, ledger.log_closed_measure) == (-math.inf, -math.inf)
+    with pytest.raises(cm.UnbalancedBooks, match="without its mass"):
+        ledger.close(np.array([-1.0, -1.0]), np.array([-1.0, math.nan]))
+
+
+def test_real_variables_have_no_books_and_are_never_enumerated():
+    normal = cm.FunctionPosterior(
+        cm.Domain([cm.Real("x")]), lambda n, rng: rng.normal(size=(n, 1)), lambda x: -0.5 * x[:, 0] ** 2
+    )
+    ledger = Ledger(normal)
+    assert ledger.settle(np.array([[0.5]])).tolist() == [-0.125]
+    ledger.close(-3.0)
+    ledger.close(-4.0, math.nan)
+    assert ledger.log_closed_measure == -math.inf
+    with pytest.raises(cm.SolverError, match="not the whole space"):
+        ledger.enumerated()
+
+
+def test_the_average_of_what_is_left_is_over_the_points_that_are_left():
+    books = Books("mass")
+    rest = math.log(0.5 / 90)  # half of the mass on ninety of a hundred points
+    books.check_room(rest, 0.5, 10, math.log(100))
+    with pytest.raises(cm.UnbalancedBooks, match="on average"):
+        books.check_room(rest - 0.001, 0.5, 10, math.log(100))
+    books.check_room(-50.0, 1e-10, 10, math.log(100))  # nothing is left but rounding
+    books.check_room(-50.0, 1e-9, 10, math.log(100))
+    Books("mass", log_total=-1.0).check_room(-50.0, 0.5, 10, math.log(100))  # a part of the space
+    Books("share").check_room(-50.0, 0.5, 10, math.log(100))
+    with pytest.raises(cm.UnbalancedBooks, match="on average"):  # every point is seen, and half of the mass is not
+        books.check_room(-1.0, 0.5, 100, math.log(100))
 
 
 def test_enumeration_is_checked_not_believed():

@@ -44,6 +44,7 @@ class BeamSearch(Solver):
     def init(
         self, posterior: Beams, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> OneStepState:
+        self.refuse_boxes(boxes)
         return OneStepState(posterior)
 
     def step(self, state: OneStepState, ledger: Ledger) -> OneStepState:

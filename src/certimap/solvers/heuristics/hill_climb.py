@@ -70,6 +70,7 @@ class HillClimb(Solver):
     def init(
         self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> ClimbState:
+        self.refuse_boxes(boxes)
         nothing = np.empty((0, len(posterior.domain)), posterior.domain.point_dtype)
         return ClimbState(posterior, rng, nothing, self.restarts)
 

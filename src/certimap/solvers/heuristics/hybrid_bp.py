@@ -68,6 +68,7 @@ class HybridBeliefPropagation(Solver):
     def init(
         self, posterior: Messages, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> HybridState:
+        self.refuse_boxes(boxes)
         return HybridState(posterior.propagation(self.damping))
 
     def step(self, state: HybridState, ledger: Ledger) -> HybridState:

@@ -73,6 +73,7 @@ class AnnealedGibbs(Solver):
     def init(
         self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> ChainState:
+        self.refuse_boxes(boxes)
         return ChainState(posterior, rng, first_points(posterior, self.chains, rng))
 
     def step(self, state: ChainState, ledger: Ledger) -> ChainState:

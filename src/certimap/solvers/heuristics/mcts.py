@@ -87,6 +87,7 @@ class TreeSearch(Solver):
     def init(
         self, posterior: Masses, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> MctsState:
+        self.refuse_boxes(boxes)
         return MctsState(posterior)
 
     def step(self, state: MctsState, ledger: Ledger) -> MctsState:

@@ -39,6 +39,7 @@ class OnePoint(Solver):
     def init(
         self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> OneStepState:
+        self.refuse_boxes(boxes)
         return OneStepState(posterior)
 
     def step(self, state: OneStepState, ledger: Ledger) -> OneStepState:

@@ -208,6 +208,7 @@ class AndOrBranchAndBound(Solver):
         rng: np.random.Generator,
         boxes: Boxes | None = None,
     ) -> AndOrState:
+        self.refuse_boxes(boxes)
         return AndOrState(posterior, control)
 
     def effort(self, state: AndOrState) -> Effort:

@@ -162,6 +162,7 @@ class AndOrBestFirst(Solver):
         rng: np.random.Generator,
         boxes: Boxes | None = None,
     ) -> BestFirstState:
+        self.refuse_boxes(boxes)
         return BestFirstState(posterior, control)
 
     def effort(self, state: BestFirstState) -> Effort:

@@ -66,6 +66,7 @@ class BucketElimination(Solver):
         rng: np.random.Generator,
         boxes: Boxes | None = None,
     ) -> EliminationState:
+        self.refuse_boxes(boxes)
         return EliminationState(posterior, control)
 
     def effort(self, state: EliminationState) -> Effort:

@@ -135,4 +135,4 @@ class HybridBestFirst(Solver):
         elif root.value > max(state.reported, FLOOR):
             state.reported = root.value
             ledger.candidates(state.point(root.states)[None, :])
-        ledger.frontier(0.0, in_nats(root.bound, state.unit))
+        ledger.frontier(ledger.log_measure, in_nats(root.bound, state.unit))

@@ -144,6 +144,7 @@ class JoinGraphPropagation(Solver):
         rng: np.random.Generator,
         boxes: Boxes | None = None,
     ) -> PropagationState:
+        self.refuse_boxes(boxes)
         problem = posterior.problem
         regions = split(problem, nuisance_first(problem), limit(problem.sizes, i_bound=self.i_bound))
         entries = sum(float(np.prod([float(problem.sizes[v]) for v in r.scope])) for r in regions)

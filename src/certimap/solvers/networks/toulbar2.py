@@ -91,6 +91,7 @@ class Toulbar2(Solver):
         rng: np.random.Generator,
         boxes: Boxes | None = None,
     ) -> ProcessState:
+        self.refuse_boxes(boxes)
         return ProcessState(posterior, control)
 
     def step(self, state: ProcessState, ledger: Ledger) -> ProcessState:

@@ -78,6 +78,7 @@ class WeightedMiniBuckets(Solver):
         rng: np.random.Generator,
         boxes: Boxes | None = None,
     ) -> MiniBucketState:
+        self.refuse_boxes(boxes)
         problem = posterior.problem
         tree = SplitTree.of(
             problem, nuisance_first(problem), limit(problem.sizes, i_bound=self.i_bound), control.memory_limit

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from certimap.box import Boxes, Points
-from certimap.posterior import Draws
+from certimap.errors import SolverError
+from certimap.posterior import Draws, Masses
 
 FIRST_CHUNK = 64
 LARGEST_CHUNK = 16384
@@ -19,6 +20,11 @@ class DrawStream:
     """
 
     def __init__(self, posterior: Draws, rng: np.random.Generator, boxes: Boxes | None = None) -> None:
+        if boxes is not None and not isinstance(posterior, Masses):
+            raise SolverError(
+                "draws inside a box need a posterior that knows masses of boxes, and a "
+                f"{type(posterior).__name__} does not"
+            )
         self._posterior, self._boxes = posterior, boxes
         self._rng = rng
         self._chunk = FIRST_CHUNK
