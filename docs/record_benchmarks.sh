@@ -1,30 +1,38 @@
 #!/bin/sh
 # Record every benchmark of docs/benchmarks.md: sh docs/record_benchmarks.sh [DATA] [SECTION ...]
 #
-# DATA is the folder with twenty/ and networks/ (default ../shared/data); without sections, all are recorded:
-# engine learnspn warm hclt auto exact networks growth. Stopped runs go on where they were; runs/ keeps the records.
+# DATA is the folder with twenty/, networks/, uai-mpe/ and uai2014-mmap/ (default ../shared/data); without sections, all
+# are recorded: engine learnspn warm hclt auto exact chow-liu networks peers uai-mpe uai-mmap gaps seeded parity growth.
+# Stopped runs go on where they were; runs/ keeps the records. Those from chow-liu to parity take about 25 minutes in all.
+#
+# CERTIMAP is the command (default .venv/bin/certimap; "PYTHON -m certimap.cli" is another). Of the peers in PEERS (default
+# pgmpy,pyagrum,pygms,toulbar2) those count that its environment has. NETWORKS is a folder with link, diabetes, pigs,
+# barley and munin as .bif.gz (pgmpy ships them in pgmpy/utils/example_models); without it 'seeded' is left out.
 set -eu
 cd "$(dirname "$0")/.."
 data=${1:-../shared/data}
 [ $# -gt 0 ] && shift
 certimap=${CERTIMAP:-.venv/bin/certimap}
+peers=${PEERS:-pgmpy,pyagrum,pygms,toulbar2}
+trees=accidents,adult,baudio,bnetflix,connect4,dna,jester,kdd,kosarek,msnbc,mushrooms,nltcs,ocr_letters,plants,pumsb_star,tretail
+buckets=wmb:i_bound=5:iterations=1000,wmb:i_bound=10:iterations=1000,wmb:i_bound=15:iterations=1000,wmb:i_bound=18:iterations=1000
 page=docs/benchmarks.md
 
 twenty() { # SECTION OPTION ...
     section=$1
     shift
-    "$certimap" bench twenty --data "$data/twenty" --models runs/models --out "runs/$section" "$@"
+    $certimap bench twenty --data "$data/twenty" --models runs/models --out "runs/$section" "$@"
 }
 
 tables() { # SECTION
-    "$certimap" bench tables "runs/$1" --out "docs/benchmarks/$1" --formats png --into "$page" --section "$1" --no-print
+    $certimap bench tables "runs/$1" --out "docs/benchmarks/$1" --formats png --into "$page" --section "$1" --no-print
 }
 
-for section in ${*:-engine learnspn warm hclt auto exact networks growth}; do
+for section in ${*:-engine learnspn warm hclt auto exact chow-liu networks peers uai-mpe uai-mmap gaps seeded parity growth}; do
     echo "== $section"
     case $section in
     engine)
-        "$certimap" bench engine --workers 2 --into "$page"
+        $certimap bench engine --workers 2 --into "$page"
         continue
         ;;
     learnspn)
@@ -47,11 +55,42 @@ for section in ${*:-engine learnspn warm hclt auto exact networks growth}; do
     exact)
         twenty exact --circuits learnspn,hclt16,hclt64 --solvers auto --epsilon 0 --delta 0 --time-limit 60 --workers 2
         ;;
+    chow-liu)
+        twenty chow-liu --circuits chow-liu --datasets "$trees" --splits 10/90,20/80 --time-limit 10 \
+            --solvers aobb,aobf,ijgp,wmb,pac,smooth_pac,frontier,auto
+        ;;
     networks)
-        "$certimap" bench networks --data "$data/networks" --out runs/networks --solvers auto --time-limit 60
+        $certimap bench networks --cases "$data/networks/cases.json" --out runs/networks --solvers auto --time-limit 60
+        ;;
+    peers)
+        $certimap bench networks --cases "$data/networks/cases.json" --out runs/peers --solvers auto --peers "$peers" \
+            --only asia,child,alarm,insurance,hepar2 --epsilon 0 --delta 0 --time-limit 3 --max-memory 8192
+        ;;
+    uai-mpe)
+        $certimap bench uai --dir "$data/uai-mpe" --out runs/uai-mpe --peers toulbar2 --time-limit 60
+        ;;
+    uai-mmap)
+        $certimap bench uai --dir "$data/uai2014-mmap" --out runs/uai-mmap --time-limit 60
+        ;;
+    gaps)
+        $certimap bench uai --dir "$data/uai-mpe" --out runs/gaps --solvers "$buckets,auto" --time-limit 10 \
+            --only 2014_Grids_15,2014_Grids_17,2014_linkage_18
+        $certimap bench uai --dir "$data/uai2014-mmap" --out runs/gaps --solvers "$buckets,auto" --time-limit 10 \
+            --only ImageAlignment_13
+        ;;
+    seeded)
+        if [ -z "${NETWORKS:-}" ]; then
+            echo "left out: NETWORKS names no folder" >&2
+            continue
+        fi
+        $certimap bench networks --seeded "$NETWORKS" --only link,diabetes,pigs,barley,munin --out runs/seeded \
+            --epsilon 0 --delta 0 --time-limit 15 --max-memory 8192 --workers 2
+        ;;
+    parity)
+        $certimap bench networks --parity 48,96 --out runs/parity --epsilon 0 --delta 0 --time-limit 20 --max-memory 8192
         ;;
     growth)
-        "$certimap" bench networks --growth --into "$page"
+        $certimap bench networks --growth --into "$page"
         continue
         ;;
     *)

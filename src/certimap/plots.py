@@ -169,6 +169,30 @@ def plot_certified_over_time(
     return ax
 
 
+def plot_gaps(series: Mapping[str, Sequence[tuple[float, float]]], ax: Axes | None = None) -> Axes:
+    """Draw how the gap between upper bound and answer fell over a run, one line per method.
+
+    `series[method]` holds (seconds, gap in nats) in order of time. The gap is drawn in logs, down to the smallest
+    above 0; a gap of 0 has its place below that.
+    """
+    ax = ax or new_figure()[1][0]
+    for name, points in series.items():
+        x = [max(seconds, 1e-3) for seconds, _ in points]
+        ax.step(x, [gap for _, gap in points], where="post", label=name, marker="." if len(points) < 12 else None)
+    gaps = [gap for points in series.values() for _, gap in points]
+    smallest = min((gap for gap in gaps if gap > 0.0), default=1.0)
+    ax.set_xscale("log")
+    if gaps and min(gaps) > 0.0:
+        ax.set_yscale("log")
+    else:
+        ax.set_yscale("symlog", linthresh=smallest)
+        ax.set_ylim(bottom=0.0)
+    ax.set_xlabel("seconds")
+    ax.set_ylabel("gap in nats")
+    ax.legend(frameon=False, fontsize="small")
+    return ax
+
+
 def plot_schematic(trace: Mapping[str, Any], axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
     """Draw bounds (A) and failure probability (B) against draws for one run of the purely random method.
 

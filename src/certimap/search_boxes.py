@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 
 from certimap.box import Boxes
 from certimap.domain import Domain
+from certimap.rounding import ULP
 
-MASS_SLACK = 1e-11  # nats, and a thousandth of it per nat: what rounding may have taken from the log of a mass
 
+def rounded_up(log_masses: NDArray[np.float64], log_slack: float) -> NDArray[np.float64]:
+    """Return natural logs of masses moved up by what rounding may have taken, at most 0.
 
-def rounded_up(log_masses: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return natural logs of masses moved up by what rounding may have taken, at most 0."""
-    return np.minimum(log_masses * (1.0 - 1e-3 * MASS_SLACK) + MASS_SLACK, 0.0)
+    `log_slack` (nats) is the posterior's; the log itself, and products with it, are rounded as well.
+    """
+    reach = np.where(np.isfinite(log_masses), np.abs(log_masses), 0.0)  # what is impossible stays so
+    return np.minimum(log_masses + (2.0 * log_slack + 4.0 * ULP * (1.0 + reach)), 0.0)
 
 
 @dataclass(frozen=True, eq=False)

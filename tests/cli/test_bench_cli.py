@@ -164,7 +164,8 @@ def test_tables_of_a_run(finished: tuple[Path, Path], tmp_path: Path, capsys: py
 
 def test_networks(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = shared_data / "networks"
-    asked = ["bench", "networks", "--data", str(folder), "--cases", "asia", "--out", str(tmp_path)]
+    cases = str(folder / "cases.json")
+    asked = ["bench", "networks", "--cases", cases, "--only", "asia", "--out", str(tmp_path)]
     assert main([*asked, "--solvers", "auto,max_product"]) == 0
     records = read_records(tmp_path / "networks.jsonl")
     assert len(records) == 2 * len({r["case"] for r in records}) > 0
@@ -175,7 +176,7 @@ def test_networks(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     out = capsys.readouterr().out
     assert "equal the best known" in out
     assert "| asia-mmap20-s0 |" in out
-    assert main(["bench", "networks", "--data", str(folder), "--cases", "nowhere"]) == 2
+    assert main(["bench", "networks", "--cases", cases, "--only", "nowhere"]) == 2
 
 
 def test_models_with_latent_variables(finished: tuple[Path, Path], tmp_path: Path) -> None:
@@ -206,7 +207,7 @@ def test_growth_is_measured_without_data(tmp_path: Path, capsys: pytest.CaptureF
     assert printed.count("| exact |") == 6
 
 
-def test_networks_need_data_or_growth(capsys: pytest.CaptureFixture[str]) -> None:
+def test_networks_need_cases_or_growth(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "networks"]) == 2
     assert "--growth" in capsys.readouterr().err
     assert main(["bench", "networks", "--growth", "--sizes", "many"]) == 2

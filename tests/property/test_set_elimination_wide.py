@@ -71,7 +71,7 @@ def test_random_models(monkeypatch):
 
 
 def test_floors_in_the_middle_of_a_set(monkeypatch):
-    monkeypatch.setattr("certimap.solvers.elimination.one_pass.FLOOR", -40)
+    monkeypatch.setattr("certimap.solvers.elimination.one_pass.SET_FLOOR", -40)
     for t in range(80):
         check(22, t, monkeypatch)
 

@@ -19,7 +19,9 @@ from certimap.bench.figures import (
     warm_start_table,
 )
 from certimap.bench.machine import machine_line
-from certimap.bench.networks import NETWORK_TRIALS, SETTINGS, network_tables
+from certimap.bench.network_comparison import network_comparison_tables
+from certimap.bench.network_tables import by_case, gap_series, network_tables, open_cases
+from certimap.bench.networks import NETWORK_TRIALS, SETTINGS
 from certimap.bench.ranks import Trials
 from certimap.bench.records import BenchError, Record, read_records
 from certimap.bench.tables import all_tables
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("md", "csv", "png", "svg")
 SUMMARY = ("overview", "certificates", "ratios", "below", "warm-start", "pareto", "networks-summary",
-           "paper-overview", "paper-speed")  # fmt: skip
+           "networks-cases", "networks-bounds", "networks-time", "paper-overview", "paper-speed",
+           "paper-network")  # fmt: skip
 Picture = tuple[str, str, Callable[[], "Figure"]]
 """File stem, caption, and what draws it."""
 
@@ -98,11 +101,14 @@ def write_report(
     folder = out or run / "tables"
     folder.mkdir(parents=True, exist_ok=True)
     trials = Trials.of(records)
-    tables = all_tables(trials, _models(run, trials)) + _figure_tables(trials) + network_tables(network_records)
+    tables = all_tables(trials, _models(run, trials)) + _figure_tables(trials)
+    tables += network_tables(network_records, _about(run, SETTINGS).get("missing", ()))
     for circuit in trials.circuits:
-        tables += comparison_tables(trials, circuit)
+        beside = network_comparison_tables(trials, circuit)
+        tables += beside or comparison_tables(trials, circuit)
     suffixes = [f for f in formats if f in ("png", "svg")]
-    pictures, problem = _draw(_pictures(trials), folder, suffixes) if suffixes else ([], None)
+    drawn = [*_pictures(trials), *_gap_pictures(network_records)] if suffixes else []
+    pictures, problem = _draw(drawn, folder, suffixes)
     written = [path for table in tables for path in _write_table(table, folder, formats)]
     written += [folder / f"{stem}.{suffix}" for stem, _ in pictures for suffix in suffixes]
     head = _head(run, records)
@@ -177,6 +183,22 @@ def draw_warm_start(table: Table) -> Figure:
     return figure
 
 
+def _gap_pictures(records: Sequence[Record]) -> list[Picture]:
+    """Return a picture of the gap against time for each case left open on which several methods were run."""
+    cases = by_case(records)
+    return [
+        (f"gap-{name}", f"Gap against time, {name}", lambda mine=cases[name]: _draw_gaps(gap_series(mine)))
+        for name in open_cases(cases)
+        if len(gap_series(cases[name])) > 1
+    ]
+
+
+def _draw_gaps(series: dict[str, list[tuple[float, float]]]) -> Figure:
+    figure, (ax,) = plots.new_figure()
+    plots.plot_gaps(series, ax)
+    return figure
+
+
 def _value(cell: Cell | str) -> float | None:
     return float(cell.value) if isinstance(cell, Cell) and cell.value is not None else None
 
@@ -219,13 +241,17 @@ def _draw(
     return done, None
 
 
+def _about(run: Path, name: str) -> dict[str, Any]:
+    return json.loads((run / name).read_text()) if (run / name).is_file() else {}
+
+
 def _head(run: Path, records: list[Record]) -> list[str]:
     """Return how a run was made, and its counts."""
     lines: list[str] = []
     for name in (ABOUT, SETTINGS):
-        if not (run / name).is_file():
+        about = _about(run, name)
+        if not about:
             continue
-        about: dict[str, Any] = json.loads((run / name).read_text())
         calls = about.get("calls", [about])
         lines += [f"Machine: {machine_line(about['machine'])}.", "", "Commands:", ""]
         lines += [f"    {command}" for command in dict.fromkeys(c["command"] for c in calls) if command]

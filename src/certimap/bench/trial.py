@@ -38,22 +38,25 @@ class TrialSettings:
 
 @dataclass(frozen=True)
 class Method:
-    """A solver of the benchmark, with a warm start in "smooth_pac+argmax_product"."""
+    """A solver of the benchmark: a warm start in "smooth_pac+argmax_product", settings in "wmb:i_bound=5"."""
 
     name: str
     solver: str
     warm_start: str | None
+    options: tuple[tuple[str, int], ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Method:
-        """Read SOLVER or SOLVER+HEURISTIC and check the names; raise BenchError for unknown ones."""
-        solver, _, warm = text.strip().partition("+")
-        for name in (solver, warm):
-            if name and name != "auto":
-                _check_solver(name, text)
+        """Read SOLVER[:KEY=NUMBER...][+HEURISTIC] and check the names; raise BenchError for unknown ones."""
+        first, _, warm = text.strip().partition("+")
+        solver, *settings = first.split(":")
         if not solver or text.strip().endswith("+"):
             raise BenchError(f"{text!r} is no method; SOLVER or SOLVER+HEURISTIC is accepted")
-        return cls(text.strip(), solver, warm or None)
+        options = tuple(_setting(setting, text) for setting in settings)
+        _check_solver(solver, text, dict(options))
+        if warm:
+            _check_solver(warm, text, {})
+        return cls(text.strip(), solver, warm or None, options)
 
     def arguments(self, settings: TrialSettings) -> dict[str, Any]:
         """Return what `map_query` is told, but for the query and the seed."""
@@ -67,14 +70,24 @@ class Method:
             "max_memory": None if settings.max_memory is None else settings.max_memory * 2**20,
             "workers": settings.workers,
             "progress": False,
+            **dict(self.options),
         }
 
 
-def _check_solver(name: str, text: str) -> None:
+def _setting(setting: str, text: str) -> tuple[str, int]:
+    key, _, value = setting.partition("=")
+    if not value.isdigit():
+        raise BenchError(f"{setting!r} in {text!r} is no setting; expected KEY=WHOLE-NUMBER")
+    return key, int(value)
+
+
+def _check_solver(name: str, text: str, options: dict[str, int]) -> None:
     from certimap.solvers.registry import make
 
+    if name == "auto" and not options:
+        return
     try:
-        make(name)
+        make(name, **options)
     except CertimapError as problem:
         raise BenchError(f"{text!r} cannot be run: {problem}") from None
 

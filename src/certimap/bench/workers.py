@@ -88,6 +88,8 @@ class WorkerPool:
         Threads that numeric libraries may use in each process.
     part_limit
         Seconds after which a part is given up and its process replaced; None for no limit.
+    replace_after
+        Says of a part's record whether the process that made it may be spoiled, and is replaced.
     """
 
     def __init__(
@@ -98,11 +100,13 @@ class WorkerPool:
         *,
         n_threads: int = 1,
         part_limit: float | None = None,
+        replace_after: Callable[[Record], bool] = lambda record: False,
     ) -> None:
         self._build = build
         self._arguments = arguments
         self._n_threads = n_threads
         self._limit = part_limit
+        self._replace_after = replace_after
         self._context = multiprocessing.get_context("spawn")
         self._workers: list[_Worker] = []
         self._n_processes = n_processes
@@ -175,15 +179,21 @@ class WorkerPool:
             record, problem = worker.connection.recv()
         except (EOFError, OSError):
             return self._give_up(worker, "crashed")
+        if record is not None and self._replace_after(record):
+            self._replace(worker)
         return Outcome(worker.job.payload, worker.left[0], record, problem)
 
     def _give_up(self, worker: _Worker, problem: str) -> Outcome:
-        """End a worker's process, put a new one in its place and report the part as lost."""
+        """Replace a worker's process and report the part as lost."""
         assert worker.job is not None
+        self._replace(worker)
+        return Outcome(worker.job.payload, worker.left[0], None, problem)
+
+    def _replace(self, worker: _Worker) -> None:
+        """End a worker's process and put a new one in its place."""
         _end(worker)
         fresh = self._start()
         worker.process, worker.connection = fresh.process, fresh.connection
-        return Outcome(worker.job.payload, worker.left[0], None, problem)
 
     def _stop(self) -> None:
         for worker in self._workers:

@@ -84,8 +84,8 @@ class Findings:
         facts = posterior.facts
         # p(e) unknown (ratios only) or a density: nothing that weighs a point against the mass 1 applies.
         self.has_masses = facts.has_masses
-        # The oracle's own rounding error; a worst-case figure, so capped well within the tolerance.
-        self._slack = min(max(bounds.SLACK, facts.log_slack), max(bounds.SLACK, 0.2 * tolerance))
+        # The oracle's own rounding error. Where it exceeds the tolerance, no answer is called exact.
+        self._slack = max(bounds.SLACK, facts.log_slack)
         self._evaluated = Evaluated(posterior, self.top_k, self.control)
         self.atoms, self._ranking = self._evaluated.atoms, self._evaluated.ranking
         self.trusting = trusting

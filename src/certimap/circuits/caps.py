@@ -42,15 +42,15 @@ class PlanView:
         halves of its interval below and above the split that a probe proposes.
     low, high
         float64, shape (n,): the intervals of the real variables.
-    n_terms
-        How many additions build a root value at most; sizes the outward rounding of bounds.
+    roundings
+        float64, shape (5,): what the outward rounding of bounds is made of, see `rounding.py`.
     """
 
     domain: Domain
     arrays: PlanArrays
     low: NDArray[np.float64]
     high: NDArray[np.float64]
-    n_terms: float
+    roundings: NDArray[np.float64]
 
     @classmethod
     def of(cls, plan: Plan) -> PlanView:
@@ -79,7 +79,7 @@ class PlanView:
             _scales(plan),
             domain.is_discrete,
         )
-        return cls(domain, arrays, low, high, float(len(domain) + 4 * _depth_bound(plan)))
+        return cls(domain, arrays, low, high, roundings_of(plan, arrays.in_logs))
 
     @property
     def n_nodes(self) -> int:
@@ -113,9 +113,19 @@ def _scales(plan: Plan) -> NDArray[np.float64]:
     return np.where(np.isfinite(scales), scales, 1.0)
 
 
-def _depth_bound(plan: Plan) -> float:
-    """Return a bound on the sums on a path from the root, as far as it matters for rounding."""
-    return min(float(np.count_nonzero(plan.is_sum)), 64.0)
+def roundings_of(plan: Plan, in_logs: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the numbers of roundings behind a root value and a column's, in the order of `rounding.py`."""
+    from certimap.circuits.kernels.statistics import count_roundings
+
+    return count_roundings(
+        plan.is_sum,
+        plan.child_ptr,
+        plan.children,
+        plan.leaf_ptr,
+        plan.leaf_var,
+        plan.domain.n_states,
+        in_logs,
+    )
 
 
 @dataclass(eq=False)
@@ -175,7 +185,7 @@ class Caps:
             work_limit,
             self.max_boxes,
             self.log_factor,
-            self.view.n_terms,
+            self.view.roundings,
             self.view.low,
             self.view.high,
             self._pool,

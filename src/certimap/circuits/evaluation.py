@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.plan import REAL_SIZE, Plan
+from certimap.rounding import LEAST_WEIGHT, NARROW_BITS, UNIT_BITS
 
 if TYPE_CHECKING:
     from certimap.circuits.kernels.arrays import PlanArrays
 
-NARROW_BITS = 128  # four entries of at least 2^-128, times what is settled, are a normal number
-UNIT_BITS = 256
 LN_2 = math.log(2.0)
 LN_UNIT = UNIT_BITS * LN_2
 
@@ -51,15 +50,15 @@ def arrays_of(plan: Plan) -> PlanArrays:
     mantissas, table_counts = split_logs(logs)
     n_wide = np.concatenate([[0], np.cumsum((mantissas > 0.0) & (mantissas < 2.0**-NARROW_BITS))])
     is_wide = n_wide[plan.leaf_start + sizes] > n_wide[plan.leaf_start]
-    rank = np.where(sizes == 0, 3, np.where(is_wide, 2, np.where(sizes == 2, 0, 1)))
+    rank = np.where(sizes == 0, 4, np.where(sizes == 2, 0, 1) + np.where(is_wide, 2, 0))
     order = np.arange(plan.n_leaves) if not rank.any() else np.lexsort((rank, plan.parent_of_leaf))
-    ends = [plan.leaf_ptr[:-1] + _count_in(plan.leaf_ptr, rank <= k) for k in range(3)]
+    ends = [plan.leaf_ptr[:-1] + _count_in(plan.leaf_ptr, rank <= k) for k in (0, 1, 3)]
     start = plan.leaf_start[order]
-    least = np.where(rank == 3, -1.0 * UNIT_BITS, _least_bits(plan, mantissas))[order]
+    least = np.where(rank == 4, -1.0 * UNIT_BITS, _least_bits(plan, mantissas))[order]
     weights, weight_counts = split_logs(plan.log_weights)
     floors, settles = np.empty(plan.n_nodes), np.empty(plan.n_nodes, np.bool_)
     leaf_floors = np.concatenate([[0.0], np.cumsum(least)])
-    weight_floors = np.log2(np.maximum(weights, 2.0**-400))
+    weight_floors = np.log2(np.maximum(weights, LEAST_WEIGHT))
     find_floors(
         plan.is_sum, plan.child_ptr, plan.children, weight_floors, plan.leaf_ptr, leaf_floors, floors, settles
     )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 POINT, MASS, BOUND = 0, 1, 2
 _LANES = 8
+_LINE = 64  # lanes that fill whole cache lines of inputs, one byte a lane
 _BLOCK_NUMBERS = 1 << 18  # numbers that a block of rows keeps at hand: 2 MB
 _TASK_EDGES = 1 << 26  # edge evaluations that one task does, so that a task lasts some 10 ms
 _EPS = float(np.finfo(np.float64).eps)
@@ -116,7 +117,7 @@ class Evaluator:
         edges = cost * max(self.plan.n_edges, 1)
         few = max(n_rows * edges // (_TASK_EDGES >> 5), 1)
         rows = min(_TASK_EDGES // edges, -(-n_rows // min(few, 16)), 1 << 16)
-        return max(-(-rows // _LANES) * _LANES, _LANES)
+        return max(-(-rows // _LANES) * _LANES, _LINE if cost == 1 else _LANES)
 
     @staticmethod
     def _width(n_rows: int, numbers_a_lane: int, largest: int = 256) -> int:
@@ -140,10 +141,10 @@ class Evaluator:
         slot, n_slots = self._slots
         n_inputs = len(self.plan.domain) if mode == POINT else self.plan.domain.total_states
         task_rows = self._task_rows(rows.n)
-        width = self._width(min(task_rows, rows.n), n_slots + n_inputs)
+        width = self._width(min(task_rows, rows.n), n_slots + n_inputs // 64)
 
         def task(start: int, stop: int) -> None:
-            inputs, block = np.empty((n_inputs, width)), Block.empty(n_slots + 1, width)
+            inputs, block = self.empty_inputs(n_inputs, width), Block.empty(n_slots + 1, width)
             part = rows.part(start, stop)
             scratch = (inputs, block.values, block.counts, block.has)
             evaluate(self.arrays, mode, part.points, part.mask, part.low_high, slot, *scratch, out[:, start:stop])
@@ -167,7 +168,7 @@ class Evaluator:
         is_top = self._is_top if mode == BOUND else self._not_top
 
         def task(start: int, stop: int) -> None:
-            inputs, block = np.empty((n_states, width)), Block.empty(places.n_rows, width)
+            inputs, block = self.empty_inputs(n_states, width), Block.empty(places.n_rows, width)
             floors = np.empty(self._max_members + 1)
             for first in range(start, stop, width):
                 part = rows.part(first, min(first + width, stop))
@@ -184,15 +185,21 @@ class Evaluator:
         for_blocks(task, rows.n, task_rows, self.workers)
         return out
 
-    def upward_values(self, mode: int, rows: Rows, inputs: Floats, block: Block) -> int:
+    def empty_inputs(self, n_inputs: int, width: int) -> NDArray[Any]:
+        """Return memory for a block's inputs: a byte each where states and masks fit into one."""
+        fits = self.is_discrete and int(self.plan.domain.n_states.max(initial=0)) <= 256
+        return np.empty((n_inputs, width), np.uint8 if fits else np.float64)
+
+    def upward_values(self, mode: int, rows: Rows, inputs: NDArray[Any], block: Block) -> int:
         """Evaluate all nodes on the first rows, node i in row i of `block`; return how many lanes hold a row.
 
         `inputs` (total_states, width) is filled in; `block` has a row more than there are nodes, at least.
         """
-        from certimap.circuits.kernels.evaluate import load_block, upward
+        from certimap.circuits.kernels.evaluate import upward
+        from certimap.circuits.kernels.load import load_block
 
         scratch = (inputs, rows.low_high, block.values, block.counts, block.has)
-        lanes = int(load_block(mode, 0, inputs.shape[1], rows.points, rows.mask, inputs))
+        lanes = int(load_block(mode, 0, rows.points, rows.mask, inputs))
         upward(self.arrays, mode, 0, self._own_slots, self.plan.n_nodes, *scratch)
         return lanes
 

@@ -13,7 +13,7 @@ from certimap.circuits.kernels.probe import probe_rows
 from certimap.circuits.plan import Plan
 from certimap.kernels.parallel import for_blocks
 from certimap.posterior import Tightening
-from certimap.search_boxes import Answers, Layout, SearchBoxes, rounded_up
+from certimap.search_boxes import Answers, Layout, SearchBoxes
 
 BLOCK = 8  # boxes a thread takes at a time
 
@@ -57,7 +57,7 @@ class PlanProber:
             probe_rows(
                 self.view.arrays,
                 self._log_caps,
-                self.view.n_terms,
+                self.view.roundings,
                 boxes.mask[rows],
                 intervals[0][rows],
                 intervals[1][rows],
@@ -71,7 +71,7 @@ class PlanProber:
         for_blocks(task, batch, BLOCK, self.workers)
         if not self.view.domain.is_discrete:
             log_mass[:], each_mass[:] = np.nan, np.nan
-        return Answers(rounded_up(log_mass), log_bound, rounded_up(each_mass), each_bound, splits)
+        return Answers(log_mass, log_bound, each_mass, each_bound, splits)
 
     def starts(self) -> Points:
         """Return the root's best point as the caps know it; max-product's before there are any."""

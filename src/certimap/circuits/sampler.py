@@ -114,7 +114,8 @@ class Sampler:
         part = source.part(start, stop)
         width = -(-part.n // 8) * 8
         block = Block.empty(self.plan.n_nodes + 1, width)
-        self.evaluator.upward_values(MASS, part, np.empty((self.plan.domain.total_states, width)), block)
+        inputs = self.evaluator.empty_inputs(self.plan.domain.total_states, width)
+        self.evaluator.upward_values(MASS, part, inputs, block)
         masses = (block.values, block.counts, block.has)
         arrays, boxes = self.evaluator.arrays, (part.mask, part.low_high)
         with np.errstate(over="ignore"):

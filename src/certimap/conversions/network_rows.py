@@ -17,7 +17,6 @@ from certimap.conversions.choose import plan
 from certimap.conversions.from_networks import TREE, elimination_of, reduced_of
 from certimap.conversions.network_to_tree import elimination_order
 from certimap.errors import CertimapError
-from certimap.kernels.wide import SAFE_EXPONENT
 from certimap.limits import Limits
 from certimap.networks.factor import Factor
 from certimap.networks.network import Network
@@ -25,6 +24,7 @@ from certimap.networks.reduction import Reduced
 from certimap.posterior import Capability
 from certimap.query import Query
 from certimap.region_tree import RegionTree
+from certimap.rounding import SAFE_EXPONENT
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.build import buckets_of_factors
 from certimap.trees.regions import Bucket, conditionals, contract_chains, make_tree

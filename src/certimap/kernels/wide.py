@@ -4,14 +4,7 @@ A wide number is m 2^e with 1/2 <= m < 1 and a whole e, or m = 0: a table of the
 by any factor. Products and sums of wide numbers round as doubles do and never underflow: in a sum, what is
 dropped lies below 2^-1074 times the largest term.
 
-Plain doubles are faster, and suffice under two conditions, which passes over tables check:
-
-- `SAFE` = 2^-450. Two factors of at least `SAFE` have a product of at least 2^-900, a normal number. So where
-  every positive entry of a table, and of every vector scaled to a largest entry in [`RESCALE`, 1], is at least
-  `SAFE`, no product underflows, and a computed 0 is a structural zero.
-- `LOG_FLOOR` = -600 nats. Where all factors are at most 1, each product that underflows loses less than 2^-1022 of
-  the whole. A result above e^-600 > 2^-866 that is made of N of them has lost less than N 2^-156 of itself, which
-  is below the rounding of a single operation for any N that fits in memory.
+Plain doubles are faster, and suffice under two conditions that passes over tables check: see `rounding.py`.
 """
 
 from __future__ import annotations
@@ -24,10 +17,6 @@ import numpy as np
 from certimap.kernels.jit import jit_part
 
 LN2 = math.log(2.0)
-RESCALE = 2.0**-200
-SAFE_EXPONENT = -450
-SAFE = 2.0**SAFE_EXPONENT
-LOG_FLOOR = -600.0
 ZERO = -(1 << 40)  # the exponent of 0: smaller than that of any other number
 
 _POWERS = 2.0 ** -np.arange(1075.0)

@@ -15,6 +15,7 @@ from certimap.networks.elimination import min_fill
 from certimap.networks.kernels import conditional as kernels
 from certimap.networks.kernels.conditional import SumArrays
 from certimap.networks.problem import ROUNDING, Problem, Table, largest
+from certimap.rounding import SMALLEST_NORMAL
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -408,6 +409,6 @@ class _SumLayout:
             query_ptr=pointers("query_columns"),
             query_columns=flat("query_columns"),
             query_strides=flat("query_strides"),
-            tables=np.where(log_tables > -np.inf, np.maximum(np.exp(log_tables), kernels.SMALLEST), 0.0),
+            tables=np.where(log_tables > -np.inf, np.maximum(np.exp(log_tables), SMALLEST_NORMAL), 0.0),
             log_tables=log_tables,
         )

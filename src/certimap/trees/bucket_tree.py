@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from certimap.box import Boxes, Points
 from certimap.domain import Domain
 from certimap.errors import ImpossibleEvidence, ModelError, SolverError
-from certimap.kernels.wide import LN2, LOG_FLOOR
+from certimap.kernels.wide import LN2
 from certimap.posterior import Facts
 from certimap.query import Query
 from certimap.region_tree import RegionTree
+from certimap.rounding import LOG_FLOOR
 from certimap.trees import build
 from certimap.trees.kernels import passes as kernels
 from certimap.trees.kernels.draw import draw, follow_maxima

@@ -31,9 +31,9 @@ class TreeProber:
         inside = boxes.mask > 0
         bound, each_bound, mass, each_mass = self.posterior.probe(inside)
         each_bound = np.where(inside, np.minimum(each_bound, bound[:, None]), -np.inf)
-        each_mass = np.where(inside, rounded_up(each_mass), -np.inf)
+        each_mass = np.where(inside, rounded_up(each_mass, self.posterior.log_slack), -np.inf)
         splits = np.full((len(boxes), len(self.layout.domain)), np.nan)
-        return Answers(rounded_up(mass), bound, each_mass, each_bound, splits)
+        return Answers(rounded_up(mass, self.posterior.log_slack), bound, each_mass, each_bound, splits)
 
     def starts(self) -> Points:
         tree = self.posterior.region_tree

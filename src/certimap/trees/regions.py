@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.kernels.wide import SAFE_EXPONENT
 from certimap.region_tree import RegionArrays, RegionTree
+from certimap.rounding import SAFE_EXPONENT
 from certimap.trees.wide import Floats, Ints, Wide
 
 

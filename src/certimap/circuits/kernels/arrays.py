@@ -72,9 +72,10 @@ class PlanArrays(NamedTuple):
     Numbers are `value * 2^(-256 count)` (see `scaled.py`): a weight is that of `weights` and `weight_counts`, an
     entry of a leaf's vector that of `mantissas` and `table_counts`. A leaf is narrow when it is categorical and
     no positive entry is below 2^-128. In each product the narrow leaves of binary variables come first and end at
-    `binary_end`, then the other narrow ones up to `narrow_end`, then the other categorical ones up to
-    `wide_end`, and then the real ones. `first` and `second` are the first two entries of each leaf's vector.
-    `offsets` gives a variable's columns; a real variable has none. `functions` are those of `kernels/real.py`.
+    `binary_end`, then the other narrow ones up to `narrow_end`, then the other categorical ones (binary ones
+    first) up to `wide_end`, and then the real ones. `first` and `second` are the first two entries of each leaf's
+    vector. `offsets` gives a variable's columns; a real variable has none. `functions` are those of
+    `kernels/real.py`.
 
     Floors are lower bounds on log2 of positive values: `leaf_floors` (n_leaves + 1,) sums those of leaves up to
     each, `floors` (n_nodes,) holds those of nodes, and `settles` marks the sums whose terms may be below their

@@ -14,7 +14,7 @@ from certimap.circuits.kernels.probe import (
     PlanArrays,
     Space,
     downward,
-    log_share,
+    log_column,
     new_space,
     slack_of,
     upward,
@@ -57,7 +57,7 @@ def shrink(
     variables: Indices,
     bound: Number,
     mass: Number,
-    rounding: float,
+    roundings: Floats,
     tau: float,
     pool: Pool,
     space: Space,
@@ -78,9 +78,9 @@ def shrink(
         for column in range(start, stop):
             if not mask[column]:
                 continue
-            top = bound + log_share(space.relative_bound[column], 1e-12)
+            top = log_column(bound, space.relative_bound[column], roundings)
             if plan.discrete:
-                top = min(top, mass + rounding + log_share(space.relative_mass[column], 0.0))
+                top = min(top, log_column(mass, space.relative_mass[column], roundings))
             pool.each[column] = top
             if top > tau:
                 alive += 1
@@ -175,7 +175,7 @@ def search_cap(
     count: int,
     variables: Indices,
     log_factor: float,
-    n_terms: float,
+    roundings: Floats,
     max_boxes: int,
     table: CapTable,
     low: Floats,
@@ -206,7 +206,7 @@ def search_cap(
             upward(plan, pool.nodes, count, pool.mask[work], pool.low[work], pool.high[work], table.caps, space)
             passes += 1
             mass = space.mass[top]
-            bound = min(bound, space.bound[top] + slack_of(space.bound[top], n_terms))
+            bound = min(bound, space.bound[top] + slack_of(space.bound[top], roundings))
             if bound <= best + log_factor:
                 break
             n_starts, point_left = 0, False
@@ -216,8 +216,9 @@ def search_cap(
             else:
                 downward(plan, pool.nodes, count, variables, pool.low[work], pool.high[work], space)
                 passes += 1
-                rounding = slack_of(mass, n_terms) + 1e-12
-                choice, dropped = shrink(plan, variables, bound, mass, rounding, best + log_factor, pool, space)
+                choice, dropped = shrink(
+                    plan, variables, space.bound[top], mass, roundings, best + log_factor, pool, space
+                )
                 if choice == -2:
                     break
                 if dropped:
@@ -253,7 +254,7 @@ def solve_caps(
     work_limit: int,
     max_boxes: int,
     log_factor: float,
-    n_terms: float,
+    roundings: Floats,
     low: Floats,
     high: Floats,
     pool: Pool,
@@ -280,9 +281,9 @@ def solve_caps(
             i = pool.nodes[k]
             size += plan.child_ptr[i + 1] - plan.child_ptr[i] + plan.leaf_ptr[i + 1] - plan.leaf_ptr[i]
         bound, value, passes = search_cap(
-            plan, row, count, variables, log_factor, n_terms, max_boxes, table, low, high, pool, space
+            plan, row, count, variables, log_factor, roundings, max_boxes, table, low, high, pool, space
         )
-        rounding = slack_of(bound, n_terms)
+        rounding = slack_of(bound, roundings)
         table.values[row] = value
         table.caps[top] = min(table.caps[top], bound + rounding)
         table.solved[row] = bound <= value + log_factor + rounding

@@ -12,16 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.kernels.arrays import PlanArrays, Scalar
-from certimap.circuits.kernels.evaluate import BOUND, leaf_values, multiply_row, real_leaf, wide_leaf
-from certimap.circuits.kernels.scaled import UNIT_BITS, add_counts, credit, settle
+from certimap.circuits.kernels.leaves import BOUND, leaf_values, multiply_row, real_leaf, wide_leaf
+from certimap.circuits.kernels.scaled import add_counts, credit, settle
 from certimap.kernels.jit import jit
+from certimap.rounding import OUTSIDE_FLOOR, ROW_FLOOR, SETTLED
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-
-# A prefix or suffix below the first floor is settled; so is the product of two below the second, before a narrow
-# leaf's entry (at least 2^-128) multiplies it. Until then a product of two is at least 2^-960.
-ROW_FLOOR, OUTSIDE_FLOOR = -480.0, -850.0
 
 
 class Places(NamedTuple):
@@ -99,12 +96,11 @@ def _credit_binary(use_max: bool, p0: Scalar, p1: Scalar, at: Scalar, row: Scala
 @jit()
 def _extend(k: Scalar, member: Scalar, values: Floats, counts: Floats, has: Flags) -> None:
     """Write row `k + 1`: row `k` times row `member`."""
-    before, after, factor = values[k], values[k + 1], values[member]
-    for b in range(after.shape[0]):
-        after[b] = before[b] * factor[b]
+    for b in range(values.shape[1]):
+        values[k + 1, b] = values[k, b] * values[member, b]
     copy_counts(k, k + 1, counts, has)
     if has[member]:
-        add_counts(counts, has, member, k + 1, counts, has)
+        add_counts(member, k + 1, counts, has)
 
 
 @jit(inline="always")
@@ -112,16 +108,15 @@ def copy_counts(source: Scalar, target: Scalar, counts: Floats, has: Flags) -> N
     """Give a row the counts of another one, if that has any."""
     has[target] = False
     if has[source]:
-        add_counts(counts, has, source, target, counts, has)
+        add_counts(source, target, counts, has)
 
 
 @jit()
 def _begin(context: Scalar, prefix: Scalar, values: Floats, counts: Floats, has: Flags) -> None:
     """Start the prefixes of a product with its context, settled."""
     settle(context, values, counts, has)
-    source, target = values[context], values[prefix]
-    for b in range(source.shape[0]):
-        target[b] = source[b]
+    for b in range(values.shape[1]):
+        values[prefix, b] = values[context, b]
     copy_counts(context, prefix, counts, has)
 
 
@@ -130,25 +125,24 @@ def _kept_floor(floor: Scalar, k: Scalar, values: Floats, counts: Floats, has: F
     """Settle row `k` where its floor is low; return its floor."""
     if floor < ROW_FLOOR:
         settle(k, values, counts, has)
-        return -1.0 * UNIT_BITS
+        return SETTLED
     return floor
 
 
 @jit(inline="always")
 def _multiply(k: Scalar, factor: Scalar, values: Floats, counts: Floats, has: Flags) -> None:
     """Multiply row `k` by row `factor`."""
-    multiply_row(values, factor, k, values)
+    multiply_row(factor, k, values)
     if has[factor]:
-        add_counts(counts, has, factor, k, counts, has)
+        add_counts(factor, k, counts, has)
 
 
 @jit()
 def _fill(row: Scalar, number: float, values: Floats, has: Flags) -> None:
     """Set all lanes of a row to a number."""
     has[row] = False
-    lanes = values[row]
-    for b in range(lanes.shape[0]):
-        lanes[b] = number
+    for b in range(values.shape[1]):
+        values[row, b] = number
 
 
 @jit()
@@ -203,7 +197,7 @@ def downward(
         )
         members = places.members - middle  # leaf i, unless narrow and binary, has row members + i
         _begin(context + node, prefix, values, counts, has)
-        row_floors[0] = -1.0 * UNIT_BITS
+        row_floors[0] = SETTLED
         k = 0
         for leaf in range(start, stop):
             variable, at, member = leaf_var[leaf], leaf_start[leaf], members + leaf
@@ -261,7 +255,7 @@ def downward(
             at, row = prefix + k, results + column
             if leaf < middle:
                 if has[last]:
-                    add_counts(counts, has, last, at, counts, has)
+                    add_counts(last, at, counts, has)
                 _backward_binary(bound, leaf, column, first, second, inputs, at, last, values)
             else:
                 _multiply(at, last, values, counts, has)

@@ -19,19 +19,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.kernels.arrays import PlanArrays, Scalar
-from certimap.circuits.kernels.real import log_density, log_mass, log_peak
-from certimap.circuits.kernels.scaled import (
-    LEAST_FLOOR,
-    NEVER,
-    add_counts,
-    from_log,
-    lower_counts,
-    settle,
-    shift_of,
+from certimap.circuits.kernels.leaves import (
+    BOUND,
+    POINT,
+    leaf_values,
+    multiply_binary_boxes,
+    multiply_binary_points,
+    multiply_row,
+    multiply_wide_binary_points,
+    real_leaf,
+    wide_leaf,
 )
+from certimap.circuits.kernels.load import load_block
+from certimap.circuits.kernels.scaled import add_counts, settle, use_counts
+from certimap.circuits.kernels.sums import add_children, add_scaled_children, is_scaled
 from certimap.kernels.jit import jit
-
-POINT, MASS, BOUND = 0, 1, 2
+from certimap.rounding import LEAST_FLOOR, SETTLED
 
 
 @jit()
@@ -65,297 +68,6 @@ def assign_slots(
 
 
 @jit()
-def load_block(
-    mode: int,
-    first: int,
-    width: int,
-    points: NDArray[Any],
-    mask: NDArray[np.bool_],
-    inputs: NDArray[np.float64],
-) -> int:
-    """Transpose rows `first`, ... into lanes of `inputs`; return how many lanes hold a row."""
-    n_rows = points.shape[0] if mode == 0 else mask.shape[0]
-    n_inputs = points.shape[1] if mode == 0 else mask.shape[1]
-    lanes = min(width, n_rows - first)
-    for i in range(n_inputs):
-        row = inputs[i]
-        for b in range(lanes):
-            row[b] = points[first + b, i] if mode == 0 else mask[first + b, i]
-        for b in range(lanes, width):
-            row[b] = row[0]
-    return lanes
-
-
-@jit(fastmath={"contract"})
-def multiply_binary_points(
-    start: Scalar,
-    stop: Scalar,
-    leaf_var: NDArray[np.int32],
-    first: NDArray[np.float64],
-    second: NDArray[np.float64],
-    inputs: NDArray[np.float64],
-    at: Scalar,
-    values: NDArray[np.float64],
-) -> None:
-    """Multiply `values[at]` by leaves of binary variables at points, four at a time.
-
-    The probability is selected, not interpolated: p0 + (p1 - p0) x would round a small p1 away beside a large p0.
-    """
-    out = values[at]
-    width = out.shape[0]
-    leaf = start
-    while leaf + 4 <= stop:
-        x0, x1 = inputs[leaf_var[leaf]], inputs[leaf_var[leaf + 1]]
-        x2, x3 = inputs[leaf_var[leaf + 2]], inputs[leaf_var[leaf + 3]]
-        p0, p1, p2, p3 = first[leaf], first[leaf + 1], first[leaf + 2], first[leaf + 3]
-        q0, q1, q2, q3 = second[leaf], second[leaf + 1], second[leaf + 2], second[leaf + 3]
-        for b in range(width):
-            a0 = q0 if x0[b] > 0.5 else p0
-            a1 = q1 if x1[b] > 0.5 else p1
-            a2 = q2 if x2[b] > 0.5 else p2
-            a3 = q3 if x3[b] > 0.5 else p3
-            out[b] *= (a0 * a1) * (a2 * a3)
-        leaf += 4
-    while leaf < stop:
-        x0, p0, q0 = inputs[leaf_var[leaf]], first[leaf], second[leaf]
-        for b in range(width):
-            out[b] *= q0 if x0[b] > 0.5 else p0
-        leaf += 1
-
-
-@jit(fastmath={"contract"})
-def multiply_binary_boxes(
-    bound: bool,
-    start: Scalar,
-    stop: Scalar,
-    leaf_var: NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    first: NDArray[np.float64],
-    second: NDArray[np.float64],
-    inputs: NDArray[np.float64],
-    at: Scalar,
-    values: NDArray[np.float64],
-) -> None:
-    """Multiply `values[at]` by leaves of binary variables on boxes."""
-    out = values[at]
-    width = out.shape[0]
-    for leaf in range(start, stop):
-        column = offsets[leaf_var[leaf]]
-        m0, m1, p0, p1 = inputs[column], inputs[column + 1], first[leaf], second[leaf]
-        if bound:
-            for b in range(width):
-                out[b] *= max(p0 * m0[b], p1 * m1[b])
-        else:
-            for b in range(width):
-                out[b] *= p0 * m0[b] + p1 * m1[b]
-
-
-@jit(fastmath={"contract"})
-def leaf_values(
-    mode: int,
-    variable: Scalar,
-    start: Scalar,
-    offsets: NDArray[np.int64],
-    tables: NDArray[np.float64],
-    inputs: NDArray[np.float64],
-    k: Scalar,
-    values: NDArray[np.float64],
-) -> None:
-    """Write one leaf's value in each lane of `values[k]`; its vector starts at `tables[start]`."""
-    out = values[k]
-    width = out.shape[0]
-    column, past = offsets[variable], offsets[variable + 1]
-    if mode == 0:
-        states = inputs[variable]
-        for b in range(width):
-            out[b] = tables[start + np.int64(states[b])]
-        return
-    allowed, probability = inputs[column], tables[start]
-    for b in range(width):
-        out[b] = probability * allowed[b]
-    for state in range(1, past - column):
-        allowed, probability = inputs[column + state], tables[start + state]
-        if mode == 1:
-            for b in range(width):
-                out[b] += probability * allowed[b]
-        else:
-            for b in range(width):
-                out[b] = max(out[b], probability * allowed[b])
-
-
-@jit()
-def wide_leaf(
-    mode: int,
-    variable: Scalar,
-    start: Scalar,
-    offsets: NDArray[np.int64],
-    mantissas: NDArray[np.float64],
-    table_counts: NDArray[np.float64],
-    inputs: NDArray[np.float64],
-    k: Scalar,
-    values: NDArray[np.float64],
-    counts: NDArray[np.float64],
-    has: NDArray[np.bool_],
-) -> None:
-    """Write a leaf's value in each lane of row `k`, where entries have counts of their own."""
-    out, count = values[k], counts[k]
-    has[k] = True
-    column, past = offsets[variable], offsets[variable + 1]
-    if mode == POINT:
-        states = inputs[variable]
-        for b in range(out.shape[0]):
-            at = start + np.int64(states[b])
-            out[b], count[b] = mantissas[at], table_counts[at]
-        return
-    for b in range(out.shape[0]):
-        lowest, total = NEVER, 0.0
-        for state in range(past - column):
-            if inputs[column + state, b] > 0.0 and mantissas[start + state] > 0.0:
-                lowest = min(lowest, table_counts[start + state])
-        for state in range(past - column):
-            if inputs[column + state, b] > 0.0:
-                term = mantissas[start + state] * shift_of(table_counts[start + state] - lowest)
-                total = total + term if mode == MASS else max(total, term)
-        out[b], count[b] = total, lowest if total > 0.0 else 0.0
-
-
-@jit()
-def real_leaf(
-    mode: int,
-    first_row: Scalar,
-    variable: Scalar,
-    start: Scalar,
-    functions: NDArray[np.int64],
-    tables: NDArray[np.float64],
-    inputs: NDArray[np.float64],
-    low_high: NDArray[np.float64],
-    k: Scalar,
-    values: NDArray[np.float64],
-    counts: NDArray[np.float64],
-    has: NDArray[np.bool_],
-) -> None:
-    """Write a real leaf's density at a point, or its mass or largest density in a box, in each lane of row `k`."""
-    out, count = values[k], counts[k]
-    has[k] = True
-    last = low_high.shape[1] - 1
-    for b in range(out.shape[0]):
-        if mode == POINT:
-            result = log_density(functions, tables, start, inputs[variable, b])
-        else:
-            row = min(first_row + b, last)
-            low, high = low_high[0, row, variable], low_high[1, row, variable]
-            if mode == MASS:
-                result = log_mass(functions, tables, start, low, high)
-            else:
-                result = log_peak(functions, tables, start, low, high)
-        out[b], count[b] = from_log(result)
-
-
-@jit(fastmath={"contract"})
-def multiply_row(source: NDArray[np.float64], k: Scalar, at: Scalar, values: NDArray[np.float64]) -> None:
-    """Multiply `values[at]` by `source[k]`."""
-    factor, out = source[k], values[at]
-    for b in range(out.shape[0]):
-        out[b] *= factor[b]
-
-
-@jit(fastmath={"contract"})
-def add_children(
-    use_max: bool,
-    start: Scalar,
-    stop: Scalar,
-    children: NDArray[np.int32],
-    weights: NDArray[np.float64],
-    slot: NDArray[np.int32],
-    at: Scalar,
-    values: NDArray[np.float64],
-) -> None:
-    """Write the weighted sum (or the largest weighted term) of a sum's children."""
-    out = values[at]
-    width = out.shape[0]
-    child, weight = values[slot[children[start]]], weights[start]
-    for b in range(width):
-        out[b] = weight * child[b]
-    for edge in range(start + 1, stop):
-        child, weight = values[slot[children[edge]]], weights[edge]
-        if use_max:
-            for b in range(width):
-                out[b] = max(out[b], weight * child[b])
-        else:
-            for b in range(width):
-                out[b] += weight * child[b]
-
-
-@jit(fastmath={"contract"})
-def add_aligned(
-    use_max: bool,
-    weight: Scalar,
-    weight_count: Scalar,
-    k: Scalar,
-    values: NDArray[np.float64],
-    counts: NDArray[np.float64],
-    has: NDArray[np.bool_],
-    lowest: NDArray[np.float64],
-    out: NDArray[np.float64],
-) -> None:
-    """Add (or take the largest of) a weighted row, aligned to the counts `lowest`, to `out`."""
-    row, count = values[k], counts[k]
-    if not has[k]:
-        for b in range(out.shape[0]):
-            count[b] = 0.0
-    if use_max:
-        for b in range(out.shape[0]):
-            out[b] = max(out[b], weight * (row[b] * shift_of(count[b] + weight_count - lowest[b])))
-    else:
-        for b in range(out.shape[0]):
-            out[b] += weight * (row[b] * shift_of(count[b] + weight_count - lowest[b]))
-
-
-@jit()
-def add_scaled_children(
-    use_max: bool,
-    start: Scalar,
-    stop: Scalar,
-    children: NDArray[np.int32],
-    weights: NDArray[np.float64],
-    weight_counts: NDArray[np.float64],
-    slot: NDArray[np.int32],
-    at: Scalar,
-    values: NDArray[np.float64],
-    counts: NDArray[np.float64],
-    has: NDArray[np.bool_],
-) -> None:
-    """Do the same where some child, or some weight, has counts."""
-    out, lowest = values[at], counts[at]
-    has[at] = True
-    for b in range(out.shape[0]):
-        out[b], lowest[b] = 0.0, NEVER
-    for edge in range(start, stop):
-        lower_counts(weight_counts[edge], values, counts, has, slot[children[edge]], lowest)
-    for edge in range(start, stop):
-        weight, extra = weights[edge], weight_counts[edge]
-        add_aligned(use_max, weight, extra, slot[children[edge]], values, counts, has, lowest, out)
-    for b in range(out.shape[0]):
-        lowest[b] = 0.0 if lowest[b] == NEVER else lowest[b]
-
-
-@jit()
-def is_scaled(
-    start: Scalar,
-    stop: Scalar,
-    children: NDArray[np.int32],
-    weight_counts: NDArray[np.float64],
-    slot: NDArray[np.int32],
-    has: NDArray[np.bool_],
-) -> Scalar:
-    """Tell whether a term of a sum has counts."""
-    scaled = False
-    for edge in range(start, stop):
-        scaled |= has[slot[children[edge]]] or weight_counts[edge] > 0.0
-    return scaled
-
-
-@jit()
 def run_of(leaf: Scalar, end: Scalar, floor: Scalar, floors: NDArray[np.float64]) -> Scalar:
     """Return where to settle a product of the leaves `leaf:end` that stands at `floor`; after one at least."""
     if floor + floors[end] - floors[leaf] >= LEAST_FLOOR:
@@ -367,27 +79,78 @@ def run_of(leaf: Scalar, end: Scalar, floor: Scalar, floors: NDArray[np.float64]
 
 
 @jit()
+def wide_binary_end(leaf: Scalar, end: Scalar, leaf_var: NDArray[np.int32], offsets: NDArray[np.int64]) -> Scalar:
+    """Return where the run of binary variables ends that begins the leaves `leaf:end`."""
+    while leaf < end and offsets[leaf_var[leaf] + 1] - offsets[leaf_var[leaf]] == 2:
+        leaf += 1
+    return leaf
+
+
+@jit()
+def multiply_others(
+    plan: PlanArrays,
+    mode: int,
+    node: Scalar,
+    start_leaf: Scalar,
+    floor: Scalar,
+    first_row: Scalar,
+    scratch: Scalar,
+    inputs: NDArray[Any],
+    low_high: NDArray[np.float64],
+    at: Scalar,
+    values: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    has: NDArray[np.bool_],
+) -> float:
+    """Multiply the row `at`, whose floor is given, by leaves of `node` from `start_leaf` on; return its floor."""
+    leaf_var, leaf_start, offsets, leaf_floors = plan.leaf_var, plan.leaf_start, plan.offsets, plan.leaf_floors
+    mantissas, table_counts, narrow, wide = plan.mantissas, plan.table_counts, plan.narrow_end, plan.wide_end
+    for leaf in range(start_leaf, plan.leaf_ptr[node + 1]):
+        variable, start, below = leaf_var[leaf], leaf_start[leaf], leaf_floors[leaf + 1] - leaf_floors[leaf]
+        is_wide = narrow[node] <= leaf < wide[node]
+        if floor + below < LEAST_FLOOR:
+            settle(at, values, counts, has)
+            floor = SETTLED
+        has[scratch] = False
+        if leaf < narrow[node]:
+            leaf_values(mode, variable, start, offsets, mantissas, inputs, scratch, values)
+        elif is_wide:
+            wide_leaf(
+                mode, variable, start, offsets, mantissas, table_counts, inputs, scratch, values, counts, has
+            )
+        else:
+            tables = plan.functions, plan.log_tables
+            real_leaf(mode, first_row, variable, start, *tables, inputs, low_high, scratch, values, counts, has)
+        multiply_row(scratch, at, values)
+        if has[scratch]:
+            add_counts(scratch, at, counts, has)
+        floor += below
+    return floor
+
+
+@jit()
 def upward(
     plan: PlanArrays,
     mode: int,
     first_row: int,
     slot: NDArray[np.int32],
     scratch: int,
-    inputs: NDArray[np.float64],
+    inputs: NDArray[Any],
     low_high: NDArray[np.float64],
     values: NDArray[np.float64],
     counts: NDArray[np.float64],
     has: NDArray[np.bool_],
 ) -> None:
     """Evaluate every node of one block; node i's lanes are row `slot[i]`, and row `scratch` is free."""
-    # Fields are taken out once, and helpers get arrays and row numbers: a bundle or a view costs counting.
+    # Fields are taken out once, and helpers get arrays and row numbers or are inlined: a bundle or a view that is
+    # handed over costs counting.
     is_sum, child_ptr, children = plan.is_sum, plan.child_ptr, plan.children
     weights, weight_counts = plan.weights, plan.weight_counts
-    leaf_ptr, binary_end, narrow_end, wide_end = plan.leaf_ptr, plan.binary_end, plan.narrow_end, plan.wide_end
-    leaf_var, leaf_start, first, second = plan.leaf_var, plan.leaf_start, plan.first, plan.second
-    mantissas, table_counts, log_tables = plan.mantissas, plan.table_counts, plan.log_tables
-    decides, offsets, settles, functions = plan.decides, plan.offsets, plan.settles, plan.functions
-    leaf_floors, node_floors = plan.leaf_floors, plan.floors
+    leaf_ptr, binary_end, leaf_var = plan.leaf_ptr, plan.binary_end, plan.leaf_var
+    narrow_end, wide_end, leaf_start = plan.narrow_end, plan.wide_end, plan.leaf_start
+    mantissas, table_counts = plan.mantissas, plan.table_counts
+    first, second, leaf_floors = plan.first, plan.second, plan.leaf_floors
+    decides, offsets, settles, node_floors = plan.decides, plan.offsets, plan.settles, plan.floors
     for node in range(is_sum.shape[0]):
         at, begin, past = slot[node], child_ptr[node], child_ptr[node + 1]
         has[at] = False
@@ -404,8 +167,8 @@ def upward(
             continue
         for b in range(values.shape[1]):
             values[at, b] = 1.0
-        floor = 0.0
         leaf, end = leaf_ptr[node], binary_end[node]
+        floor = 0.0
         while leaf < end:
             stop = run_of(leaf, end, floor, leaf_floors)
             if mode == POINT:
@@ -418,48 +181,29 @@ def upward(
             leaf = stop
             if leaf < end:
                 settle(at, values, counts, has)
-                floor = -256.0
-        for leaf in range(end, leaf_ptr[node + 1]):
-            variable, start, below = leaf_var[leaf], leaf_start[leaf], leaf_floors[leaf + 1] - leaf_floors[leaf]
-            if floor + below < LEAST_FLOOR:
-                settle(at, values, counts, has)
-                floor = -256.0
-            has[scratch] = False
-            if leaf < narrow_end[node]:
-                leaf_values(mode, variable, start, offsets, mantissas, inputs, scratch, values)
-            elif leaf < wide_end[node]:
-                wide_leaf(
-                    mode, variable, start, offsets, mantissas, table_counts, inputs, scratch, values, counts, has
-                )
-            else:
-                real_leaf(
-                    mode,
-                    first_row,
-                    variable,
-                    start,
-                    functions,
-                    log_tables,
-                    inputs,
-                    low_high,
-                    scratch,
-                    values,
-                    counts,
-                    has,
-                )
-            multiply_row(values, scratch, at, values)
-            if has[scratch]:
-                add_counts(counts, has, scratch, at, counts, has)
-            floor += below
+                floor = SETTLED
+        if mode == POINT and end == narrow_end[node] and end < wide_end[node]:
+            stop = wide_binary_end(end, wide_end[node], leaf_var, offsets)
+            settle(at, values, counts, has)
+            use_counts(at, counts, has)
+            multiply_wide_binary_points(
+                end, stop, leaf_var, leaf_start, mantissas, table_counts, inputs, at, values, counts
+            )
+            end, floor = stop, SETTLED
+        if end < leaf_ptr[node + 1]:
+            floor = multiply_others(
+                plan, mode, node, end, floor, first_row, scratch, inputs, low_high, at, values, counts, has
+            )
         for edge in range(begin, past):
             below, k = node_floors[children[edge]], slot[children[edge]]
             if floor + below < LEAST_FLOOR:
                 settle(at, values, counts, has)
-                floor = -256.0
-            multiply_row(values, k, at, values)
+                floor = SETTLED
+            multiply_row(k, at, values)
             if has[k]:
-                add_counts(counts, has, k, at, counts, has)
+                add_counts(k, at, counts, has)
             floor += below
-        if floor < -256.0:
+        if floor < SETTLED:
             settle(at, values, counts, has)
 
 
@@ -471,7 +215,7 @@ def evaluate(
     mask: NDArray[np.bool_],
     low_high: NDArray[np.float64],
     slot: NDArray[np.int32],
-    inputs: NDArray[np.float64],
+    inputs: NDArray[Any],
     values: NDArray[np.float64],
     counts: NDArray[np.float64],
     has: NDArray[np.bool_],
@@ -481,7 +225,7 @@ def evaluate(
     n_rows, width = out.shape[1], values.shape[1]
     root = slot[plan.is_sum.shape[0] - 1]
     for row in range(0, n_rows, width):
-        lanes = load_block(mode, row, width, points, mask, inputs)
+        lanes = load_block(mode, row, points, mask, inputs)
         upward(plan, mode, row, slot, values.shape[0] - 1, inputs, low_high, values, counts, has)
         for b in range(lanes):
             out[0, row + b] = values[root, b]

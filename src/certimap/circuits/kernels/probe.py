@@ -14,7 +14,17 @@ from numpy.typing import NDArray
 
 from certimap.circuits.kernels.real import log_peak, peak_in
 from certimap.kernels.jit import jit, jit_part
-from certimap.rounding import SMALLEST_NORMAL, SMALLEST_PRODUCT
+from certimap.rounding import (
+    ALL_SUMS,
+    ENTROPY,
+    FLOWS,
+    LOG_PRODUCT,
+    SMALLEST_NORMAL,
+    SMALLEST_PRODUCT,
+    STEPS,
+    SUMS,
+    ULP,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -347,26 +357,35 @@ def downward(
 
 
 @jit_part
-def log_share(relative: float, margin: float) -> float:
-    """Return the log of a relative flow, rounded up, at most 0; NaN and overflow give 0, impossible -inf."""
-    if not relative < 1.0:
+def slack_of(value: Number, roundings: Floats) -> float:
+    """Return what floating point may have taken from a node's log (nats), given `Roundings` as an array."""
+    if value == -np.inf:
         return 0.0
-    return min(np.log(relative) + margin, 0.0)
+    reach = abs(value) + roundings[ENTROPY]
+    slope = min(roundings[ALL_SUMS], roundings[SUMS] * (1.0 + reach / LOG_PRODUCT))
+    return ULP * (roundings[STEPS] + slope * reach)
 
 
 @jit_part
-def slack_of(value: Number, n_terms: float) -> float:
-    """Return what floating point may have taken from a log that `n_terms` additions built."""
-    if value == -np.inf:
-        return 0.0
-    return 1.2e-16 * (n_terms + 16.0) * (1.0 + abs(value))
+def log_column(log_top: Number, relative: Number, roundings: Floats) -> float:
+    """Return the log of a top's value times a relative flow, rounded up; no more than the top, rounded up.
+
+    NaN and overflow give the top, what is impossible -inf.
+    """
+    most = log_top + slack_of(log_top, roundings)
+    if relative == 0.0:
+        return -np.inf
+    if not relative < 1.0:
+        return most
+    column = log_top + np.log(relative)
+    return min(column + 2.0 * slack_of(column, roundings) + ULP * roundings[FLOWS], most)
 
 
 @jit()
 def probe_rows(
     plan: PlanArrays,
     caps: Floats,
-    n_terms: float,
+    roundings: Floats,
     masks: NDArray[np.uint8],
     low: NDArray[np.float64],
     high: NDArray[np.float64],
@@ -376,7 +395,7 @@ def probe_rows(
     each_bound: NDArray[np.float64],
     splits: NDArray[np.float64],
 ) -> None:
-    """Bound a batch of boxes and every column of each, one row a box (natural logs, rounded up).
+    """Bound a batch of boxes and every column of each, one row a box (natural logs, masses and bounds rounded up).
 
     `each_mass` is the mass with the column's variable held there; `each_bound` bounds the points there. Columns
     outside a box get -inf. `log_bound` is at most `log_mass` in a discrete domain.
@@ -389,16 +408,14 @@ def probe_rows(
         mask = masks[row]
         upward(plan, nodes, count, mask, low[row], high[row], caps, space)
         mass, bound = space.mass[count - 1], space.bound[count - 1]
-        log_mass[row] = mass
-        bound += slack_of(bound, n_terms)
-        log_bound[row] = bound
+        log_mass[row] = min(mass + slack_of(mass, roundings), 0.0)
+        log_bound[row] = bound + slack_of(bound, roundings)
         if bound == -np.inf:
             each_mass[row, :] = -np.inf
             each_bound[row, :] = -np.inf
             splits[row, :] = np.nan
             continue
         downward(plan, nodes, count, variables, low[row], high[row], space)
-        rounding = slack_of(mass, n_terms) + 1e-12
         for v in variables:
             splits[row, v] = space.split[v] if plan.n_states[v] == 0 else np.nan
             for column in range(plan.offsets[v], plan.offsets[v + 1]):
@@ -406,11 +423,8 @@ def probe_rows(
                     each_mass[row, column] = -np.inf
                     each_bound[row, column] = -np.inf
                     continue
-                top = bound + log_share(space.relative_bound[column], 1e-12)
-                here = mass
+                top, here = log_column(bound, space.relative_bound[column], roundings), 0.0
                 if plan.discrete:
-                    share = space.relative_mass[column]
-                    here = mass + np.log(share) if share > 0.0 else -np.inf
-                    top = min(top, mass + rounding + log_share(share, 0.0))
+                    here = min(log_column(mass, space.relative_mass[column], roundings), 0.0)
                 each_mass[row, column] = here
-                each_bound[row, column] = top
+                each_bound[row, column] = min(top, here) if plan.discrete else top

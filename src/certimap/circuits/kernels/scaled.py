@@ -18,13 +18,10 @@ from numpy.typing import NDArray
 
 from certimap.circuits.kernels.arrays import Scalar
 from certimap.kernels.jit import jit
+from certimap.rounding import HIGH, HIGH2, HIGH3, LOW, LOW2, LOW3, UNIT_BITS
 
-UNIT_BITS = 256
 LN_UNIT = UNIT_BITS * math.log(2.0)
-LOW, HIGH = 2.0**-256, 2.0**256
-LOW2, LOW3, HIGH2, HIGH3 = 2.0**-512, 2.0**-768, 2.0**512, 2.0**768
 NEVER = 2.0**900  # the count of a zero where the smallest is looked for
-LEAST_FLOOR = -1020.0  # log2 of the smallest product that is taken without settling first
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -33,31 +30,28 @@ Flags = NDArray[np.bool_]
 @jit()
 def settle(at: Scalar, values: Floats, counts: Floats, has: Flags) -> None:
     """Bring the positive lanes of a row into [2^-256, 2^256]."""
-    row = values[at]
-    n = 0
-    for b in range(row.shape[0]):
-        n += ((row[b] < LOW) & (row[b] > 0.0)) | (row[b] > HIGH)
-    if n == 0:
+    width = values.shape[1]
+    found = 0
+    for b in range(width):
+        x = values[at, b]
+        found |= np.int64((x < LOW) & (x > 0.0)) | np.int64(x > HIGH)
+    if found == 0:
         return
-    count = counts[at]
-    if not has[at]:
-        has[at] = True
-        for b in range(row.shape[0]):
-            count[b] = 0.0
-    for b in range(row.shape[0]):
-        x, factor, shift = row[b], 1.0, 0.0
-        if x < LOW:
-            factor, shift = HIGH, 1.0
-        if x < LOW2:
-            factor, shift = HIGH2, 2.0
-        if x < LOW3:
-            factor, shift = HIGH3, 3.0
-        if x > HIGH:
-            factor, shift = LOW, -1.0
-        if x > HIGH2:
-            factor, shift = LOW2, -2.0
-        row[b] = x * factor
-        count[b] += shift
+    use_counts(at, counts, has)
+    for b in range(width):
+        x = values[at, b]
+        shift = 1.0 if x < LOW else 0.0
+        shift = 2.0 if x < LOW2 else shift
+        shift = 3.0 if x < LOW3 else shift
+        shift = -1.0 if x > HIGH else shift
+        counts[at, b] += -2.0 if x > HIGH2 else shift
+    for b in range(width):
+        x = values[at, b]
+        factor = HIGH if x < LOW else 1.0
+        factor = HIGH2 if x < LOW2 else factor
+        factor = HIGH3 if x < LOW3 else factor
+        factor = LOW if x > HIGH else factor
+        values[at, b] = x * (LOW2 if x > HIGH2 else factor)
 
 
 @jit(inline="always")
@@ -70,45 +64,36 @@ def from_log(log_value: Scalar) -> tuple[Scalar, Scalar]:
 
 
 @jit()
-def add_counts(counts_of: Floats, has_of: Flags, k: Scalar, at: Scalar, counts: Floats, has: Flags) -> None:
-    """Add the counts of row `k` of a block to those of row `at`, as their values were multiplied."""
-    if not has_of[k]:
+def add_counts(k: Scalar, at: Scalar, counts: Floats, has: Flags) -> None:
+    """Add the counts of row `k`, if it has any, to those of row `at`, as their values were multiplied."""
+    if not has[k]:
         return
-    source, target = counts_of[k], counts[at]
     if has[at]:
-        for b in range(source.shape[0]):
-            target[b] += source[b]
+        for b in range(counts.shape[1]):
+            counts[at, b] += counts[k, b]
     else:
         has[at] = True
-        for b in range(source.shape[0]):
-            target[b] = source[b]
+        for b in range(counts.shape[1]):
+            counts[at, b] = counts[k, b]
 
 
 @jit(inline="always")
 def shift_of(d: Scalar) -> Scalar:
     """Return 2^(-256 d) for a whole number d; 1 below 0, and 0 from 3 on."""
-    shift = 1.0
-    if d > 0.5:
-        shift = LOW
-    if d > 1.5:
-        shift = LOW2
-    if d > 2.5:
-        shift = 0.0
-    return shift
+    shift = LOW if d > 0.5 else 1.0  # selects, so that loops over lanes become vector instructions
+    shift = LOW2 if d > 1.5 else shift
+    return 0.0 if d > 2.5 else shift
 
 
 @jit()
-def lower_counts(weight_count: Scalar, values: Floats, counts: Floats, has: Flags, k: Scalar, out: Floats) -> None:
-    """Lower `out` to the counts of row `k`, plus `weight_count`, where it is positive."""
-    row, count = values[k], counts[k]
+def lower_counts(weight_count: Scalar, k: Scalar, at: Scalar, values: Floats, counts: Floats, has: Flags) -> None:
+    """Lower the counts of row `at` to those of row `k`, plus `weight_count`, where that is positive."""
     if has[k]:
-        for b in range(row.shape[0]):
-            x = count[b] + weight_count if row[b] > 0.0 else NEVER
-            out[b] = x if x < out[b] else out[b]
+        for b in range(values.shape[1]):
+            counts[at, b] = min(counts[k, b] + weight_count if values[k, b] > 0.0 else NEVER, counts[at, b])
     else:
-        for b in range(row.shape[0]):
-            x = weight_count if row[b] > 0.0 else NEVER
-            out[b] = x if x < out[b] else out[b]
+        for b in range(values.shape[1]):
+            counts[at, b] = min(weight_count if values[k, b] > 0.0 else NEVER, counts[at, b])
 
 
 @jit(fastmath={"contract"})
@@ -126,13 +111,12 @@ def credit(
     if has[source] or has[target] or weight_count > 0.0:
         credit_aligned(use_max, weight, weight_count, source, target, values, counts, has)
         return
-    mine, theirs = values[source], values[target]
     if use_max:
-        for b in range(mine.shape[0]):
-            theirs[b] = max(theirs[b], weight * mine[b])
+        for b in range(values.shape[1]):
+            values[target, b] = max(values[target, b], weight * values[source, b])
     else:
-        for b in range(mine.shape[0]):
-            theirs[b] += weight * mine[b]
+        for b in range(values.shape[1]):
+            values[target, b] += weight * values[source, b]
 
 
 @jit(fastmath={"contract"})
@@ -156,16 +140,15 @@ def credit_aligned(
         settle(target, values, counts, has)
     use_counts(source, counts, has)
     use_counts(target, counts, has)
-    mine, theirs, my_count, their_count = values[source], values[target], counts[source], counts[target]
-    for b in range(mine.shape[0]):
-        x, y = weight * mine[b], theirs[b]
-        x_count = my_count[b] + weight_count if x > 0.0 else NEVER
-        y_count = their_count[b] if y > 0.0 else NEVER
-        lowest = x_count if x_count < y_count else y_count
+    for b in range(values.shape[1]):
+        x, y = weight * values[source, b], values[target, b]
+        x_count = counts[source, b] + weight_count if x > 0.0 else NEVER
+        y_count = counts[target, b] if y > 0.0 else NEVER
+        lowest = min(x_count, y_count)
         x *= shift_of(x_count - lowest)
         y *= shift_of(y_count - lowest)
-        theirs[b] = (x if x > y else y) if use_max else x + y
-        their_count[b] = lowest if lowest < NEVER else 0.0
+        values[target, b] = max(x, y) if use_max else x + y
+        counts[target, b] = lowest if lowest < NEVER else 0.0
 
 
 @jit()
@@ -174,6 +157,5 @@ def use_counts(at: Scalar, counts: Floats, has: Flags) -> None:
     if has[at]:
         return
     has[at] = True
-    row = counts[at]
-    for b in range(row.shape[0]):
-        row[b] = 0.0
+    for b in range(counts.shape[1]):
+        counts[at, b] = 0.0

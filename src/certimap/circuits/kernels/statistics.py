@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.kernels.arrays import PlanArrays
-from certimap.circuits.kernels.scaled import UNIT_BITS
 from certimap.kernels.jit import jit
+from certimap.rounding import ALL_SUMS, ENTROPY, FLOWS, STEPS, SUMS, UNIT_BITS
 
 
 @jit()
@@ -63,3 +63,60 @@ def summarise(plan: PlanArrays, n_roundings: NDArray[np.float64], is_top: NDArra
         if not passes:
             for edge in range(plan.child_ptr[node], plan.child_ptr[node + 1]):
                 is_top[plan.children[edge]] = False
+
+
+@jit()
+def count_roundings(
+    is_sum: NDArray[np.bool_],
+    child_ptr: NDArray[np.int64],
+    children: NDArray[np.int32],
+    leaf_ptr: NDArray[np.int64],
+    leaf_var: NDArray[np.int32],
+    n_states: NDArray[np.int64],
+    in_logs: NDArray[np.bool_],
+) -> NDArray[np.float64]:
+    """Count what the rounding errors of a box search's logs are made of: the five numbers of `rounding.py`."""
+    n_nodes = is_sum.shape[0]
+    at = np.zeros((n_nodes, 4))
+    for node in range(n_nodes):
+        begin, past = child_ptr[node], child_ptr[node + 1]
+        for edge in range(begin, past):
+            child = children[edge]
+            for k in range(4):
+                added = k >= ALL_SUMS or is_sum[node]
+                at[node, k] = max(at[node, k], at[child, k]) if added else at[node, k] + at[child, k]
+        if is_sum[node]:
+            at[node, STEPS] += 8.0 + (past - begin)
+            at[node, ENTROPY] += np.log(max(past - begin, 1))
+            at[node, ALL_SUMS] += 4.0
+            at[node, SUMS] += 4.0
+            continue
+        n_linear, n_logs = 0, 0
+        for leaf in range(leaf_ptr[node], leaf_ptr[node + 1]):
+            size = n_states[leaf_var[leaf]]
+            at[node, STEPS] += 4.0 + size if size > 0 else 64.0
+            if in_logs[leaf]:
+                n_logs += 1
+                at[node, ENTROPY] += np.log(max(size, 1))
+            else:
+                n_linear += 1
+        at[node, STEPS] += 4.0
+        at[node, SUMS] += 2.0 + 3.0 * n_logs + (past - begin)
+        at[node, ALL_SUMS] += 2.0 + 3.0 * n_logs + (past - begin) + n_linear // 3
+    flows = np.zeros(n_nodes)  # roundings of what flows from the root to a node, at most
+    n_parents = np.zeros(n_nodes)
+    for child in children:
+        n_parents[child] += 1.0
+    occurrences = np.zeros(n_states.shape[0])
+    deepest = 0.0
+    for node in range(n_nodes - 1, -1, -1):
+        flows[node] += 6.0 + n_parents[node]
+        deepest = max(deepest, flows[node])
+        for edge in range(child_ptr[node], child_ptr[node + 1]):
+            flows[children[edge]] = max(flows[children[edge]], flows[node])
+        for leaf in range(leaf_ptr[node], leaf_ptr[node + 1]):
+            occurrences[leaf_var[leaf]] += 1.0
+    out = np.empty(5)
+    out[:4] = at[n_nodes - 1]
+    out[FLOWS] = deepest + np.max(occurrences) + 8.0
+    return out

@@ -13,12 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.kernels.jit import jit, jit_part
+from certimap.rounding import MESSAGE_LOW, PRODUCT_LOG, SMALLEST_NORMAL
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-SMALLEST_LOG = -690.0  # below e^-690 a product counts as underflowing
-SMALLEST = 2.2250738585072014e-308  # what is positive stays so: its row is flagged then
-RESCALE = 1e-40
 
 
 class SumArrays(NamedTuple):
@@ -120,7 +118,7 @@ def fill_local(a: SumArrays, r: int, bases: Ints, is_log: bool, position: Ints, 
                 value = 1.0
                 for j in range(n):
                     entry = a.tables[bases[j, b] + at[j]]
-                    value = max(value * entry, SMALLEST) if value > 0.0 and entry > 0.0 else 0.0
+                    value = max(value * entry, SMALLEST_NORMAL) if value > 0.0 and entry > 0.0 else 0.0
             local[e, b] = value
         step(a.local_sizes, f, n_axes, position, a.table_strides, a.table_stride_ptr[r], n, at)
 
@@ -131,7 +129,7 @@ def scale(values: Floats, start: int, stop: int, top: Floats, is_last: bool, low
     n_rows = values.shape[1]
     strays = is_last
     for b in range(n_rows):
-        if not RESCALE < top[b] < 1.0 / RESCALE:
+        if not MESSAGE_LOW < top[b] < 1.0 / MESSAGE_LOW:
             strays = True
     if not strays:
         return
@@ -178,7 +176,7 @@ def sum_rows(
         fill_local(a, r, bases, False, position, at, local)
         smallest_product(a, r, a.local_ptr[r + 1] - a.local_ptr[r], local, low, least)
         for b in range(n_rows):
-            if least[b] < SMALLEST_LOG:
+            if least[b] < PRODUCT_LOG:
                 flags[b] = 1
         first = a.input_ptr[r]
         n = a.input_ptr[r + 1] - first

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.rounding import SMALLEST_NORMAL
+
 Floats = NDArray[np.float64]
 Objective = Callable[[Floats], tuple[float, Floats]]
 MEMORY = 12
@@ -71,7 +73,7 @@ class QuasiNewton:
             self.changes, self.slope_changes = [], []
             d = -self.slope
             slant = _dot(d, self.slope)
-        length = 1.0 if self.changes else min(1.0, 1.0 / max(float(np.abs(d).max(initial=0.0)), 1e-300))
+        length = 1.0 if self.changes else min(1.0, 1.0 / max(float(np.abs(d).max(initial=0.0)), SMALLEST_NORMAL))
         for _ in range(MAX_TRIALS):
             x = self.x + length * d
             value, slope = objective(x)

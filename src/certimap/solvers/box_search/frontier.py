@@ -357,7 +357,7 @@ class Frontier(Solver):
 def _measure(posterior: Posterior, layout: Layout, boxes: Boxes) -> NDArray[np.float64]:
     """Return ln of what boxes are measured by (see `Answers`), before anything was asked about them."""
     if posterior.facts.has_masses and isinstance(posterior, Masses):
-        return rounded_up(posterior.log_mass(boxes))
+        return rounded_up(posterior.log_mass(boxes), posterior.facts.log_slack)
     return layout.log_share(layout.of_boxes(boxes)) if posterior.domain.is_discrete else np.zeros(len(boxes))
 
 

@@ -41,8 +41,9 @@ class BoxProber:
         each: Floats = np.where(public.mask, posterior.log_bound_each(public), -np.inf)
         bound: Floats = np.asarray(posterior.log_bound(public), np.float64)
         if isinstance(posterior, Masses) and posterior.facts.has_masses:
-            mass = rounded_up(np.asarray(posterior.log_mass(public), np.float64))
-            each_mass = rounded_up(np.where(public.mask, posterior.log_mass_each(public), -np.inf))
+            slack = posterior.facts.log_slack
+            mass = rounded_up(np.asarray(posterior.log_mass(public), np.float64), slack)
+            each_mass = rounded_up(np.where(public.mask, posterior.log_mass_each(public), -np.inf), slack)
             bound = np.minimum(bound, mass)
             each = np.minimum(each, each_mass)
         else:

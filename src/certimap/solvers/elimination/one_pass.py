@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.kernels.wide import LN2, ZERO
+from certimap.rounding import SET_FLOOR
 from certimap.solvers.elimination.geometry import Geometry, Messages
 from certimap.solvers.elimination.kernels import vector_sets as kernels
 from certimap.solvers.elimination.sets import (
@@ -23,7 +24,6 @@ from certimap.solvers.elimination.sets import (
 )
 from certimap.trees.wide import Wide
 
-FLOOR = -600  # bits below what a set can reach: no threshold lies deeper in one elimination
 CROWD = 16  # sets this many times over their limit are merged before dominance is looked for
 COMPARED = 1_000_000  # rows times answers: above it dominance by so many others costs more than it saves
 WORK = 4_000_000  # done between two looks at limits and draws
@@ -56,7 +56,7 @@ class Elimination:
     """An elimination in progress; `advance` does a piece of it.
 
     Numbers inside sets are doubles in units of frames (see `Frame`). What underflows is less than 2^-893 of
-    the most that the set can reach with the outside's help, so a threshold of at least 2^`FLOOR` of that loses
+    the most that the set can reach with the outside's help, so a threshold of at least 2^`SET_FLOOR` of that loses
     nothing. A lower one is raised to it, and then what lies between stays open.
 
     Parameters
@@ -133,10 +133,10 @@ class Elimination:
         if top == ZERO:
             return 0.0
         exponent = self.log_threshold / LN2 - top
-        if exponent < FLOOR:
+        if exponent < SET_FLOOR:
             self.is_raised = True
-            self.log_threshold = (top + FLOOR) * LN2
-            return 2.0**FLOOR
+            self.log_threshold = (top + SET_FLOOR) * LN2
+            return 2.0**SET_FLOOR
         return 2.0**exponent if exponent < 1000.0 else math.inf
 
     def decode(self, rows: NDArray[np.int64], n_variables: int) -> NDArray[np.int16]:

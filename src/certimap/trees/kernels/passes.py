@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.kernels.jit import jit
-from certimap.kernels.wide import LN2, RESCALE, SAFE
+from certimap.kernels.wide import LN2
 from certimap.region_tree import Floats, Ints, RegionArrays
+from certimap.rounding import LEAST_PLACES, RESCALE, SAFE
 
 
 @jit(inline="never")
@@ -34,7 +35,7 @@ def rescale(values: Floats, start: int, stop: int, exponents: Floats, flags: NDA
         if low[b] < (SAFE * top[b] if small else SAFE):
             flags[b] = 1
         if small:
-            places = max(math.frexp(top[b])[1], -1000)
+            places = max(math.frexp(top[b])[1], LEAST_PLACES)
             exponents[b] += places
             factor = math.ldexp(1.0, -places)
             for j in range(start, stop):

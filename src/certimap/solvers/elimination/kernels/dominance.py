@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.kernels.jit import jit
+from certimap.rounding import NEARLY
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -18,7 +19,6 @@ Ints = NDArray[np.int64]
 BLOCK = 32
 GROUP = 16  # blocks in a group
 LEAD = 3
-NEARLY = 1.0 + 1e-14  # vectors that differ by their rounding alone dominate each other; solvers allow for the loss
 SMALL = 96  # segments up to this size are compared pair by pair
 
 

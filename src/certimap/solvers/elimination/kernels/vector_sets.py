@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.kernels.jit import jit
+from certimap.rounding import ULP
 from certimap.solvers.elimination.kernels.dominance import BLOCK, Floats, Ints, block_maxima, spatial_order
 
 
@@ -68,6 +69,9 @@ def select_pairs(
     width = left.shape[1]
     right_width = right.shape[1]
     buffer = np.empty(BLOCK)
+    # The dot product of maxima is at least every other in exact arithmetic; each is off by at most as many
+    # roundings of products and of sums as there are entries.
+    lift = 1.0 + 2.0 * ULP * (right_width + 1.0)
     for c in range(len(left_ptr) - 1):
         out_ptr[c] = n_out
         a0, a1 = int(left_ptr[c]), int(left_ptr[c + 1])
@@ -105,7 +109,7 @@ def select_pairs(
                     bound = 0.0
                     for d in range(right_width):
                         bound += left_top[la, d] * right_top[rb, d]
-                    if bound * (1.0 + 1e-12) <= threshold:
+                    if bound * lift <= threshold:
                         continue
                 low, high = rb * BLOCK, min(n_right, (rb + 1) * BLOCK)
                 for i in range(la * BLOCK, min(n_left, (la + 1) * BLOCK)):
@@ -113,7 +117,7 @@ def select_pairs(
                     if blocked:
                         work += 1
                         _dots(weighted, a, top_columns, rb, rb + 1, buffer)
-                        if buffer[0] * (1.0 + 1e-12) <= threshold:
+                        if buffer[0] * lift <= threshold:
                             continue
                     work += high - low
                     _dots(weighted, a, columns, low, high, buffer)

@@ -1,0 +1,104 @@
+"""Sum nodes, over all lanes of a block."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.circuits.kernels.arrays import Scalar
+from certimap.circuits.kernels.scaled import NEVER, lower_counts, shift_of
+from certimap.kernels.jit import jit
+
+
+@jit(fastmath={"contract"})
+def add_children(
+    use_max: bool,
+    start: Scalar,
+    stop: Scalar,
+    children: NDArray[np.int32],
+    weights: NDArray[np.float64],
+    slot: NDArray[np.int32],
+    at: Scalar,
+    values: NDArray[np.float64],
+) -> None:
+    """Write the weighted sum (or the largest weighted term) of a sum's children."""
+    out = values[at]
+    width = out.shape[0]
+    child, weight = values[slot[children[start]]], weights[start]
+    for b in range(width):
+        out[b] = weight * child[b]
+    for edge in range(start + 1, stop):
+        child, weight = values[slot[children[edge]]], weights[edge]
+        if use_max:
+            for b in range(width):
+                out[b] = max(out[b], weight * child[b])
+        else:
+            for b in range(width):
+                out[b] += weight * child[b]
+
+
+@jit(fastmath={"contract"})
+def add_aligned(
+    use_max: bool,
+    weight: Scalar,
+    weight_count: Scalar,
+    k: Scalar,
+    at: Scalar,
+    values: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    has: NDArray[np.bool_],
+) -> None:
+    """Add (or take the largest of) a weighted row, aligned to the counts of row `at`, to row `at`."""
+    if not has[k]:
+        for b in range(values.shape[1]):
+            counts[k, b] = 0.0
+    if use_max:
+        for b in range(values.shape[1]):
+            term = values[k, b] * shift_of(counts[k, b] + weight_count - counts[at, b])
+            values[at, b] = max(values[at, b], weight * term)
+    else:
+        for b in range(values.shape[1]):
+            term = values[k, b] * shift_of(counts[k, b] + weight_count - counts[at, b])
+            values[at, b] += weight * term
+
+
+@jit()
+def add_scaled_children(
+    use_max: bool,
+    start: Scalar,
+    stop: Scalar,
+    children: NDArray[np.int32],
+    weights: NDArray[np.float64],
+    weight_counts: NDArray[np.float64],
+    slot: NDArray[np.int32],
+    at: Scalar,
+    values: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    has: NDArray[np.bool_],
+) -> None:
+    """Do the same where some child, or some weight, has counts."""
+    has[at] = True
+    for b in range(values.shape[1]):
+        values[at, b], counts[at, b] = 0.0, NEVER
+    for edge in range(start, stop):
+        lower_counts(weight_counts[edge], slot[children[edge]], at, values, counts, has)
+    for edge in range(start, stop):
+        add_aligned(use_max, weights[edge], weight_counts[edge], slot[children[edge]], at, values, counts, has)
+    for b in range(values.shape[1]):
+        counts[at, b] = 0.0 if counts[at, b] == NEVER else counts[at, b]
+
+
+@jit()
+def is_scaled(
+    start: Scalar,
+    stop: Scalar,
+    children: NDArray[np.int32],
+    weight_counts: NDArray[np.float64],
+    slot: NDArray[np.int32],
+    has: NDArray[np.bool_],
+) -> Scalar:
+    """Tell whether a term of a sum has counts."""
+    scaled = False
+    for edge in range(start, stop):
+        scaled |= has[slot[children[edge]]] or weight_counts[edge] > 0.0
+    return scaled

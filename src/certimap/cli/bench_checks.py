@@ -1,0 +1,142 @@
+"""The commands of `certimap bench` that check instead of measure: each exits with 1 when something is false."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from certimap.cli.bench_options import Quiet, reporter, split_names
+
+
+def hostile(
+    models: Annotated[int, typer.Option(help="How many models.")] = 20_000,
+    seed: Annotated[int, typer.Option(help="The first model; the others follow.")] = 0,
+    only: Annotated[
+        int | None, typer.Option("--only", help="Check this one model and show all that is wrong.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Processes.")] = 2,
+    into: Annotated[
+        Path | None, typer.Option("--into", help="Page whose section 'hostile' gets the table.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Put thousands of models that break careless arithmetic to every solver, and compare with exact arithmetic.
+
+    Exits with 1 when a claim, a bound or a value is false.
+    """
+    from certimap.bench.hostile import HostilePlan, check_model, failure_lines, run_hostile
+    from certimap.bench.report import insert_section
+
+    if only is not None:
+        record = check_model(only)
+        for line in failure_lines(record, limit=None):
+            typer.echo(line)
+        typer.echo(f"{record['n_checks']} checks on a model of the family {record['family']!r}")
+        raise typer.Exit(1 if record["failures"] else 0)
+    summary = run_hostile(HostilePlan(models, seed, jobs), report=reporter(quiet))
+    text = summary.table.to_markdown()
+    typer.echo(text)
+    if into is not None:
+        insert_section(into, "hostile", text)
+    if not summary.holds:
+        raise typer.Exit(1)
+
+
+def heuristics(
+    circuits: Annotated[int, typer.Option(help="Random circuits, small enough to list all assignments.")] = 200,
+    models: Annotated[
+        Path | None,
+        typer.Option(
+            "--models", help="Folder of learned models, as bench twenty keeps them; none are used without."
+        ),
+    ] = None,
+    queries: Annotated[int, typer.Option(help="Queries of learned models.")] = 100,
+    time_limit: Annotated[float, typer.Option(help="Seconds per answer.")] = 20.0,
+    seed: Annotated[int, typer.Option(help="Seed of circuits, queries and solvers.")] = 0,
+    into: Annotated[
+        Path | None, typer.Option("--into", help="Page whose section 'heuristics' gets the table.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Compare the answers of all heuristics with proved optima, on random and on learned circuits."""
+    from certimap.bench.heuristics import HeuristicsPlan, heuristics_table, models_in, run_heuristics
+    from certimap.bench.report import insert_section
+
+    files = () if models is None else models_in(models)
+    plan = HeuristicsPlan(circuits, files, queries, time_limit=time_limit, seed=seed)
+    text = heuristics_table(run_heuristics(plan, report=reporter(quiet))).to_markdown()
+    typer.echo(text)
+    if into is not None:
+        insert_section(into, "heuristics", text)
+
+
+def truth(
+    queries: Annotated[int, typer.Option(help="How many queries.")] = 100_000,
+    seed: Annotated[int, typer.Option(help="Seed of the queries.")] = 0,
+    jobs: Annotated[int, typer.Option(help="Processes.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the run; a stopped run there resumes.")
+    ] = None,
+    loosen: Annotated[
+        str | None, typer.Option("--loosen", help="Make this formula looser on purpose; 'all' tries each in turn.")
+    ] = None,
+    factor: Annotated[float, typer.Option(help="By how much --loosen does.")] = 1.05,
+    only: Annotated[int | None, typer.Option("--only", help="Judge this one query.")] = None,
+    into: Annotated[
+        Path | None,
+        typer.Option("--into", help="Page whose section 'truth' (with --loosen all, 'loosened') gets the tables."),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Put seeded queries of every kind to every solver and count false certificates, against enumeration.
+
+    Exits with 1 when a claim is false that holds for certain, or more are false than may be; with '--loosen all',
+    when a looser formula is not found out.
+    """
+    from certimap.bench.report import insert_section
+    from certimap.bench.truth import TruthPlan, answer_chunk, loosened_text, run_truth, truth_text
+
+    name = None if loosen == "all" else loosen
+    plan = TruthPlan(queries, seed, jobs, out, name, factor)
+    if only is not None:
+        record = answer_chunk(plan, only, only + 1)
+        typer.echo("\n".join([str(record["outcomes"]), *(text for _, _, text in record["failures"])]))
+        raise typer.Exit(1 if record["n_failures"] else 0)
+    if loosen == "all":
+        section = "loosened"
+        text, holds = loosened_text(plan, report=reporter(quiet))
+    else:
+        section = "truth"
+        summary = run_truth(plan, report=reporter(quiet))
+        text, holds = truth_text(plan, summary), summary.holds
+    typer.echo(text)
+    if into is not None:
+        insert_section(into, section, text)
+    if not holds:
+        raise typer.Exit(1)
+
+
+def fuzz(
+    inputs: Annotated[int, typer.Option(help="Mutated files of each format.")] = 10_000,
+    format: Annotated[str, typer.Option(help="Names of formats, or 'all'.")] = "all",
+    seed: Annotated[int, typer.Option(help="Seed of the mutations.")] = 0,
+    jobs: Annotated[int, typer.Option(help="Processes.")] = 1,
+) -> None:
+    """Read mutated files of every format: readers return or raise a typed error, within 5 s and 1 GB."""
+    from certimap.bench.fuzz import Tally, failures_text, run_fuzz, table, targets
+    from certimap.errors import QueryError
+
+    names = tuple(targets()) if format == "all" else split_names(format)
+    unknown = [name for name in names if name not in targets()]
+    if unknown:
+        raise QueryError(f"{unknown[0]!r} is no format that is fuzzed; {', '.join(targets())} are accepted")
+    tallies: list[Tally] = []
+    for tally in run_fuzz(names, inputs, seed=seed, jobs=jobs):
+        tallies.append(tally)
+        typer.echo(table([tally]).splitlines()[-1], err=True)
+    typer.echo(table(tallies))
+    if any(tally.n_failed for tally in tallies):
+        typer.echo(failures_text(tallies), err=True)
+        raise typer.Exit(1)
