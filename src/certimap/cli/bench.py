@@ -157,8 +157,8 @@ def impute(
     from certimap.bench.impute import ImputePlan, run_impute
     from certimap.bench.report import insert_section
 
-    plan = ImputePlan(_names(tables), data, rows, hidden, jobs, seed)
-    text = run_impute(plan, _reporter(quiet)).to_markdown(4)
+    plan = ImputePlan(split_names(tables), data, rows, hidden, jobs, seed)
+    text = run_impute(plan, reporter(quiet)).to_markdown(4)
     typer.echo(text)
     if into is not None:
         insert_section(into, "impute", text)
