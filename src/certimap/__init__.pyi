@@ -32,10 +32,12 @@ from certimap.errors import QueryError as QueryError
 from certimap.errors import SolverError as SolverError
 from certimap.errors import TooLarge as TooLarge
 from certimap.errors import UnbalancedBooks as UnbalancedBooks
-from certimap.forecast import Forecast as Forecast
-from certimap.forecast import LipschitzEstimate as LipschitzEstimate
-from certimap.forecast import estimate_lipschitz as estimate_lipschitz
-from certimap.forecast import forecast as forecast
+from certimap.explanations import Explanation as Explanation
+from certimap.explanations import explain as explain
+from certimap.forecasting import Forecast as Forecast
+from certimap.forecasting import LipschitzEstimate as LipschitzEstimate
+from certimap.forecasting import estimate_lipschitz as estimate_lipschitz
+from certimap.forecasting import forecast as forecast
 from certimap.function_posterior import FunctionPosterior as FunctionPosterior
 from certimap.inference import log_evidence as log_evidence
 from certimap.inference import log_likelihood as log_likelihood
