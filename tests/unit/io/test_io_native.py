@@ -195,7 +195,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, examples):
     old = path.read_bytes()
 
     def fail(descriptor):
-        raise OSError("no space")
+        raise OSError(28, "no space")
 
     monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(OSError, match="no space"):
