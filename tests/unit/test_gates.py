@@ -46,7 +46,6 @@ BY_NAME = {
 BORROWED = {
     ("solvers/networks/and_or.py", "certimap.networks.kernels."),
     ("solvers/networks/best_first.py", "certimap.networks.kernels."),
-    ("solvers/networks/hbfs.py", "certimap.networks.kernels."),
     ("solvers/networks/parts.py", "certimap.networks.kernels."),
 }  # searches on a network's tables, in no other posterior's terms
 

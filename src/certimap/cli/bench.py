@@ -145,5 +145,6 @@ for _command in (
     bench_checks.heuristics,
     bench_checks.truth,
     bench_checks.fuzz,
+    bench_checks.random_networks,
 ):
     app.command()(_command)
