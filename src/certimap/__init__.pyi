@@ -39,6 +39,7 @@ from certimap.forecasting import LipschitzEstimate as LipschitzEstimate
 from certimap.forecasting import estimate_lipschitz as estimate_lipschitz
 from certimap.forecasting import forecast as forecast
 from certimap.function_posterior import FunctionPosterior as FunctionPosterior
+from certimap.imputer import MapImputer as MapImputer
 from certimap.inference import log_evidence as log_evidence
 from certimap.inference import log_evidence_bounds as log_evidence_bounds
 from certimap.inference import log_likelihood as log_likelihood
