@@ -149,3 +149,36 @@ def models_of(node, n):
         free = [v for v in range(1, n + 1) if v not in model]
         for states in itertools.product((0, 1), repeat=len(free)):
             yield {**model, **dict(zip(free, states, strict=True))}
+
+
+def test_pyjuice(tmp_path):
+    """pyjuice evaluates on GPUs only: the values are worked out from its parameters by hand."""
+    juice = pytest.importorskip("pyjuice")
+    torch = pytest.importorskip("torch")
+    dists = pytest.importorskip("pyjuice.nodes.distributions")
+    torch.manual_seed(0)
+    a = juice.inputs(0, num_node_blocks=2, dist=dists.Categorical(num_cats=3), block_size=2)
+    b = juice.inputs(1, num_node_blocks=2, dist=dists.Bernoulli(), block_size=2)
+    c = juice.inputs(2, num_node_blocks=2, dist=dists.Gaussian(mu=0.0, sigma=1.0), block_size=2)
+    by_block = juice.multiply(a, b, c, edge_ids=torch.tensor([[1, 0, 1], [0, 1, 1]]))
+    edges = torch.tensor([[3, 0, 1], [0, 1, 2], [2, 2, 3], [1, 3, 0]])
+    by_node = juice.multiply(a, b, c, edge_ids=edges, sparse_edges=True)
+    inner = juice.summate(by_block, by_node, num_node_blocks=2, block_size=2)
+    root = juice.summate(juice.multiply(inner), num_node_blocks=1, block_size=1)
+    root.init_parameters()
+    juice.save(str(tmp_path / "m.jpc"), root)
+    circuit = read(tmp_path / "m.jpc")
+    rng = np.random.default_rng(0)
+    rows = np.column_stack([rng.integers(0, 3, 100), rng.integers(0, 2, 100), rng.normal(size=100)])
+    p = a.get_params().numpy().astype(float).reshape(4, 3)[:, rows[:, 0].astype(int)]
+    q = b.get_params().numpy().astype(float)[:, None]
+    q = np.where(rows[:, 1] > 0, q, 1 - q)
+    mean, sd = c.get_params().numpy().astype(float).reshape(4, 2).T[:, :, None]
+    g = np.exp(-0.5 * ((rows[:, 2] - mean) / sd) ** 2) / sd / math.sqrt(2 * math.pi)
+    first = [p[2] * q[0] * g[2], p[3] * q[1] * g[3], p[0] * q[2] * g[2], p[1] * q[3] * g[3]]
+    second = [p[3] * q[0] * g[1], p[0] * q[1] * g[2], p[2] * q[2] * g[3], p[1] * q[3] * g[0]]
+    weights = inner.get_params(as_matrix=True).numpy().astype(float)
+    assert weights.shape == (4, 8)
+    top = root.get_params(as_matrix=True).numpy().astype(float)
+    expected = np.log(top @ (weights @ np.array([*first, *second])))[0]
+    assert np.allclose(log_prob(circuit, rows), expected, atol=1e-5)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import pickle
 import random
 import re
 import tempfile
@@ -237,6 +238,7 @@ def targets() -> dict[str, Target]:
         "sdd": Target("sdd", (SDD,), read),
         "psdd": Target("psdd", (PSDD,), read),
         "jpc": Target("jpc", (JPC,), read),
+        "pyjuice": Target("jpc", _pyjuice_seeds(), read),
         "circuit": Target("json", (DEEPROB, SPARC), read),
         "weights": Target(
             "weights", (LITERALS, CNF, b"c weights .5 .5 1 1\n"), lambda path: log_weights(path, path)
@@ -249,6 +251,37 @@ def targets() -> dict[str, Target]:
         "query": Target("query", (QUERY,), queries, typed),
         "map": Target("map", (MAP,), queries, typed),
     }
+
+
+def _pyjuice_seeds() -> tuple[bytes, ...]:
+    """Return a pickle as pyjuice writes it: leaves of two variables, their products, and a sum."""
+
+    def leaves(scope: int, name: bytes, params: list[float]) -> dict[str, Any]:
+        dist = b"\x80\x04\x8c\x07pyjuice\x8c" + bytes([len(name)]) + name + b"\x93)\x81}\x8c\x08num_catsK\x02sb."
+        return {
+            **size,
+            "type": "Input",
+            "chs": (),
+            "scope": [scope],
+            "dist": dist,
+            "params": np.array(params, np.float32),
+        }
+
+    size = {"num_node_blocks": 1, "block_size": 2}
+    nodes = [
+        leaves(0, b"Categorical", [0.3, 0.7, 0.5, 0.5]),
+        leaves(1, b"Bernoulli", [0.1, 0.9]),
+        {**size, "type": "Product", "chs": (0, 1), "edge_ids": np.zeros((1, 2), np.int64)},
+        {
+            "num_node_blocks": 1,
+            "block_size": 1,
+            "type": "Sum",
+            "chs": (2,),
+            "edge_ids": np.zeros((2, 1), np.int64),
+            "params": np.array([[[0.4, 0.6]]], np.float32),
+        },
+    ]
+    return (pickle.dumps(nodes, 4),)
 
 
 def _native_seeds() -> tuple[bytes, ...]:

@@ -23,6 +23,7 @@ from certimap.io.evidence import (
     read_evidence_cases,
     read_query_cases,
 )
+from certimap.io.files import suffix_of
 from certimap.io.formats import suffixes
 
 
@@ -66,7 +67,12 @@ EvidenceOption = Annotated[
 ]
 EvidenceFileOption = Annotated[
     Path | None,
-    typer.Option("--evidence-file", help=f"Evidence: {suffixes(EVIDENCE_FORMATS)}.", show_default=False),
+    typer.Option(
+        "--evidence-file",
+        "--rows",
+        help=f"Evidence, one query per row of a table: {suffixes(EVIDENCE_FORMATS)}.",
+        show_default=False,
+    ),
 ]
 EvidKindOption = Annotated[
     EvidLayout | None,
@@ -169,22 +175,34 @@ def solve(
             help="A case of a file that fails: keep answers the others and exits 3, raise ends there and exits 2.",
         ),
     ] = OnError.KEEP,
+    as_json: JsonOption = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write the answers as JSON here too.", show_default=False),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write the answers as JSON here too; in place of printing, a .csv gets a line per row.",
+            show_default=False,
+        ),
     ] = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Print the most probable assignment of the query variables, and what is proved about it.
 
     Everything that is neither queried nor observed is summed out. Logs are natural. Files with many cases are
-    answered case by case; Ctrl-C ends the batch.
+    answered case by case; Ctrl-C ends the batch. A file of --output is whole or not there: in a table, rows
+    that Ctrl-C left out have the status "not reached".
     """
     import certimap
     from certimap.api import limits_of, map_rows
+    from certimap.cli.answer_file import check_folder, write_answers
     from certimap.cli.notice import announce_compilation
     from certimap.cli.output import AnswerPrinter
 
+    table = output if output is not None and suffix_of(output) == "csv" else None
+    if table is not None:
+        check_folder(table)
+        if as_json:
+            raise QueryError(f"--json prints JSON, and --output {table} is a table; give one of them")
     if preset is not None and solver not in ("auto", preset.value):
         raise QueryError(f"--preset {preset.value} is a solver with its settings; leave --solver {solver} out")
     options = TextOptions(encoding, separator, None if evid_kind is None else evid_kind.value)
@@ -205,12 +223,17 @@ def solve(
         "top_k": top_k,
         "options": inputs.parse_settings(settings),
     }
+    if table is not None:
+        run_settings["progress"] = False
     on_error = "raise" if len(rows) == 1 else errors.value
     answers = map_rows(source, rows, chosen, rng, run_settings, limits_of(max_edges, workers), on_error)
-    describe = None
-    if as_json or output is not None:
-        describe = _describer(source, {**run_settings, "solver": chosen, "max_edges": max_edges})
-    code = AnswerPrinter(rows, as_json, describe, output).print_all(answers)
+    if table is not None:
+        code = write_answers(table, rows, answers)
+    else:
+        describe = None
+        if as_json or output is not None:
+            describe = _describer(source, {**run_settings, "solver": chosen, "max_edges": max_edges})
+        code = AnswerPrinter(rows, as_json, describe, output).print_all(answers)
     if code:
         raise typer.Exit(code)
 

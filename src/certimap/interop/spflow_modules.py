@@ -40,7 +40,7 @@ def convert(x: Any, wishes: Wishes) -> Circuit:
         )
     columns = reader.circuit.variables
     circuit = reader.circuit.build(int(out.flat[0]), named(wishes, [str(v) for v in columns], x))
-    if not reader.is_partial:
+    if not (reader.is_partial or reader.circuit.is_padded):
         check_agreement(circuit, lambda rows: _log_likelihood(x, columns, rows), len(columns), x)
     return circuit
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 QUOTED = r'"[^"]*"'
-COMMENT = re.compile(rf"{QUOTED}|/\*.*?\*/|(?<![^\s,;(){{}}\[\]|])//[^\n]*", re.DOTALL)
+COMMENT = re.compile(rf"{QUOTED}|/\*(?:.*?\*/|.*\Z)|(?<![^\s,;(){{}}\[\]|])//[^\n]*", re.DOTALL)
 BLANK = re.compile(r"[\s,;]*")
 _BLANKS = re.compile(r"\s*")
 KEYWORD = re.compile(r"(network|variable|probability|property)\b")
@@ -35,8 +35,10 @@ _STEPS = 100_000  # of a search for the states that a row may name
 
 
 def _kept(found: re.Match[str]) -> str:
-    """Keep quoted text, and of a comment the ends of its lines."""
-    return found[0] if found[0].startswith('"') else " " + "\n" * found[0].count("\n")
+    """Keep quoted text, a comment that does not end, and of other comments the ends of their lines."""
+    if found[0].startswith('"') or (found[0].startswith("/*") and not found[0].endswith("*/")):
+        return found[0]
+    return " " + "\n" * found[0].count("\n")
 
 
 def unquoted(text: str) -> str:

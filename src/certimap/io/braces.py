@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from certimap.errors import ParseError
-from certimap.io.files import AnyPath, LineCounter, cut
+from certimap.io.files import AnyPath, LineCounter, cut, line_of
 from certimap.io.numbers import Numbers, is_number, read_numbers
 
 _STRING = r'"(?:[^"\\]|\\.)*+"'
@@ -86,9 +86,18 @@ class Braces:
         self.path = path
         # What does not end takes the rest of the text with it, so that one pass is enough.
         pattern = re.compile(rf'"(?:[^"\\]|\\.)*+(?:"|\Z)|{comments}', re.DOTALL)
-        self.text = pattern.sub(_kept, text)
+        self.text = pattern.sub(self._kept, text)
         self._lines = LineCounter(self.text)
         self.root = self._parsed()
+
+    def _kept(self, found: re.Match[str]) -> str:
+        """Keep quoted text, and of a comment the ends of its lines."""
+        if found[0].startswith('"'):
+            return found[0]
+        if found[0].startswith("/*") and not found[0].endswith("*/"):
+            line = line_of(found.string, found.start())
+            raise ParseError("a comment begins here and does not end; '*/' ends it", self.path, line)
+        return " " + "\n" * found[0].count("\n")
 
     def line(self, at: int) -> int:
         return self._lines(at)
@@ -181,8 +190,3 @@ def quoted(text: str) -> str:
 def _skipped(pattern: re.Pattern[str], text: str, at: int) -> int:
     found = pattern.match(text, at)
     return found.end() if found else at
-
-
-def _kept(found: re.Match[str]) -> str:
-    """Keep quoted text, and of a comment the ends of its lines."""
-    return found[0] if found[0].startswith('"') else " " + "\n" * found[0].count("\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
@@ -10,11 +11,11 @@ from typing import Any, TypeGuard
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.domain import MAX_STATES, Categorical, Domain, Real, Variable
 from certimap.errors import ParseError
-from certimap.io.files import AnyPath
+from certimap.io.files import AnyPath, cut
 
 Record = Mapping[str, Any]
 Leaf = tuple[int, list[float] | tuple[float, float]]  # a variable; log weights of its states, or mean and sd
-FREE_VARIABLES = 100_000  # variables that a file may have beyond one per node
+FREE_VARIABLES = 20_000  # variables that a file may have beyond one per node
 MAX_ENTRIES = 2**25  # of all leaves: one per state of their variable
 
 
@@ -189,5 +190,4 @@ def items(value: Any) -> list[Any]:
 
 def shown(value: Any) -> str:
     """Show a value of a file, whose length nothing limits."""
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}..."
+    return cut(value) if isinstance(value, str) else reprlib.repr(value)  # values may hold one another many times

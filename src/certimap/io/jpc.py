@@ -9,8 +9,8 @@
     P ID VTREE COUNT CHILD ...
     S ID VTREE COUNT {CHILD LOG-WEIGHT} ...
 
-Children stand before parents, and the last line is the root. Variables are numbered from 1. (pyjuice gives the
-same suffix to pickles, which can run code when they are read: they are refused.)
+Children stand before parents, and the last line is the root. Variables are numbered from 1. pyjuice gives
+the same suffix to its pickles: see `certimap.io.pyjuice`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from certimap.domain import MAX_STATES, Categorical, Domain, Real, Variable
 from certimap.errors import ModelError, ParseError
 from certimap.io.files import AnyPath, read_bytes, write_text
 from certimap.io.node_lines import Line, NodeLines, define
+from certimap.io.pyjuice import read_pyjuice
 
 _LAYOUTS = {
     "L": "L ID VTREE LITERAL",
@@ -46,14 +47,11 @@ def read_jpc(path: AnyPath, encoding: str | None = None) -> Circuit:
     ------
     ParseError
         With file and line: for anything that does not follow the format, a child that is not defined before, a
-        variable that is discrete and real, and for pickles of pyjuice.
+        variable that is discrete and real.
     """
-    if read_bytes(path)[:1] == b"\x80":
-        raise ParseError(
-            "is a pickle as pyjuice writes it, which can run code when it is read; the text format of Juice is "
-            "accepted",
-            path,
-        )
+    data = read_bytes(path)
+    if data[:1] == b"\x80":
+        return read_pyjuice(path, data)
     return _Reader(NodeLines(path, encoding, "jpc")).circuit()
 
 

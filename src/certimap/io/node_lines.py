@@ -11,7 +11,7 @@ from certimap.errors import ParseError
 from certimap.io.files import AnyPath, cut, read_text
 
 _INTEGER = re.compile(r"[+-]?\d{1,9}", re.ASCII)
-FREE_VARIABLES = 100_000  # variables that a file may have beyond one per word
+FREE_VARIABLES = 20_000  # variables that a file may have beyond one per word
 
 
 @dataclass(frozen=True)

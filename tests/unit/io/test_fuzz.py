@@ -14,11 +14,11 @@ from certimap.cli.main import main
 
 
 @pytest.mark.parametrize("name", list(targets()))
-def test_a_thousand_mutated_files(name):
-    tally = fuzz(name, 0, 1000)
+def test_mutated_files(name):
+    tally = fuzz(name, 0, 500)
     assert tally.failures == []
     assert tally.n_read > 0
-    assert tally.n_read + tally.n_refused == 1000
+    assert tally.n_read + tally.n_refused == 500
     assert tally.slowest < LIMIT_SECONDS
     assert tally.n_bytes < LIMIT_BYTES
 
@@ -121,7 +121,8 @@ def test_a_file_cannot_name_what_is_imported(tmp_path, kind):
         cm.read(tmp_path / "m.npz")
 
 
-REPEATED = ("c " * 200_000, "/*" * 200_000, '"' * 200_001, "(" * 200_000, "{" * 200_000, "\n" * 500_000)
+N = 200_000
+REPEATED = ("c " * N, "/*" * N, "/* " * N, '"' * (N + 1), "(" * N, "{" * N, "\n" * 500_000)
 
 
 @pytest.mark.parametrize("text", REPEATED, ids=lambda text: repr(text[:2]))

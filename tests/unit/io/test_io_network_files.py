@@ -225,6 +225,7 @@ REFUSED = [
     ("dne", DNE.replace("probs = (.2, .3, .5)", 'equation = "B = 1"'), "'B' is given by an equation"),
     ("dne", DNE.replace("(0.02, 0.98)", "(@undef, 1)"), ":13: '@undef'.*'C'"),
     ("dne", "bnet A { }", "declares no variable"),
+    ("dne", DNE.replace("/* end */", "/* end"), ":13: a comment begins here and does not end"),
     ("dne", "", "0 nets"),
     ("dsl", DSL.replace("TYPE = CPT", "TYPE = TABLE", 1), "'A' has the type TABLE"),
     ("dsl", DSL.replace("PROBABILITIES = (0.25, 0.75);", ""), "'A' has no PROBABILITIES"),

@@ -149,7 +149,10 @@ def smooth_around_the_mode(rng: np.random.Generator) -> VolumeCase:
     The floor is just below what is good enough, so that the good points are those of one ball; its radius is
     a whole number, or has to be rounded down to one.
     """
-    n, k = int(rng.integers(8, 11)), int(rng.integers(1, 3))
+    n, k = (
+        int(rng.integers(9, 12)),
+        int(rng.choice([1, 2], p=[0.85, 0.15])),
+    )  # light balls: many draws, evenly judged
     bits, delta = float(rng.uniform(0.2, 0.6)), float(rng.choice(DELTAS))
     epsilon = -math.expm1(-bits * (k + float(rng.choice([0.0, 0.7]))) * math.log(2.0)) + 1e-9
     posterior = TablePosterior([2] * n, np.ones(1 << n))

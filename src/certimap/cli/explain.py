@@ -1,0 +1,50 @@
+"""`certimap explain`: why an answer is what it is."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from certimap.cli.solve import (
+    EncodingOption,
+    EvidenceFileOption,
+    EvidenceOption,
+    EvidKindOption,
+    JsonOption,
+    ModelArgument,
+    QueryFileOption,
+    QueryOption,
+    SeparatorOption,
+    read_rows,
+)
+
+
+def explain(
+    model: ModelArgument,
+    query: QueryOption = None,
+    evidence: EvidenceOption = None,
+    evidence_file: EvidenceFileOption = None,
+    evid_kind: EvidKindOption = None,
+    query_file: QueryFileOption = None,
+    entries: Annotated[
+        int, typer.Option(help="Table entries whose exact range is found (Bayesian networks).")
+    ] = 8,
+    time_limit: Annotated[
+        float | None, typer.Option(help="Seconds per query asked on the way.", show_default=False)
+    ] = None,
+    rng: Annotated[int, typer.Option("--rng", help="A seed, which replays the answers.")] = 0,
+    encoding: EncodingOption = None,
+    separator: SeparatorOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Answer a query and say why: the lead, the evidence that it hangs on, how far table entries may move."""
+    import certimap
+    from certimap.io.evidence import TextOptions
+
+    source = certimap.read(model, encoding=encoding)
+    options = TextOptions(encoding, separator, None if evid_kind is None else evid_kind.value)
+    variables, given = read_rows(source.domain, query, evidence, query_file, evidence_file, options)[0].ask()
+    found = certimap.explain(source, variables, given, n_entries=entries, rng=rng, time_limit=time_limit)
+    print(json.dumps(found.to_dict(), indent=2) if as_json else str(found))

@@ -1,0 +1,174 @@
+"""What an explanation says."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+from certimap.domain import Label
+from certimap.result import CertificateKind, MapResult
+from certimap.summary import aligned
+
+
+@dataclass(frozen=True)
+class Lead:
+    """How far the answer is ahead of the next best assignment.
+
+    Attributes
+    ----------
+    nats
+        ln p(answer) - ln p(runner_up); 0 for a tie.
+    runner_up
+        The second most probable assignment.
+    kind
+        What is proved of the two together.
+    """
+
+    nats: float
+    runner_up: dict[str, Label]
+    kind: CertificateKind
+
+
+@dataclass(frozen=True)
+class Swing:
+    """What the answer would be with one observation taken away, or changed to another state.
+
+    Attributes
+    ----------
+    variable
+        What was observed.
+    state
+        The state put in its place; None where the observation is taken away (and the variable summed out).
+    changes
+        The query variables that take another state then; empty where the answer stays.
+    kind
+        What is proved of that answer; None where the changed evidence is impossible.
+    """
+
+    variable: str
+    state: Label | None
+    changes: dict[str, Label]
+    kind: CertificateKind | None
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far one entry of a conditional table may move before another assignment is as probable as the answer.
+
+    The other entries of its row are scaled so that the row still adds to 1; all other rows stay.
+
+    Attributes
+    ----------
+    variable, given, state
+        The entry: P(variable = state | given).
+    value
+        What it is.
+    low, high
+        The answer stays the most probable from `low` to `high`; 0 and 1 where nothing on that side changes it.
+    rivals
+        What takes over below `low` and above `high`: the query variables that differ; None where nothing does.
+    kind
+        What is proved of the searches that found no better rival inside: exact, or weaker.
+    """
+
+    variable: str
+    given: dict[str, Label]
+    state: Label
+    value: float
+    low: float
+    high: float
+    rivals: tuple[dict[str, Label] | None, dict[str, Label] | None]
+    kind: CertificateKind
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why an answer is what it is; every part names what is proved of it.
+
+    Attributes
+    ----------
+    answer
+        The result that is explained.
+    lead
+        Over the runner-up; None where there is no other assignment.
+    removed
+        A `Swing` for each observation taken away.
+    changed
+        A `Swing` for each other state of each observation, those that change the answer alone.
+    log_odds_free
+        Any one entry of any table may move by this much in log-odds (nats) without changing the answer: the lead,
+        by the bound of Chan and Darwiche (2002). 0 where the runner-up is not proved.
+    tolerances
+        The exact range of the entries that matter most, for Bayesian networks.
+    """
+
+    answer: MapResult
+    lead: Lead | None
+    removed: list[Swing]
+    changed: list[Swing]
+    log_odds_free: float
+    tolerances: list[Tolerance]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready data."""
+        parts: dict[str, Any] = {
+            "lead": None if self.lead is None else asdict(self.lead),
+            "removed": [asdict(swing) for swing in self.removed],
+            "changed": [asdict(swing) for swing in self.changed],
+            "log_odds_free": self.log_odds_free,
+            "tolerances": [asdict(tolerance) for tolerance in self.tolerances],
+        }
+        plain = cast("dict[str, Any]", json.loads(json.dumps(parts, default=str)))
+        return {"answer": self.answer.to_dict()} | plain
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> Iterable[str]:
+        """Return it as text, a section per question."""
+        yield "The answer"
+        yield from aligned(((name, "=", str(label)) for name, label in self.answer.assignment.items()), "  ")
+        yield f"  proved: {self.answer.certificate.kind}"
+        if self.lead is not None:
+            times = math.exp(min(self.lead.nats, 700.0))
+            yield ""
+            yield f"Lead over the runner-up: {times:.6g} times as probable (proved: {self.lead.kind})"
+            yield from _differences(self.answer.assignment, self.lead.runner_up)
+        yield ""
+        yield "Observations that the answer hangs on"
+        turning = [s for s in self.removed if s.changes]
+        yield from _swings(turning, "without") if turning else ("  none: without any one of them it stays",)
+        if self.changed:
+            yield ""
+            yield "Other states that would change it"
+            yield from _swings(self.changed, "with")
+        yield ""
+        yield f"Any one table entry may move by {self.log_odds_free:.4g} in log-odds"
+        if self.tolerances:
+            yield "Ranges of single entries in which the answer stays (the tightest first)"
+            yield from aligned((_range(t) for t in self.tolerances), "  ")
+
+
+def _differences(answer: dict[str, Label], other: dict[str, Label]) -> Iterable[str]:
+    yield from aligned(
+        ((name, f"{label}", "->", f"{other[name]}") for name, label in answer.items() if other[name] != label),
+        "  ",
+    )
+
+
+def _swings(swings: Iterable[Swing], word: str) -> Iterable[str]:
+    def row(swing: Swing) -> tuple[str, str, str]:
+        what = swing.variable if swing.state is None else f"{swing.variable}={swing.state}"
+        changes = ", ".join(f"{name}={label}" for name, label in swing.changes.items())
+        return f"{word} {what}", changes, f"(proved: {swing.kind})"
+
+    return aligned((row(s) for s in swings), "  ")
+
+
+def _range(t: Tolerance) -> tuple[str, str, str]:
+    given = ", ".join(f"{name}={label}" for name, label in t.given.items())
+    entry = f"P({t.variable}={t.state}{' | ' if given else ''}{given})"
+    return entry, f"= {t.value:.4g}", f"in [{t.low:.4g}, {t.high:.4g}] (proved: {t.kind})"

@@ -1,0 +1,237 @@
+"""pyjuice's `.jpc`: a pickle of vectors of nodes in blocks, read without running it.
+
+A list of vectors, children first, the last one the root; each has `num_node_blocks` blocks of `block_size` nodes:
+
+- Input: `scope`, `dist` (a pickle) and `params`, one after the other for each node;
+- Product: `edge_ids`, one row per block or node, one column per child vector: which block or node of it;
+- Sum: `edge_ids`, shape (2, edges): blocks of this vector, and of all child vectors one after the other; `params`,
+  shape (edges, block_size, block size of the children).
+
+A vector that shares the parameters of another names it as `source_node`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.domain import MAX_STATES, Categorical, Domain, Real, Variable
+from certimap.errors import ParseError
+from certimap.io.circuit_records import FREE_VARIABLES, MAX_ENTRIES, Record, is_record, items, shown
+from certimap.io.files import AnyPath, cut
+from certimap.io.pickles import BadPickle, Instance, is_array, read_pickle
+
+Floats = NDArray[np.float64]
+_PER_NODE = {"Categorical": 0, "Bernoulli": 1, "Gaussian": 2, "Literal": 0, "Indicator": 1}  # parameters
+
+
+def read_pyjuice(path: AnyPath, data: bytes) -> Circuit:
+    """Read a circuit; its variables are called "0", "1", ... as pyjuice numbers them.
+
+    Raises
+    ------
+    ParseError
+        For a pickle of anything else, other distributions than those named there, parameters that are missing or
+        do not fit, and sums with parameters from outside.
+    """
+    try:
+        found = read_pickle(data)
+    except BadPickle as error:
+        raise ParseError(f"is a pickle of {error}; one that pyjuice wrote is accepted", path) from None
+    return _Reader(path, items(found)).circuit()
+
+
+class _Reader:
+    """Reads one vector of nodes after the other."""
+
+    def __init__(self, path: AnyPath, records: Sequence[Any]) -> None:
+        self.path = path
+        self.records: list[Record] = []
+        for record in records:
+            if not is_record(record):
+                raise self.fail(f"holds {shown(record)} where a vector of nodes is accepted")
+            self.records.append(record)
+        if not self.records:
+            raise self.fail("is a pickle without vectors of nodes; one that pyjuice wrote is accepted")
+        self.ids: list[list[int]] = []
+
+    def fail(self, message: str) -> ParseError:
+        return ParseError(message, self.path)
+
+    def circuit(self) -> Circuit:
+        leaves = {k: self.leaves(k) for k, r in enumerate(self.records) if r.get("type") == "Input"}
+        self.builder = CircuitBuilder(self.domain(leaves))
+        for k, record in enumerate(self.records):
+            kind = record.get("type")
+            if kind == "Input":
+                self.ids.append(self.inputs(*leaves[k]))
+            elif kind == "Product":
+                self.ids.append(self.products(k))
+            elif kind == "Sum":
+                self.ids.append(self.sums(k))
+            else:
+                raise self.fail(f"vector {k} is of the type {shown(kind)}; Input, Product and Sum are accepted")
+        if len(self.ids[-1]) != 1:
+            raise self.fail(f"the last vector has {len(self.ids[-1])} nodes; one, the root, is accepted")
+        self.builder.product(self.ids[-1])
+        return self.builder.build()
+
+    def whole(self, k: int, key: str) -> int:
+        value = self.records[k].get(key)
+        if type(value) is not int or not 0 < value < 2**31:
+            raise self.fail(f"vector {k} has the {key} {shown(value)}; a positive integer is accepted")
+        return value
+
+    def size(self, k: int) -> tuple[int, int]:
+        """Return the number of blocks of a vector and of nodes in each."""
+        return self.whole(k, "num_node_blocks"), self.whole(k, "block_size")
+
+    def integers(self, k: int, key: str) -> NDArray[np.int64]:
+        value = self.records[k].get(key)
+        if not is_array(value) or value.dtype.kind not in "iu" or value.ndim != 2:
+            raise self.fail(f"vector {k} has no {key}, a matrix of integers, which is needed")
+        return value.astype(np.int64)
+
+    def params(self, k: int, n: int) -> Floats:
+        """Return the parameters of a vector, or of the one that it shares them with."""
+        source = self.records[k].get("source_node", k)
+        owner = source if type(source) is int and 0 <= source < len(self.records) else k
+        value = self.records[owner].get("params")
+        if "external_params" in self.records[k] or not is_array(value) or value.dtype.kind != "f":
+            raise self.fail(f"vector {k} has no parameters of its own; a circuit with parameters is accepted")
+        if value.size != n or not np.all(np.isfinite(value)):
+            raise self.fail(f"vector {k} has {value.size} parameters; {n} finite numbers are accepted")
+        return value.astype(np.float64)
+
+    def children(self, k: int) -> list[int]:
+        found = items(self.records[k].get("chs"))
+        if not found or any(type(c) is not int or not 0 <= c < k for c in found):
+            raise self.fail(
+                f"vector {k} has the children {shown(found)}; numbers of vectors before it are accepted"
+            )
+        return found
+
+    def leaves(self, k: int) -> tuple[int, list[Floats | tuple[float, float]]]:
+        """Return the variable of a vector of leaves, and of each probabilities, or mean and sd."""
+        record = self.records[k]
+        scope = items(record.get("scope"))
+        if len(scope) != 1 or type(scope[0]) is not int or not 0 <= scope[0] < 2**31:
+            raise self.fail(f"vector {k} has the scope {shown(scope)}; one variable is accepted")
+        try:
+            dist = read_pickle(record["dist"]) if isinstance(record.get("dist"), bytes) else None
+        except BadPickle as error:
+            raise self.fail(f"vector {k} has a distribution that is a pickle of {error}") from None
+        name = dist.name if isinstance(dist, Instance) else ""
+        if not isinstance(dist, Instance) or name not in _PER_NODE:
+            raise self.fail(f"vector {k} has leaves of the kind {cut(name)}; {', '.join(_PER_NODE)} are accepted")
+        blocks, block = self.size(k)
+        n = blocks * block
+        per_node = self.states(k, dist, "num_cats") if name == "Categorical" else _PER_NODE[name]
+        if n * max(per_node, 1) > MAX_ENTRIES:
+            raise self.fail(f"vector {k} has {n:,} leaves, more than are accepted")
+        if name == "Literal":
+            literal = dist.attributes.get("lit")
+            if literal not in (0, 1):
+                raise self.fail(f"vector {k} has the literal {shown(literal)}; 0 and 1 are accepted")
+            return scope[0], [np.eye(2)[int(literal)]] * n
+        rows = self.params(k, n * per_node).reshape(n, per_node)
+        if name == "Gaussian":
+            return scope[0], [(float(mean), float(sd)) for mean, sd in rows]
+        if name == "Indicator":
+            size = self.states(k, dist, "num_states")
+            if not np.all((rows == np.floor(rows)) & (rows >= 0) & (rows < size)):
+                raise self.fail(f"vector {k} has indicators of other states than 0 to {size - 1}")
+            return scope[0], [np.eye(size)[int(row[0])] for row in rows]
+        if np.any(rows < 0.0) or (name == "Bernoulli" and np.any(rows > 1.0)):
+            raise self.fail(f"vector {k} has a parameter that is no probability")
+        if name == "Bernoulli":
+            rows = np.column_stack([1.0 - rows, rows])
+        return scope[0], list(rows)
+
+    def states(self, k: int, dist: Instance, key: str) -> int:
+        size = dist.attributes.get(key)
+        if type(size) is not int or not 1 <= size <= MAX_STATES:
+            raise self.fail(f"vector {k} has {shown(size)} states; 1 to {MAX_STATES} are accepted")
+        return size
+
+    def domain(self, leaves: dict[int, tuple[int, list[Floats | tuple[float, float]]]]) -> Domain:
+        """Return variables 0 to the largest; those without leaves are binary."""
+        sizes: dict[int, int] = {}
+        for variable, values in leaves.values():
+            size = 0 if isinstance(values[0], tuple) else len(values[0])
+            if sizes.setdefault(variable, size) != size:
+                raise self.fail(f"variable {variable} has leaves of {sizes[variable]} and of {size} states")
+        largest = max(sizes, default=-1)
+        if not 0 <= largest <= FREE_VARIABLES + len(self.records):
+            raise self.fail(f"has the variable {largest:,} in {len(self.records):,} vectors, which is beyond them")
+        if sum(len(values) * sizes[variable] for variable, values in leaves.values()) > MAX_ENTRIES:
+            raise self.fail(f"has leaves with more than {MAX_ENTRIES:,} entries in all, the most accepted")
+        variables: list[Variable] = []
+        for v in range(largest + 1):
+            size = sizes.get(v, 2)
+            variables.append(Categorical(str(v), tuple(range(size))) if size else Real(str(v)))
+        return Domain(variables)
+
+    def inputs(self, variable: int, values: list[Floats | tuple[float, float]]) -> list[int]:
+        found: list[int] = []
+        with np.errstate(divide="ignore"):
+            for own in values:
+                if isinstance(own, tuple):
+                    if not own[1] > 0.0:
+                        raise self.fail(f"a leaf of variable {variable} has the standard deviation {own[1]}")
+                    found.append(self.builder.gaussian(variable, *own))
+                else:
+                    found.append(self.builder.categorical(variable, np.log(own).tolist()))
+        return found
+
+    def products(self, k: int) -> list[int]:
+        blocks, block = self.size(k)
+        below = [(self.ids[c], self.size(c)[1]) for c in self.children(k)]
+        edges = self.integers(k, "edge_ids")
+        # One row per node where edges are sparse; where blocks have one node, both readings agree.
+        width = 1 if edges.shape[0] == blocks * block and edges.shape[0] != blocks else block
+        if edges.shape != (blocks * block // width, len(below)):
+            raise self.fail(
+                f"vector {k} has edges of the shape {edges.shape}; a row per block or node is accepted"
+            )
+        for column, (ids, own) in enumerate(below):
+            limit = len(ids) if width == 1 else len(ids) // width
+            if (width > 1 and own != width) or np.any((edges[:, column] < 0) | (edges[:, column] >= limit)):
+                raise self.fail(f"vector {k} has edges to blocks that are not there")
+        found: list[int] = []
+        for row in edges:
+            for j in range(width):
+                members = [ids[int(row[c]) * width + j] for c, (ids, _) in enumerate(below)]
+                found.append(self.builder.product(members))
+        return found
+
+    def sums(self, k: int) -> list[int]:
+        blocks, block = self.size(k)
+        children = self.children(k)
+        width = self.size(children[0])[1]
+        if any(self.size(c)[1] != width for c in children):
+            raise self.fail(f"vector {k} has children with blocks of several sizes; one is accepted")
+        below = list(itertools.chain.from_iterable(self.ids[c] for c in children))
+        edges = self.integers(k, "edge_ids")
+        limits = np.array([[blocks], [len(below) // width]])
+        if edges.shape[0] != 2 or np.any((edges < 0) | (edges >= limits)):
+            raise self.fail(f"vector {k} has edges to blocks that are not there")
+        weights = self.params(k, edges.shape[1] * block * width).reshape(-1, block, width)
+        if np.any(weights < 0.0) or blocks * block > MAX_ENTRIES:
+            raise self.fail(f"vector {k} has a negative weight, or too many nodes")
+        own: list[tuple[list[int], list[float]]] = [(list[int](), list[float]()) for _ in range(blocks * block)]
+        with np.errstate(divide="ignore"):
+            log_weights = np.log(weights)
+        for k_edge in range(edges.shape[1]):
+            parent, child = int(edges[0, k_edge]) * block, int(edges[1, k_edge]) * width
+            for j in range(block):
+                own[parent + j][0].extend(below[child : child + width])
+                own[parent + j][1].extend(map(float, log_weights[k_edge, j]))
+        if any(not nodes for nodes, _ in own):
+            raise self.fail(f"vector {k} has a sum without children; at least one is accepted")
+        return [self.builder.sum(nodes, logs) for nodes, logs in own]
