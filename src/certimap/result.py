@@ -206,7 +206,7 @@ class MapResult:
         kept = kept[:-1][::stride] + kept[-1:]
         columns = {f.name: [asdict(entry)[f.name] for entry in kept] for f in fields(HistoryEntry)}
         columns["seconds"] = [round(s, 6) for s in columns["seconds"]]
-        return cast("dict[str, list[Any]]", _plain(columns))
+        return _plain(columns)
 
     def to_json(self, indent: int | None = None) -> str:
         """Return `to_dict` as JSON text."""
