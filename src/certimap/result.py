@@ -7,12 +7,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum, StrEnum
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from certimap.checker.file import Proof
 from certimap.domain import Categorical, Domain, Label
 from certimap.errors import MissingDependency, ModelError
 from certimap.summary import aligned, html_of, log_text, text_of
+from certimap.untyped import is_dict, is_sequence
 
 
 class CertificateKind(StrEnum):
@@ -183,7 +184,7 @@ class MapResult:
         for name in ("top", "note", "no_proof"):
             if data[name] is None:
                 del data[name]
-        return cast("dict[str, Any]", _plain(data))
+        return _plain(data)
 
     def to_json(self, indent: int | None = None) -> str:
         """Return `to_dict` as JSON text."""
@@ -237,7 +238,7 @@ class FailedQuery:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the failure as JSON-ready data."""
-        return cast("dict[str, Any]", _plain(asdict(self)))
+        return _plain(asdict(self))
 
     def to_json(self, indent: int | None = None) -> str:
         """Return `to_dict` as JSON text."""
@@ -339,10 +340,10 @@ def _plain(value: Any) -> Any:
     """Turn labels, enums and non-finite floats into what JSON accepts."""
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in cast("dict[Any, Any]", value).items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in cast("list[Any]", value)]
+    if is_dict(value):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if is_sequence(value):
+        return [_plain(v) for v in value]
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float):
