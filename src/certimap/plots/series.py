@@ -284,7 +284,8 @@ def region_series(
         state = solver.step(state, ledger)
     tree = posterior.region_tree
     domain: Domain = posterior.domain
-    names = ["" if v < 0 else domain.names[v] for v in tree.variable.tolist()]
+    variables: list[int] = tree.variable.tolist()
+    names: list[str] = ["" if v < 0 else domain.names[v] for v in variables]
     parent = tree.parent.tolist()
     sizes = [state.set_sizes.get(r, 0) for r in range(tree.n_regions)]
     return RegionSeries(parent, names, sizes, _tree_places(parent))
