@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum, StrEnum
 from typing import Any, TypeVar
 
+from certimap.checker.file import Proof
 from certimap.domain import Categorical, Domain, Label
 from certimap.errors import MissingDependency, ModelError
 from certimap.summary import aligned, html_of, log_text, text_of
@@ -135,6 +136,10 @@ class MapResult:
         With `top_k`, the k best as (assignment, log_prob) pairs, best first; log_joint where p(e) is unknown.
     note
         What a limit cut short before the search began, in words; None when nothing was.
+    proof
+        With `proof=True`, what `certimap.check` checks; `proof.write(path)` makes a file of it.
+    no_proof
+        Why a proof that was asked for is missing, in words.
     """
 
     assignment: dict[str, Label]
@@ -157,6 +162,8 @@ class MapResult:
     ties: list[dict[str, Label]] | None = None
     top: list[tuple[dict[str, Label], float]] | None = None
     note: str | None = None
+    proof: Proof | None = None
+    no_proof: str | None = None
 
     @property
     def certified(self) -> bool:
@@ -171,10 +178,10 @@ class MapResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON-ready data (infinite numbers become None), the history left out."""
-        data = asdict(self)
+        data = asdict(replace(self, proof=None))
         data["status"] = {"code": self.status.value, "message": self.status.message}
-        del data["history"]
-        for name in ("top", "note"):
+        del data["history"], data["proof"]
+        for name in ("top", "note", "no_proof"):
             if data[name] is None:
                 del data[name]
         return _plain(data)

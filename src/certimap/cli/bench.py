@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from certimap.cli import bench_checks, bench_networks
+from certimap.cli import bench_checks, bench_networks, bench_proofs
 from certimap.cli.bench_options import (
     Delta,
     Epsilon,
@@ -171,6 +171,7 @@ for _command in (
     bench_checks.heuristics,
     bench_checks.truth,
     bench_checks.fuzz,
+    bench_proofs.proofs,
     bench_checks.random_networks,
 ):
     app.command()(_command)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +12,7 @@ import typer
 from certimap.batch import Row
 from certimap.cli import inputs
 from certimap.domain import Domain
-from certimap.errors import QueryError
+from certimap.errors import QueryError, SolverError
 from certimap.io.evidence import (
     ASSIGNMENT_FORMATS,
     EVIDENCE_FORMATS,
@@ -25,6 +25,7 @@ from certimap.io.evidence import (
 )
 from certimap.io.files import suffix_of
 from certimap.io.formats import suffixes
+from certimap.result import FailedQuery, MapResult
 
 if TYPE_CHECKING:
     from certimap.model import Model
@@ -188,6 +189,15 @@ def solve(
             show_default=False,
         ),
     ] = None,
+    proof: Annotated[
+        Path | None,
+        typer.Option(
+            "--proof", metavar="FILE", help="Write a proof that `certimap check` checks.", show_default=False
+        ),
+    ] = None,
+    max_proof: Annotated[
+        str, typer.Option("--max-proof", help="The most bytes that a proof may take, such as 100M.")
+    ] = "100M",
 ) -> None:
     """Print the most probable assignment of the query variables, and what is proved about it.
 
@@ -226,10 +236,16 @@ def solve(
         "top_k": top_k,
         "options": inputs.parse_settings(settings),
     }
+    if proof is not None:
+        if len(rows) > 1:
+            raise QueryError(f"--proof {proof} is one file, and there are {len(rows)} cases; ask one case")
+        run_settings["max_proof"] = inputs.parse_size(max_proof)
     if table is not None:
         run_settings["progress"] = False
     on_error = "raise" if len(rows) == 1 else errors.value
     answers = map_rows(source, rows, chosen, rng, run_settings, limits_of(max_edges, workers), on_error)
+    if proof is not None:
+        answers = _proved(answers, proof)
     if table is not None:
         code = write_answers(table, rows, answers)
     else:
@@ -239,6 +255,17 @@ def solve(
         code = AnswerPrinter(rows, as_json, describe, output).print_all(answers)
     if code:
         raise typer.Exit(code)
+
+
+def _proved(answers: Iterable[MapResult | FailedQuery], path: Path) -> Iterator[MapResult | FailedQuery]:
+    """Write the proof of each answer; after one without, say why and end with exit code 2."""
+    for answer in answers:
+        found = answer if isinstance(answer, MapResult) else None
+        if found is not None and found.proof is not None:
+            found.proof.write(path)
+        yield answer
+        if found is not None and found.proof is None:
+            raise SolverError(f"{path} was not written: {found.no_proof}")
 
 
 def _describer(model: Any, settings: dict[str, Any]) -> Callable[[Row], dict[str, Any]]:

@@ -73,6 +73,15 @@ def write_native(model: Any, path: AnyPath) -> None:
     write_bytes(path, buffer.getvalue())
 
 
+def exported(model: Any) -> tuple[str, list[dict[str, Any]], Arrays, list[str]]:
+    """Return a model as the format holds it: its kind, its variables, its arrays, and the names of hidden ones.
+
+    Raises ModelError for a model that the format cannot hold.
+    """
+    kind, arrays = _to_arrays(model)
+    return kind, _encoded_domain(model.domain), arrays, sorted(model.hidden) if isinstance(model, Network) else []
+
+
 def fingerprint(model: Any) -> str:
     """Return "sha256:" and the hash of a model's content: equal for equal variables, states and parameters.
 
@@ -80,9 +89,8 @@ def fingerprint(model: Any) -> str:
     the last digit of one parameter changes it. Raises ModelError for a model that the format cannot hold. Cost:
     linear in the model's size, about a second per gigabyte.
     """
-    kind, arrays = _to_arrays(model)
-    hidden = sorted(model.hidden) if isinstance(model, Network) else []
-    digest = hashlib.sha256(json.dumps([kind, _encoded_domain(model.domain), hidden]).encode())
+    kind, variables, arrays, hidden = exported(model)
+    digest = hashlib.sha256(json.dumps([kind, variables, hidden]).encode())
     for name in sorted(arrays):
         values = np.ascontiguousarray(arrays[name])
         digest.update(f"{name} {values.dtype.str} {values.shape}".encode())
@@ -302,20 +310,23 @@ def _encoded_domain(domain: Domain) -> list[dict[str, Any]]:
     encoded: list[dict[str, Any]] = []
     for variable in domain:
         if isinstance(variable, Categorical):
-            states = [_encoded_label(s, variable.name) for s in variable.states]
+            states = [encoded_label(s, variable.name) for s in variable.states]
             encoded.append({"name": variable.name, "states": states})
         else:
             encoded.append({"name": variable.name, "interval": [variable.low, variable.high]})
     return encoded
 
 
-def _encoded_label(label: Any, variable: str) -> Any:
-    """Return what JSON holds of a label; a tuple becomes a list, which nothing else does."""
+def encoded_label(label: Any, variable: str) -> Any:
+    """Return what JSON holds of a label; a tuple becomes a list, which nothing else does.
+
+    Raises ModelError for a label that it cannot hold.
+    """
     value = plain_scalar(label)
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if is_tuple(value):
-        return [_encoded_label(part, variable) for part in value]
+        return [encoded_label(part, variable) for part in value]
     raise ModelError(
         f"the state {label!r} of variable {variable!r} is a {type(value).__name__}; text, numbers, booleans, None "
         "and tuples of these can be written"

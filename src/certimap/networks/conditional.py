@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from certimap.errors import ImpossibleEvidence
 from certimap.kernels.parallel import for_blocks
+from certimap.logs import add_to
 from certimap.networks.elimination import min_fill
 from certimap.networks.kernels import conditional as kernels
 from certimap.networks.kernels.conditional import SumArrays
@@ -102,17 +103,20 @@ class Evaluator:
         """Return the value of each point, states among the surviving ones, shape (batch,)."""
         points = np.asarray(points, np.int64)
         total = np.full(len(points), float(self.problem.constant))
+        lost = np.zeros(len(points))  # thousands of logs of any size add up: what each addition rounds away
         for table in self.plain:
             flat = np.zeros(len(points), np.int64)
             for v, size in zip(table.scope, table.log_values.shape, strict=True):
                 flat *= size
                 flat += points[:, self.column[v]]
-            total += table.log_values.reshape(-1)[flat]
+            total = add_to(total, table.log_values.reshape(-1)[flat], lost)
         possible = np.flatnonzero(total > -np.inf)
         for part in self.sums:
             if len(possible):
-                total[possible] += self._distinct(part, points[possible])
-        return total
+                rounded = lost[possible]
+                total[possible] = add_to(total[possible], self._distinct(part, points[possible]), rounded)
+                lost[possible] = rounded
+        return total + lost
 
     def _distinct(self, part: ConditionalSum, points: Ints) -> Floats:
         """Ask a sum once per distinct state of the variables that it depends on."""

@@ -14,8 +14,8 @@ from certimap.networks.conditional import log_total
 from certimap.networks.max_elimination import EliminationPlan
 from certimap.networks.problem import ROUNDING, Problem
 from certimap.networks.simplify import impossible
+from certimap.rounding import SAFE_LOG2
 
-SAFE_LOG2 = -1000.0  # products of entries above 2 ** SAFE_LOG2 keep all their digits
 LN2 = math.log(2.0)
 
 

@@ -174,6 +174,8 @@ class Frontier(Solver):
 
     def _start(self, state: FrontierState, ledger: Ledger) -> None:
         """Look for a good answer, then bound the whole space; go on to tighten unless that settles it."""
+        if ledger.recorder is not None:
+            ledger.recorder.has_search = state.posterior.domain.is_discrete
         if self.incumbent:
             first_answers(state, ledger, self.first_draws)
         state.stage = "search"
@@ -188,6 +190,8 @@ class Frontier(Solver):
 
     def _tighten(self, state: FrontierState, ledger: Ledger) -> None:
         """Let the prober tighten; when it pauses, or has had its share of work, search."""
+        if ledger.recorder is not None:
+            ledger.recorder.is_tightened = True
         came_to = state.prober.tighten(
             self.pace.step_work, state.log_factor, state.open.hull(), self._threshold(state, ledger)
         )
@@ -246,7 +250,8 @@ class Frontier(Solver):
     def _expand_batch(self, state: FrontierState, ledger: Ledger, count: int) -> None:
         """Take boxes off the open list, expand them, and report what that closed and found."""
         boxes, bounds, _, depths = state.open.take(count, self._is_full(state))
-        found = expand(state.layout, state.prober, boxes, bounds, depths, self._threshold(state, ledger))
+        threshold = self._threshold(state, ledger)
+        found = expand(state.layout, state.prober, boxes, bounds, depths, threshold, ledger.recorder)
         state.n_nodes += found.n_probed
         spent = found.n_probed * state.prober.work
         state.work += spent
