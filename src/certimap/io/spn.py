@@ -303,9 +303,13 @@ def write_spn(model: Circuit, path: AnyPath) -> None:
     ModelError
         When a real variable is restricted to an interval, which no line of the format says.
     """
-    for v in np.unique(model.leaf_var[model.leaf_var >= 0]).tolist():
-        variable = model.domain.variables[v]
-        if isinstance(variable, Real) and (math.isfinite(variable.low) or math.isfinite(variable.high)):
+    used = set[int](model.leaf_var.tolist())
+    for v, variable in enumerate(model.domain):
+        if (
+            v in used
+            and isinstance(variable, Real)
+            and (math.isfinite(variable.low) or math.isfinite(variable.high))
+        ):
             raise ModelError(
                 f"variable {variable.name!r} lies in [{variable.low:g}, {variable.high:g}], which a .spn file "
                 "cannot say; expected real variables without limits, or a .npz file"
