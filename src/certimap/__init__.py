@@ -23,7 +23,9 @@ def _places() -> dict[str, str]:
 
 
 _PLACES = _places()
-__all__ = sorted(["__version__", *(name for name, place in _PLACES.items() if place != __name__)])  # pyright: ignore[reportUnsupportedDunderAll]
+_OPTIONAL = {"MapImputer"}  # derives from scikit-learn's classes, which `from certimap import *` must not need
+_NAMES = {name for name, place in _PLACES.items() if place != __name__} - _OPTIONAL
+__all__ = sorted(["__version__", *_NAMES])  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -18,6 +18,8 @@ from certimap.api import condition as condition
 from certimap.api import map_query as map_query
 from certimap.api import read as read
 from certimap.box import Boxes as Boxes
+from certimap.checker.file import Proof as Proof
+from certimap.checker.verdict import Verdict as Verdict
 from certimap.circuits.circuit import Circuit as Circuit
 from certimap.circuits.circuit import CircuitBuilder as CircuitBuilder
 from certimap.domain import Categorical as Categorical
@@ -39,7 +41,9 @@ from certimap.forecasting import LipschitzEstimate as LipschitzEstimate
 from certimap.forecasting import estimate_lipschitz as estimate_lipschitz
 from certimap.forecasting import forecast as forecast
 from certimap.function_posterior import FunctionPosterior as FunctionPosterior
+from certimap.imputer import MapImputer as MapImputer
 from certimap.inference import log_evidence as log_evidence
+from certimap.inference import log_evidence_bounds as log_evidence_bounds
 from certimap.inference import log_likelihood as log_likelihood
 from certimap.inference import marginals as marginals
 from certimap.inference import sample as sample
@@ -58,6 +62,7 @@ from certimap.networks.noisy import NoisyOr as NoisyOr
 from certimap.posterior import BoxPosterior as BoxPosterior
 from certimap.posterior import Facts as Facts
 from certimap.posterior import Posterior as Posterior
+from certimap.proofs import check as check
 from certimap.query import Query as Query
 from certimap.query import make_query as make_query
 from certimap.result import Certificate as Certificate

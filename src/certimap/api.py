@@ -14,7 +14,7 @@ from certimap.batch import Batch, OnError, Row, collect, rows_of_frame
 from certimap.control import Control
 from certimap.domain import Domain
 from certimap.errors import CertimapError, QueryError, SolverError
-from certimap.limits import Limits
+from certimap.limits import DEFAULT_PROOF, Limits
 from certimap.model import Model
 from certimap.networks.network import Network
 from certimap.posterior import Capability, Posterior
@@ -93,6 +93,8 @@ def map_query(
     errors: OnError = "raise",
     virtual_evidence: Any = None,
     show_progress: bool | None = None,
+    proof: bool = False,
+    max_proof: int = DEFAULT_PROOF,
     **solver_options: Any,
 ) -> Any:
     """Return the most probable assignment of some variables given others, everything else summed out.
@@ -171,8 +173,9 @@ def map_query(
         "tolerance": tolerance,
         "progress": show_progress if progress is None else progress,
         "options": solver_options,
+        "max_proof": max_proof if proof else None,
     }
-    limits, wants = limits_of(max_edges, workers), wants_of(solver, warm_start)
+    limits = limits_of(max_edges, workers)
     model = _model_of(model)
     if _is_frame(evidence):
         check_names(_domain_of(model), variables, evidence.columns)
@@ -180,14 +183,15 @@ def map_query(
         answers, interrupted = collect(map_rows(model, rows, solver, rng, settings, limits, errors))
         labels = list(evidence.index)[: len(answers)]
         return ResultList(answers, labels, interrupted=interrupted)
-    asked = _Asked(model, limits, wants)
-    return answer_query(
+    asked = _Asked.of(model, limits, solver, settings)
+    found = answer_query(
         lambda control: asked.condition(variables, evidence, control),
         lambda control: asked.fallback(variables, evidence, control),
         solver,
         rng,
         settings,
     )
+    return asked.proved(found, variables, evidence)
 
 
 def limits_of(max_edges: int | None, workers: int | None) -> Limits:
@@ -209,8 +213,14 @@ def map_rows(
     errors: OnError,
 ) -> Iterator[MapResult | FailedQuery]:
     """Yield the answers to many queries of one model as they are found; see `certimap.batch.Batch`."""
-    asked = _Asked(model, limits, wants_of(solver, settings.get("warm_start")))
-    return Batch(asked.condition, asked.fallback, asked.share, solver, settings, errors).answers(rows, rng)
+    asked = _Asked.of(model, limits, solver, settings)
+    answers = Batch(asked.condition, asked.fallback, asked.share, solver, settings, errors).answers(rows, rng)
+    if asked.max_proof is None:
+        return answers
+    return (
+        answer if isinstance(answer, FailedQuery) else asked.proved(answer, *row.ask())
+        for row, answer in zip(rows, answers, strict=False)
+    )
 
 
 @dataclass(frozen=True)
@@ -220,6 +230,26 @@ class _Asked:
     model: Any
     limits: Limits
     wants: Sequence[Capability] | None
+    max_proof: int | None
+
+    @classmethod
+    def of(cls, model: Any, limits: Limits, solver: str | Solver, settings: Mapping[str, Any]) -> _Asked:
+        """Work out what the solver, and a proof if one is wanted, want of the representation."""
+        wants, max_proof = wants_of(solver, settings.get("warm_start")), settings.get("max_proof")
+        if max_proof is not None:
+            from certimap.proofs import wants_for_proof
+
+            wants = wants_for_proof(model, solver, wants)
+        return cls(model, limits, wants, max_proof)
+
+    def proved(self, found: MapResult, variables: Any, evidence: Any) -> MapResult:
+        """Complete the proof of an answer where one is wanted."""
+        if self.max_proof is None:
+            return found
+        from certimap.proofs import finished
+
+        query = make_query(self.model.domain, variables, evidence, hidden=self.model.hidden)
+        return finished(self.model, query, found, self.max_proof)
 
     def condition(self, variables: Any, evidence: Any, control: Control) -> Posterior:
         return _posterior(self.model, variables, evidence, replace(self.limits, control=control), self.wants)

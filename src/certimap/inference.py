@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.api import condition
 from certimap.box import Boxes
+from certimap.control import Control
 from certimap.domain import Categorical, Domain, Label
 from certimap.errors import MissingDependency, QueryError
 from certimap.interop import as_model
 from certimap.posterior import Draws, Masses, Posterior
 from certimap.query import make_query
+
+if TYPE_CHECKING:
+    from certimap.networks.log_partition import EvidenceBounds
 
 SUMMED = (
     "set_elimination"  # its representation is summed exactly; where a model has no such tree, it gets its circuit
@@ -97,8 +101,60 @@ def log_evidence(model: Any, evidence: Any = None, *, workers: int | None = None
     asked = min(names, key=lambda name: domain[name].n_states or np.inf, default=None)
     found = condition(model, asked, evidence, workers=workers, solver=SUMMED).facts.log_evidence
     if found is None:
-        raise QueryError(f"ln p(e) of this {type(model).__name__} is out of reach: it is too wide to sum exactly")
+        raise QueryError(
+            f"ln p(e) of this {type(model).__name__} is out of reach: it is too wide to sum exactly; "
+            "log_evidence_bounds() gives two sides of it"
+        )
     return found
+
+
+def log_evidence_bounds(
+    model: Any,
+    evidence: Any = None,
+    *,
+    i_bound: int = 10,
+    iterations: int = 30,
+    time_limit: float | None = None,
+) -> EvidenceBounds:
+    """Return natural logs between which p(evidence) lies, for a network of any width.
+
+    Parameters
+    ----------
+    model, evidence
+        A network, and evidence as in `marginals`; p(e) is the unnormalised sum of a Markov network.
+    i_bound
+        The most variables in a message of the relaxation that bounds it from above; more is tighter, and dearer.
+    iterations
+        Steps that tighten that bound.
+    time_limit
+        Seconds after which no further step is taken.
+
+    Returns
+    -------
+    EvidenceBounds
+        (lower, upper), nats; equal but for rounding where the network can be summed.
+
+    Raises
+    ------
+    QueryError
+        For a model that is no network, or settings out of range.
+    ImpossibleEvidence
+        When the evidence is seen to have probability 0.
+    """
+    from certimap.networks.log_partition import log_partition
+    from certimap.networks.network import Network
+    from certimap.networks.problem import problem_of
+
+    model = as_model(model)
+    if not isinstance(model, Network):
+        raise QueryError(f"a {type(model).__name__} is no network; log_evidence() gives its ln p(e) exactly")
+    if i_bound < 1 or iterations < 0:
+        raise QueryError(
+            f"i_bound is {i_bound} and iterations {iterations}; at least 1 and not below 0 are expected"
+        )
+    problem = problem_of(model, make_query(model.domain, None, evidence)).problem
+    control = Control.starting_now(time_limit)
+    return log_partition(problem, i_bound=i_bound, iterations=iterations, control=control)
 
 
 def sample(

@@ -9,6 +9,7 @@ from certimap.control import Control, shown_bytes
 # Bytes at the peak of a conversion: measured on grids of two and three states, rounded up.
 BYTES_PER_EDGE = 160  # of a circuit that is compiled and conditioned
 BYTES_PER_ENTRY = 160  # of the tables of a tree
+DEFAULT_PROOF = 100_000_000  # bytes that a proof may take unless the user says otherwise
 
 
 @dataclass(frozen=True)

@@ -30,3 +30,13 @@ def log_sum_runs(log_values: Floats, starts: NDArray[np.int64]) -> Floats:
     lengths = np.diff(starts, append=len(log_values))
     with np.errstate(divide="ignore"):
         return shift + np.log(np.add.reduceat(np.exp(log_values - np.repeat(shift, lengths)), starts))
+
+
+def add_to(total: Floats, terms: Floats, lost: Floats) -> Floats:
+    """Return the sums of logs, rounded; what rounding takes away is added to `lost`, where it is finite."""
+    added = total + terms
+    with np.errstate(invalid="ignore"):
+        there = added - total
+        error = (total - (added - there)) + (terms - there)
+    lost += np.where(np.isfinite(error), error, 0.0)
+    return added

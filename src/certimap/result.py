@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum, StrEnum
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
+from certimap.checker.file import Proof
 from certimap.domain import Categorical, Domain, Label
 from certimap.errors import MissingDependency, ModelError
 from certimap.summary import aligned, html_of, log_text, text_of
+from certimap.untyped import is_dict, is_sequence
 
 
 class CertificateKind(StrEnum):
@@ -109,6 +111,11 @@ class HistoryEntry:
     log_open_mass: float
 
 
+def _known(entry: HistoryEntry) -> tuple[float, float, float]:
+    """Return what was known at a moment, without what it had cost."""
+    return entry.log_prob, entry.log_upper_bound, entry.log_open_mass
+
+
 @dataclass(frozen=True)
 class MapResult:
     """The answer of a MAP query.
@@ -134,6 +141,10 @@ class MapResult:
         With `top_k`, the k best as (assignment, log_prob) pairs, best first; log_joint where p(e) is unknown.
     note
         What a limit cut short before the search began, in words; None when nothing was.
+    proof
+        With `proof=True`, what `certimap.check` checks; `proof.write(path)` makes a file of it.
+    no_proof
+        Why a proof that was asked for is missing, in words.
     """
 
     assignment: dict[str, Label]
@@ -156,6 +167,8 @@ class MapResult:
     ties: list[dict[str, Label]] | None = None
     top: list[tuple[dict[str, Label], float]] | None = None
     note: str | None = None
+    proof: Proof | None = None
+    no_proof: str | None = None
 
     @property
     def certified(self) -> bool:
@@ -170,13 +183,30 @@ class MapResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON-ready data (infinite numbers become None), the history left out."""
-        data = asdict(self)
+        data = asdict(replace(self, proof=None))
         data["status"] = {"code": self.status.value, "message": self.status.message}
-        del data["history"]
-        for name in ("top", "note"):
+        del data["history"], data["proof"]
+        for name in ("top", "note", "no_proof"):
             if data[name] is None:
                 del data[name]
-        return cast("dict[str, Any]", _plain(data))
+        return _plain(data)
+
+    def history_columns(self, limit: int = 128) -> dict[str, list[Any]]:
+        """Return the history as one list per field of `HistoryEntry`, JSON-ready (infinite numbers become None).
+
+        Moments at which nothing but the effort changed are left out. Where more than `limit` are left, only every
+        second is kept, or third, and so on; the first and the last always stay.
+        """
+        kept: list[HistoryEntry] = []
+        for i, entry in enumerate(self.history):
+            last = kept[-1] if kept else None
+            if i == len(self.history) - 1 or last is None or _known(entry) != _known(last):
+                kept.append(entry)
+        stride = -(-len(kept) // limit) if kept else 1
+        kept = kept[:-1][::stride] + kept[-1:]
+        columns = {f.name: [asdict(entry)[f.name] for entry in kept] for f in fields(HistoryEntry)}
+        columns["seconds"] = [round(s, 6) for s in columns["seconds"]]
+        return _plain(columns)
 
     def to_json(self, indent: int | None = None) -> str:
         """Return `to_dict` as JSON text."""
@@ -230,7 +260,7 @@ class FailedQuery:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the failure as JSON-ready data."""
-        return cast("dict[str, Any]", _plain(asdict(self)))
+        return _plain(asdict(self))
 
     def to_json(self, indent: int | None = None) -> str:
         """Return `to_dict` as JSON text."""
@@ -332,10 +362,10 @@ def _plain(value: Any) -> Any:
     """Turn labels, enums and non-finite floats into what JSON accepts."""
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in cast("dict[Any, Any]", value).items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in cast("list[Any]", value)]
+    if is_dict(value):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if is_sequence(value):
+        return [_plain(v) for v in value]
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float):

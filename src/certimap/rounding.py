@@ -77,3 +77,7 @@ NEARLY = 1.0 + 1e-14
 # One elimination keeps sets in units of what they can reach, where what underflows is less than 2^-893. Its
 # threshold is at least 2^SET_FLOOR of that: N steps change a probability above it by a share of at most N 2^-293.
 SET_FLOOR = -600
+
+# Sums of a network's tables in doubles are done again in logs where the product of all smallest entries may be
+# below 2^SAFE_LOG2: above it every product is normal, with room for the rounding of the logs that are compared.
+SAFE_LOG2 = -1000.0

@@ -82,6 +82,8 @@ def warnings_of(result: MapResult) -> list[str]:
         found.append(f"NOT CERTIFIED. {result.status.message}")
     if result.note is not None:
         found.append(f"Cut short: {result.note}.")
+    if result.no_proof is not None:
+        found.append(f"No proof: {result.no_proof}.")
     return found + [f"Under an assumption: {text}" for text in result.certificate.assumptions]
 
 

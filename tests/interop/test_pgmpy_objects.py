@@ -93,6 +93,17 @@ def test_a_constant_and_a_lonely_variable_go_to_pgmpy():
     assert cm.to_pgmpy(ours).get_partition_function() == pytest.approx(18.0)
 
 
+def test_what_pgmpy_cannot_hold_is_said():
+    domain = cm.Domain([cm.Categorical("a", (0, 1)), cm.Categorical("b", (0, 1))])
+    gated = cm.BayesianNetwork(domain, [cm.Factor((0,), [0.5, 0.5]), cm.Factor((0, 1), [[0.2, 0.8], [0.0, 0.0]])])
+    with pytest.raises(cm.ModelError, match="row of zeros"):
+        cm.to_pgmpy(gated)
+    with pytest.raises(cm.ModelError, match="exceeds floats"):
+        cm.to_pgmpy(cm.MarkovNetwork(domain, [cm.Factor.from_log((0,), np.array([800.0, 0.0]))]))
+    with pytest.raises(cm.ModelError, match="no network"):
+        cm.to_pgmpy(3)
+
+
 class TestHabits:
     def test_virtual_evidence_is_likelihood(self):
         theirs = random_network(0)

@@ -101,6 +101,24 @@ class TestSpflow:
         ours = self.check(Sum(inputs=Product(parts), out_channels=1))
         assert ours.domain.n_states.tolist() == [3, 4]
 
+    def test_leaves_of_several_sizes_are_padded(self):
+        from spflow.modules.leaves import Categorical
+        from spflow.modules.products import Product
+        from spflow.modules.sums import Sum
+
+        parts = [Product([Categorical(scope=[0], K=k), Categorical(scope=[1], K=2)]) for k in (2, 3)]
+        theirs = Sum(inputs=parts, out_channels=1)
+        ours = cm.from_object(theirs)
+        assert ours.domain.n_states.tolist() == [3, 2]
+        rows = np.array([[0, 1], [1, 0]])
+        with torch.no_grad():
+            expected = theirs.log_likelihood(torch.tensor(rows, dtype=torch.float32)).reshape(-1).numpy()
+        assert cm.log_likelihood(ours, rows) == pytest.approx(expected, abs=1e-4)
+        rest = cm.marginals(ours, "0")["0"]
+        assert rest[2] == pytest.approx(
+            float(theirs.weights[0, 1, 0, 0] * parts[1].inputs.inputs[0].probs[0, 0, 0, 2])
+        )
+
     def test_fifty_thousand_edges_take_seconds(self):
         from spflow.zoo.einet import Einet
 

@@ -16,6 +16,7 @@ from certimap.certify.draw_record import DrawRecord
 from certimap.certify.evaluated import Evaluated
 from certimap.certify.lipschitz import Lipschitz
 from certimap.certify.merging import Proof
+from certimap.certify.recorder import Recorder
 from certimap.certify.stopping import Standing
 from certimap.control import Control
 from certimap.posterior import Posterior
@@ -50,6 +51,8 @@ class Findings:
     trusting
         Whom a proof rests on where the books cannot be checked (a search over real variables): the certificate
         then names it. None where that is this package.
+    recorder
+        Keeps what a proof file needs of the search; None where no proof was asked for.
     checks_draws
         Whether to compare how often points are drawn with their probabilities; see `Agreement`.
     """
@@ -68,6 +71,7 @@ class Findings:
         control: Control | None = None,
         boxes: Boxes | None = None,
         trusting: str | None = None,
+        recorder: Recorder | None = None,
         checks_draws: bool = False,
     ) -> None:
         check_settings(epsilon, delta, top_k, rule)
@@ -89,6 +93,7 @@ class Findings:
         self._evaluated = Evaluated(posterior, self.top_k, self.control)
         self.atoms, self._ranking = self._evaluated.atoms, self._evaluated.ranking
         self.trusting = trusting
+        self.recorder = recorder
         measure = measure_of(posterior)
         self._books = Books(measure, log_whole(posterior, measure, boxes))
         self.n_draws_to_best: int | None = None

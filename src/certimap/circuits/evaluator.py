@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from certimap.circuits.kernels.arrays import PlanArrays
     from certimap.circuits.kernels.each import Places
 
+T = TypeVar("T")
 Floats = NDArray[np.float64]
 POINT, MASS, BOUND = 0, 1, 2
 _LANES = 8
@@ -55,6 +58,21 @@ class Block:
         has = np.flatnonzero(self.has[rows])
         out[has] -= LN_UNIT * self.counts[rows, :lanes][has]
         return out
+
+
+class PerThread(Generic[T]):
+    """What a thread makes once and uses for all its tasks: fresh memory costs more than a small task."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make, self._made = make, threading.local()
+
+    def get(self) -> T:
+        """Return the calling thread's own."""
+        try:
+            return self._made.it
+        except AttributeError:
+            self._made.it = self._make()
+            return self._made.it
 
 
 class Evaluator:
@@ -143,8 +161,10 @@ class Evaluator:
         task_rows = self._task_rows(rows.n)
         width = self._width(min(task_rows, rows.n), n_slots + n_inputs // 64)
 
+        memory = PerThread(lambda: (self.empty_inputs(n_inputs, width), Block.empty(n_slots + 1, width)))
+
         def task(start: int, stop: int) -> None:
-            inputs, block = self.empty_inputs(n_inputs, width), Block.empty(n_slots + 1, width)
+            inputs, block = memory.get()
             part = rows.part(start, stop)
             scratch = (inputs, block.values, block.counts, block.has)
             evaluate(self.arrays, mode, part.points, part.mask, part.low_high, slot, *scratch, out[:, start:stop])
@@ -167,8 +187,10 @@ class Evaluator:
         width = self._width(min(task_rows, rows.n), places.n_rows + n_states, 64)
         is_top = self._is_top if mode == BOUND else self._not_top
 
+        memory = PerThread(lambda: (self.empty_inputs(n_states, width), Block.empty(places.n_rows, width)))
+
         def task(start: int, stop: int) -> None:
-            inputs, block = self.empty_inputs(n_states, width), Block.empty(places.n_rows, width)
+            inputs, block = memory.get()
             floors = np.empty(self._max_members + 1)
             for first in range(start, stop, width):
                 part = rows.part(first, min(first + width, stop))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from certimap.cli import bench_checks, bench_networks
+from certimap.cli import bench_checks, bench_networks, bench_proofs
 from certimap.cli.bench_options import (
     Delta,
     Epsilon,
@@ -138,6 +138,32 @@ def engine(
         insert_section(into, "engine", text)
 
 
+@app.command()
+def impute(
+    data: Annotated[
+        str | None, typer.Option("--data", envvar="CERTIMAP_DATA", help="Folder with NAME.train.data and so on.")
+    ] = None,
+    tables: Annotated[str, typer.Option(help="Names of tables.")] = "nltcs,plants,digits,wine",
+    rows: Annotated[int, typer.Option(help="Rows to fill, at most.")] = 2000,
+    hidden: Annotated[float, typer.Option(help="The share of cells that is hidden.")] = 0.2,
+    jobs: Jobs = 2,
+    seed: Seed = 0,
+    into: Annotated[
+        Path | None, typer.Option("--into", help="Page whose section 'impute' gets the table.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Hide cells of public tables, fill them by MapImputer and by scikit-learn's imputers, and compare."""
+    from certimap.bench.impute import ImputePlan, run_impute
+    from certimap.bench.report import insert_section
+
+    plan = ImputePlan(split_names(tables), data, rows, hidden, jobs, seed)
+    text = run_impute(plan, reporter(quiet)).to_markdown(4)
+    typer.echo(text)
+    if into is not None:
+        insert_section(into, "impute", text)
+
+
 for _command in (
     bench_networks.networks,
     bench_networks.uai,
@@ -145,5 +171,7 @@ for _command in (
     bench_checks.heuristics,
     bench_checks.truth,
     bench_checks.fuzz,
+    bench_proofs.proofs,
+    bench_checks.random_networks,
 ):
     app.command()(_command)

@@ -44,6 +44,23 @@ def hostile(
         raise typer.Exit(1)
 
 
+def random_networks(
+    number: Annotated[int, typer.Option(help="How many networks.")] = 2000,
+    first: Annotated[int, typer.Option(help="The first network's number; the others follow.")] = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Put random networks small enough to list to every solver of networks, with i-bounds of 1 to 4.
+
+    Exits with 1 when an answer, a bound or a proof is false.
+    """
+    from certimap.bench.random_networks import check_networks
+
+    findings = check_networks(number, first, reporter(quiet))
+    typer.echo("\n".join(findings.lines()))
+    if findings.failures:
+        raise typer.Exit(1)
+
+
 def heuristics(
     circuits: Annotated[int, typer.Option(help="Random circuits, small enough to list all assignments.")] = 200,
     models: Annotated[

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from certimap.batch import Row
 from certimap.cli import inputs
 from certimap.domain import Domain
-from certimap.errors import QueryError
+from certimap.errors import QueryError, SolverError
 from certimap.io.evidence import (
     ASSIGNMENT_FORMATS,
     EVIDENCE_FORMATS,
@@ -23,7 +23,12 @@ from certimap.io.evidence import (
     read_evidence_cases,
     read_query_cases,
 )
+from certimap.io.files import suffix_of
 from certimap.io.formats import suffixes
+from certimap.result import FailedQuery, MapResult
+
+if TYPE_CHECKING:
+    from certimap.model import Model
 
 
 class EvidLayout(StrEnum):
@@ -66,7 +71,12 @@ EvidenceOption = Annotated[
 ]
 EvidenceFileOption = Annotated[
     Path | None,
-    typer.Option("--evidence-file", help=f"Evidence: {suffixes(EVIDENCE_FORMATS)}.", show_default=False),
+    typer.Option(
+        "--evidence-file",
+        "--rows",
+        help=f"Evidence, one query per row of a table: {suffixes(EVIDENCE_FORMATS)}.",
+        show_default=False,
+    ),
 ]
 EvidKindOption = Annotated[
     EvidLayout | None,
@@ -169,22 +179,43 @@ def solve(
             help="A case of a file that fails: keep answers the others and exits 3, raise ends there and exits 2.",
         ),
     ] = OnError.KEEP,
+    as_json: JsonOption = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write the answers as JSON here too.", show_default=False),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write the answers as JSON here too; in place of printing, a .csv gets a line per row.",
+            show_default=False,
+        ),
     ] = None,
-    as_json: JsonOption = False,
+    proof: Annotated[
+        Path | None,
+        typer.Option(
+            "--proof", metavar="FILE", help="Write a proof that `certimap check` checks.", show_default=False
+        ),
+    ] = None,
+    max_proof: Annotated[
+        str, typer.Option("--max-proof", help="The most bytes that a proof may take, such as 100M.")
+    ] = "100M",
 ) -> None:
     """Print the most probable assignment of the query variables, and what is proved about it.
 
     Everything that is neither queried nor observed is summed out. Logs are natural. Files with many cases are
-    answered case by case; Ctrl-C ends the batch.
+    answered case by case; Ctrl-C ends the batch. A file of --output is whole or not there: in a table, rows
+    that Ctrl-C left out have the status "not reached".
     """
     import certimap
     from certimap.api import limits_of, map_rows
+    from certimap.cli.answer_file import check_folder, write_answers
     from certimap.cli.notice import announce_compilation
     from certimap.cli.output import AnswerPrinter
 
+    table = output if output is not None and suffix_of(output) == "csv" else None
+    if table is not None:
+        check_folder(table)
+        if as_json:
+            raise QueryError(f"--json prints JSON, and --output {table} is a table; give one of them")
     if preset is not None and solver not in ("auto", preset.value):
         raise QueryError(f"--preset {preset.value} is a solver with its settings; leave --solver {solver} out")
     options = TextOptions(encoding, separator, None if evid_kind is None else evid_kind.value)
@@ -205,17 +236,39 @@ def solve(
         "top_k": top_k,
         "options": inputs.parse_settings(settings),
     }
+    if proof is not None:
+        if len(rows) > 1:
+            raise QueryError(f"--proof {proof} is one file, and there are {len(rows)} cases; ask one case")
+        run_settings["max_proof"] = inputs.parse_size(max_proof)
+    if table is not None:
+        run_settings["progress"] = False
     on_error = "raise" if len(rows) == 1 else errors.value
     answers = map_rows(source, rows, chosen, rng, run_settings, limits_of(max_edges, workers), on_error)
-    describe = None
-    if as_json or output is not None:
-        describe = _describer(source, {**run_settings, "solver": chosen, "max_edges": max_edges})
-    code = AnswerPrinter(rows, as_json, describe, output).print_all(answers)
+    if proof is not None:
+        answers = _proved(answers, proof)
+    if table is not None:
+        code = write_answers(table, rows, answers)
+    else:
+        describe = None
+        if as_json or output is not None:
+            describe = _describer(source, str(model), {**run_settings, "solver": chosen, "max_edges": max_edges})
+        code = AnswerPrinter(rows, as_json, describe, output).print_all(answers)
     if code:
         raise typer.Exit(code)
 
 
-def _describer(model: Any, settings: dict[str, Any]) -> Callable[[Row], dict[str, Any]]:
+def _proved(answers: Iterable[MapResult | FailedQuery], path: Path) -> Iterator[MapResult | FailedQuery]:
+    """Write the proof of each answer; after one without, say why and end with exit code 2."""
+    for answer in answers:
+        found = answer if isinstance(answer, MapResult) else None
+        if found is not None and found.proof is not None:
+            found.proof.write(path)
+        yield answer
+        if found is not None and found.proof is None:
+            raise SolverError(f"{path} was not written: {found.no_proof}")
+
+
+def _describer(model: Any, file: str, settings: dict[str, Any]) -> Callable[[Row], dict[str, Any]]:
     """Return what writes down how a row was asked, so that `certimap replay` can ask it again."""
     from certimap.io.native import fingerprint
     from certimap.replay import asked
@@ -223,7 +276,7 @@ def _describer(model: Any, settings: dict[str, Any]) -> Callable[[Row], dict[str
     own = fingerprint(model)
 
     def describe(row: Row) -> dict[str, Any]:
-        return asked(model, *row.ask(), settings, model_fingerprint=own)
+        return asked(model, *row.ask(), settings, model_fingerprint=own, file=file)
 
     return describe
 
@@ -264,3 +317,25 @@ def read_rows(
         Row(number, lambda one=one, row=row: joined(one, row), row.place or one.place)
         for number, (one, row) in enumerate(pairs, 1)
     ]
+
+
+def read_case(
+    model: Path,
+    query: list[str] | None,
+    evidence: list[str] | None,
+    query_file: Path | None,
+    evidence_file: Path | None,
+    evid_kind: EvidLayout | None,
+    encoding: str | None,
+    separator: str | None,
+) -> tuple[Model, list[str] | None, dict[str, Any]]:
+    """Read a model, and the query and evidence of one case."""
+    import certimap
+
+    source = certimap.read(model, encoding=encoding)
+    options = TextOptions(encoding, separator, None if evid_kind is None else evid_kind.value)
+    rows = read_rows(source.domain, query, evidence, query_file, evidence_file, options)
+    if len(rows) != 1:
+        raise QueryError(f"{evidence_file or query_file} holds {len(rows)} cases; one is expected here")
+    names, given = rows[0].ask()
+    return source, names, given

@@ -12,6 +12,7 @@ from certimap.conversions.rows import Case, Estimate, Row, register, rows_of
 from certimap.errors import ModelError, TooLarge
 from certimap.limits import Limits
 from certimap.model import Model
+from certimap.networks.elimination_posterior import EliminationPosterior
 from certimap.networks.mpe_posterior import Maximisation
 from certimap.networks.posterior import NetworkPosterior
 from certimap.posterior import Bounds, Capability, Guesses, Masses, Posterior, Regions, offers
@@ -22,6 +23,10 @@ __all__ = ["Choice", "Option", "condition", "condition_quickly", "plan"]
 Wants = tuple[Capability, ...]
 # What `auto` wants, most wanted first, and why: each is enough for a solver that proves more than the next.
 AUTO: tuple[tuple[Wants, str], ...] = (
+    (
+        (EliminationPosterior,),
+        "what is summed is small, and maximising takes less than a tree of conditional tables",
+    ),
     ((Regions,), "along a tree of regions whose tables fit, sets of vectors settle a query soonest"),
     ((Masses, Bounds), "boxes of assignments can be weighed and bounded, so that a search settles it"),
     ((Maximisation,), "no table fits, and what has to be summed does"),

@@ -8,19 +8,30 @@ from certimap.circuits.posterior import CircuitPosterior
 from certimap.control import Pace
 from certimap.conversions.network_to_circuit import Compiler, is_large
 from certimap.conversions.network_to_tree import elimination_order, largest_table, tree_of_reduced
-from certimap.conversions.rows import OF_CIRCUIT, OF_MAXIMISATION, OF_TREE, Case, Estimate, Row
+from certimap.conversions.rows import (
+    OF_CIRCUIT,
+    OF_ELIMINATION,
+    OF_MAXIMISATION,
+    OF_TREE,
+    Case,
+    Estimate,
+    Row,
+)
+from certimap.errors import TooLarge
 from certimap.kernels.parallel import default_workers
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.conditional import conditional_work
 from certimap.networks.elimination import Elimination, plan_elimination
-from certimap.networks.max_elimination import plan
+from certimap.networks.elimination_posterior import EliminationPosterior
+from certimap.networks.max_elimination import EliminationPlan, plan
 from certimap.networks.mpe_posterior import MAX_SUMMED, WORK_PER_TABLE, MpePosterior
 from certimap.networks.network import Network
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Prepared, prepared_of
 from certimap.networks.reduction import Reduced, reduce_network
 from certimap.networks.simplify import sum_out
-from certimap.posterior import Bounds, Posterior, Probes
+from certimap.networks.sum_elimination import Total, sum_all
+from certimap.posterior import Bounds, BoxPosterior, Posterior, Probes
 from certimap.query import make_query
 
 OF_RELAXATION = frozenset({Bounds, Probes, NetworkPosterior})
@@ -28,6 +39,9 @@ OF_RELAXATION = frozenset({Bounds, Probes, NetworkPosterior})
 SECONDS_PER_ENTRY = 5e-7
 ENTRIES_PER_TABLE = 150
 MAX_POINT_WORK = 2.0**26  # table entries that the value of one point may cost
+SMALL_TREE = 2.0**17  # work up to which a tree of conditional tables is made at once
+QUICKLY_SUMMED = 2**16  # entries of the largest table that summing nuisance out for an elimination may make
+QUICKLY_MAXIMISED = 2.0**24  # entries over all products of that elimination: a few tenths of a second
 FREE_SUM = 2.0**18  # table entries for which p(e) is summed though only a maximum is asked for
 
 
@@ -65,12 +79,77 @@ def _tree_size(case: Case[Network]) -> Estimate:
     return Estimate(text, entries, entries <= limits.entries_allowed and largest <= limits.table_allowed)
 
 
-def _tree(case: Case[Network]) -> Posterior:
+def _tree(case: Case[Network]) -> BoxPosterior:
     reduced, limits, estimate = reduced_of(case), case.limits, _tree_size(case)
     order = elimination_order(reduced, elimination_of(case))
     pace = Pace(limits.control, f"building an elimination tree ({estimate.text})", SECONDS_PER_ENTRY)
-    with pace.piece(estimate.work + ENTRIES_PER_TABLE * len(order)):
+    with pace.piece(_tree_work(case)):
         return tree_of_reduced(reduced, case.query, order, max_table=limits.table_allowed, workers=limits.workers)
+
+
+def _tree_work(case: Case[Network]) -> float:
+    """Return what building the tree takes, in table entries."""
+    elimination = elimination_of(case)
+    return 2.0 ** min(elimination.log2_size, 1000.0) + ENTRIES_PER_TABLE * len(elimination.order)
+
+
+def _sums_nothing(case: Case[Network]) -> bool:
+    reduced = reduced_of(case)
+    queried = set(reduced.query)
+    return all(queried.issuperset(f.scope) for f in reduced.factors)
+
+
+def _prepared(case: Case[Network]) -> Prepared:
+    return case.shared("prepared", lambda: prepared_of(reduced_of(case)))
+
+
+def _quickly_summed(case: Case[Network]) -> tuple[Prepared, EliminationPlan] | None:
+    """Return what is to be maximised and an order for it; None where nuisance does not sum into small tables."""
+
+    def make() -> tuple[Prepared, EliminationPlan] | None:
+        prepared = _prepared(case)
+        problem = prepared.problem
+        if not problem.nuisance:
+            known = elimination_of(case)
+            pairs = zip(known.order, known.separators, strict=True)
+            return prepared, plan(problem, [(v, near) for v, near in pairs if v in problem.sizes])
+        case.limits.control.check("summing nuisance variables out")
+        problem = sum_out(problem, QUICKLY_SUMMED)
+        if problem.nuisance:
+            return None
+        order = plan(problem)
+        return (replace(prepared, problem=problem), order) if order.n_entries <= QUICKLY_MAXIMISED else None
+
+    return case.shared("quickly summed", make)
+
+
+def _elimination_size(case: Case[Network]) -> Estimate:
+    tree = _tree_size(case)
+    found = _quickly_summed(case) if tree.fits else None
+    if found is None:
+        return Estimate("nuisance variables that do not sum into small tables", tree.work, fits=False)
+    prepared, order = found
+    text = f"{order.n_entries:.3g} table entries to maximise"
+    return Estimate(
+        text, WORK_PER_TABLE * len(prepared.problem.tables), order.n_bytes <= case.limits.control.memory_limit
+    )
+
+
+def _eliminates(case: Case[Network]) -> bool:
+    """Whether a tree of conditional tables would take long to make."""
+    return _tree_work(case) > SMALL_TREE
+
+
+def _elimination(case: Case[Network]) -> Posterior:
+    found = _quickly_summed(case)
+    if found is None:
+        raise TooLarge("nuisance variables are left that do not sum into small tables; use another representation")
+    prepared, order = found
+    if isinstance(case.model, BayesianNetwork) and not case.query.log_weights.any():
+        total = Total(0.0, 0.0)
+    else:
+        total = sum_all(prepared.problem, order, case.limits.control)
+    return EliminationPosterior(case.query, prepared, order, total, lambda: _tree(case))
 
 
 def _relaxed_size(case: Case[Network]) -> Estimate:
@@ -93,7 +172,7 @@ def _summed(case: Case[Network]) -> Prepared:
     limits = case.limits
 
     def make() -> Prepared:
-        prepared = prepared_of(reduced_of(case))
+        prepared = _prepared(case)
         limits.control.check("summing nuisance variables out")
         return replace(prepared, problem=sum_out(prepared.problem, MAX_SUMMED))
 
@@ -125,17 +204,14 @@ def _log_evidence(case: Case[Network]) -> float | None:
 
 def _is_maximisation(case: Case[Network]) -> bool:
     """Whether nothing is summed, or nothing else fits."""
-    reduced = reduced_of(case)
-    queried = set(reduced.query)
-    if all(queried.issuperset(f.scope) for f in reduced.factors):
-        return True
-    return not _tree_size(case).fits and not _circuit_size(case).fits
+    return _sums_nothing(case) or not (_tree_size(case).fits or _circuit_size(case).fits)
 
 
 TREE = Row("elimination tree", Network, OF_TREE, _tree_size, _tree)
 ROWS = (
     Row("compiled circuit", Network, OF_CIRCUIT, _circuit_size, _circuit),
     TREE,
+    Row("elimination", Network, OF_ELIMINATION, _elimination_size, _elimination, _eliminates),
     Row("maximisation", Network, OF_MAXIMISATION, _maximisation_size, _maximisation, _is_maximisation),
     Row("relaxed network", Network, OF_RELAXATION, _relaxed_size, _relaxed),
 )

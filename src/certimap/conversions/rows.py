@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.limits import Limits
 from certimap.model import Model
+from certimap.networks.elimination_posterior import EliminationPosterior
 from certimap.networks.mpe_posterior import Maximisation, MpePosterior
 from certimap.posterior import Beams, Bounds, Draws, Masses, Messages, Modes, Posterior, Probes, Regions, Walks
 from certimap.query import Query
@@ -16,6 +17,7 @@ from certimap.trees.bucket_tree import BucketTreePosterior
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Model)
+OF_ELIMINATION = frozenset({Maximisation, EliminationPosterior, Draws, Masses, Bounds})
 OF_CIRCUIT = frozenset({Draws, Masses, Bounds, Probes, Walks, Modes, Beams, Messages, CircuitPosterior})
 OF_MAXIMISATION = frozenset({Maximisation, MpePosterior})
 OF_TREE = frozenset({Draws, Masses, Bounds, Probes, Regions, BucketTreePosterior})

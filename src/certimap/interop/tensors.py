@@ -79,6 +79,11 @@ class TensorCircuit:
         """The numbers of the variables that leaves have named, in order."""
         return sorted(self._states)
 
+    @property
+    def is_padded(self) -> bool:
+        """Whether some leaf has fewer states than its variable: the library itself may refuse the others."""
+        return any(not isinstance(table, tuple) and len(table) < self._states[v] for v, table, _ in self._leaves)
+
     def build(self, root: int, names: Sequence[str]) -> Circuit:
         """Return the circuit of what a root reaches; `names` are those of `variables`, in order."""
         place = {v: i for i, v in enumerate(self.variables)}

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from certimap.axes import spread
 from certimap.control import Control
 from certimap.kernels.parallel import for_blocks
 from certimap.networks.elimination import min_fill
-from certimap.networks.factor import spread
 from certimap.networks.kernels.max_elimination import MAX_TABLES, max_out
 from certimap.networks.problem import FLOOR, HARD, Problem, Table, Values, product
 from certimap.networks.simplify import impossible
@@ -74,6 +74,18 @@ def plan(problem: Problem, order: Order | None = None) -> EliminationPlan:
     return EliminationPlan(tuple(place), tuple(separators), entries, most, kept)
 
 
+def most_added(problem: Problem, plan: EliminationPlan) -> int:
+    """Return how many tables, messages included, meet in one bucket at most."""
+    place = {v: i for i, v in enumerate(plan.order)}
+    counts = [0] * len(plan.order)
+    for first in (min(place[v] for v in t.scope) for t in problem.tables):
+        counts[first] += 1
+    for separator in plan.separators:
+        if separator:
+            counts[place[separator[0]]] += 1
+    return max(counts, default=0)
+
+
 def _best_type(n_states: int) -> type[np.uint8] | type[np.uint16] | type[np.int64]:
     return np.uint8 if n_states <= 256 else np.uint16 if n_states <= 65536 else np.int64
 
@@ -91,6 +103,9 @@ class MaxElimination:
         Looked at between blocks of a product; TimeUp is raised when work should stop.
     keep_tables
         Keep every table, for `ranked`.
+    lowest
+        For problems of `to_fine_integers`: the lowest finite entry of a message, whose largest is 0. None leaves
+        messages as they are.
 
     Raises
     ------
@@ -113,12 +128,14 @@ class MaxElimination:
         workers: int = 1,
         control: Control | None = None,
         keep_tables: bool = False,
+        lowest: int | None = None,
     ) -> None:
         assert problem.is_integral
         self.problem = problem
         self.plan = plan
         self._workers = workers
         self._control = control or Control()
+        self._lowest = lowest
         self._best: list[Values] = []
         self._buckets: list[list[Table]] = []
         self.value = self._eliminate(keep_tables)
@@ -138,13 +155,22 @@ class MaxElimination:
             message, best = self._message(v, separator, tables)
             if not keep_tables:
                 self._best.append(best)
-            if separator:
-                waiting[place[separator[0]]].append(Table(separator, message))
-            else:
-                value += int(message)
-            if value <= FLOOR:
+            top = 0 if separator and self._lowest is None else int(message.max())
+            if top <= FLOOR:
                 raise impossible()
+            value += top
+            if separator:
+                waiting[place[separator[0]]].append(Table(separator, self._lowered(message, top)))
+        if self._lowest is None and value <= FLOOR:
+            raise impossible()
         return value
+
+    def _lowered(self, message: Values, top: int) -> Values:
+        """Take the largest entry off a message, and raise finite ones to the lowest that is allowed."""
+        if self._lowest is None:
+            return message
+        is_possible = message > FLOOR
+        return np.where(is_possible, np.maximum(message - top, self._lowest), HARD)
 
     def _message(self, v: int, separator: tuple[int, ...], tables: list[Table]) -> tuple[Values, Values]:
         """Return the maximum over v of a product of tables, and the best states."""

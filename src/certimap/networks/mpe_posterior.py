@@ -16,6 +16,7 @@ from certimap.networks.simplify import impossible
 from certimap.posterior import OFFERS, Facts, Posterior
 
 if TYPE_CHECKING:
+    from certimap.networks.max_elimination import EliminationPlan
     from certimap.query import Query
 
 MAX_SUMMED = 2**20  # entries of the largest table that summing nuisance variables out may make
@@ -38,6 +39,16 @@ class Maximisation(Posterior, Protocol):
 
     def kept(self, boxes: Boxes) -> dict[int, States]:
         """Return the states of the problem's variables that one box leaves, where it leaves out any."""
+        ...
+
+
+@runtime_checkable
+class Ordered(Maximisation, Protocol):
+    """A maximisation whose variables can be eliminated at little cost as they stand."""
+
+    @property
+    def order(self) -> EliminationPlan:
+        """The order, and what it takes."""
         ...
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.networks.factor import spread
+from certimap.axes import spread
 from certimap.networks.reduction import Reduced, reduce_network
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ HARD = -(2**60)  # the integer that stands for ln 0
 FLOOR = -(2**59)  # integers at or below it stand for ln 0 as well: no finite product comes near
 RANGE_BITS = 57  # all finite integers, and sums of one entry per table, stay below 2 ** RANGE_BITS
 FINEST_UNIT = 2.0**-48
+FINE_UNIT = 2.0**-45  # of `to_fine_integers`: entries far below the largest of their table are raised instead
 
 
 class Table(NamedTuple):
@@ -170,6 +171,37 @@ def to_integers(problem: Problem) -> Problem:
     return replace(problem, tables=tables, constant=constant, log_slack=0.0, unit=unit)
 
 
+def to_fine_integers(problem: Problem, n_added: int) -> tuple[Problem, int]:
+    """Round as `to_integers` does, to a unit that does not grow with the number of tables.
+
+    The largest entry of each table goes to the constant, and finite entries below the limit returned are raised to
+    it, so that sums of `n_added` entries fit: values still fall nowhere. The constant is a Python integer of any
+    size; integers of this kind are for `MaxElimination` alone, which keeps its messages in the same shape.
+
+    Parameters
+    ----------
+    n_added
+        The most tables, messages included, that are ever added up.
+    """
+    lowest = -(2**58 // max(n_added, 1))
+    unit = max(FINE_UNIT, 2.0 ** math.ceil(math.log2(1000.0 / -lowest)))
+    tables: list[Table] = []
+    constant = problem.constant + problem.log_slack
+    units = math.ceil((constant + 4.0 * ROUNDING * abs(constant)) / unit)
+    for scope, values in problem.tables:
+        top = float(values.max())
+        if top == -math.inf:
+            tables.append(Table(scope, np.full(values.shape, HARD)))
+            continue
+        shift = math.floor(top / unit)
+        units += shift
+        finite = values > -np.inf
+        scaled = np.where(finite, values, top)
+        scaled = np.ceil((scaled + 2.0 * ROUNDING * np.abs(scaled)) / unit - float(shift))
+        tables.append(Table(scope, np.where(finite, np.maximum(scaled, lowest), HARD).astype(np.int64)))
+    return replace(problem, tables=tuple(tables), constant=units, log_slack=0.0, unit=unit), lowest
+
+
 def rounded_up(log_values: Values, unit: float) -> Values:
     """Return logs (nats) as integers of `unit`, rounded up; `HARD` for -inf."""
     finite = log_values > -np.inf
@@ -180,9 +212,13 @@ def rounded_up(log_values: Values, unit: float) -> Values:
 
 def in_nats(units: int, unit: float) -> float:
     """Return an integer number of units in nats, rounded up; -inf for `HARD`."""
-    if units <= FLOOR:
-        return -math.inf
-    return math.nextafter(units * unit, math.inf)
+    return -math.inf if units <= FLOOR else above_nats(units, unit)
+
+
+def above_nats(units: int, unit: float) -> float:
+    """Return an integer number of units, of any size, in nats, rounded up."""
+    value = units * unit
+    return value + 2.0 * ROUNDING * abs(value)
 
 
 def below_nats(log_value: float, unit: float) -> int:

@@ -17,6 +17,7 @@ from certimap.certify import bounds
 from certimap.certify.certificate import issue
 from certimap.certify.ledger import Ledger
 from certimap.certify.pareto import pareto_front
+from certimap.certify.recorder import Recorder
 from certimap.control import Control
 from certimap.domain import Label
 from certimap.errors import SolverError
@@ -24,6 +25,7 @@ from certimap.posterior import Draws, Posterior
 from certimap.result import Certificate, CertificateKind, HistoryEntry, MapResult, Status
 from certimap.solvers.base import Effort, Solver
 from certimap.solvers.history import History
+from certimap.solvers.record import draft
 from certimap.solvers.registry import resolve
 from certimap.solvers.warm_start import apply_warm_start
 
@@ -49,6 +51,7 @@ def run(
     progress: Progress = None,
     options: dict[str, Any] | None = None,
     control: Control | None = None,
+    max_proof: int | None = None,
 ) -> MapResult:
     """Answer a MAP query on a posterior.
 
@@ -82,6 +85,9 @@ def run(
     control
         Limits that run already (the time that conditioning took counts then), in place of `time_limit`,
         `max_nodes` and `max_memory`.
+    max_proof
+        Keep what a proof needs, in at most so many bytes: `proof` is then what a run can say of it by itself,
+        which `certimap.proofs.finished` joins with the model and the query. None keeps nothing.
 
     Returns
     -------
@@ -113,6 +119,7 @@ def run(
         early_stop=judging.early_stop,
         control=control,
         trusting=None if _is_own(chosen) else f"solver {chosen.name!r}",
+        recorder=None if max_proof is None else Recorder(max_proof),
         checks_draws=True,
     )
     history = History(ledger, started, progress)
@@ -321,6 +328,7 @@ def _result(
         top=[(label, value + to_conditional) for label, (value, _) in zip(labels, best, strict=True)]
         if listed
         else None,
+        proof=None if ledger.recorder is None else draft(ledger, certificate, ledger.recorder),
     )
 
 

@@ -6,6 +6,8 @@ import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.domain import Domain
+from certimap.networks.bayesian import BayesianNetwork
+from certimap.networks.factor import Factor
 from certimap.testing.posteriors import TablePosterior
 
 
@@ -66,3 +68,20 @@ def random_circuit(
 
     mixture(pool(list(range(len(domain)))))
     return build.build()
+
+
+def random_network(
+    rng: np.random.Generator, domain: Domain, *, max_parents: int = 2, zeros: float = 0.1
+) -> BayesianNetwork:
+    """Return a random Bayesian network: each variable has up to `max_parents` earlier ones for parents."""
+    factors: list[Factor] = []
+    for child in range(len(domain)):
+        n = int(rng.integers(0, min(child, max_parents) + 1))
+        parents = sorted(int(p) for p in rng.choice(child, n, replace=False)) if n else []
+        shape = [int(domain.n_states[v]) for v in (*parents, child)]
+        table = rng.gamma(0.7, size=shape) + 1e-6
+        dropped = rng.random(shape) < zeros
+        dropped[..., int(rng.integers(shape[-1]))] = False
+        table[dropped] = 0.0
+        factors.append(Factor((*parents, child), table / table.sum(axis=-1, keepdims=True)))
+    return BayesianNetwork(domain, factors)

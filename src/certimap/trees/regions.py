@@ -36,16 +36,6 @@ class Bucket:
         return (*self.separator, self.own)
 
 
-def spread(table: Wide, scope: Sequence[int], target: Sequence[int]) -> Wide:
-    """View a table over `scope` with the axes of `target`, of length one where `scope` lacks the variable."""
-    places = [target.index(v) for v in scope]
-    order = sorted(range(len(places)), key=places.__getitem__)
-    shape = [1] * len(target)
-    for axis in order:
-        shape[places[axis]] = table.shape[axis]
-    return table.view(lambda values: values.transpose(order).reshape(shape))
-
-
 def condition(buckets: Sequence[Bucket], queried: Iterable[int]) -> tuple[list[Bucket], float, float]:
     """Do as `conditionals` does, and return the natural log of the total in place of its factors."""
     kept, totals, log_error = conditionals(buckets, queried)
@@ -86,7 +76,7 @@ def conditionals(buckets: Sequence[Bucket], queried: Iterable[int]) -> tuple[lis
         for c in children[i]:
             message = messages[c]
             assert message is not None
-            parts.append(spread(message, buckets[c].separator, bucket.scope))
+            parts.append(message.spread(buckets[c].separator, bucket.scope))
             messages[c] = None
         table = bucket.table if len(parts) == 1 else Wide.product(parts, bucket.table.shape)
         shares, total = table.shares()
@@ -122,7 +112,8 @@ def contract_chains(buckets: Sequence[Bucket], queried: Iterable[int]) -> list[B
         (c,) = children[i]
         lower = alive[c]
         assert lower is not None
-        if any(upper.own in alive[g].separator for g in children[c]):  # pyright: ignore[reportOptionalMemberAccess]
+        below = (alive[g] for g in children[c])
+        if any(region is not None and upper.own in region.separator for region in below):
             continue
         separator = (
             *upper.separator,

@@ -37,7 +37,10 @@ def settle(at: Scalar, values: Floats, counts: Floats, has: Flags) -> None:
         found |= np.int64((x < LOW) & (x > 0.0)) | np.int64(x > HIGH)
     if found == 0:
         return
-    use_counts(at, counts, has)
+    if not has[at]:
+        has[at] = True
+        for b in range(width):
+            counts[at, b] = 0.0
     for b in range(width):
         x = values[at, b]
         shift = 1.0 if x < LOW else 0.0
@@ -97,7 +100,18 @@ def lower_counts(weight_count: Scalar, k: Scalar, at: Scalar, values: Floats, co
 
 
 @jit(fastmath={"contract"})
-def credit(
+def credit(use_max: Scalar, weight: Scalar, source: Scalar, target: Scalar, values: Floats) -> None:
+    """Add `weight` times row `source` to row `target`, or take the larger of the two; none has counts."""
+    if use_max:
+        for b in range(values.shape[1]):
+            values[target, b] = max(values[target, b], weight * values[source, b])
+    else:
+        for b in range(values.shape[1]):
+            values[target, b] += weight * values[source, b]
+
+
+@jit()
+def credit_mixed(
     use_max: Scalar,
     weight: Scalar,
     weight_count: Scalar,
@@ -107,16 +121,13 @@ def credit(
     counts: Floats,
     has: Flags,
 ) -> None:
-    """Add `weight` times row `source` to row `target`, or take the larger of the two in each lane."""
-    if has[source] or has[target] or weight_count > 0.0:
-        credit_aligned(use_max, weight, weight_count, source, target, values, counts, has)
-        return
-    if use_max:
-        for b in range(values.shape[1]):
-            values[target, b] = max(values[target, b], weight * values[source, b])
-    else:
-        for b in range(values.shape[1]):
-            values[target, b] += weight * values[source, b]
+    """Do the same where a row, or the weight, has counts."""
+    settle(source, values, counts, has)
+    use_counts(source, counts, has)
+    if not has[target]:
+        settle(target, values, counts, has)
+        use_counts(target, counts, has)
+    credit_aligned(use_max, weight, weight_count, source, target, values, counts, has)
 
 
 @jit(fastmath={"contract"})
@@ -130,16 +141,12 @@ def credit_aligned(
     counts: Floats,
     has: Flags,
 ) -> None:
-    """Do the same where counts differ.
+    """Do the same where both rows use counts; the target keeps them only where one is not 0.
 
     The source is settled, so that its weighted lanes are at least 2^-640; a target gets there once, and then keeps
     being the sum of an unshifted term and others.
     """
-    settle(source, values, counts, has)
-    if not has[target]:
-        settle(target, values, counts, has)
-    use_counts(source, counts, has)
-    use_counts(target, counts, has)
+    found = 0
     for b in range(values.shape[1]):
         x, y = weight * values[source, b], values[target, b]
         x_count = counts[source, b] + weight_count if x > 0.0 else NEVER
@@ -148,7 +155,10 @@ def credit_aligned(
         x *= shift_of(x_count - lowest)
         y *= shift_of(y_count - lowest)
         values[target, b] = max(x, y) if use_max else x + y
-        counts[target, b] = lowest if lowest < NEVER else 0.0
+        lowest = lowest if lowest < NEVER else 0.0
+        counts[target, b] = lowest
+        found |= np.int64(lowest > 0.0) | np.int64(lowest < 0.0)
+    has[target] = found != 0
 
 
 @jit()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.axes import spread
 from certimap.errors import TooLarge
 from certimap.kernels.parallel import for_blocks
-from certimap.networks.factor import spread
 from certimap.networks.kernels import split_down, split_up
 from certimap.networks.kernels.split_up import Scratch, TreeArrays
 from certimap.networks.problem import Problem, product
@@ -360,5 +360,5 @@ class _Inputs:
     hidden: list[int]
 
 
-def _pointers(sizes: object) -> Ints:
-    return np.concatenate([[0], np.cumsum(np.array(list(sizes), np.int64))]).astype(np.int64)  # pyright: ignore
+def _pointers(sizes: Iterable[int]) -> Ints:
+    return np.concatenate([[0], np.cumsum(np.array(list(sizes), np.int64))]).astype(np.int64)

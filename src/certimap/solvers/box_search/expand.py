@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.box import Points
+from certimap.certify.recorder import Recorder
 from certimap.logs import log_sum
 from certimap.posterior import Prober
 from certimap.search_boxes import Answers, Layout, SearchBoxes
@@ -61,6 +62,7 @@ def expand(
     bounds: Floats,
     depths: NDArray[np.int32],
     threshold: float,
+    recorder: Recorder | None = None,
 ) -> Expansion:
     """Probe boxes until nothing more can be dropped from them, then branch.
 
@@ -70,6 +72,7 @@ def expand(
     """
     result = Expansion()
     before: Floats | None = None
+    opened = boxes.mask
     while len(boxes):
         answers = prober.probe(boxes)
         result.n_probed += len(boxes)
@@ -87,9 +90,13 @@ def expand(
         halved = (n_alive == 1) & layout.is_real
         shrunk = ~dead & (np.any((boxes.mask > 0) & ~alive, axis=1))
         ready = ~dead & ~shrunk
-        _finish(
+        choice = _finish(
             layout, result, boxes.rows(ready), bounds[ready], depths[ready], _part(answers, ready), each[ready]
         )
+        if recorder is not None:
+            is_split = choice >= 0
+            recorder.split(opened[ready][is_split], choice[is_split], boxes.mask[ready][is_split])
+            opened = opened[shrunk]
         result.close(lost[shrunk], np.full(int(shrunk.sum()), -np.inf))
         boxes = _shrink(layout, boxes.rows(shrunk), alive[shrunk], halved[shrunk], answers.splits[shrunk])
         bounds, depths, before = bounds[shrunk], depths[shrunk], answers.log_mass[shrunk]
@@ -126,10 +133,13 @@ def _finish(
     depths: NDArray[np.int32],
     answers: Answers,
     each: Floats,
-) -> None:
-    """Sort out boxes from which nothing can be dropped: points, boxes stuck at rounding, and branches."""
+) -> NDArray[np.int64]:
+    """Sort out boxes from which nothing can be dropped: points, boxes stuck at rounding, and branches.
+
+    Returns the variable that each box is split on, -1 for the others.
+    """
     if not len(boxes):
-        return
+        return np.empty(0, np.int64)
     counts = np.add.reduceat(boxes.mask, layout.offsets[:-1], axis=1, dtype=np.int64)
     counts[:, layout.is_real] = np.where(np.isnan(answers.splits[:, layout.is_real]), 1, 2)
     best = _promising(layout, boxes, answers, each)
@@ -142,7 +152,7 @@ def _finish(
         result.stuck = max(result.stuck, float(np.max(bounds[single])))
     open_rows = np.flatnonzero(~single)
     if not len(open_rows):
-        return
+        return np.full(len(boxes), -1)
     order = np.argsort(-bounds[open_rows], kind="stable")[:MAX_HINTS]
     result.hints.append(best[open_rows[order]])
     shares = np.exp(each - bounds[:, None])
@@ -153,6 +163,7 @@ def _finish(
     scores[counts == 1] = np.inf
     choice = np.argmin(scores, axis=1)
     result.children.append(_branch(layout, boxes, depths, answers, each, open_rows, choice))
+    return np.where(single, -1, choice)
 
 
 def _promising(layout: Layout, boxes: SearchBoxes, answers: Answers, each: Floats) -> Points:

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from certimap.control import TimeUp
 from certimap.errors import SolverError
 from certimap.kernels.parallel import default_workers
-from certimap.networks.mpe_posterior import Maximisation
-from certimap.networks.problem import FLOOR, HARD, States, below_nats, in_nats, restrict, to_integers
+from certimap.networks.max_elimination import MaxElimination, most_added, plan
+from certimap.networks.mpe_posterior import Maximisation, Ordered
+from certimap.networks.problem import (
+    FLOOR,
+    HARD,
+    States,
+    above_nats,
+    below_nats,
+    in_nats,
+    restrict,
+    to_fine_integers,
+    to_integers,
+)
 from certimap.networks.simplify import impossible
 from certimap.posterior import Capability
 from certimap.solvers.base import Effort, Family, Solver
-from certimap.solvers.networks.parts import Context, Reduction
+from certimap.solvers.networks.context import Context
+from certimap.solvers.networks.parts import Reduction
 
 if TYPE_CHECKING:
     from certimap.box import Boxes, Points
@@ -33,10 +47,11 @@ class HybridState:
     unit: float
     kept: dict[int, States]
     reported: int = HARD
+    is_eliminated: bool = False
 
     @property
     def done(self) -> bool:
-        return self.root is not None and self.root.is_done
+        return self.is_eliminated or (self.root is not None and self.root.is_done)
 
     def point(self, assignment: dict[int, int]) -> Points:
         """Return the posterior's row for states of the problem that is solved."""
@@ -48,10 +63,11 @@ class HybridState:
 class HybridBestFirst(Solver):
     """Maximise a product of tables exactly, in any network whose nuisance variables can be summed out.
 
-    The problem is rounded up to integers and reduced; components whose elimination is cheap are eliminated. For
-    the others costs are moved between tables until the sum of their maxima, an upper bound, stalls (sequential
-    reweighted sweeps), while tabu search finds good assignments; states that cannot beat these go; what is left is
-    reduced again and searched, or eliminated once the search has cost as much as that would.
+    A problem whose elimination is cheap as it stands is eliminated. Any other is rounded up to integers and
+    reduced; components whose elimination is cheap are eliminated. For the others costs are moved between tables
+    until the sum of their maxima, an upper bound, stalls (sequential reweighted sweeps), while tabu search finds
+    good assignments; states that cannot beat these go; what is left is reduced again and searched, or eliminated
+    once the search has cost as much as that would.
 
     Parameters
     ----------
@@ -103,6 +119,8 @@ class HybridBestFirst(Solver):
         context = state.context
         if state.root is None:
             context.top_k = ledger.top_k
+            if self._eliminates(state, ledger):
+                return state
             problem = restrict(to_integers(state.posterior.problem), state.kept)
             state.unit = problem.unit
             state.root = Reduction(problem, context)
@@ -111,6 +129,39 @@ class HybridBestFirst(Solver):
             state.root.advance(context)
         self._report(state, ledger)
         return state
+
+    def _eliminates(self, state: HybridState, ledger: Ledger) -> bool:
+        """Eliminate the whole problem without looking for reductions first, where that is cheap."""
+        problem, context = state.posterior.problem, state.context
+        if state.kept or not problem.sizes or problem.n_entries > self.quick_entries:
+            return False
+        known = state.posterior
+        order = known.order if isinstance(known, Ordered) else plan(problem)
+        if order.n_entries > self.quick_entries or not context.fits(order):
+            return False
+        fine, lowest = to_fine_integers(problem, most_added(problem, order))
+        try:
+            found = MaxElimination(
+                fine,
+                order,
+                workers=context.workers,
+                control=context.control,
+                keep_tables=context.lists_all,
+                lowest=lowest,
+            )
+        except TimeUp:
+            return False
+        context.work += int(order.n_entries)
+        state.is_eliminated = True
+        if not context.lists_all:
+            ledger.candidates(state.point(found.assignment())[None, :])
+            ledger.frontier(0.0, above_nats(found.value, fine.unit))
+            return True
+        ranked = list(itertools.islice(found.ranked(), context.top_k + 1))
+        ledger.candidates(np.array([state.point(states) for _, states in ranked[: context.top_k]]))
+        unseen = -math.inf if len(ranked) <= context.top_k else above_nats(ranked[-1][0], fine.unit)
+        ledger.frontier(0.0, unseen)
+        return True
 
     def _set_levels(self, state: HybridState, ledger: Ledger) -> None:
         """Set what is close enough: for the k best by the ledger's threshold, else by a margin per component."""

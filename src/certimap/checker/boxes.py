@@ -1,0 +1,216 @@
+"""Proofs by boxes: the tree of splits of a search on a circuit, checked box by box."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.checker.circuit import Circuit, Flags, boxes_of
+from certimap.checker.models import Arrays, Rejected
+from certimap.checker.numbers import Floats, Ints, ranges
+
+CAP_FACTOR = 1e-10  # nats within which a subcircuit's maximum is settled
+CAP_BOXES = 2000  # boxes that the search for one subcircuit's maximum may take
+BATCH = 256
+
+
+def counts_of(boxes: Flags, columns: Ints) -> Ints:
+    """Return how many states each box leaves each variable."""
+    return np.add.reduceat(boxes, columns[:-1], axis=1, dtype=np.int64)
+
+
+def shrunk(circuit: Circuit, caps: Floats, boxes: Flags, threshold: float) -> tuple[Flags, Floats, Floats]:
+    """Drop the states whose bound is at most a threshold until none is left to drop.
+
+    Returns the boxes, their bounds (-inf where a variable keeps no state) and those of their states.
+    """
+    boxes = boxes.copy()
+    bound, each = np.full(len(boxes), np.inf), np.zeros(boxes.shape)
+    active = np.arange(len(boxes))
+    mine = np.repeat(np.isin(np.arange(len(circuit.columns) - 1), circuit.scope), np.diff(circuit.columns))
+    while len(active):
+        bound[active], each[active] = circuit.bounds(boxes[active], caps)
+        alive = boxes[active] & ((each[active] > threshold) | ~mine)
+        empty = np.any(counts_of(alive, circuit.columns) == 0, axis=1) | (bound[active] <= threshold)
+        bound[active[empty]] = np.minimum(bound[active[empty]], threshold)
+        changed = ~empty & np.any(alive != boxes[active], axis=1)
+        boxes[active[changed]] = alive[changed]
+        active = active[changed]
+    return boxes, bound, each
+
+
+def caps_of(circuit: Circuit) -> Floats:
+    """Return upper bounds on all sums, found bottom-up by small searches that use those below."""
+    caps = np.full(circuit.n_nodes, np.inf)
+    for layer in circuit.layers:
+        if layer.is_sum:
+            for node in layer.nodes.tolist():
+                caps[node] = _maximum(circuit.below(node), caps)
+    return caps
+
+
+def _maximum(part: Circuit, caps: Floats) -> float:
+    """Search a subcircuit for its maximum; return an upper bound on it."""
+    variables = part.scope
+    boxes = np.ones((1, int(part.columns[-1])), np.bool_)
+    best, n_done = -np.inf, 0
+    while len(boxes):
+        bound, each = part.bounds(boxes, caps)
+        points = _promising(part, boxes, each)
+        best = max(best, float(part.values(points).max()))
+        n_done += len(boxes)
+        threshold = best + CAP_FACTOR
+        keep = bound > threshold
+        if n_done > CAP_BOXES:
+            return float(max(bound.max(initial=-np.inf), threshold))
+        boxes, bound, each = boxes[keep], bound[keep], each[keep]
+        if not len(boxes):
+            break
+        boxes, bound, each = shrunk(part, caps, boxes, threshold)
+        keep = bound > threshold
+        single = np.all(counts_of(boxes, part.columns)[:, variables] == 1, axis=1)
+        if np.any(keep & single):  # a point of its own, which no other one need have been
+            best = max(best, float(bound[keep & single].max()))
+        boxes = _branches(part, boxes[keep], each[keep], bound[keep], variables)
+    return best + CAP_FACTOR
+
+
+def _promising(part: Circuit, boxes: Flags, each: Floats) -> NDArray[np.int64]:
+    """Return the point of largest bounds in each box; variables that a subcircuit lacks stand at 0."""
+    rank = np.where(boxes, each, -np.inf)
+    top = np.repeat(np.maximum.reduceat(rank, part.columns[:-1], axis=1), np.diff(part.columns), axis=1)
+    sizes = np.diff(part.columns)
+    states = ranges(np.zeros(len(sizes), np.int64), sizes)
+    points = np.minimum.reduceat(np.where(rank >= top, states, boxes.shape[1]), part.columns[:-1], axis=1)
+    lacking = np.setdiff1d(np.arange(len(part.columns) - 1), part.scope)
+    points[:, lacking] = 0
+    return points
+
+
+def _branches(part: Circuit, boxes: Flags, each: Floats, bound: Floats, variables: Ints) -> Flags:
+    """Split each box by the states of the variable whose bounds have the smallest sum."""
+    out: list[Flags] = []
+    counts = counts_of(boxes, part.columns)
+    shares = np.where(boxes, np.exp(np.minimum(each - bound[:, None], 0.0)), 0.0)
+    sums = np.where(counts > 1, np.add.reduceat(shares, part.columns[:-1], axis=1), np.inf)
+    lacking = np.setdiff1d(np.arange(len(part.columns) - 1), variables)
+    sums[:, lacking] = np.inf
+    for row in range(len(boxes)):
+        v = int(np.argmin(sums[row]))
+        if np.isfinite(sums[row, v]):
+            out.append(split(boxes[row], v, part.columns))
+    return np.concatenate(out) if out else boxes[:0]
+
+
+def split(box: Flags, v: int, columns: Ints) -> Flags:
+    """Return the parts of a box by the states of a variable that it holds."""
+    start, stop = int(columns[v]), int(columns[v + 1])
+    states = np.arange(start, stop)[box[start:stop]]
+    parts = np.repeat(box[None], len(states), axis=0)
+    parts[:, start:stop] = False
+    parts[np.arange(len(states)), states] = True
+    return parts
+
+
+@dataclass(frozen=True, eq=False)
+class SplitTree:
+    """A tree of splits in preorder: the variable of each node, -1 for a leaf, and the states kept at each split.
+
+    A node's children follow it, one for each state of its variable that is kept, each with all that is below it.
+    """
+
+    variables: Ints
+    kept: Flags
+    end: Ints
+
+    @classmethod
+    def read(cls, arrays: Arrays, columns: Ints) -> SplitTree:
+        """Read a tree; refuse one whose numbers do not fit together."""
+        variables = np.asarray(arrays["splits"])
+        bits = np.asarray(arrays["kept"])
+        n_columns = int(columns[-1])
+        n_splits = int(np.count_nonzero(variables >= 0)) if variables.ndim == 1 else -1
+        if variables.dtype.kind != "i" or bits.dtype != np.uint8 or bits.shape != (n_splits, (n_columns + 7) // 8):
+            raise Rejected("the tree of splits is damaged: its arrays do not fit the query")
+        if len(variables) == 0 or variables.max() >= len(columns) - 1 or variables.min() < -1:
+            raise Rejected("the tree of splits names a variable that the query has not")
+        kept = np.unpackbits(bits, axis=1, count=n_columns).astype(np.bool_)
+        number = np.cumsum(variables >= 0) - 1
+        end = np.zeros(len(variables), np.int64)
+        for i in range(len(variables) - 1, -1, -1):
+            after = i + 1
+            if variables[i] >= 0:
+                v = int(variables[i])
+                for _ in range(int(kept[number[i], columns[v] : columns[v + 1]].sum())):
+                    if after >= len(variables):
+                        raise Rejected("the tree of splits lacks a box")
+                    after = int(end[after])
+            end[i] = after
+        if end[0] != len(variables):
+            raise Rejected("the tree of splits has a box too many")
+        return cls(variables.astype(np.int64), kept[np.maximum(number, 0)] if n_splits else kept, end)
+
+    def children(self, node: int, n: int) -> list[int]:
+        """Return the first n nodes below a node."""
+        out: list[int] = []
+        at = node + 1
+        for _ in range(n):
+            out.append(at)
+            at = int(self.end[at])
+        return out
+
+
+def check_boxes(circuit: Circuit, tree: SplitTree, threshold: float, caps: Floats) -> str | None:
+    """Close every box of a tree; return the sentence about the first that does not, or None.
+
+    A box is closed when the bound of the whole, or of every state that it still has of some variable, is at most
+    the threshold; a state may be dropped only where its bound is.
+    """
+    boxes = np.ones((1, int(circuit.columns[-1])), np.bool_)
+    waiting: list[tuple[int, Flags]] = [(0, boxes[0])]
+    while waiting:
+        batch, waiting = waiting[-BATCH:], waiting[:-BATCH]
+        nodes = [node for node, _ in batch]
+        found, bound, _ = shrunk(circuit, caps, np.array([box for _, box in batch]), threshold)
+        for row, node in enumerate(nodes):
+            if bound[row] <= threshold:
+                continue
+            v = int(tree.variables[node])
+            if v < 0:
+                return f"box {node} does not close: its bound is {bound[row]:.12g}, above {threshold:.12g}"
+            kept = tree.kept[node]
+            if np.any(found[row] & ~kept):
+                column = int(np.flatnonzero(found[row] & ~kept)[0])
+                dropped = int(np.searchsorted(circuit.columns, column, side="right")) - 1
+                state = column - int(circuit.columns[dropped])
+                return f"box {node} drops state {state} of query variable {dropped} without cause"
+            start, stop = int(circuit.columns[v]), int(circuit.columns[v + 1])
+            states = np.flatnonzero(kept[start:stop])
+            for child, state in zip(tree.children(node, len(states)), states.tolist(), strict=True):
+                if found[row, start + state]:
+                    part = found[row].copy()
+                    part[start:stop] = False
+                    part[start + state] = True
+                    waiting.append((child, part))
+    return None
+
+
+def check_every_point(circuit: Circuit, threshold: float) -> str | None:
+    """Evaluate every joint state of the query; return a sentence about one above the threshold, or None."""
+    sizes = np.diff(circuit.columns)
+    total = int(np.prod(sizes.astype(object)))
+    for start in range(0, total, 65536):
+        index = np.arange(start, min(start + 65536, total))
+        points = np.stack(np.unravel_index(index, tuple(sizes.tolist())), axis=1).astype(np.int64)
+        values = circuit.values(points)
+        worst = int(np.argmax(values))
+        if values[worst] > threshold:
+            return (
+                f"the joint state {points[worst].tolist()} has the log value {values[worst]:.12g}, above the claim"
+            )
+    return None
+
+
+__all__ = ["SplitTree", "boxes_of", "caps_of", "check_boxes", "check_every_point"]

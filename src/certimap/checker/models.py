@@ -1,0 +1,162 @@
+"""Models as the checker sees them: plain arrays, which it reads as a circuit or as a product of tables."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.checker.numbers import Floats, Ints, log_sum
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class Rejected(Exception):
+    """A step of a proof that does not hold, in one sentence."""
+
+
+def fingerprint(
+    kind: str, variables: Sequence[Mapping[str, Any]], arrays: Arrays, hidden: Sequence[str] = ()
+) -> str:
+    """Return "sha256:" and the hash of a model: its kind, its variables with their states, its numbers' bytes."""
+    digest = hashlib.sha256(json.dumps([kind, list(variables), sorted(hidden)]).encode())
+    for name in sorted(arrays):
+        values = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {values.dtype.str} {values.shape}".encode())
+        digest.update(values.tobytes())
+    return f"sha256:{digest.hexdigest()}"
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """The query in positions: queried variables, one natural-log weight per state of every variable, and sizes."""
+
+    sizes: Ints
+    queried: Ints
+    log_weights: Floats
+
+    @property
+    def offsets(self) -> Ints:
+        return np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
+
+    @property
+    def query_sizes(self) -> Ints:
+        return self.sizes[self.queried]
+
+    @property
+    def query_offsets(self) -> Ints:
+        return np.concatenate([[0], np.cumsum(self.query_sizes)]).astype(np.int64)
+
+    def weights_of(self, variable: int) -> Floats:
+        return self.log_weights[self.offsets[variable] : self.offsets[variable + 1]]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A factor: natural logs over the states of its variables, one axis each."""
+
+    scope: tuple[int, ...]
+    logs: Floats
+
+
+def tables_of(kind: str, sizes: Ints, arrays: Arrays) -> tuple[list[Table], list[int]]:
+    """Return a network's or a hidden tree's factors, and the sizes of all variables, hidden ones behind."""
+    if kind in ("bayesian", "markov"):
+        return _network_tables(sizes, arrays), sizes.tolist()
+    if kind.endswith(":HiddenChowLiuModel"):
+        return _hidden_tables(sizes, arrays)
+    raise Rejected(f"a model of the kind {kind!r} is one that the checker cannot read")
+
+
+def _logs(values: Floats) -> Floats:
+    with np.errstate(divide="ignore"):
+        return np.log(values)
+
+
+def _network_tables(sizes: Ints, arrays: Arrays) -> list[Table]:
+    tables: list[Table] = []
+    lengths = arrays["scope_lengths"].tolist()
+    in_logs = arrays["in_logs"].tolist() if "in_logs" in arrays else [False] * len(lengths)
+    at = done = 0
+    for length, is_log in zip(lengths, in_logs, strict=True):
+        scope = tuple(int(v) for v in arrays["scopes"][at : at + length])
+        shape = [int(sizes[v]) for v in scope]
+        n = int(np.prod(shape, dtype=np.int64))
+        values = np.asarray(arrays["tables"][done : done + n], np.float64).reshape(shape)
+        tables.append(Table(scope, values if is_log else _logs(values)))
+        at, done = at + length, done + n
+    return tables
+
+
+def _hidden_tables(sizes: Ints, arrays: Arrays) -> tuple[list[Table], list[int]]:
+    """Write a hidden Chow-Liu tree out: latent variable n + i emits variable i."""
+    n, k = len(sizes), len(arrays["root_prior"])
+    tables: list[Table] = []
+    at = 0
+    for i, parent in enumerate(arrays["parent"].tolist()):
+        states = int(sizes[i])
+        emission = arrays["emission"][at : at + k * states].reshape(k, states)
+        at += k * states
+        tables.append(Table((n + i, i), _logs(emission)))
+        if parent < 0:
+            tables.append(Table((n + i,), _logs(arrays["root_prior"])))
+        else:
+            tables.append(Table((n + parent, n + i), _logs(arrays["transition"][i])))
+    return tables, [*sizes.tolist(), *[k] * n]
+
+
+@dataclass(frozen=True, eq=False)
+class Reduced:
+    """A product of tables under the evidence: what is observed is fixed, weights are factors of their own."""
+
+    tables: list[Table]
+    sizes: list[int]
+    queried: list[int]
+    log_constant: float
+
+
+def reduce(tables: Sequence[Table], sizes: Sequence[int], question: Question) -> Reduced:
+    """Fix what the evidence observes, and drop states that it excludes from no table but by a weight of 0."""
+    queried = [int(v) for v in question.queried]
+    fixed: dict[int, int] = {}
+    out: list[Table] = []
+    log_constant = 0.0
+    for v in range(len(question.sizes)):
+        weights = question.weights_of(v)
+        possible = np.flatnonzero(weights > -np.inf)
+        if len(possible) == 1 and v not in queried:
+            fixed[v] = int(possible[0])
+            log_constant += float(weights[possible[0]])
+        elif np.any(weights != 0.0):
+            out.append(Table((v,), weights))
+    for table in tables:
+        index = tuple(fixed.get(v, slice(None)) for v in table.scope)
+        scope = tuple(v for v in table.scope if v not in fixed)
+        logs = np.asarray(table.logs[index], np.float64)
+        if scope:
+            out.append(Table(scope, logs))
+        else:
+            log_constant += float(logs)
+    return Reduced(out, list(sizes), queried, log_constant)
+
+
+def spread(table: Table, scope: Sequence[int]) -> Floats:
+    """View a table with the axes of `scope`, of length one where it lacks the variable."""
+    order = sorted(range(len(table.scope)), key=lambda k: scope.index(table.scope[k]))
+    logs = table.logs.transpose(order)
+    shape = [1] * len(scope)
+    for axis, k in enumerate(order):
+        shape[scope.index(table.scope[k])] = logs.shape[axis]
+    return logs.reshape(shape)
+
+
+def summed(logs: Floats, axes: Sequence[int]) -> Floats:
+    """Sum over axes, in logs, rounded up."""
+    for axis in sorted(axes, reverse=True):
+        logs = log_sum(logs, axis)
+    return logs

@@ -1,0 +1,285 @@
+"""The checker: reads a claim, works out what the answer is worth, and has the rest of the space excluded."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.checker.boxes import SplitTree, caps_of, check_boxes, check_every_point
+from certimap.checker.circuit import Circuit, circuit_of
+from certimap.checker.exact import MARGIN, largest_value
+from certimap.checker.file import Proof
+from certimap.checker.models import Arrays, Question, Reduced, Rejected, fingerprint, reduce, tables_of
+from certimap.checker.numbers import UNIT
+from certimap.checker.sets import Buckets, check_sets
+from certimap.errors import TooLarge
+
+LARGEST_TOLERANCE = 1e-3
+DRAWS_UNCHECKED = (
+    "that the draws were independent, from p(q | e) inside the boxes then open (seed {seed} replays them)",
+    "that no box closed before a draw held anything above the bound it was closed at",
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the checker found.
+
+    Attributes
+    ----------
+    accepted
+        Whether the claim follows from the model and the proof.
+    message
+        What is proved, or which step fails.
+    log_joint
+        ln p(answer, e) as the checker works it out, rounded down; NaN where it did not come so far.
+    unchecked
+        What a claim that holds with some probability rests on, and cannot be seen in a file.
+    """
+
+    accepted: bool
+    message: str
+    log_joint: float = math.nan
+    unchecked: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.accepted
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """A proof's claim, read and found sensible."""
+
+    kind: str
+    epsilon: float
+    delta: float
+    tolerance: float
+    answer: NDArray[np.int64]
+    question: Question
+
+    @property
+    def slack(self) -> float:
+        """ln(1 + tolerance), rounded down."""
+        return math.log1p(self.tolerance) * (1.0 - 4.0 * UNIT)
+
+    def threshold(self, log_value: float) -> float:
+        """Return the largest log value that refutes nothing, for an answer worth `log_value` at least."""
+        found = log_value - math.log1p(-self.epsilon) + self.slack
+        return found - (4.0 + 4.0 * abs(found)) * UNIT
+
+
+def check_arrays(
+    kind: str,
+    variables: Sequence[Mapping[str, Any]],
+    arrays: Arrays,
+    proof: Proof,
+    *,
+    hidden: Sequence[str] = (),
+    exact: bool = False,
+) -> Verdict:
+    """Check a proof against a model.
+
+    Parameters
+    ----------
+    kind, variables, arrays, hidden
+        The model as the native format stores it: its kind, each variable's name and states, its numbers, and the
+        names of variables that a query leaves out unless it names them.
+    proof
+        The proof.
+    exact
+        Check a small model once more by enumeration in exact numbers.
+
+    Returns
+    -------
+    Verdict
+        Rejected, with a sentence, for any proof that does not hold; a proof raises nothing.
+    """
+    try:
+        if proof.meta["model"] != fingerprint(kind, variables, arrays, hidden):
+            raise Rejected("the proof is about another model: the fingerprints differ")
+        return _checked(kind, variables, arrays, proof, exact)
+    except Rejected as reason:
+        return Verdict(False, f"rejected: {reason}")
+    except (KeyError, IndexError, ValueError, TypeError, AttributeError, OverflowError, ArithmeticError) as error:
+        return Verdict(False, f"rejected: the proof is damaged ({type(error).__name__}: {error})")
+    except MemoryError:
+        return Verdict(False, "rejected: checking the proof takes more memory than there is")
+
+
+def _checked(
+    kind: str, variables: Sequence[Mapping[str, Any]], arrays: Arrays, proof: Proof, exact: bool
+) -> Verdict:
+    claim = _claim(variables, proof)
+    if kind == "circuit":
+        sides = [circuit_of(claim.question.sizes, arrays, claim.question, side) for side in (1, -1)]
+        log_value = float(sides[1].values(claim.answer[None])[0])
+        log_evidence = sides[1 if claim.kind != "pac" else 0].total()
+        refuted = _covered_circuit(sides[0], claim, proof, log_value, log_evidence)
+    else:
+        tables, all_sizes = tables_of(kind, claim.question.sizes, arrays)
+        problem = reduce(tables, all_sizes, claim.question)
+        tree = Buckets.of(problem)
+        point = [np.arange(all_sizes[v]) == a for v, a in zip(problem.queried, claim.answer, strict=True)]
+        log_value = tree.bound(point, -1)
+        refuted = _covered_network(tree, problem, claim, proof, log_value)
+    _check_value(proof, log_value)
+    if refuted is not None:
+        raise Rejected(refuted)
+    said = "" if not exact else _exactly(kind, arrays, claim)
+    if claim.kind == "pac":
+        seed = proof.meta["seed"]
+        unchecked = tuple(text.format(seed=seed) for text in DRAWS_UNCHECKED)
+        return Verdict(True, _statement(claim) + said, log_value, unchecked)
+    return Verdict(True, _statement(claim) + said, log_value)
+
+
+def _check_value(proof: Proof, log_value: float) -> None:
+    claimed = proof.meta["claim"]["log_joint"]
+    if log_value == -math.inf:
+        raise Rejected("the answer has probability 0")
+    if claimed is not None and not abs(float(claimed) - log_value) <= 1e-7 * (1.0 + abs(log_value)):
+        raise Rejected(f"the answer is worth ln p(q, e) = {log_value:.12g}, and {claimed} is claimed")
+
+
+def _claim(variables: Sequence[Mapping[str, Any]], proof: Proof) -> Claim:
+    """Read the claim; refuse one that makes no sense, whatever proves it."""
+    stated = proof.meta["claim"]
+    kind = stated["kind"]
+    epsilon, delta, tolerance = (float(stated[name]) for name in ("epsilon", "delta", "tolerance"))
+    if kind not in ("exact", "epsilon", "pac"):
+        raise Rejected(f"the claim is of the kind {kind!r}; exact, epsilon or pac is accepted")
+    if not 0.0 <= epsilon < 1.0 or (kind == "exact" and epsilon != 0.0):
+        raise Rejected(f"the claim's epsilon is {epsilon}, which a claim of the kind {kind!r} cannot have")
+    if not 0.0 <= delta < 1.0 or (delta > 0.0) != (kind == "pac"):
+        raise Rejected(f"the claim's delta is {delta}, which a claim of the kind {kind!r} cannot have")
+    if not 0.0 < tolerance <= LARGEST_TOLERANCE:
+        raise Rejected(
+            f"the claim's tolerance is {tolerance}; above 0 and at most {LARGEST_TOLERANCE} is accepted"
+        )
+    sizes = np.array([len(v.get("states", ())) for v in variables], np.int64)
+    if np.any(sizes == 0):
+        raise Rejected("the model has real variables, for which no proof can be checked")
+    names = [v["name"] for v in variables]
+    answer: dict[str, Any] = dict(proof.meta["answer"])
+    queried = [names.index(name) for name in answer]
+    states = [_position(variables[v]["states"], label) for v, label in zip(queried, answer.values(), strict=True)]
+    log_weights = np.asarray(proof.arrays["log_weights"], np.float64)
+    if log_weights.shape != (int(sizes.sum()),) or np.any(np.isnan(log_weights) | (log_weights == np.inf)):
+        raise Rejected("the proof's evidence does not fit the model")
+    if not queried:
+        raise Rejected("the query has no variables")
+    question = Question(sizes, np.array(queried, np.int64), log_weights)
+    return Claim(kind, epsilon, delta, tolerance, np.array(states, np.int64), question)
+
+
+def _position(states: Sequence[Any], label: Any) -> int:
+    """Return where a label stands among a variable's states; 1, 1.0 and True are different ones."""
+    coded = [json.dumps(state) for state in states]
+    if json.dumps(label) not in coded:
+        raise Rejected(f"the answer names the state {label!r}, which its variable has not")
+    return coded.index(json.dumps(label))
+
+
+def _covered_circuit(
+    circuit: Circuit, claim: Claim, proof: Proof, log_value: float, log_evidence: float
+) -> str | None:
+    method, threshold = proof.meta["method"], claim.threshold(log_value)
+    if method == "draws":
+        return _draws(claim, proof, log_value - log_evidence)
+    if claim.kind == "pac":
+        raise Rejected("a claim with delta above 0 needs the method 'draws'")
+    if method == "enumeration":
+        return check_every_point(circuit, threshold)
+    if method == "residual":
+        return _residual(circuit, claim, proof, threshold)
+    if method != "boxes":
+        raise Rejected(f"a proof by {method!r} is none that covers a circuit")
+    tree = SplitTree.read(proof.arrays, circuit.columns)
+    caps = np.full(circuit.n_nodes, np.inf)
+    refuted = check_boxes(circuit, tree, threshold, caps)
+    if refuted is not None and proof.meta.get("caps", False):
+        refuted = check_boxes(circuit, tree, threshold, caps_of(circuit))
+    return refuted
+
+
+def _residual(circuit: Circuit, claim: Claim, proof: Proof, threshold: float) -> str | None:
+    """Check that what is not listed cannot hold the probability of a better assignment."""
+    points = np.asarray(proof.arrays["points"]).astype(np.int64)
+    sizes = claim.question.query_sizes
+    if points.ndim != 2 or points.shape[1] != len(sizes) or np.any((points < 0) | (points >= sizes)):
+        raise Rejected("the points evaluated do not fit the query")
+    if len(np.unique(points, axis=0)) != len(points):
+        raise Rejected("a point is listed twice")
+    values, total = circuit.values(points), circuit.total()
+    if np.any(values > threshold):
+        return f"a listed assignment has the log value {float(values.max()):.12g}, above {threshold:.12g}"
+    error = 16.0 * UNIT * (len(points) + circuit.n_nodes + abs(total))
+    left = 1.0 - math.fsum(np.exp(values - total)) + error + 1e-12
+    if total + math.log(max(left, 1e-300)) > threshold:
+        return f"the points listed leave a probability of {left:.6g}, which may hold a better assignment"
+    return None
+
+
+def _covered_network(tree: Buckets, problem: Reduced, claim: Claim, proof: Proof, log_value: float) -> str | None:
+    method, threshold = proof.meta["method"], claim.threshold(log_value)
+    if method == "draws":
+        everything = Buckets.of(Reduced(problem.tables, problem.sizes, [], problem.log_constant))
+        return _draws(claim, proof, log_value - everything.bound([], 1))
+    if claim.kind == "pac":
+        raise Rejected("a claim with delta above 0 needs the method 'draws'")
+    if method != "sets":
+        raise Rejected(f"a proof by {method!r} is none that covers a network")
+    return check_sets(tree, threshold, 0.5 * claim.slack)
+
+
+def _draws(claim: Claim, proof: Proof, log_prob: float) -> str | None:
+    """Recompute the evidence of draws that missed anything better; the draws themselves cannot be seen."""
+    log_r, closed, counts = (np.asarray(proof.arrays[name]) for name in ("log_open", "log_closed", "counts"))
+    if not log_r.shape == closed.shape == counts.shape or counts.dtype.kind != "i" or np.any(counts < 0):
+        raise Rejected("the record of draws is damaged")
+    if np.any(np.isnan(log_r) | np.isnan(closed)) or np.any(np.diff(closed) < 0.0):
+        raise Rejected("the record of draws is damaged: closed bounds fall")
+    log_tau = log_prob - math.log1p(-claim.epsilon)
+    valid = closed <= log_tau + claim.slack
+    with np.errstate(divide="ignore"):
+        misses = -np.log1p(-np.exp(np.minimum(log_tau - log_r, 0.0)))
+    if proof.meta["rule"] == "published":
+        misses = np.full(len(counts), math.exp(min(log_tau, 0.0)))
+    evidence = float(np.sum(np.where(valid & (counts > 0), counts * misses, 0.0))) * (1.0 - 1e-9)
+    needed = math.log(1.0 / claim.delta) if claim.delta > 0.0 else math.inf
+    if not evidence >= needed * (1.0 - 1e-8):
+        return f"the draws give {evidence:.6g} nats of evidence, and delta {claim.delta:g} needs {needed:.6g}"
+    return None
+
+
+def _exactly(kind: str, arrays: Arrays, claim: Claim) -> str:
+    sizes = claim.question.sizes
+    try:
+        value, largest = largest_value(kind, sizes, arrays, claim.question, claim.answer)
+    except TooLarge as reason:
+        return f"; not repeated in exact numbers, for {reason}"
+    allowed = value * (1 + type(value)(claim.tolerance)) * (1 + MARGIN)
+    if largest * (1 - type(value)(claim.epsilon)) > allowed:
+        raise Rejected("in exact numbers another assignment is more probable than the claim allows")
+    return "; enumeration in exact numbers agrees"
+
+
+def _statement(claim: Claim) -> str:
+    within = f"within a relative {claim.tolerance:g}"
+    if claim.kind == "exact":
+        return f"accepted: no assignment is more probable than the answer ({within})"
+    if claim.kind == "epsilon":
+        return (
+            f"accepted: the answer is at least {1.0 - claim.epsilon:.6g} times as probable as the best "
+            f"(epsilon {claim.epsilon:.3g}, {within})"
+        )
+    return (
+        f"accepted: the figures give the answer epsilon {claim.epsilon:.3g} and delta {claim.delta:.3g}, "
+        "if the draws were what they are said to be"
+    )

@@ -1,0 +1,84 @@
+"""Networks without nuisance variables whose tables fit: maximised by dense elimination, p(e) by one sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Boxes, Points
+from certimap.networks.max_elimination import EliminationPlan
+from certimap.networks.mpe_posterior import MpePosterior
+from certimap.networks.problem import ROUNDING, Prepared
+from certimap.networks.sum_elimination import Total
+from certimap.posterior import BoxPosterior, Facts
+
+if TYPE_CHECKING:
+    from certimap.query import Query
+
+
+class EliminationPosterior(MpePosterior):
+    """A normalised product of tables over the query variables.
+
+    Points are scored by the tables themselves. What is asked about boxes, and draws, are answered from a tree of
+    conditional tables, which takes many times as long to make as the maximum: it is made when first needed.
+
+    Parameters
+    ----------
+    query, prepared
+        As for `MpePosterior`; no nuisance variables.
+    order
+        Of an elimination of all its variables, which is cheap.
+    total
+        ln p(e), and how far it may be off.
+    make_tree
+        Returns the same posterior with masses, bounds and draws.
+    """
+
+    def __init__(
+        self,
+        query: Query,
+        prepared: Prepared,
+        order: EliminationPlan,
+        total: Total,
+        make_tree: Callable[[], BoxPosterior],
+    ) -> None:
+        problem, log_evidence = prepared.problem, total.log_value
+        constant = problem.constant - log_evidence
+        slack = problem.log_slack + total.log_slack + 2.0 * ROUNDING * (abs(constant) + abs(log_evidence))
+        problem = replace(problem, constant=constant, log_slack=slack)
+        super().__init__(query, replace(prepared, problem=problem), log_evidence)
+        self.order = order
+        self.facts = Facts.of(
+            self.domain, log_evidence=log_evidence, work=self.facts.work, log_slack=self.facts.log_slack
+        )
+        self._make_tree = make_tree
+
+    @cached_property
+    def tree(self) -> BoxPosterior:
+        """The same posterior as a tree of conditional tables."""
+        return self._make_tree()
+
+    def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
+        """Draw n independent points, shape (n, n_variables); see `Draws`."""
+        return self.tree.sample(n, rng, boxes)
+
+    def log_mass(self, boxes: Boxes) -> NDArray[np.float64]:
+        """Natural log of P(box | e), shape (batch,)."""
+        return self.tree.log_mass(boxes)
+
+    def log_mass_each(self, boxes: Boxes) -> NDArray[np.float64]:
+        """The same with variable i restricted to state a alone, shape (batch, total_states)."""
+        return self.tree.log_mass_each(boxes)
+
+    def log_bound(self, boxes: Boxes) -> NDArray[np.float64]:
+        """Return upper bounds on the natural log of the largest value in each box, shape (batch,)."""
+        return self.tree.log_bound(boxes)
+
+    def log_bound_each(self, boxes: Boxes) -> NDArray[np.float64]:
+        """The same with variable i restricted to state a alone, shape (batch, total_states)."""
+        return self.tree.log_bound_each(boxes)

@@ -1,0 +1,46 @@
+"""The part of a proof that a run knows by itself: what covers everything but the answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.certify.ledger import Ledger
+from certimap.certify.recorder import Recorder
+from certimap.checker import Proof
+from certimap.result import Certificate, CertificateKind, Rule
+
+
+def draft(ledger: Ledger, certificate: Certificate, recorder: Recorder) -> Proof:
+    """Return the method by which a certificate can be checked and its arrays, or the reason why it cannot."""
+    if certificate.kind is CertificateKind.NONE:
+        return _none("the run earned no certificate; raise its limits")
+    if ledger.top_k > 1:
+        return _none("a proof covers one answer; leave top_k out")
+    if certificate.assumptions and certificate.rule is not Rule.EXTERNAL:
+        return _none(f"the certificate rests on an assumption ({certificate.assumptions[0]})")
+    if certificate.rule in (Rule.DRAWS, Rule.FRONTIER):
+        log_open, log_closed, counts = zip(*ledger.draw_groups, strict=True)
+        record: dict[str, NDArray[Any]] = {
+            "log_open": np.array(log_open),
+            "log_closed": np.array(log_closed),
+            "counts": np.array(counts, np.int64),
+        }
+        return Proof({"method": "draws", "rule": ledger.rule}, record)
+    if certificate.rule is Rule.ENUMERATION:
+        return Proof({"method": "enumeration"}, {})
+    if certificate.rule is Rule.RESIDUAL:
+        points = ledger.atoms.points(np.arange(ledger.atoms.n))
+        return Proof({"method": "residual"}, {"points": points})
+    if recorder.is_full:
+        return _none(f"the search has more splits than max_proof={recorder.max_bytes:,} bytes hold")
+    if recorder.has_search:
+        tree = recorder.tree(ledger.domain.offsets)
+        return Proof({"method": "boxes", "caps": recorder.is_tightened}, tree)
+    return Proof({"method": "bound"}, {})
+
+
+def _none(reason: str) -> Proof:
+    return Proof({"method": "none", "no_proof": reason}, {})

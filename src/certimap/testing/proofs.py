@@ -1,0 +1,191 @@
+"""Proofs under attack: random small models, what every solver proves of them, and what becomes of altered proofs.
+
+One rule judges everything: a proof that is accepted must state the truth, which enumeration knows. Proofs as they
+were written must be accepted, and those about another model, or that are cut short, must not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.api import condition, map_query
+from certimap.checker import Proof
+from certimap.domain import Categorical, Domain, Label
+from certimap.errors import CertimapError
+from certimap.model import Model
+from certimap.proofs import check
+from certimap.result import MapResult
+from certimap.testing.enumeration import all_points
+from certimap.testing.models import random_circuit, random_network
+
+ON_CIRCUITS = ("auto", "exhaustive", "frontier", "pac")
+ON_NETWORKS = (*ON_CIRCUITS, "set_elimination", "bucket_elimination", "hbfs", "aobb", "aobf")
+MARGIN = 1e-7  # relative; altered answers that are closer to the best may be accepted
+NEEDED = ("splits", "kept", "log_weights", "log_open", "log_closed")
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A query to a small model, with what enumeration says of it.
+
+    Attributes
+    ----------
+    log_values
+        ln p(q | e) of every joint state of the query, the last variable varying fastest.
+    """
+
+    model: Model
+    variables: list[str]
+    evidence: dict[str, Any]
+    log_values: NDArray[np.float64]
+
+    def is_true(self, proof: Proof) -> bool:
+        """Whether a claim with delta 0 holds, the tolerance and a little more granted."""
+        claim, domain = proof.meta["claim"], self.model.domain
+        states = [states_of(domain, name).index(label) for name, label in proof.meta["answer"].items()]
+        sizes = [len(states_of(domain, name)) for name in proof.meta["answer"]]
+        place = int(np.ravel_multi_index(states, sizes))
+        slack = math.log1p(claim["tolerance"]) - math.log1p(-claim["epsilon"]) + MARGIN * 0.01
+        return bool(self.log_values[place] >= float(self.log_values.max()) - slack)
+
+
+def states_of(domain: Domain, name: str) -> tuple[Label, ...]:
+    """Return the states of a categorical variable."""
+    variable = domain[name]
+    assert isinstance(variable, Categorical)
+    return variable.states
+
+
+def random_case(seed: int, *, hard: bool = False) -> Case:
+    """Return case number `seed`; odd ones ask networks. Hard ones leave a search something to do."""
+    rng = np.random.default_rng([seed, 5])
+    while True:
+        model = _random_model(rng, seed % 2 == 1, hard)
+        domain = model.domain
+        order = [domain.names[int(i)] for i in rng.permutation(len(domain))]
+        if hard and seed % 2:
+            order = list(domain.names)[::-1]  # what is summed out are causes, which nothing makes disappear
+        n_query = int(rng.integers(1, len(order) + 1)) if not hard else (len(order) + 1) // (1 + seed % 2)
+        n_observed = int(rng.integers(0, len(order) - n_query + 1)) if not hard else 0
+        evidence = {name: _evidence(rng, domain, name) for name in order[n_query : n_query + n_observed]}
+        variables = order[:n_query]
+        try:
+            listed = condition(model, variables, evidence, workers=1, solver="pac")
+        except CertimapError:
+            continue  # evidence of probability 0
+        return Case(model, variables, evidence, listed.log_prob(all_points(listed.domain)))
+
+
+def _random_model(rng: np.random.Generator, is_network: bool, hard: bool) -> Model:
+    if hard:
+        sizes = rng.integers(2, 4, 14) if is_network else np.full(9, 2)
+    else:
+        top = int(rng.choice([3, 5]))  # few states and many variables, or the other way round
+        sizes = rng.integers(1, top, int(rng.integers(2, 13 if top == 3 else 7)))
+    domain = Domain.of_sizes(int(k) for k in sizes)
+    if is_network:
+        return random_network(rng, domain, max_parents=3 if hard else 2, zeros=0.0 if hard else 0.1)
+    return random_circuit(rng, domain, n_components=5 if hard else 3, zeros=0.0 if hard else 0.2)
+
+
+def _evidence(rng: np.random.Generator, domain: Domain, name: str) -> Any:
+    states = states_of(domain, name)
+    if rng.random() < 0.7:
+        return states[int(rng.integers(len(states)))]
+    return {"likelihood": [float(w) for w in rng.gamma(1.0, size=len(states)) + 1e-3]}
+
+
+def solved(
+    case: Case, solver: str, *, epsilon: float = 0.0, delta: float = 0.0, seed: int = 0, **options: Any
+) -> MapResult:
+    """Answer a case and keep the proof; a search by boxes gets few draws, lest they meet every point."""
+    if solver == "frontier":
+        options = {"first_draws": 4, **options}
+    return map_query(
+        case.model,
+        case.variables,
+        case.evidence,
+        solver=solver,
+        epsilon=epsilon,
+        delta=delta,
+        rng=seed,
+        proof=True,
+        workers=1,
+        progress=False,
+        max_samples=20_000,
+        **options,
+    )
+
+
+def altered(proof: Proof, case: Case, rng: np.random.Generator) -> Iterator[tuple[str, Proof, bool]]:
+    """Yield altered proofs, what was done, and whether they have to be rejected whatever is true."""
+    meta, arrays = proof.meta, proof.arrays
+    claim = meta["claim"]
+    yield "another model's fingerprint", Proof({**meta, "model": "sha256:" + "0" * 64}, arrays), True
+    silent = {**meta, "claim": {**claim, "log_joint": None}}
+    for name in meta["answer"]:
+        states = states_of(case.model.domain, name)
+        label = states[int(rng.integers(len(states)))]
+        swapped = {**silent, "answer": {**meta["answer"], name: label}}
+        yield "a swapped label", Proof(swapped, arrays), False
+    unknown = {**meta, "answer": {**meta["answer"], next(iter(meta["answer"])): "no such state"}}
+    yield "an unknown label", Proof(unknown, arrays), True
+    for what, change, must_fail in (
+        ("a wrong value", {"log_joint": claim["log_joint"] + 1e-3}, True),
+        ("a lower epsilon", {"kind": "exact", "epsilon": 0.0}, False),
+        ("no tolerance", {"tolerance": 0.0}, True),
+    ):
+        yield what, Proof({**meta, "claim": {**claim, **change}}, arrays), must_fail
+    for key in ("claim", "answer", "method", "model"):
+        yield f"no {key}", Proof({k: v for k, v in meta.items() if k != key}, arrays), True
+    for name, values in arrays.items():
+        short = {**arrays, name: values[:-1]}
+        if len(values):
+            yield f"{name} cut short", Proof(meta, short), name in NEEDED
+        yield f"no {name}", Proof(meta, {k: v for k, v in arrays.items() if k != name}), True
+    if "splits" in arrays:
+        yield from _other_trees(proof)
+    if "points" in arrays:
+        again = np.concatenate([arrays["points"], arrays["points"][:1]])
+        yield "a point listed twice", Proof(meta, {**arrays, "points": again}), True
+    if "counts" in arrays and claim["delta"] > 0.0:
+        few = {**arrays, "counts": arrays["counts"] // 4}
+        yield "fewer draws", Proof(meta, few), True
+
+
+def _other_trees(proof: Proof) -> Iterator[tuple[str, Proof, bool]]:
+    splits, kept = proof.arrays["splits"], proof.arrays["kept"]
+    leaf = {**proof.arrays, "splits": np.array([-1], np.int32), "kept": kept[:0]}
+    yield "no splits", Proof({**proof.meta, "caps": False}, leaf), False
+    if len(splits) > 1:
+        yield "a missing box", Proof(proof.meta, {**proof.arrays, "splits": splits[:-1]}), True
+        yield "a box too many", Proof(proof.meta, {**proof.arrays, "splits": np.append(splits, splits[-1:])}), True
+        other = {**proof.arrays, "kept": np.zeros_like(kept)}
+        yield "states dropped without cause", Proof(proof.meta, other), True
+
+
+def failures(case: Case, proof: Proof, rng: np.random.Generator) -> list[str]:
+    """Return what goes wrong with a proof and its alterations; nothing should."""
+    found: list[str] = []
+    verdict = check(case.model, proof)
+    if not verdict.accepted:
+        found.append(f"a valid proof was not accepted: {verdict.message}")
+    for what, changed, must_fail in altered(proof, case, rng):
+        try:
+            verdict = check(case.model, changed)
+        except Exception as error:
+            found.append(f"{what}: {type(error).__name__} instead of a verdict: {error}")
+            continue
+        if verdict.accepted and (must_fail or not _holds(case, changed)):
+            found.append(f"{what}: accepted ({verdict.message})")
+    return found
+
+
+def _holds(case: Case, proof: Proof) -> bool:
+    return proof.meta["claim"]["delta"] > 0.0 or case.is_true(proof)

@@ -1,0 +1,95 @@
+"""`certimap solve MODEL --rows FILE.csv -o ANSWERS.csv`: one line per row, whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import certimap as cm
+from certimap.cli.main import main
+
+ROWS = "xray,asia,lung,bronc\nyes,no,,\nmaybe,no,,\nno\nno,yes,yes,no\n"
+
+
+def lines_of(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_row_has_a_line(capsys, examples, tmp_path):
+    (tmp_path / "rows.csv").write_text(ROWS)
+    out = tmp_path / "answers.csv"
+    model = str(examples / "asia.bif")
+    code = main(["solve", model, "--rows", str(tmp_path / "rows.csv"), "-o", str(out)])
+    captured = capsys.readouterr()
+    assert code == 3
+    assert captured.out == ""
+    assert "2 of 4 rows answered" in captured.err
+    lines = lines_of(out)
+    assert [line["row"] for line in lines] == ["1", "2", "3", "4"]
+    assert [line["status"] == "failed" for line in lines] == [False, True, True, False]
+    assert "'maybe' is no state" in lines[1]["error"]
+    result = cm.map_query(cm.read(model), None, {"xray": "yes", "asia": "no"})
+    assert {name: lines[0][name] for name in result.assignment} == result.assignment
+    assert float(lines[0]["log_prob"]) == result.log_prob
+    assert lines[0]["kind"] == "exact"
+    assert lines[3]["lung"] == "yes"  # observed here, asked for elsewhere
+
+
+def test_some_variables_and_gzip(examples, tmp_path):
+    (tmp_path / "rows.csv").write_text("xray\nyes\nno\n")
+    out = tmp_path / "answers.csv.gz"
+    assert (
+        main(["solve", str(examples / "asia.bif"), "-q", "lung", "--rows", f"{tmp_path}/rows.csv", "-o", str(out)])
+        == 0
+    )
+
+    text = gzip.decompress(out.read_bytes()).decode()
+    assert text.splitlines()[0].startswith("row,lung,log_prob")
+    assert len(text.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["-o", "nowhere/a.csv"], "no folder"),
+        (["-o", "a.csv", "--json"], "--json"),
+    ],
+)
+def test_what_cannot_be_written_is_said_first(capsys, examples, tmp_path, monkeypatch, options, said):
+    monkeypatch.chdir(tmp_path)
+    assert main(["solve", str(examples / "asia.bif"), *options]) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_column_fails_at_once(capsys, examples, tmp_path):
+    (tmp_path / "rows.csv").write_text("xray,smoked\nyes,no\n")
+    out = tmp_path / "answers.csv"
+    assert main(["solve", str(examples / "asia.bif"), "--rows", str(tmp_path / "rows.csv"), "-o", str(out)]) == 2
+    assert "'smoked' is no variable" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_ctrl_c_leaves_a_whole_file_or_none(examples, tmp_path):
+    n = 20_000
+    (tmp_path / "rows.csv").write_text("HR\n" + "LOW\n" * n)
+    out = tmp_path / "answers.csv"
+    command = ["solve", str(examples / "alarm.bif"), "--rows", str(tmp_path / "rows.csv"), "-o", str(out)]
+    child = subprocess.Popen([sys.executable, "-m", "certimap.cli", *command], stderr=subprocess.PIPE, text=True)
+    time.sleep(6.0)
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=60)
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []
+    assert child.returncode == 130
+    if out.exists():
+        lines = lines_of(out)
+        assert len(lines) == n
+        assert lines[-1]["status"] == "not reached"
+        assert "interrupted with" in said
