@@ -235,7 +235,7 @@ def check_settings(i_bound: int, iterations: int) -> None:
 def open_space(posterior: NetworkPosterior, ledger: Ledger, i_bound: int, iterations: int) -> AndOrSpace:
     """Build a search space, and report the bound and the answers of its relaxation."""
     space = AndOrSpace(posterior, i_bound, iterations)
-    ledger.upper_bound(space.tree.bound(), RELAXATION)
+    ledger.upper_bound(min(space.tree.bound(), posterior.log_ceiling), RELAXATION)
     start = point_of(posterior, space.tree.decode())
     ledger.candidates(start)
     ledger.candidates(posterior.prober().climb(start))
