@@ -4,13 +4,14 @@ PYTHON ?= python3
 WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
+BROWSER := .venv-browser
 INTEROP := .venv-interop
 # A build of PyTorch for the CPU: name the one of your platform, such as TORCH='torch --index-url URL'.
 TORCH ?= torch==2.13.0
 RUN_STAMP := $(VENV)/.certimap-installed
 DEV_STAMP := $(VENV)/.certimap-dev-installed
 
-.PHONY: demo test test-interop lint types pytest pytest-nojit format clean
+.PHONY: demo test test-interop test-browser lint types pytest pytest-nojit format clean
 
 demo: $(RUN_STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
@@ -32,6 +33,15 @@ pytest: $(DEV_STAMP)
 # The small part once more, with the kernels run as plain Python.
 pytest-nojit: $(DEV_STAMP)
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m nojit -q
+
+# The report page in headless Chromium (Debian's package, or CHROMIUM=/path/to/it), in an environment of its own.
+test-browser: $(BROWSER)/.installed
+	$(BROWSER)/bin/python -m pytest tests/browser
+
+$(BROWSER)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(BROWSER)
+	$(BROWSER)/bin/python -m pip install --quiet --disable-pip-version-check -e . pytest playwright axe-playwright-python
+	@touch $@
 
 # What needs pgmpy, pyagrum, spflow, cirkit and the like: an environment of its own, of some 2 GB.
 test-interop: $(INTEROP)/.installed
@@ -63,5 +73,5 @@ $(RUN_STAMP): pyproject.toml | $(BIN)/python
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(INTEROP) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(INTEROP) $(BROWSER) build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

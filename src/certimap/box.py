@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.domain import Domain
+from certimap.domain import Domain, Real
 
 Points = NDArray[Any]  # int16 state positions, or float64 when the domain has a real variable
 
@@ -44,8 +44,8 @@ class Boxes:
         low = np.full((batch, len(domain)), -np.inf)
         high = np.full((batch, len(domain)), np.inf)
         for i, variable in enumerate(domain):
-            if not variable.n_states:
-                low[:, i], high[:, i] = variable.low, variable.high  # pyright: ignore
+            if isinstance(variable, Real):
+                low[:, i], high[:, i] = variable.low, variable.high
         return cls(domain, mask, low, high)
 
     @classmethod

@@ -252,10 +252,10 @@ class Domain:
         }
 
 
-def as_real(variable: Real, value: object) -> float:
+def as_real(variable: Real, value: Any) -> float:
     """Turn a user's value into a number inside the variable's interval, or raise QueryError."""
     try:
-        number = float(value)  # pyright: ignore[reportArgumentType]
+        number = float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not variable.low <= number <= variable.high:

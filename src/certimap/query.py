@@ -6,13 +6,14 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real as RealNumber
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.domain import Categorical, Domain, Label, Real, as_real
 from certimap.errors import QueryError
+from certimap.untyped import is_mapping, is_sequence, is_set
 
 _LARGE = 10**308
 _FORMS = ("states", "likelihood", "log_likelihood")
@@ -104,8 +105,8 @@ def make_query(
         i = domain.index(name)
         variable = domain.variables[i]
         if isinstance(variable, Real):
-            if isinstance(value, tuple | list):
-                intervals[i] = _interval(variable, cast("Sequence[Any]", value))
+            if is_sequence(value):
+                intervals[i] = _interval(variable, value)
             else:
                 values[i] = as_real(variable, value)
                 observed.add(i)
@@ -129,10 +130,10 @@ def check_names(domain: Domain, variables: Sequence[str] | str | None, observed:
 def _items(evidence: Any) -> Iterable[tuple[Any, Any]]:
     if evidence is None:
         return ()
-    if isinstance(evidence, Mapping):
-        return cast("Mapping[Any, Any]", evidence).items()
+    if is_mapping(evidence):
+        return evidence.items()
     if hasattr(evidence, "items") and hasattr(evidence, "index"):
-        return cast("Iterable[tuple[Any, Any]]", evidence.items())
+        return evidence.items()
     raise QueryError(
         f"evidence of type {type(evidence).__name__} was given; a mapping from names to values or a pandas Series "
         "is accepted"
@@ -163,18 +164,18 @@ def _interval(variable: Real, value: Sequence[Any]) -> tuple[float, float]:
 def _state_weights(variable: Categorical, value: Any) -> tuple[NDArray[np.float64], bool]:
     """Return the log weight of each state, and whether one state is observed for certain."""
     if isinstance(value, np.ndarray):
-        value = cast("NDArray[Any]", value).tolist()
-    if isinstance(value, set | frozenset):
-        return _of_states(variable, cast("set[Label]", value)), False
+        return _state_weights(variable, value.tolist())
+    if is_set(value):
+        return _of_states(variable, value), False
     form = explicit_form(value)
     if form is not None:
-        return _of_form(variable, form, cast("Mapping[str, Any]", value)[form]), False
+        return _of_form(variable, form, value[form]), False
     if isinstance(value, Mapping):
         return _of_likelihood(variable, value), False
-    if isinstance(value, list) or (isinstance(value, tuple) and not _is_state(variable, value)):
-        return _of_sequence(variable, list(cast("Sequence[Any]", value))), False
+    if is_sequence(value) and (isinstance(value, list) or not _is_state(variable, value)):
+        return _of_sequence(variable, list(value)), False
     weights = np.full(variable.n_states, -math.inf)
-    weights[variable.index(cast("Label", value))] = 0.0
+    weights[variable.index(value)] = 0.0
     return weights, True
 
 
@@ -183,10 +184,10 @@ def explicit_form(value: Any) -> str | None:
 
     What follows the name is a list or an object, which no single weight is, so that a state may be called so too.
     """
-    if isinstance(value, Mapping) and len(cast("Mapping[Any, Any]", value)) == 1:
-        name, content = next(iter(cast("Mapping[Any, Any]", value).items()))
+    if is_mapping(value) and len(value) == 1:
+        name, content = next(iter(value.items()))
         if name in _FORMS and isinstance(content, list | tuple | set | frozenset | Mapping | np.ndarray):
-            return cast("str", name)
+            return name
     return None
 
 
@@ -250,11 +251,10 @@ def _of_likelihood(variable: Categorical, content: Any, *, in_logs: bool = False
     """Return logs of one weight per state, given in order or by label; a label left out has the weight 0."""
     name = "log likelihood" if in_logs else "likelihood"
     weights = np.full(variable.n_states, -math.inf if in_logs else 0.0)
-    if isinstance(content, Mapping):
-        given = cast("Mapping[Any, Any]", content)
-        places, items = [variable.index(label) for label in given], list(given.values())
+    if is_mapping(content):
+        places, items = [variable.index(label) for label in content], list(content.values())
     else:
-        places, items = list(range(variable.n_states)), list(cast("Iterable[Any]", content))
+        places, items = list(range(variable.n_states)), list(content)
     if len(items) != len(places):
         raise QueryError(
             f"the {name} of variable {variable.name!r} has {len(items)} numbers; "

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from certimap.io.files import AnyPath, read_text
 from certimap.io.native import fingerprint
 from certimap.query import make_query
 from certimap.result import MapResult, Status
+from certimap.untyped import is_dict, is_list
 
 SETTINGS = (
     "epsilon",
@@ -45,7 +46,7 @@ SETTINGS = (
     "tolerance",
 )
 TIMES = ("seconds",)
-NOT_COMPARED = (*TIMES, "asked", "version")
+NOT_COMPARED = (*TIMES, "asked", "version", "history")
 _PACKAGES = ("numpy", "numba", "scipy")
 _CUT_SHORT = (Status.TIME_LIMIT, Status.INTERRUPTED, Status.MEMORY_LIMIT)
 
@@ -60,6 +61,7 @@ def asked(
     settings: Mapping[str, Any],
     *,
     model_fingerprint: str | None = None,
+    file: str | None = None,
 ) -> dict[str, Any]:
     """Return what was asked, ready for JSON.
 
@@ -72,9 +74,12 @@ def asked(
         own settings as the dictionary `options`.
     model_fingerprint
         `certimap.io.native.fingerprint(model)`, where it is known already.
+    file
+        Where the model was read from, for people; replaying goes by the fingerprint.
     """
     domain: Domain = model.domain
     return {
+        **({} if file is None else {"file": file}),
         "model": fingerprint(model) if model_fingerprint is None else model_fingerprint,
         "query": None if variables is None else [variables] if isinstance(variables, str) else list(variables),
         "evidence": _written_evidence(domain, evidence),
@@ -119,10 +124,11 @@ def _written_evidence(domain: Domain, evidence: Any) -> dict[str, Any]:
         weights = query.log_weights[domain.offsets[i] : domain.offsets[i + 1]]
         kept = np.flatnonzero(weights > -math.inf)
         if i in query.observed:
-            written[variable.name] = {"state": int(kept[0])}
+            written[variable.name] = {"state": int(kept[0]), "label": str(variable.states[kept[0]])}
         elif np.all(weights[kept] == 0.0):
             if len(kept) < len(weights):
-                written[variable.name] = {"states": kept.tolist()}
+                labels = [str(variable.states[k]) for k in kept]
+                written[variable.name] = {"states": kept.tolist(), "labels": labels}
         else:
             written[variable.name] = {"log_weights": [_or_none(w) for w in weights.tolist()]}
     return written
@@ -138,8 +144,8 @@ def _written_starts(domain: Domain, given: Any) -> list[Any]:
         return [given]
     if isinstance(given, Mapping):
         return [_written_evidence(domain, given)]
-    if isinstance(given, list):
-        return [start for item in cast("list[Any]", given) for start in _written_starts(domain, item)]
+    if is_list(given):
+        return [start for item in given for start in _written_starts(domain, item)]
     raise ModelError(
         f"a warm start of the type {type(given).__name__} cannot be recorded; names of solvers and mappings from "
         "names to labels can"
@@ -160,7 +166,7 @@ def read_records(path: AnyPath) -> list[dict[str, Any]]:
         if isinstance(error, CertimapError):
             raise
         raise ParseError(f"is no JSON ({error})", path) from None
-    records = cast("list[Any]", held) if isinstance(held, list) else [held]
+    records: list[Any] = held if is_list(held) else [held]
     for number, record in enumerate(records, 1):
         _check_record(record, path, f"answer {number}")
     return records
@@ -168,14 +174,14 @@ def read_records(path: AnyPath) -> list[dict[str, Any]]:
 
 def _check_record(record: Any, path: AnyPath, what: str) -> None:
     """Refuse what is no answer, or does not say how it was asked."""
-    entries = cast("dict[str, Any]", record) if isinstance(record, dict) else {}
+    entries: dict[str, Any] = record if is_dict(record) else {}
     if "error" in entries and "message" in entries:
         return  # a case that failed
     if not isinstance(entries.get("certificate"), dict) or not isinstance(entries.get("status"), dict):
         raise ParseError(f"{what} is no result; what 'certimap solve --json' writes is accepted", path)
     if not isinstance(entries.get("asked"), dict):
         raise ParseError(f"{what} does not say what was asked ('asked'), so that it cannot be replayed", path)
-    how = cast("dict[str, Any]", entries["asked"])
+    how: dict[str, Any] = entries["asked"]
     kinds: dict[str, tuple[type, ...]] = {
         "model": (str,),
         "query": (list, type(None)),
@@ -192,10 +198,11 @@ def _check_record(record: Any, path: AnyPath, what: str) -> None:
 def _read_evidence(domain: Domain, written: Mapping[str, Any]) -> dict[str, Any]:
     """Turn written evidence into what `map_query` takes."""
     evidence: dict[str, Any] = {}
+    form: Any
     for name, form in written.items():
         variable = domain[name]
         try:
-            kind, content = next(iter(cast("Mapping[str, Any]", form).items()))
+            kind, content = next(iter(form.items()))
             if isinstance(variable, Categorical):
                 evidence[name] = _read_states(variable, kind, content)
             elif kind == "value":
@@ -305,8 +312,8 @@ def _differences(then: Mapping[str, Any], now: Mapping[str, Any], place: str = "
         if not place and name in NOT_COMPARED:
             continue
         old, new = then.get(name), now.get(name)
-        if isinstance(old, dict) and isinstance(new, dict):
-            found += _differences(cast("dict[str, Any]", old), cast("dict[str, Any]", new), f"{place}{name}.")
+        if is_dict(old) and is_dict(new):
+            found += _differences(old, new, f"{place}{name}.")
         elif old != new:
             found.append(f"{place}{name} was {_shown(old)} and is {_shown(new)}")
     return found

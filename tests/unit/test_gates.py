@@ -14,7 +14,7 @@ ROOT = Path(certimap.__file__).parent
 BY_NAME = {
     "__init__.py": 1,  # names of the package, loaded when first used
     "api.py": 2,  # data frames
-    "solvers/networks/best_first.py": 2,  # own fields
+    "networks/best_first.py": 2,  # own fields
     "solvers/networks/hbfs.py": 2,  # own settings
     "bench/machine.py": 1,  # what the operating system has
     "bench/models.py": 3,  # learners by name, and what they chose
@@ -43,13 +43,6 @@ BY_NAME = {
     "solvers/warm_start.py": 3,  # data frames
     "testing/volume/loosened.py": 2,  # formulas of this package, made looser on purpose
 }
-
-# Kernels that a solver calls though they are not its own; the list may only shrink.
-BORROWED = {
-    ("solvers/networks/and_or.py", "certimap.networks.kernels."),
-    ("solvers/networks/best_first.py", "certimap.networks.kernels."),
-    ("solvers/networks/parts.py", "certimap.networks.kernels."),
-}  # searches on a network's tables, in no other posterior's terms
 
 
 def asked_by_name(tree):
@@ -84,14 +77,10 @@ def test_nothing_is_asked_by_name_that_could_be_declared():
 def test_solvers_run_no_kernel_but_those_of_set_elimination():
     for name, tree in parsed(ROOT / "solvers"):
         for module in imported(tree):
-            if (
-                ".kernels" in module
-                and not module.startswith("certimap.kernels.")
-                and not any(name == n and module.startswith(m) for n, m in BORROWED)
-            ):
+            if ".kernels" in module and not module.startswith("certimap.kernels."):
                 own = module.startswith("certimap.solvers.elimination.kernels")
                 assert name.startswith("solvers/elimination/"), (name, module)
-                assert own or module.startswith("certimap.kernels."), (name, module)
+                assert own, (name, module)
 
 
 def test_the_gate_sees_what_it_should():

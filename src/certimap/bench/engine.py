@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -135,10 +136,9 @@ def evaluation_table(workers: int, scale: float = 1.0, repeats: int = 7) -> Tabl
 def sparc_log_likelihood(circuit: Circuit, workers: int) -> Callable[[Any], Any] | None:
     """Return sparc-pc's compiled `log_likelihood` of a binary circuit; None where it is not installed."""
     try:
-        import sparc  # pyright: ignore
+        module: Any = import_module("sparc")
     except ImportError:
         return None
-    module: Any = sparc
     module.set_num_threads(workers)
     nodes: list[Any] = []
     for node in range(circuit.n_nodes):

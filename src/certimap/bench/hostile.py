@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 from certimap.bench.machine import describe_machine, machine_line
@@ -206,6 +207,5 @@ def _cells(name: str, tally: _Tally) -> list[str]:
 
 def binomial_tail(n_successes: int, n: int, p: float) -> float:
     """Return the probability of at least so many successes in n trials."""
-    from scipy.stats import binom  # pyright: ignore[reportMissingTypeStubs]
-
-    return float(binom.sf(n_successes - 1, n, p))  # pyright: ignore
+    stats: Any = import_module("scipy.stats")
+    return float(stats.binom.sf(n_successes - 1, n, p))

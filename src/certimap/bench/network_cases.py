@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from certimap.bench.records import BenchError
 
@@ -99,7 +99,7 @@ def read_cases(file: Path, only: Sequence[str] = ()) -> list[NetworkCase]:
 
 
 def _case(entry: Mapping[str, Any], folder: Path) -> NetworkCase:
-    query = cast("list[str] | None", entry.get("query"))
+    query: list[str] | None = entry.get("query")
     return NetworkCase(
         name=str(entry["id"]),
         network=str(_network_path(folder, str(entry["network"] if "network" in entry else entry["model"]))),

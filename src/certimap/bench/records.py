@@ -7,9 +7,10 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from certimap.errors import CertimapError
+from certimap.untyped import is_dict, is_mapping, is_sequence
 
 Record = dict[str, Any]
 
@@ -43,8 +44,8 @@ def _scan(path: Path) -> tuple[list[Record], int]:
             record = json.loads(line)
         except ValueError:
             record = None
-        if isinstance(record, dict) and line.endswith(b"\n"):
-            records.append(cast("Record", record))
+        if is_dict(record) and line.endswith(b"\n"):
+            records.append(record)
             end += len(line)
         elif is_last:
             break
@@ -65,7 +66,7 @@ class RecordFile:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write one record and flush it to the system; an OSError names the file."""
-        plain = cast("Record", to_plain(record))
+        plain: Record = to_plain(record)
         line = json.dumps(plain, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         try:
             self._file.write(line)
@@ -86,10 +87,10 @@ class RecordFile:
 
 def to_plain(value: Any) -> Any:
     """Turn NumPy scalars and arrays, tuples and infinite numbers into what JSON accepts (inf becomes None)."""
-    if isinstance(value, Mapping):
-        return {str(k): to_plain(v) for k, v in cast("Mapping[Any, Any]", value).items()}
-    if isinstance(value, list | tuple):
-        return [to_plain(v) for v in cast("list[Any]", value)]
+    if is_mapping(value):
+        return {str(k): to_plain(v) for k, v in value.items()}
+    if is_sequence(value):
+        return [to_plain(v) for v in value]
     if hasattr(value, "tolist"):
         return to_plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):

@@ -114,7 +114,7 @@ class Task:
 
 def record_key(record: Record) -> tuple[str, str, str, int, str]:
     """Return the identity of a recorded trial inside its run."""
-    return tuple(record[k] for k in ("circuit", "dataset", "split", "query", "solver"))  # pyright: ignore[reportReturnType]
+    return record["circuit"], record["dataset"], record["split"], record["query"], record["solver"]
 
 
 def run_trial(model: Any, query: BenchQuery, method: Method, settings: TrialSettings, rng: int) -> Record:

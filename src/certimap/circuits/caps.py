@@ -18,8 +18,8 @@ from certimap.box import Boxes, Points
 from certimap.circuits.evaluation import functions_of
 from certimap.circuits.kernels.caps import scopes, solve_caps
 from certimap.circuits.kernels.climb import CapTable, Pool
-from certimap.circuits.kernels.probe import PlanArrays
 from certimap.circuits.kernels.real import fill_peaks, fill_scales
+from certimap.circuits.kernels.space import PlanArrays
 from certimap.circuits.plan import Plan
 from certimap.domain import Domain
 from certimap.rounding import SMALLEST_FACTOR

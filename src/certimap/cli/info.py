@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +21,7 @@ from certimap.cli.solve import (
     SeparatorOption,
     read_rows,
 )
+from certimap.untyped import is_list
 
 if TYPE_CHECKING:
     from certimap.circuits.circuit import Circuit
@@ -76,7 +77,9 @@ def info(
         facts |= _choice(source, one)
         facts |= _expectation(source, one, estimate_lipschitz)
     if as_json:
-        facts["domain"] = {v.name: list(getattr(v, "states", ())) or [v.low, v.high] for v in domain}  # pyright: ignore
+        from certimap.domain import Real
+
+        facts["domain"] = {v.name: [v.low, v.high] if isinstance(v, Real) else list(v.states) for v in domain}
         print(json.dumps(facts, indent=2, default=str))
         return
     print_rows((name.replace("_", " "), _shown(value)) for name, value in facts.items())
@@ -171,18 +174,20 @@ def _shown(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.4g}" if value < 1e15 else f"{value:.2e}"
-    if isinstance(value, list):
-        return "; ".join(map(str, cast("list[Any]", value)))
+    if is_list(value):
+        return "; ".join(map(str, value))
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _print_variables(domain: Domain) -> None:
+    from certimap.domain import Real
+
     rows: list[tuple[str, str]] = []
     for variable in domain.variables[:_SHOWN_VARIABLES]:
-        states = getattr(variable, "states", None)
-        if states is None:
-            rows.append((variable.name, f"a number in [{variable.low}, {variable.high}]"))  # pyright: ignore
+        if isinstance(variable, Real):
+            rows.append((variable.name, f"a number in [{variable.low}, {variable.high}]"))
             continue
+        states = variable.states
         text = ", ".join(str(s) for s in states[:_SHOWN_STATES])
         rows.append(
             (variable.name, text if len(states) <= _SHOWN_STATES else f"{text}, ... ({len(states)} in all)")

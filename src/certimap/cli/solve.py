@@ -248,7 +248,7 @@ def solve(
     else:
         describe = None
         if as_json or output is not None:
-            describe = _describer(source, {**run_settings, "solver": chosen, "max_edges": max_edges})
+            describe = _describer(source, str(model), {**run_settings, "solver": chosen, "max_edges": max_edges})
         code = AnswerPrinter(rows, as_json, describe, output).print_all(answers)
     if code:
         raise typer.Exit(code)
@@ -265,7 +265,7 @@ def _proved(answers: Iterable[MapResult | FailedQuery], path: Path) -> Iterator[
             raise SolverError(f"{path} was not written: {found.no_proof}")
 
 
-def _describer(model: Any, settings: dict[str, Any]) -> Callable[[Row], dict[str, Any]]:
+def _describer(model: Any, file: str, settings: dict[str, Any]) -> Callable[[Row], dict[str, Any]]:
     """Return what writes down how a row was asked, so that `certimap replay` can ask it again."""
     from certimap.io.native import fingerprint
     from certimap.replay import asked
@@ -273,7 +273,7 @@ def _describer(model: Any, settings: dict[str, Any]) -> Callable[[Row], dict[str
     own = fingerprint(model)
 
     def describe(row: Row) -> dict[str, Any]:
-        return asked(model, *row.ask(), settings, model_fingerprint=own)
+        return asked(model, *row.ask(), settings, model_fingerprint=own, file=file)
 
     return describe
 

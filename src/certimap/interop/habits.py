@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from certimap.errors import QueryError
 from certimap.interop.reading import labels_of, numbers
+from certimap.untyped import is_sequence
 
 OUR_WAY = "evidence={'X': {'likelihood': [one weight per state]}} says the same"
 
@@ -34,8 +34,8 @@ def with_virtual_evidence(evidence: Any, virtual: Any) -> dict[str, Any]:
         raise QueryError(f"virtual_evidence does not go with a frame of evidence rows; {OUR_WAY} in each row")
     joined: dict[str, Any] = {}
     if evidence is not None:
-        joined = {str(name): value for name, value in cast("Mapping[Any, Any]", evidence).items()}
-    tables = cast("Iterable[Any]", virtual) if isinstance(virtual, list | tuple) else [virtual]
+        joined = {str(name): value for name, value in evidence.items()}
+    tables = virtual if is_sequence(virtual) else [virtual]
     for table in tables:
         name, likelihood = _likelihood(table)
         if joined.get(name) is not None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.errors import ModelError
+from certimap.untyped import plain_scalar
 
 Floats = NDArray[np.float64]
 
@@ -119,5 +120,4 @@ def refuse(x: object, accepted: str) -> ModelError:
 
 def labels_of(values: Any) -> tuple[Any, ...]:
     """Return state labels without the scalar types of numpy."""
-    given: list[Any] = list(values)
-    return tuple(cast("Any", v.item()) if isinstance(v, np.generic) else v for v in given)
+    return tuple(plain_scalar(value) for value in values)

@@ -6,7 +6,7 @@ import itertools
 import sys
 from collections.abc import Callable, Sequence
 from math import comb
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from certimap.interop.reading import (
     numbers,
 )
 from certimap.interop.tensors import Ids, TensorCircuit, check_agreement
+from certimap.untyped import is_list
 
 _LEAVES = "Categorical, Bernoulli, Binomial and Normal"
 
@@ -104,9 +105,9 @@ class _Reader:
         inputs = attribute(module, "inputs")
         if not hasattr(inputs, "log_likelihood"):
             found: list[Any] = [self.ids(one) for one in inputs]
-            return cast("list[Ids]", found[0] if len(found) == 1 and isinstance(found[0], list) else found)
+            return found[0] if len(found) == 1 and is_list(found[0]) else found
         one: Any = self.ids(inputs)
-        return cast("list[Ids]", one) if isinstance(one, list) else [one]
+        return one if is_list(one) else [one]
 
     # ------------------------------------------------------------ leaves
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from os import fspath
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from certimap.domain import Categorical, Domain
 from certimap.errors import CertimapError, ParseError, QueryError, at_place
@@ -19,6 +19,7 @@ from certimap.io.formats import Format, format_of, table_of
 from certimap.io.text_tables import cell_value, read_text_table
 from certimap.io.uai import read_evidence, read_map, read_query
 from certimap.query import explicit_form
+from certimap.untyped import is_dict, is_list, is_mapping
 
 Evidence = dict[str, Any]
 Asked = tuple[list[str] | None, Evidence]
@@ -84,8 +85,8 @@ def read_query_cases(path: AnyPath, domain: Domain, options: TextOptions = NO_OP
 
 def read_assignments(path: AnyPath, domain: Domain, options: TextOptions = NO_OPTIONS) -> list[Evidence]:
     """Return the assignments of a file, for a warm start; see `ASSIGNMENT_FORMATS`."""
-    cases = format_of(path, None, ASSIGNMENT_FORMATS, "assignment").reader(path, domain, options)
-    found = [case()[1] for case in cast("list[Case]", cases)]
+    cases: list[Case] = format_of(path, None, ASSIGNMENT_FORMATS, "assignment").reader(path, domain, options)
+    found = [case()[1] for case in cases]
     return [{name: value for name, value in one.items() if value is not None} for one in found]
 
 
@@ -128,15 +129,15 @@ def _json(path: AnyPath, options: TextOptions) -> Any:
 def _json_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[Case]:
     """Read an object from names to values, or a list of them."""
     data = _json(path, options)
-    items = cast("list[Any]", data if isinstance(data, list) else [data])
+    items: list[Any] = data if is_list(data) else [data]
     if not any(isinstance(item, dict) for item in items):
         raise ParseError("the file holds no object from names to states and no list of such objects", path)
 
     def case(number: int, item: Any) -> Case:
         def read() -> Asked:
-            if not isinstance(item, dict):
+            if not is_dict(item):
                 raise QueryError(f"{item!r} is no object from names to states")
-            return None, {n: json_value(domain, n, v) for n, v in cast("dict[str, Any]", item).items()}
+            return None, {n: json_value(domain, n, v) for n, v in item.items()}
 
         place = fspath(path) if not isinstance(data, list) else f"{fspath(path)}, item {number}"
         return Case(place, read)
@@ -159,58 +160,54 @@ def json_value(domain: Domain, name: str, value: Any) -> Any:
         return {form: content}
     if isinstance(value, Mapping):
         return _labels_of(variable, value)
-    if isinstance(value, list) and any(isinstance(item, str) for item in cast("list[Any]", value)):
-        return {"states": _labels_of(variable, cast("list[Any]", value))}
-    label: Any = _tuples(value)  # a list stays one unless it is a label that was a tuple
-    return label if label is not value and label in variable else cast("Any", value)
+    if is_list(value) and any(isinstance(item, str) for item in value):
+        return {"states": _labels_of(variable, value)}
+    given: Any = value
+    label: Any = _tuples(given)  # a list stays one unless it is a label that was a tuple
+    return label if label is not given and label in variable else given
 
 
 def _labels_of(variable: Categorical, content: Any) -> list[Any] | dict[Any, Any]:
     """Turn the texts among some labels, or among the keys of a mapping, into labels."""
-    if not isinstance(content, Mapping):
-        labels: list[Any] = list(content)
-        return [variable.parse(label) if isinstance(label, str) else _tuples(label) for label in labels]
-    given = cast("Mapping[str, Any]", content)
-    weights = {variable.parse(text): weight for text, weight in given.items()}
-    if len(weights) < len(given):
-        raise QueryError(f"{list(given)!r} name a state of variable {variable.name!r} twice; once is accepted")
+    if not is_mapping(content):
+        return [variable.parse(label) if isinstance(label, str) else _tuples(label) for label in content]
+    weights = {variable.parse(text): weight for text, weight in content.items()}
+    if len(weights) < len(content):
+        raise QueryError(f"{list(content)!r} name a state of variable {variable.name!r} twice; once is accepted")
     return weights
 
 
 def _tuples(value: Any) -> Any:
     """Turn lists into tuples: what JSON makes of a label that is a tuple."""
-    return tuple(_tuples(item) for item in cast("list[Any]", value)) if isinstance(value, list) else value
+    return tuple(_tuples(item) for item in value) if is_list(value) else value
 
 
 def _json_query(path: AnyPath, domain: Domain, options: TextOptions) -> list[Case]:
     """Read a list of names."""
     names = _json(path, options)
-    if not isinstance(names, list) or not all(isinstance(n, str) for n in cast("list[Any]", names)):
+    if not is_list(names) or not all(isinstance(n, str) for n in names):
         raise ParseError("the file holds no list of variable names, which is what is accepted", path)
-    return [Case(fspath(path), lambda: (cast("list[str]", names), {}))]
+    return [Case(fspath(path), lambda: (list(names), {}))]
 
 
 def _json_assignments(path: AnyPath, domain: Domain, options: TextOptions) -> list[Case]:
     """Read answers of `certimap solve --json`, objects from names to states, or a list of either."""
     data = _json(path, options)
-    items = cast("list[Any]", data if isinstance(data, list) else [data])
+    items: list[Any] = data if is_list(data) else [data]
 
     def case(number: int, item: Any) -> Case:
         def read() -> Asked:
-            if not isinstance(item, dict):
+            if not is_dict(item):
                 raise QueryError(f"{item!r} is no assignment: an object from names to states is expected")
-            given = cast("dict[str, Any]", item)
-            inner = given.get("assignment")
-            chosen = cast("dict[str, Any]", inner) if isinstance(inner, dict) else given
+            inner = item.get("assignment")
+            chosen = inner if is_dict(inner) else item
             return None, {n: json_value(domain, n, v) for n, v in chosen.items()}
 
         return Case(f"{fspath(path)}, item {number}", read)
 
     failed = {"label", "error", "message"}  # rows of a batch that had no answer
     return [
-        case(number, item)
-        for number, item in enumerate(items, 1)
-        if not (isinstance(item, dict) and set(cast("dict[str, Any]", item)) == failed)
+        case(number, item) for number, item in enumerate(items, 1) if not (is_dict(item) and set(item) == failed)
     ]
 
 

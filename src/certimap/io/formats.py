@@ -9,7 +9,8 @@ from typing import Any
 
 from certimap.circuits.circuit import Circuit
 from certimap.errors import ModelError, ParseError, did_you_mean
-from certimap.io.bif import read_bif, write_bif
+from certimap.io.bif import read_bif
+from certimap.io.bif_writer import write_bif
 from certimap.io.circuit_json import read_circuit_json
 from certimap.io.dne import read_dne, write_dne
 from certimap.io.dsc import read_dsc, write_dsc

@@ -15,7 +15,7 @@ import json
 import math
 import zipfile
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
 from certimap.networks.network import Network
+from certimap.untyped import is_list, is_tuple, plain_scalar
 
 Arrays = dict[str, NDArray[Any]]
 VERSION = 2  # 1, which knew no factors in logs, is read too, and written where there are none
@@ -170,7 +171,7 @@ def _to_arrays(model: Any) -> tuple[str, Arrays]:
             return kind, _network_arrays(model)
     if not isinstance(model, Storable):
         raise ModelError(f"a {type(model).__name__} cannot be written: it has no method to_arrays")
-    cls = cast("type[Any]", type(model))
+    cls: type[Any] = type(model)
     arrays = {str(name): np.asarray(values) for name, values in model.to_arrays().items()}
     for kind, known in _registered.items():
         if known is cls:
@@ -193,7 +194,7 @@ def _from_arrays(kind: str, domain: Domain, arrays: Arrays, hidden: Sequence[str
         if kind not in _OWN:
             raise ModelError(f"holds a model of the kind {kind!r}, which is not registered")
         module, _, name = kind.partition(":")
-        cls = cast("type[Any]", getattr(importlib.import_module(module), name))
+        cls: Any = getattr(importlib.import_module(module), name)
     return cls.from_arrays(domain, arrays)
 
 
@@ -316,16 +317,16 @@ def _encoded_domain(domain: Domain) -> list[dict[str, Any]]:
     return encoded
 
 
-def encoded_label(label: Label, variable: str) -> Any:
+def encoded_label(label: Any, variable: str) -> Any:
     """Return what JSON holds of a label; a tuple becomes a list, which nothing else does.
 
     Raises ModelError for a label that it cannot hold.
     """
-    value: Any = cast("Any", label).item() if isinstance(label, np.generic) else label
+    value = plain_scalar(label)
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    if isinstance(value, tuple):
-        return [encoded_label(part, variable) for part in cast("tuple[Label, ...]", value)]
+    if is_tuple(value):
+        return [encoded_label(part, variable) for part in value]
     raise ModelError(
         f"the state {label!r} of variable {variable!r} is a {type(value).__name__}; text, numbers, booleans, None "
         "and tuples of these can be written"
@@ -333,9 +334,7 @@ def encoded_label(label: Label, variable: str) -> Any:
 
 
 def _decoded_label(value: Any) -> Label:
-    if isinstance(value, list):
-        return tuple(_decoded_label(part) for part in cast("list[Any]", value))
-    return cast("Label", value)
+    return tuple(_decoded_label(part) for part in value) if is_list(value) else value
 
 
 def _decoded_domain(encoded: list[Mapping[str, Any]]) -> Domain:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,7 +169,7 @@ class DensityEstimator:
         return np.stack(stacked, axis=1)
 
     def _draw(self, model: Any, n: int, rng: np.random.Generator) -> Points:
-        return cast("Points", self._posterior_over_all().sample(n, rng))
+        return self._posterior_over_all().sample(n, rng)
 
     def to_circuit(self) -> Any:
         """Return what was learned as a `Circuit`."""

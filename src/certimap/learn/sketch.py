@@ -101,8 +101,9 @@ class _Evaluator:
         for i in np.flatnonzero(domain.n_states).tolist():
             self.one_hot[domain.offsets[i] + points[:, i].astype(np.int64), rows] = 1.0
         nodes = sketch.nodes
-        self.owners = [i for i, node in enumerate(nodes) if node.leaves is not None and len(node.leaves)]
-        leaves: list[NDArray[np.int64]] = [nodes[i].leaves for i in self.owners]  # pyright: ignore[reportAssignmentType]
+        owned = [(i, node.leaves) for i, node in enumerate(nodes) if node.leaves is not None and len(node.leaves)]
+        self.owners = [i for i, _ in owned]
+        leaves = [held for _, held in owned]
         variables = np.concatenate(leaves)
         ranks = np.repeat(np.arange(len(leaves)), [len(v) for v in leaves])
         discrete = domain.n_states[variables] > 0

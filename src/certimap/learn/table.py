@@ -15,9 +15,9 @@ NaN, None and the missing marks of pandas are missing values everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from certimap.box import Points
 from certimap.domain import Categorical, Domain, Label, Real, Variable
 from certimap.errors import DataError, MissingDependency
+from certimap.untyped import is_mapping
 
 Kind = Literal["categorical", "real"]
 MAX_WHOLE_LEVELS = 20
@@ -176,8 +177,8 @@ def _has_names(data: Any) -> bool:
 
 
 def _columns_of(data: Any) -> list[_Column]:
-    if isinstance(data, Mapping):
-        columns = [_column(str(name), values) for name, values in cast("Mapping[Any, Any]", data).items()]
+    if is_mapping(data):
+        columns = [_column(str(name), values) for name, values in data.items()]
     elif _has_names(data):
         columns = _frame_columns(data)
     else:
@@ -190,9 +191,9 @@ def _columns_of(data: Any) -> list[_Column]:
 
 def _frame_columns(data: Any) -> list[_Column]:
     if hasattr(data, "columns") and hasattr(data, "__getitem__"):
-        names = list(cast("Iterable[Any]", data.columns))
+        names: list[Any] = list(data.columns)
     elif hasattr(data, "column_names") and hasattr(data, "__getitem__"):
-        names = list(cast("Iterable[Any]", data.column_names))
+        names: list[Any] = list(data.column_names)
     else:
         return _frame_columns(_interchanged(data))
     if len(set(names)) != len(names):
@@ -323,9 +324,9 @@ def _is_real(column: _Column) -> bool:
     return not (whole and len(np.unique(present)) <= MAX_WHOLE_LEVELS)
 
 
-def _sorted(labels: list[Label]) -> list[Label]:
+def _sorted(labels: list[Any]) -> list[Label]:
     try:
-        return sorted(labels)  # pyright: ignore[reportArgumentType, reportUnknownVariableType, reportCallIssue]
+        return sorted(labels)
     except TypeError:
         return sorted(labels, key=lambda v: (type(v).__name__, repr(v)))
 

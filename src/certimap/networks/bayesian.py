@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from certimap.networks.network import Network
 from certimap.networks.noisy import NoisyMax, NoisyOr, Piece, expand, table_of_function
 from certimap.networks.reduction import ancestors
 from certimap.networks.rows import RowNormaliser, owners_with_zero_rows, row_totals
+from certimap.untyped import is_mapping, is_tuple
 
 
 class BayesianNetwork(Network):
@@ -212,9 +213,9 @@ def _pieces(declared: Mapping[str, Categorical], name: str, parents: tuple[str, 
     child, above = declared[name], [declared[p] for p in parents]
     if isinstance(table, NoisyMax | NoisyOr):
         return expand(table, child, above)
-    if isinstance(table, Mapping):
+    if is_mapping(table):
         own = Domain([*above, child])
-        return [Piece(parents, name, _table_of_rows(own, range(len(own)), cast("Mapping[Any, Any]", table)))]
+        return [Piece(parents, name, _table_of_rows(own, range(len(own)), table))]
     if callable(table):
         return [Piece(parents, name, table_of_function(table, child, above))]
     return [Piece(parents, name, table)]
@@ -253,11 +254,9 @@ def _table_of_rows(domain: Domain, scope: Sequence[int], rows: Mapping[Any, Any]
 
 def _labels_of_key(key: Any, n_parents: int) -> tuple[Any, ...]:
     """Return the labels that the key of a row holds; for one parent the key may be the label itself."""
-    label: Any = key
-    if not isinstance(key, tuple):
-        return (label,)
-    parts = cast("tuple[Any, ...]", key)
-    return (label,) if n_parents == 1 and len(parts) != 1 else parts
+    if not is_tuple(key):
+        return (key,)
+    return (key,) if n_parents == 1 and len(key) != 1 else key
 
 
 def _named_factor(domain: Domain, scope: Sequence[int], table: Any) -> Factor:

@@ -136,7 +136,7 @@ class Costs:
         finite = [x[x > FLOOR] for x in (net.tables, net.unary)]
         worst = min((int(x.min()) for x in finite if x.size), default=0)
         penalty = 2 * worst - round(1.0 / self.problem.unit)
-        return tuple(np.where(x > FLOOR, x, penalty) for x in (net.tables, net.unary))  # pyright: ignore
+        return np.where(net.tables > FLOOR, net.tables, penalty), np.where(net.unary > FLOOR, net.unary, penalty)
 
     def reduced(self, dual: DualState) -> tuple[Problem, dict[int, Ints]]:
         """Return the problem that is left, costs where they are now, and the states kept of each variable."""

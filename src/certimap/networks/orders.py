@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,10 +75,9 @@ def _adjacency(scopes: Sequence[Collection[int]], variables: Sequence[int]) -> N
 
 def _by_bandwidth(adjacency: NDArray[np.bool_]) -> Iterator[NDArray[np.int64]]:
     """Yield orders that sweep over the graph (reverse Cuthill-McKee): the best on grids and chains."""
-    from scipy.sparse import csr_matrix  # pyright: ignore[reportMissingTypeStubs]
-    from scipy.sparse.csgraph import reverse_cuthill_mckee  # pyright: ignore
-
-    order = np.asarray(reverse_cuthill_mckee(csr_matrix(adjacency), True), np.int64)  # pyright: ignore
+    sparse: Any = import_module("scipy.sparse")
+    graphs: Any = import_module("scipy.sparse.csgraph")
+    order = np.asarray(graphs.reverse_cuthill_mckee(sparse.csr_matrix(adjacency), True), np.int64)
     yield order
     yield order[::-1].copy()
 

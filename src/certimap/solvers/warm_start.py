@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from certimap.domain import Categorical, Domain
 from certimap.errors import SolverError
 from certimap.posterior import Draws
 from certimap.solvers.base import Solver
+from certimap.untyped import is_mapping, is_sequence
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger
@@ -40,8 +40,8 @@ def apply_warm_start(warm_start: Any, posterior: Posterior, ledger: Ledger, rng:
     if isinstance(warm_start, str | Solver):
         _run_heuristic(warm_start, posterior, ledger, rng)
         return
-    if isinstance(warm_start, list | tuple) and not _is_row_of_numbers(warm_start):
-        for item in cast("list[Any]", warm_start):
+    if is_sequence(warm_start) and not _is_row_of_numbers(warm_start):
+        for item in warm_start:
             apply_warm_start(item, posterior, ledger, rng)
         return
     ledger.candidates(as_points(warm_start, posterior.domain))
@@ -49,10 +49,10 @@ def apply_warm_start(warm_start: Any, posterior: Posterior, ledger: Ledger, rng:
 
 def as_points(given: Any, domain: Domain) -> Points:
     """Turn an assignment, a frame of assignments or an array of positions into points, shape (batch, n)."""
-    if isinstance(given, Mapping):
-        return domain.encode(dict(cast("Mapping[str, Any]", given)))[None, :]
+    if is_mapping(given):
+        return domain.encode(dict(given))[None, :]
     if hasattr(given, "to_dict") and hasattr(given, "columns"):
-        rows = cast("list[dict[str, Any]]", given.to_dict("records"))
+        rows: list[dict[str, Any]] = given.to_dict("records")
         return np.stack([domain.encode(row) for row in rows]) if rows else _none(domain)
     if hasattr(given, "to_dict"):
         return domain.encode(given.to_dict())[None, :]

@@ -122,7 +122,8 @@ def contract_chains(buckets: Sequence[Bucket], queried: Iterable[int]) -> list[B
         (c,) = children[i]
         lower = alive[c]
         assert lower is not None
-        if any(upper.own in alive[g].separator for g in children[c]):  # pyright: ignore[reportOptionalMemberAccess]
+        below = (alive[g] for g in children[c])
+        if any(region is not None and upper.own in region.separator for region in below):
             continue
         separator = (
             *upper.separator,

@@ -176,7 +176,7 @@ def test_formats_are_chosen_by_suffix_or_by_name(tmp_path, examples):
     assert len(io.read(tmp_path / "model.data", format="uai").domain) == 8
     assert io.format_of("a/B.BIF.GZ").name == "bif"
     for name in ("model.data", "model", "model.gz"):
-        with pytest.raises(ParseError, match=r"\.bif, \.uai, \.spn, \.npz"):
+        with pytest.raises(ParseError, match=r"\.bif, \.uai, .*\.spn, .*\.npz"):
             io.read(tmp_path / name)
 
 
@@ -195,7 +195,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, examples):
     old = path.read_bytes()
 
     def fail(descriptor):
-        raise OSError("no space")
+        raise OSError(28, "no space")
 
     monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(OSError, match="no space"):

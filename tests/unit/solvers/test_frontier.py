@@ -21,9 +21,9 @@ from certimap.logs import log_sum
 from certimap.query import make_query
 from certimap.result import CertificateKind, Rule
 from certimap.search_boxes import SearchBoxes
-from certimap.solvers.box_search import frontier
 from certimap.solvers.box_search.frontier import Frontier, Pace
 from certimap.solvers.box_search.open_boxes import OpenBoxes
+from certimap.solvers.box_search.points import sample_open
 from certimap.solvers.driver import run
 from certimap.testing import TablePosterior
 
@@ -211,7 +211,7 @@ def test_draws_follow_the_masses_of_the_open_boxes(long_list):
     expected = np.where(inside.any(axis=0), posterior.probs, 0.0)
     assert math.exp(state.open.log_mass) == pytest.approx(expected.sum(), rel=1e-9)
     expected /= expected.sum()
-    points = frontier.sample_open(state, 20_000, unpack=long_list > 0)
+    points = sample_open(state, 20_000, unpack=long_list > 0)
     index = points.astype(np.int64) @ (2 ** np.arange(5, -1, -1))
     counts = np.bincount(index, minlength=64)
     assert np.all(counts[expected == 0.0] == 0)

@@ -6,18 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.kernels.climb import CapTable, Pool, climb
-from certimap.circuits.kernels.probe import (
+from certimap.circuits.kernels.probe import downward, log_column, slack_of, upward
+from certimap.circuits.kernels.space import (
     Floats,
     Indices,
     Ints,
     Number,
     PlanArrays,
     Space,
-    downward,
-    log_column,
     new_space,
-    slack_of,
-    upward,
 )
 from certimap.kernels.jit import jit, jit_part
 

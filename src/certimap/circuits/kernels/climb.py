@@ -7,7 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.circuits.kernels.probe import (
+from certimap.circuits.kernels.probe import downward, upward
+from certimap.circuits.kernels.real import peak_in, scale_of
+from certimap.circuits.kernels.space import (
     Bytes,
     Floats,
     Indices,
@@ -15,11 +17,8 @@ from certimap.circuits.kernels.probe import (
     Number,
     PlanArrays,
     Space,
-    downward,
     new_space,
-    upward,
 )
-from certimap.circuits.kernels.real import peak_in, scale_of
 from certimap.kernels.jit import jit, jit_part
 
 MAX_CLIMB_ROUNDS = 200

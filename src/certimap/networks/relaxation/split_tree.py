@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -360,5 +360,5 @@ class _Inputs:
     hidden: list[int]
 
 
-def _pointers(sizes: object) -> Ints:
-    return np.concatenate([[0], np.cumsum(np.array(list(sizes), np.int64))]).astype(np.int64)  # pyright: ignore
+def _pointers(sizes: Iterable[int]) -> Ints:
+    return np.concatenate([[0], np.cumsum(np.array(list(sizes), np.int64))]).astype(np.int64)

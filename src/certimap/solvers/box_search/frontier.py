@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
 from certimap.certify.bounds import log_draws_needed, log_tau
 from certimap.errors import SolverError
 from certimap.posterior import Bounds, Capability, Draws, Masses, Prober, Probes
@@ -17,6 +16,7 @@ from certimap.search_boxes import rounded_up
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.box_search.expand import Expansion, expand
 from certimap.solvers.box_search.open_boxes import OpenBoxes
+from certimap.solvers.box_search.points import N_STARTS, fill_up, first_answers, sample_open
 from certimap.solvers.box_search.probe import has_masses, prober_of
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 EXACT_FACTOR = 1e-10  # nats within which a tightened bound counts as exact, at first
 TIGHTEN_WORK = 400_000_000  # edge visits before the first search, or 100 boxes' work where that is more
-N_STARTS = 4
-SECONDS_PER_DRAWN_EDGE = 3e-9  # to draw and to score a point, per edge of a circuit
 HOPELESS = math.log(1e9)  # ln of the draws needed beyond which only a small share of work goes to them
 
 
@@ -179,7 +177,7 @@ class Frontier(Solver):
         if ledger.recorder is not None:
             ledger.recorder.has_search = state.posterior.domain.is_discrete
         if self.incumbent:
-            _first_answers(state, ledger, self.first_draws)
+            first_answers(state, ledger, self.first_draws)
         state.stage = "search"
         if state.control.should_stop:
             return
@@ -295,7 +293,7 @@ class Frontier(Solver):
         bound = max(state.open.log_bound, state.stuck)
         ledger.frontier(min(state.open.log_mass, 0.0), bound)
         if not len(state.open):
-            _fill_up(state, ledger)
+            fill_up(state, ledger)
             state.done = True
 
     def _aims_for_exact(self, state: FrontierState) -> bool:
@@ -369,55 +367,3 @@ def _measure(posterior: Posterior, layout: Layout, boxes: Boxes) -> NDArray[np.f
 def _factor(ledger: Ledger) -> float:
     """Return how close (nats) a tightened bound must come to the truth where epsilon is to be used."""
     return max(EXACT_FACTOR, 1e-3 * ledger.epsilon)
-
-
-def sample_open(state: FrontierState, n: int, *, unpack: bool) -> Points:
-    """Draw n independent points from the union of the open boxes, in proportion to mass.
-
-    Where the list is too long to `unpack`, each draw first picks its box, by the masses that the search knows,
-    then a point inside.
-    """
-    if unpack:
-        boxes = state.layout.public(state.open.boxes(slice(None)))
-        return state.posterior.sample(n, state.rng, boxes=boxes)
-    shares = np.exp(state.open.log_masses - state.open.log_mass)
-    picks = state.rng.choice(len(shares), size=n, p=shares / shares.sum())
-    points: Points = np.empty((n, len(state.layout.domain)), state.layout.domain.point_dtype)
-    for pick in np.unique(picks):
-        rows = np.flatnonzero(picks == pick)
-        box = state.layout.public(state.open.boxes(np.array([pick])))
-        points[rows] = state.posterior.sample(len(rows), state.rng, boxes=box)
-    return points
-
-
-def _first_answers(state: FrontierState, ledger: Ledger, n_draws: int) -> None:
-    """Report what the prober knows without a search, then draws; where it knew nothing, climb from the best."""
-    posterior, starts = state.posterior, state.prober.starts()
-    if len(starts):
-        ledger.candidates(starts)
-    if not isinstance(posterior, Draws):
-        return
-    left = ledger.remaining_draws
-    n = n_draws if left is None else min(left, n_draws)
-    edges = max(state.prober.work // 4, 1)
-    if not n or state.control.should_stop or n * edges * SECONDS_PER_DRAWN_EDGE > state.control.seconds_left:
-        return
-    points: Points = posterior.sample(n, state.rng)
-    state.work += 2 * n * edges
-    log_probs = ledger.candidates(points)
-    if not len(points) or len(starts):
-        return
-    order = np.argsort(-log_probs, kind="stable")[:N_STARTS]
-    ledger.candidates(state.prober.climb(points[order]))
-
-
-def _fill_up(state: FrontierState, ledger: Ledger) -> None:
-    """Where fewer points than `top_k` have positive probability, add impossible ones to the list."""
-    domain = state.posterior.domain
-    if not domain.is_discrete:
-        return
-    for _ in range(64):
-        if len(ledger.best) >= ledger.top_k:
-            return
-        points: Points = state.rng.integers(domain.n_states, size=(4 * ledger.top_k, len(domain)))
-        ledger.candidates(points)

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.networks.conditional import ConditionalSum
-from certimap.networks.kernels import split_up
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Table
 from certimap.networks.relaxation.partition import Region, limit, nuisance_first, split
@@ -149,9 +148,7 @@ class AndOrSpace:
         """Collect, for each query variable, the messages that leave its subtree, and the scales within it."""
         tree, a = self.tree, self.tree.arrays
         s = tree.scratch()
-        self.is_possible = bool(split_up.restrict_to(a, tree.full_mask(), s)) and (
-            split_up.evaluate(a, a.start, tree.tables, tree.shifts, tree.weights, s) > -np.inf
-        )
+        self.is_possible = tree.bound(scratch=s) > -np.inf  # fills the messages in
         at = np.array([self.column.get(v, self.below.get(v, -1)) for v in tree.variables], np.int64)
         self.messages: list[list[Message]] = [[] for _ in self.query]
         self.scale = np.full(len(self.query), 0.0)

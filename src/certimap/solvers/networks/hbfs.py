@@ -28,7 +28,8 @@ from certimap.networks.problem import (
 from certimap.networks.simplify import impossible
 from certimap.posterior import Capability
 from certimap.solvers.base import Effort, Family, Solver
-from certimap.solvers.networks.parts import Context, Reduction
+from certimap.solvers.networks.context import Context
+from certimap.solvers.networks.parts import Reduction
 
 if TYPE_CHECKING:
     from certimap.box import Boxes, Points

@@ -6,35 +6,31 @@ A component goes through phases: dual ascent, then a reduced problem, search, or
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.control import Control, TimeUp
-from certimap.networks.costs import Costs
-from certimap.networks.kernels.dual_ascent import DualState, ascend
-from certimap.networks.kernels.local_search import kick_search, tabu_search
-from certimap.networks.max_elimination import EliminationPlan, MaxElimination, plan
+from certimap.control import TimeUp
+from certimap.networks.best_first import BestFirstSearch, copy_of
+from certimap.networks.climbing import STALLED, climb
+from certimap.networks.costs import Costs, DualState
+from certimap.networks.max_elimination import MaxElimination, plan
 from certimap.networks.orders import best_order
 from certimap.networks.problem import FLOOR, HARD, Problem, components, value_at
 from certimap.networks.simplify import Simplified, impossible, simplify
-from certimap.solvers.networks.best_first import BestFirstSearch, copy_of
+from certimap.solvers.networks.context import Context
+from certimap.solvers.networks.incumbents import ascended, incumbent_of, level_of, take_incumbent
 
 States = dict[int, int]
+
 Ints = NDArray[np.int64]
 
 PIECE = 20_000_000  # table entries visited in one piece of work
 ENTRIES_PER_VISIT = 4.0  # entries that elimination gets through while a search visits one
-SWEEPS, STALLED = 20, 1e-3
-MAX_ASCENTS = 15
+SWEEPS, MAX_ASCENTS = 20, 15
 KEPT_SHARE = 0.9  # a problem is reduced anew when it has kept at most this share of its states
 KEPT_SHARE_AGAIN = 0.75  # and in the middle of a search, when it would keep at most this one
-TENURE, STEPS_PER_VARIABLE = 10, 20
-TABU_WORK = 20_000_000  # scores looked at in one piece of local search, but at least a few steps
-KICK_WORK = 10_000_000
-PERTURBED = 0.05
 PIECES_PER_CLIMB = 8
 
 
@@ -192,16 +188,16 @@ class Ascending:
         swept_out = not ascended(costs, self._dual, incumbent, context, max(1, min(SWEEPS, PIECE // n_visits)))
         self._n_ascents += 1
         if not context.lists_all and not swept_out:
-            climb(costs, self._dual, incumbent, context)
+            context.work += climb(costs, self._dual, incumbent, context.next_key())
         take_incumbent(component, costs, incumbent)
-        if swept_out or self.open_bound <= _level(component, context):
-            component.closed = max(component.closed, _level(component, context))
+        if swept_out or self.open_bound <= level_of(component, context):
+            component.closed = max(component.closed, level_of(component, context))
             return Settled()
         gap = self.open_bound - max(component.value, context.threshold)
         stalled = before - int(self._dual.bound[0]) <= STALLED * max(gap, 1) and self._n_ascents > 1
         if not stalled and self._n_ascents < MAX_ASCENTS:
             return self
-        component.closed = max(component.closed, _level(component, context))
+        component.closed = max(component.closed, level_of(component, context))
         return reduced_phase(component, costs, self._dual, context, KEPT_SHARE) or Searching(
             component, costs, self._dual, context
         )
@@ -245,7 +241,7 @@ class Searching:
             component.report(states)
         self._n_pieces += 1
         if not context.lists_all and self._n_pieces % PIECES_PER_CLIMB == 0:
-            climb(costs, search.root, incumbent, context)
+            context.work += climb(costs, search.root, incumbent, context.next_key())
         take_incumbent(component, costs, incumbent)
         if search.closed_bound > FLOOR:
             component.closed = max(component.closed, search.closed_bound + costs.constant)
@@ -274,120 +270,6 @@ def reduced_phase(
                 break
             known[v] = int(at[0])
     return Delegating(Reduction(problem, context, known), kept, component)
-
-
-def _level(component: Component, context: Context) -> int:
-    """Return the units at or below which nothing matters."""
-    return context.threshold if context.lists_all else max(HARD, component.value + context.margin)
-
-
-def incumbent_of(component: Component, costs: Costs, context: Context) -> Ints:
-    """Return the best assignment as the kernels keep it: value less constant, then states.
-
-    None, where all good assignments are wanted: nothing may be cut for not being better than the best.
-    """
-    incumbent = np.zeros(len(costs.variables) + 1, np.int64)
-    incumbent[0] = HARD
-    if component.value > FLOOR and not context.lists_all:
-        incumbent[0] = component.value - costs.constant
-        incumbent[1:] = [component.states[v] for v in costs.variables]
-    return incumbent
-
-
-def take_incumbent(component: Component, costs: Costs, incumbent: Ints) -> None:
-    """Hand what the kernels have found to the component."""
-    if incumbent[0] > FLOOR and incumbent[0] + costs.constant > component.value:
-        component.offer({v: int(s) for v, s in zip(costs.variables, incumbent[1:], strict=True)})
-
-
-def ascended(costs: Costs, dual: DualState, incumbent: Ints, context: Context, n_sweeps: int) -> bool:
-    """Sweep; return False where nothing can matter. The incumbent's states stay, so that it stays known."""
-    lists_all = context.lists_all
-    threshold = context.threshold - costs.constant if lists_all else HARD
-    before = int(dual.n_touched[0])
-    failed = ascend(costs.arrays, dual, n_sweeps, STALLED, max(HARD, threshold), not lists_all, -1, incumbent)
-    context.work += int(dual.n_touched[0]) - before
-    return failed < 0
-
-
-def climb(costs: Costs, dual: DualState, incumbent: Ints, context: Context) -> None:
-    """Improve the incumbent: tabu search from it, from it perturbed and from the decoded costs, then kicks."""
-    net = costs.arrays
-    n = len(net.n_states)
-    soft_tables, soft_unary = costs.softened()
-    key = context.next_key()
-    rng = np.random.default_rng(int(key))
-    starts = [np.where(dual.is_done, dual.alive[net.offset[:-1]], dual.best)]
-    if incumbent[0] > FLOOR:
-        moved = incumbent[1:].copy()
-        changed = rng.random(n) < PERTURBED
-        moved[changed] = (rng.random(n) * net.n_states).astype(np.int64)[changed]
-        starts = [incumbent[1:].copy(), moved, *starts]
-    n_steps = min(STEPS_PER_VARIABLE * n, max(n, TABU_WORK // max(1, len(net.unary))))
-    tenure = min(TENURE, n // 3)
-    for number, states in enumerate(starts):
-        key = np.uint64((int(key) + number) % 2**64)
-        context.work += int(tabu_search(net, soft_tables, soft_unary, states, n_steps, tenure, key, incumbent))
-    if incumbent[0] > FLOOR:
-        states = incumbent[1:].copy()
-        context.work += int(
-            kick_search(
-                net, soft_tables, soft_unary, dual.alive, dual.n_alive, states, KICK_WORK, key, incumbent
-            )
-        )  # fmt: skip
-
-
-@dataclass
-class Context:
-    """Settings and limits that all parts share, and what they have used.
-
-    Attributes
-    ----------
-    quick_entries
-        Eliminate straight away what takes at most so many table entries.
-    max_entries
-        Never eliminate what takes more.
-    max_bytes
-        Memory for a search or an elimination.
-    top_k
-        How many best assignments are wanted; above 1 every assignment above `threshold` is reported.
-    margin
-        Units within which the value of a component is good enough.
-    threshold
-        With `top_k` above 1: units at or below which nothing is of interest.
-    seed
-        Of the local search.
-    n_nodes, work
-        Search nodes and table entries visited so far.
-    """
-
-    control: Control
-    workers: int
-    quick_entries: float
-    max_entries: float
-    max_bytes: int
-    top_k: int
-    seed: int
-    margin: int = 0
-    threshold: int = HARD
-    n_nodes: int = 0
-    work: int = 0
-    _n_keys: int = 0
-
-    @property
-    def lists_all(self) -> bool:
-        """Whether every good assignment is wanted, not only a best one."""
-        return self.top_k > 1
-
-    def next_key(self) -> np.uint64:
-        """Return the key of the next stream of random numbers."""
-        self._n_keys += 1
-        return np.uint64((self.seed + 0x9E3779B97F4A7C15 * self._n_keys) % 2**64)
-
-    def fits(self, elimination: EliminationPlan) -> bool:
-        """Whether an elimination keeps to the limits."""
-        n_bytes = max(elimination.n_bytes, elimination.n_bytes_kept) if self.lists_all else elimination.n_bytes
-        return elimination.n_entries <= self.max_entries and n_bytes <= self.max_bytes
 
 
 class Reduction:

@@ -12,7 +12,7 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -174,7 +174,7 @@ def run_process(problem: Problem, seconds: float, memory: int, control: Control)
             failure = "was stopped when its time was up"
         else:
             failure = "" if process.returncode == 0 else f"ended with code {process.returncode}"
-        told = cast("dict[str, Any]", json.loads(answer.read_text())) if answer.exists() else {}
+        told: dict[str, Any] = json.loads(answer.read_text()) if answer.exists() else {}
     found: dict[str, Any] = {}
     if told.get("solution") is not None:
         found["solution"] = told["solution"]

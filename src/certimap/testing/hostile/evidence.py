@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from certimap.domain import Categorical, Domain, Real
 from certimap.testing.hostile.exact import ONE, ZERO, Exact, density, interval_mass
+from certimap.untyped import is_list, is_set, is_tuple
 
 
 def state_weights(domain: Domain, evidence: Mapping[str, Any]) -> list[Exact | None]:
@@ -25,10 +26,10 @@ def state_weights(domain: Domain, evidence: Mapping[str, Any]) -> list[Exact | N
             found.append(None)
             continue
         weights = np.empty(variable.n_states, np.object_)
-        if isinstance(value, list):
-            weights[:] = [Decimal(w) for w in cast("list[float]", value)]
-        elif isinstance(value, set):
-            weights[:] = [ONE if s in cast("set[Any]", value) else ZERO for s in variable.states]
+        if is_list(value):
+            weights[:] = [Decimal(w) for w in value]
+        elif is_set(value):
+            weights[:] = [ONE if s in value else ZERO for s in variable.states]
         else:
             weights[:] = [ONE if s == value else ZERO for s in variable.states]
         found.append(weights)
@@ -40,7 +41,7 @@ def gaussian_weight(domain: Domain, variable: int, evidence: Mapping[str, Any], 
     real = domain.variables[variable]
     assert isinstance(real, Real)
     value = evidence.get(real.name, (-math.inf, math.inf))
-    if isinstance(value, tuple):
-        low, high = cast("tuple[float, float]", value)
+    if is_tuple(value):
+        low, high = value
         return interval_mass(max(low, real.low), min(high, real.high), mean, sd)
     return density(float(value), mean, sd)

@@ -24,6 +24,7 @@ from certimap.testing.hostile.exact import Exact, from_logs
 from certimap.testing.hostile.numbers import log_vector, pick_style, shuffled
 from certimap.testing.hostile.oracles import factor_truth
 from certimap.testing.hostile.truth import TableTruth
+from certimap.untyped import is_list, is_set
 
 CIRCUITS = (
     circuits.leaf,
@@ -114,9 +115,9 @@ def _through_file(model: Any, suffix: str) -> Any:
 
 def _relabelled(value: Any, suffix: str) -> Any:
     """Return evidence with the labels that a file gives back: a BIF file's are text."""
-    if suffix != ".bif" or isinstance(value, list):
-        return value  # pyright: ignore[reportUnknownVariableType]
-    return {str(s) for s in value} if isinstance(value, set) else str(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if suffix != ".bif" or is_list(value):
+        return value
+    return {str(s) for s in value} if is_set(value) else str(value)
 
 
 def text(rng: np.random.Generator) -> HostileCase:

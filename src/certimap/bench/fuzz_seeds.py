@@ -1,0 +1,167 @@
+"""Small files of every format, which fuzzing mutates."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from certimap.domain import Domain
+
+BIF = b"""network n { property "v 1"; }
+variable A { type discrete [ 2 ] { lo, hi }; }
+variable "B c" { type discrete [ 3 ] = { (0;1], "x, y", 1,999 }; property p = 1; }
+probability ( A ) { table .3, .7; } // end
+probability ( "B c" | A ) { (hi) .2, .8, 0; /* c */ default 1e-1 .4 .5; }
+"""
+UAI = b"BAYES\n3\n2 2 3\n3\n1 0\n2 0 1\n2 1 2\n\n2 .5 .5\n4 .1 .9 0 0\n6 .2 .3 .5 1e-400 1 0 # c\n"
+MARKOV = b"c comment\nMARKOV 2 2 3 /* x */ 3 1 0 2 0 1 0\n2 1e400 .5\n6 1 2 3 4 5 6\n1 7\n"
+SPN = b"# c\nindicator 0 0 0\nl 1 0 1\ngaussian 2 1 0.5 2\n+ 3 0 .25 1 .75\n* 4 3 2\n* 5 0 2\n+ 6 4 1e-320 5 3\n"
+NET = b"""net { } % c
+node A { states = ("lo" "hi"); position = (1 2); }
+discrete node B { states = ("x" "y \\" z" w); label = "%"; }
+potential (A) { data = (.3 .7); }
+potential (B | A) { data = ((.1 .2 7e-1) (1 0 0)); }
+"""
+XDSL = b"""<?xml version="1.0"?>
+<smile version="1.0" id="n"><nodes>
+<cpt id="A"><state id="lo"/><state id="hi"/><probabilities>.3 .7</probabilities></cpt>
+<deterministic id="B"><state id="x"/><state id="y"/><parents>A</parents>
+<resultingstates>x y</resultingstates></deterministic>
+<noisymax id="C"><state id="x"/><state id="y"/><parents>A B</parents><strengths>0 1 1 0</strengths>
+<parameters>.2 .8 0 1 .5 .5 0 1 .1 .9</parameters></noisymax>
+</nodes><extensions><genie app="aGrUM"/></extensions></smile>
+"""
+XMLBIF = b"""<?xml version="1.0" encoding="utf-8"?><!DOCTYPE BIF [ <!ELEMENT BIF ( NETWORK )*> ]>
+<BIF VERSION="0.3"><NETWORK><NAME>n</NAME>
+<VARIABLE TYPE="nature"><NAME>A</NAME><OUTCOME>lo</OUTCOME><OUTCOME>&lt;1</OUTCOME></VARIABLE>
+<VARIABLE TYPE="nature"><NAME>B</NAME><OUTCOME>x</OUTCOME><OUTCOME>y</OUTCOME></VARIABLE>
+<DEFINITION><FOR>A</FOR><TABLE>.3 .7</TABLE></DEFINITION>
+<DEFINITION><FOR>B</FOR><GIVEN>A</GIVEN><TABLE>.1 .9 <!-- c --> 2e-1 .8</TABLE></DEFINITION>
+</NETWORK></BIF>
+"""
+DNE = b"""// ~->[DNET-1]->~
+bnet N { whenchanged = 1; visual V { x = (1, 2); };
+node A { kind = NATURE; discrete = TRUE; states = (lo, hi); parents = (); probs = (.3, .7); title = "a;"; };
+node B { discrete = FALSE; levels = (0, 1, 2); parents = (A); probs = ((.1, .9), (.2, .8)); };
+node C { chance = DETERMIN; numstates = 2; parents = (A); functable = (#0, 1); /* c */ }; };
+"""
+DSL = b"""net N { HEADER = { ID = N; };
+node A { TYPE = CPT; PARENTS = (); DEFINITION = { NAMESTATES = (lo, hi); PROBABILITIES = (.3, .7); }; };
+node B { TYPE = TRUTHTABLE; PARENTS = (A); DEFINITION = { NAMESTATES = (x, y); RESULTINGSTATES = (x, y); }; }; };
+"""
+DSC = b"""belief network "n"
+node A { name: "A"; type: discrete[2] = { "lo", "hi" }; position: (1, 2); }
+node B { type: discrete = { "x", "y" }; }
+probability(A) { .3, .7; } // c
+probability(B | A) { (1): .2, .8; default: .5, .5; }
+"""
+NNF = b"""c x
+nnf 6 6 4
+L 1
+L 2
+A 2 0 1
+L -1
+O 1 2 2 3
+A 0
+"""
+D4 = b"o 1 0\nt 2 0\na 3 0\n1 2 1 2 0\n1 3 -1 3 0\n3 2 4 0\n3 2 0\nf 4 0\n"
+SDD = b"c x\nsdd 7\nL 1 0 1\nL 2 2 2\nL 3 0 -1\nF 6\nT 7\nL 5 4 3\nD 8 1 3 1 7 3 5 2 6\n"
+PSDD = b"c x\npsdd 5\nL 0 0 1\nL 1 0 -1\nT 2 2 2 -1.3\nL 3 2 -2\nD 4 1 2 0 2 -0.5 1 3 -9e-1\n"
+JPC = b"""c x
+jpc 9
+L 0 0 1
+L 1 0 -1
+I 2 0 2 2
+C 3 0 2 -0.6 -1.3 -inf
+B 4 0 3 2 -1.2
+G 5 0 4 0.5 2
+P 6 0 4 0 2 4 5
+P 7 0 4 1 3 4 5
+S 8 0 2 6 -2.3 7 -0.1
+"""
+DEEPROB = b"""{"directed": true, "nodes": [{"class": "Sum", "scope": [0, 1], "weights": [0.3, 0.7], "id": 0},
+{"class": "Product", "scope": [0, 1], "id": 1},
+{"class": "Bernoulli", "scope": [0], "params": {"p": 0.2}, "id": 2},
+{"class": "Categorical", "scope": [1], "params": {"categories": [0, 2], "probabilities": [0.4, 0.6]}, "id": 3},
+{"class": "BinaryCLT", "scope": [0, 1], "params": {"root": 0, "tree": [-1, 0],
+"params": [[[-0.7, -0.7], [-0.7, -0.7]], [[-1.2, -0.4], [-0.1, -Infinity]]]}, "id": 4}],
+"links": [{"source": 1, "target": 0, "idx": 0}, {"source": 4, "target": 0, "idx": 1},
+{"source": 2, "target": 1, "idx": 0}, {"source": 3, "target": 1, "idx": 1}]}"""
+SPARC = b"""{"format": "gcw-circuit-v1", "backend": "numpy", "root": 6, "nodes": [
+{"id": 0, "kind": "bernoulli", "children": [], "scope": [0], "p": 0.2},
+{"id": 1, "kind": "literal", "children": [], "scope": [0], "value": 1},
+{"id": 2, "kind": "indicator", "children": [], "scope": [1], "value": 1, "num_cats": 3},
+{"id": 3, "kind": "discrete_logistic", "children": [], "scope": [1], "mu": 1.3, "s": 0.7, "num_cats": 3},
+{"id": 4, "kind": "product", "children": [0, 2]}, {"id": 5, "kind": "product", "children": [1, 3]},
+{"id": 6, "kind": "sum", "children": [4, 5], "params": [0.3, 0.7]}]}"""
+LITERALS = b"1 .5\n-1 0.25\n3 1e-400\n-3 2\n"
+CNF = b"c weights .5 .5 1 1\nc p weight 3 .5 0\nc p weight -3 .5 0\np cnf 3 1\n1 -2 0\n"
+CSV = b'A,"B c",X\nlo,"x, y",1.0\n,?,1e0\nhi,na,nan\n'
+JSON = b'[{"A": "lo", "B c": {"likelihood": [1, 2, 0.5]}, "X": [0, 1]}, {"A": ["lo", "hi"], "X": null}]'
+EVID = b"2\n1 0 1\n2 0 0 1 2\n"
+MAP = b"0 2\n1 1\n# c\n1\n\n"
+QUERY = b"2 0 1 /* c */\n"
+
+
+def pyjuice_seeds() -> tuple[bytes, ...]:
+    """Return a pickle as pyjuice writes it: leaves of two variables, their products, and a sum."""
+
+    def leaves(scope: int, name: bytes, params: list[float]) -> dict[str, Any]:
+        dist = b"\x80\x04\x8c\x07pyjuice\x8c" + bytes([len(name)]) + name + b"\x93)\x81}\x8c\x08num_catsK\x02sb."
+        return {
+            **size,
+            "type": "Input",
+            "chs": (),
+            "scope": [scope],
+            "dist": dist,
+            "params": np.array(params, np.float32),
+        }
+
+    size = {"num_node_blocks": 1, "block_size": 2}
+    nodes = [
+        leaves(0, b"Categorical", [0.3, 0.7, 0.5, 0.5]),
+        leaves(1, b"Bernoulli", [0.1, 0.9]),
+        {**size, "type": "Product", "chs": (0, 1), "edge_ids": np.zeros((1, 2), np.int64)},
+        {
+            "num_node_blocks": 1,
+            "block_size": 1,
+            "type": "Sum",
+            "chs": (2,),
+            "edge_ids": np.zeros((2, 1), np.int64),
+            "params": np.array([[[0.4, 0.6]]], np.float32),
+        },
+    ]
+    return (pickle.dumps(nodes, 4),)
+
+
+def native_seeds() -> tuple[bytes, ...]:
+    """Return one native file for each kind of model."""
+    from certimap.io.formats import read, write
+    from certimap.learn.hidden_model import HiddenChowLiuModel
+
+    with tempfile.TemporaryDirectory() as folder:
+        models: list[Any] = []
+        for suffix, text in (("bif", BIF.replace(b"1,999", b"z")), ("uai", MARKOV), ("spn", SPN)):
+            path = Path(folder) / f"m.{suffix}"
+            path.write_bytes(text)
+            models.append(read(path))
+        half = np.full((2, 2), 0.5)
+        models.append(
+            HiddenChowLiuModel(
+                Domain.of_sizes([2, 2]),
+                np.array([-1, 0]),
+                np.array([0.5, 0.5]),
+                np.stack([half, half]),
+                [half, half],
+            )
+        )
+        files: list[bytes] = []
+        for model in models:
+            path = Path(folder) / "m.npz"
+            write(model, path)
+            files.append(path.read_bytes())
+    return tuple(files)

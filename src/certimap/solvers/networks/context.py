@@ -1,0 +1,64 @@
+"""Settings and limits that the parts of a hybrid search share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from certimap.control import Control
+from certimap.networks.max_elimination import EliminationPlan
+from certimap.networks.problem import HARD
+
+
+@dataclass
+class Context:
+    """Settings and limits that all parts share, and what they have used.
+
+    Attributes
+    ----------
+    quick_entries
+        Eliminate straight away what takes at most so many table entries.
+    max_entries
+        Never eliminate what takes more.
+    max_bytes
+        Memory for a search or an elimination.
+    top_k
+        How many best assignments are wanted; above 1 every assignment above `threshold` is reported.
+    margin
+        Units within which the value of a component is good enough.
+    threshold
+        With `top_k` above 1: units at or below which nothing is of interest.
+    seed
+        Of the local search.
+    n_nodes, work
+        Search nodes and table entries visited so far.
+    """
+
+    control: Control
+    workers: int
+    quick_entries: float
+    max_entries: float
+    max_bytes: int
+    top_k: int
+    seed: int
+    margin: int = 0
+    threshold: int = HARD
+    n_nodes: int = 0
+    work: int = 0
+    _n_keys: int = 0
+
+    @property
+    def lists_all(self) -> bool:
+        """Whether every good assignment is wanted, not only a best one."""
+        return self.top_k > 1
+
+    def next_key(self) -> np.uint64:
+        """Return the key of the next stream of random numbers."""
+        self._n_keys += 1
+        return np.uint64((self.seed + 0x9E3779B97F4A7C15 * self._n_keys) % 2**64)
+
+    def fits(self, elimination: EliminationPlan) -> bool:
+        """Whether an elimination keeps to the limits."""
+        n_bytes = max(elimination.n_bytes, elimination.n_bytes_kept) if self.lists_all else elimination.n_bytes
+        return elimination.n_entries <= self.max_entries and n_bytes <= self.max_bytes
