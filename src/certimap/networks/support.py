@@ -69,7 +69,7 @@ class _Search:
             scope = self.tables[k].scope
             supported = self.positive[k] & _open(scope, left)
             for axis, v in enumerate(scope):
-                alive = supported.any(axis=tuple(a for a in range(len(scope)) if a != axis))
+                alive = np.asarray(supported.any(axis=tuple(a for a in range(len(scope)) if a != axis)))
                 if not alive.any():
                     return False
                 if alive.sum() < left[v].sum():
