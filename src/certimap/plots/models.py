@@ -61,7 +61,9 @@ def plot_circuit(circuit: Circuit, ax: Axes | None = None) -> Axes:
     summary = circuit_summary(circuit)
     ax = ax or new_figure()[1][0]
     ax.bar(range(len(summary.layers)), summary.layers, color=MASS)
-    ax.set_yscale("log")
+    if max(summary.layers) >= 100:
+        ax.set_yscale("log")
+    ax.locator_params(axis="x", integer=True)
     ax.set_xlabel("height (0: leaves)")
     ax.set_ylabel("nodes")
     kinds = ", ".join(f"{n:,} {name}" for name, n in summary.kinds.items())
