@@ -9,8 +9,9 @@ INTEROP := .venv-interop
 TORCH ?= torch==2.13.0
 RUN_STAMP := $(VENV)/.certimap-installed
 DEV_STAMP := $(VENV)/.certimap-dev-installed
+DOCS := .venv-docs
 
-.PHONY: demo test test-interop lint types pytest pytest-nojit format clean
+.PHONY: demo docs test test-interop lint types pytest pytest-nojit format clean
 
 demo: $(RUN_STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
@@ -44,6 +45,10 @@ $(INTEROP)/.installed: pyproject.toml tests/interop/requirements.txt
 	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps deeprob-kit==1.1.0
 	@touch $@
 
+# The site, in build/site; any warning is an error. Its tools live in an environment of their own.
+docs: $(DOCS)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+
 format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -62,6 +67,11 @@ $(RUN_STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
+$(DOCS)/.installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check '.[docs]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(INTEROP) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DOCS) $(INTEROP) build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
