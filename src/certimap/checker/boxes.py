@@ -70,6 +70,9 @@ def _maximum(part: Circuit, caps: Floats) -> float:
             break
         boxes, bound, each = shrunk(part, caps, boxes, threshold)
         keep = bound > threshold
+        single = np.all(counts_of(boxes, part.columns)[:, variables] == 1, axis=1)
+        if np.any(keep & single):  # a point of its own, which no other one need have been
+            best = max(best, float(bound[keep & single].max()))
         boxes = _branches(part, boxes[keep], each[keep], bound[keep], variables)
     return best + CAP_FACTOR
 
