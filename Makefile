@@ -4,6 +4,7 @@ PYTHON ?= python3
 WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
+BROWSER := .venv-browser
 INTEROP := .venv-interop
 # A build of PyTorch for the CPU: name the one of your platform, such as TORCH='torch --index-url URL'.
 TORCH ?= torch==2.13.0
@@ -11,7 +12,7 @@ RUN_STAMP := $(VENV)/.certimap-installed
 DEV_STAMP := $(VENV)/.certimap-dev-installed
 DOCS := .venv-docs
 
-.PHONY: demo docs test test-interop lint types pytest pytest-nojit format clean
+.PHONY: demo docs dist test test-interop test-browser lint types pytest pytest-nojit format clean
 
 demo: $(RUN_STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
@@ -34,6 +35,15 @@ pytest: $(DEV_STAMP)
 pytest-nojit: $(DEV_STAMP)
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m nojit -q
 
+# The report page in headless Chromium (Debian's package, or CHROMIUM=/path/to/it), in an environment of its own.
+test-browser: $(BROWSER)/.installed
+	$(BROWSER)/bin/python -m pytest tests/browser
+
+$(BROWSER)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(BROWSER)
+	$(BROWSER)/bin/python -m pip install --quiet --disable-pip-version-check -e . pytest playwright axe-playwright-python
+	@touch $@
+
 # What needs pgmpy, pyagrum, spflow, cirkit and the like: an environment of its own, of some 2 GB.
 test-interop: $(INTEROP)/.installed
 	$(INTEROP)/bin/python -m pytest -n $(WORKERS) --dist loadfile tests/interop
@@ -45,9 +55,17 @@ $(INTEROP)/.installed: pyproject.toml tests/interop/requirements.txt
 	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps deeprob-kit==1.1.0
 	@touch $@
 
-# The site, in build/site; any warning is an error. Its tools live in an environment of their own.
+# The site, in build/site; any warning is an error. The tools of site and release live in an environment of their own.
 docs: $(DOCS)/.installed
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+
+# Wheel and sdist, in dist, tried out in an empty environment of each of PYTHONS.
+PYTHONS ?= $(BIN)/python
+dist: $(DOCS)/.installed
+	rm -rf dist
+	$(DOCS)/bin/python -m build
+	$(DOCS)/bin/twine check --strict dist/*
+	.ci/check-dist $(PYTHONS)
 
 format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .
@@ -69,9 +87,9 @@ $(RUN_STAMP): pyproject.toml | $(BIN)/python
 
 $(DOCS)/.installed: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m venv $(DOCS)
-	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check '.[docs]'
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check '.[docs,release]'
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(DOCS) $(INTEROP) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DOCS) $(INTEROP) $(BROWSER) build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

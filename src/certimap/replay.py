@@ -46,7 +46,7 @@ SETTINGS = (
     "tolerance",
 )
 TIMES = ("seconds",)
-NOT_COMPARED = (*TIMES, "asked", "version")
+NOT_COMPARED = (*TIMES, "asked", "version", "history")
 _PACKAGES = ("numpy", "numba", "scipy")
 _CUT_SHORT = (Status.TIME_LIMIT, Status.INTERRUPTED, Status.MEMORY_LIMIT)
 
@@ -61,6 +61,7 @@ def asked(
     settings: Mapping[str, Any],
     *,
     model_fingerprint: str | None = None,
+    file: str | None = None,
 ) -> dict[str, Any]:
     """Return what was asked, ready for JSON.
 
@@ -73,9 +74,12 @@ def asked(
         own settings as the dictionary `options`.
     model_fingerprint
         `certimap.io.native.fingerprint(model)`, where it is known already.
+    file
+        Where the model was read from, for people; replaying goes by the fingerprint.
     """
     domain: Domain = model.domain
     return {
+        **({} if file is None else {"file": file}),
         "model": fingerprint(model) if model_fingerprint is None else model_fingerprint,
         "query": None if variables is None else [variables] if isinstance(variables, str) else list(variables),
         "evidence": _written_evidence(domain, evidence),
@@ -120,10 +124,11 @@ def _written_evidence(domain: Domain, evidence: Any) -> dict[str, Any]:
         weights = query.log_weights[domain.offsets[i] : domain.offsets[i + 1]]
         kept = np.flatnonzero(weights > -math.inf)
         if i in query.observed:
-            written[variable.name] = {"state": int(kept[0])}
+            written[variable.name] = {"state": int(kept[0]), "label": str(variable.states[kept[0]])}
         elif np.all(weights[kept] == 0.0):
             if len(kept) < len(weights):
-                written[variable.name] = {"states": kept.tolist()}
+                labels = [str(variable.states[k]) for k in kept]
+                written[variable.name] = {"states": kept.tolist(), "labels": labels}
         else:
             written[variable.name] = {"log_weights": [_or_none(w) for w in weights.tolist()]}
     return written

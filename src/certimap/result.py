@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum, StrEnum
 from typing import Any, TypeVar
 
@@ -111,6 +111,11 @@ class HistoryEntry:
     log_open_mass: float
 
 
+def _known(entry: HistoryEntry) -> tuple[float, float, float]:
+    """Return what was known at a moment, without what it had cost."""
+    return entry.log_prob, entry.log_upper_bound, entry.log_open_mass
+
+
 @dataclass(frozen=True)
 class MapResult:
     """The answer of a MAP query.
@@ -185,6 +190,23 @@ class MapResult:
             if data[name] is None:
                 del data[name]
         return _plain(data)
+
+    def history_columns(self, limit: int = 128) -> dict[str, list[Any]]:
+        """Return the history as one list per field of `HistoryEntry`, JSON-ready (infinite numbers become None).
+
+        Moments at which nothing but the effort changed are left out. Where more than `limit` are left, only every
+        second is kept, or third, and so on; the first and the last always stay.
+        """
+        kept: list[HistoryEntry] = []
+        for i, entry in enumerate(self.history):
+            last = kept[-1] if kept else None
+            if i == len(self.history) - 1 or last is None or _known(entry) != _known(last):
+                kept.append(entry)
+        stride = -(-len(kept) // limit) if kept else 1
+        kept = kept[:-1][::stride] + kept[-1:]
+        columns = {f.name: [asdict(entry)[f.name] for entry in kept] for f in fields(HistoryEntry)}
+        columns["seconds"] = [round(s, 6) for s in columns["seconds"]]
+        return _plain(columns)
 
     def to_json(self, indent: int | None = None) -> str:
         """Return `to_dict` as JSON text."""

@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, Annotated, Any
 
 import typer
 
@@ -20,12 +20,8 @@ from certimap.cli.solve import (
     ModelArgument,
     QueryOption,
     SeparatorOption,
-    read_rows,
+    read_case,
 )
-from certimap.errors import QueryError
-
-if TYPE_CHECKING:
-    from certimap.model import Model
 
 
 def marginals(
@@ -41,7 +37,7 @@ def marginals(
     """Print the probability of each state of single variables given the evidence, and ln p(evidence)."""
     from certimap import inference
 
-    source, names, given = _asked(model, query, evidence, evidence_file, evid_kind, encoding, separator)
+    source, names, given = read_case(model, query, evidence, None, evidence_file, evid_kind, encoding, separator)
     found = inference.marginals(source, names, given)
     log_evidence = inference.log_evidence(source, given)
     if as_json:
@@ -74,7 +70,7 @@ def sample(
     """Draw independent rows from p(query | evidence), as CSV; what is not queried is summed out."""
     from certimap import inference
 
-    source, names, given = _asked(model, query, evidence, evidence_file, evid_kind, encoding, separator)
+    source, names, given = read_case(model, query, evidence, None, evidence_file, evid_kind, encoding, separator)
     columns = inference.sample(source, n, given, names, rng=rng)
     if output is None:
         _write(columns, sys.stdout)
@@ -86,28 +82,6 @@ def sample(
         part.replace(output)
     finally:
         part.unlink(missing_ok=True)
-
-
-def _asked(
-    model: Path,
-    query: list[str] | None,
-    evidence: list[str] | None,
-    evidence_file: Path | None,
-    evid_kind: Any,
-    encoding: str | None,
-    separator: str | None,
-) -> tuple[Model, Any, Any]:
-    """Read the model, the names and the evidence of one case."""
-    import certimap
-    from certimap.io.evidence import TextOptions
-
-    source = certimap.read(model, encoding=encoding)
-    options = TextOptions(encoding, separator, None if evid_kind is None else evid_kind.value)
-    rows = read_rows(source.domain, query, evidence, None, evidence_file, options)
-    if len(rows) != 1:
-        raise QueryError(f"{evidence_file} holds {len(rows)} cases; one is expected here")
-    names, given = rows[0].ask()
-    return source, names, given
 
 
 def _write(columns: dict[str, Any], file: IO[str]) -> None:

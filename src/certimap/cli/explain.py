@@ -17,7 +17,7 @@ from certimap.cli.solve import (
     QueryFileOption,
     QueryOption,
     SeparatorOption,
-    read_rows,
+    read_case,
 )
 
 
@@ -41,10 +41,9 @@ def explain(
 ) -> None:
     """Answer a query and say why: the lead, the evidence that it hangs on, how far table entries may move."""
     import certimap
-    from certimap.io.evidence import TextOptions
 
-    source = certimap.read(model, encoding=encoding)
-    options = TextOptions(encoding, separator, None if evid_kind is None else evid_kind.value)
-    variables, given = read_rows(source.domain, query, evidence, query_file, evidence_file, options)[0].ask()
+    source, variables, given = read_case(
+        model, query, evidence, query_file, evidence_file, evid_kind, encoding, separator
+    )
     found = certimap.explain(source, variables, given, n_entries=entries, rng=rng, time_limit=time_limit)
     print(json.dumps(found.to_dict(), indent=2) if as_json else str(found))

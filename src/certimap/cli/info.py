@@ -19,7 +19,7 @@ from certimap.cli.solve import (
     QueryFileOption,
     QueryOption,
     SeparatorOption,
-    read_rows,
+    read_case,
 )
 from certimap.untyped import is_list
 
@@ -53,9 +53,9 @@ def info(
     as_json: JsonOption = False,
 ) -> None:
     """Print a model's variables and size; with a query or evidence, what answering it takes and what to expect."""
-    import certimap
-
-    source = certimap.read(model, encoding=encoding)
+    source, variables, given = read_case(
+        model, query, evidence, query_file, evidence_file, evid_kind, encoding, separator
+    )
     domain: Domain = source.domain
     facts: dict[str, Any] = {"kind": type(source).__name__, "variables": len(domain)}
     if domain.is_discrete:
@@ -63,11 +63,8 @@ def info(
     asked = query is not None or evidence is not None or evidence_file is not None or query_file is not None
     one = None
     if asked:
-        from certimap.io.evidence import TextOptions
         from certimap.query import make_query
 
-        options = TextOptions(encoding, separator, None if evid_kind is None else evid_kind.value)
-        variables, given = read_rows(domain, query, evidence, query_file, evidence_file, options)[0].ask()
         one = make_query(domain, variables, given, hidden=source.hidden)
         facts["query_variables"] = len(one.variables)
         facts["observed_variables"] = len(one.observed)

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 import certimap
-from certimap.cli import check, convert, everyday, explain, info, learn, replay, solve
+from certimap.cli import check, convert, everyday, explain, info, learn, replay, report, solve
 from certimap.errors import CertimapError
 
 FAILED = 2
@@ -63,6 +63,7 @@ app = typer.Typer(
 app.command("solve")(solve.solve)
 app.command("check")(check.check)
 app.command("replay")(replay.replay)
+app.command("report")(report.report)
 app.command("info")(info.info)
 app.command("explain")(explain.explain)
 app.command("convert")(convert.convert)

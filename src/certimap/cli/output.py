@@ -150,7 +150,11 @@ class AnswerPrinter:
         data = answer.to_dict()
         if self.describe is not None and not isinstance(answer, FailedQuery):
             data["asked"] = self.describe(row)
-        return json.dumps(data, indent=2, allow_nan=False)
+        text = json.dumps(data, indent=2, allow_nan=False)
+        if isinstance(answer, FailedQuery) or not answer.history:
+            return text
+        columns = json.dumps(answer.history_columns(), allow_nan=False)
+        return f'{text[:-2]},\n  "history": {columns}\n}}'  # on one line, for it is long
 
     def _summary(self, interrupted: bool) -> str:
         """Say how many cases have an answer, and which have none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +26,9 @@ from certimap.io.evidence import (
 from certimap.io.files import suffix_of
 from certimap.io.formats import suffixes
 from certimap.result import FailedQuery, MapResult
+
+if TYPE_CHECKING:
+    from certimap.model import Model
 
 
 class EvidLayout(StrEnum):
@@ -248,7 +251,7 @@ def solve(
     else:
         describe = None
         if as_json or output is not None:
-            describe = _describer(source, {**run_settings, "solver": chosen, "max_edges": max_edges})
+            describe = _describer(source, str(model), {**run_settings, "solver": chosen, "max_edges": max_edges})
         code = AnswerPrinter(rows, as_json, describe, output).print_all(answers)
     if code:
         raise typer.Exit(code)
@@ -265,7 +268,7 @@ def _proved(answers: Iterable[MapResult | FailedQuery], path: Path) -> Iterator[
             raise SolverError(f"{path} was not written: {found.no_proof}")
 
 
-def _describer(model: Any, settings: dict[str, Any]) -> Callable[[Row], dict[str, Any]]:
+def _describer(model: Any, file: str, settings: dict[str, Any]) -> Callable[[Row], dict[str, Any]]:
     """Return what writes down how a row was asked, so that `certimap replay` can ask it again."""
     from certimap.io.native import fingerprint
     from certimap.replay import asked
@@ -273,7 +276,7 @@ def _describer(model: Any, settings: dict[str, Any]) -> Callable[[Row], dict[str
     own = fingerprint(model)
 
     def describe(row: Row) -> dict[str, Any]:
-        return asked(model, *row.ask(), settings, model_fingerprint=own)
+        return asked(model, *row.ask(), settings, model_fingerprint=own, file=file)
 
     return describe
 
@@ -314,3 +317,25 @@ def read_rows(
         Row(number, lambda one=one, row=row: joined(one, row), row.place or one.place)
         for number, (one, row) in enumerate(pairs, 1)
     ]
+
+
+def read_case(
+    model: Path,
+    query: list[str] | None,
+    evidence: list[str] | None,
+    query_file: Path | None,
+    evidence_file: Path | None,
+    evid_kind: EvidLayout | None,
+    encoding: str | None,
+    separator: str | None,
+) -> tuple[Model, list[str] | None, dict[str, Any]]:
+    """Read a model, and the query and evidence of one case."""
+    import certimap
+
+    source = certimap.read(model, encoding=encoding)
+    options = TextOptions(encoding, separator, None if evid_kind is None else evid_kind.value)
+    rows = read_rows(source.domain, query, evidence, query_file, evidence_file, options)
+    if len(rows) != 1:
+        raise QueryError(f"{evidence_file or query_file} holds {len(rows)} cases; one is expected here")
+    names, given = rows[0].ask()
+    return source, names, given

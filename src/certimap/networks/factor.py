@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.axes import spread
 from certimap.errors import ModelError
 from certimap.logs import log_sum
 
@@ -149,14 +150,6 @@ class Factor:
             raise ModelError(f"variable {min(unknown)} is not in the factor's scope {self.scope}")
         axes = tuple(i for i, v in enumerate(self.scope) if v in gone)
         return axes, tuple(v for v in self.scope if v not in gone)
-
-
-def spread(values: NDArray[Number], scope: Sequence[int], target: Sequence[int]) -> NDArray[Number]:
-    """Return a view of `values` whose axes follow `target`, with length 1 where it lacks a variable."""
-    place = {v: i for i, v in enumerate(scope)}
-    kept = [place[v] for v in target if v in place]
-    shape = [values.shape[place[v]] if v in place else 1 for v in target]
-    return values.transpose(kept).reshape(shape)
 
 
 def add_logs(parts: Iterable[Floats], shape: tuple[int, ...]) -> Floats:

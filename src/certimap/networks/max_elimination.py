@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from certimap.axes import spread
 from certimap.control import Control
 from certimap.kernels.parallel import for_blocks
 from certimap.networks.elimination import min_fill
-from certimap.networks.factor import spread
 from certimap.networks.kernels.max_elimination import MAX_TABLES, max_out
 from certimap.networks.problem import FLOOR, HARD, Problem, Table, Values, product
 from certimap.networks.simplify import impossible

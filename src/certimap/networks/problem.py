@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.networks.factor import spread
+from certimap.axes import spread
 from certimap.networks.reduction import Reduced, reduce_network
 
 if TYPE_CHECKING:

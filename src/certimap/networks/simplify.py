@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.axes import spread
 from certimap.errors import ImpossibleEvidence
 from certimap.logs import log_sum
-from certimap.networks.factor import spread
 from certimap.networks.problem import (
     HARD,
     ROUNDING,

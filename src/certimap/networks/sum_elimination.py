@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.axes import spread
 from certimap.control import Control
 from certimap.networks.conditional import log_total
-from certimap.networks.factor import spread
 from certimap.networks.max_elimination import EliminationPlan
 from certimap.networks.problem import ROUNDING, Problem
 from certimap.networks.simplify import impossible

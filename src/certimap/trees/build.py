@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from certimap.errors import ModelError
 from certimap.query import Query
-from certimap.trees.regions import Bucket, spread
+from certimap.trees.regions import Bucket
 from certimap.trees.wide import Wide
 
 Factor = tuple[Sequence[int], Wide]
@@ -59,7 +59,7 @@ def buckets_of_factors(
     buckets: list[Bucket] = []
     for i, v in enumerate(order):
         target = (*separators[i], v)
-        parts = [spread(values, scope, target) for scope, values in own[i]]
+        parts = [values.spread(scope, target) for scope, values in own[i]]
         table = Wide.product(parts, tuple(sizes[u] for u in target))
         buckets.append(Bucket(v, separators[i], table, parents[i]))
     return buckets, math.fsum(constants)

@@ -36,16 +36,6 @@ class Bucket:
         return (*self.separator, self.own)
 
 
-def spread(table: Wide, scope: Sequence[int], target: Sequence[int]) -> Wide:
-    """View a table over `scope` with the axes of `target`, of length one where `scope` lacks the variable."""
-    places = [target.index(v) for v in scope]
-    order = sorted(range(len(places)), key=places.__getitem__)
-    shape = [1] * len(target)
-    for axis in order:
-        shape[places[axis]] = table.shape[axis]
-    return table.view(lambda values: values.transpose(order).reshape(shape))
-
-
 def condition(buckets: Sequence[Bucket], queried: Iterable[int]) -> tuple[list[Bucket], float, float]:
     """Do as `conditionals` does, and return the natural log of the total in place of its factors."""
     kept, totals, log_error = conditionals(buckets, queried)
@@ -86,7 +76,7 @@ def conditionals(buckets: Sequence[Bucket], queried: Iterable[int]) -> tuple[lis
         for c in children[i]:
             message = messages[c]
             assert message is not None
-            parts.append(spread(message, buckets[c].separator, bucket.scope))
+            parts.append(message.spread(buckets[c].separator, bucket.scope))
             messages[c] = None
         table = bucket.table if len(parts) == 1 else Wide.product(parts, bucket.table.shape)
         shares, total = table.shares()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.axes import spread
 from certimap.kernels.wide import LN2
 from certimap.trees.kernels import wide_tables as kernels
 
@@ -96,6 +97,10 @@ class Wide:
     def view(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Wide:
         """Apply what only moves entries (an index, a transposition, a new shape)."""
         return Wide(change(self.mantissa), change(self.exponent), self.log_error)
+
+    def spread(self, scope: Sequence[int], target: Sequence[int]) -> Wide:
+        """View a table over `scope` with the axes of `target`, of length one where `scope` lacks the variable."""
+        return self.view(lambda values: spread(values, scope, target))
 
     def values(self) -> Floats:
         """Return doubles; what is too small becomes a denormal or 0."""

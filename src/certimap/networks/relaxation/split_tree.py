@@ -10,9 +10,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.axes import spread
 from certimap.errors import TooLarge
 from certimap.kernels.parallel import for_blocks
-from certimap.networks.factor import spread
 from certimap.networks.kernels import split_down, split_up
 from certimap.networks.kernels.split_up import Scratch, TreeArrays
 from certimap.networks.problem import Problem, product

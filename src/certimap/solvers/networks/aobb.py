@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.errors import SolverError
 from certimap.networks.posterior import NetworkPosterior
-from certimap.posterior import Capability
-from certimap.solvers.base import Effort, Family, Solver
+from certimap.solvers.base import Effort
 from certimap.solvers.networks.and_or import MARGIN, AndOrSpace, Branches
+from certimap.solvers.networks.and_or_solver import AndOrSolver
 from certimap.solvers.networks.relaxed import RELAXATION, point_of
 
 if TYPE_CHECKING:
@@ -174,7 +173,7 @@ class AndOrState:
 
 
 @dataclass(frozen=True)
-class AndOrBranchAndBound(Solver):
+class AndOrBranchAndBound(AndOrSolver):
     """Search a pseudo tree of the query depth first; nuisance variables are summed exactly below it.
 
     Subproblems that share a context are solved once, those of different children apart; each is bounded by the
@@ -184,22 +183,9 @@ class AndOrBranchAndBound(Solver):
     Sources: Marinescu and Dechter (2009), 'AND/OR branch-and-bound search for combinatorial optimization in
     graphical models'; Marinescu, Dechter and Ihler (2014) for marginal MAP. Cost: one table look-up per message
     and state for each node, and one conditional sum per state where nuisance variables hang.
-
-    Parameters
-    ----------
-    i_bound, iterations
-        Of the mini-bucket relaxation, see `wmb`.
     """
 
-    i_bound: int = 10
-    iterations: int = 10
-
     name: ClassVar[str] = "aobb"
-    needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
-    family: ClassVar[Family] = "search"
-
-    def __post_init__(self) -> None:
-        check_settings(self.i_bound, self.iterations)
 
     def init(
         self,
@@ -218,28 +204,9 @@ class AndOrBranchAndBound(Solver):
     def step(self, state: AndOrState, ledger: Ledger) -> AndOrState:
         """Open the space, or search a few hundred nodes."""
         if state.space is None:
-            state.space = open_space(state.posterior, ledger, self.i_bound, self.iterations)
+            state.space = self.open_space(state.posterior, ledger)
         advance(state, state.space, ledger)
         return state
-
-
-def check_settings(i_bound: int, iterations: int) -> None:
-    """Refuse settings out of range."""
-    if i_bound < 1 or iterations < 0:
-        raise SolverError(
-            f"i_bound is {i_bound} and iterations {iterations}; an i_bound of at least 1 and iterations not below "
-            "0 are expected"
-        )
-
-
-def open_space(posterior: NetworkPosterior, ledger: Ledger, i_bound: int, iterations: int) -> AndOrSpace:
-    """Build a search space, and report the bound and the answers of its relaxation."""
-    space = AndOrSpace(posterior, i_bound, iterations)
-    ledger.upper_bound(space.tree.bound(), RELAXATION)
-    start = point_of(posterior, space.tree.decode())
-    ledger.candidates(start)
-    ledger.candidates(posterior.prober().climb(start))
-    return space
 
 
 def advance(state: AndOrState, space: AndOrSpace, ledger: Ledger) -> None:

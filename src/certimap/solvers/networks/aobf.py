@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.networks.posterior import NetworkPosterior
-from certimap.posterior import Capability
-from certimap.solvers.base import Effort, Family, Solver
+from certimap.solvers.base import Effort
 from certimap.solvers.networks.and_or import AndOrSpace, Branches
-from certimap.solvers.networks.aobb import STEP_NODES, AndOrState, advance, check_settings, open_space
+from certimap.solvers.networks.and_or_solver import AndOrSolver
+from certimap.solvers.networks.aobb import STEP_NODES, AndOrState, advance
 from certimap.solvers.networks.relaxed import RELAXATION, point_of
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class BestFirstState:
 
 
 @dataclass(frozen=True)
-class AndOrBestFirst(Solver):
+class AndOrBestFirst(AndOrSolver):
     """Search the AND/OR graph of the query best first (AO*), bounded by mini-buckets.
 
     Expands the fewest nodes of all searches with these bounds, and improves the upper bound all the while, but
@@ -138,22 +138,9 @@ class AndOrBestFirst(Solver):
 
     Source: Marinescu and Dechter (2007), 'Best-first AND/OR search for graphical models'. Cost: as `aobb` per
     node.
-
-    Parameters
-    ----------
-    i_bound, iterations
-        Of the mini-bucket relaxation, see `wmb`.
     """
 
-    i_bound: int = 10
-    iterations: int = 10
-
     name: ClassVar[str] = "aobf"
-    needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
-    family: ClassVar[Family] = "search"
-
-    def __post_init__(self) -> None:
-        check_settings(self.i_bound, self.iterations)
 
     def init(
         self,
@@ -174,7 +161,7 @@ class AndOrBestFirst(Solver):
     def step(self, state: BestFirstState, ledger: Ledger) -> BestFirstState:
         """Open the space, or expand a few hundred nodes."""
         if state.search is None:
-            state.search = BestFirst(open_space(state.posterior, ledger, self.i_bound, self.iterations))
+            state.search = BestFirst(self.open_space(state.posterior, ledger))
         if state.depth_first is not None:
             advance(state.depth_first, state.search.space, ledger)
             state.done = state.depth_first.done

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.networks.factor import log_sum, spread
+from certimap.axes import spread
+from certimap.networks.factor import log_sum
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Problem, product
 from certimap.networks.relaxation.partition import Region, limit, nuisance_first, split
 from certimap.posterior import Capability
 from certimap.solvers.base import Effort, Family, Solver
-from certimap.solvers.networks.aobb import check_settings
+from certimap.solvers.networks.and_or_solver import check_settings
 from certimap.solvers.networks.relaxed import point_of
 
 if TYPE_CHECKING:

@@ -1,0 +1,65 @@
+"""Records of `certimap solve --json` turned back into results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, cast
+
+from certimap.errors import ParseError
+from certimap.io.files import AnyPath
+from certimap.result import Certificate, CertificateKind, HistoryEntry, MapResult, Rule, Status
+
+
+def result_of(record: Mapping[str, Any], path: AnyPath) -> MapResult:
+    """Return the result that a record was written from.
+
+    Numbers that JSON holds as null are infinite where the result has them so, else None. Raises ParseError, naming
+    the file, where an entry is missing or of another type.
+    """
+    try:
+        certificate = dict(record["certificate"])
+        certificate["kind"] = CertificateKind(certificate["kind"])
+        certificate["rule"] = None if certificate["rule"] is None else Rule(certificate["rule"])
+        certificate["assumptions"] = tuple(str(text) for text in certificate["assumptions"])
+        for name in ("epsilon", "delta", "requested_epsilon", "requested_delta", "tolerance"):
+            certificate[name] = float(certificate[name])
+        kept: dict[str, Any] = {f.name: record[f.name] for f in fields(MapResult) if f.name in record}
+        kept["certificate"] = Certificate(**certificate)
+        kept["status"] = Status(record["status"]["code"])
+        kept["pareto"] = [(float(epsilon), float(delta)) for epsilon, delta in record["pareto"]]
+        kept["history"] = _history(record.get("history"))
+        kept["assignment"] = dict(record["assignment"])
+        for name in ("log_prob", "log_evidence", "log_joint", "log_upper_bound", "log_joint_upper_bound"):
+            kept[name] = None if record[name] is None else float(record[name])
+        kept["seconds"] = float(record["seconds"])
+        for name in ("n_draws", "n_evaluations"):
+            kept[name] = int(record[name])
+        if record.get("top") is not None:
+            kept["top"] = [(dict(assignment), _finite(value, -math.inf)) for assignment, value in record["top"]]
+        return MapResult(**kept)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+        raise ParseError(
+            f"holds a damaged result ({said}); what 'certimap solve -o' writes is accepted", path
+        ) from None
+
+
+def _history(columns: Any) -> list[HistoryEntry]:
+    """Turn columns back into moments; records of older versions have none."""
+    if columns is None:
+        return []
+    held = cast("Mapping[str, list[Any]]", columns)
+    rows = zip(*(held[f.name] for f in fields(HistoryEntry)), strict=True)
+    return [
+        HistoryEntry(
+            float(seconds), int(draws), int(evaluations), _finite(best, -math.inf), _finite(upper, math.inf),
+            _finite(mass, math.inf),
+        )
+        for seconds, draws, evaluations, best, upper, mass in rows
+    ]  # fmt: skip
+
+
+def _finite(value: Any, otherwise: float) -> float:
+    return otherwise if value is None else float(value)

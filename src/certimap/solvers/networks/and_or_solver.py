@@ -1,0 +1,54 @@
+"""What the solvers that search an AND/OR space share: settings, and how the space opens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from certimap.errors import SolverError
+from certimap.networks.posterior import NetworkPosterior
+from certimap.posterior import Capability
+from certimap.solvers.base import Family, Solver
+from certimap.solvers.networks.and_or import AndOrSpace
+from certimap.solvers.networks.relaxed import RELAXATION, point_of
+
+if TYPE_CHECKING:
+    from certimap.certify.ledger import Ledger
+
+
+def check_settings(i_bound: int, iterations: int) -> None:
+    """Refuse settings out of range."""
+    if i_bound < 1 or iterations < 0:
+        raise SolverError(
+            f"i_bound is {i_bound} and iterations {iterations}; an i_bound of at least 1 and iterations not below "
+            "0 are expected"
+        )
+
+
+@dataclass(frozen=True)
+class AndOrSolver(Solver):
+    """A search of the AND/OR space of a query, bounded by mini-buckets.
+
+    Parameters
+    ----------
+    i_bound, iterations
+        Of the mini-bucket relaxation, see `wmb`.
+    """
+
+    i_bound: int = 10
+    iterations: int = 10
+
+    needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
+    family: ClassVar[Family] = "search"
+
+    def __post_init__(self) -> None:
+        check_settings(self.i_bound, self.iterations)
+
+    def open_space(self, posterior: NetworkPosterior, ledger: Ledger) -> AndOrSpace:
+        """Build a search space, and report the bound and the answers of its relaxation."""
+        space = AndOrSpace(posterior, self.i_bound, self.iterations)
+        ledger.upper_bound(space.tree.bound(), RELAXATION)
+        start = point_of(posterior, space.tree.decode())
+        ledger.candidates(start)
+        ledger.candidates(posterior.prober().climb(start))
+        return space
