@@ -41,7 +41,7 @@ test-browser: $(BROWSER)/.installed
 
 $(BROWSER)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(BROWSER)
-	$(BROWSER)/bin/python -m pip install --quiet --disable-pip-version-check -e . pytest playwright axe-playwright-python
+	$(BROWSER)/bin/python -m pip install --quiet --disable-pip-version-check -e . hypothesis pytest playwright axe-playwright-python
 	@touch $@
 
 # What needs pgmpy, pyagrum, spflow, cirkit and the like: an environment of its own, of some 2 GB.

@@ -205,6 +205,7 @@ def test_growth_is_measured_without_data(tmp_path: Path, capsys: pytest.CaptureF
         assert f"| {shape} | 20 |" in printed
         assert f"| {shape} | 40 |" in page.read_text()
     assert printed.count("| exact |") == 6
+    assert "| evidence rows of a network | 1,000 |" in printed
 
 
 def test_networks_need_cases_or_growth(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ BY_NAME = {
     "learn/hidden_tree.py": 1,  # own settings
     "learn/table.py": 12,  # data frames
     "learn/tree_mixture.py": 1,  # own settings
-    "plots.py": 1,  # fields of history entries
+    "plots/series.py": 1,  # fields of history entries
     "query.py": 2,  # data frames
     "result.py": 1,  # numpy values
     "solvers/driver.py": 1,  # integers

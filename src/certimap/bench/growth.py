@@ -60,23 +60,23 @@ class _Measuring:
         cm.map_query(cm.BayesianNetwork.from_cpts(*parts_of(shape, 50, self._seed)), rng=0)  # loads compiled code
         given = parts_of(shape, n, self._seed)
         record: Record = {"shape": shape, "n_variables": n}
-        model = _timed(record, "build", lambda: cm.BayesianNetwork.from_cpts(*given))
+        model = timed(record, "build", lambda: cm.BayesianNetwork.from_cpts(*given))
         with tempfile.TemporaryDirectory() as folder:
             for suffix in FORMATS:
                 path = Path(folder) / f"model{suffix}"
-                _timed(record, f"write {suffix}", lambda path=path: model.write(path))
-                _timed(record, f"read {suffix}", lambda path=path: cm.read(path))
-        result = _timed(record, "mpe", lambda: cm.map_query(model, epsilon=0, rng=0))
+                timed(record, f"write {suffix}", lambda path=path: model.write(path))
+                timed(record, f"read {suffix}", lambda path=path: cm.read(path))
+        result = timed(record, "mpe", lambda: cm.map_query(model, epsilon=0, rng=0))
         record["mpe_kind"] = result.certificate.kind.value
         names = model.domain.names
         asked = names[:: 2 * max(1, n // (2 * N_ASKED))]
         evidence = dict.fromkeys(names[1::2], "s0")
-        _timed(record, "condition", lambda: cm.condition(model, asked, evidence))
+        timed(record, "condition", lambda: cm.condition(model, asked, evidence))
         record["peak_memory_mib"] = round(peak_memory_mib(), 1)
         return record
 
 
-def _timed(record: Record, name: str, work: Callable[[], Any]) -> Any:
+def timed(record: Record, name: str, work: Callable[[], Any]) -> Any:
     started = time.process_time()
     result = work()
     record[name] = round(time.process_time() - started, 4)

@@ -58,7 +58,10 @@ def networks(
     seed: Seed = 0,
     quiet: Quiet = False,
     growth: Annotated[
-        bool, typer.Option("--growth", help="Measure time by the number of variables instead; needs no data.")
+        bool,
+        typer.Option(
+            "--growth", help="Measure time by the number of variables, rows and answers instead; needs no data."
+        ),
     ] = False,
     sizes: Annotated[str, typer.Option(help="Numbers of variables for --growth.")] = "1000,10000,100000",
     into: Annotated[
@@ -144,12 +147,15 @@ def _whole_numbers(text: str, option: str) -> list[int]:
 
 def _growth(sizes: str, seed: int, quiet: bool, into: Path | None) -> None:
     from certimap.bench.growth import GrowthPlan, growth_table, run_growth
+    from certimap.bench.growth_queries import growth_queries_table, run_growth_queries
     from certimap.bench.machine import describe_machine, machine_line
     from certimap.bench.report import insert_section
 
     plan = GrowthPlan(sizes=tuple(_whole_numbers(sizes, "--sizes")), seed=seed)
     records = run_growth(plan, reporter(quiet))
-    text = f"{machine_line(describe_machine())}; one thread.\n\n{growth_table(records).to_markdown(4)}"
+    tables = [growth_table(records), growth_queries_table(run_growth_queries(seed))]
+    shown = "\n\n".join(table.to_markdown(4) for table in tables)
+    text = f"{machine_line(describe_machine())}; one thread.\n\n{shown}"
     typer.echo(text)
     if into is not None:
         insert_section(into, "growth", text)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kinds
 from certimap.domain import MAX_STATES, Categorical, Domain, Real, Variable
-from certimap.errors import ParseError
+from certimap.errors import ModelError, ParseError
 from certimap.io.files import AnyPath, read_bytes, read_text, write_text
 from certimap.io.numbers import log_of_text
 from certimap.rounding import SMALLEST_NORMAL
@@ -297,7 +297,23 @@ def write_spn(model: Circuit, path: AnyPath) -> None:
     """Write a circuit; names and state labels are lost, and a leaf that is no indicator becomes a sum.
 
     A variable without a leaf is lost too.
+
+    Raises
+    ------
+    ModelError
+        When a real variable is restricted to an interval, which no line of the format says.
     """
+    used = set[int](model.leaf_var.tolist())
+    for v, variable in enumerate(model.domain):
+        if (
+            v in used
+            and isinstance(variable, Real)
+            and (math.isfinite(variable.low) or math.isfinite(variable.high))
+        ):
+            raise ModelError(
+                f"variable {variable.name!r} lies in [{variable.low:g}, {variable.high:g}], which a .spn file "
+                "cannot say; expected real variables without limits, or a .npz file"
+            )
     lines: list[str] = []
     indicator: dict[tuple[int, int], int] = {}
     ids: list[int] = []

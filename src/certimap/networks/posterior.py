@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -11,11 +12,13 @@ from numpy.typing import NDArray
 from certimap.box import Boxes, Points
 from certimap.control import Control
 from certimap.domain import Domain
+from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.conditional import Evaluator, log_total
 from certimap.networks.network import Network
 from certimap.networks.prober import NetworkProber
 from certimap.networks.problem import Prepared, Problem, problem_of
 from certimap.networks.relaxation.choose_tree import RelaxationPlan
+from certimap.networks.rows import EXACT
 from certimap.networks.states import QueryStates
 from certimap.posterior import Facts
 from certimap.query import Query
@@ -47,6 +50,9 @@ class NetworkPosterior:
         The run that it belongs to: climbs and optimisation steps end with it.
     plan
         How large relaxations may grow.
+    log_ceiling
+        Nats that no point exceeds whatever a relaxation says: probabilities are at most 1, and p(q, e) of a
+        Bayesian network is at most the product of the largest likelihoods of its soft evidence.
     """
 
     domain: Domain
@@ -55,6 +61,7 @@ class NetworkPosterior:
     workers: int = 1
     control: Control = field(default_factory=Control)
     plan: RelaxationPlan = field(default_factory=RelaxationPlan)
+    log_ceiling: float = math.inf
     _probers: list[NetworkProber] = field(default_factory=list[NetworkProber], init=False, repr=False)
 
     @classmethod
@@ -71,11 +78,19 @@ class NetworkPosterior:
         prepared = problem_of(network, query)
         problem = prepared.problem
         log_evidence = log_total(problem, KNOWN_WORK)
+        log_ceiling = log_largest_joint(network, query)
         if log_evidence is not None:
             slack = problem.log_slack + 1e-14 * (len(problem.tables) + abs(problem.constant) + abs(log_evidence))
             problem = replace(problem, constant=problem.constant - log_evidence, log_slack=slack)
-            prepared = replace(prepared, problem=problem)
-        return cls(query.query_domain, prepared, log_evidence, workers or 1, control or Control())
+            prepared, log_ceiling = replace(prepared, problem=problem), slack
+        return cls(
+            query.query_domain,
+            prepared,
+            log_evidence,
+            workers or 1,
+            control or Control(),
+            log_ceiling=log_ceiling,
+        )
 
     @property
     def problem(self) -> Problem:
@@ -137,4 +152,17 @@ class NetworkPosterior:
     def prober(self) -> NetworkProber:
         """Return a fresh prober, whose relaxation tightens as a search asks for it."""
         problem, states, evaluator = self.prepared.problem, self.states, self.evaluator
-        return NetworkProber(problem, states, evaluator, self.control, self.workers, self.plan)
+        return NetworkProber(problem, states, evaluator, self.control, self.workers, self.plan, self.log_ceiling)
+
+
+def log_largest_joint(network: Network, query: Query) -> float:
+    """Return nats that ln p(q, e) of a Bayesian network never exceeds, rounded up; inf for other networks.
+
+    The rows of its tables add up to 1 (within `rows.EXACT`) or 0, so that over all assignments the product of the
+    tables adds up to at most 1; each likelihood multiplies it by its largest entry at most.
+    """
+    if not isinstance(network, BayesianNetwork):
+        return math.inf
+    weights = np.maximum.reduceat(query.log_weights, network.domain.offsets[:-1])
+    reach = len(network.domain) + float(np.abs(weights).sum()) + sum(f.shape[-1] for f in network.factors)
+    return math.fsum(weights) + 1.01 * EXACT * len(network.factors) + 1e-15 * reach

@@ -16,6 +16,7 @@ from certimap.networks.relaxation.choose_tree import RelaxationPlan, exact_tree,
 from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.networks.relaxation.tighten import TEMPERATURES, Tightener
 from certimap.networks.states import QueryStates
+from certimap.networks.support import supported_states
 from certimap.posterior import Tightening
 from certimap.search_boxes import Answers, Layout, SearchBoxes
 
@@ -45,6 +46,8 @@ class NetworkProber:
         Threads for batches of boxes.
     plan
         How large the relaxation may grow.
+    log_ceiling
+        Nats that no point exceeds, known beforehand.
     """
 
     def __init__(
@@ -55,11 +58,12 @@ class NetworkProber:
         control: Control,
         workers: int = 1,
         plan: RelaxationPlan | None = None,
+        log_ceiling: float = math.inf,
     ) -> None:
         domain = states.domain
         self.layout = Layout.of(domain)
         self.original, self.states, self.evaluator = problem, states, evaluator
-        self.control, self.workers = control, workers
+        self.control, self.workers, self.log_ceiling = control, workers, log_ceiling
         self.rng = np.random.default_rng(0)
         self.plan = plan or RelaxationPlan()
         self.bits, self.stage, self.steps_left = self.plan.first_bits, 0, self.plan.steps
@@ -83,7 +87,7 @@ class NetworkProber:
         bound, each = self.now.bounds(left, self.workers)
         floor = np.where(mask > left, self.dropped, -np.inf)
         highest = floor.max(axis=1)
-        bound = np.maximum(bound, highest)
+        bound = np.minimum(np.maximum(bound, highest), self.log_ceiling)
         each = np.where(mask > left, floor, np.maximum(each, highest[:, None]))
         each[mask == 0] = -np.inf
         return bound, np.minimum(each, bound[:, None])
@@ -114,9 +118,23 @@ class NetworkProber:
             if placed is not None:
                 found.append(placed.decode(self.kept))
                 found.append(self._climb(found[-1]))
+        if self.best_value == -math.inf:
+            found.extend(self._possible())
         if self.stage > 0 and not self.now.tree.is_exact:
             found.extend(self._climb(p) for p in self._perturbed())
         return self.states.to_domain(np.stack(found))
+
+    def _possible(self) -> list[NDArray[np.int64]]:
+        """Return a point that is not impossible, and a climb from it, where zeros left none to the relaxation."""
+        remaining = restricted(self.original, self.states, self.kept)
+        states = supported_states(remaining, lambda: self.control.should_stop)
+        if states is None:
+            return []
+        point = np.zeros(len(self.states.columns), np.int64)
+        for i, (v, own) in enumerate(zip(self.states.variables, self.states.columns, strict=True)):
+            alive = own[self.kept[own] > 0]
+            point[i] = self.states.position[alive[states.get(v, 0)]]
+        return [point, self._climb(point)]
 
     def _perturbed(self) -> list[NDArray[np.int64]]:
         """Return the best point with some variables moved to random states that are left."""

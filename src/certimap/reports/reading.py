@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, cast
+from typing import Any
 
 from certimap.errors import ParseError
 from certimap.io.files import AnyPath
@@ -50,8 +50,7 @@ def _history(columns: Any) -> list[HistoryEntry]:
     """Turn columns back into moments; records of older versions have none."""
     if columns is None:
         return []
-    held = cast("Mapping[str, list[Any]]", columns)
-    rows = zip(*(held[f.name] for f in fields(HistoryEntry)), strict=True)
+    rows = zip(*(columns[f.name] for f in fields(HistoryEntry)), strict=True)
     return [
         HistoryEntry(
             float(seconds), int(draws), int(evaluations), _finite(best, -math.inf), _finite(upper, math.inf),

@@ -135,3 +135,12 @@ def test_a_network_is_no_circuit(tmp_path, examples):
     with pytest.raises(ModelError, match=r"\.bif holds Bayesian networks"):
         build_mixed().write(tmp_path / "m.bif")
     assert not list(tmp_path.iterdir())
+
+
+def test_limits_of_a_real_variable_are_refused(tmp_path):
+    build = CircuitBuilder(Domain([Real("x", -1.0, 60.0)]))
+    build.gaussian(0, 0.0, 1.0)
+    path = tmp_path / "model.spn"
+    with pytest.raises(ModelError, match=r"variable 'x' lies in \[-1, 60\]"):
+        io.write(build.build(), path)
+    assert not path.exists()

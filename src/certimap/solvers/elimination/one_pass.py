@@ -78,6 +78,8 @@ class Elimination:
         Whether the threshold was raised.
     sets
         The sets of all regions, to decode the root's rows.
+    sizes
+        How many rows they had, by region, before their memory was released.
     n_merged
         How often sets were merged; 0 means that the elimination was exact.
     peak
@@ -92,6 +94,7 @@ class Elimination:
     top_k: int
     is_raised: bool = False
     sets: dict[int, VectorSet] = field(default_factory=dict[int, VectorSet])
+    sizes: dict[int, int] = field(default_factory=dict[int, int])
     n_merged: int = 0
     peak: int = 0
     work: int = 0
@@ -114,6 +117,7 @@ class Elimination:
                 continue
             result = visit.finish()
             self.stack.pop()
+            self.sizes[visit.region] = len(result)
             if len(result) == 0:
                 self.stack.clear()
                 self.outcome = Outcome(-math.inf, None, self.messages, self.log_states)

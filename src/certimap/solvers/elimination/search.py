@@ -59,6 +59,8 @@ class EliminationState:
         The box being eliminated, and its elimination.
     n_whole
         How many eliminations have begun; the first ones are of the whole space.
+    set_sizes
+        The most rows of a region's set so far, by region.
     """
 
     posterior: Regions
@@ -77,6 +79,7 @@ class EliminationState:
     n_nodes: int = 0
     peak: int = 0
     n_merged: int = 0
+    set_sizes: dict[int, int] = field(default_factory=dict[int, int])
 
     def __post_init__(self) -> None:
         # Each of at most two sets a region loses a factor of 1 + 1e-14 to dominance, and as much to its sums.
@@ -175,6 +178,8 @@ class Search:
         state.n_nodes += 1
         state.n_merged += elimination.n_merged
         state.peak = max(state.peak, elimination.peak)
+        for region, size in elimination.sizes.items():
+            state.set_sizes[region] = max(state.set_sizes.get(region, 0), size)
         box.log_bound = min(box.log_bound, self._candidates(elimination, outcome))
         state.elimination, state.box = None, None
         if not elimination.is_raised:

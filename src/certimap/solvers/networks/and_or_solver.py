@@ -47,7 +47,7 @@ class AndOrSolver(Solver):
     def open_space(self, posterior: NetworkPosterior, ledger: Ledger) -> AndOrSpace:
         """Build a search space, and report the bound and the answers of its relaxation."""
         space = AndOrSpace(posterior, self.i_bound, self.iterations)
-        ledger.upper_bound(space.tree.bound(), RELAXATION)
+        ledger.upper_bound(min(space.tree.bound(), posterior.log_ceiling), RELAXATION)
         start = point_of(posterior, space.tree.decode())
         ledger.candidates(start)
         ledger.candidates(posterior.prober().climb(start))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from certimap.control import TimeUp
-from certimap.errors import SolverError
+from certimap.errors import SolverError, TooLarge
 from certimap.kernels.parallel import default_workers
 from certimap.networks.max_elimination import MaxElimination, most_added, plan
 from certimap.networks.mpe_posterior import Maximisation, Ordered
@@ -28,8 +28,11 @@ from certimap.networks.problem import (
 from certimap.networks.simplify import impossible
 from certimap.posterior import Capability
 from certimap.solvers.base import Effort, Family, Solver
+from certimap.solvers.networks import root_bound
 from certimap.solvers.networks.context import Context
 from certimap.solvers.networks.parts import Reduction
+from certimap.solvers.networks.relaxed import RELAXATION
+from certimap.solvers.networks.root_bound import RootBound
 
 if TYPE_CHECKING:
     from certimap.box import Boxes, Points
@@ -48,6 +51,8 @@ class HybridState:
     kept: dict[int, States]
     reported: int = HARD
     is_eliminated: bool = False
+    relaxed: RootBound | None = None
+    is_relaxable: bool = True
 
     @property
     def done(self) -> bool:
@@ -67,7 +72,8 @@ class HybridBestFirst(Solver):
     reduced; components whose elimination is cheap are eliminated. For the others costs are moved between tables
     until the sum of their maxima, an upper bound, stalls (sequential reweighted sweeps), while tabu search finds
     good assignments; states that cannot beat these go; what is left is reduced again and searched, or eliminated
-    once the search has cost as much as that would.
+    once the search has cost as much as that would. A long search gives a part of its work to a mini-bucket
+    relaxation of the whole, whose bound stands where it is the lower one.
 
     Parameters
     ----------
@@ -109,10 +115,12 @@ class HybridBestFirst(Solver):
             top_k=1,
             seed=int(rng.integers(2**63)),
         )
-        return HybridState(posterior, None, context, 1.0, {} if boxes is None else posterior.kept(boxes))
+        kept = {} if boxes is None else posterior.kept(boxes)
+        return HybridState(posterior, None, context, 1.0, kept, is_relaxable=boxes is None)
 
     def effort(self, state: HybridState) -> Effort:
         n_bytes = 0 if state.root is None else state.root.n_bytes
+        n_bytes += 0 if state.relaxed is None else state.relaxed.n_bytes
         return Effort(state.context.n_nodes, n_bytes, state.context.work)
 
     def step(self, state: HybridState, ledger: Ledger) -> HybridState:
@@ -127,8 +135,24 @@ class HybridBestFirst(Solver):
         else:
             self._set_levels(state, ledger)
             state.root.advance(context)
+            self._relax(state, ledger)
         self._report(state, ledger)
         return state
+
+    def _relax(self, state: HybridState, ledger: Ledger) -> None:
+        """Bound the whole by mini-buckets as well, once the search has been long."""
+        context = state.context
+        if not state.is_relaxable or state.done or context.work < root_bound.FROM_WORK:
+            return
+        if state.relaxed is None:
+            try:
+                state.relaxed = RootBound(state.posterior.problem, context.control)
+            except TooLarge:
+                state.is_relaxable = False
+                return
+        elif not state.relaxed.follow(context.work):
+            return
+        ledger.upper_bound(state.relaxed.log_bound, RELAXATION)
 
     def _eliminates(self, state: HybridState, ledger: Ledger) -> bool:
         """Eliminate the whole problem without looking for reductions first, where that is cheap."""

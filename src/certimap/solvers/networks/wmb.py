@@ -97,7 +97,7 @@ class WeightedMiniBuckets(Solver):
             state.n_done += n_steps
         else:
             state.tightener = Tightener(state.tree)
-        ledger.upper_bound(state.tree.bound(), RELAXATION)
+        ledger.upper_bound(min(state.tree.bound(), state.posterior.log_ceiling), RELAXATION)
         ledger.candidates(point_of(state.posterior, state.tree.decode()))
         state.done = state.n_done >= self.iterations or not state.tree.is_split
         return state

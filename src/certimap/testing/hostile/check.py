@@ -56,11 +56,11 @@ def check_seed(seed: int) -> CaseReport:
         report.n_checks += 1
         return report
     with arithmetic():
-        _check_case(case, np.random.default_rng([seed, 11]), report)
+        check_case(case, np.random.default_rng([seed, 11]), report)
     return report
 
 
-def _check_case(case: HostileCase, rng: np.random.Generator, report: CaseReport) -> None:
+def check_case(case: HostileCase, rng: np.random.Generator, report: CaseReport) -> None:
     paths: dict[str, Callable[[], Any]] = {"condition": lambda: condition(case.model, case.query, case.evidence)}
     if case.query is not None:
         query = make_query(case.model.domain, case.query, case.evidence)

@@ -1,8 +1,4 @@
-"""Figures of results and benchmark runs; needs matplotlib, the extra `plot`.
-
-Every function draws on `ax` (a new figure where it is None) and returns the axes. Nothing here opens a
-window: `ax.figure.savefig(path)` writes the picture.
-"""
+"""Figures of results and benchmark runs."""
 
 # matplotlib leaves parts of its signatures untyped
 # pyright: reportUnknownMemberType=false
@@ -15,39 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from certimap.errors import MissingDependency, QueryError
-from certimap.result import HistoryEntry, MapResult
+from certimap.errors import QueryError
+from certimap.plots.figure import LOWER, MASS, NEUTRAL, UPPER, new_figure
+from certimap.plots.series import BoundSeries, bound_series, moments, pareto_series, ranking
+from certimap.result import MapResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-LOWER, UPPER, MASS, NEUTRAL = "#00A087", "#E64B35", "#3C5488", "#7E6148"
-_CYCLE = ("#E64B35", "#4DBBD5", "#00A087", "#3C5488", "#F39B7F", "#8491B4", "#7E6148", "#91D1C2", "#B09C85")
-
-
-def new_figure(n_columns: int = 1, *, width: float = 6.4, height: float = 4.0) -> tuple[Figure, list[Axes]]:
-    """Return a figure with axes side by side, sized in inches, that no window shows.
-
-    Raises
-    ------
-    MissingDependency
-        When matplotlib is not installed.
-    """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingDependency(
-            "figures need matplotlib, which is not installed; pip install 'certimap[plot]' brings it"
-        ) from None
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = [figure.add_subplot(1, n_columns, i + 1) for i in range(n_columns)]
-    for ax in axes:
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.set_prop_cycle(color=_CYCLE)
-    return figure, axes
+_AXES = {"seconds": "seconds", "n_draws": "draws", "n_evaluations": "assignments evaluated"}
 
 
 def plot_history(result: MapResult, ax: Axes | None = None, *, against: str = "seconds") -> Axes:
@@ -65,31 +37,24 @@ def plot_history(result: MapResult, ax: Axes | None = None, *, against: str = "s
     QueryError
         When the history is empty or `against` is none of these.
     """
-    if against not in ("seconds", "n_draws", "n_evaluations"):
-        raise QueryError(f"against is {against!r}; seconds, n_draws or n_evaluations are accepted")
-    entries = [e for e in result.history if math.isfinite(e.log_prob)]
-    if not entries:
-        raise QueryError("the result has no history to draw")
+    series = bound_series(result, against)
     ax = ax or new_figure()[1][0]
-    x = [float(getattr(e, against)) for e in entries]
-    upper = [e.log_upper_bound for e in entries]
-    ax.step(x, [e.log_prob for e in entries], where="post", color=LOWER, label="best found")
-    ax.step(x, upper, where="post", color=UPPER, label="upper bound")
-    ax.fill_between(x, [e.log_prob for e in entries], upper, step="post", color=NEUTRAL, alpha=0.12, linewidth=0)
-    ax.set_xlabel({"seconds": "seconds", "n_draws": "draws", "n_evaluations": "assignments evaluated"}[against])
+    ax.step(series.x, series.lower, where="post", color=LOWER, label="best found")
+    ax.step(series.x, series.upper, where="post", color=UPPER, label="upper bound")
+    ax.fill_between(series.x, series.lower, series.upper, step="post", color=NEUTRAL, alpha=0.12, linewidth=0)
+    ax.set_xlabel(_AXES[against])
     ax.set_ylabel("natural log of probability")
-    _draw_open_mass(ax, x, entries)
+    _draw_open_mass(ax, series)
     ax.set_title(f"{result.solver}: {_earned(result)}", fontsize="medium")
     ax.legend(frameon=False, fontsize="small")
     return ax
 
 
-def _draw_open_mass(ax: Axes, x: list[float], entries: Sequence[HistoryEntry]) -> None:
+def _draw_open_mass(ax: Axes, series: BoundSeries) -> None:
     """Draw the open mass, unless it is the upper bound itself."""
-    masses = [e.log_open_mass for e in entries]
-    told = [e.log_upper_bound for e in entries]
-    if any(math.isfinite(m) and m < 0.0 for m in masses) and not np.allclose(masses, told, atol=1e-6):
-        ax.step(x, masses, where="post", color=MASS, linestyle=":", label="open mass")
+    masses = series.open_mass
+    if any(math.isfinite(m) and m < 0.0 for m in masses) and not np.allclose(masses, series.upper, atol=1e-6):
+        ax.step(series.x, masses, where="post", color=MASS, linestyle=":", label="open mass")
 
 
 def _earned(result: MapResult) -> str:
@@ -113,20 +78,63 @@ def plot_pareto(
         A result, or results or fronts by the name that the legend shows.
     """
     ax = ax or new_figure()[1][0]
-    named = {"": results} if isinstance(results, MapResult) else results
-    for name, found in named.items():
-        pairs = found.pareto if isinstance(found, MapResult) else found
-        epsilon = np.array([p[0] for p in pairs], np.float64)
-        delta = np.array([p[1] for p in pairs], np.float64)
-        ax.plot(epsilon, delta, label=name, marker="o" if len(pairs) < 3 else None, markersize=5, linewidth=1.8)
+    series = pareto_series(results)
+    for name, (epsilon, delta) in series.items():
+        ax.plot(epsilon, delta, label=name, marker="o" if len(delta) < 3 else None, markersize=5, linewidth=1.8)
     ax.set_xlabel("tolerance ε")
     ax.set_ylabel("failure probability δ")
     ax.set_xlim(0.0, 1.0)
     highest = max((float(line.get_ydata()[0]) for line in ax.lines if len(line.get_ydata())), default=1.0)  # pyright: ignore[reportArgumentType,reportIndexIssue,reportUnknownArgumentType]
     top = min(1.0, 1.2 * highest) or 1.0
     ax.set_ylim(-0.02 * top, 1.02 * top)
-    if any(named):
+    if any(series):
         ax.legend(frameon=False, fontsize="small")
+    return ax
+
+
+def plot_moments(results: Mapping[str, MapResult], ax: Axes | None = None, *, against: str = "seconds") -> Axes:
+    """Draw when each run found its answer and when it certified it, one line per run; see `moments`.
+
+    Runs without a certificate have an open end.
+    """
+    if not results:
+        raise QueryError("there are no results to draw")
+    ax = ax or new_figure(height=1.2 + 0.4 * len(results))[1][0]
+    found = {name: moments(result, against) for name, result in results.items()}
+    for y, m in enumerate(found.values()):
+        end = m.found if m.certified is None else m.certified
+        ax.plot((m.found, end), (y, y), color=NEUTRAL, linewidth=1.2, zorder=1)
+    first = [m.found for m in found.values()]
+    ax.scatter(first, range(len(first)), color=LOWER, zorder=3, label="answer found")
+    done = [(y, m.certified) for y, m in enumerate(found.values()) if m.certified is not None]
+    if done:
+        ax.scatter([x for _, x in done], [y for y, _ in done], color=MASS, marker="D", zorder=2, label="certified")
+    ax.set_yticks(range(len(found)), list(found))
+    ax.set_ylim(len(found) - 0.5, -0.5)
+    ax.set_xlabel(_AXES[against])
+    ax.legend(frameon=False, fontsize="small")
+    return ax
+
+
+def plot_top(result: MapResult, ax: Axes | None = None, *, n_shown: int = 3) -> Axes:
+    """Draw the k best assignments by ln p, each with up to `n_shown` of its differences from the best."""
+    ranks = ranking(result)
+    ax = ax or new_figure(width=8.0, height=1.2 + 0.4 * len(ranks))[1][0]
+    values = [r.log_prob for r in ranks]
+    ax.scatter(values, range(len(ranks)), color=[LOWER] + [MASS] * (len(ranks) - 1), zorder=3)
+    for y, r in enumerate(ranks):
+        shown = [f"{name} = {label}" for name, label in list(r.changes.items())[:n_shown]]
+        more = [f"and {len(r.changes) - n_shown} more"] if len(r.changes) > n_shown else []
+        text = ", ".join([*shown, *more]) or ("the best" if y == 0 else "no difference")
+        ax.annotate(
+            text, (r.log_prob, y), xytext=(8, 0), textcoords="offset points", va="center", fontsize="small"
+        )
+    span = (max(values) - min(values)) or 1.0
+    ax.set_xlim(min(values) - 0.05 * span, max(values) + 0.8 * span)
+    ax.set_yticks(range(len(ranks)), [str(k) for k in range(1, len(ranks) + 1)])
+    ax.set_ylim(len(ranks) - 0.5, -0.5)
+    ax.set_ylabel("rank")
+    ax.set_xlabel("natural log of probability")
     return ax
 
 

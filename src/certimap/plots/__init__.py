@@ -1,0 +1,50 @@
+"""Figures of results, models and benchmark runs; drawing needs matplotlib, the extra `plot`.
+
+Each figure has a function that computes what it shows (without matplotlib) and one that draws it on `ax`
+(a new figure where it is None) and returns the axes. Nothing here opens a window: `ax.figure.savefig(path)` writes
+the picture.
+"""
+
+from certimap.plots.figure import new_figure
+from certimap.plots.models import plot_circuit, plot_network, plot_region_tree
+from certimap.plots.results import (
+    plot_certified_over_time,
+    plot_gaps,
+    plot_history,
+    plot_moments,
+    plot_pareto,
+    plot_schematic,
+    plot_top,
+    plot_warm_start,
+)
+from certimap.plots.series import (
+    bound_series,
+    circuit_summary,
+    moments,
+    network_graph,
+    pareto_series,
+    ranking,
+    region_series,
+)
+
+__all__ = [
+    "bound_series",
+    "circuit_summary",
+    "moments",
+    "network_graph",
+    "new_figure",
+    "pareto_series",
+    "plot_certified_over_time",
+    "plot_circuit",
+    "plot_gaps",
+    "plot_history",
+    "plot_moments",
+    "plot_network",
+    "plot_pareto",
+    "plot_region_tree",
+    "plot_schematic",
+    "plot_top",
+    "plot_warm_start",
+    "ranking",
+    "region_series",
+]

@@ -1,0 +1,62 @@
+"""An upper bound of a whole maximisation that a search goes by: mini-buckets, tightened while it runs."""
+
+from __future__ import annotations
+
+from certimap.control import Control
+from certimap.networks.problem import Problem
+from certimap.networks.relaxation.partition import limit, nuisance_first
+from certimap.networks.relaxation.split_tree import SplitTree
+from certimap.networks.relaxation.tighten import Tightener
+
+TABLE_ENTRIES = 2.0**13  # of the largest table
+FROM_WORK = 40_000_000  # table entries that a search visits before it pays to bound the whole in another way
+SHARE = 0.5  # of the search's work
+PASSES = 6  # over all entries, that an optimisation step and the bound after it cost, about
+STEPS = ((0.1, 12), (0.01, 12), (0.001, 24))  # temperatures, and steps at each
+
+
+class RootBound:
+    """A split tree over all variables, whose bound falls from call to call.
+
+    Dual ascent moves costs between tables as they are; where it stalls (grids), tables of a dozen variables bound
+    several times closer, and the search proves too little before its end to catch up.
+
+    Attributes
+    ----------
+    log_bound
+        Nats that the problem's value does not exceed.
+    work
+        Table entries visited.
+
+    Raises
+    ------
+    TooLarge
+        When the tables would take more than an eighth of the memory.
+    """
+
+    def __init__(self, problem: Problem, control: Control) -> None:
+        fits = limit(problem.sizes, TABLE_ENTRIES)
+        self._tree = SplitTree.of(problem, nuisance_first(problem), fits, control.memory_limit / 8.0)
+        self._tightener = Tightener(self._tree)
+        self._control = control
+        self._temperatures = [t for t, n in STEPS for _ in range(n)] if self._tree.is_split else []
+        self._n_done = 0
+        self.log_bound = self._tree.bound()
+        self.work = self._tree.n_entries
+
+    @property
+    def n_bytes(self) -> int:
+        """The memory of tables and messages."""
+        return self._tree.n_bytes
+
+    def follow(self, search_work: int) -> bool:
+        """Take a step if the search has worked enough since the last one; return whether the bound fell."""
+        is_due = self.work + PASSES * self._tree.n_entries <= SHARE * search_work
+        if not is_due or self._n_done == len(self._temperatures):
+            return False
+        self._tightener.run(self._temperatures[self._n_done], 1, lambda: self._control.should_stop)
+        self._n_done += 1
+        self.work += PASSES * self._tree.n_entries
+        found, before = self._tree.bound(), self.log_bound
+        self.log_bound = min(found, before)
+        return found < before

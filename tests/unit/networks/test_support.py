@@ -1,0 +1,94 @@
+"""Assignments without zeros, and the ceiling of a Bayesian network's joint, against enumeration."""
+
+import itertools
+
+import numpy as np
+import pytest
+from problem_twin import random_problem
+
+import certimap as cm
+from certimap.networks.factor import Factor
+from certimap.networks.posterior import NetworkPosterior, log_largest_joint
+from certimap.networks.problem import Problem, Table, problem_of
+from certimap.networks.relaxation.choose_tree import RelaxationPlan
+from certimap.networks.support import supported_states
+from certimap.query import make_query
+from certimap.solvers.driver import run
+from certimap.solvers.networks.aobb import AndOrBranchAndBound
+from certimap.solvers.networks.wmb import WeightedMiniBuckets
+
+
+@pytest.mark.parametrize("zeros", [0.2, 0.6])
+def test_states_are_found_where_there_are_any(zeros):
+    rng = np.random.default_rng(int(100 * zeros))
+    n_possible = 0
+    for _ in range(60):
+        problem = random_problem(rng, max_variables=6, max_states=3, nuisance=0.5, zeros=zeros)
+        names = list(problem.sizes)
+        possible = [
+            states
+            for states in itertools.product(*(range(problem.sizes[v]) for v in names))
+            if _is_possible(problem, dict(zip(names, states, strict=True)))
+        ]
+        found = supported_states(problem)
+        assert (found is not None) == bool(possible)
+        if found is not None:
+            assert tuple(found[v] for v in names) in possible
+            n_possible += 1
+    assert n_possible > 5
+
+
+def _is_possible(problem, states):
+    return all(t.log_values[tuple(states[v] for v in t.scope)] > -np.inf for t in problem.tables)
+
+
+def test_wrong_turns_are_taken_back():
+    """Two colours suffice for a chain with ends alike; the weights lure the search into the other end colour."""
+    differ = np.where(np.eye(3, dtype=bool), -np.inf, 0.0)
+    tables = [Table((i, i + 1), differ) for i in range(5)]
+    tables.append(Table((0, 5), np.where(np.eye(3, dtype=bool), -9.0, -np.inf)))
+    tables += [Table((i,), np.array([5.0, 4.0, -np.inf if i in (1, 2, 3) else 0.0])) for i in range(6)]
+    problem = Problem(dict.fromkeys(range(6), 3), frozenset(range(6)), tuple(tables))
+    found = supported_states(problem)
+    assert found is not None
+    assert _is_possible(problem, found)
+    assert supported_states(problem, lambda: True) is None
+
+
+def random_bayesian(rng, n=7):
+    domain = cm.Domain.of_sizes(rng.integers(2, 4, n))
+    cpts = []
+    for i in range(n):
+        scope = (*rng.permutation(i)[: min(i, 3)].tolist(), i)
+        table = rng.random([int(domain.n_states[v]) for v in scope]) * (rng.random() < 0.9) + 1e-3
+        cpts.append(Factor(scope, table / table.sum(axis=-1, keepdims=True)))
+    return cm.BayesianNetwork(domain, cpts)
+
+
+@pytest.mark.parametrize("solver", ["frontier", WeightedMiniBuckets(1, 0), AndOrBranchAndBound(1, 0)])
+def test_bounds_stay_at_or_below_the_largest_likelihoods(solver):
+    rng = np.random.default_rng(3)
+    for _ in range(4):
+        network = random_bayesian(rng)
+        names = network.domain.names
+        weights = (4.0 * rng.random(int(network.domain.n_states[5]))).tolist()
+        query = make_query(network.domain, names[:3], {names[6]: 0, names[5]: {"likelihood": weights}})
+        whole = NetworkPosterior.of_network(network, query)
+        assert whole.log_evidence is not None
+        assert whole.log_ceiling == pytest.approx(0.0, abs=1e-10)
+        ceiling = log_largest_joint(network, query)
+        assert ceiling == pytest.approx(np.log(max(weights)), abs=1e-7)
+        narrow = RelaxationPlan(exact_entries=0.0, first_bits=0.0, last_bits=0.0, steps=1)
+        prepared = problem_of(network, query)
+        posterior = NetworkPosterior(whole.domain, prepared, plan=narrow, log_ceiling=ceiling)
+        points = np.array(list(itertools.product(*(range(int(k)) for k in posterior.domain.n_states))))
+        best = float(posterior.log_prob(points).max())
+        result = run(posterior, solver, epsilon=0.0, delta=0.0, rng=0, progress=False, max_nodes=1)
+        assert result.log_joint == pytest.approx(best, abs=1e-9) or result.log_joint < best
+        assert best - 1e-9 <= result.log_joint_upper_bound <= ceiling + 1e-7
+
+
+def test_a_network_of_weights_has_no_ceiling():
+    domain = cm.Domain.of_sizes([2, 2])
+    network = cm.MarkovNetwork(domain, [Factor((0, 1), np.full((2, 2), 5.0))])
+    assert log_largest_joint(network, make_query(domain, domain.names)) == np.inf
