@@ -10,8 +10,9 @@ INTEROP := .venv-interop
 TORCH ?= torch==2.13.0
 RUN_STAMP := $(VENV)/.certimap-installed
 DEV_STAMP := $(VENV)/.certimap-dev-installed
+DOCS := .venv-docs
 
-.PHONY: demo test test-interop test-browser lint types pytest pytest-nojit format clean
+.PHONY: demo docs dist test test-interop test-browser lint types pytest pytest-nojit format clean
 
 demo: $(RUN_STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
@@ -54,6 +55,18 @@ $(INTEROP)/.installed: pyproject.toml tests/interop/requirements.txt
 	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps deeprob-kit==1.1.0
 	@touch $@
 
+# The site, in build/site; any warning is an error. The tools of site and release live in an environment of their own.
+docs: $(DOCS)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+
+# Wheel and sdist, in dist, tried out in an empty environment of each of PYTHONS.
+PYTHONS ?= $(BIN)/python
+dist: $(DOCS)/.installed
+	rm -rf dist
+	$(DOCS)/bin/python -m build
+	$(DOCS)/bin/twine check --strict dist/*
+	.ci/check-dist $(PYTHONS)
+
 format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -72,6 +85,11 @@ $(RUN_STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
+$(DOCS)/.installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check '.[docs,release]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(INTEROP) $(BROWSER) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DOCS) $(INTEROP) $(BROWSER) build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,7 +16,11 @@ ELSEWHERE = {
     "benchmarks.md",
     "coming-from.md",
 }  # the latter needs other libraries: tests/interop/test_coming_from.py
-PAGES = [p for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if p.name not in ELSEWHERE]
+WRITTEN = [
+    ROOT / "README.md",
+    *(page for folder in ("docs", "docs/recipes") for page in sorted((ROOT / folder).glob("*.md"))),
+]
+PAGES = [page for page in WRITTEN if page.name not in ELSEWHERE]
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -26,12 +26,12 @@ def to_networkx(model: Any) -> Any:
     A networkx graph:
 
     - of a Bayesian network a `DiGraph` of names with `states` and `table` (axes: the parents in `parents`, then
-      the variable);
+        the variable);
     - of a Markov network a `Graph` of names with `states`, an edge where two share a factor, and all factors in
-      `graph.graph["factors"]` as pairs of names and table;
+        `graph.graph["factors"]` as pairs of names and table;
     - of a circuit a `MultiDiGraph` of node numbers from parents to children, the root in `graph.graph["root"]`;
-      nodes have `kind` and, if leaves, `variable` and `parameters` (natural logs of weights for categorical ones);
-      edges have `log_weight`, and `place`, the child's place among its siblings.
+        nodes have `kind` and, if leaves, `variable` and `parameters` (natural logs of weights for categorical
+        ones); edges have `log_weight`, and `place`, the child's place among its siblings.
 
     Raises
     ------

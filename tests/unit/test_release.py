@@ -1,0 +1,42 @@
+"""What the package says of itself in several files agrees."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib import resources
+from pathlib import Path
+
+import certimap
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def test_the_version_stands_in_one_place():
+    assert PROJECT["dynamic"] == ["version"]
+    for name in ("CITATION.cff", "conda/meta.yaml", "mkdocs.yml"):
+        assert certimap.__version__ not in (ROOT / name).read_text(encoding="utf-8"), name
+    pattern = re.search(r"regex_pattern='([^']+)'", (ROOT / "conda/meta.yaml").read_text(encoding="utf-8"))
+    source = (ROOT / "src/certimap/__init__.py").read_text(encoding="utf-8")
+    assert pattern is not None
+    assert re.findall(pattern[1], source) == [certimap.__version__]
+
+
+def test_the_conda_recipe_asks_for_what_the_package_asks_for():
+    recipe = (ROOT / "conda/meta.yaml").read_text(encoding="utf-8")
+    wanted = {
+        line.strip(" -").replace(" ", "") for line in recipe.partition("  run:")[2].split("\n\n")[0].splitlines()
+    }
+    assert wanted - {""} == {*PROJECT["dependencies"], "python" + PROJECT["requires-python"]}
+
+
+def test_the_package_is_typed():
+    assert resources.files(certimap).joinpath("py.typed").is_file()
+
+
+def test_every_page_has_a_place_in_the_site():
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    named = set(re.findall(r": (\S+\.md)$", site, re.MULTILINE))
+    assert named == {page for page in pages if not re.fullmatch(r"benchmarks/.+/README\.md", page)}
