@@ -111,7 +111,7 @@ def test_the_answer_repeats_with_the_seed():
 
 
 def test_thresholds_that_lie_too_deep_leave_boxes_open(monkeypatch):
-    monkeypatch.setattr(set_elimination_pass, "FLOOR", -2)
+    monkeypatch.setattr(set_elimination_pass, "SET_FLOOR", -2)
     for few in (1, 8):
         monkeypatch.setattr(search, "FEW_POINTS", few)
         for t in range(150):

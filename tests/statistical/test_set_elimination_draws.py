@@ -7,6 +7,7 @@ import pytest
 from bucket_twin import build, random_latent_tree
 from scipy.stats import binomtest
 
+from certimap.errors import ModelError
 from certimap.solvers.driver import run
 from certimap.solvers.elimination import search, set_elimination
 from certimap.solvers.elimination.one_pass import Elimination
@@ -97,6 +98,10 @@ def test_draws_that_avoid_the_mode_are_found_out(monkeypatch):
         return points[np.argsort(self.log_prob(points), kind="stable")[:n]]
 
     monkeypatch.setattr(BucketTreePosterior, "sample", biased)
-    smallest = [smallest_false_delta(t)[0] for t in range(N_RUNS // 3)]
-    n_false = sum(d <= 0.1 for d in smallest)
-    assert binomtest(n_false, len(smallest), 0.1, alternative="greater").pvalue < 1e-3
+    n_found = 0  # by a false claim, or by the run itself, which compares frequencies with probabilities
+    for t in range(N_RUNS // 3):
+        try:
+            n_found += smallest_false_delta(t)[0] <= 0.1
+        except ModelError:
+            n_found += 1
+    assert binomtest(n_found, N_RUNS // 3, 0.1, alternative="greater").pvalue < 1e-3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.control import Pace
@@ -149,7 +150,7 @@ def _elimination(case: Case[Network]) -> Posterior:
         total = Total(0.0, 0.0)
     else:
         total = sum_all(prepared.problem, order, case.limits.control)
-    return EliminationPosterior(case.query, prepared, order, total, lambda: _tree(case))
+    return EliminationPosterior(case.query, prepared, order, total, partial(_tree, case))
 
 
 def _relaxed_size(case: Case[Network]) -> Estimate:
