@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from certimap.bench.records import BenchError
-from certimap.bench.truth import FILE, TruthPlan, answer_chunk, run_truth, truth_text
+from certimap.bench.truth import FILE, TruthPlan, answer_chunk, run_truth
 from certimap.certify import bounds
 from certimap.cli.main import main
 from certimap.testing.volume import FAMILIES, LOOSENED, judge, loosened, make_case
