@@ -29,7 +29,7 @@ def split(values: Floats, mantissa: Floats, exponent: Ints) -> None:
 def join(mantissa: Floats, exponent: Ints, values: Floats) -> None:
     """Write wide numbers as doubles; what is too small becomes a denormal or 0."""
     for i in range(len(mantissa)):
-        values[i] = math.ldexp(mantissa[i], min(max(exponent[i], -2000), 2000))
+        values[i] = math.ldexp(mantissa[i], int(min(max(exponent[i], -2000), 2000)))
 
 
 @jit()
