@@ -14,7 +14,8 @@ from certimap.certify.bounds import log_draws_needed, log_tau
 from certimap.domain import Label
 from certimap.errors import QueryError
 from certimap.posterior import Bounds, Draws, Masses, Modes, Posterior, Walks
-from certimap.solvers.heuristics.neighbours import log_probs_of_neighbours
+from certimap.solvers.heuristics.independent import modes_of
+from certimap.solvers.heuristics.neighbours import first_points, log_probs_of_neighbours
 from certimap.solvers.registry import choose
 
 if TYPE_CHECKING:
@@ -183,16 +184,11 @@ def _first_look(posterior: Posterior, rng: np.random.Generator) -> Iterator[Poin
     if isinstance(posterior, Modes):
         yield posterior.modes()
     elif isinstance(posterior, Masses) and posterior.domain.is_discrete:
-        log_mass = posterior.log_mass_each(Boxes.full(posterior.domain))[0]
-        modes = [np.argmax(own) for own in np.split(log_mass, posterior.domain.offsets[1:-1])]
-        yield np.array(modes, posterior.domain.point_dtype)[None, :]
+        yield modes_of(posterior)
     if isinstance(posterior, Walks):
         yield posterior.max_product()
-    if isinstance(posterior, Draws):
-        yield posterior.sample(N_DRAWS, rng)
-    elif posterior.domain.is_discrete:
-        shape = (N_DRAWS, len(posterior.domain))
-        yield rng.integers(0, posterior.domain.n_states, shape).astype(posterior.domain.point_dtype)
+    if isinstance(posterior, Draws) or posterior.domain.is_discrete:
+        yield first_points(posterior, N_DRAWS, rng)
 
 
 def _exp(log_x: float) -> float:

@@ -100,14 +100,8 @@ def _telling(
 
 def _chances(network: BayesianNetwork, evidence: dict[str, Any]) -> list[Floats]:
     """Return P(state | evidence) of every variable, observed ones included."""
-    found = marginals(network, None, evidence)
-    out: list[Floats] = []
-    for variable in network.domain:
-        own = found.get(variable.name)
-        if own is None:
-            own = marginals(network, [variable.name], evidence)[variable.name]
-        out.append(np.array([own[s] for s in _states(variable)]))
-    return out
+    found = marginals(network, network.domain.names, evidence)
+    return [np.array([found[v.name][s] for s in _states(v)]) for v in network.domain]
 
 
 def _states(variable: Categorical | Real) -> tuple[Label, ...]:

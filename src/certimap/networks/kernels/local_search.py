@@ -35,6 +35,18 @@ def _add_table(
             score[net.offset[v] + s] += sign * soft[start + net.stride[j] * s]
 
 
+@jit_part
+def _score_all(net: CostArrays, soft_tables: Ints, soft_unary: Ints, states: Ints, score: Ints) -> Scalar:
+    """Add what every table says of each state, given the others, to `score`; return the sum at `states`."""
+    total = 0
+    for table in range(len(net.table_ptr) - 1):
+        _add_table(net, soft_tables, table, 1, states, -1, score)
+        total += soft_tables[_entry(net, table, states)]
+    for v in range(len(states)):
+        total += soft_unary[net.offset[v] + states[v]]
+    return total
+
+
 @jit()
 def tabu_search(
     net: CostArrays,
@@ -68,12 +80,7 @@ def tabu_search(
     stream = np.empty(4, np.uint64)
     seed_row(key, 0, stream)
     score = soft_unary.copy()
-    total = 0
-    for table in range(len(net.table_ptr) - 1):
-        _add_table(net, soft_tables, table, 1, states, -1, score)
-        total += soft_tables[_entry(net, table, states)]
-    for v in range(n):
-        total += soft_unary[net.offset[v] + states[v]]
+    total = _score_all(net, soft_tables, soft_unary, states, score)
     free_at = np.zeros(n, np.int64)
     best, work = total, 0
     value = value_of(net, states)
@@ -169,12 +176,7 @@ def kick_search(
     stream = np.empty(4, np.uint64)
     seed_row(key, 0, stream)
     score = soft_unary.copy()
-    total = 0
-    for table in range(len(net.table_ptr) - 1):
-        _add_table(net, soft_tables, table, 1, states, -1, score)
-        total += soft_tables[_entry(net, table, states)]
-    for v in range(n):
-        total += soft_unary[net.offset[v] + states[v]]
+    total = _score_all(net, soft_tables, soft_unary, states, score)
     queue, is_queued = np.zeros(2 * n + 1, np.int64), np.zeros(n, np.int64)
     journal_variable, journal_state = np.empty(8 * n + 8, np.int64), np.empty(8 * n + 8, np.int64)
     order = np.arange(n)

@@ -32,10 +32,10 @@ class Independent(OnePoint):
         )
 
     def point(self, posterior: Modes | Masses) -> Points:
-        return posterior.modes() if isinstance(posterior, Modes) else _modes(posterior)
+        return posterior.modes() if isinstance(posterior, Modes) else modes_of(posterior)
 
 
-def _modes(posterior: Masses) -> Points:
+def modes_of(posterior: Masses) -> Points:
     """Return the most probable states of the variables by themselves, shape (1, n); the first of equal ones."""
     domain = posterior.domain
     log_mass = posterior.log_mass_each(Boxes.full(domain))[0]
