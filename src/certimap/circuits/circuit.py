@@ -153,6 +153,31 @@ class CircuitBuilder:
             )
         return self._add(code, variable=variable, params=values)
 
+    def histogram(self, variable: int, edges: Sequence[float], log_masses: Sequence[float]) -> int:
+        """Add a piecewise constant density: a sum of uniform leaves that share no point.
+
+        Parameters
+        ----------
+        variable
+            A real variable.
+        edges
+            The n + 1 ends of n neighbouring intervals, in rising order; an inner one belongs to the interval above.
+        log_masses
+            The natural logs of the n masses; -inf leaves an interval out.
+        """
+        if len(edges) != len(log_masses) + 1 or not all(a < b for a, b in zip(edges, edges[1:], strict=False)):
+            raise ModelError(
+                f"a histogram of variable {self.domain.names[variable]!r} has the edges {list(edges)} and "
+                f"{len(log_masses)} masses; expected rising edges, one more than masses"
+            )
+        last = len(log_masses) - 1
+        used = [k for k, mass in enumerate(log_masses) if mass != -math.inf]
+        bars = [
+            self.real("uniform", variable, edges[k], edges[k + 1] if k == last else math.nextafter(edges[k + 1], edges[k]))
+            for k in used
+        ]
+        return self.sum(bars, [log_masses[k] for k in used])
+
     def product(self, children: Sequence[int]) -> int:
         """Add the product of nodes added before."""
         return self._add(NodeKind.PRODUCT, children, [0.0] * len(children))

@@ -93,7 +93,7 @@ def arrays_of(plan: Plan) -> PlanArrays:
 def functions_of(plan: Plan) -> NDArray[np.int64]:
     """Return the addresses of what kernels ask real leaves; none, and nothing compiled, in a discrete domain."""
     if plan.domain.is_discrete:
-        return np.zeros((0, 5), np.int64)
+        return np.zeros((0, 8), np.int64)
     from certimap.circuits.leaves.kind import function_table
 
     return function_table()

@@ -149,9 +149,11 @@ class CircuitPosterior:
 
     def prober(self) -> PlanProber:
         """Return how a search asks about boxes, with nothing tightened yet."""
+        from certimap.circuits.mixture import MixtureProber, flattened
         from certimap.circuits.prober import PlanProber
 
-        return PlanProber(self.plan, self.workers)
+        flat = None if self.domain.is_discrete else flattened(self.plan)
+        return PlanProber(self.plan, self.workers) if flat is None else MixtureProber(self.plan, self.workers, flat)
 
     def max_product(self) -> Points:
         """Return the assignment at the end of the most probable path, shape (1, n); one visit an edge."""

@@ -62,7 +62,7 @@ def from_log(log_value: Scalar) -> tuple[Scalar, Scalar]:
     """Return the value, in (2^-256, 1], and the count of a number given by its natural log; zero for -inf."""
     if log_value == -math.inf:
         return 0.0, 0.0
-    count = math.floor(-log_value / LN_UNIT)
+    count = np.floor(-log_value / LN_UNIT)  # a float: math.floor's integer would overflow far out
     return math.exp(min(max(log_value + count * LN_UNIT, -LN_UNIT), 0.0)), count
 
 
