@@ -43,6 +43,8 @@ class Facts:
     has_independent_draws
         Whether draws are independent of each other. Those of a Markov chain are not: they propose points, and
         their number proves nothing.
+    is_density
+        Whether values are densities, because a variable is real and no count: they may exceed 1.
     """
 
     log_evidence: float | None
@@ -51,6 +53,7 @@ class Facts:
     work: float
     log_slack: float
     has_independent_draws: bool = True
+    is_density: bool = False
 
     @classmethod
     def of(
@@ -62,11 +65,13 @@ class Facts:
         work: float = 1000.0,
         log_slack: float = 0.0,
         has_independent_draws: bool = True,
+        is_density: bool | None = None,
     ) -> Facts:
         """Return the facts of a posterior over `domain`, arguments as in the class."""
         has_masses = is_normalised and domain.is_discrete
         work, log_slack = max(float(work), 1.0), float(log_slack)
-        return cls(log_evidence, is_normalised, has_masses, work, log_slack, has_independent_draws)
+        is_density = not domain.is_discrete if is_density is None else is_density
+        return cls(log_evidence, is_normalised, has_masses, work, log_slack, has_independent_draws, is_density)
 
 
 class LogInterval(NamedTuple):

@@ -145,6 +145,8 @@ class MapResult:
         With `proof=True`, what `certimap.check` checks; `proof.write(path)` makes a file of it.
     no_proof
         Why a proof that was asked for is missing, in words.
+    is_density
+        Whether `log_prob` and its bounds are of a density, which is no probability and may exceed 1.
     """
 
     assignment: dict[str, Label]
@@ -169,6 +171,7 @@ class MapResult:
     note: str | None = None
     proof: Proof | None = None
     no_proof: str | None = None
+    is_density: bool = False
 
     @property
     def certified(self) -> bool:
@@ -189,6 +192,8 @@ class MapResult:
         for name in ("top", "note", "no_proof"):
             if data[name] is None:
                 del data[name]
+        if not self.is_density:
+            del data["is_density"]
         return _plain(data)
 
     def history_columns(self, limit: int = 128) -> dict[str, list[Any]]:

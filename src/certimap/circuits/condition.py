@@ -173,7 +173,7 @@ def _refuse_mixed_measures(circuit: Circuit, nodes: NDArray[np.int64]) -> None:
     both = np.intersect1d(circuit.leaf_var[nodes[whole]], circuit.leaf_var[nodes[~whole]])
     if len(both):
         raise ModelError(
-            f"variable {circuit.domain.names[int(both[0])]!r} has leaves of whole numbers and leaves with a density; "
+            f"variable {circuit.domain.names[int(both[0])]!r} has leaves of counts and leaves with a density; "
             "expected the one kind or the other"
         )
 
@@ -250,11 +250,15 @@ def _decide_histograms(
         nodes = np.flatnonzero(circuit.kind == code)
         if leaf.support is not None and len(nodes):
             first = circuit.param_ptr[nodes]
-            low[nodes], high[nodes] = leaf.support(*(circuit.params[first + k] for k in range(len(leaf.parameters))))
+            low[nodes], high[nodes] = leaf.support(
+                *(circuit.params[first + k] for k in range(len(leaf.parameters)))
+            )
     for node in np.flatnonzero((circuit.kind == NodeKind.SUM) & (parents > 0) & (single >= 0) & (decides < 0)):
         children = circuit.children_of(int(node))
         order = np.argsort(low[children], kind="stable")
-        if np.all(circuit.leaf_var[children] >= 0) and np.all(high[children][order[:-1]] < low[children][order[1:]]):
+        if np.all(circuit.leaf_var[children] >= 0) and np.all(
+            high[children][order[:-1]] < low[children][order[1:]]
+        ):
             decides[node] = single[node]
 
 

@@ -19,6 +19,7 @@ from certimap.search_boxes import Answers, SearchBoxes
 MAX_COMPONENTS = 2000
 MAX_LEAVES = 40_000  # of all components together
 BLOCK = 64  # boxes a thread takes at a time
+Floats = NDArray[np.float64]
 N_STARTS = 64  # components whose peaks are climbed from
 
 
@@ -50,16 +51,17 @@ def flattened(plan: Plan) -> FlatMixture | None:
         return None
     if _count(plan) > min(MAX_COMPONENTS, MAX_LEAVES // len(domain)):
         return None
-    parts: list[tuple[NDArray[np.float64], NDArray[np.int64]]] = []
+    parts: list[tuple[Floats, NDArray[np.int64]]] = []
     for i in range(plan.n_nodes):
-        below = plan.children[plan.child_ptr[i] : plan.child_ptr[i + 1]]
+        below: list[int] = plan.children[plan.child_ptr[i] : plan.child_ptr[i + 1]].tolist()
         if plan.is_sum[i]:
-            weights = plan.log_weights[plan.child_ptr[i] : plan.child_ptr[i + 1]]
-            logs = np.concatenate([parts[c][0] + w for c, w in zip(below, weights, strict=True)])
-            parts.append((logs, np.concatenate([parts[c][1] for c in below])))
+            weights: list[float] = plan.log_weights[plan.child_ptr[i] : plan.child_ptr[i + 1]].tolist()
+            sums: list[Floats] = [parts[c][0] + w for c, w in zip(below, weights, strict=True)]
+            parts.append((np.concatenate(sums), np.concatenate([parts[c][1] for c in below])))
             continue
         leaves = slice(plan.leaf_ptr[i], plan.leaf_ptr[i + 1])
-        logs, starts = np.zeros(1), np.full((1, len(domain)), -1)
+        logs: Floats = np.zeros(1)
+        starts: NDArray[np.int64] = np.full((1, len(domain)), -1)
         starts[0, plan.leaf_var[leaves]] = plan.leaf_start[leaves]
         for c in below:
             logs = (logs[:, None] + parts[c][0]).ravel()

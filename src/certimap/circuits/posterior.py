@@ -80,6 +80,7 @@ class CircuitPosterior:
             log_evidence=self.log_evidence,
             work=self.n_edges,
             log_slack=self.evaluator.relative_error,
+            is_density=bool(np.any((self.domain.n_states == 0) & ~self.plan.is_whole)),
         )
 
     @property
@@ -153,7 +154,9 @@ class CircuitPosterior:
         from certimap.circuits.prober import PlanProber
 
         flat = None if self.domain.is_discrete else flattened(self.plan)
-        return PlanProber(self.plan, self.workers) if flat is None else MixtureProber(self.plan, self.workers, flat)
+        return (
+            PlanProber(self.plan, self.workers) if flat is None else MixtureProber(self.plan, self.workers, flat)
+        )
 
     def max_product(self) -> Points:
         """Return the assignment at the end of the most probable path, shape (1, n); one visit an edge."""

@@ -1,9 +1,9 @@
 """An upper bound on a mixture in a box, of second order: from values, slopes and curvatures at the middle.
 
-The formula is derived in `docs/what-a-certificate-means.md`, "Mixtures near a maximum". All is in coordinates t of the
-box, which is [-1, 1] in each. With p_k the share of component k at the middle, component k over the middle's
-value is p_k exp(s_k t + t C_k t / 2), C_k between known limits. Their means s and C over p are taken out, and what is
-left, z_k, has mean 0 but for the limits of C_k; e^z <= 1 + z + z^2/2 + rest(max z) leaves the quadratic part,
+The formula is derived in `docs/what-a-certificate-means.md`, "Mixtures near a maximum". All is in coordinates t of
+the box, which is [-1, 1] in each. With p_k the share of component k at the middle, component k over the middle's
+value is p_k exp(s_k t + t C_k t / 2), C_k between known limits. Their means s and C over p are taken out, and what
+is left, z_k, has mean 0 but for the limits of C_k; e^z <= 1 + z + z^2/2 + rest(max z) leaves the quadratic part,
 which is bounded over the box, and a remainder of third order.
 """
 
@@ -245,7 +245,9 @@ def mixture_bound(x: Expansion) -> Number:
                 steep += abs(x.mean_slope[d])
             value = inside * (1.0 + remainder) * math.exp(rise) + outside
             second = middle + math.log(value)
-            second += error + EPS * (n_components + n + 32.0) * (4.0 + 2.0 * steep + 4.0 * size + n * trace) * max(1.0, 1.0 / inside)
+            second += error + EPS * (n_components + n + 32.0) * (4.0 + 2.0 * steep + 4.0 * size + n * trace) * max(
+                1.0, 1.0 / inside
+            )
             second += EPS * abs(middle)
             if second < plain:
                 for d in range(n):

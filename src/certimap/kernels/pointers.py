@@ -59,7 +59,9 @@ def _caller(with_stream: bool) -> Any:
     def call(typing: Any, address: Any, a: Any, b: Any, c: Any, d: Any, x: Any, y: Any) -> Any:
         return _real(types.int64, *[_real] * 6), generate
 
-    def call_with_stream(typing: Any, address: Any, a: Any, b: Any, c: Any, d: Any, x: Any, y: Any, stream: Any) -> Any:
+    def call_with_stream(
+        typing: Any, address: Any, a: Any, b: Any, c: Any, d: Any, x: Any, y: Any, stream: Any
+    ) -> Any:
         return _real(types.int64, *[_real] * 6, stream), generate
 
     return intrinsic(call_with_stream if with_stream else call)

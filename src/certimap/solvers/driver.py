@@ -329,6 +329,7 @@ def _result(
         if listed
         else None,
         proof=None if ledger.recorder is None else draft(ledger, certificate, ledger.recorder),
+        is_density=facts.is_density,
     )
 
 

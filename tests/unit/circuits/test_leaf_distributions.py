@@ -70,11 +70,14 @@ def test_densities_and_masses_of_real_kinds(kind: str, parameters, law) -> None:
     if kind != "truncated_gaussian":  # whose tails scipy gives to a few digits only
         for x in xs:
             if law.sf(x) > 1e-305:
-                assert question(kind, 1, parameters, x, math.inf) == pytest.approx(law.logsf(x), rel=1e-10, abs=1e-10)
+                assert question(kind, 1, parameters, x, math.inf) == pytest.approx(
+                    law.logsf(x), rel=1e-10, abs=1e-10
+                )
 
 
 def test_masses_of_truncated_gaussians_are_ratios() -> None:
     for low, high, x, y in ((8.0, math.inf, 9.0, 10.0), (-1.0, 2.0, -0.5, 2.0), (30.0, 31.0, 30.0, 30.5)):
+
         def log_mass(a: float, b: float) -> float:
             top = special.log_ndtr(-a)
             return float(top + np.log1p(-np.exp(special.log_ndtr(-b) - top)))
@@ -93,7 +96,9 @@ def test_probabilities_and_masses_of_counts(kind: str, parameters, law) -> None:
     for low, high in [(a, b) for a in xs[:6] for b in xs[-6:] if a <= b]:
         whole = np.arange(low, high + 1.0)
         expected = special.logsumexp(law.logpmf(whole))
-        assert question(kind, 1, parameters, low - 0.5, high + 0.5) == pytest.approx(expected, rel=1e-10, abs=1e-10)
+        assert question(kind, 1, parameters, low - 0.5, high + 0.5) == pytest.approx(
+            expected, rel=1e-10, abs=1e-10
+        )
     assert question(kind, 1, parameters, -math.inf, math.inf) == pytest.approx(0.0, abs=1e-14)
     assert question(kind, 1, parameters, 3.2, 3.8) == -math.inf
 
@@ -134,7 +139,12 @@ def test_draws_have_the_distribution(kind: str, parameters, law) -> None:
     posterior = CircuitPosterior.from_circuit(circuit, make_query(circuit.domain))
     rng = np.random.default_rng(3)
     n = 4000
-    intervals = [(-math.inf, math.inf), (law.ppf(0.4), law.ppf(0.8)), (law.ppf(0.97), math.inf), (-math.inf, law.ppf(0.2))]
+    intervals = [
+        (-math.inf, math.inf),
+        (law.ppf(0.4), law.ppf(0.8)),
+        (law.ppf(0.97), math.inf),
+        (-math.inf, law.ppf(0.2)),
+    ]
     for low, high in intervals:
         box = Boxes(circuit.domain, np.ones((1, 0), np.bool_), np.array([[low]]), np.array([[high]]))
         if posterior.log_mass(box)[0] == -math.inf:
@@ -184,7 +194,8 @@ def test_mixed_modes_are_certified() -> None:
     best = max(float(density(c, xs[:, None], ns[None]).max()) for c in (0, 1))
     result = cm.map_query(mixed(), epsilon=1e-3, rng=0)
     assert result.certified
-    assert result.log_prob is not None and result.log_upper_bound is not None
+    assert result.log_prob is not None
+    assert result.log_upper_bound is not None
     assert result.log_prob >= math.log(best) - 1e-3
     assert result.log_upper_bound >= math.log(best) - 1e-12
     answer = result.assignment
@@ -202,6 +213,7 @@ def test_a_mode_between_two_poisson_peaks_is_found() -> None:
     result = cm.map_query(builder.build(), epsilon=1e-9, rng=0)
     assert result.certified
     assert result.assignment["n"] == whole[values.argmax()]
+    assert not result.is_density
     assert result.log_prob == pytest.approx(math.log(values.max()), rel=1e-12)
 
 

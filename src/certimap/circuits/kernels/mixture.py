@@ -33,8 +33,9 @@ LEAF_ROUNDINGS = 64.0  # of a leaf's log, in units of the last place of its size
 class Components(NamedTuple):
     """A circuit multiplied out: K products of leaves of n variables.
 
-    `log_weights` (K,) are natural logs; `starts` (K, n) says where leaves have their vectors. Of real leaves, `tops`
-    (K, n) are the logs at their peaks, and `means` and `precisions` (K, n) those of Gaussian ones (1/sd; NaN for
+    `log_weights` (K,) are natural logs; `starts` (K, n) says where leaves have their vectors. Of real leaves,
+    `tops` (K, n) are the logs at their peaks,
+    and `means` and `precisions` (K, n) those of Gaussian ones (1/sd; NaN for
     others). `low` and `high` (n,) hold the peaks of a real variable between them.
     """
 
@@ -70,18 +71,22 @@ def find_peaks(plan: PlanArrays, components: Components) -> None:
 def expand_leaf(
     functions: NDArray[np.int64], tables: Floats, start: int, low: Number, high: Number
 ) -> tuple[Number, Number, Number, Number, Number]:
-    """Return a leaf's log value at the middle of [low, high], its peak there, and slope, bend and spread."""
+    """Return a leaf's log value at the middle of [low, high], its peak there, and slope, bend and spread.
+
+    Where the curvature is unknown, the rise to the peak in place of the slope says by how much the bound is loose.
+    """
     middle = 0.5 * low + 0.5 * high
     radius = (1.0 + 4.0 * EPS) * max(high - middle, middle - low)
     value = log_density(functions, tables, start, middle)
     if radius == 0.0:
         return value, value, 0.0, 0.0, 0.0
     peak = log_peak(functions, tables, start, low, high)
-    least = ask(functions, LEAST_CURVATURE, tables, start, middle - radius, middle + radius)
-    largest = ask(functions, LARGEST_CURVATURE, tables, start, middle - radius, middle + radius)
-    within = tables[start + LOW] <= middle - radius and middle + radius <= tables[start + HIGH]
+    least = ask(functions, LEAST_CURVATURE, tables, start, low, high)
+    largest = ask(functions, LARGEST_CURVATURE, tables, start, low, high)
+    within = tables[start + LOW] <= low and high <= tables[start + HIGH]
     if value == -math.inf or not within or not -math.inf < least <= largest < math.inf:
-        return value, peak, 0.0, 0.0, math.inf
+        rise = peak - value if value > -math.inf else math.inf
+        return value, peak, rise if peak > -math.inf else 0.0, 0.0, math.inf
     square, length = radius * radius, scale_of(functions, tables, start)
     slope = ask(functions, SLOPE, tables, start, middle, middle) * radius
     error = LEAF_ROUNDINGS * EPS * (abs(least) + abs(largest) + 1.0 / (length * length))
@@ -160,8 +165,10 @@ def bound_mixture(
         log_bound[row] = mixture_bound(x)
         choice, most = -1, -1.0
         for v in range(n):
-            if plan.n_states[v] == 0 and near[v] < far[v] and x.score[v] > most:
-                choice, most = v, x.score[v]
+            if plan.n_states[v] == 0 and near[v] < far[v]:
+                score = x.score[v] * (1.0 + 1e-9) + 1e-12 * min((far[v] - near[v]) / plan.scales[v], 1.0)
+                if score > most:
+                    choice, most = v, score
         if choice >= 0:
             middle = middles[row, choice]
             splits[row, choice] = middle if middle < far[choice] else near[choice]

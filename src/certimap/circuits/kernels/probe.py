@@ -169,7 +169,7 @@ def flow_down(plan: PlanArrays, nodes: Indices, count: int, space: Space) -> Non
 
 @jit_part
 def between_whole(split: Number, low: Number, high: Number) -> Number:
-    """Return a place half-way between two whole numbers of [low, high], near `split`; NaN where it holds but one."""
+    """Return a place half-way between two whole numbers of [low, high], near `split`; NaN if it holds but one."""
     first, last = np.ceil(low) + 0.5, np.floor(high) - 0.5
     return min(max(np.floor(split) + 0.5, first), last) if first <= last else np.nan
 

@@ -1,6 +1,6 @@
 """Kinds of leaves over real variables: one file per kind, and the table that kernels and file formats read.
 
-The table of the package's own kinds is at the end of this file; the first of them is Gaussian, whose code is fixed.
+The table of the package's own kinds is at the end of this file; the Gaussian, whose code is fixed, comes first.
 """
 
 import numpy as np
@@ -15,7 +15,10 @@ _ROOM = "certimap.circuits.leaves."
 
 
 def _positive(*values: _Array) -> NDArray[np.bool_]:
-    return np.all([np.isfinite(x) & (x > 0) for x in values], axis=0)
+    valid = np.ones(values[0].shape, np.bool_)
+    for x in values:
+        valid &= np.isfinite(x) & (x > 0)
+    return valid
 
 
 def _is_interval(low: _Array, high: _Array) -> NDArray[np.bool_]:
@@ -29,15 +32,39 @@ def _has_room(mean: _Array, sd: _Array, low: _Array, high: _Array) -> NDArray[np
     return np.isfinite(mean) & _positive(sd) & (low < high) & (reach < 1e100)
 
 
+def _is_gaussian(mean: _Array, sd: _Array) -> NDArray[np.bool_]:
+    return np.isfinite(mean) & _positive(sd)
+
+
+def _is_student_t(mean: _Array, scale: _Array, df: _Array) -> NDArray[np.bool_]:
+    return np.isfinite(mean) & _positive(scale, df)
+
+
+def _is_poisson(mean: _Array) -> NDArray[np.bool_]:
+    return _positive(mean) & (mean <= 1e9)
+
+
+def _is_chance(p: _Array) -> NDArray[np.bool_]:
+    return (p > 0) & (p < 1)
+
+
 def _from_zero(rate: _Array) -> tuple[_Array, _Array]:
     return np.zeros_like(rate), np.full_like(rate, np.inf)
+
+
+def _between(low: _Array, high: _Array) -> tuple[_Array, _Array]:
+    return low, high
+
+
+def _cut(_mean: _Array, _sd: _Array, low: _Array, high: _Array) -> tuple[_Array, _Array]:
+    return low, high
 
 
 _KINDS = (
     LeafKind(
         "gaussian",
         ("mean", "sd"),
-        lambda mean, sd: np.isfinite(mean) & _positive(sd),
+        _is_gaussian,
         "a finite mean and a finite positive sd",
         _ROOM + "gaussian",
     ),
@@ -47,7 +74,7 @@ _KINDS = (
         _has_room,
         "a finite mean, a finite positive sd, and limits of which low is below high",
         _ROOM + "truncated_gaussian",
-        support=lambda mean, sd, low, high: (low, high),
+        support=_cut,
     ),
     LeafKind(
         "uniform",
@@ -55,7 +82,7 @@ _KINDS = (
         _is_interval,
         "two finite limits of which low is below high",
         _ROOM + "uniform",
-        support=lambda low, high: (low, high),
+        support=_between,
     ),
     LeafKind(
         "exponential",
@@ -68,14 +95,14 @@ _KINDS = (
     LeafKind(
         "laplace",
         ("mean", "scale"),
-        lambda mean, scale: np.isfinite(mean) & _positive(scale),
+        _is_gaussian,
         "a finite mean and a finite positive scale",
         _ROOM + "laplace",
     ),
     LeafKind(
         "student_t",
         ("mean", "scale", "df"),
-        lambda mean, scale, df: np.isfinite(mean) & _positive(scale, df),
+        _is_student_t,
         "a finite mean, a finite positive scale, and finite positive degrees of freedom",
         _ROOM + "student_t",
         roundings=4096.0,
@@ -83,7 +110,7 @@ _KINDS = (
     LeafKind(
         "poisson",
         ("mean",),
-        lambda mean: _positive(mean) & (mean <= 1e9),
+        _is_poisson,
         "a positive mean of at most 1e9",
         _ROOM + "poisson",
         support=_from_zero,
@@ -93,7 +120,7 @@ _KINDS = (
     LeafKind(
         "geometric",
         ("p",),
-        lambda p: (p > 0) & (p < 1),
+        _is_chance,
         "the probability of a success, above 0 and below 1",
         _ROOM + "geometric",
         support=_from_zero,

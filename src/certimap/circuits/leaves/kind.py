@@ -35,8 +35,8 @@ class LeafFunctions:
 
     Each takes the leaf's parameters first, always four of them (0 where a kind has fewer), then two numbers.
     All logs are natural. The density has one peak in every interval, and falls away from it on both sides. That of
-    a kind of whole numbers is the probability of a number, and -inf (in logs) between them. A log of -inf says that
-    something is impossible; what is merely far out is at least `LEAST_LOG`.
+    a kind of whole numbers is the probability of a number, and -inf (in logs) between them. A log of -inf says
+    that something is impossible; what is merely far out is at least `LEAST_LOG`.
 
     Attributes
     ----------

@@ -66,7 +66,9 @@ def least_curvature(mean: Scalar, _scale: Scalar, _c: Scalar, _d: Scalar, low: S
     return 0.0 if high < mean or low > mean else -math.inf
 
 
-def largest_curvature(_mean: Scalar, _scale: Scalar, _c: Scalar, _d: Scalar, _low: Scalar, _high: Scalar) -> Scalar:
+def largest_curvature(
+    _mean: Scalar, _scale: Scalar, _c: Scalar, _d: Scalar, _low: Scalar, _high: Scalar
+) -> Scalar:
     """Return 0: the log density is straight, and concave at the mean."""
     return 0.0
 

@@ -1,4 +1,7 @@
-"""Poisson leaves, by Loader's saddle-point expansion ("Fast and accurate computation of binomial probabilities", 2000)."""
+"""Poisson leaves.
+
+By the saddle-point expansion of Loader, "Fast and accurate computation of binomial probabilities" (2000).
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,7 @@ def scale(mean: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, _x: Scalar, _y: Scal
 
 
 def draw(mean: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar, stream: Scalar) -> Scalar:
-    """Draw a whole number inside [low, high]: subtract terms, from the largest outward, from a share of their sum."""
+    """Draw a whole number inside [low, high]: subtract terms, the largest first, from a share of their sum."""
     low = 0.0 if low <= 0.0 else math.ceil(low)
     last = high if high == math.inf else math.floor(high)
     top = densest(mean, low, high)

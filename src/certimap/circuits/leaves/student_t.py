@@ -194,7 +194,7 @@ def squares(mean: Scalar, scale: Scalar, low: Scalar, high: Scalar) -> tuple[Sca
 
 
 def least_curvature(mean: Scalar, scale: Scalar, df: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
-    """Return the least second derivative of ln of the density in [low, high], at one of its ends or at the mean."""
+    """Return the least second derivative of ln of the density in [low, high]: at an end or at the mean."""
     u, v = squares(mean, scale, low, high)
     return min(bend(df, u), bend(df, v)) / scale / scale
 
