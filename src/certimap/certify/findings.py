@@ -177,8 +177,8 @@ class Findings:
 
     @property
     def log_evaluated_rival(self) -> float:
-        """The largest that an evaluated point that is not among the answers can be worth: its upper side where values
-        have two, and else what the last answer is worth and the rounding of a value.
+        """The largest that an evaluated point that is not among the answers can be worth: its upper side where
+        values have two, and else what the last answer is worth and the rounding of a value.
         """
         return max(self._evaluated.log_rival, bounds.round_up(self.log_kth_best, self._slack))
 
