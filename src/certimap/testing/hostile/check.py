@@ -21,6 +21,7 @@ from certimap.solvers.driver import run
 from certimap.solvers.registry import heuristics, names
 from certimap.testing.hostile.answers import check_answer
 from certimap.testing.hostile.case import HostileCase
+from certimap.testing.hostile.densities import DensityCase, check_density
 from certimap.testing.hostile.exact import arithmetic
 from certimap.testing.hostile.families import family_of, make_case
 from certimap.testing.hostile.report import CaseReport
@@ -30,7 +31,9 @@ from certimap.trees.bucket_tree import BucketTreePosterior
 PRESETS = frozenset({"paper", "paper_pac"})  # settings of solvers that are there under their own names
 MAX_DRAWS = 1000
 SECONDS = 5.0  # a solver that has not come to an end by then answers for what it has
-SECONDS_OF_HEURISTICS = 0.2  # they would walk on for seconds where there are a thousand variables, and claim no more
+SECONDS_OF_HEURISTICS = (
+    0.2  # they would walk on for seconds where there are a thousand variables, and claim no more
+)
 ONE_THREAD = Limits(workers=1)
 KINDS_OF_POSTERIOR: dict[str, Capability] = {"circuit": CircuitPosterior, "tree": BucketTreePosterior}
 T = TypeVar("T")
@@ -56,8 +59,12 @@ def check_seed(seed: int) -> CaseReport:
     if case is None or case.refusal is not None:
         report.n_checks += 1
         return report
+    rng = np.random.default_rng([seed, 11])
     with arithmetic():
-        check_case(case, np.random.default_rng([seed, 11]), report)
+        if isinstance(case, DensityCase):
+            _guarded(report, "solving", lambda: check_density(case, rng, report))
+        else:
+            check_case(case, rng, report)
     return report
 
 
