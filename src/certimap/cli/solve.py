@@ -168,6 +168,12 @@ def solve(
         int | None,
         typer.Option("--workers", help="Threads; the answer does not depend on it.", show_default=False),
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device", help="Draw and score points by PyTorch on cpu, cuda or cuda:N.", show_default=False
+        ),
+    ] = None,
     top_k: Annotated[int | None, typer.Option("--top-k", help="How many answers.", show_default=False)] = None,
     max_edges: MaxEdgesOption = None,
     encoding: EncodingOption = None,
@@ -243,7 +249,7 @@ def solve(
     if table is not None:
         run_settings["progress"] = False
     on_error = "raise" if len(rows) == 1 else errors.value
-    answers = map_rows(source, rows, chosen, rng, run_settings, limits_of(max_edges, workers), on_error)
+    answers = map_rows(source, rows, chosen, rng, run_settings, limits_of(max_edges, workers, device), on_error)
     if proof is not None:
         answers = _proved(answers, proof)
     if table is not None:
