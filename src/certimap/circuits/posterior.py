@@ -25,7 +25,6 @@ from certimap.query import Query
 if TYPE_CHECKING:
     from certimap.circuits.messages import Propagation
     from certimap.circuits.prober import PlanProber
-    from certimap.circuits.tensor_posterior import TensorPosterior
 
 
 class CircuitPosterior:
@@ -111,12 +110,6 @@ class CircuitPosterior:
     @cached_property
     def sampler(self) -> Sampler:
         return Sampler(self.evaluator)
-
-    def to(self, device: str) -> TensorPosterior:
-        """Return p(q | e) for draws and values of points alone, by PyTorch on "cpu", "cuda" or "cuda:N"."""
-        from certimap.circuits.tensor_posterior import TensorPosterior
-
-        return TensorPosterior(self, device)
 
     def __repr__(self) -> str:
         return f"CircuitPosterior({len(self.domain)} variables, {self.plan.n_nodes} nodes, {self.n_edges} edges)"

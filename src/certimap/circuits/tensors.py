@@ -127,7 +127,7 @@ class TensorPlan:
         out = np.empty((n, len(domain)), domain.point_dtype)
         start, block = 0, self.block
         while start < n:
-            seed = int(rng.integers(0, 2**62, dtype=np.int64))
+            seed = int(rng.integers(2**63))
             size = min(block, n - start)
             try:
                 out[start : start + size] = self._draw(size, seed).cpu().numpy()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import certimap as cm
 from certimap.circuits import torch_install
 from certimap.circuits.circuit import CircuitBuilder
+from certimap.circuits.tensor_posterior import on_device
 from certimap.errors import MissingDependency, ModelError, SolverError
 from certimap.testing import check_posterior, random_circuit, random_domain
 
@@ -36,7 +37,7 @@ def points_of(domain) -> np.ndarray:
 def test_values_are_those_of_the_kernels(seed):
     posterior = posterior_of(seed)
     points = points_of(posterior.domain)
-    found = posterior.to("cpu").log_prob(points)
+    found = on_device(posterior, "cpu").log_prob(points)
     np.testing.assert_allclose(found, posterior.log_prob(points), rtol=0, atol=1e-10)
 
 
@@ -82,7 +83,7 @@ def test_impossible_rows_are_minus_infinity_and_have_no_gradient():
 def test_draws_have_the_right_frequencies():
     posterior = posterior_of(5, 4)
     everything = points_of(posterior.domain)
-    found = posterior.to("cpu").sample(40_000, np.random.default_rng(0))
+    found = on_device(posterior, "cpu").sample(40_000, np.random.default_rng(0))
     sizes = posterior.domain.n_states
     counts = np.bincount(np.ravel_multi_index(found.T, sizes), minlength=len(everything))
     expected = 40_000 * np.exp(posterior.log_prob(everything))
@@ -94,7 +95,7 @@ def test_draws_have_the_right_frequencies():
 
 def test_posteriors_on_a_device_conform():
     for seed in range(4):
-        check_posterior(posterior_of(seed, 4).to("cpu"), rng=seed)
+        check_posterior(on_device(posterior_of(seed, 4), "cpu"), rng=seed)
 
 
 def test_a_query_on_a_device_is_the_same_query():
@@ -108,7 +109,7 @@ def test_a_query_on_a_device_is_the_same_query():
 
 
 def test_it_pickles():
-    there = posterior_of(1).to("cpu")
+    there = on_device(posterior_of(1), "cpu")
     points = points_of(there.domain)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(there)).log_prob(points), there.log_prob(points))
 
@@ -118,14 +119,14 @@ def test_devices_that_are_not_there_are_refused(device, said):
     if device == "cuda:7" and torch.cuda.is_available():
         pytest.skip("there are CUDA devices")
     with pytest.raises(SolverError, match=said):
-        posterior_of(0).to(device)
+        on_device(posterior_of(0), device)
 
 
 def test_real_variables_are_refused_by_name():
     builder = CircuitBuilder(cm.Domain([cm.Real("height")]))
     builder.gaussian(0, 0.0, 1.0)
     with pytest.raises(ModelError, match="'height' is real"):
-        cm.condition(builder.build(), solver="pac").to("cpu")
+        on_device(cm.condition(builder.build(), solver="pac"), "cpu")
 
 
 def test_without_torch_the_sentence_says_what_to_install(monkeypatch):
@@ -135,7 +136,7 @@ def test_without_torch_the_sentence_says_what_to_install(monkeypatch):
     torch_install.torch.cache_clear()
     monkeypatch.setattr(torch_install, "import_module", absent)
     with pytest.raises(MissingDependency, match=r"certimap\[torch\]"):
-        posterior_of(0).to("cpu")
+        on_device(posterior_of(0), "cpu")
     torch_install.torch.cache_clear()
 
 
