@@ -127,7 +127,7 @@ class TensorPlan:
         out = np.empty((n, len(domain)), domain.point_dtype)
         start, block = 0, self.block
         while start < n:
-            seed = int(rng.integers(2**63))
+            seed = _seed(rng)
             size = min(block, n - start)
             try:
                 out[start : start + size] = self._draw(size, seed).cpu().numpy()
@@ -198,6 +198,10 @@ class TensorPlan:
         by_state = by_value[:, None, :] * self._tables[:, :, None]
         out = torch().zeros((total_states, values.shape[1]), dtype=self.dtype, device=self.device)
         return out.index_add_(0, self._columns.reshape(-1), by_state.reshape(-1, values.shape[1]))
+
+
+def _seed(rng: np.random.Generator) -> int:
+    return int(rng.integers(2**63))
 
 
 def _log_sum(terms: Tensor) -> Tensor:
