@@ -85,6 +85,7 @@ def map_query(
     max_nodes: int | None = None,
     max_memory: int | None = None,
     warm_start: Any = None,
+    upper_bound: Any = None,
     top_k: int | None = None,
     tolerance: float = 1e-9,
     max_edges: int | None = None,
@@ -127,6 +128,9 @@ def map_query(
         leaves room on the machine (see `certimap.control.default_max_memory`).
     warm_start
         Assignments (labels by name, frames, or arrays of state positions) or the name of a heuristic.
+    upper_bound
+        What another program proved: `{"source": "daoopt", "log_joint": -12.3}` bounds ln p(q, e), and `log_prob`
+        ln p(q | e), for every q. A certificate that rests on it names the source among its `assumptions`.
     top_k
         Ask for the k most probable assignments, in `result.top`.
     tolerance
@@ -173,6 +177,7 @@ def map_query(
         "max_nodes": max_nodes,
         "max_memory": max_memory,
         "warm_start": warm_start,
+        "upper_bound": upper_bound,
         "top_k": top_k,
         "tolerance": tolerance,
         "progress": show_progress if progress is None else progress,
@@ -182,6 +187,8 @@ def map_query(
     limits = limits_of(max_edges, workers, device)
     model = _model_of(model)
     if _is_frame(evidence):
+        if upper_bound is not None:
+            raise SolverError("upper_bound is of one query, and a data frame asks many; ask them one by one")
         check_names(_domain_of(model), variables, evidence.columns)
         rows = rows_of_frame(variables, evidence)
         answers, interrupted = collect(map_rows(model, rows, solver, rng, settings, limits, errors))

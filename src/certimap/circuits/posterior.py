@@ -115,8 +115,8 @@ class CircuitPosterior:
         return f"CircuitPosterior({len(self.domain)} variables, {self.plan.n_nodes} nodes, {self.n_edges} edges)"
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("plan", "log_evidence", "workers", "origin")
-        return {name: getattr(self, name) for name in names}
+        given = {"log_evidence": self.log_evidence, "workers": self.workers, "origin": self.origin}
+        return {"plan": self.plan, **given}
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
         """Draw n independent points, shape (n, n_vars), from p(q | e) or from the union of disjoint boxes.
