@@ -320,7 +320,7 @@ def value_at(problem: Problem, points: NDArray[np.integer], variables: Sequence[
         States among the surviving ones, shape (batch, n); columns follow `variables`.
     """
     column = {v: i for i, v in enumerate(variables)}
-    total = np.full(len(points), problem.constant, np.int64 if problem.is_integral else np.float64)
+    total: Values = np.full(len(points), problem.constant, np.int64 if problem.is_integral else np.float64)
     lost = np.zeros(len(points))  # what rounding took away; thousands of logs may add up here
     for table in problem.tables:
         flat = np.zeros(len(points), np.int64)
@@ -329,8 +329,7 @@ def value_at(problem: Problem, points: NDArray[np.integer], variables: Sequence[
             flat += points[:, column[v]]
         entries = table.log_values.reshape(-1)[flat]
         if problem.is_integral:
-            total += entries
-            np.maximum(total, HARD, out=total)
+            total = np.maximum(total + entries, HARD)
         else:
             total = add_to(total, entries, lost)
     return total if problem.is_integral else total + lost

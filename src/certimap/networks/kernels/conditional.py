@@ -304,4 +304,4 @@ def sum_in_logs(a: SumArrays, point: Ints, message: Floats, local: Floats) -> fl
         summed = total + best
         lost += error_of(total, best, summed)
         total = summed
-    return total + (lost + rest[a.message_start[len(a.own) - 1]])
+    return float(total + (lost + rest[a.message_start[len(a.own) - 1]]))

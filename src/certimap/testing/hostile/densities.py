@@ -200,5 +200,5 @@ def check_density(case: DensityCase, rng: np.random.Generator, report: CaseRepor
         report.require(bool(truth.total), "value", f"{who}: impossible evidence is accepted")
         value = truth.value(result.assignment) / truth.total
         best = max(known, value)
-        check_numbers(report, result, truth, value, best, who)
+        check_numbers(report, result, truth.total, value, best, who)
         check_claims(report, result, best, value, who)
