@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -139,7 +140,7 @@ class BucketTreePosterior:
         """Natural log of p(e), or of the unnormalised total of a Markov network."""
         return self.region_tree.log_evidence
 
-    @property
+    @cached_property
     def facts(self) -> Facts:
         """What solvers may know of it beforehand."""
         return Facts.of(self.domain, log_evidence=self.log_evidence, work=self.n_edges, log_slack=self.log_slack)
