@@ -80,8 +80,8 @@ class LogInterval(NamedTuple):
 class CapabilityType(type(Protocol)):
     """The type of capabilities: `isinstance` looks a class up once, and then only for what its objects add.
 
-    As `typing.runtime_checkable` decides, but some fifty times as fast: a small query asks it thirty times. A class
-    that loses or gains methods after its first object was looked at is not noticed.
+    As `typing.runtime_checkable` decides, but some fifty times as fast: a small query asks it thirty times. A
+    class that gains or loses methods after its first object was looked at is not noticed.
     """
 
     def __instancecheck__(cls, instance: object) -> bool:

@@ -190,7 +190,9 @@ class CircuitPosterior:
         if points.ndim != 2 or points.shape[1] != n_vars:
             raise QueryError(f"points have shape {points.shape}; (batch, {n_vars}) is accepted")
         n_states = self.domain.n_states
-        is_plain = points.size and points.dtype == np.int16 and points.flags.c_contiguous and self.domain.is_discrete
+        is_plain = (
+            points.size and points.dtype == np.int16 and points.flags.c_contiguous and self.domain.is_discrete
+        )
         # The usual case at the price of one pass: read as unsigned, what is negative is large.
         if is_plain and int(points.view(np.uint16).max()) < int(n_states.min()):
             return points
