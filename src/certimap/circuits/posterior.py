@@ -72,9 +72,13 @@ class CircuitPosterior:
         """The query variables, in the query's order."""
         return self.plan.domain
 
-    @cached_property
+    @property
     def facts(self) -> Facts:
         """What solvers may know of it beforehand."""
+        return self._facts
+
+    @cached_property
+    def _facts(self) -> Facts:
         return Facts.of(
             self.domain,
             log_evidence=self.log_evidence,

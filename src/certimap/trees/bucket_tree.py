@@ -141,9 +141,13 @@ class BucketTreePosterior:
         """Natural log of p(e), or of the unnormalised total of a Markov network."""
         return self.region_tree.log_evidence
 
-    @cached_property
+    @property
     def facts(self) -> Facts:
         """What solvers may know of it beforehand."""
+        return self._facts
+
+    @cached_property
+    def _facts(self) -> Facts:
         return Facts.of(self.domain, log_evidence=self.log_evidence, work=self.n_edges, log_slack=self.log_slack)
 
     @property
