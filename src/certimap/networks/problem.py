@@ -328,10 +328,7 @@ def value_at(problem: Problem, points: NDArray[np.integer], variables: Sequence[
             flat *= size
             flat += points[:, column[v]]
         entries = table.log_values.reshape(-1)[flat]
-        if problem.is_integral:
-            total = np.maximum(total + entries, HARD)
-        else:
-            total = add_to(total, entries, lost)
+        total = np.maximum(total + entries, HARD) if problem.is_integral else add_to(total, entries, lost)
     return total if problem.is_integral else total + lost
 
 
