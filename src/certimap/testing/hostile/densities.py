@@ -109,7 +109,7 @@ class DensityTruth:
 
     def _climbed(self, start: Part) -> list[float]:
         """Return the end of a mean shift in floats: where it leads is evaluated exactly."""
-        means, sds = (np.array([getattr(part, what) for part in self.parts]) for what in ("means", "sds"))
+        means, sds = np.array([part.means for part in self.parts]), np.array([part.sds for part in self.parts])
         logs = np.array([part.log_weight for part in self.parts]) - np.log(sds).sum(axis=1)
         x = np.array(start.means)
         for _ in range(N_STEPS):
