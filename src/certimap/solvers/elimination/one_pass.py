@@ -28,8 +28,8 @@ from certimap.trees.wide import Wide
 CROWD = 16  # sets this many times over their limit are merged before dominance is looked for
 COMPARED = 1_000_000  # rows times answers: above it dominance by so many others costs more than it saves
 WORK = 4_000_000  # done between two looks at limits and draws
-# The longer its vectors, the fewer a set keeps, and the fewer a product of two may have before it is filtered: that
-# takes a few tenths of a second at most. A first elimination with a small limit gets a share of these entries.
+# The longer its vectors, the fewer a set keeps, and the fewer a product of two may have before it is filtered:
+# each takes a few tenths of a second at most. A first elimination with a small limit gets a share of these.
 SET_ENTRIES, PRODUCT_ENTRIES = 2**22, 2**24
 FULL_LIMIT = 1024
 FEWEST_ROWS = 16  # that a set may keep, whatever their length
