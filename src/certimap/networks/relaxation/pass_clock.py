@@ -65,7 +65,8 @@ def inputs_of(tree: TreeArrays, n_states: NDArray[np.int64] | None = None) -> Fl
     sizes = (tree.n_states if n_states is None else n_states)[tree.axes].astype(np.float64)
     if not len(sizes):
         return np.zeros(0)
-    return np.multiply.reduceat(sizes, tree.axis_ptr[:-1]) * (1 + tree.n_tables + tree.n_children)
+    n_inputs = (1 + tree.n_tables + tree.n_children).astype(np.float64)
+    return np.multiply.reduceat(sizes, tree.axis_ptr[:-1]) * n_inputs
 
 
 def _cut(tree: TreeArrays, s: Scratch, is_upward: bool) -> list[tuple[int, int, float]]:
