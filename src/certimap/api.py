@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, cast, overload
@@ -19,7 +19,7 @@ from certimap.model import Model
 from certimap.networks.network import Network
 from certimap.posterior import Capability, Posterior
 from certimap.query import Query, check_names, make_query
-from certimap.result import FailedQuery, MapResult, ResultList
+from certimap.result import FailedQuery, MapResult, Origin, ResultList
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import Progress
 from certimap.solvers.registry import wants_of
@@ -191,7 +191,8 @@ def map_query(
         rng,
         settings,
     )
-    return asked.proved(found, variables, evidence)
+    given = dict(evidence) if isinstance(evidence, Mapping) else evidence
+    return asked.completed(found, lambda: (variables, given))
 
 
 def limits_of(max_edges: int | None, workers: int | None) -> Limits:
@@ -215,10 +216,8 @@ def map_rows(
     """Yield the answers to many queries of one model as they are found; see `certimap.batch.Batch`."""
     asked = _Asked.of(model, limits, solver, settings)
     answers = Batch(asked.condition, asked.fallback, asked.share, solver, settings, errors).answers(rows, rng)
-    if asked.max_proof is None:
-        return answers
     return (
-        answer if isinstance(answer, FailedQuery) else asked.proved(answer, *row.ask())
+        answer if isinstance(answer, FailedQuery) else asked.completed(answer, row.ask)
         for row, answer in zip(rows, answers, strict=False)
     )
 
@@ -242,14 +241,15 @@ class _Asked:
             wants = wants_for_proof(model, solver, wants)
         return cls(model, limits, wants, max_proof)
 
-    def proved(self, found: MapResult, variables: Any, evidence: Any) -> MapResult:
-        """Complete the proof of an answer where one is wanted."""
+    def completed(self, found: MapResult, ask: Callable[[], tuple[Any, Any]]) -> MapResult:
+        """Note what was asked, and complete the proof where one is wanted."""
+        signed = replace(found, origin=Origin(self.model, ask))
         if self.max_proof is None:
-            return found
+            return signed
         from certimap.proofs import finished
 
-        query = make_query(self.model.domain, variables, evidence, hidden=self.model.hidden)
-        return finished(self.model, query, found, self.max_proof)
+        query = make_query(self.model.domain, *ask(), hidden=self.model.hidden)
+        return finished(self.model, query, signed, self.max_proof)
 
     def condition(self, variables: Any, evidence: Any, control: Control) -> Posterior:
         return _posterior(self.model, variables, evidence, replace(self.limits, control=control), self.wants)

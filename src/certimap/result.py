@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum, StrEnum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from certimap.checker.file import Proof
 from certimap.domain import Categorical, Domain, Label
-from certimap.errors import MissingDependency, ModelError
+from certimap.errors import MissingDependency, ModelError, QueryError
 from certimap.summary import aligned, html_of, log_text, text_of
 from certimap.untyped import is_dict, is_sequence
+
+if TYPE_CHECKING:
+    from certimap.explanations import Explanation
 
 
 class CertificateKind(StrEnum):
@@ -117,6 +120,24 @@ def _known(entry: HistoryEntry) -> tuple[float, float, float]:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """The question behind a result: the model in memory, and what returns query and evidence.
+
+    Pickles hold query and evidence without the model (None), which has files of its own.
+    """
+
+    model: Any
+    ask: Callable[[], tuple[Any, Any]]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _origin_read_back, self.ask()
+
+
+def _origin_read_back(variables: Any, evidence: Any) -> Origin:
+    return Origin(None, lambda: (variables, evidence))
+
+
+@dataclass(frozen=True)
 class MapResult:
     """The answer of a MAP query.
 
@@ -145,6 +166,9 @@ class MapResult:
         With `proof=True`, what `certimap.check` checks; `proof.write(path)` makes a file of it.
     no_proof
         Why a proof that was asked for is missing, in words.
+    origin
+        The question that was asked, for `explain`; it holds on to the model, and goes into no file but query and
+        evidence.
     """
 
     assignment: dict[str, Label]
@@ -169,11 +193,47 @@ class MapResult:
     note: str | None = None
     proof: Proof | None = None
     no_proof: str | None = None
+    origin: Origin | None = field(default=None, repr=False, compare=False)
 
     @property
     def certified(self) -> bool:
         """Whether the certificate that was asked for was earned."""
         return self.certificate.kind is not CertificateKind.NONE
+
+    def explain(
+        self, *, model: Any = None, evidence: Mapping[str, Any] | None = None, **settings: Any
+    ) -> Explanation:
+        """Say why this is the answer: its lead, the evidence that it hangs on, how far table entries may move.
+
+        Parameters
+        ----------
+        model
+            The model that was asked; needed where the result was read from a file.
+        evidence
+            The evidence of the query; that of the run where it is None.
+        **settings
+            `n_entries`, `rng`, `time_limit` and `workers` of `certimap.explain`.
+
+        Returns
+        -------
+        Explanation
+            Of this answer; where another assignment proves to be more probable, of that one, and it says so.
+
+        Raises
+        ------
+        QueryError
+            When the model is not known, or the result answers a posterior, whose evidence is fixed.
+        """
+        from certimap.explanations import explain
+
+        asked = None if self.origin is None else self.origin.ask()
+        known = None if self.origin is None else self.origin.model
+        if model is None and known is None:
+            raise QueryError(
+                "a result read from a file does not hold its model; pass it: result.explain(model=...)"
+            )
+        given = evidence if evidence is not None or asked is None else asked[1]
+        return explain(known if model is None else model, list(self.assignment), given, answer=self, **settings)
 
     def __repr__(self) -> str:
         return text_of(self)
@@ -183,13 +243,13 @@ class MapResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON-ready data (infinite numbers become None), the history left out."""
-        data = asdict(replace(self, proof=None))
+        data = asdict(replace(self, proof=None, origin=None))
         data["status"] = {"code": self.status.value, "message": self.status.message}
-        del data["history"], data["proof"]
+        del data["history"], data["proof"], data["origin"]
         for name in ("top", "note", "no_proof"):
             if data[name] is None:
                 del data[name]
-        return _plain(data)
+        return json_ready(data)
 
     def history_columns(self, limit: int = 128) -> dict[str, list[Any]]:
         """Return the history as one list per field of `HistoryEntry`, JSON-ready (infinite numbers become None).
@@ -206,7 +266,7 @@ class MapResult:
         kept = kept[:-1][::stride] + kept[-1:]
         columns = {f.name: [asdict(entry)[f.name] for entry in kept] for f in fields(HistoryEntry)}
         columns["seconds"] = [round(s, 6) for s in columns["seconds"]]
-        return _plain(columns)
+        return json_ready(columns)
 
     def to_json(self, indent: int | None = None) -> str:
         """Return `to_dict` as JSON text."""
@@ -260,7 +320,7 @@ class FailedQuery:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the failure as JSON-ready data."""
-        return _plain(asdict(self))
+        return json_ready(asdict(self))
 
     def to_json(self, indent: int | None = None) -> str:
         """Return `to_dict` as JSON text."""
@@ -358,14 +418,14 @@ def _summary(result: MapResult) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
+def json_ready(value: Any) -> Any:
     """Turn labels, enums and non-finite floats into what JSON accepts."""
     if isinstance(value, Enum):
         return value.value
     if is_dict(value):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): json_ready(v) for k, v in value.items()}
     if is_sequence(value):
-        return [_plain(v) for v in value]
+        return [json_ready(v) for v in value]
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float):
