@@ -148,7 +148,8 @@ class Ledger(Findings):
         if log_open_mass is not None:
             open_bound = min(open_bound, bounds.round_up(log_open_mass, self._slack))
         unseen = max(self.log_closed_bound, open_bound)
-        self._books.check_room(unseen, self._evaluated.left, self.atoms.n, self.domain.log_size)
+        left = self._evaluated.left - self._slack
+        self._books.check_room(unseen, left, self.atoms.n, self.domain.log_size)
         self.log_open_mass = log_open_mass
         # Whatever is not evaluated was closed before, or is open now: true at this moment, so true for good.
         self.log_frontier_bound = min(self.log_frontier_bound, unseen)
