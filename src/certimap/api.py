@@ -23,6 +23,7 @@ from certimap.result import FailedQuery, MapResult, Origin, ResultList
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import Progress
 from certimap.solvers.registry import wants_of
+from certimap.untyped import is_dict
 
 
 def read(path: Any, **options: Any) -> Any:
@@ -191,7 +192,7 @@ def map_query(
         rng,
         settings,
     )
-    given = dict(evidence) if isinstance(evidence, Mapping) else evidence
+    given: Any = evidence.copy() if is_dict(evidence) else evidence  # theirs may change later
     return asked.completed(found, lambda: (variables, given))
 
 
