@@ -27,7 +27,27 @@ from certimap.untyped import is_dict
 
 
 def read(path: Any, **options: Any) -> Any:
-    """Read a model from a file whose suffix names its format; see `certimap.io.read`, also for `options`."""
+    """Read a model from a file.
+
+    Parameters
+    ----------
+    path
+        A file whose suffix names its format (see `certimap.io.FORMATS`), or with .gz behind it.
+    **options
+        `format`, `encoding` and `weights` of `certimap.io.read`.
+
+    Returns
+    -------
+    Model
+        A network, a circuit, or a learned model.
+
+    Raises
+    ------
+    ParseError
+        For an unknown format, and a file that cannot be read or does not follow its format.
+    ModelError
+        For weights that do not suit the format.
+    """
     from certimap.io import read as read_model
 
     return read_model(path, **options)
@@ -150,6 +170,10 @@ def map_query(
         "keep": a `FailedQuery` with the error's sentence stands for such a row, and the others are answered.
     virtual_evidence, show_progress
         As pgmpy has them: tables over single variables, which join `evidence` as likelihoods; and `progress`.
+    proof, max_proof
+        Whether `result.proof` is wanted (see `certimap.check`), and the most bytes that it may take.
+    **solver_options
+        Settings of a named solver.
 
     Returns
     -------
@@ -304,6 +328,25 @@ def condition(
     It is in the representation that `map_query(model, ..., solver=solver)` works on. That of "auto" cannot always
     be sampled (for MPE on networks it only maximises); `solver="pac"` asks for one that can. With `device="cuda"`
     a circuit draws and scores points there, and answers nothing else.
+
+    Parameters
+    ----------
+    model, variables, evidence
+        As for `map_query`; the evidence is one assignment.
+    max_edges, workers, device
+        As for `map_query`.
+    solver
+        Whose representation is wanted: a name, a solver, or "auto".
+
+    Returns
+    -------
+    Posterior
+        With what its representation offers (see `certimap.posterior`).
+
+    Raises
+    ------
+    QueryError, ImpossibleEvidence, TooLarge
+        As `map_query` does.
     """
     limits = limits_of(max_edges, workers, device)
     return _posterior(_model_of(model), variables, evidence, limits, wants_of(solver))

@@ -90,6 +90,21 @@ class Certificate:
 
     `epsilon` and `delta` are the pair achieved; when `kind` is none, `epsilon` is the one requested
     and `delta` the failure probability that the run supports there (1 when it supports nothing).
+
+    Attributes
+    ----------
+    kind
+        exact, epsilon (for certain), pac (with probability 1 - delta), or none.
+    epsilon, delta
+        The pair achieved.
+    requested_epsilon, requested_delta
+        The pair asked for.
+    rule
+        What earned it; None where nothing did.
+    assumptions
+        Sentences that the proof rests on beside the model; empty where it rests on none.
+    tolerance
+        The relative slack that counts as exact.
     """
 
     kind: CertificateKind
@@ -104,7 +119,21 @@ class Certificate:
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """One moment of a run; logs are natural."""
+    """One moment of a run; logs are natural.
+
+    Attributes
+    ----------
+    seconds
+        Since the run began.
+    n_draws, n_evaluations
+        Draws, and assignments evaluated, until then.
+    log_prob, log_upper_bound
+        The best found, and the upper bound on ln p*, in nats.
+    log_open_mass
+        ln of what bounds the probability of all that is neither evaluated nor closed; inf where nothing does.
+    n_nodes
+        Search nodes until then: boxes probed, in box searches; 0 for methods without any.
+    """
 
     seconds: float
     n_draws: int
@@ -112,6 +141,7 @@ class HistoryEntry:
     log_prob: float
     log_upper_bound: float
     log_open_mass: float
+    n_nodes: int = 0
 
 
 def _known(entry: HistoryEntry) -> tuple[float, float, float]:
@@ -169,6 +199,20 @@ class MapResult:
     origin
         The question that was asked, for `explain`; it holds on to the model, and goes into no file but query and
         evidence.
+    status
+        Why the run ended; its `message` says what to do next.
+    n_draws, n_draws_to_best
+        Draws in all, and when the answer was first drawn (None where it was not drawn).
+    n_evaluations
+        Assignments evaluated.
+    seconds
+        From the call to the answer.
+    seed
+        What `rng` was; None where no seed is known.
+    solver, version
+        Which solver answered, of which release of certimap.
+    history
+        Moments of the run, oldest first.
     """
 
     assignment: dict[str, Label]
@@ -242,7 +286,13 @@ class MapResult:
         return html_of(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as JSON-ready data (infinite numbers become None), the history left out."""
+        """Return JSON-ready data, the history left out.
+
+        Returns
+        -------
+        dict
+            By attribute; infinite numbers are None.
+        """
         data = asdict(replace(self, proof=None, origin=None))
         data["status"] = {"code": self.status.value, "message": self.status.message}
         del data["history"], data["proof"], data["origin"]
@@ -252,10 +302,20 @@ class MapResult:
         return json_ready(data)
 
     def history_columns(self, limit: int = 128) -> dict[str, list[Any]]:
-        """Return the history as one list per field of `HistoryEntry`, JSON-ready (infinite numbers become None).
+        """Return the history by columns, JSON-ready.
 
         Moments at which nothing but the effort changed are left out. Where more than `limit` are left, only every
         second is kept, or third, and so on; the first and the last always stay.
+
+        Parameters
+        ----------
+        limit
+            How many moments are kept.
+
+        Returns
+        -------
+        dict
+            One list per field of `HistoryEntry`; infinite numbers are None.
         """
         kept: list[HistoryEntry] = []
         for i, entry in enumerate(self.history):
@@ -269,7 +329,17 @@ class MapResult:
         return json_ready(columns)
 
     def to_json(self, indent: int | None = None) -> str:
-        """Return `to_dict` as JSON text."""
+        """Return `to_dict` as JSON text.
+
+        Parameters
+        ----------
+        indent
+            As in `json.dumps`.
+
+        Returns
+        -------
+        str
+        """
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     def to_uai(self, domain: Domain, evidence: Mapping[str, Label] | None = None) -> str:
@@ -282,6 +352,10 @@ class MapResult:
         evidence
             The hard evidence of the query. When the answer and the evidence together assign every variable,
             the text is an MPE result (all values in order), else an MMAP result (variable and value pairs).
+
+        Returns
+        -------
+        str
 
         Raises
         ------
@@ -319,11 +393,27 @@ class FailedQuery:
     message: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the failure as JSON-ready data."""
+        """Return the failure as JSON-ready data.
+
+        Returns
+        -------
+        dict
+            By attribute.
+        """
         return json_ready(asdict(self))
 
     def to_json(self, indent: int | None = None) -> str:
-        """Return `to_dict` as JSON text."""
+        """Return `to_dict` as JSON text.
+
+        Parameters
+        ----------
+        indent
+            As in `json.dumps`.
+
+        Returns
+        -------
+        str
+        """
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
 
@@ -333,6 +423,15 @@ Answer = TypeVar("Answer", bound="MapResult | FailedQuery")
 
 class ResultList(list[Answer]):
     """The answers to a frame of evidence rows, in its order.
+
+    Parameters
+    ----------
+    answers
+        One per row.
+    labels
+        The rows' labels; None numbers them from 0.
+    interrupted
+        Whether Ctrl-C ended the batch.
 
     Attributes
     ----------
@@ -369,6 +468,11 @@ class ResultList(list[Answer]):
         """Return a pandas DataFrame: one column per query variable, then logs (natural), certificate and cost.
 
         A row that failed has the status "failed" and its sentence in the column `error`; the rest is missing.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per answer, indexed by `labels`.
 
         Raises
         ------

@@ -116,11 +116,23 @@ class Explanation:
     superseded: dict[str, Label] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready data, the answer's own under `answer`."""
+        """Return JSON-ready data.
+
+        Returns
+        -------
+        dict
+            The answer's own data under `answer`, and what `beside` returns.
+        """
         return {"answer": self.answer.to_dict()} | self.beside()
 
     def beside(self) -> dict[str, Any]:
-        """Return what `to_dict` holds beside the answer; what it says is read by the report."""
+        """Return what `to_dict` holds beside the answer.
+
+        Returns
+        -------
+        dict
+            JSON-ready; infinite numbers are None.
+        """
         parts: dict[str, Any] = {
             "lead": None if self.lead is None else asdict(self.lead),
             "removed": [asdict(swing) for swing in self.removed],
@@ -135,7 +147,18 @@ class Explanation:
         return "\n".join(self.lines())
 
     def lines(self, *, with_answer: bool = True) -> Iterable[str]:
-        """Return it as text, a section per question; the answer can be left out where it stands already."""
+        """Yield it as text, a section per question.
+
+        Parameters
+        ----------
+        with_answer
+            Whether the answer is among it.
+
+        Returns
+        -------
+        iterable of str
+            Lines.
+        """
         if self.superseded is not None:
             yield "Another assignment is more probable than the one to be explained; it is explained here."
             yield ""

@@ -87,16 +87,17 @@ def _tolerance(held: Mapping[str, Any]) -> Tolerance:
 
 
 def _history(columns: Any) -> list[HistoryEntry]:
-    """Turn columns back into moments; records of older versions have none."""
+    """Turn columns back into moments; records of older versions have none, or no search nodes."""
     if columns is None:
         return []
-    rows = zip(*(columns[f.name] for f in fields(HistoryEntry)), strict=True)
+    held = {"n_nodes": [0] * len(columns["seconds"]), **columns}
+    rows = zip(*(held[f.name] for f in fields(HistoryEntry)), strict=True)
     return [
         HistoryEntry(
             float(seconds), int(draws), int(evaluations), _finite(best, -math.inf), _finite(upper, math.inf),
-            _finite(mass, math.inf),
+            _finite(mass, math.inf), int(nodes),
         )
-        for seconds, draws, evaluations, best, upper, mass in rows
+        for seconds, draws, evaluations, best, upper, mass, nodes in rows
     ]  # fmt: skip
 
 
