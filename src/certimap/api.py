@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, cast, overload
@@ -19,14 +19,35 @@ from certimap.model import Model
 from certimap.networks.network import Network
 from certimap.posterior import Capability, Posterior
 from certimap.query import Query, check_names, make_query
-from certimap.result import FailedQuery, MapResult, ResultList
+from certimap.result import FailedQuery, MapResult, Origin, ResultList
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import Progress
 from certimap.solvers.registry import wants_of
+from certimap.untyped import is_dict
 
 
 def read(path: Any, **options: Any) -> Any:
-    """Read a model from a file whose suffix names its format; see `certimap.io.read`, also for `options`."""
+    """Read a model from a file.
+
+    Parameters
+    ----------
+    path
+        A file whose suffix names its format (see `certimap.io.FORMATS`), or with .gz behind it.
+    **options
+        `format`, `encoding` and `weights` of `certimap.io.read`.
+
+    Returns
+    -------
+    Model
+        A network, a circuit, or a learned model.
+
+    Raises
+    ------
+    ParseError
+        For an unknown format, and a file that cannot be read or does not follow its format.
+    ModelError
+        For weights that do not suit the format.
+    """
     from certimap.io import read as read_model
 
     return read_model(path, **options)
@@ -85,10 +106,12 @@ def map_query(
     max_nodes: int | None = None,
     max_memory: int | None = None,
     warm_start: Any = None,
+    upper_bound: Any = None,
     top_k: int | None = None,
     tolerance: float = 1e-9,
     max_edges: int | None = None,
     workers: int | None = None,
+    device: str | None = None,
     progress: Progress = None,
     errors: OnError = "raise",
     virtual_evidence: Any = None,
@@ -126,6 +149,9 @@ def map_query(
         leaves room on the machine (see `certimap.control.default_max_memory`).
     warm_start
         Assignments (labels by name, frames, or arrays of state positions) or the name of a heuristic.
+    upper_bound
+        What another program proved: `{"source": "daoopt", "log_joint": -12.3}` bounds ln p(q, e), and `log_prob`
+        ln p(q | e), for every q. A certificate that rests on it names the source among its `assumptions`.
     top_k
         Ask for the k most probable assignments, in `result.top`.
     tolerance
@@ -134,6 +160,9 @@ def map_query(
         Build no circuit of more edges, and no table of more entries, than this; None leaves it to the memory.
     workers
         Threads; None uses every core. The answer does not depend on it.
+    device
+        "cpu", "cuda" or "cuda:N": a circuit draws and scores points there, by PyTorch, for solvers that live on
+        draws ("auto" is then `smooth_pac`); None for the compiled kernels, which also bound boxes.
     progress
         None shows a line on a terminal, True always, False never; a function receives history entries.
     errors
@@ -141,6 +170,10 @@ def map_query(
         "keep": a `FailedQuery` with the error's sentence stands for such a row, and the others are answered.
     virtual_evidence, show_progress
         As pgmpy has them: tables over single variables, which join `evidence` as likelihoods; and `progress`.
+    proof, max_proof
+        Whether `result.proof` is wanted (see `certimap.check`), and the most bytes that it may take.
+    **solver_options
+        Settings of a named solver.
 
     Returns
     -------
@@ -169,15 +202,18 @@ def map_query(
         "max_nodes": max_nodes,
         "max_memory": max_memory,
         "warm_start": warm_start,
+        "upper_bound": upper_bound,
         "top_k": top_k,
         "tolerance": tolerance,
         "progress": show_progress if progress is None else progress,
         "options": solver_options,
         "max_proof": max_proof if proof else None,
     }
-    limits = limits_of(max_edges, workers)
+    limits = limits_of(max_edges, workers, device)
     model = _model_of(model)
     if _is_frame(evidence):
+        if upper_bound is not None:
+            raise SolverError("upper_bound is of one query, and a data frame asks many; ask them one by one")
         check_names(_domain_of(model), variables, evidence.columns)
         rows = rows_of_frame(variables, evidence)
         answers, interrupted = collect(map_rows(model, rows, solver, rng, settings, limits, errors))
@@ -191,16 +227,17 @@ def map_query(
         rng,
         settings,
     )
-    return asked.proved(found, variables, evidence)
+    given: Any = evidence.copy() if is_dict(evidence) else evidence  # theirs may change later
+    return asked.completed(found, lambda: (variables, given))
 
 
-def limits_of(max_edges: int | None, workers: int | None) -> Limits:
+def limits_of(max_edges: int | None, workers: int | None, device: str | None = None) -> Limits:
     """Return what conditioning may take; refuse no threads."""
     if workers is not None and workers < 1:
         raise SolverError(
             f"workers is {workers}; a positive number of threads, or None for every core, is accepted"
         )
-    return Limits(max_edges, workers)
+    return Limits(max_edges, workers, device=device)
 
 
 def map_rows(
@@ -215,10 +252,8 @@ def map_rows(
     """Yield the answers to many queries of one model as they are found; see `certimap.batch.Batch`."""
     asked = _Asked.of(model, limits, solver, settings)
     answers = Batch(asked.condition, asked.fallback, asked.share, solver, settings, errors).answers(rows, rng)
-    if asked.max_proof is None:
-        return answers
     return (
-        answer if isinstance(answer, FailedQuery) else asked.proved(answer, *row.ask())
+        answer if isinstance(answer, FailedQuery) else asked.completed(answer, row.ask)
         for row, answer in zip(rows, answers, strict=False)
     )
 
@@ -242,14 +277,15 @@ class _Asked:
             wants = wants_for_proof(model, solver, wants)
         return cls(model, limits, wants, max_proof)
 
-    def proved(self, found: MapResult, variables: Any, evidence: Any) -> MapResult:
-        """Complete the proof of an answer where one is wanted."""
+    def completed(self, found: MapResult, ask: Callable[[], tuple[Any, Any]]) -> MapResult:
+        """Note what was asked, and complete the proof where one is wanted."""
+        signed = replace(found, origin=Origin(self.model, ask))
         if self.max_proof is None:
-            return found
+            return signed
         from certimap.proofs import finished
 
-        query = make_query(self.model.domain, variables, evidence, hidden=self.model.hidden)
-        return finished(self.model, query, found, self.max_proof)
+        query = make_query(self.model.domain, *ask(), hidden=self.model.hidden)
+        return finished(self.model, query, signed, self.max_proof)
 
     def condition(self, variables: Any, evidence: Any, control: Control) -> Posterior:
         return _posterior(self.model, variables, evidence, replace(self.limits, control=control), self.wants)
@@ -259,7 +295,7 @@ class _Asked:
         from certimap.conversions import trees_of_rows
 
         queries: dict[int, Query] = {}
-        if isinstance(self.model, Network):
+        if isinstance(self.model, Network) and self.limits.device is None:
             for i, (variables, evidence) in asked.items():
                 with suppress(CertimapError):  # the row's own failure, when it is its turn
                     queries[i] = make_query(self.model.domain, variables, evidence, hidden=self.model.hidden)
@@ -284,14 +320,35 @@ def condition(
     *,
     max_edges: int | None = None,
     workers: int | None = None,
+    device: str | None = None,
     solver: str | Solver = "auto",
 ) -> Posterior:
     """Return p(variables | evidence) as a posterior, to sample, to score, or to query several times.
 
     It is in the representation that `map_query(model, ..., solver=solver)` works on. That of "auto" cannot always
-    be sampled (for MPE on networks it only maximises); `solver="pac"` asks for one that can.
+    be sampled (for MPE on networks it only maximises); `solver="pac"` asks for one that can. With `device="cuda"`
+    a circuit draws and scores points there, and answers nothing else.
+
+    Parameters
+    ----------
+    model, variables, evidence
+        As for `map_query`; the evidence is one assignment.
+    max_edges, workers, device
+        As for `map_query`.
+    solver
+        Whose representation is wanted: a name, a solver, or "auto".
+
+    Returns
+    -------
+    Posterior
+        With what its representation offers (see `certimap.posterior`).
+
+    Raises
+    ------
+    QueryError, ImpossibleEvidence, TooLarge
+        As `map_query` does.
     """
-    limits = Limits(max_edges, workers)
+    limits = limits_of(max_edges, workers, device)
     return _posterior(_model_of(model), variables, evidence, limits, wants_of(solver))
 
 
@@ -303,7 +360,11 @@ def _posterior(
     wants: Sequence[Capability] | None,
 ) -> Posterior:
     if is_posterior(model) and variables is None and evidence is None:
-        return cast("Posterior", model)
+        if limits.device is None:
+            return cast("Posterior", model)
+        from certimap.circuits.tensor_posterior import on_device
+
+        return on_device(model, limits.device)
     query = make_query(_domain_of(model), variables, evidence, hidden=model.hidden)
     from certimap.conversions import condition
 

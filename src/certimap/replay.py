@@ -41,12 +41,14 @@ SETTINGS = (
     "max_nodes",
     "max_memory",
     "max_edges",
+    "device",
+    "upper_bound",
     "warm_start",
     "top_k",
     "tolerance",
 )
 TIMES = ("seconds",)
-NOT_COMPARED = (*TIMES, "asked", "version", "history")
+NOT_COMPARED = (*TIMES, "asked", "version", "history", "explanation")
 _PACKAGES = ("numpy", "numba", "scipy")
 _CUT_SHORT = (Status.TIME_LIMIT, Status.INTERRUPTED, Status.MEMORY_LIMIT)
 

@@ -151,3 +151,17 @@ def test_an_oracle_that_is_off_within_the_tolerance_is_never_believed_beyond_it(
         lost = 1.0 - probs[result.assignment["0"]] / probs[0]
         assert lost <= 1e-9
         assert result.log_upper_bound >= math.log(0.3) - 1e-15
+
+
+@pytest.mark.parametrize("log_slack", [1e-9, 1e-8, 1e-5])
+@pytest.mark.parametrize("solver", ["exhaustive", "frontier", "pac", "auto"])
+def test_an_oracle_that_is_off_by_more_than_the_tolerance_gets_no_exact(solver, log_slack):
+    """The second best is the answer, and what is lost by it is claimed as an epsilon."""
+    probs = np.array([0.3 * (1.0 + log_slack), 0.3, 0.25, 0.15])
+    result = cm.map_query(Rough(probs, log_slack), solver=solver, epsilon=0.1, delta=0.0, rng=0, max_samples=200)
+    assert result.certificate.kind == "epsilon"
+    lost = 1.0 - probs[result.assignment["0"]] / probs.max()
+    assert lost > 0.5 * log_slack
+    assert lost <= result.certificate.epsilon <= 10.0 * log_slack
+    strict = cm.map_query(Rough(probs, log_slack), solver=solver, epsilon=0.0, delta=0.0, rng=0, max_samples=200)
+    assert not strict.certified

@@ -56,10 +56,10 @@ def log_tau_within(log_p_hat: float, epsilon: float, tolerance: float) -> float:
 def log_closing_threshold(log_p_hat: float, epsilon: float, tolerance: float, floor: float = SLACK) -> float:
     """Return the largest bound (nats) at which a box may close.
 
-    Rounded down so far that a bound at it stays within τ after it has been rounded up.
+    Rounded down so far that a bound at it stays within τ after it has been rounded up, and p̂ down.
     """
     log_t = log_tau_within(log_p_hat, epsilon, tolerance)
-    return log_t - 2.0 * slack(log_t, floor)
+    return log_t - 3.0 * slack(log_t, floor)
 
 
 def log_p_check(evaluated: float, compensation: float = 0.0, floor: float = SLACK) -> float:

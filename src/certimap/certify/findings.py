@@ -177,10 +177,10 @@ class Findings:
 
     @property
     def log_evaluated_rival(self) -> float:
-        """The largest upper side of a value that is known between two sides, the answers' own not counted; -inf
-        where values are exact.
+        """The largest that an evaluated point that is not among the answers can be worth: its upper side where
+        values have two, and else what the last answer is worth and the rounding of a value.
         """
-        return self._evaluated.log_rival
+        return max(self._evaluated.log_rival, bounds.round_up(self.log_kth_best, self._slack))
 
     @property
     def log_measure(self) -> float:
@@ -203,9 +203,12 @@ class Findings:
 
     @property
     def log_rival_bound(self) -> float:
-        """The smallest bound on ln p of every point outside the top_k answers' reach, proofs included."""
+        """The smallest bound on ln p of every point outside the top_k answers' reach, proofs included.
+
+        It is compared with the answers' own values as computed, so that their rounding is added here.
+        """
         external = math.inf if self.external is None else self.external[0]
-        return min(max(self.log_unseen_bound, self.log_evaluated_rival), external)
+        return bounds.round_up(min(max(self.log_unseen_bound, self.log_evaluated_rival), external), self._slack)
 
     @property
     def assumed_coverage(self) -> tuple[str, ...]:
@@ -263,7 +266,8 @@ class Findings:
         """
         if not (smooth or self.has_masses):
             return 0.0
-        if self.log_evaluated_rival > bounds.log_tau_within(self.log_kth_best, epsilon, self.tolerance):
+        rival = bounds.round_up(self.log_evaluated_rival, self._slack)
+        if rival > bounds.log_tau_within(self.log_kth_best, epsilon, self.tolerance):
             return 0.0
         weight = self.lipschitz.log_weight(epsilon) if smooth and self.lipschitz is not None else None
         return bounds.log_delta(self._draws.evidence(self.log_kth_best, epsilon, weight), self.top_k)
@@ -280,7 +284,7 @@ class Findings:
             self.has_masses,
             self.lipschitz,
             self.log_kth_best,
-            self.log_evaluated_rival,
+            self._evaluated.log_rival,
             min(self.log_unseen_bound, external),
             self.log_closed_bound,
         )

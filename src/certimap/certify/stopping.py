@@ -96,7 +96,9 @@ def stopping_row(
     for (start, log_kth, log_rival), end in zip(stretches, ends, strict=True):
         if log_kth == -math.inf or start >= end:
             continue
-        if log_rival > bounds.log_tau_within(log_kth, standing.epsilon, standing.tolerance):
+        log_rival = max(log_rival, bounds.round_up(log_kth, standing.slack))
+        within = bounds.log_tau_within(log_kth, standing.epsilon, standing.tolerance)
+        if bounds.round_up(log_rival, standing.slack) > within:
             continue  # an evaluated point may be too probable, whatever the draws say
         row = min(
             _proof_row(standing, log_kth, start, batch),
@@ -111,6 +113,7 @@ def stopping_row(
 def _proof_row(standing: Standing, log_kth: float, start: int, batch: Batch) -> float:
     """Return the first row >= start at which what is proved for certain suffices, or inf."""
     within = bounds.log_tau_within(log_kth, standing.epsilon, standing.tolerance)
+    within = bounds.round_down(within, standing.slack)  # what the answer itself may be worth less than computed
     if standing.log_proved <= within:
         return start
     sums, lost = batch.sums, batch.lost

@@ -164,9 +164,24 @@ def solve(
             show_default=False,
         ),
     ] = None,
+    upper_bound: Annotated[
+        str | None,
+        typer.Option(
+            "--upper-bound",
+            metavar="SOURCE:log_joint=X",
+            help="What another program proved: a bound on ln p(q, e), or log_prob=X on ln p(q | e).",
+            show_default=False,
+        ),
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option("--workers", help="Threads; the answer does not depend on it.", show_default=False),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device", help="Draw and score points by PyTorch on cpu, cuda or cuda:N.", show_default=False
+        ),
     ] = None,
     top_k: Annotated[int | None, typer.Option("--top-k", help="How many answers.", show_default=False)] = None,
     max_edges: MaxEdgesOption = None,
@@ -195,6 +210,9 @@ def solve(
             "--proof", metavar="FILE", help="Write a proof that `certimap check` checks.", show_default=False
         ),
     ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say why, as `certimap explain` does; reports show it.")
+    ] = False,
     max_proof: Annotated[
         str, typer.Option("--max-proof", help="The most bytes that a proof may take, such as 100M.")
     ] = "100M",
@@ -216,6 +234,10 @@ def solve(
         check_folder(table)
         if as_json:
             raise QueryError(f"--json prints JSON, and --output {table} is a table; give one of them")
+        if explain:
+            raise QueryError(
+                f"--output {table} is a table, which holds no explanations; expected a .json for --explain"
+            )
     if preset is not None and solver not in ("auto", preset.value):
         raise QueryError(f"--preset {preset.value} is a solver with its settings; leave --solver {solver} out")
     options = TextOptions(encoding, separator, None if evid_kind is None else evid_kind.value)
@@ -233,9 +255,12 @@ def solve(
         "max_nodes": max_nodes,
         "max_memory": inputs.parse_size(max_memory),
         "warm_start": starts or None,
+        "upper_bound": inputs.parse_upper_bound(upper_bound),
         "top_k": top_k,
         "options": inputs.parse_settings(settings),
     }
+    if upper_bound is not None and len(rows) > 1:
+        raise QueryError(f"--upper-bound is of one query, and there are {len(rows)} cases; ask one case")
     if proof is not None:
         if len(rows) > 1:
             raise QueryError(f"--proof {proof} is one file, and there are {len(rows)} cases; ask one case")
@@ -243,16 +268,18 @@ def solve(
     if table is not None:
         run_settings["progress"] = False
     on_error = "raise" if len(rows) == 1 else errors.value
-    answers = map_rows(source, rows, chosen, rng, run_settings, limits_of(max_edges, workers), on_error)
+    answers = map_rows(source, rows, chosen, rng, run_settings, limits_of(max_edges, workers, device), on_error)
     if proof is not None:
         answers = _proved(answers, proof)
     if table is not None:
         code = write_answers(table, rows, answers)
     else:
         describe = None
+        how = {"solver": chosen, "max_edges": max_edges, "device": device}
         if as_json or output is not None:
-            describe = _describer(source, str(model), {**run_settings, "solver": chosen, "max_edges": max_edges})
-        code = AnswerPrinter(rows, as_json, describe, output).print_all(answers)
+            describe = _describer(source, str(model), {**run_settings, **how})
+        wishes = {"time_limit": time_limit, "workers": workers} if explain else None
+        code = AnswerPrinter(rows, as_json, describe, output, wishes).print_all(answers)
     if code:
         raise typer.Exit(code)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions import from_circuits, from_networks
 from certimap.conversions.complete import complete_posterior
 from certimap.conversions.rows import Case, Estimate, Row, register, rows_of
@@ -43,7 +44,15 @@ for _row in (*from_circuits.ROWS, *from_networks.ROWS):
 
 @dataclass(frozen=True)
 class Option:
-    """A row of the table that was considered, with its sizes."""
+    """A row of the table that was considered, with its sizes.
+
+    Attributes
+    ----------
+    row
+        A way from the model to a posterior.
+    estimate
+        Its sizes.
+    """
 
     row: Row[Any]
     estimate: Estimate
@@ -51,7 +60,19 @@ class Option:
 
 @dataclass(frozen=True)
 class Choice:
-    """The representation that answers a query, what else was considered, in order, and why this one is taken."""
+    """The representation that answers a query, what else was considered, in order, and why this one is taken.
+
+    Attributes
+    ----------
+    case
+        The model and the query.
+    row
+        The way taken.
+    options
+        All that were considered, in order.
+    why
+        The reason, in words.
+    """
 
     case: Case[Any]
     row: Row[Any]
@@ -83,6 +104,11 @@ def condition(
     limits
         What it may take; None for the defaults.
 
+    Returns
+    -------
+    Posterior
+        Normalised but where p(e) is unknown (see its `facts`).
+
     Raises
     ------
     ImpossibleEvidence
@@ -94,13 +120,27 @@ def condition(
         return model.condition(query, limits)
     if not len(query.variables):
         return complete_posterior(query, lambda asked: condition(model, asked, wants=wants, limits=limits))
-    return plan(model, query, wants=wants, limits=limits).build()
+    if limits is None or limits.device is None:
+        return plan(model, query, wants=wants, limits=limits).build()
+    from certimap.circuits.tensor_posterior import on_device
+
+    choice = plan(model, query, wants=(*(wants or ()), CircuitPosterior), limits=limits)
+    return on_device(choice.build(), limits.device)
 
 
 def condition_quickly(model: Model, query: Query, *, limits: Limits | None = None) -> Posterior:
     """Return p(q | e), up to its total, in a representation that takes next to no time to make.
 
-    Its solvers have an answer at once, and prove what they can. Parameters as in `condition`.
+    Its solvers have an answer at once, and prove what they can.
+
+    Parameters
+    ----------
+    model, query, limits
+        As in `condition`.
+
+    Returns
+    -------
+    Posterior
 
     Raises
     ------
@@ -124,9 +164,23 @@ def plan(
     wants: Sequence[Capability] | None = None,
     limits: Limits | None = None,
 ) -> Choice:
-    """Choose a representation without building it; parameters and errors as in `condition`.
+    """Choose a representation without building it.
 
     The sizes of a structured circuit's tree are known only once it is conditioned, which this then does.
+
+    Parameters
+    ----------
+    model, query, wants, limits
+        As in `condition`.
+
+    Returns
+    -------
+    Choice
+
+    Raises
+    ------
+    TooLarge, ImpossibleEvidence
+        As `condition` does.
     """
     case = Case(model, query, limits or Limits())
     rows = rows_of(model)

@@ -15,10 +15,11 @@ import numpy as np
 
 from certimap.certify import bounds
 from certimap.certify.certificate import issue
+from certimap.certify.external import ExternalBound
 from certimap.certify.ledger import Ledger
 from certimap.certify.pareto import pareto_front
 from certimap.certify.recorder import Recorder
-from certimap.control import Control
+from certimap.control import Control, TimeUp
 from certimap.domain import Label
 from certimap.errors import SolverError
 from certimap.posterior import Draws, Posterior
@@ -52,6 +53,7 @@ def run(
     options: dict[str, Any] | None = None,
     control: Control | None = None,
     max_proof: int | None = None,
+    upper_bound: Any = None,
 ) -> MapResult:
     """Answer a MAP query on a posterior.
 
@@ -88,6 +90,8 @@ def run(
     max_proof
         Keep what a proof needs, in at most so many bytes: `proof` is then what a run can say of it by itself,
         which `certimap.proofs.finished` joins with the model and the query. None keeps nothing.
+    upper_bound
+        What another program proved, as `certimap.certify.external.ExternalBound.read` takes it.
 
     Returns
     -------
@@ -101,6 +105,7 @@ def run(
     started = time.perf_counter()
     check_limits(time_limit, max_samples, max_nodes, max_memory)
     chosen = resolve(solver, posterior, options or {})
+    external = ExternalBound.read(upper_bound)
     seed = seed_of(rng)
     if control is None:
         control = Control.starting_now(time_limit, max_nodes=max_nodes, max_memory=max_memory)
@@ -122,6 +127,8 @@ def run(
         recorder=None if max_proof is None else Recorder(max_proof),
         checks_draws=True,
     )
+    if external is not None:
+        ledger.upper_bound(external.on(posterior.facts), external.source)
     history = History(ledger, started, progress)
     with interruptible(control) as interrupts, history:
         try:
@@ -144,22 +151,29 @@ def _loop(
     rng: np.random.Generator,
     warm_start: Any,
 ) -> Status:
-    """Step until something ends the run; return what did."""
+    """Take the warm start in, and step until something ends the run; return what did."""
     warm_rng, solver_rng = rng.spawn(2)
     apply_warm_start(warm_start, posterior, ledger, warm_rng)
     history.record()
     if ledger.early_stop and ledger.satisfied:
         return Status.CERTIFIED
-    state = solver.init(posterior, ledger.control, solver_rng)
+    try:
+        return _stepped(solver, solver.init(posterior, ledger.control, solver_rng), ledger, history)
+    except TimeUp:  # a step that could not end in time gave itself up; what it reported stands
+        return Status.INTERRUPTED if ledger.control.interrupted else Status.TIME_LIMIT
+
+
+def _stepped(solver: Solver, state: Any, ledger: Ledger, history: History) -> Status:
+    """Step until something ends the run; return what did."""
     idle = _IdleSteps()
     while True:
         if state.done:
             return _ending(solver, ledger)
         state = solver.step(state, ledger)
-        history.record()
+        effort = solver.effort(state)
+        history.record(effort.n_nodes)
         if ledger.early_stop and ledger.satisfied:
             return Status.CERTIFIED
-        effort = solver.effort(state)
         limit = _limit_reached(effort, ledger) or idle.judge(effort, ledger)
         if limit is not None and not state.done:
             return limit

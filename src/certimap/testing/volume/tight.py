@@ -25,6 +25,7 @@ from certimap.testing.volume.case import Floats, Truth, VolumeCase
 
 ABOVE = 1e-4  # by how much the best point is above the threshold (relative)
 DELTAS = (0.01, 0.05, 0.1, 0.3)
+LEFT = 60  # open points at least, for where one draw counts much, the rule stops well after it must
 
 
 def _seed(rng: np.random.Generator) -> int:
@@ -97,7 +98,7 @@ class DrawsFromTheRest(Solver):
         masses, limits = posterior.log_mass(singles), posterior.log_bound(singles)
         closing = state.open & (limits <= ledger.log_threshold)
         closing &= state.rng.random(len(states)) < self.share
-        if np.count_nonzero(state.open & ~closing) >= 20:
+        if np.count_nonzero(state.open & ~closing) >= LEFT:
             ledger.close(limits[closing], masses[closing])
             state.open &= ~closing
         rest = Boxes(posterior.domain, state.open[None, :])
@@ -149,10 +150,7 @@ def smooth_around_the_mode(rng: np.random.Generator) -> VolumeCase:
     The floor is just below what is good enough, so that the good points are those of one ball; its radius is
     a whole number, or has to be rounded down to one.
     """
-    n, k = (
-        int(rng.integers(9, 12)),
-        int(rng.choice([1, 2], p=[0.85, 0.15])),
-    )  # light balls: many draws, evenly judged
+    n, k = int(rng.integers(10, 13)), int(rng.choice([1, 2], p=[0.85, 0.15]))  # light balls: many draws
     bits, delta = float(rng.uniform(0.2, 0.6)), float(rng.choice(DELTAS))
     epsilon = -math.expm1(-bits * (k + float(rng.choice([0.0, 0.7]))) * math.log(2.0)) + 1e-9
     posterior = TablePosterior([2] * n, np.ones(1 << n))
@@ -203,7 +201,7 @@ class _Peak:
 def smooth_density(rng: np.random.Generator) -> VolumeCase:
     """One real variable; log2 of its density falls by so many bits per unit around the mode, down to a floor."""
     epsilon, delta = float(rng.choice([0.1, 0.3])), float(rng.choice(DELTAS))
-    bits = float(rng.uniform(8.0, 20.0))
+    bits = float(rng.uniform(20.0, 50.0))
     floor = (1.0 - epsilon) / (1.0 + ABOVE)
     shape = _Peak(0.5, bits, 1.0, floor)
     scale = 1.0 / (shape.inside + floor * (1.0 - 2.0 * shape.reach))
