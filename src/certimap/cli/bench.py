@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from certimap.cli import bench_checks, bench_networks, bench_proofs
+from certimap.cli import bench_checks, bench_networks, bench_proofs, bench_theory
 from certimap.cli.bench_options import (
     Delta,
     Epsilon,
@@ -172,6 +172,7 @@ for _command in (
     bench_checks.truth,
     bench_checks.fuzz,
     bench_proofs.proofs,
+    bench_theory.theory,
     bench_checks.random_networks,
 ):
     app.command()(_command)
