@@ -54,6 +54,12 @@ def twenty(
     models: Annotated[
         Path | None, typer.Option("--models", help="Folder of learned models, to share; RUN/models by default.")
     ] = None,
+    answers: Annotated[
+        Path | None,
+        typer.Option(
+            "--answers", help="Answers of other programs, one JSON object per line, scored and recorded."
+        ),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Run solvers on random queries of circuits learned from the Twenty Datasets, one JSON line a trial."""
@@ -71,6 +77,7 @@ def twenty(
         n_queries=queries,
         n_processes=jobs,
         models=models,
+        answers=answers,
         settings=TrialSettings(
             epsilon=epsilon,
             delta=delta,
