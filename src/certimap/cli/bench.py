@@ -180,6 +180,7 @@ for _command in (
     bench_checks.fuzz,
     bench_proofs.proofs,
     bench_theory.theory,
+    bench_theory.reproduction,
     bench_checks.random_networks,
 ):
     app.command()(_command)

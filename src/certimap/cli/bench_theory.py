@@ -1,4 +1,4 @@
-"""`certimap bench theory`: the theorems beside what is measured."""
+"""`certimap bench theory` and `reproduction`: the paper's theorems and experiments beside what is measured."""
 
 from __future__ import annotations
 
@@ -28,3 +28,19 @@ def theory(
     typer.echo(text)
     if into is not None:
         insert_section(into, "theory", text)
+
+
+def reproduction(
+    run: Annotated[Path, typer.Argument(help="Folder of a run of 'twenty' with the seven published methods.")],
+    into: Annotated[
+        Path | None, typer.Option("--into", help="Page whose section 'reproduction' gets the tables.")
+    ] = None,
+) -> None:
+    """Set a run of all seven published methods beside the published ranks and times."""
+    from certimap.bench.report import insert_section
+    from certimap.bench.reproduction import reproduction as compared
+
+    text = compared(run)
+    typer.echo(text)
+    if into is not None:
+        insert_section(into, "reproduction", text)
