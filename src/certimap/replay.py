@@ -49,7 +49,7 @@ SETTINGS = (
 )
 TIMES = ("seconds",)
 DERIVED = ("min_entropy_bits", "draws_needed")  # from entries that are compared
-NOT_COMPARED = (*TIMES, *DERIVED, "asked", "version", "history")
+NOT_COMPARED = (*TIMES, *DERIVED, "asked", "version", "history", "explanation")
 _PACKAGES = ("numpy", "numba", "scipy")
 _CUT_SHORT = (Status.TIME_LIMIT, Status.INTERRUPTED, Status.MEMORY_LIMIT)
 
