@@ -154,6 +154,19 @@ def plot_moments(results: Mapping[str, MapResult], ax: Axes | None = None, *, ag
 def plot_regret(results: Mapping[str, MapResult], ax: Axes | None = None, *, against: str = "n_draws") -> Axes:
     """Draw simple regret, log2(p* / best found) in bits, along runs whose answers are proved exact.
 
+    Parameters
+    ----------
+    results
+        Results by the name that the figure shows.
+    ax
+        Where to draw; None makes a figure.
+    against
+        As in `regret_series`.
+
+    Returns
+    -------
+    Axes
+
     Raises
     ------
     QueryError

@@ -158,6 +158,16 @@ class RegretSeries:
 def regret_series(result: MapResult, against: str = "n_draws") -> RegretSeries:
     """Return simple regret log2(p* / best found) along a run whose answer is proved exact.
 
+    Parameters
+    ----------
+    result, against
+        As in `bound_series`.
+
+    Returns
+    -------
+    RegretSeries
+        From the first answer on.
+
     Raises
     ------
     QueryError
