@@ -13,6 +13,7 @@ from certimap.domain import Domain
 from certimap.errors import TooLarge
 from certimap.networks.problem import Prepared, Problem, States, value_at
 from certimap.networks.simplify import impossible
+from certimap.networks.support import likely_states
 from certimap.posterior import OFFERS, Facts, Posterior
 
 if TYPE_CHECKING:
@@ -125,6 +126,10 @@ class MpePosterior:
         """Return the row of states, shape (n,), for states of the problem's variables."""
         row = [int(self.states[v][assignment.get(v, 0)]) for v in self.query]
         return np.array(row, self.domain.point_dtype)
+
+    def possible_point(self) -> Points:
+        """Return a point that is not impossible if one is found soon, else any; shape (1, n)."""
+        return self.point(likely_states(self.problem))[None, :]
 
     def kept(self, boxes: Boxes) -> dict[int, States]:
         """Return the states of the problem's variables that one box leaves, where it leaves out any.

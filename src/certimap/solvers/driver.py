@@ -22,7 +22,7 @@ from certimap.certify.recorder import Recorder
 from certimap.control import Control, TimeUp
 from certimap.domain import Label
 from certimap.errors import SolverError
-from certimap.posterior import Draws, Posterior
+from certimap.posterior import Draws, Finds, Posterior
 from certimap.result import Certificate, CertificateKind, HistoryEntry, MapResult, Status
 from certimap.solvers.base import Effort, Solver
 from certimap.solvers.history import History
@@ -228,11 +228,15 @@ def _limit_reached(effort: Effort, ledger: Ledger) -> Status | None:
 
 
 def _ensure_answer(posterior: Posterior, ledger: Ledger, seed: int) -> None:
-    """Evaluate one draw as a candidate when a run was cut before anything was evaluated."""
-    if ledger.best_point is None:
-        if not isinstance(posterior, Draws):
-            raise SolverError("the run ended before any assignment was evaluated; raise time_limit or max_nodes")
+    """Evaluate a point that is found quickly, or one draw, when a run was cut before anything was evaluated."""
+    if ledger.best_point is not None:
+        return
+    if isinstance(posterior, Finds):
+        ledger.candidates(posterior.possible_point())
+    elif isinstance(posterior, Draws):
         ledger.candidates(posterior.sample(1, np.random.default_rng([seed, 1])))
+    else:
+        raise SolverError("the run ended before any assignment was evaluated; raise time_limit or max_nodes")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from certimap.domain import Domain
 from certimap.errors import SolverError, did_you_mean
-from certimap.posterior import Bounds, Capability, Draws, Guesses, Masses, Posterior, offer_of, offers
+from certimap.posterior import Bounds, Capability, Draws, Guesses, Masses, Posterior, TwoSided, offer_of, offers
 from certimap.solvers.base import Family, Solver
 
 if TYPE_CHECKING:
@@ -185,13 +185,15 @@ def choose(posterior: Posterior) -> Solver:
 
     - `guess` where a posterior made in a hurry offers nothing else;
     - `exhaustive` where the query space has at most 65,536 states, and listing them takes at most 10^8 edge
-      evaluations (2 10^10 where bounds come from a relaxation) or there is no other way to a proof;
+      evaluations (2 10^10 where bounds come from a relaxation) or there is no other way to a proof, and points
+      have values rather than two sides;
     - else the first of `PROVERS` that the posterior has all it needs for, within its limits;
     - else `smooth_pac` in a discrete domain, `pac` in a real one (a sampler and an oracle are enough).
     """
     if isinstance(posterior, Guesses):
         return make("guess")
-    if _is_small(posterior.domain, posterior.facts.work, _listing_limit(posterior)):
+    is_listed = not isinstance(posterior, TwoSided)  # else listing would settle no point's value
+    if is_listed and _is_small(posterior.domain, posterior.facts.work, _listing_limit(posterior)):
         return make("exhaustive")
     for name in PROVERS:
         solver = make(name)
@@ -208,7 +210,7 @@ def expected(choice: Choice) -> str:
     domain, available = choice.case.query.query_domain, choice.row.offers
     searchable, weighed = Bounds in available, Masses in available
     limit = math.inf if not searchable else SMALL_WORK if weighed else RELAXED_WORK
-    if _is_small(domain, choice.options[-1].estimate.work, limit):
+    if TwoSided not in available and _is_small(domain, choice.options[-1].estimate.work, limit):
         return "exhaustive"
     found = (name for name in PROVERS if offers(available, entry(name).load().needs))
     return next(found, "smooth_pac" if domain.is_discrete else "pac")
