@@ -174,7 +174,7 @@ class Domain:
     def names(self) -> tuple[str, ...]:
         return tuple(v.name for v in self.variables)
 
-    @property
+    @cached_property
     def total_states(self) -> int:
         return int(self.offsets[-1])
 
@@ -183,12 +183,12 @@ class Domain:
         """Whether every variable is categorical."""
         return bool(np.all(self.n_states > 0))
 
-    @property
+    @cached_property
     def point_dtype(self) -> np.dtype[Any]:
         """The dtype of points: int16 state positions, or float64 when a variable is real."""
         return np.dtype(np.int16) if self.is_discrete else np.dtype(np.float64)
 
-    @property
+    @cached_property
     def log_size(self) -> float:
         """The natural log of the number of joint states; inf with a real variable."""
         return float(np.sum(np.log(self.n_states))) if self.is_discrete else math.inf

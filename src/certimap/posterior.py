@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import UnionType
 from typing import NamedTuple, Protocol, get_args, runtime_checkable
 
@@ -84,8 +85,29 @@ class LogInterval(NamedTuple):
     upper: NDArray[np.float64]
 
 
+class CapabilityType(type(Protocol)):
+    """The type of capabilities: `isinstance` looks a class up once, and then only for what its objects add.
+
+    As `typing.runtime_checkable` decides, but some fifty times as fast: a small query asks it thirty times. A
+    class that gains or loses methods after its first object was looked at is not noticed.
+    """
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        if Protocol not in cls.__bases__:  # a class that derives from a capability
+            return super().__instancecheck__(instance)
+        return all(getattr(instance, name, None) is not None for name in _not_of_class(cls, type(instance)))
+
+
+@lru_cache(maxsize=4096)
+def _not_of_class(capability: CapabilityType, kind: type) -> tuple[str, ...]:
+    """Return the members of a capability that a class has not, so that only its objects may have them."""
+    bases = [base for base in capability.__mro__ if isinstance(base, CapabilityType)]
+    members = {name for base in bases for name in vars(base) if not name.startswith("_")}
+    return tuple(sorted(name for name in members if getattr(kind, name, None) is None))
+
+
 @runtime_checkable
-class Posterior(Protocol):
+class Posterior(Protocol, metaclass=CapabilityType):
     """A distribution over the query variables that can score a point: all that every posterior has.
 
     A user's own pair of callables is one (see `FunctionPosterior`).

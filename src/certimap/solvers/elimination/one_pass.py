@@ -212,11 +212,11 @@ class Visit:
 
     def _suffixes(self, children: list[int]) -> list[Wide]:
         """Return, for each child in order, the joint functional times the bounds of the later ones."""
-        out: list[Wide] = []
-        current = self.joint
-        for c in reversed(children):
-            out.append(current)
-            current = self._link(c).fold(current, self.run.messages.values[c])
+        if not children:
+            return []
+        out = [self.joint]
+        for c in reversed(children[1:]):
+            out.append(self._link(c).fold(out[-1], self.run.messages.values[c]))
         out.reverse()
         return out
 
@@ -233,9 +233,9 @@ class Visit:
     def child_done(self) -> None:
         """Fold the tightened bound of the child just finished in."""
         child = self.children[self.at]
-        before = Wide.of_values(np.ones(self.joint.shape)) if self.running is None else self.running
         self.at += 1
         if self.at < len(self.children):
+            before = Wide.of_values(np.ones(self.joint.shape)) if self.running is None else self.running
             self.running = self._link(child).fold(before, self.run.messages.values[child])
 
     def finish(self) -> VectorSet:
