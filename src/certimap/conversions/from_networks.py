@@ -154,7 +154,7 @@ def _elimination(case: Case[Network]) -> Posterior:
         total = Total(0.0, 0.0)
     else:
         total = sum_all(prepared.problem, order, case.limits.control)
-    return EliminationPosterior(case.query, prepared, order, total, partial(_tree, case))
+    return EliminationPosterior(case.query, prepared, order, total, partial(_tree, case), case.limits.workers)
 
 
 def _relaxed_size(case: Case[Network]) -> Estimate:
@@ -204,7 +204,7 @@ def _maximisation_size(case: Case[Network]) -> Estimate:
 
 
 def _maximisation(case: Case[Network]) -> Posterior:
-    return MpePosterior(case.query, _summed(case), _log_evidence(case))
+    return MpePosterior(case.query, _summed(case), _log_evidence(case), case.limits.workers)
 
 
 def _log_evidence(case: Case[Network]) -> float | None:

@@ -74,6 +74,7 @@ ENTRY_POINTS = "certimap.solvers"  # the group in which an installed package nam
 PROVERS = ("hbfs", "set_elimination", "frontier")  # what `auto` tries, in this order
 SMALL_SPACE = 2**16
 SMALL_WORK = 100_000_000
+OUTSIDE_SHARE = 0.25  # of the time left in a long search, for toulbar2
 RELAXED_WORK = 2e10  # where boxes are bounded by a relaxation alone, which no search may ever close
 
 
@@ -203,8 +204,15 @@ def choose(posterior: Posterior) -> Solver:
         if all(isinstance(posterior, capability) for capability in entry(name).load().needs):
             solver = make(name)
             if solver.unsuited(posterior) is None:
-                return solver
+                return _with_outside_help(solver) if name == "hbfs" else solver
     return make("smooth_pac" if posterior.domain.is_discrete else "pac")
+
+
+def _with_outside_help(solver: Solver) -> Solver:
+    """Let the search of networks ask toulbar2 where it is installed."""
+    from certimap.solvers.networks.toulbar2 import is_installed
+
+    return make(solver.name, outside_share=OUTSIDE_SHARE) if is_installed() else solver
 
 
 def expected(choice: Choice) -> str:
