@@ -88,6 +88,24 @@ def test_bounds_stay_at_or_below_the_largest_likelihoods(solver):
         assert best - 1e-9 <= result.log_joint_upper_bound <= ceiling + 1e-7
 
 
+def test_a_loose_relaxation_needs_the_ceiling():
+    """Mini-buckets of little width say more than 1 is possible; the ceiling does not, and a search reports it."""
+    rng = np.random.default_rng(8)
+    n_looser = 0
+    for _ in range(4):
+        network = random_bayesian(rng, n=14)
+        query = make_query(network.domain, network.domain.names[:3], {network.domain.names[13]: 0})
+        prepared, domain = problem_of(network, query), query.query_domain
+        narrow = RelaxationPlan(exact_entries=0.0, first_bits=0.0, last_bits=0.0, steps=1)
+        bounds = []
+        for ceiling in (np.inf, log_largest_joint(network, query)):
+            posterior = NetworkPosterior(domain, prepared, plan=narrow, log_ceiling=ceiling)
+            bounds.append(run(posterior, WeightedMiniBuckets(1, 0), rng=0, progress=False).log_joint_upper_bound)
+        assert bounds[1] <= 1e-7
+        n_looser += bounds[0] > 0.01
+    assert n_looser > 0
+
+
 def test_a_network_of_weights_has_no_ceiling():
     domain = cm.Domain.of_sizes([2, 2])
     network = cm.MarkovNetwork(domain, [Factor((0, 1), np.full((2, 2), 5.0))])
