@@ -7,6 +7,7 @@ ones that it `needs`. Nothing else of a posterior is read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -44,6 +45,8 @@ class Facts:
     has_independent_draws
         Whether draws are independent of each other. Those of a Markov chain are not: they propose points, and
         their number proves nothing.
+    log_ceiling
+        What no value of `log_prob` exceeds, rounded up: what a search starts from where masses do not apply.
     is_density
         Whether values are densities, because a variable is real and no count: they may exceed 1.
     """
@@ -54,6 +57,7 @@ class Facts:
     work: float
     log_slack: float
     has_independent_draws: bool = True
+    log_ceiling: float = math.inf
     is_density: bool = False
 
     @classmethod
@@ -66,6 +70,7 @@ class Facts:
         work: float = 1000.0,
         log_slack: float = 0.0,
         has_independent_draws: bool = True,
+        log_ceiling: float = math.inf,
         is_density: bool | None = None,
     ) -> Facts:
         """Return the facts of a posterior over `domain`, arguments as in the class.
@@ -84,7 +89,19 @@ class Facts:
         has_masses = is_normalised and domain.is_discrete
         work, log_slack = max(float(work), 1.0), float(log_slack)
         is_density = not domain.is_discrete if is_density is None else is_density
-        return cls(log_evidence, is_normalised, has_masses, work, log_slack, has_independent_draws, is_density)
+        return cls(
+            log_evidence,
+            is_normalised,
+            has_masses,
+            work,
+            log_slack,
+            has_independent_draws,
+            log_ceiling,
+            is_density,
+        )
+
+
+FIND_SECONDS = 0.5  # that finding a point may take after a run has ended without one
 
 
 class LogInterval(NamedTuple):
@@ -239,6 +256,15 @@ class Guesses(Posterior, Protocol):
 
 
 @runtime_checkable
+class Finds(Posterior, Protocol):
+    """A posterior that finds an answer where a search was cut short before it had one."""
+
+    def possible_point(self) -> Points:
+        """Return a point that is not impossible if one is found within `FIND_SECONDS`, else any, shape (1, n)."""
+        ...
+
+
+@runtime_checkable
 class Modes(Posterior, Protocol):
     """A posterior that knows where each of its variables has its own mode."""
 
@@ -377,6 +403,7 @@ OFFERS: dict[type, str] = {
     "structured circuits have",
     Modes: "modes()",
     Guesses: "guess()",
+    Finds: "possible_point()",
     Beams: "beam()",
     Messages: "propagation()",
 }
