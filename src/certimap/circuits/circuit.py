@@ -246,6 +246,11 @@ class CircuitBuilder:
             The n + 1 ends of n neighbouring intervals, in rising order; inner ones belong to the interval above.
         log_masses
             The natural logs of the n masses; -inf leaves an interval out.
+
+        Returns
+        -------
+        int
+            The sum's id.
         """
         if len(edges) != len(log_masses) + 1 or not all(a < b for a, b in pairwise(edges)):
             raise ModelError(
