@@ -79,8 +79,8 @@ class Facts:
         ----------
         domain
             The query variables.
-        log_evidence, is_normalised, work, log_slack, has_independent_draws
-            As in the class.
+        log_evidence, is_normalised, work, log_slack, has_independent_draws, log_ceiling, is_density
+            As in the class; values are densities where a variable is real, unless told otherwise.
 
         Returns
         -------
