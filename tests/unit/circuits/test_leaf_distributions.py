@@ -256,5 +256,5 @@ def test_what_no_leaf_accepts() -> None:
     with pytest.raises(ModelError, match="rising edges"):
         builder.histogram(0, (0.0, 2.0, 1.0), (0.0, 0.0))
     builder.sum([builder.real("poisson", 0, 2.0), builder.gaussian(0, 2.0, 1.0)], [math.log(0.5)] * 2)
-    with pytest.raises(ModelError, match="whole numbers"):
+    with pytest.raises(ModelError, match="leaves of counts"):
         cm.map_query(builder.build())
