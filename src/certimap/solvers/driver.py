@@ -350,6 +350,10 @@ def _result(
         top=[(label, value + to_conditional) for label, (value, _) in zip(labels, best, strict=True)]
         if listed
         else None,
+        min_entropy_bits=bounds.min_entropy_bits(upper, best[0][0]) if facts.has_masses else None,
+        draws_needed=bounds.draws_between(upper, best[0][0], ledger.epsilon, ledger.delta)
+        if facts.has_masses and ledger.delta > 0.0
+        else None,
         proof=None if ledger.recorder is None else draft(ledger, certificate, ledger.recorder),
     )
 
