@@ -70,7 +70,7 @@ class Plan:
             if len(set(values)) != len(values):
                 raise BenchError(f"the {name} {', '.join(values)} hold one twice; name each once")
         if self.n_queries < 1 or self.n_processes < 1 or self.settings.workers < 1:
-            raise BenchError("queries, jobs and workers are counts; 1 and more is accepted")
+            raise BenchError("queries, jobs and workers are counts; expected 1 or more")
         for text in self.circuits:
             CircuitKind.parse(text)
         for text in self.splits:

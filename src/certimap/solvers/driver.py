@@ -283,9 +283,7 @@ def seed_of(rng: int | np.random.Generator | None) -> int:
     if isinstance(rng, np.random.Generator):
         return int(rng.integers(2**63))
     if isinstance(rng, bool) or not hasattr(rng, "__index__") or rng < 0:
-        raise SolverError(
-            f"rng is {rng!r}; a seed (an integer not below 0), a numpy Generator or None is accepted"
-        )
+        raise SolverError(f"rng is {rng!r}; expected a seed (an integer not below 0), a numpy Generator or None")
     return int(rng)
 
 
@@ -296,7 +294,7 @@ def check_limits(
     names = ("time_limit", "max_samples", "max_nodes", "max_memory")
     for name, value in zip(names, (time_limit, max_samples, max_nodes, max_memory), strict=True):
         if value is not None and not value >= 0:
-            raise SolverError(f"{name} is {value}; a number not below 0, or None for no limit, is accepted")
+            raise SolverError(f"{name} is {value}; expected a number not below 0, or None for no limit")
 
 
 def _result(
