@@ -19,7 +19,7 @@ from certimap.certify.external import ExternalBound
 from certimap.certify.ledger import Ledger
 from certimap.certify.pareto import pareto_front
 from certimap.certify.recorder import Recorder
-from certimap.control import Control
+from certimap.control import Control, TimeUp
 from certimap.domain import Label
 from certimap.errors import SolverError
 from certimap.posterior import Draws, Posterior
@@ -224,6 +224,8 @@ def _ensure_answer(posterior: Posterior, ledger: Ledger, seed: int) -> None:
     """Evaluate one draw as a candidate when a run was cut before anything was evaluated."""
     if ledger.best_point is None:
         if not isinstance(posterior, Draws):
+            if ledger.control.is_late:
+                raise TimeUp("looking for a first assignment")
             raise SolverError("the run ended before any assignment was evaluated; raise time_limit or max_nodes")
         ledger.candidates(posterior.sample(1, np.random.default_rng([seed, 1])))
 

@@ -1,0 +1,125 @@
+"""A hidden Chow-Liu tree asked as it is, where there is no time to condition it: points, and one good guess."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Points
+from certimap.domain import Domain
+from certimap.errors import ImpossibleEvidence
+from certimap.logs import log_sum
+from certimap.posterior import Facts
+
+if TYPE_CHECKING:
+    from certimap.learn.hidden_model import HiddenChowLiuModel
+    from certimap.query import Query
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class GuessedTree:
+    """The posterior of a hidden Chow-Liu tree without tables of its own.
+
+    All logs are natural. A point costs one pass over the model's transitions, a small part of conditioning it.
+
+    Attributes
+    ----------
+    model, domain
+        The model, and the query variables.
+    position
+        int64, shape (n,): where each of the model's variables stands in `domain`, or -1.
+    log_seen
+        One array per variable of the model: emissions times the weights of the evidence, shape (latent states,
+        states), of a queried one; their sums, shape (latent states,), of any other.
+    log_evidence
+        ln p(e).
+    """
+
+    model: HiddenChowLiuModel
+    domain: Domain
+    position: NDArray[np.int64]
+    log_seen: list[Floats]
+    log_evidence: float
+
+    @classmethod
+    def of(cls, model: HiddenChowLiuModel, query: Query) -> GuessedTree:
+        """Return the posterior; raises ImpossibleEvidence when p(e) = 0. Cost: one pass."""
+        position = np.full(len(model.domain), -1, np.int64)
+        position[query.variables] = np.arange(len(query.variables))
+        log_seen: list[Floats] = []
+        with np.errstate(divide="ignore"):
+            for v, emission in enumerate(model.emission):
+                weights = query.log_weights[model.domain.offsets[v] : model.domain.offsets[v + 1]]
+                weighed = np.log(emission) + weights
+                log_seen.append(weighed if position[v] >= 0 else log_sum(weighed, 1))
+        summed = [log_sum(seen, 1) if seen.ndim == 2 else seen for seen in log_seen]
+        made = cls(model, query.query_domain, position, log_seen, 0.0)
+        log_evidence = made._sums(summed)
+        if log_evidence == -np.inf:
+            raise ImpossibleEvidence("the evidence has probability zero under the model")
+        return cls(model, query.query_domain, position, log_seen, log_evidence)
+
+    @property
+    def facts(self) -> Facts:
+        """What solvers may know of it beforehand."""
+        n, k = len(self.model.domain), self.model.n_hidden
+        largest = n * max(
+            float(np.max(np.abs(seen), where=np.isfinite(seen), initial=1.0)) for seen in self.log_seen
+        )
+        slack = 4.0 * n * (k + largest + abs(self.log_evidence)) * float(np.finfo(np.float64).eps)
+        return Facts.of(self.domain, log_evidence=self.log_evidence, work=n * k * k, log_slack=slack)
+
+    def log_prob(self, points: Points) -> Floats:
+        """Natural log of p(q | e), shape (batch,); one pass per point."""
+        out = np.empty(len(points))
+        for row, point in enumerate(points):
+            pairs = zip(self.log_seen, self.position.tolist(), strict=True)
+            out[row] = self._sums([seen if at < 0 else seen[:, int(point[at])] for seen, at in pairs])
+        return np.minimum(out - self.log_evidence, 0.0)
+
+    def guess(self) -> Points:
+        """Return the query variables' part of the most probable latent states with them, shape (1, n)."""
+        local = [seen if seen.ndim == 1 else seen.max(axis=1) for seen in self.log_seen]
+        below, best = self._passed(local, largest=True)
+        model, point = self.model, np.zeros((1, len(self.domain)), np.int16)
+        state = np.zeros(len(model.domain), np.int64)
+        order: list[int] = model.order.tolist()
+        for i in order:
+            up = int(model.parent[i])
+            state[i] = int(np.argmax(below[i])) if up < 0 else best[i][state[up]]
+            if self.position[i] >= 0:
+                point[0, self.position[i]] = int(np.argmax(self.log_seen[i][state[i]]))
+        return point
+
+    def _sums(self, local: list[Floats]) -> float:
+        below, _ = self._passed(local, largest=False)
+        return float(log_sum(below[int(self.model.order[0])]))
+
+    def _passed(self, local: list[Floats], *, largest: bool) -> tuple[list[Floats], list[NDArray[np.int64]]]:
+        """Pass `local` up to the root, by sums over latent states or their largest terms.
+
+        Returns
+        -------
+        What lies at and below each latent variable, by its states; with `largest`, also the best state of each
+        for every state of its parent. The root's has its prior in it.
+        """
+        model = self.model
+        below = [values.copy() for values in local]
+        best = [np.empty(0, np.int64)] * len(below)
+        order: list[int] = model.order[::-1].tolist()
+        with np.errstate(divide="ignore"):
+            for i in order:
+                up = int(model.parent[i])
+                if up < 0:
+                    below[i] += np.log(model.root_prior)
+                    continue
+                terms = np.log(model.transition[i]) + below[i]
+                if largest:
+                    best[i] = np.argmax(terms, axis=1)
+                below[up] += terms.max(axis=1) if largest else log_sum(terms, 1)
+        return below, best
