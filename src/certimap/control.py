@@ -163,6 +163,11 @@ class Pace:
         self._looked, self._pending = now, n_units
         self._refuse_late(n_units)
 
+    @property
+    def seconds_per_unit(self) -> float:
+        """The pace of the last piece that was large enough to be timed."""
+        return self._pace
+
     @contextmanager
     def piece(self, n_units: float) -> Generator[None]:
         """Do one piece of work inside; raise TimeUp instead when it would end too late, or the time is up."""

@@ -151,13 +151,20 @@ def _loop(
     rng: np.random.Generator,
     warm_start: Any,
 ) -> Status:
-    """Step until something ends the run; return what did."""
+    """Take the warm start in, and step until something ends the run; return what did."""
     warm_rng, solver_rng = rng.spawn(2)
     apply_warm_start(warm_start, posterior, ledger, warm_rng)
     history.record()
     if ledger.early_stop and ledger.satisfied:
         return Status.CERTIFIED
-    state = solver.init(posterior, ledger.control, solver_rng)
+    try:
+        return _stepped(solver, solver.init(posterior, ledger.control, solver_rng), ledger, history)
+    except TimeUp:  # a step that could not end in time gave itself up; what it reported stands
+        return Status.INTERRUPTED if ledger.control.interrupted else Status.TIME_LIMIT
+
+
+def _stepped(solver: Solver, state: Any, ledger: Ledger, history: History) -> Status:
+    """Step until something ends the run; return what did."""
     idle = _IdleSteps()
     while True:
         if state.done:

@@ -12,6 +12,7 @@ from certimap.networks.conditional import ConditionalSum
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Table
 from certimap.networks.relaxation.partition import Region, limit, nuisance_first, split
+from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.networks.relaxation.tighten import Tightener
 
@@ -74,6 +75,11 @@ class AndOrSpace:
         Whose problem is searched.
     i_bound, iterations
         Of the mini-bucket relaxation whose messages bound the subproblems.
+
+    Raises
+    ------
+    TimeUp
+        When the relaxation would not be ready in time.
     """
 
     def __init__(self, posterior: NetworkPosterior, i_bound: int, iterations: int) -> None:
@@ -87,6 +93,7 @@ class AndOrSpace:
         self._hang(regions, order)
         fits, memory = limit(problem.sizes, i_bound=i_bound), posterior.control.memory_limit
         self.tree = SplitTree.of(problem, order, fits, memory)
+        self.clock = PassClock(posterior.control)
         self._tighten(iterations)
         self._place_values()
         self._place_messages()
@@ -119,10 +126,10 @@ class AndOrSpace:
 
     def _tighten(self, iterations: int) -> None:
         if self.tree.is_split:
-            tightener = Tightener(self.tree)
-            control, n_steps = self.posterior.control, -(-iterations // len(TEMPERATURES))
+            tightener = Tightener(self.tree, self.clock)
+            n_steps = -(-iterations // len(TEMPERATURES))
             for temperature in TEMPERATURES:
-                tightener.run(temperature, n_steps, lambda: control.should_stop)
+                tightener.run(temperature, n_steps)
 
     def _place_values(self) -> None:
         """Give each table and each nuisance sum to the lowest query variable that it depends on."""
@@ -148,7 +155,7 @@ class AndOrSpace:
         """Collect, for each query variable, the messages that leave its subtree, and the scales within it."""
         tree, a = self.tree, self.tree.arrays
         s = tree.scratch()
-        self.is_possible = tree.bound(scratch=s) > -np.inf  # fills the messages in
+        self.is_possible = tree.bound(scratch=s, clock=self.clock) > -np.inf  # fills the messages in
         at = np.array([self.column.get(v, self.below.get(v, -1)) for v in tree.variables], np.int64)
         self.messages: list[list[Message]] = [[] for _ in self.query]
         self.scale = np.full(len(self.query), 0.0)
