@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,12 +57,11 @@ class GuessedTree:
                 weights = query.log_weights[model.domain.offsets[v] : model.domain.offsets[v + 1]]
                 weighed = np.log(emission) + weights
                 log_seen.append(weighed if position[v] >= 0 else log_sum(weighed, 1))
-        summed = [log_sum(seen, 1) if seen.ndim == 2 else seen for seen in log_seen]
         made = cls(model, query.query_domain, position, log_seen, 0.0)
-        log_evidence = made._sums(summed)
+        log_evidence = made._sums(made._summed())
         if log_evidence == -np.inf:
             raise ImpossibleEvidence("the evidence has probability zero under the model")
-        return cls(model, query.query_domain, position, log_seen, log_evidence)
+        return replace(made, log_evidence=log_evidence)
 
     @property
     def facts(self) -> Facts:
@@ -83,6 +82,11 @@ class GuessedTree:
         return np.minimum(out - self.log_evidence, 0.0)
 
     def guess(self) -> Points:
+        """Return the better of two points, shape (1, n): the most probable path's, and the modes."""
+        points = np.concatenate([self._most_probable_path(), self._modes()])
+        return points[[int(np.argmax(self.log_prob(points)))]]
+
+    def _most_probable_path(self) -> Points:
         """Return the query variables' part of the most probable latent states with them, shape (1, n)."""
         local = [seen if seen.ndim == 1 else seen.max(axis=1) for seen in self.log_seen]
         below, best = self._passed(local, largest=True)
@@ -95,6 +99,28 @@ class GuessedTree:
             if self.position[i] >= 0:
                 point[0, self.position[i]] = int(np.argmax(self.log_seen[i][state[i]]))
         return point
+
+    def _modes(self) -> Points:
+        """Return each query variable's own mode, all others summed out, shape (1, n)."""
+        below, _ = self._passed(self._summed(), largest=False)
+        model, point = self.model, np.zeros((1, len(self.domain)), np.int16)
+        log_state = [np.empty(0)] * len(below)  # ln P(latent state | e)
+        order: list[int] = model.order.tolist()
+        with np.errstate(divide="ignore"):
+            for i in order:
+                up, seen = int(model.parent[i]), self.log_seen[i]
+                if up < 0:
+                    log_state[i] = below[i] - log_sum(below[i])
+                else:
+                    terms = np.log(model.transition[i]) + below[i]
+                    log_state[i] = log_sum(log_state[up][:, None] + _shares(terms), 0)
+                if self.position[i] >= 0:
+                    point[0, self.position[i]] = int(np.argmax(log_sum(log_state[i][:, None] + _shares(seen), 0)))
+        return point
+
+    def _summed(self) -> list[Floats]:
+        """Return what each variable's latent state is worth with the variable summed out."""
+        return [log_sum(seen, 1) if seen.ndim == 2 else seen for seen in self.log_seen]
 
     def _sums(self, local: list[Floats]) -> float:
         below, _ = self._passed(local, largest=False)
@@ -123,3 +149,9 @@ class GuessedTree:
                     best[i] = np.argmax(terms, axis=1)
                 below[up] += terms.max(axis=1) if largest else log_sum(terms, 1)
         return below, best
+
+
+def _shares(log_rows: Floats) -> Floats:
+    """Divide rows by their sums, in logs; rows of zeros stay so."""
+    totals = log_sum(log_rows, 1)[:, None]
+    return log_rows - np.where(np.isfinite(totals), totals, 0.0)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from certimap.networks.bayesian import BayesianNetwork
 
 Floats = NDArray[np.float64]
-SECONDS_PER_TRANSITION = 4e-7  # to condition it
+SECONDS_PER_TRANSITION = 1e-7  # to condition it
 
 
 class HiddenChowLiuModel(Model):
