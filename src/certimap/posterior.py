@@ -64,7 +64,19 @@ class Facts:
         log_slack: float = 0.0,
         has_independent_draws: bool = True,
     ) -> Facts:
-        """Return the facts of a posterior over `domain`, arguments as in the class."""
+        """Return the facts of a posterior over `domain`, arguments as in the class.
+
+        Parameters
+        ----------
+        domain
+            The query variables.
+        log_evidence, is_normalised, work, log_slack, has_independent_draws
+            As in the class.
+
+        Returns
+        -------
+        Facts
+        """
         has_masses = is_normalised and domain.is_discrete
         work, log_slack = max(float(work), 1.0), float(log_slack)
         return cls(log_evidence, is_normalised, has_masses, work, log_slack, has_independent_draws)
@@ -116,9 +128,19 @@ class Posterior(Protocol, metaclass=CapabilityType):
         ...
 
     def log_prob(self, points: Points) -> NDArray[np.float64]:
-        """Natural log of p(q | e) at each row of `points`, shape (batch,); -inf where it is zero.
+        """Evaluate ln p(q | e) at points.
 
         Of p(q, e) where the facts say that it is not normalised; the lower side where it is `TwoSided`.
+
+        Parameters
+        ----------
+        points
+            State positions (values of real variables), shape (batch, n).
+
+        Returns
+        -------
+        ndarray of float64, shape (batch,)
+            In nats; -inf where it is zero.
         """
         ...
 

@@ -54,6 +54,11 @@ def trees_of_rows(
         The network, and queries over its domain.
     wants, limits
         As in `certimap.conversions.condition`.
+
+    Returns
+    -------
+    dict
+        Trees by position in `queries`.
     """
     groups: dict[Any, list[int]] = {}
     for i, query in enumerate(queries):

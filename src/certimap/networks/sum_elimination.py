@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from certimap.axes import spread
 from certimap.control import Control, Pace
-from certimap.networks.conditional import log_total
+from certimap.networks.conditional import Total, log_total
 from certimap.networks.max_elimination import EliminationPlan
 from certimap.networks.problem import ROUNDING, Problem
 from certimap.networks.simplify import impossible
@@ -19,13 +19,6 @@ from certimap.rounding import SAFE_LOG2
 LN2 = math.log(2.0)
 SECONDS_PER_ENTRY = 3e-9  # to multiply one of a table, or to add it to a sum
 ENTRIES_PER_SUM = 5_000  # that a sum over one variable costs besides, in entries
-
-
-class Total(NamedTuple):
-    """The natural log of a total, and how far (nats) rounding may have moved it, at most."""
-
-    log_value: float
-    log_slack: float
 
 
 class _Linear(NamedTuple):
@@ -72,7 +65,9 @@ def sum_all(problem: Problem, plan: EliminationPlan, control: Control | None = N
             constants.append(math.log(problem.sizes[v]))
             continue
         if sum(t.log2_least for t in tables) < SAFE_LOG2:
-            return _in_logs(problem)
+            total = log_total(problem, math.inf)
+            assert total is not None
+            return total
         message = _summed(tables, (v, *separator), problem)
         top = float(message.max())
         if top <= 0.0:
@@ -96,11 +91,3 @@ def _summed(tables: list[_Linear], scope: tuple[int, ...], problem: Problem) -> 
     for table in sorted(tables, key=lambda t: t.values.size):
         total = total * spread(table.values, table.scope, scope)
     return np.ascontiguousarray(np.broadcast_to(total.sum(axis=0), problem.shape(scope[1:])))
-
-
-def _in_logs(problem: Problem) -> Total:
-    value = log_total(problem, math.inf)
-    assert value is not None
-    reach = abs(value) + abs(float(problem.constant))
-    n_rounded = sum(t.log_values.size for t in problem.tables) + 8.0 * sum(problem.sizes.values())
-    return Total(value, problem.log_slack + 4.0 * ROUNDING * (n_rounded + reach))

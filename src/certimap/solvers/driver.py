@@ -170,10 +170,10 @@ def _stepped(solver: Solver, state: Any, ledger: Ledger, history: History) -> St
         if state.done:
             return _ending(solver, ledger)
         state = solver.step(state, ledger)
-        history.record()
+        effort = solver.effort(state)
+        history.record(effort.n_nodes)
         if ledger.early_stop and ledger.satisfied:
             return Status.CERTIFIED
-        effort = solver.effort(state)
         limit = _limit_reached(effort, ledger) or idle.judge(effort, ledger)
         if limit is not None and not state.done:
             return limit

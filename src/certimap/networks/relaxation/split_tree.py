@@ -202,7 +202,7 @@ class SplitTree:
     @property
     def log_slack(self) -> float:
         """How far (nats) the constant and the tables may be off the problem's truth."""
-        return self.problem.log_slack + 1e-15 * (1.0 + abs(self.constant))
+        return self.problem.log_slack + 1e-15 * (1.0 + abs(self.constant) + float(np.abs(self.scales).sum()))
 
     def probe(self, masks: Mask, workers: int = 1, clock: PassClock | None = None) -> tuple[Floats, Floats]:
         """Bound boxes and all their queried states.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -136,20 +137,21 @@ class AndOrSpace:
         problem = self.problem
         self.tables: list[list[Table]] = [[] for _ in self.query]
         self.sums: list[list[tuple[ConditionalSum, Ints]]] = [[] for _ in self.query]
-        self.constant = float(problem.constant)
+        constants = [float(problem.constant)]
         for table in problem.tables:
             if all(v in self.column for v in table.scope):
                 if table.scope:
                     self.tables[max(self.column[v] for v in table.scope)].append(table)
                 else:
-                    self.constant += float(table.log_values)
+                    constants.append(float(table.log_values))
         variables = self.posterior.states.variables
         for part in self.posterior.evaluator.sums:
             columns = np.array([self.column[variables[c]] for c in part.query], np.int64)
             if len(columns):
                 self.sums[int(columns.max())].append((part, columns))
             else:
-                self.constant += float(part.log_values(np.zeros((1, 0), np.int64))[0])
+                constants.append(float(part.log_values(np.zeros((1, 0), np.int64))[0]))
+        self.constant = math.fsum(constants)
 
     def _place_messages(self) -> None:
         """Collect, for each query variable, the messages that leave its subtree, and the scales within it."""
