@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,7 @@ from certimap.domain import Domain
 from certimap.errors import ImpossibleEvidence
 from certimap.logs import log_sum
 from certimap.posterior import Facts
-
-if TYPE_CHECKING:
-    from certimap.learn.hidden_model import HiddenChowLiuModel
-    from certimap.query import Query
+from certimap.query import Query
 
 Floats = NDArray[np.float64]
 
@@ -29,8 +26,13 @@ class GuessedTree:
 
     Attributes
     ----------
-    model, domain
-        The model, and the query variables.
+    order, parent
+        int64, shape (n,) each: the latent variables, parents first, and the parent of each, -1 for the root.
+    log_prior, log_transition
+        ln P(root), shape (latent states,), and ln P(latent i | its parent), one row per state of the parent, shape
+        (n, latent states, latent states).
+    domain
+        The query variables.
     position
         int64, shape (n,): where each of the model's variables stands in `domain`, or -1.
     log_seen
@@ -40,24 +42,39 @@ class GuessedTree:
         ln p(e).
     """
 
-    model: HiddenChowLiuModel
+    order: list[int]
+    parent: list[int]
+    log_prior: Floats
+    log_transition: Floats
     domain: Domain
     position: NDArray[np.int64]
     log_seen: list[Floats]
     log_evidence: float
 
     @classmethod
-    def of(cls, model: HiddenChowLiuModel, query: Query) -> GuessedTree:
-        """Return the posterior; raises ImpossibleEvidence when p(e) = 0. Cost: one pass."""
-        position = np.full(len(model.domain), -1, np.int64)
+    def of(
+        cls,
+        order: NDArray[np.int64],
+        parent: NDArray[np.int64],
+        root_prior: Floats,
+        transition: Floats,
+        emission: Sequence[Floats],
+        query: Query,
+    ) -> GuessedTree:
+        """Return the posterior of a model (arrays as in `HiddenChowLiuModel`); raises ImpossibleEvidence.
+
+        Cost: the logs of the transitions, and one pass.
+        """
+        offsets = query.domain.offsets
+        position = np.full(len(query.domain), -1, np.int64)
         position[query.variables] = np.arange(len(query.variables))
         log_seen: list[Floats] = []
         with np.errstate(divide="ignore"):
-            for v, emission in enumerate(model.emission):
-                weights = query.log_weights[model.domain.offsets[v] : model.domain.offsets[v + 1]]
-                weighed = np.log(emission) + weights
+            for v, table in enumerate(emission):
+                weighed = np.log(table) + query.log_weights[offsets[v] : offsets[v + 1]]
                 log_seen.append(weighed if position[v] >= 0 else log_sum(weighed, 1))
-        made = cls(model, query.query_domain, position, log_seen, 0.0)
+            logs = np.log(root_prior), np.log(transition)
+        made = cls(order.tolist(), parent.tolist(), *logs, query.query_domain, position, log_seen, 0.0)
         log_evidence = made._sums(made._summed())
         if log_evidence == -np.inf:
             raise ImpossibleEvidence("the evidence has probability zero under the model")
@@ -66,7 +83,7 @@ class GuessedTree:
     @property
     def facts(self) -> Facts:
         """What solvers may know of it beforehand."""
-        n, k = len(self.model.domain), self.model.n_hidden
+        n, k = len(self.parent), len(self.log_prior)
         largest = n * max(
             float(np.max(np.abs(seen), where=np.isfinite(seen), initial=1.0)) for seen in self.log_seen
         )
@@ -90,11 +107,9 @@ class GuessedTree:
         """Return the query variables' part of the most probable latent states with them, shape (1, n)."""
         local = [seen if seen.ndim == 1 else seen.max(axis=1) for seen in self.log_seen]
         below, best = self._passed(local, largest=True)
-        model, point = self.model, np.zeros((1, len(self.domain)), np.int16)
-        state = np.zeros(len(model.domain), np.int64)
-        order: list[int] = model.order.tolist()
-        for i in order:
-            up = int(model.parent[i])
+        point, state = np.zeros((1, len(self.domain)), np.int16), np.zeros(len(self.parent), np.int64)
+        for i in self.order:
+            up = self.parent[i]
             state[i] = int(np.argmax(below[i])) if up < 0 else best[i][state[up]]
             if self.position[i] >= 0:
                 point[0, self.position[i]] = int(np.argmax(self.log_seen[i][state[i]]))
@@ -103,19 +118,16 @@ class GuessedTree:
     def _modes(self) -> Points:
         """Return each query variable's own mode, all others summed out, shape (1, n)."""
         below, _ = self._passed(self._summed(), largest=False)
-        model, point = self.model, np.zeros((1, len(self.domain)), np.int16)
+        point = np.zeros((1, len(self.domain)), np.int16)
         log_state = [np.empty(0)] * len(below)  # ln P(latent state | e)
-        order: list[int] = model.order.tolist()
-        with np.errstate(divide="ignore"):
-            for i in order:
-                up, seen = int(model.parent[i]), self.log_seen[i]
-                if up < 0:
-                    log_state[i] = below[i] - log_sum(below[i])
-                else:
-                    terms = np.log(model.transition[i]) + below[i]
-                    log_state[i] = log_sum(log_state[up][:, None] + _shares(terms), 0)
-                if self.position[i] >= 0:
-                    point[0, self.position[i]] = int(np.argmax(log_sum(log_state[i][:, None] + _shares(seen), 0)))
+        for i in self.order:
+            up, seen = self.parent[i], self.log_seen[i]
+            if up < 0:
+                log_state[i] = below[i] - log_sum(below[i])
+            else:
+                log_state[i] = log_sum(log_state[up][:, None] + _shares(self.log_transition[i] + below[i]), 0)
+            if self.position[i] >= 0:
+                point[0, self.position[i]] = int(np.argmax(log_sum(log_state[i][:, None] + _shares(seen), 0)))
         return point
 
     def _summed(self) -> list[Floats]:
@@ -124,7 +136,7 @@ class GuessedTree:
 
     def _sums(self, local: list[Floats]) -> float:
         below, _ = self._passed(local, largest=False)
-        return float(log_sum(below[int(self.model.order[0])]))
+        return float(log_sum(below[self.order[0]]))
 
     def _passed(self, local: list[Floats], *, largest: bool) -> tuple[list[Floats], list[NDArray[np.int64]]]:
         """Pass `local` up to the root, by sums over latent states or their largest terms.
@@ -134,20 +146,17 @@ class GuessedTree:
         What lies at and below each latent variable, by its states; with `largest`, also the best state of each
         for every state of its parent. The root's has its prior in it.
         """
-        model = self.model
         below = [values.copy() for values in local]
         best = [np.empty(0, np.int64)] * len(below)
-        order: list[int] = model.order[::-1].tolist()
-        with np.errstate(divide="ignore"):
-            for i in order:
-                up = int(model.parent[i])
-                if up < 0:
-                    below[i] += np.log(model.root_prior)
-                    continue
-                terms = np.log(model.transition[i]) + below[i]
-                if largest:
-                    best[i] = np.argmax(terms, axis=1)
-                below[up] += terms.max(axis=1) if largest else log_sum(terms, 1)
+        for i in reversed(self.order):
+            up = self.parent[i]
+            if up < 0:
+                below[i] += self.log_prior
+                continue
+            terms = self.log_transition[i] + below[i]
+            if largest:
+                best[i] = np.argmax(terms, axis=1)
+            below[up] += terms.max(axis=1) if largest else log_sum(terms, 1)
         return below, best
 
 

@@ -254,7 +254,10 @@ def _circuit(case: Case[HiddenChowLiuModel]) -> Posterior:
 
 
 def _guessed(case: Case[HiddenChowLiuModel]) -> Posterior:
-    return GuessedTree.of(case.model, case.query)
+    model = case.model
+    return GuessedTree.of(
+        model.order, model.parent, model.root_prior, model.transition, model.emission, case.query
+    )
 
 
 def _never(case: Case[HiddenChowLiuModel]) -> bool:
