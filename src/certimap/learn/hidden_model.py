@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from certimap.box import Points
 from certimap.circuits.posterior import CircuitPosterior
+from certimap.control import Pace
 from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row, register
 from certimap.domain import Categorical, Domain
 from certimap.errors import ModelError
+from certimap.learn.guessed_tree import GuessedTree
 from certimap.model import Model
-from certimap.posterior import Posterior
+from certimap.posterior import Guesses, Posterior
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.wide import Wide, as_wide
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from certimap.networks.bayesian import BayesianNetwork
 
 Floats = NDArray[np.float64]
+SECONDS_PER_TRANSITION = 1e-7  # to condition it
 
 
 class HiddenChowLiuModel(Model):
@@ -78,13 +81,13 @@ class HiddenChowLiuModel(Model):
             raise ModelError(
                 f"a hidden Chow-Liu tree of {n} variables and {k} latent states has arrays of shapes "
                 f"{self.parent.shape}, {self.transition.shape} and {len(self.emission)} emissions; "
-                f"({n},), ({n}, {k}, {k}) and {n} are accepted"
+                f"expected ({n},), ({n}, {k}, {k}) and {n}"
             )
         for i, table in enumerate(self.emission):
             if table.shape != (k, self.domain.n_states[i]):
                 raise ModelError(
                     f"the emission of {self.domain.names[i]!r} has shape {table.shape}; "
-                    f"({k}, {self.domain.n_states[i]}) is accepted"
+                    f"expected ({k}, {self.domain.n_states[i]})"
                 )
         for rows in (self.root_prior, self.transition[self.parent >= 0], *self.emission):
             if not np.all(rows >= 0) or not np.allclose(rows.sum(axis=-1), 1.0, atol=1e-8):
@@ -183,7 +186,7 @@ class HiddenChowLiuModel(Model):
         flat = arrays["emission"]
         if flat.shape != (k * domain.total_states,):
             raise ModelError(
-                f"the emissions have {flat.size} entries; {k} states times {domain.total_states} are accepted"
+                f"the emissions have {flat.size} entries; expected {k} states times {domain.total_states}"
             )
         cuts = (domain.offsets[1:-1] * k).tolist()
         emission = [part.reshape(k, -1) for part in np.split(flat, cuts)]
@@ -197,7 +200,7 @@ def _parents_first(parent: NDArray[np.int64]) -> NDArray[np.int64]:
     parents: list[int] = parent.tolist()
     for i, up in enumerate(parents):
         if up >= len(parent):
-            raise ModelError(f"the parent of variable {i} is {up}; -1 to {len(parent) - 1} are accepted")
+            raise ModelError(f"the parent of variable {i} is {up}; expected -1 to {len(parent) - 1}")
         if up < 0:
             roots.append(i)
         else:
@@ -207,7 +210,7 @@ def _parents_first(parent: NDArray[np.int64]) -> NDArray[np.int64]:
         order.extend(children[i])
     if len(roots) != 1 or len(order) != len(parent):
         raise ModelError(
-            f"the parents have {len(roots)} roots and reach {len(order)} variables; one tree is accepted"
+            f"the parents have {len(roots)} roots and reach {len(order)} variables; expected one tree"
         )
     return np.array(order, np.int64)
 
@@ -227,17 +230,20 @@ def _tree_size(case: Case[HiddenChowLiuModel]) -> Estimate:
 
 def _tree(case: Case[HiddenChowLiuModel]) -> Posterior:
     """Return p(query | evidence), by passes over the tree."""
-    model = case.model
-    transitions, emissions, prior = model.wide_tables
-    return BucketTreePosterior.from_tree(
-        model.parent,
-        transitions,
-        {int(model.order[0]): prior},
-        np.arange(len(model.domain), dtype=np.int64),
-        emissions,
-        case.query,
-        workers=case.limits.workers,
-    )
+    model, control = case.model, case.limits.control
+    doing = f"conditioning a hidden Chow-Liu tree of {len(model.domain) * model.n_hidden**2} transitions"
+    with Pace(control, doing, SECONDS_PER_TRANSITION).piece(len(model.domain) * model.n_hidden**2):
+        transitions, emissions, prior = model.wide_tables
+        return BucketTreePosterior.from_tree(
+            model.parent,
+            transitions,
+            {int(model.order[0]): prior},
+            np.arange(len(model.domain), dtype=np.int64),
+            emissions,
+            case.query,
+            workers=case.limits.workers,
+            pace=Pace(control, doing, SECONDS_PER_TRANSITION / 4),
+        )
 
 
 def _circuit(case: Case[HiddenChowLiuModel]) -> Posterior:
@@ -247,5 +253,26 @@ def _circuit(case: Case[HiddenChowLiuModel]) -> Posterior:
     )
 
 
+def _guessed(case: Case[HiddenChowLiuModel]) -> Posterior:
+    model = case.model
+    return GuessedTree.of(
+        model.order, model.parent, model.root_prior, model.transition, model.emission, case.query
+    )
+
+
+def _never(case: Case[HiddenChowLiuModel]) -> bool:
+    return False
+
+
 register(Row("latent tree", HiddenChowLiuModel, OF_TREE, _tree_size, _tree))
 register(Row("circuit", HiddenChowLiuModel, OF_CIRCUIT, _tree_size, _circuit))
+register(
+    Row(
+        "latent tree as it is",
+        HiddenChowLiuModel,
+        frozenset({Guesses, GuessedTree}),
+        _tree_size,
+        _guessed,
+        _never,
+    )
+)

@@ -239,6 +239,8 @@ def _ensure_answer(posterior: Posterior, ledger: Ledger, seed: int) -> None:
         ledger.candidates(posterior.possible_point())
     elif isinstance(posterior, Draws):
         ledger.candidates(posterior.sample(1, np.random.default_rng([seed, 1])))
+    elif ledger.control.is_late:
+        raise TimeUp("looking for a first assignment")
     else:
         raise SolverError("the run ended before any assignment was evaluated; raise time_limit or max_nodes")
 
@@ -291,9 +293,7 @@ def seed_of(rng: int | np.random.Generator | None) -> int:
     if isinstance(rng, np.random.Generator):
         return int(rng.integers(2**63))
     if isinstance(rng, bool) or not hasattr(rng, "__index__") or rng < 0:
-        raise SolverError(
-            f"rng is {rng!r}; a seed (an integer not below 0), a numpy Generator or None is accepted"
-        )
+        raise SolverError(f"rng is {rng!r}; expected a seed (an integer not below 0), a numpy Generator or None")
     return int(rng)
 
 
@@ -304,7 +304,7 @@ def check_limits(
     names = ("time_limit", "max_samples", "max_nodes", "max_memory")
     for name, value in zip(names, (time_limit, max_samples, max_nodes, max_memory), strict=True):
         if value is not None and not value >= 0:
-            raise SolverError(f"{name} is {value}; a number not below 0, or None for no limit, is accepted")
+            raise SolverError(f"{name} is {value}; expected a number not below 0, or None for no limit")
 
 
 def _result(
