@@ -232,11 +232,13 @@ def _limit_reached(effort: Effort, ledger: Ledger) -> Status | None:
 
 
 def _ensure_answer(posterior: Posterior, ledger: Ledger, seed: int) -> None:
-    """Evaluate a point that is found quickly, or one draw, when a run was cut before anything was evaluated."""
-    if ledger.best_point is not None:
+    """Evaluate a point that is found quickly, or one draw, when a run was cut before there was an answer."""
+    if ledger.best_log_prob > -math.inf:
         return
     if isinstance(posterior, Finds):
         ledger.candidates(posterior.possible_point())
+    elif ledger.best_point is not None:
+        return
     elif isinstance(posterior, Draws):
         ledger.candidates(posterior.sample(1, np.random.default_rng([seed, 1])))
     elif ledger.control.is_late:
