@@ -22,6 +22,7 @@ from certimap.checker.file import Proof as Proof
 from certimap.checker.verdict import Verdict as Verdict
 from certimap.circuits.circuit import Circuit as Circuit
 from certimap.circuits.circuit import CircuitBuilder as CircuitBuilder
+from certimap.densities.gaussian_mixture import GaussianMixture as GaussianMixture
 from certimap.domain import Categorical as Categorical
 from certimap.domain import Domain as Domain
 from certimap.domain import Real as Real

@@ -78,7 +78,6 @@ def test_a_model_that_was_never_fitted(model):
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (GaussianMixture(2, covariance_type="full").fit(REAL), "'diag' and 'spherical'"),
         (BayesianGaussianMixture(n_components=2).fit(REAL), "bound"),
         (MultinomialNB().fit(DISCRETE, LABELS), "counts"),
     ],

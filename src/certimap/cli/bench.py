@@ -182,5 +182,6 @@ for _command in (
     bench_theory.theory,
     bench_theory.reproduction,
     bench_checks.random_networks,
+    bench_checks.continuous,
 ):
     app.command()(_command)

@@ -61,6 +61,25 @@ def random_networks(
         raise typer.Exit(1)
 
 
+def continuous(
+    models: Annotated[int, typer.Option(help="How many mixtures of each family.")] = 5,
+    epsilon: Annotated[float, typer.Option(help="Tolerance asked for.")] = 0.01,
+    time_limit: Annotated[float, typer.Option(help="Seconds per mixture.")] = 60.0,
+    into: Annotated[
+        Path | None, typer.Option("--into", help="Page whose section 'continuous' gets the table.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Certify the modes of random mixtures of Gaussians, and tell the gap between bound and answer over time."""
+    from certimap.bench.continuous import run_continuous
+    from certimap.bench.report import insert_section
+
+    text = run_continuous(models, epsilon, time_limit, reporter(quiet)).to_markdown()
+    typer.echo(text)
+    if into is not None:
+        insert_section(into, "continuous", text)
+
+
 def heuristics(
     circuits: Annotated[int, typer.Option(help="Random circuits, small enough to list all assignments.")] = 200,
     models: Annotated[

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.conversions import from_circuits, from_networks
+from certimap.conversions import from_circuits, from_densities, from_networks
 from certimap.conversions.complete import complete_posterior
 from certimap.conversions.rows import Case, Estimate, Row, register, rows_of
 from certimap.errors import ModelError, TooLarge
@@ -38,7 +38,7 @@ AUTO: tuple[tuple[Wants, str], ...] = (
 # What may be built when time is short.
 ANYTIME: tuple[tuple[Capability, ...], ...] = ((NetworkPosterior,), (Guesses,))
 
-for _row in (*from_circuits.ROWS, *from_networks.ROWS):
+for _row in (*from_circuits.ROWS, *from_networks.ROWS, *from_densities.ROWS):
     register(_row)
 
 

@@ -39,8 +39,7 @@ def from_object(x: Any, *, steps: int | None = None, names: Sequence[str] | None
         - spflow: modules with one output, with Categorical, Bernoulli, Binomial and Normal leaves;
         - cirkit: circuits compiled to torch, with real weights that are not negative;
         - PySDD: an `SddNode` (all models weigh the same) or a `WmcManager` (literals have its weights);
-        - scikit-learn: `GaussianMixture` with diagonal or spherical covariances, `CategoricalNB`, `BernoulliNB`,
-          `GaussianNB`;
+        - scikit-learn: `GaussianMixture`, `CategoricalNB`, `BernoulliNB`, `GaussianNB`;
 
         or a model of certimap, which is returned as it is.
     steps
@@ -52,8 +51,8 @@ def from_object(x: Any, *, steps: int | None = None, names: Sequence[str] | None
     Returns
     -------
     Model
-        A `BayesianNetwork`, `MarkovNetwork` or `Circuit` with the object's parameters as they are now; later
-        changes of the object do not reach it. States have the object's labels, or numbers from 0.
+        A `BayesianNetwork`, `MarkovNetwork`, `Circuit` or `GaussianMixture` with the object's parameters as they
+        are now; later changes of the object do not reach it. States have the object's labels, or numbers from 0.
 
     Raises
     ------

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.domain import Categorical, Domain, Real
 from certimap.errors import ModelError
 from certimap.interop.reading import Floats, Wishes, kind_of, labels_of, logs, named, numbers, refuse
@@ -29,7 +30,7 @@ _REASONS = {
 }
 
 
-def convert(x: Any, wishes: Wishes) -> BayesianNetwork | Circuit:
+def convert(x: Any, wishes: Wishes) -> BayesianNetwork | Circuit | GaussianMixture:
     """Read a fitted model.
 
     A mixture becomes its density, the components summed out; a classifier becomes p(features, class), with the
@@ -65,7 +66,7 @@ def _names(x: Any, n_features: int, wishes: Wishes, *, last: Sequence[str] = ())
     return named(wishes, [*own, *last], x)
 
 
-def _mixture(x: Any, wishes: Wishes) -> Circuit:
+def _mixture(x: Any, wishes: Wishes) -> Circuit | GaussianMixture:
     weights, means = numbers(_fitted(x, "weights_")), numbers(_fitted(x, "means_"))
     variances, kind = numbers(_fitted(x, "covariances_")), x.covariance_type
     n = means.shape[1]
@@ -73,11 +74,9 @@ def _mixture(x: Any, wishes: Wishes) -> Circuit:
         variances = np.broadcast_to(variances.reshape(-1, 1), means.shape)
     elif kind == "spherical":
         variances = np.broadcast_to(variances[:, None], means.shape)
-    elif kind != "diag":
-        raise ModelError(
-            f"a {kind_of(x)} has covariance_type={kind!r}; expected 'diag' or 'spherical' (and any for one "
-            "feature), for circuits have leaves of single variables"
-        )
+    elif kind != "diag":  # "full", or "tied" for all components together
+        variances = np.broadcast_to(variances, (len(weights), n, n))
+        return GaussianMixture(weights, means, variances, _names(x, n, wishes))
     builder = CircuitBuilder(Domain(Real(name) for name in _names(x, n, wishes)))
     parts = [gaussian_product(builder, range(n), means[k], np.sqrt(variances[k])) for k in range(len(weights))]
     builder.sum(parts, logs(weights / weights.sum()).tolist())

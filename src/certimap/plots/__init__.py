@@ -5,6 +5,7 @@ Each figure has a function that computes what it shows (without matplotlib) and 
 the picture.
 """
 
+from certimap.plots.densities import DensityGrid, density_grid, plot_density
 from certimap.plots.figure import new_figure
 from certimap.plots.models import plot_circuit, plot_network, plot_region_tree
 from certimap.plots.results import (
@@ -30,14 +31,17 @@ from certimap.plots.series import (
 )
 
 __all__ = [
+    "DensityGrid",
     "bound_series",
     "circuit_summary",
+    "density_grid",
     "moments",
     "network_graph",
     "new_figure",
     "pareto_series",
     "plot_certified_over_time",
     "plot_circuit",
+    "plot_density",
     "plot_gaps",
     "plot_history",
     "plot_moments",

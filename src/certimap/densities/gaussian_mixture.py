@@ -1,0 +1,201 @@
+"""Mixtures of Gaussians with full covariances, with their marginals and conditionals in closed form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from certimap.domain import Domain, Real, as_real
+from certimap.errors import ImpossibleEvidence, ModelError, QueryError
+from certimap.logs import log_sum
+from certimap.model import Model
+
+Floats = NDArray[np.float64]
+LOG_2PI = math.log(2.0 * math.pi)
+
+
+class GaussianMixture(Model):
+    """A density over real variables: a weighted sum of Gaussians, each with a covariance matrix of its own.
+
+    Queries, evidence (values, and intervals of query variables) and certified modes work as for circuits; other
+    variables are integrated out. Immutable.
+
+    Parameters
+    ----------
+    weights
+        Positive, shape (K,); they are divided by their sum.
+    means
+        Shape (K, n).
+    covariances
+        Symmetric positive definite matrices, shape (K, n, n).
+    names
+        One name per variable; None for "0", "1", ...
+
+    Raises
+    ------
+    ModelError
+        For shapes that do not fit, numbers that are not finite, weights that are not positive, and covariances
+        that are not symmetric positive definite.
+    """
+
+    def __init__(
+        self, weights: ArrayLike, means: ArrayLike, covariances: ArrayLike, names: Sequence[str] | None = None
+    ) -> None:
+        weights, means, covariances = (np.array(x, np.float64) for x in (weights, means, covariances))
+        if (
+            means.ndim != 2
+            or weights.shape != means.shape[:1]
+            or covariances.shape != (*means.shape, means.shape[1])
+        ):
+            raise ModelError(
+                f"weights, means and covariances have the shapes {weights.shape}, {means.shape} and "
+                f"{covariances.shape}; expected (K,), (K, n) and (K, n, n)"
+            )
+        if not means.size or not np.all(np.isfinite(means)) or not np.all((weights > 0) & np.isfinite(weights)):
+            raise ModelError("expected at least one component and one variable, finite means and positive weights")
+        for k, matrix in enumerate(covariances):
+            if not np.all(np.isfinite(matrix)) or not np.allclose(matrix, matrix.T, rtol=1e-9, atol=0.0):
+                raise ModelError(f"covariance {k} is not symmetric and finite; expected a covariance matrix")
+        domain = Domain(Real(name) for name in (names or map(str, range(means.shape[1]))))
+        if len(domain) != means.shape[1]:
+            raise ModelError(f"{len(domain)} names were given for {means.shape[1]} variables; expected one each")
+        symmetric = 0.5 * (covariances + np.swapaxes(covariances, 1, 2))
+        self._fill(domain, np.log(weights) - math.log(float(weights.sum())), means, symmetric)
+
+    def _fill(self, domain: Domain, log_weights: Floats, means: Floats, covariances: Floats) -> None:
+        self.domain = domain
+        self.log_weights: Floats = log_weights
+        self.means: Floats = means
+        self.covariances: Floats = covariances
+        self.factors: Floats = _inverse_roots(covariances)
+        for array in (self.log_weights, self.means, self.covariances, self.factors):
+            array.setflags(write=False)
+
+    def __repr__(self) -> str:
+        return f"GaussianMixture({len(self.log_weights)} components, {len(self.domain)} variables)"
+
+    def log_density(self, points: ArrayLike) -> Floats:
+        """Return ln of the density at points.
+
+        Parameters
+        ----------
+        points
+            Shape (batch, n), variables in the order of the domain.
+
+        Returns
+        -------
+        ndarray
+            Natural logs, shape (batch,).
+        """
+        return log_sum(self.log_components(np.asarray(points, np.float64)), 1)
+
+    def log_components(self, points: Floats) -> Floats:
+        """Return ln of each weighted component's density at points; some K n^2 / 2 operations each.
+
+        Parameters
+        ----------
+        points
+            Shape (batch, n).
+
+        Returns
+        -------
+        ndarray
+            Natural logs, shape (batch, K).
+        """
+        scaled = np.einsum("kde,bke->bkd", self.factors, points[:, None] - self.means)
+        with np.errstate(over="ignore"):
+            squares = np.square(scaled).sum(axis=2)
+        return np.maximum(self.log_tops - 0.5 * squares, -1e250)
+
+    @property
+    def log_tops(self) -> Floats:
+        """ln of each weighted component's density at its mean, shape (K,)."""
+        roots = np.log(np.diagonal(self.factors, axis1=1, axis2=2)).sum(axis=1)
+        return self.log_weights + roots - 0.5 * len(self.domain) * LOG_2PI
+
+    def marginal(self, variables: Sequence[str]) -> GaussianMixture:
+        """Integrate all other variables out.
+
+        Parameters
+        ----------
+        variables
+            Names of those that stay, in their new order; at least one.
+
+        Returns
+        -------
+        GaussianMixture
+        """
+        at = [self.domain.index(name) for name in variables]
+        return self._with(self.log_weights, self.means[:, at], self.covariances[:, at][:, :, at], variables)
+
+    def given(self, evidence: Mapping[str, float]) -> tuple[GaussianMixture, float]:
+        """Observe some variables, not all.
+
+        Parameters
+        ----------
+        evidence
+            Values by name.
+
+        Returns
+        -------
+        GaussianMixture
+            p(the others | evidence).
+        float
+            ln of the density of the evidence.
+
+        Raises
+        ------
+        ImpossibleEvidence
+            Where that density is too small for any float.
+        """
+        seen = [self.domain.index(name) for name in evidence]
+        rest = [i for i in range(len(self.domain)) if i not in seen]
+        if not rest:
+            raise QueryError("evidence on every variable leaves nothing to ask; expected one variable without")
+        if not seen:
+            return self, 0.0
+        values = np.array([as_real(self._real(i), evidence[self.domain.names[i]]) for i in seen])
+        own = self.covariances[:, rest][:, :, rest]
+        across, observed = self.covariances[:, rest][:, :, seen], self.covariances[:, seen][:, :, seen]
+        roots = _inverse_roots(observed)
+        scaled = np.einsum("kde,ke->kd", roots, values - self.means[:, seen])
+        half = np.einsum("kde,kfe->kfd", roots, across)  # covariances with the whitened evidence
+        means = self.means[:, rest] + np.einsum("kfd,kd->kf", half, scaled)
+        covariances = own - np.einsum("kfd,kgd->kfg", half, half)
+        dets = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
+        logs = self.log_weights + dets - 0.5 * np.square(scaled).sum(axis=1) - 0.5 * len(seen) * LOG_2PI
+        log_evidence = float(log_sum(logs))
+        if log_evidence == -np.inf:
+            raise ImpossibleEvidence("the evidence is too far out: its density is 0 in floating point")
+        return self._with(
+            logs - log_evidence, means, covariances, [self.domain.names[i] for i in rest]
+        ), log_evidence
+
+    def _real(self, i: int) -> Real:
+        variable = self.domain.variables[i]
+        assert isinstance(variable, Real)
+        return variable
+
+    def _with(self, logs: Floats, means: Floats, covariances: Floats, names: Sequence[str]) -> GaussianMixture:
+        """Return a mixture of some of the variables."""
+        made = GaussianMixture.__new__(GaussianMixture)
+        made._fill(self.domain.subset(self.domain.index(name) for name in names), logs, means, covariances)
+        return made
+
+
+def _inverse_roots(covariances: Floats) -> Floats:
+    """Return W with W C W' = 1 for each covariance matrix C, lower triangular."""
+    found = np.zeros_like(covariances)
+    for k in range(len(covariances)):
+        matrix: Floats = covariances[k]
+        try:
+            root = np.linalg.cholesky(matrix).astype(np.float64)
+        except np.linalg.LinAlgError:
+            raise ModelError(
+                f"covariance {k} is not positive definite; expected a matrix whose Gaussian has a density"
+            ) from None
+        found[k] = np.tril(np.linalg.solve(root, np.eye(len(matrix))))
+    return found

@@ -1,0 +1,1 @@
+"""Compiled bounds on mixtures of Gaussians."""

@@ -1,0 +1,201 @@
+"""p(q | e) of a mixture of Gaussians, and how a search asks it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Boxes, Points
+from certimap.densities.gaussian_mixture import GaussianMixture
+from certimap.densities.kernels.normals import Normals, bound_normals
+from certimap.domain import Domain
+from certimap.errors import ModelError, QueryError
+from certimap.kernels.mixture_bounds import EPS, room_for
+from certimap.kernels.parallel import default_workers, for_blocks
+from certimap.logs import log_sum
+from certimap.posterior import Facts, Tightening
+from certimap.query import Query
+from certimap.search_boxes import Answers, Layout, SearchBoxes
+
+Floats = NDArray[np.float64]
+BLOCK = 64  # boxes a thread takes at a time
+MAX_ROUNDS = 1000
+N_STARTS = 64  # component means that are climbed from
+
+
+class NormalsPosterior:
+    """The density of the query variables, possibly restricted to intervals.
+
+    Intervals leave it unnormalised: `log_prob` is then ln p(q, e) inside them, and p(e) is unknown, since no
+    closed form gives the mass of a box under a full covariance.
+
+    Parameters
+    ----------
+    mixture
+        p(q | values observed), in the query's order.
+    log_evidence
+        ln of the density of the values observed.
+    low, high
+        The intervals, shape (n,); infinite where there is none.
+    workers
+        Threads, None for as many as there are cores; answers do not depend on them.
+    """
+
+    def __init__(
+        self, mixture: GaussianMixture, log_evidence: float, low: Floats, high: Floats, workers: int | None
+    ) -> None:
+        self.mixture, self.workers = mixture, default_workers() if workers is None else workers
+        self.low, self.high = low, high
+        self.log_shift = log_evidence if self.is_restricted else 0.0
+        n, k = len(mixture.domain), len(mixture.log_weights)
+        conditions = [float(np.linalg.cond(factor)) for factor in mixture.factors]
+        self.facts = Facts.of(
+            mixture.domain,
+            log_evidence=None if self.is_restricted else log_evidence,
+            is_normalised=not self.is_restricted,
+            work=k * n * n,
+            log_slack=EPS * ((n + 8.0) * n * (50.0 + max(conditions)) + k + abs(self.log_shift)),
+        )
+
+    @classmethod
+    def of(cls, model: GaussianMixture, query: Query, workers: int | None) -> NormalsPosterior:
+        """Condition a mixture on a query.
+
+        Raises ModelError where a variable that is summed out is restricted to an interval, and ImpossibleEvidence.
+        """
+        names = query.domain.names
+        queried = [int(i) for i in query.variables]
+        for i in query.intervals:
+            if i not in queried:
+                raise ModelError(
+                    f"variable {names[i]!r} is restricted to an interval and not queried, whose mass under a full "
+                    "covariance has no closed form; query it too, or give a value"
+                )
+        kept = model.marginal([names[i] for i in sorted({*queried, *query.values})])
+        kept, log_evidence = kept.given({names[i]: value for i, value in query.values.items()})
+        mixture = kept.marginal([names[i] for i in queried])
+        whole = (-np.inf, np.inf)
+        limits = np.array([query.intervals.get(i, whole) for i in queried])
+        made = SampledNormals if not query.intervals else NormalsPosterior
+        return made(mixture, log_evidence, limits[:, 0].copy(), limits[:, 1].copy(), workers)
+
+    @property
+    def domain(self) -> Domain:
+        """The query variables."""
+        return self.mixture.domain
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether a query variable is restricted to an interval."""
+        return bool(np.any(np.isfinite(self.low)) or np.any(np.isfinite(self.high)))
+
+    def log_prob(self, points: Points) -> Floats:
+        """Return ln of the density at each row, shape (batch,); -inf outside the intervals."""
+        points = np.asarray(points, np.float64)
+        if points.ndim != 2 or points.shape[1] != len(self.domain):
+            raise QueryError(f"points have shape {points.shape}; expected (batch, {len(self.domain)})")
+        inside = np.all((points >= self.low) & (points <= self.high), axis=1)
+        return np.where(inside, self.mixture.log_density(points) + self.log_shift, -np.inf)
+
+    def prober(self) -> NormalsProber:
+        """Return how a search asks about boxes."""
+        return NormalsProber(self)
+
+
+class SampledNormals(NormalsPosterior):
+    """One without intervals, which can be drawn from."""
+
+    def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
+        """Draw n independent points, shape (n, n_variables); boxes are refused, their masses being unknown."""
+        if boxes is not None:
+            raise QueryError("draws inside boxes need their masses, which a full covariance has in no closed form")
+        mixture = self.mixture
+        weights = np.exp(mixture.log_weights)
+        which = rng.choice(len(weights), size=n, p=weights / weights.sum())
+        normal = rng.standard_normal((n, len(self.domain)))
+        points = np.empty_like(normal)
+        for k in np.unique(which):
+            rows = which == k
+            points[rows] = mixture.means[k] + np.linalg.solve(mixture.factors[k], normal[rows].T).T
+        return points
+
+
+class NormalsProber:
+    """Probes by the bounds of `kernels/mixture_bounds.py`, climbs by expectation-maximisation."""
+
+    def __init__(self, posterior: NormalsPosterior) -> None:
+        self.posterior = posterior
+        mixture = posterior.mixture
+        factors = np.ascontiguousarray(mixture.factors)
+        precisions = np.einsum("kde,kdf->kef", factors, factors)
+        sizes = np.einsum("kde,kdf->kef", np.abs(factors), np.abs(factors))
+        k, n = mixture.means.shape
+        off = 1e-9 + 8.0 * n * EPS * np.linalg.cond(factors)  # how far the factors may be from the covariances
+        sds = np.sqrt(np.diagonal(mixture.covariances, axis1=1, axis2=2)) * (1.0 + off)[:, None]
+        tops = mixture.log_tops + posterior.log_shift
+        self.normals = Normals(
+            *(np.ascontiguousarray(x) for x in (tops, mixture.means, factors, precisions, sizes, sds))
+        )
+        self.layout = Layout.of(mixture.domain, sds.min(axis=0))
+        self.work = 8 * k * n * n
+        self.n_bytes = 8 * k * (3 * n * n + 3 * n + 1)
+
+    def probe(self, boxes: SearchBoxes) -> Answers:
+        """Bound boxes; one variable of each gets a split."""
+        k, n = self.normals.means.shape
+        batch = len(boxes)
+        low = np.clip(boxes.low, self.posterior.low, self.posterior.high)
+        high = np.clip(boxes.high, self.posterior.low, self.posterior.high)
+        outside = np.any((boxes.low > self.posterior.high) | (boxes.high < self.posterior.low), axis=1)
+        log_bound, splits, middles = np.empty(batch), np.empty((batch, n)), np.empty((batch, n))
+
+        def task(start: int, stop: int) -> None:
+            rows = slice(start, stop)
+            room = room_for(k, n, True)
+            bound_normals(
+                self.normals,
+                low[rows],
+                high[rows],
+                self.layout.scales,
+                room,
+                log_bound[rows],
+                splits[rows],
+                middles[rows],
+            )
+
+        for_blocks(task, batch, BLOCK, self.posterior.workers)
+        log_bound[outside] = -np.inf
+        columns = boxes.mask.shape[1]
+        each = np.repeat(log_bound[:, None], columns, axis=1)
+        unknown = np.full(batch, np.nan)
+        return Answers(unknown, log_bound, np.full((batch, columns), np.nan), each, splits, middles)
+
+    def starts(self) -> Points:
+        """Return what climbing from the components' means reaches."""
+        order = np.argsort(-self.normals.log_tops, kind="stable")[:N_STARTS]
+        return self.climb(self.normals.means[order])
+
+    def climb(self, points: Points) -> Points:
+        """Return what expectation-maximisation reaches from each row: every step raises the density.
+
+        The quadratic function of each step goes up variable by variable, inside the intervals.
+        """
+        low, high = self.posterior.low, self.posterior.high
+        at: Floats = np.clip(np.asarray(points, np.float64), low, high)
+        weighted = np.einsum("kde,ke->kd", self.normals.precisions, self.normals.means)
+        for _ in range(MAX_ROUNDS):
+            logs = self.posterior.mixture.log_components(at)
+            shares = np.exp(logs - log_sum(logs, 1)[:, None])
+            matrix = np.einsum("bk,kde->bde", shares, self.normals.precisions)
+            target = shares @ weighted
+            before = at.copy()
+            for d in range(at.shape[1]):
+                pull = target[:, d] - np.einsum("be,be->b", matrix[:, d], at) + matrix[:, d, d] * at[:, d]
+                at[:, d] = np.clip(pull / matrix[:, d, d], low[d], high[d])
+            if np.all(np.abs(at - before) <= 1e-12 * (1.0 + np.abs(at))):
+                break
+        return at
+
+    def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:
+        """There is nothing to tighten."""
+        return Tightening(0, True, True)
