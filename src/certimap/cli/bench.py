@@ -43,7 +43,7 @@ def _root() -> None:  # pyright: ignore[reportUnusedFunction]
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """End at once, worker processes too: what SIGTERM does elsewhere would end one query and go on with the next."""
+    """End at once, worker processes too; as an interrupt it would end one query and go on with the next."""
     signal.signal(number, signal.SIG_IGN)
     print("certimap: ended by SIGTERM; what is on record stays", file=sys.stderr)
     sys.exit(128 + number)
