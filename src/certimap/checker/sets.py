@@ -423,11 +423,15 @@ def merged(found: Vectors, limit: int, scores: Floats) -> Vectors:
     )
 
 
-def check_sets(tree: Buckets, threshold: float, allowance: float) -> str | None:
-    """Exclude every assignment above a threshold; return a sentence about what could not be, or None.
+def check_sets(
+    tree: Buckets, answers: list[list[NDArray[np.bool_]]], threshold: float, allowance: float
+) -> str | None:
+    """Exclude every assignment above a threshold but the answers; return a sentence about another one, or None.
 
     Parameters
     ----------
+    answers
+        Boxes of one point each. One alone, which is not above the threshold, is not cut out.
     threshold
         Natural log.
     allowance
@@ -436,12 +440,14 @@ def check_sets(tree: Buckets, threshold: float, allowance: float) -> str | None:
     sizes = [tree.sizes[v] for v in tree.queried]
     whole = [np.ones(k, np.bool_) for k in sizes]
     waiting: list[tuple[list[NDArray[np.bool_]], list[Floats] | None]] = [(whole, None)]
-    n_boxes = 0
+    if len(answers) > 1:
+        waiting = [(box, None) for box in _around(whole, answers)]
+    n_boxes, most = 0, MAX_BOXES + len(waiting)
     while waiting:
         box, known = waiting.pop()
         n_boxes += 1
-        if n_boxes > MAX_BOXES:
-            return f"{MAX_BOXES} boxes were not enough to exclude better assignments"
+        if n_boxes > most:
+            return f"{most} boxes were not enough to exclude better assignments"
         messages = tree.messages(box)
         if known is not None:
             messages = [np.minimum(a, b) for a, b in zip(messages, known, strict=True)]
@@ -467,6 +473,22 @@ def check_sets(tree: Buckets, threshold: float, allowance: float) -> str | None:
         else:
             waiting += [(part, messages) for part in _parts(box, states)]
     return None
+
+
+def _around(box: list[NDArray[np.bool_]], points: list[list[NDArray[np.bool_]]]) -> list[list[NDArray[np.bool_]]]:
+    """Split what a box holds beside some points into boxes."""
+    held = [p for p in points if all(np.any(a & b) for a, b in zip(p, box, strict=True))]
+    if not held:
+        return [box]
+    out: list[list[NDArray[np.bool_]]] = []
+    inner = list(box)
+    for v, state in enumerate(held[0]):
+        part = list(inner)
+        part[v] = inner[v] & ~state
+        if part[v].any():
+            out += _around(part, held[1:])
+        inner[v] = state
+    return out
 
 
 def _parts(box: list[NDArray[np.bool_]], states: list[Floats]) -> list[list[NDArray[np.bool_]]]:
