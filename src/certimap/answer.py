@@ -89,7 +89,7 @@ def _unfinished(
     """Answer by what is quick, and say what was cut short."""
     if control.deadline is not None:
         control.deadline = max(control.deadline, time.perf_counter() + GRACE)
-    plain: dict[str, Any] = {**settings, "options": None, "warm_start": None}
+    plain: dict[str, Any] = {**settings, "options": None, "warm_start": None, "upper_bound": None}
     try:
         result = run(fallback(control), "auto", rng=rng, control=control, **plain)
     except (ModelError, TimeUp, MemoryError) as problem:

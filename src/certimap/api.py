@@ -85,10 +85,12 @@ def map_query(
     max_nodes: int | None = None,
     max_memory: int | None = None,
     warm_start: Any = None,
+    upper_bound: Any = None,
     top_k: int | None = None,
     tolerance: float = 1e-9,
     max_edges: int | None = None,
     workers: int | None = None,
+    device: str | None = None,
     progress: Progress = None,
     errors: OnError = "raise",
     virtual_evidence: Any = None,
@@ -126,6 +128,9 @@ def map_query(
         leaves room on the machine (see `certimap.control.default_max_memory`).
     warm_start
         Assignments (labels by name, frames, or arrays of state positions) or the name of a heuristic.
+    upper_bound
+        What another program proved: `{"source": "daoopt", "log_joint": -12.3}` bounds ln p(q, e), and `log_prob`
+        ln p(q | e), for every q. A certificate that rests on it names the source among its `assumptions`.
     top_k
         Ask for the k most probable assignments, in `result.top`.
     tolerance
@@ -134,6 +139,9 @@ def map_query(
         Build no circuit of more edges, and no table of more entries, than this; None leaves it to the memory.
     workers
         Threads; None uses every core. The answer does not depend on it.
+    device
+        "cpu", "cuda" or "cuda:N": a circuit draws and scores points there, by PyTorch, for solvers that live on
+        draws ("auto" is then `smooth_pac`); None for the compiled kernels, which also bound boxes.
     progress
         None shows a line on a terminal, True always, False never; a function receives history entries.
     errors
@@ -169,15 +177,18 @@ def map_query(
         "max_nodes": max_nodes,
         "max_memory": max_memory,
         "warm_start": warm_start,
+        "upper_bound": upper_bound,
         "top_k": top_k,
         "tolerance": tolerance,
         "progress": show_progress if progress is None else progress,
         "options": solver_options,
         "max_proof": max_proof if proof else None,
     }
-    limits = limits_of(max_edges, workers)
+    limits = limits_of(max_edges, workers, device)
     model = _model_of(model)
     if _is_frame(evidence):
+        if upper_bound is not None:
+            raise SolverError("upper_bound is of one query, and a data frame asks many; ask them one by one")
         check_names(_domain_of(model), variables, evidence.columns)
         rows = rows_of_frame(variables, evidence)
         answers, interrupted = collect(map_rows(model, rows, solver, rng, settings, limits, errors))
@@ -194,13 +205,13 @@ def map_query(
     return asked.proved(found, variables, evidence)
 
 
-def limits_of(max_edges: int | None, workers: int | None) -> Limits:
+def limits_of(max_edges: int | None, workers: int | None, device: str | None = None) -> Limits:
     """Return what conditioning may take; refuse no threads."""
     if workers is not None and workers < 1:
         raise SolverError(
             f"workers is {workers}; a positive number of threads, or None for every core, is accepted"
         )
-    return Limits(max_edges, workers)
+    return Limits(max_edges, workers, device=device)
 
 
 def map_rows(
@@ -259,7 +270,7 @@ class _Asked:
         from certimap.conversions import trees_of_rows
 
         queries: dict[int, Query] = {}
-        if isinstance(self.model, Network):
+        if isinstance(self.model, Network) and self.limits.device is None:
             for i, (variables, evidence) in asked.items():
                 with suppress(CertimapError):  # the row's own failure, when it is its turn
                     queries[i] = make_query(self.model.domain, variables, evidence, hidden=self.model.hidden)
@@ -284,14 +295,16 @@ def condition(
     *,
     max_edges: int | None = None,
     workers: int | None = None,
+    device: str | None = None,
     solver: str | Solver = "auto",
 ) -> Posterior:
     """Return p(variables | evidence) as a posterior, to sample, to score, or to query several times.
 
     It is in the representation that `map_query(model, ..., solver=solver)` works on. That of "auto" cannot always
-    be sampled (for MPE on networks it only maximises); `solver="pac"` asks for one that can.
+    be sampled (for MPE on networks it only maximises); `solver="pac"` asks for one that can. With `device="cuda"`
+    a circuit draws and scores points there, and answers nothing else.
     """
-    limits = Limits(max_edges, workers)
+    limits = limits_of(max_edges, workers, device)
     return _posterior(_model_of(model), variables, evidence, limits, wants_of(solver))
 
 
@@ -303,7 +316,11 @@ def _posterior(
     wants: Sequence[Capability] | None,
 ) -> Posterior:
     if is_posterior(model) and variables is None and evidence is None:
-        return cast("Posterior", model)
+        if limits.device is None:
+            return cast("Posterior", model)
+        from certimap.circuits.tensor_posterior import on_device
+
+        return on_device(model, limits.device)
     query = make_query(_domain_of(model), variables, evidence, hidden=model.hidden)
     from certimap.conversions import condition
 

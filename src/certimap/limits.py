@@ -25,11 +25,14 @@ class Limits:
         Threads of the posterior; None takes one per processor.
     control
         The run that the conversion belongs to: its deadline and its memory.
+    device
+        Where a circuit draws and scores points, by PyTorch ("cpu", "cuda", "cuda:N"); None for compiled kernels.
     """
 
     max_edges: int | None = None
     workers: int | None = None
     control: Control = field(default_factory=Control)
+    device: str | None = None
 
     @property
     def edges_allowed(self) -> int:

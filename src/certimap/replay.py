@@ -41,6 +41,8 @@ SETTINGS = (
     "max_nodes",
     "max_memory",
     "max_edges",
+    "device",
+    "upper_bound",
     "warm_start",
     "top_k",
     "tolerance",

@@ -282,3 +282,19 @@ def test_what_a_solve_does_not_need_is_not_imported(examples):
 def test_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"certimap {cm.__version__}\n"
+
+
+def test_an_upper_bound_from_elsewhere_is_named(examples, capsys, tmp_path):
+    model, query = str(examples / "asia.bif"), ["-q", "lung,bronc", "-e", "xray=yes"]
+    main(["solve", model, *query, "--json", "--epsilon", "0", "--delta", "0"])
+    exact = json.loads(capsys.readouterr().out)
+    bound = f"a friend:log_joint={exact['log_joint']!r}"
+    record = tmp_path / "answer.json"
+    asked = ["--solver", "max_product", "--upper-bound", bound, "-o", str(record)]
+    assert main(["solve", model, *query, "--json", *asked]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["certificate"]["assumptions"] in (["the upper bound from a friend holds"], [])
+    assert found["asked"]["settings"]["upper_bound"] == {"source": "a friend", "log_joint": exact["log_joint"]}
+    assert main(["replay", str(record), model]) == 0
+    assert main(["solve", model, *query, "--upper-bound", "-12"]) == 2
+    assert "SOURCE:log_joint=X" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from certimap.bench.protocol import BenchQuery, Split, draw_query
 from certimap.bench.random_circuits import random_learnspn
 from certimap.bench.records import BenchError, Record
 from certimap.bench.tabular import Table, significant
+from certimap.circuits.torch_install import is_installed
 from certimap.domain import Label
 from certimap.model import Model
 
@@ -28,6 +29,7 @@ SOLVERS = (
     "mcmc",
     "mcts",
 )
+NEEDS_TORCH = ("itself",)
 EXACT = 1e-8  # nats below the optimum up to which an answer counts as exact
 SPLITS = (Split(20, 80), Split(50, 50), Split(20, 50), Split(50, 30))
 N_ASKED = 12  # variables of a random circuit that are queried: few enough to list all assignments
@@ -46,7 +48,7 @@ class HeuristicsPlan:
     n_learned
         Queries of learned circuits, spread over the models; where `auto` proves no optimum they are left out.
     solvers
-        The heuristics.
+        The heuristics; by default those that can run here.
     time_limit
         Seconds per answer, and for the proof.
     """
@@ -54,7 +56,7 @@ class HeuristicsPlan:
     n_random: int = 200
     models: tuple[Path, ...] = ()
     n_learned: int = 100
-    solvers: tuple[str, ...] = SOLVERS
+    solvers: tuple[str, ...] = field(default_factory=lambda: SOLVERS + (NEEDS_TORCH if is_installed() else ()))
     time_limit: float = 20.0
     seed: int = 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -157,12 +158,14 @@ class Ledger(Findings):
     def upper_bound(self, value: float, source: Source | str) -> None:
         """Take a proof from elsewhere that ln p* <= `value`.
 
-        What comes from no `Source` of this package is an assumption, which the certificate names.
+        What comes from no `Source` of this package is an assumption, which the certificate names. One that a point
+        evaluated before or later contradicts is dropped, with a warning.
         """
         value = bounds.round_up(float(value), self._slack)
         if self.external is None or value < self.external[0]:
             name = source.name if isinstance(source, Source) else str(source)
             self.external = (value, name, is_own(source))
+            self._drop_refuted()
 
     def enumerated(self) -> None:
         """State that every point of the space (of the box, where one is searched) has been evaluated (checked)."""
@@ -285,6 +288,17 @@ class Ledger(Findings):
         """Remember how many draws it took to the best point."""
         row = -1 if first_rows is None else int(first_rows[self._ranking.pairs[0][1] - n_before])
         self.n_draws_to_best = self.n_draws + row + 1
+        self._drop_refuted()
+
+    def _drop_refuted(self) -> None:
+        """Drop an upper bound from outside that lies below a probability which was evaluated."""
+        if self.external is None or self.external[2] or self.best_log_prob <= self.external[0]:
+            return
+        warnings.warn(
+            f"the upper bound of {self.external[1]} is refuted by an assignment that was evaluated; it is dropped",
+            stacklevel=2,
+        )
+        self.external = None
 
     def _rounded_mass(self, log_mass: float) -> float:
         """Round ln R up; a mass within rounding of 1 is 1, and an uneven allocation may give more than 1."""

@@ -18,6 +18,7 @@ from certimap.control import Control
 from certimap.domain import Domain
 from certimap.errors import QueryError
 from certimap.kernels.parallel import default_workers
+from certimap.model import Model
 from certimap.posterior import Facts
 from certimap.query import Query
 
@@ -40,12 +41,21 @@ class CircuitPosterior:
         ln p(e), or ln of the unnormalised mass under the evidence.
     workers
         Threads; None takes one a processor.
+    origin
+        The model and the query that it comes from, for methods that learn from other evidence.
     """
 
-    def __init__(self, plan: Plan, log_evidence: float | None = 0.0, workers: int | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        log_evidence: float | None = 0.0,
+        workers: int | None = None,
+        origin: tuple[Model, Query] | None = None,
+    ) -> None:
         self.plan = plan
         self.log_evidence = log_evidence
         self.workers = default_workers() if workers is None else max(1, int(workers))
+        self.origin = origin
 
     @classmethod
     def from_circuit(
@@ -57,15 +67,16 @@ class CircuitPosterior:
         workers: int | None = None,
         log_scale: float = 0.0,
         control: Control | None = None,
+        origin: tuple[Model, Query] | None = None,
     ) -> CircuitPosterior:
-        """Condition a circuit on a query; `log_scale` is added to ln p(e).
+        """Condition a circuit on a query; `log_scale` is added to ln p(e), `origin` is the circuit and the query.
 
         Raises ImpossibleEvidence, ModelError and TimeUp as `certimap.circuits.condition.condition` does.
         """
         from certimap.circuits.condition import condition
 
         plan, log_evidence = condition(circuit, query, max_edges=max_edges, control=control)
-        return cls(plan, log_evidence + log_scale, workers)
+        return cls(plan, log_evidence + log_scale, workers, origin or (circuit, query))
 
     @property
     def domain(self) -> Domain:
@@ -104,7 +115,8 @@ class CircuitPosterior:
         return f"CircuitPosterior({len(self.domain)} variables, {self.plan.n_nodes} nodes, {self.n_edges} edges)"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"plan": self.plan, "log_evidence": self.log_evidence, "workers": self.workers}
+        given = {"log_evidence": self.log_evidence, "workers": self.workers, "origin": self.origin}
+        return {"plan": self.plan, **given}
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
         """Draw n independent points, shape (n, n_vars), from p(q | e) or from the union of disjoint boxes.

@@ -62,6 +62,20 @@ def parse_evidence(options: Sequence[str] | None, domain: Domain) -> Evidence:
     return evidence
 
 
+def parse_upper_bound(text: str | None) -> dict[str, Any] | None:
+    """Return what --upper-bound says, as `map_query` takes it: SOURCE:log_joint=X or SOURCE:log_prob=X."""
+    if text is None:
+        return None
+    source, _, rest = text.rpartition(":")
+    name, _, value = rest.partition("=")
+    try:
+        return {"source": source, name.strip(): float(value)}
+    except ValueError:
+        raise QueryError(
+            f"--upper-bound {text!r} is no bound; SOURCE:log_joint=X or SOURCE:log_prob=X is expected"
+        ) from None
+
+
 def _as_pair(text: str, domain: Domain) -> tuple[str, Any] | None:
     """Read a text as one pair if some split at an equals sign gives a variable and one of its states."""
     for place, character in enumerate(text):

@@ -164,9 +164,24 @@ def solve(
             show_default=False,
         ),
     ] = None,
+    upper_bound: Annotated[
+        str | None,
+        typer.Option(
+            "--upper-bound",
+            metavar="SOURCE:log_joint=X",
+            help="What another program proved: a bound on ln p(q, e), or log_prob=X on ln p(q | e).",
+            show_default=False,
+        ),
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option("--workers", help="Threads; the answer does not depend on it.", show_default=False),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device", help="Draw and score points by PyTorch on cpu, cuda or cuda:N.", show_default=False
+        ),
     ] = None,
     top_k: Annotated[int | None, typer.Option("--top-k", help="How many answers.", show_default=False)] = None,
     max_edges: MaxEdgesOption = None,
@@ -233,9 +248,12 @@ def solve(
         "max_nodes": max_nodes,
         "max_memory": inputs.parse_size(max_memory),
         "warm_start": starts or None,
+        "upper_bound": inputs.parse_upper_bound(upper_bound),
         "top_k": top_k,
         "options": inputs.parse_settings(settings),
     }
+    if upper_bound is not None and len(rows) > 1:
+        raise QueryError(f"--upper-bound is of one query, and there are {len(rows)} cases; ask one case")
     if proof is not None:
         if len(rows) > 1:
             raise QueryError(f"--proof {proof} is one file, and there are {len(rows)} cases; ask one case")
@@ -243,15 +261,16 @@ def solve(
     if table is not None:
         run_settings["progress"] = False
     on_error = "raise" if len(rows) == 1 else errors.value
-    answers = map_rows(source, rows, chosen, rng, run_settings, limits_of(max_edges, workers), on_error)
+    answers = map_rows(source, rows, chosen, rng, run_settings, limits_of(max_edges, workers, device), on_error)
     if proof is not None:
         answers = _proved(answers, proof)
     if table is not None:
         code = write_answers(table, rows, answers)
     else:
         describe = None
+        how = {"solver": chosen, "max_edges": max_edges, "device": device}
         if as_json or output is not None:
-            describe = _describer(source, str(model), {**run_settings, "solver": chosen, "max_edges": max_edges})
+            describe = _describer(source, str(model), {**run_settings, **how})
         code = AnswerPrinter(rows, as_json, describe, output).print_all(answers)
     if code:
         raise typer.Exit(code)

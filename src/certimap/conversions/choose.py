@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions import from_circuits, from_networks
 from certimap.conversions.complete import complete_posterior
 from certimap.conversions.rows import Case, Estimate, Row, register, rows_of
@@ -94,7 +95,12 @@ def condition(
         return model.condition(query, limits)
     if not len(query.variables):
         return complete_posterior(query, lambda asked: condition(model, asked, wants=wants, limits=limits))
-    return plan(model, query, wants=wants, limits=limits).build()
+    if limits is None or limits.device is None:
+        return plan(model, query, wants=wants, limits=limits).build()
+    from certimap.circuits.tensor_posterior import on_device
+
+    choice = plan(model, query, wants=(*(wants or ()), CircuitPosterior), limits=limits)
+    return on_device(choice.build(), limits.device)
 
 
 def condition_quickly(model: Model, query: Query, *, limits: Limits | None = None) -> Posterior:

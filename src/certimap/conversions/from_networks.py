@@ -69,7 +69,9 @@ def _circuit_size(case: Case[Network]) -> Estimate:
 def _circuit(case: Case[Network]) -> Posterior:
     control = case.limits.control
     circuit = Compiler(reduced_of(case), elimination_of(case), case.query.query_domain, control).circuit()
-    return CircuitPosterior.from_circuit(circuit, make_query(circuit.domain), workers=case.limits.workers)
+    return CircuitPosterior.from_circuit(
+        circuit, make_query(circuit.domain), workers=case.limits.workers, origin=(case.model, case.query)
+    )
 
 
 def _tree_size(case: Case[Network]) -> Estimate:

@@ -242,7 +242,9 @@ def _tree(case: Case[HiddenChowLiuModel]) -> Posterior:
 
 def _circuit(case: Case[HiddenChowLiuModel]) -> Posterior:
     circuit = case.model.to_circuit()
-    return CircuitPosterior.from_circuit(circuit, case.query, workers=case.limits.workers)
+    return CircuitPosterior.from_circuit(
+        circuit, case.query, workers=case.limits.workers, origin=(case.model, case.query)
+    )
 
 
 register(Row("latent tree", HiddenChowLiuModel, OF_TREE, _tree_size, _tree))

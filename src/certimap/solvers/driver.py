@@ -15,6 +15,7 @@ import numpy as np
 
 from certimap.certify import bounds
 from certimap.certify.certificate import issue
+from certimap.certify.external import ExternalBound
 from certimap.certify.ledger import Ledger
 from certimap.certify.pareto import pareto_front
 from certimap.certify.recorder import Recorder
@@ -52,6 +53,7 @@ def run(
     options: dict[str, Any] | None = None,
     control: Control | None = None,
     max_proof: int | None = None,
+    upper_bound: Any = None,
 ) -> MapResult:
     """Answer a MAP query on a posterior.
 
@@ -88,6 +90,8 @@ def run(
     max_proof
         Keep what a proof needs, in at most so many bytes: `proof` is then what a run can say of it by itself,
         which `certimap.proofs.finished` joins with the model and the query. None keeps nothing.
+    upper_bound
+        What another program proved, as `certimap.certify.external.ExternalBound.read` takes it.
 
     Returns
     -------
@@ -101,6 +105,7 @@ def run(
     started = time.perf_counter()
     check_limits(time_limit, max_samples, max_nodes, max_memory)
     chosen = resolve(solver, posterior, options or {})
+    external = ExternalBound.read(upper_bound)
     seed = seed_of(rng)
     if control is None:
         control = Control.starting_now(time_limit, max_nodes=max_nodes, max_memory=max_memory)
@@ -122,6 +127,8 @@ def run(
         recorder=None if max_proof is None else Recorder(max_proof),
         checks_draws=True,
     )
+    if external is not None:
+        ledger.upper_bound(external.on(posterior.facts), external.source)
     history = History(ledger, started, progress)
     with interruptible(control) as interrupts, history:
         try:

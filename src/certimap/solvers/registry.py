@@ -45,6 +45,7 @@ _SOLVERS: dict[str, Entry] = {
         ("hill_climb", "heuristics.hill_climb:HillClimb", {}),
         ("mcmc", "heuristics.mcmc:AnnealedGibbs", {}),
         ("mcts", "heuristics.mcts:TreeSearch", {}),
+        ("itself", "heuristics.itself:Itself", {}),
         ("guess", "heuristics.guess:Guess", {}),
         ("pac", "sampling.pac:Pac", {}),
         ("smooth_pac", "sampling.smooth_pac:SmoothPac", {}),

@@ -1,0 +1,66 @@
+"""Upper bounds that another program proved, as a user states them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from certimap.certify import bounds
+from certimap.errors import SolverError
+from certimap.posterior import Facts
+from certimap.untyped import is_mapping
+
+EXPECTED = "expected {'source': who proved it, 'log_prob': ln of a bound on p(q | e)}, or 'log_joint' for p(q, e)"
+
+
+@dataclass(frozen=True)
+class ExternalBound:
+    """A bound on ln p* from elsewhere; a certificate that rests on it names the source among its assumptions.
+
+    Attributes
+    ----------
+    source
+        Who proved it.
+    of
+        "log_prob": it bounds max ln p(q | e); "log_joint": max ln p(q, e), or of the unnormalised product.
+    log_value
+        Natural log of the bound.
+    """
+
+    source: str
+    of: str
+    log_value: float
+
+    @classmethod
+    def read(cls, given: Any) -> ExternalBound | None:
+        """Return what a user gave as `upper_bound=`.
+
+        Raises SolverError for anything but None and the two forms that the sentence names.
+        """
+        if given is None:
+            return None
+        if not is_mapping(given) or len(given) != 2 or "source" not in given:
+            raise SolverError(f"upper_bound is {given!r}; {EXPECTED}")
+        of = next(name for name in given if name != "source")
+        source, value = given["source"], given[of]
+        if not (isinstance(source, str) and source.strip()) or of not in ("log_prob", "log_joint"):
+            raise SolverError(f"upper_bound is {given!r}; {EXPECTED}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise SolverError(f"upper_bound gives {value!r} for {of}; a finite natural log is expected")
+        return cls(source, str(of), float(value))
+
+    def on(self, facts: Facts) -> float:
+        """Return the bound in the logs of a posterior, rounded up.
+
+        Raises SolverError where the one given cannot be turned into that, for p(e) is unknown.
+        """
+        if (self.of == "log_prob") == facts.is_normalised:
+            return self.log_value
+        if facts.log_evidence is None:
+            wanted = "log_prob" if facts.is_normalised else "log_joint"
+            raise SolverError(
+                f"the upper bound of {self.source} is of {self.of}, and p(e) is unknown here; give it of {wanted}"
+            )
+        shift = -facts.log_evidence if facts.is_normalised else facts.log_evidence
+        return bounds.round_up(self.log_value + shift, max(bounds.SLACK, facts.log_slack))

@@ -1,0 +1,137 @@
+"""A plan cut into layers whose nodes depend on earlier layers alone: what tensors are computed by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.circuits.plan import Plan
+from certimap.errors import ModelError
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """Nodes of one kind with about as many members each, all of which stand in earlier layers.
+
+    Attributes
+    ----------
+    rows
+        int64, shape (n,): the nodes' rows.
+    members
+        int64, shape (n, k): rows of their members; row 0, which is ln 1, fills up.
+    log_weights
+        float64, shape (n, k), for sums: natural logs, -inf where a member fills up. None for products.
+    """
+
+    rows: Ints
+    members: Ints
+    log_weights: Floats | None
+
+
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """A plan over categorical variables as rows of values: row 0 (ln 1), one per distinct leaf, one per node.
+
+    Attributes
+    ----------
+    n_rows
+        How many rows there are; the root's is the last.
+    leaf_var
+        int64, shape (n_leaves,): the variable of the leaf in row 1 + i.
+    leaf_log_tables
+        float64, shape (n_leaves, largest number of states): natural logs, -inf beyond a variable's states.
+    leaf_columns
+        int64, of that shape: the column of each state among all states of the domain, 0 beyond.
+    layers
+        In an order in which every member is computed before it is used.
+    """
+
+    n_rows: int
+    leaf_var: Ints
+    leaf_log_tables: Floats
+    leaf_columns: Ints
+    layers: tuple[Layer, ...]
+
+    @property
+    def widest(self) -> int:
+        """The most numbers per row of a batch that a layer has at hand."""
+        return max((layer.members.size for layer in self.layers), default=1)
+
+    @classmethod
+    def of(cls, plan: Plan) -> Layers:
+        """Cut a plan; some sorting, linear in its edges but for logarithms.
+
+        Raises
+        ------
+        ModelError
+            For real variables.
+        """
+        domain = plan.domain
+        if not domain.is_discrete:
+            name = next(v.name for v, k in zip(domain, domain.n_states, strict=True) if k == 0)
+            raise ModelError(
+                f"variable {name!r} is real, and tensors take categorical variables alone; leave device= out"
+            )
+        starts, first, leaf_of = np.unique(plan.leaf_start, return_index=True, return_inverse=True)
+        leaf_var = plan.leaf_var[first].astype(np.int64)
+        n_states, n_leaves = domain.n_states[leaf_var].astype(np.int64), len(starts)
+        within = np.arange(int(n_states.max(initial=1)))
+        exists = within < n_states[:, None]
+        places = np.where(exists, starts[:, None] + within, 0)
+        tables = np.where(exists, plan.log_tables[places], -np.inf)
+        columns = np.where(exists, domain.offsets[leaf_var][:, None] + within, 0)
+        return cls(
+            1 + n_leaves + plan.n_nodes,
+            leaf_var,
+            tables,
+            columns,
+            _layers(plan, leaf_of.astype(np.int64), n_leaves),
+        )
+
+
+def _layers(plan: Plan, leaf_of: Ints, n_leaves: int) -> tuple[Layer, ...]:
+    """Group nodes by height, kind, and number of members up to a third more."""
+    base = 1 + n_leaves
+    counts = np.diff(plan.child_ptr) + np.diff(plan.leaf_ptr)
+    size = _rounded(counts)
+    height = _heights(plan)
+    order = np.lexsort((size, plan.is_sum, height))
+    keys = np.stack([height, plan.is_sum.astype(np.int64), size])[:, order]
+    ends = [*(np.flatnonzero(np.any(keys[:, 1:] != keys[:, :-1], axis=0)) + 1).tolist(), plan.n_nodes]
+    found: list[Layer] = []
+    for start, stop in zip([0, *ends], ends, strict=False):
+        nodes = order[start:stop]
+        members = np.zeros((len(nodes), int(size[nodes[0]])), np.int64)
+        weights = np.full(members.shape, -np.inf) if plan.is_sum[nodes[0]] else None
+        for i, node in enumerate(nodes):
+            leaves, edges = (slice(ptr[node], ptr[node + 1]) for ptr in (plan.leaf_ptr, plan.child_ptr))
+            own = np.concatenate([1 + leaf_of[leaves], base + plan.children[edges].astype(np.int64)])
+            members[i, : len(own)] = own
+            if weights is not None:
+                weights[i, : len(own)] = plan.log_weights[edges]
+        found.append(Layer(base + nodes, members, weights))
+    return tuple(found)
+
+
+def _rounded(counts: Ints) -> Ints:
+    """Return numbers rounded up to 1, 2, 3, 4, 6, 8, 12, 16, ...: few sizes, and little that fills up."""
+    power = 2 ** np.ceil(np.log2(np.maximum(counts, 1))).astype(np.int64)
+    between = power - power // 4
+    return np.where(counts <= between, between, power)
+
+
+def _heights(plan: Plan) -> Ints:
+    """Return the longest way from each node down to a leaf, shape (n_nodes,)."""
+    heights = [0] * plan.n_nodes
+    ptr: list[int] = plan.child_ptr.tolist()
+    children: list[int] = plan.children.tolist()
+    for node in range(plan.n_nodes):
+        own = children[ptr[node] : ptr[node + 1]]
+        if own:
+            heights[node] = 1 + max(heights[child] for child in own)
+    return np.array(heights, np.int64)

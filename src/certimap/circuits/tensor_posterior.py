@@ -1,0 +1,120 @@
+"""The posterior of a circuit that draws and scores points on a device of PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Boxes, Points
+from certimap.circuits.plan import Plan
+from certimap.circuits.posterior import CircuitPosterior
+from certimap.circuits.tensors import TensorPlan
+from certimap.domain import Domain
+from certimap.errors import SolverError
+from certimap.posterior import Posterior
+from certimap.rounding import ALL_SUMS, ENTROPY, STEPS, ULP
+
+DEVICE_ERROR = 2.0  # units of the last place by which a device's exp and log may err, in those of the CPU's
+
+
+class TensorPosterior:
+    """p(q | e) of a conditioned circuit, with `sample` and `log_prob` alone, on a device and in float64.
+
+    It is for methods that live on draws and on values of points. What is drawn depends on the device, but not on
+    threads. All logs are natural.
+
+    Parameters
+    ----------
+    posterior
+        A conditioned circuit over categorical variables.
+    device
+        "cpu", "cuda" or "cuda:N".
+
+    Raises
+    ------
+    MissingDependency, SolverError, ModelError
+        Without PyTorch, without the device, and for real variables.
+    """
+
+    def __init__(self, posterior: CircuitPosterior, device: str) -> None:
+        self.tensors = TensorPlan(posterior.plan, device)
+        slack = max(posterior.facts.log_slack, log_error(posterior.plan))
+        self.facts = replace(posterior.facts, log_slack=slack)
+
+    @property
+    def domain(self) -> Domain:
+        """The query variables, in the query's order."""
+        return self.tensors.plan.domain
+
+    def __repr__(self) -> str:
+        plan, device = self.tensors.plan, self.tensors.device
+        return f"TensorPosterior({len(self.domain)} variables, {plan.n_edges} edges, {device})"
+
+    def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
+        """Draw n independent points, shape (n, n_vars), from p(q | e).
+
+        Raises SolverError when boxes are given: they are drawn from by the compiled kernels alone.
+        """
+        if boxes is not None:
+            raise SolverError("draws inside boxes were asked for on a device; leave device= out")
+        return self.tensors.sample(n, rng)
+
+    def log_prob(self, points: Points) -> NDArray[np.float64]:
+        """Return ln p(q | e) at each row, shape (batch,); -inf at zero."""
+        return self.tensors.log_prob(points)
+
+
+def on_device(posterior: Posterior, device: str) -> TensorPosterior:
+    """Return the same posterior on a device.
+
+    Raises
+    ------
+    SolverError
+        For a posterior that is no circuit; and what `TensorPosterior` raises.
+    """
+    if not isinstance(posterior, CircuitPosterior):
+        raise SolverError(
+            f"device={device!r} is for circuits, and this query is answered by a {type(posterior).__name__}; "
+            "leave device= out"
+        )
+    return TensorPosterior(posterior, device)
+
+
+def log_error(plan: Plan) -> float:
+    """Return how far (nats) a log may be off that is computed by adding logs and by sums of exponentials.
+
+    The bound for the logs of a box search (see `rounding.py`), at the least value that is possible.
+    """
+    from certimap.circuits.kernels.statistics import count_roundings
+
+    in_logs = np.ones(plan.n_leaves, np.bool_)
+    counts = count_roundings(
+        plan.is_sum,
+        plan.child_ptr,
+        plan.children,
+        plan.leaf_ptr,
+        plan.leaf_var,
+        plan.domain.n_states.astype(np.int64),
+        in_logs,
+    )
+    reach = counts[ENTROPY] - _least_log(plan)
+    return float(DEVICE_ERROR * ULP * (counts[STEPS] + counts[ALL_SUMS] * reach) + plan.log_error)
+
+
+def _least_log(plan: Plan) -> float:
+    """Return a lower bound on the logs of all positive values, nodes and terms alike."""
+    finite = np.where(np.isfinite(plan.log_tables), plan.log_tables, 0.0)
+    sizes = plan.domain.n_states[plan.leaf_var]
+    leaves = [float(finite[s : s + k].min()) for s, k in zip(plan.leaf_start, sizes, strict=True)]
+    weights: list[float] = np.where(np.isfinite(plan.log_weights), plan.log_weights, 0.0).tolist()
+    least, low = [0.0] * plan.n_nodes, 0.0
+    leaf_ptr: list[int] = plan.leaf_ptr.tolist()
+    ptr: list[int] = plan.child_ptr.tolist()
+    children: list[int] = plan.children.tolist()
+    for node in range(plan.n_nodes):
+        terms = [weights[e] + least[children[e]] for e in range(ptr[node], ptr[node + 1])]
+        own = min(terms) if plan.is_sum[node] else sum(terms) + sum(leaves[leaf_ptr[node] : leaf_ptr[node + 1]])
+        least[node], low = own, min(low, own)
+    return low

@@ -1,0 +1,237 @@
+"""A plan evaluated, differentiated and sampled in batches by PyTorch, on a CPU or on a GPU.
+
+Values are natural logs in a matrix (rows of `Layers`, batch). One layer is one gather and one reduction.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Points
+from certimap.circuits.layers import Layers
+from certimap.circuits.plan import Plan
+from certimap.circuits.torch_install import device_of, torch
+from certimap.errors import QueryError
+
+Tensor = Any
+BLOCK_NUMBERS = 1 << 25  # that a block of rows keeps at hand: 256 MB of doubles
+Precision = Literal["float32", "float64"]
+
+
+class TensorPlan:
+    """A plan over categorical variables on a device.
+
+    Equal to `Evaluator` up to rounding (1e-10 nats in float64 on values above e^-10,000). The same inputs give the
+    same bits on a CPU; on a GPU, gradients add up in no fixed order.
+
+    Parameters
+    ----------
+    plan
+        The normalised circuit over the query variables.
+    device, precision
+        "cpu", "cuda" or "cuda:N"; "float64" or "float32".
+
+    Raises
+    ------
+    MissingDependency, SolverError, ModelError
+        Without PyTorch, without the device, and for real variables.
+    """
+
+    def __init__(self, plan: Plan, device: str = "cpu", precision: Precision = "float64") -> None:
+        self.plan, self.precision = plan, precision
+        self.layers = Layers.of(plan)
+        self._place(device_of(device))
+
+    def _place(self, device: Any) -> None:
+        self.device, self.dtype = device, torch().float64 if self.precision == "float64" else torch().float32
+        layers = self.layers
+        self._log_tables = self._floats(layers.leaf_log_tables)
+        self._tables = self._log_tables.exp()
+        self._columns, self._leaf_var = self._ints(layers.leaf_columns), self._ints(layers.leaf_var)
+        self._steps = [
+            (
+                self._ints(layer.rows),
+                self._ints(layer.members),
+                None if layer.log_weights is None else self._floats(layer.log_weights)[:, :, None],
+            )
+            for layer in layers.layers
+        ]
+
+    def _floats(self, numbers: NDArray[Any]) -> Tensor:
+        return torch().as_tensor(np.array(numbers, np.float64), dtype=self.dtype, device=self.device)
+
+    def _ints(self, numbers: NDArray[Any]) -> Tensor:
+        return torch().as_tensor(np.array(numbers, np.int64), device=self.device)
+
+    def __call__(self, weights: Tensor) -> Tensor:
+        """Return ln of the circuit's multilinear extension, shape (batch,), differentiable in `weights`.
+
+        Parameters
+        ----------
+        weights
+            One nonnegative weight per state of the domain, shape (total_states, batch): a row of zeros and a one
+            observes a variable, ones sum it out, probabilities relax it.
+        """
+        return _function().apply(weights, self)
+
+    def log_prob(self, points: Points) -> NDArray[np.float64]:
+        """Return ln p at each row of states, shape (batch,).
+
+        A device that runs out of memory gets smaller blocks; one that cannot take a single row hands over to the
+        CPU, with one warning.
+        """
+        n_variables = len(self.plan.domain)
+        if np.ndim(points) != 2 or np.shape(points)[1] != n_variables:
+            raise QueryError(f"points have shape {np.shape(points)}; (batch, {n_variables}) is accepted")
+        states: NDArray[np.int64] = np.ascontiguousarray(np.asarray(points).T, dtype=np.int64)
+        if np.any(states < 0) or np.any(states >= self.plan.domain.n_states[:, None]):
+            raise QueryError("points hold a state position out of range; 0 to n_states - 1 are accepted")
+        out = np.empty(len(points))
+        start, block = 0, self.block
+        while start < len(points):
+            part = slice(start, start + block)
+            try:
+                values = self._values(self._leaves_of(self._ints(states[:, part])))[-1]
+                out[part] = values.cpu().numpy()
+            except torch().OutOfMemoryError:
+                block = self.with_less(block)
+            else:
+                start += block
+        return out
+
+    @property
+    def block(self) -> int:
+        """How many rows are evaluated at once."""
+        return max(1, BLOCK_NUMBERS // (self.layers.n_rows + 2 * self.layers.widest))
+
+    def with_less(self, block: int) -> int:
+        """Return half of a block that did not fit; hand over to the CPU where nothing fits."""
+        if self.device.type == "cuda":
+            torch().cuda.empty_cache()
+        if block > 1:
+            return block // 2
+        if self.device.type == "cpu":
+            raise MemoryError(f"one row of a circuit of {self.plan.n_edges} edges does not fit into memory")
+        warnings.warn(f"{self.device} ran out of memory; the CPU goes on", stacklevel=3)
+        self._place(device_of("cpu"))
+        return self.block
+
+    def sample(self, n: int, rng: np.random.Generator) -> Points:
+        """Draw n independent points, shape (n, n_variables); what is drawn depends on the device."""
+        domain = self.plan.domain
+        out = np.empty((n, len(domain)), domain.point_dtype)
+        start, block = 0, self.block
+        while start < n:
+            seed = _seed(rng)
+            size = min(block, n - start)
+            try:
+                out[start : start + size] = self._draw(size, seed).cpu().numpy()
+            except torch().OutOfMemoryError:
+                block = self.with_less(block)
+            else:
+                start += size
+        return out
+
+    def _leaves_of(self, states: Tensor) -> Tensor:
+        """Return ln of the leaves' values at states, shape (n_leaves, batch); `states` is (n_variables, batch)."""
+        return self._log_tables.gather(1, states[self._leaf_var])
+
+    def _values(self, log_leaves: Tensor) -> Tensor:
+        """Return all rows, shape (n_rows, batch), given those of the leaves."""
+        n_leaves, batch = log_leaves.shape
+        values = torch().zeros((self.layers.n_rows, batch), dtype=self.dtype, device=self.device)
+        values[1 : 1 + n_leaves] = log_leaves
+        for rows, members, log_weights in self._steps:
+            terms = values[members]
+            values[rows] = terms.sum(1) if log_weights is None else _log_sum(terms + log_weights)
+        return values
+
+    def _draw(self, n: int, seed: int) -> Tensor:
+        """Walk down from the root with n rows at once, shape (n, n_variables)."""
+        generator = torch().Generator(device=self.device).manual_seed(seed)
+        active = torch().zeros((self.layers.n_rows, n), dtype=torch().bool, device=self.device)
+        active[-1] = True
+        for rows, members, log_weights in reversed(self._steps):
+            which, row = active[rows].nonzero(as_tuple=True)
+            if log_weights is None:
+                active[members[which], row[:, None]] = True
+            else:
+                active[members[which, self._choose(log_weights[which, :, 0].exp(), generator)], row] = True
+        leaf, row = active[1 : 1 + len(self._leaf_var)].nonzero(as_tuple=True)
+        points = torch().zeros((n, len(self.plan.domain)), dtype=torch().int64, device=self.device)
+        points[row, self._leaf_var[leaf]] = self._choose(self._tables[leaf], generator)
+        return points
+
+    def _choose(self, weights: Tensor, generator: Any) -> Tensor:
+        """Draw a column of each row in proportion to its weights, shape (n,)."""
+        running = weights.cumsum(1)
+        uniform = torch().rand((len(weights), 1), dtype=torch().float64, device=self.device, generator=generator)
+        chosen = (running <= uniform * running[:, -1:]).sum(1)
+        last = (weights > 0).to(torch().int64).cumsum(1).argmax(1)
+        return torch().minimum(chosen, last)
+
+    def flows(self, values: Tensor, upward: Tensor) -> Tensor:
+        """Return derivatives of the root's logs by the leaves' logs, times `upward`, shape (n_leaves, batch)."""
+        flow = torch().zeros_like(values)
+        flow[-1] = upward
+        for rows, members, log_weights in reversed(self._steps):
+            own = flow[rows][:, None, :].expand(-1, members.shape[1], -1)
+            if log_weights is not None:
+                own = own * (values[members] + log_weights - _finite(values[rows])[:, None, :]).exp()
+            flow.index_add_(0, members.reshape(-1), own.reshape(-1, own.shape[-1]))
+        return flow[1 : 1 + len(self._leaf_var)]
+
+    def forward(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the leaves' values (not logs) under weights of states, and all rows."""
+        leaves = (weights[self._columns] * self._tables[:, :, None]).sum(1)
+        return leaves, self._values(leaves.log())
+
+    def backward(self, leaves: Tensor, values: Tensor, upward: Tensor, total_states: int) -> Tensor:
+        """Return the derivatives by the weights of states, shape (total_states, batch)."""
+        flow = self.flows(values, upward)
+        by_value = torch().where(leaves > 0, flow / leaves, torch().zeros_like(flow))
+        by_state = by_value[:, None, :] * self._tables[:, :, None]
+        out = torch().zeros((total_states, values.shape[1]), dtype=self.dtype, device=self.device)
+        return out.index_add_(0, self._columns.reshape(-1), by_state.reshape(-1, values.shape[1]))
+
+
+def _seed(rng: np.random.Generator) -> int:
+    return int(rng.integers(2**63))
+
+
+def _log_sum(terms: Tensor) -> Tensor:
+    """Return ln of sums over axis 1; -inf where all terms are."""
+    top = _finite(terms.amax(1))
+    return (terms - top[:, None]).exp().sum(1).log() + top
+
+
+def _finite(logs: Tensor) -> Tensor:
+    """Return logs with 0 in place of -inf."""
+    return torch().where(logs == -torch().inf, torch().zeros_like(logs), logs)
+
+
+@cache
+def _function() -> Any:
+    """Return the evaluation as a function of PyTorch, whose derivative is a pass downward."""
+    base: Any = torch().autograd.Function
+
+    class Root(base):
+        """ln of the multilinear extension."""
+
+        @staticmethod
+        def forward(ctx: Any, weights: Tensor, plan: TensorPlan) -> Tensor:
+            leaves, values = plan.forward(weights)
+            ctx.plan, ctx.total_states = plan, len(weights)
+            ctx.save_for_backward(leaves, values)
+            return values[-1].clone()
+
+        @staticmethod
+        def backward(ctx: Any, upward: Tensor) -> tuple[Tensor, None]:
+            return ctx.plan.backward(*ctx.saved_tensors, upward, ctx.total_states), None
+
+    return Root
