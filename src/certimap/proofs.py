@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,10 +12,9 @@ import numpy as np
 
 from certimap.checker import Proof, Verdict, check_arrays
 from certimap.checker.models import Question as Asked
-from certimap.checker.models import Rejected, reduce, tables_of
-from certimap.checker.sets import Buckets
+from certimap.checker.models import Reduced, Rejected, reduce, tables_of
+from certimap.checker.sets import Buckets, value_at
 from certimap.circuits.circuit import Circuit, NodeKind
-from certimap.circuits.posterior import CircuitPosterior
 from certimap.control import Control, TimeUp
 from certimap.domain import Real
 from certimap.errors import ModelError, QueryError, SolverError, TooLarge
@@ -22,10 +22,8 @@ from certimap.io.native import encoded_label, exported, fingerprint
 from certimap.model import Model
 from certimap.posterior import Capability
 from certimap.query import Query
-from certimap.result import MapResult
+from certimap.result import CertificateKind, MapResult
 from certimap.solvers.base import Solver
-from certimap.solvers.box_search.frontier import Frontier
-from certimap.solvers.driver import run
 
 WITH_PROOFS = "'frontier' and 'exhaustive' on circuits, and any solver on networks whose tables fit"
 LEAST_SECONDS = 10.0  # for a search that is made for the proof alone; it may take four times the solving too
@@ -73,6 +71,9 @@ def wants_for_proof(
         raise SolverError(
             f"a {type(model).__name__} has no model that a proof could be about; ask a model instead"
         )
+    from certimap.circuits.posterior import CircuitPosterior
+    from certimap.solvers.box_search.frontier import Frontier
+
     searches = solver in ("auto", "frontier") or getattr(solver, "name", "") == "frontier"
     if isinstance(model, Circuit) and searches and wants in (None, Frontier.needs):
         return (CircuitPosterior,)
@@ -84,6 +85,8 @@ def finished(model: Model, query: Query, result: MapResult, max_bytes: int) -> M
     draft = result.proof
     if draft is None:
         return result
+    if not isinstance(model, Circuit) and draft.meta["method"] != "draws" and _too_wide(model, query) is not None:
+        draft = _relaxed(model, query, result, max_bytes)
     reason = _refusal(model, query, result, draft)
     if reason is None and isinstance(model, Circuit) and draft.meta["method"] == "bound":
         draft = _searched(model, query, result, max_bytes)
@@ -93,7 +96,7 @@ def finished(model: Model, query: Query, result: MapResult, max_bytes: int) -> M
         return replace(result, proof=None, no_proof=reason)
     certificate = result.certificate
     method, arrays = draft.meta["method"], draft.arrays
-    if not isinstance(model, Circuit) and method != "draws":
+    if not isinstance(model, Circuit) and method not in ("draws", "relaxation"):
         method, arrays = "sets", {}
     answers = [result.assignment] if result.top is None else [assignment for assignment, _ in result.top]
     encoded = [{name: encoded_label(label, name) for name, label in answer.items()} for answer in answers]
@@ -109,6 +112,7 @@ def finished(model: Model, query: Query, result: MapResult, max_bytes: int) -> M
             "delta": certificate.delta,
             "tolerance": certificate.tolerance,
             "log_joint": result.log_joint,
+            **draft.meta.get("claim", {}),
         },
         "solver": result.solver,
         "written_by": f"certimap {result.version}",
@@ -123,6 +127,10 @@ def finished(model: Model, query: Query, result: MapResult, max_bytes: int) -> M
 
 def _searched(model: Circuit, query: Query, result: MapResult, max_bytes: int) -> Proof | None:
     """Search a circuit by boxes, from an answer that something else has found; None where that does not end."""
+    from certimap.circuits.posterior import CircuitPosterior
+    from certimap.solvers.box_search.frontier import Frontier
+    from certimap.solvers.driver import run
+
     control = Control.starting_now(max(LEAST_SECONDS, 4.0 * result.seconds))
     certificate = result.certificate
     try:
@@ -165,7 +173,7 @@ def _refusal(model: Model, query: Query, result: MapResult, draft: Proof) -> str
     if not len(query.variables):
         return "a query without variables has nothing to prove"
     try:
-        kind, _, arrays, _ = exported(model)
+        exported(model)
     except ModelError as error:
         return f"the model cannot be handed to the checker: {error}"
     if isinstance(model, Circuit):
@@ -174,10 +182,47 @@ def _refusal(model: Model, query: Query, result: MapResult, draft: Proof) -> str
         if result.top is not None and len(result.top) > 1 and not query.query_domain.is_discrete:
             return "a proof covers one answer where a variable is real; leave top_k out"
         return None
+    return _too_wide(model, query) if draft.meta["method"] == "draws" else None
+
+
+def _reduced(model: Model, query: Query) -> Reduced:
+    """Return a network's tables under the evidence, as the checker sees them."""
+    kind, _, arrays, _ = exported(model)
+    sizes = query.domain.n_states.astype(np.int64)
+    return reduce(*tables_of(kind, sizes, arrays), Asked(sizes, query.variables, query.log_weights))
+
+
+def _too_wide(model: Model, query: Query) -> str | None:
+    """Return why the checker cannot eliminate a network, or None."""
     try:
-        sizes = query.domain.n_states.astype(np.int64)
-        asked = Asked(sizes, query.variables, query.log_weights)
-        Buckets.of(reduce(*tables_of(kind, sizes, arrays), asked))
-    except Rejected as reason:
+        Buckets.of(_reduced(model, query))
+    except (Rejected, ModelError) as reason:
         return f"{reason}; {WITH_PROOFS} can write a proof"
     return None
+
+
+def _relaxed(model: Model, query: Query, result: MapResult, max_bytes: int) -> Proof:
+    """Prove an answer by a relaxation, or how much better another one can be at most where it is not certified."""
+    from certimap.relaxation_proofs import bounded, covered
+
+    control = Control.starting_now(max(LEAST_SECONDS, 4.0 * result.seconds))
+    certificate = result.certificate
+    answers = [result.assignment] if result.top is None else [answer for answer, _ in result.top]
+    try:
+        checked = _reduced(model, query)
+        points = [query.query_domain.encode(dict(answer)) for answer in answers]
+        log_value = min(value_at(checked, point.tolist(), -1) for point in points)
+        if certificate.kind is CertificateKind.NONE:
+            found = bounded(checked, control)
+            if found is not None and found[1] < math.inf:
+                claim = {"kind": "bound", "epsilon": 0.0, "delta": 0.0, "log_upper": found[1]}
+                return Proof({"method": "relaxation", "claim": claim}, found[0])
+        else:
+            threshold = log_value - math.log1p(-certificate.epsilon) + math.log1p(certificate.tolerance)
+            arrays = covered(checked, threshold, control, max_bytes)
+            if arrays is not None:
+                return Proof({"method": "relaxation"}, arrays)
+    except (Rejected, ModelError, TooLarge) as reason:
+        return Proof({"method": "none", "no_proof": f"{reason}; {WITH_PROOFS} can write a proof"}, {})
+    said = f"no relaxation that was found in {LEAST_SECONDS:.0f} s or more proves the answer"
+    return Proof({"method": "none", "no_proof": said}, {})

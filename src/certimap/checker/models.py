@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -142,6 +143,10 @@ def reduce(tables: Sequence[Table], sizes: Sequence[int], question: Question) ->
             out.append(Table(scope, logs))
         else:
             log_constant += float(logs)
+    mentioned = {v for table in out for v in table.scope}
+    for v in range(len(question.sizes)):
+        if v not in mentioned and v not in queried and v not in fixed:
+            log_constant += math.log(sizes[v])  # summed out of nothing
     return Reduced(out, list(sizes), queried, log_constant)
 
 

@@ -28,7 +28,10 @@ MAX_BOXES = 4096
 
 @dataclass(eq=False)
 class Bucket:
-    """A variable with its separator, query variables before hidden ones in both, and the product of its tables."""
+    """A variable with its separator, query variables before hidden ones in both, and the product of its tables.
+
+    `raised` is how far (nats) rounding may have raised the product above the truth.
+    """
 
     own: int
     query: list[int]
@@ -36,6 +39,7 @@ class Bucket:
     separator_query: list[int]
     separator_hidden: list[int]
     table: Floats = field(default_factory=lambda: np.zeros((1, 1)))
+    raised: float = 0.0
     children: list[int] = field(default_factory=list[int])
     maps: dict[int, tuple[Ints, Ints]] = field(default_factory=dict[int, tuple[Ints, Ints]])
 
@@ -149,19 +153,35 @@ class Buckets:
 
     def bound(self, box: Sequence[NDArray[np.bool_]], side: int = 1) -> float:
         """Return an upper bound on the log values in a box; of a point its value, rounded to a side."""
-        return float(up(self.messages(box, side)[-1][0, 0] + self.log_constant, side))
+        found = float(up(self.messages(box, side)[-1][0, 0] + self.log_constant, side))
+        return found if side > 0 else found - 2.0 * sum(bucket.raised for bucket in self.buckets)
+
+
+def value_at(problem: Reduced, point: Sequence[int], side: int) -> float:
+    """Return the log value of a point, rounded to a side, by eliminating the hidden variables alone."""
+    fixed = dict(zip(problem.queried, point, strict=True))
+    log_constant, tables = problem.log_constant, list[Table]()
+    for table in problem.tables:
+        logs = np.asarray(table.logs[tuple(fixed.get(v, slice(None)) for v in table.scope)], np.float64)
+        scope = tuple(v for v in table.scope if v not in fixed)
+        if scope:
+            tables.append(Table(scope, logs))
+        else:
+            log_constant = float(up(log_constant + float(logs), side))
+    return Buckets.of(Reduced(tables, problem.sizes, [], log_constant)).bound([], side)
 
 
 def _bucket(v: int, scope: set[int], queried: dict[int, int], held: list[Table], sizes: Sequence[int]) -> Bucket:
     query = sorted(u for u in scope if u in queried)
     hidden = sorted(u for u in scope if u not in queried)
     every = [*query, *hidden]
-    total = np.zeros([sizes[u] for u in every])
+    total, raised = np.zeros([sizes[u] for u in every]), 0.0
     for table in held:
         total = up(total + spread(table, every))
+        raised += (2.0 + 4.0 * float(np.max(np.abs(total), where=np.isfinite(total), initial=0.0))) * UNIT
     n_contexts = math.prod(sizes[u] for u in query)
     keep = [[u for u in part if u != v] for part in (query, hidden)]
-    return Bucket(v, query, hidden, keep[0], keep[1], total.reshape(n_contexts, -1))
+    return Bucket(v, query, hidden, keep[0], keep[1], total.reshape(n_contexts, -1), raised)
 
 
 @dataclass(eq=False)

@@ -18,7 +18,8 @@ from certimap.checker.file import Proof
 from certimap.checker.models import Arrays, Question, Reduced, Rejected, fingerprint, reduce, tables_of
 from certimap.checker.numbers import UNIT, Floats
 from certimap.checker.real import Edges, edges_of
-from certimap.checker.sets import Buckets, check_sets
+from certimap.checker.relaxed import Relaxation, check_relaxed
+from certimap.checker.sets import Buckets, check_sets, value_at
 from certimap.errors import TooLarge
 
 LARGEST_TOLERANCE = 1e-3
@@ -71,6 +72,7 @@ class Claim:
     epsilon: float
     delta: float
     tolerance: float
+    log_upper: float
     answers: NDArray[np.int64]
     values: Floats
     question: Question
@@ -138,8 +140,8 @@ def _checked(
     if claim.kind == "pac":
         seed = proof.meta["seed"]
         unchecked = tuple(text.format(seed=seed) for text in DRAWS_UNCHECKED)
-        return Verdict(True, _statement(claim) + said, log_value, unchecked)
-    return Verdict(True, _statement(claim) + said, log_value)
+        return Verdict(True, _statement(claim, log_value) + said, log_value, unchecked)
+    return Verdict(True, _statement(claim, log_value) + said, log_value)
 
 
 def _least(proof: Proof, log_values: list[float]) -> float:
@@ -157,8 +159,10 @@ def _claim(variables: Sequence[Mapping[str, Any]], proof: Proof) -> Claim:
     stated = proof.meta["claim"]
     kind = stated["kind"]
     epsilon, delta, tolerance = (float(stated[name]) for name in ("epsilon", "delta", "tolerance"))
-    if kind not in ("exact", "epsilon", "pac"):
-        raise Rejected(f"the claim is of the kind {kind!r}; exact, epsilon or pac is accepted")
+    if kind not in ("exact", "epsilon", "pac", "bound"):
+        raise Rejected(f"the claim is of the kind {kind!r}; exact, epsilon, pac or bound is accepted")
+    if kind == "bound" and proof.meta["method"] != "relaxation":
+        raise Rejected("a bound alone needs the method 'relaxation'")
     if not 0.0 <= epsilon < 1.0 or (kind == "exact" and epsilon != 0.0):
         raise Rejected(f"the claim's epsilon is {epsilon}, which a claim of the kind {kind!r} cannot have")
     if not 0.0 <= delta < 1.0 or (delta > 0.0) != (kind == "pac"):
@@ -181,7 +185,8 @@ def _claim(variables: Sequence[Mapping[str, Any]], proof: Proof) -> Claim:
     if not queried:
         raise Rejected("the query has no variables")
     question = Question(sizes, np.array(queried, np.int64), log_weights)
-    return Claim(kind, epsilon, delta, tolerance, states, values, question)
+    log_upper = float(stated["log_upper"]) if kind == "bound" else math.inf
+    return Claim(kind, epsilon, delta, tolerance, log_upper, states, values, question)
 
 
 def _positions(queried: Sequence[Mapping[str, Any]], answer: Mapping[str, Any]) -> tuple[list[int], list[float]]:
@@ -259,6 +264,8 @@ def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof) -> tuple[flo
     """Return the value of the worst answer, and why not all of the rest is covered, or None."""
     tables, all_sizes = tables_of(kind, claim.question.sizes, arrays)
     problem = reduce(tables, all_sizes, claim.question)
+    if proof.meta["method"] == "relaxation":
+        return _relaxed(problem, claim, proof)
     tree = Buckets.of(problem)
     points = [
         [np.arange(all_sizes[v]) == a for v, a in zip(problem.queried, answer, strict=True)]
@@ -274,6 +281,22 @@ def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof) -> tuple[flo
     if method != "sets":
         raise Rejected(f"a proof by {method!r} is none that covers a network")
     return log_value, check_sets(tree, points, threshold, 0.5 * claim.slack)
+
+
+def _relaxed(problem: Reduced, claim: Claim, proof: Proof) -> tuple[float, str | None]:
+    """The same by a relaxation, for networks too wide to be eliminated; only hidden variables are, at points."""
+    log_value = _least(proof, [value_at(problem, answer, -1) for answer in claim.answers.tolist()])
+    if claim.kind == "pac":
+        raise Rejected("a claim with delta above 0 needs the method 'draws'")
+    threshold = claim.log_upper if claim.kind == "bound" else claim.threshold(log_value)
+    relaxation = Relaxation.read(proof.arrays, problem)
+    columns = claim.question.query_offsets
+    tree = SplitTree.read(proof.arrays, columns)
+
+    def value_of(point: list[int]) -> float:
+        return value_at(problem, point, 1)
+
+    return log_value, check_relaxed(relaxation, tree, columns, claim.answers, threshold, value_of)
 
 
 def _draws(claim: Claim, proof: Proof, log_prob: float) -> str | None:
@@ -308,7 +331,12 @@ def _exactly(kind: str, arrays: Arrays, claim: Claim) -> str:
     return "; enumeration in exact numbers agrees"
 
 
-def _statement(claim: Claim) -> str:
+def _statement(claim: Claim, log_value: float) -> str:
+    if claim.kind == "bound":
+        return (
+            f"accepted: no assignment is worth more than ln p(q, e) = {claim.log_upper:.9g}, and the answer is "
+            f"worth {log_value:.9g}, {claim.log_upper - log_value:.3g} less"
+        )
     within, k = f"within a relative {claim.tolerance:g}", len(claim.answers)
     if claim.kind == "exact":
         said = "no assignment is more probable than the answer"
