@@ -102,7 +102,7 @@ def relaxed(checked: Reduced, control: Control, threshold: float = -math.inf) ->
     """
     problem = problem_of(checked)
     ends = control.seconds_left * (1.0 - TIGHTENING_SHARE)
-    orders = [nuisance_first(problem, bits) for bits in CLIQUE_BITS]
+    orders = [nuisance_first(problem, bits) for bits in (CLIQUE_BITS if problem.nuisance else CLIQUE_BITS[:1])]
     best: tuple[float, Relaxed] | None = None
     for order, bits in [*((order, UNSPLIT_BITS) for order in orders), *((orders[0], bits) for bits in TABLE_BITS)]:
         found = Relaxed.of(problem, checked.queried, order, bits)
@@ -111,6 +111,8 @@ def relaxed(checked: Reduced, control: Control, threshold: float = -math.inf) ->
         tightener = Tightener(found.tree)
         for temperature in TEMPERATURES if found.tree.is_split else ():
             tightener.run(temperature, STEPS, lambda: control.seconds_left < ends)
+            if found.tree.bound() <= threshold:
+                break
         bound = found.tree.bound()
         if best is None or bound < best[0]:
             best = (bound, found)

@@ -61,18 +61,20 @@ class Relaxation:
             np.asarray(arrays[name]).astype(np.int64) for name in ("own", "parent", "region")
         )
         weights, shifts = np.asarray(arrays["weights"], np.float64), np.asarray(arrays["shifts"], np.float64)
-        place = {v: k for k, v in enumerate(dict.fromkeys(own.tolist()))}
-        ranks = [place[v] for v in own.tolist()]
+        listed: list[int] = own.tolist()
+        place = {v: k for k, v in enumerate(dict.fromkeys(listed))}
+        ranks = [place[v] for v in listed]
         if len(region_of) != len(problem.tables) or ranks != sorted(ranks) or not len(own):
             raise Rejected("the relaxation's regions do not fit the model")
         held: list[list[Table]] = [[] for _ in ranks]
-        for table, r in zip(problem.tables, region_of.tolist(), strict=True):
+        of_table: list[int] = region_of.tolist()
+        for table, r in zip(problem.tables, of_table, strict=True):
             held[r].append(table)
         total = np.bincount(own, weights, minlength=int(own.max()) + 1)
         regions: list[Region] = []
         children: list[list[int]] = [[] for _ in ranks]
         done = 0
-        for r, v in enumerate(own.tolist()):
+        for r, v in enumerate(listed):
             below = [set(regions[c].scope) - {regions[c].own} for c in children[r]]
             scope = set[int]().union({v}, *(t.scope for t in held[r]), *below)
             if not scope <= set(place) or min(scope, key=place.__getitem__) != v:

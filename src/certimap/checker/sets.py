@@ -94,7 +94,7 @@ class Buckets:
         for table in problem.tables:
             held[min(place[v] for v in table.scope)].append(table)
         separators: list[set[int]] = [set() for _ in order]
-        buckets: list[Bucket] = []
+        scopes: list[set[int]] = []
         children: list[list[int]] = [[] for _ in range(len(order) + 1)]
         for k, v in enumerate(order):
             scope = {v, *separators[k], *(u for t in held[k] for u in t.scope)}
@@ -105,7 +105,11 @@ class Buckets:
             if rest:
                 separators[parent] |= rest
             children[parent].append(k)
-            buckets.append(_bucket(v, scope, queried, held[k], problem.sizes))
+            scopes.append(scope)
+        buckets = [
+            _bucket(v, scope, queried, tables, problem.sizes)
+            for v, scope, tables in zip(order, scopes, held, strict=True)
+        ]
         buckets.append(Bucket(-1, [], [], [], []))
         for bucket, below in zip(buckets, children, strict=True):
             bucket.children = below
