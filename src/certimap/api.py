@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, cast, overload
@@ -19,14 +19,35 @@ from certimap.model import Model
 from certimap.networks.network import Network
 from certimap.posterior import Capability, Posterior
 from certimap.query import Query, check_names, make_query
-from certimap.result import FailedQuery, MapResult, ResultList
+from certimap.result import FailedQuery, MapResult, Origin, ResultList
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import Progress
 from certimap.solvers.registry import wants_of
+from certimap.untyped import is_dict
 
 
 def read(path: Any, **options: Any) -> Any:
-    """Read a model from a file whose suffix names its format; see `certimap.io.read`, also for `options`."""
+    """Read a model from a file.
+
+    Parameters
+    ----------
+    path
+        A file whose suffix names its format (see `certimap.io.FORMATS`), or with .gz behind it.
+    **options
+        `format`, `encoding` and `weights` of `certimap.io.read`.
+
+    Returns
+    -------
+    Model
+        A network, a circuit, or a learned model.
+
+    Raises
+    ------
+    ParseError
+        For an unknown format, and a file that cannot be read or does not follow its format.
+    ModelError
+        For weights that do not suit the format.
+    """
     from certimap.io import read as read_model
 
     return read_model(path, **options)
@@ -149,6 +170,10 @@ def map_query(
         "keep": a `FailedQuery` with the error's sentence stands for such a row, and the others are answered.
     virtual_evidence, show_progress
         As pgmpy has them: tables over single variables, which join `evidence` as likelihoods; and `progress`.
+    proof, max_proof
+        Whether `result.proof` is wanted (see `certimap.check`), and the most bytes that it may take.
+    **solver_options
+        Settings of a named solver.
 
     Returns
     -------
@@ -202,7 +227,8 @@ def map_query(
         rng,
         settings,
     )
-    return asked.proved(found, variables, evidence)
+    given: Any = evidence.copy() if is_dict(evidence) else evidence  # theirs may change later
+    return asked.completed(found, lambda: (variables, given))
 
 
 def limits_of(max_edges: int | None, workers: int | None, device: str | None = None) -> Limits:
@@ -226,10 +252,8 @@ def map_rows(
     """Yield the answers to many queries of one model as they are found; see `certimap.batch.Batch`."""
     asked = _Asked.of(model, limits, solver, settings)
     answers = Batch(asked.condition, asked.fallback, asked.share, solver, settings, errors).answers(rows, rng)
-    if asked.max_proof is None:
-        return answers
     return (
-        answer if isinstance(answer, FailedQuery) else asked.proved(answer, *row.ask())
+        answer if isinstance(answer, FailedQuery) else asked.completed(answer, row.ask)
         for row, answer in zip(rows, answers, strict=False)
     )
 
@@ -253,14 +277,15 @@ class _Asked:
             wants = wants_for_proof(model, solver, wants)
         return cls(model, limits, wants, max_proof)
 
-    def proved(self, found: MapResult, variables: Any, evidence: Any) -> MapResult:
-        """Complete the proof of an answer where one is wanted."""
+    def completed(self, found: MapResult, ask: Callable[[], tuple[Any, Any]]) -> MapResult:
+        """Note what was asked, and complete the proof where one is wanted."""
+        signed = replace(found, origin=Origin(self.model, ask))
         if self.max_proof is None:
-            return found
+            return signed
         from certimap.proofs import finished
 
-        query = make_query(self.model.domain, variables, evidence, hidden=self.model.hidden)
-        return finished(self.model, query, found, self.max_proof)
+        query = make_query(self.model.domain, *ask(), hidden=self.model.hidden)
+        return finished(self.model, query, signed, self.max_proof)
 
     def condition(self, variables: Any, evidence: Any, control: Control) -> Posterior:
         return _posterior(self.model, variables, evidence, replace(self.limits, control=control), self.wants)
@@ -303,6 +328,25 @@ def condition(
     It is in the representation that `map_query(model, ..., solver=solver)` works on. That of "auto" cannot always
     be sampled (for MPE on networks it only maximises); `solver="pac"` asks for one that can. With `device="cuda"`
     a circuit draws and scores points there, and answers nothing else.
+
+    Parameters
+    ----------
+    model, variables, evidence
+        As for `map_query`; the evidence is one assignment.
+    max_edges, workers, device
+        As for `map_query`.
+    solver
+        Whose representation is wanted: a name, a solver, or "auto".
+
+    Returns
+    -------
+    Posterior
+        With what its representation offers (see `certimap.posterior`).
+
+    Raises
+    ------
+    QueryError, ImpossibleEvidence, TooLarge
+        As `map_query` does.
     """
     limits = limits_of(max_edges, workers, device)
     return _posterior(_model_of(model), variables, evidence, limits, wants_of(solver))

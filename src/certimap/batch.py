@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from certimap.answer import answer_query
+from certimap.answer import answer_one, answer_query
 from certimap.certify.checks import check_settings
 from certimap.control import Control
 from certimap.errors import CertimapError, ParseError, SolverError, at_place
@@ -118,9 +118,11 @@ class Batch:
 
     def _answer(self, row: Row, seed: int, shared: Posterior | None) -> MapResult | FailedQuery:
         try:
+            if shared is not None:
+                return answer_one(shared, self.solver, seed, self.settings)
             variables, evidence = row.ask()
             return answer_query(
-                lambda control: shared or self.condition(variables, evidence, control),
+                lambda control: self.condition(variables, evidence, control),
                 lambda control: self.fallback(variables, evidence, control),
                 self.solver,
                 seed,

@@ -37,7 +37,19 @@ class Boxes:
 
     @classmethod
     def full(cls, domain: Domain, batch: int = 1) -> Boxes:
-        """Return `batch` copies of the whole space."""
+        """Return `batch` copies of the whole space.
+
+        Parameters
+        ----------
+        domain
+            The variables.
+        batch
+            How many copies.
+
+        Returns
+        -------
+        Boxes
+        """
         mask = np.ones((batch, domain.total_states), np.bool_)
         if domain.is_discrete:
             return cls(domain, mask)
@@ -50,7 +62,19 @@ class Boxes:
 
     @classmethod
     def of_points(cls, domain: Domain, points: Points) -> Boxes:
-        """Return one single-point box a row of `points`, shape (batch, n)."""
+        """Return one single-point box per row.
+
+        Parameters
+        ----------
+        domain
+            The variables.
+        points
+            State positions (values of real variables), shape (batch, n).
+
+        Returns
+        -------
+        Boxes
+        """
         batch = len(points)
         mask = np.zeros((batch, domain.total_states), np.bool_)
         discrete = np.flatnonzero(domain.n_states)
@@ -63,7 +87,18 @@ class Boxes:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Boxes]) -> Boxes:
-        """Stack batches over one domain."""
+        """Stack batches over one domain.
+
+        Parameters
+        ----------
+        parts
+            Batches over the same domain; at least one.
+
+        Returns
+        -------
+        Boxes
+            All of them, in order.
+        """
         first = parts[0]
         mask = np.concatenate([p.mask for p in parts])
         if first.low is None:
@@ -81,15 +116,37 @@ class Boxes:
         return Boxes(self.domain, self.mask[rows], low, high)
 
     def counts(self) -> NDArray[np.int64]:
-        """Return how many states each box leaves to each categorical variable, shape (batch, n)."""
+        """Count the states that each box leaves to each categorical variable.
+
+        Returns
+        -------
+        ndarray of int64, shape (batch, n)
+            0 for real variables.
+        """
         padded = np.concatenate([np.zeros((len(self), 1), np.int64), np.cumsum(self.mask, axis=1)], axis=1)
         return padded[:, self.domain.offsets[1:]] - padded[:, self.domain.offsets[:-1]]
 
     def sizes(self) -> list[int]:
-        """Return the exact number of points in each box of a discrete domain."""
+        """Return the exact number of points in each box of a discrete domain.
+
+        Returns
+        -------
+        list of int
+            One per box; of any size.
+        """
         return [math.prod(row) for row in self.counts().tolist()]
 
     def holds(self, points: Points) -> NDArray[np.bool_]:
-        """Return which rows of `points` the first box of a discrete domain holds, shape (batch,)."""
+        """Say which points the first box of a discrete domain holds.
+
+        Parameters
+        ----------
+        points
+            State positions, shape (batch, n).
+
+        Returns
+        -------
+        ndarray of bool, shape (batch,)
+        """
         columns = self.domain.offsets[:-1] + points.astype(np.int64)
         return np.all(self.mask[0][columns], axis=1)

@@ -143,6 +143,11 @@ class Pace:
     def __init__(self, control: Control, doing: str, seconds_per_unit: float) -> None:
         self._control, self._doing, self._pace = control, doing, seconds_per_unit
 
+    @property
+    def seconds_per_unit(self) -> float:
+        """The pace of the last piece that was large enough to be timed."""
+        return self._pace
+
     @contextmanager
     def piece(self, n_units: float) -> Generator[None]:
         """Do one piece of work inside; raise TimeUp instead when it would end too late, or the time is up."""

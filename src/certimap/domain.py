@@ -44,6 +44,13 @@ class Categorical:
 
     Labels are compared as dictionary keys, so `True`, `1`, `np.int64(1)` and `1.0` are the same
     label; a position never stands for a label.
+
+    Parameters
+    ----------
+    name
+        What evidence, queries and answers call it.
+    states
+        Its labels, at least one, each once: anything hashable.
     """
 
     name: str
@@ -71,17 +78,46 @@ class Categorical:
         return label in self._positions
 
     def index(self, label: Label) -> int:
-        """Return the position of a label; raise QueryError when it is no state of the variable."""
+        """Return the position of a label.
+
+        Parameters
+        ----------
+        label
+            One of `states`.
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        QueryError
+            When it is no state of the variable.
+        """
         try:
             return self._positions[label]
         except (KeyError, TypeError):
             raise QueryError(f"{label!r} is no state of variable {self.name!r}; {self._meant(label)}") from None
 
     def parse(self, text: str) -> Label:
-        """Return the label that a text (from a shell or a file) names, or raise QueryError.
+        """Return the label that a text (from a shell or a file) names.
 
         A label that is that text wins; otherwise the one label that prints as the text does, where a whole
         number may be written with a point (`1.0` and `1` are one).
+
+        Parameters
+        ----------
+        text
+            What was written.
+
+        Returns
+        -------
+        Label
+
+        Raises
+        ------
+        QueryError
+            When it names no state, or several.
         """
         if text in self._positions:
             return self.states[self._positions[text]]
@@ -109,7 +145,15 @@ class Categorical:
 
 @dataclass(frozen=True)
 class Real:
-    """A continuous variable: a name and the closed interval that it lives in."""
+    """A continuous variable: a name and the closed interval that it lives in.
+
+    Parameters
+    ----------
+    name
+        What evidence, queries and answers call it.
+    low, high
+        The interval's ends; infinite by default.
+    """
 
     name: str
     low: float = -math.inf
@@ -126,7 +170,22 @@ class Real:
         return 0
 
     def parse(self, text: str) -> float:
-        """Return the number that a text names, or raise QueryError."""
+        """Return the number that a text names.
+
+        Parameters
+        ----------
+        text
+            What was written.
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        QueryError
+            When it is no number.
+        """
         try:
             number = float(text) if "_" not in text else math.nan
         except ValueError:
@@ -167,14 +226,24 @@ class Domain:
 
     @classmethod
     def of_sizes(cls, sizes: Iterable[int]) -> Domain:
-        """Build variables "0", "1", ... with states 0..K-1, as UAI and .spn files have them."""
+        """Build variables "0", "1", ... with states 0..K-1, as UAI and .spn files have them.
+
+        Parameters
+        ----------
+        sizes
+            Numbers of states, one per variable.
+
+        Returns
+        -------
+        Domain
+        """
         return cls(Categorical(str(i), tuple(range(k))) for i, k in enumerate(sizes))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(v.name for v in self.variables)
 
-    @property
+    @cached_property
     def total_states(self) -> int:
         return int(self.offsets[-1])
 
@@ -183,12 +252,12 @@ class Domain:
         """Whether every variable is categorical."""
         return bool(np.all(self.n_states > 0))
 
-    @property
+    @cached_property
     def point_dtype(self) -> np.dtype[Any]:
         """The dtype of points: int16 state positions, or float64 when a variable is real."""
         return np.dtype(np.int16) if self.is_discrete else np.dtype(np.float64)
 
-    @property
+    @cached_property
     def log_size(self) -> float:
         """The natural log of the number of joint states; inf with a real variable."""
         return float(np.sum(np.log(self.n_states))) if self.is_discrete else math.inf
@@ -215,7 +284,22 @@ class Domain:
         return f"Domain({_shown(self.names)})"
 
     def index(self, name: object) -> int:
-        """Return a variable's position by name, or raise QueryError."""
+        """Return a variable's position.
+
+        Parameters
+        ----------
+        name
+            Its name.
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        QueryError
+            When there is no such variable; near misses are named.
+        """
         if isinstance(name, str) and name in self._index:
             return self._index[name]
         text = str(name)
@@ -225,11 +309,37 @@ class Domain:
         raise QueryError(f"{name!r} is no variable of the model; {meant}")
 
     def subset(self, positions: Iterable[int]) -> Domain:
-        """Return the domain of some variables, in the order given."""
+        """Return the domain of some variables, in the order given.
+
+        Parameters
+        ----------
+        positions
+            Positions of variables, in the order wanted.
+
+        Returns
+        -------
+        Domain
+        """
         return Domain(self.variables[i] for i in positions)
 
     def encode(self, assignment: dict[str, Label]) -> NDArray[Any]:
-        """Turn a full assignment of labels into one point, shape (n,)."""
+        """Turn a full assignment of labels into one point.
+
+        Parameters
+        ----------
+        assignment
+            A label (a number for a real variable) for every variable by name.
+
+        Returns
+        -------
+        ndarray, shape (n,)
+            State positions; float64 where a variable is real.
+
+        Raises
+        ------
+        QueryError
+            For a variable without a label, and for labels that are no states.
+        """
         missing = [n for n in self.names if n not in assignment]
         if missing:
             raise QueryError(f"the assignment lacks a value for {_shown(missing)}")
@@ -245,7 +355,18 @@ class Domain:
         return point
 
     def decode(self, point: NDArray[Any]) -> dict[str, Label]:
-        """Turn one point, shape (n,), into labels by name, in the domain's order."""
+        """Turn one point into labels.
+
+        Parameters
+        ----------
+        point
+            State positions (values of real variables), shape (n,).
+
+        Returns
+        -------
+        dict
+            Labels by name, in the domain's order.
+        """
         return {
             v.name: v.states[int(x)] if isinstance(v, Categorical) else float(x)
             for v, x in zip(self.variables, point, strict=True)

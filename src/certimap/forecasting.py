@@ -111,6 +111,15 @@ def forecast(posterior: Posterior, *, epsilon: float = 0.01, delta: float = 0.01
     rng
         A seed or a numpy Generator, for the few draws of a first look.
 
+    Returns
+    -------
+    Forecast
+
+    Raises
+    ------
+    QueryError
+        For epsilon or delta out of range.
+
     Notes
     -----
     Cost: a few heuristics, 256 draws and one bound; linear in the size of the posterior.
@@ -156,6 +165,18 @@ def estimate_lipschitz(posterior: Posterior, assignment: dict[str, Label]) -> Li
     """Measure how fast p(q | e) falls off around an assignment of categorical variables, per changed variable.
 
     Two passes over the posterior. It proves nothing: a Lipschitz constant is a promise about all of a ball.
+
+    Parameters
+    ----------
+    posterior
+        A conditioned query; see `certimap.condition`.
+    assignment
+        A label for each query variable.
+
+    Returns
+    -------
+    LipschitzEstimate
+        In bits per changed variable.
 
     Raises
     ------

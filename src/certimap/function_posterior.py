@@ -68,7 +68,22 @@ class FunctionPosterior:
         return self._facts
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
-        """Draw n independent points; draws inside boxes are not offered."""
+        """Draw independent points.
+
+        Parameters
+        ----------
+        n
+            How many.
+        rng
+            The only source of randomness.
+        boxes
+            None; draws inside boxes are not offered.
+
+        Returns
+        -------
+        ndarray, shape (n, n_variables)
+            State positions, or values of real variables.
+        """
         if boxes is not None:
             raise ModelError("a sampler given as a function does not draw inside boxes; use solver='pac'")
         points: NDArray[Any] = np.asarray(self._sample(n, rng))
@@ -87,7 +102,18 @@ class FunctionPosterior:
         return points.astype(self._domain.point_dtype)
 
     def log_prob(self, points: Points) -> NDArray[np.float64]:
-        """Natural log of p(q | e) (of p(q, e) when not normalised), shape (batch,)."""
+        """Evaluate ln p(q | e), or ln p(q, e) when it is not normalised.
+
+        Parameters
+        ----------
+        points
+            State positions (values of real variables), shape (batch, n).
+
+        Returns
+        -------
+        ndarray of float64, shape (batch,)
+            In nats; -inf where it is zero.
+        """
         values: NDArray[np.float64] = np.asarray(self._log_prob(points), np.float64)
         if values.shape != (len(points),):
             raise ModelError(

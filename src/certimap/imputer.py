@@ -170,6 +170,11 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
         y
             Ignored.
 
+        Returns
+        -------
+        MapImputer
+            This imputer.
+
         Raises
         ------
         DataError
@@ -231,7 +236,18 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
     # ------------------------------------------------------------ filling
 
     def transform(self, X: Any) -> Any:
-        """Return a table with its missing cells filled; see `impute`."""
+        """Fill the missing cells of a table; see `impute`.
+
+        Parameters
+        ----------
+        X
+            A table with the columns that were fitted.
+
+        Returns
+        -------
+        table
+            Of the kind that was given, or that `set_output` asks for.
+        """
         return self.impute(X).filled
 
     def impute(self, X: Any) -> Imputation:
@@ -241,6 +257,11 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
         ----------
         X
             A table with the columns that were fitted.
+
+        Returns
+        -------
+        Imputation
+            The filled table and one result per row.
 
         Raises
         ------

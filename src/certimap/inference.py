@@ -88,10 +88,27 @@ def marginals(
 
 
 def log_evidence(model: Any, evidence: Any = None, *, workers: int | None = None) -> float:
-    """Return ln p(evidence), the natural log of the probability (of the density, where reals are observed).
+    """Return ln p(evidence).
 
     Of a Markov network it is the log of the unnormalised sum, so that a difference of two is a conditional
-    probability. Parameters, errors and cost as in `marginals`; impossible evidence raises ImpossibleEvidence.
+    probability.
+
+    Parameters
+    ----------
+    model, evidence, workers
+        As in `marginals`.
+
+    Returns
+    -------
+    float
+        In nats; of the density, where real variables are observed.
+
+    Raises
+    ------
+    ImpossibleEvidence
+        When p(e) = 0.
+    QueryError, ModelError
+        As in `marginals`.
     """
     model = as_model(model)
     domain = model.domain
@@ -181,6 +198,8 @@ def sample(
         A seed or a generator; the same seed draws the same rows, for any number of workers.
     as_frame
         Return a pandas DataFrame.
+    workers
+        Threads; None uses every core.
 
     Returns
     -------
@@ -202,7 +221,7 @@ def sample(
 
 
 def log_likelihood(model: Any, rows: Any) -> NDArray[np.float64]:
-    """Return the natural-log likelihood of each row of a table, missing cells summed out, shape (n_rows,).
+    """Return the log likelihood of each row of a table, missing cells summed out.
 
     Parameters
     ----------
@@ -211,6 +230,11 @@ def log_likelihood(model: Any, rows: Any) -> NDArray[np.float64]:
     rows
         A frame whose columns are variables, a dictionary of columns, or an array with one column per variable;
         None and NaN are missing. A row without any known cell scores 0.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_rows,)
+        In nats.
 
     Raises
     ------

@@ -51,7 +51,13 @@ class Limits:
         return self.entries_allowed if self.max_edges is None else min(self.entries_allowed, self.max_edges)
 
     def describe(self) -> str:
-        """Name what limits a conversion, for messages."""
+        """Name what limits a conversion, for messages.
+
+        Returns
+        -------
+        str
+            A part of a sentence.
+        """
         memory = shown_bytes(self.control.memory_limit)
         whose = f"max_memory={memory}" if self.control.max_memory is not None else f"{memory} of memory"
         return whose if self.max_edges is None else f"max_edges={self.max_edges} and {whose}"

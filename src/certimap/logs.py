@@ -14,6 +14,11 @@ def log_sum(log_values: Floats, axes: int | tuple[int, ...] | None = None) -> Fl
         return log_values
     if not log_values.size:
         return np.asarray(np.logaddexp.reduce(log_values, axis=axes))
+    if axes is None:
+        highest = float(log_values.max())
+        if not np.isfinite(highest):
+            return np.asarray(highest)
+        return np.asarray(np.log(np.exp(log_values - highest).sum()) + highest)
     top = np.asarray(log_values.max(axis=axes, keepdims=True))
     shift = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):

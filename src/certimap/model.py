@@ -47,6 +47,10 @@ class Model:
         limits
             What the posterior may take; None for the defaults.
 
+        Returns
+        -------
+        Posterior
+
         Raises
         ------
         ImpossibleEvidence
@@ -57,7 +61,22 @@ class Model:
         return conversions().condition(self, query, limits=limits)
 
     def write(self, path: str | PathLike[str], format: str | None = None) -> None:
-        """Write the model to a file whose suffix (or `format`) names the format; see `certimap.io.write`."""
+        """Write the model to a file, whole or not at all.
+
+        Parameters
+        ----------
+        path
+            A file whose suffix names the format, or with .gz behind it.
+        format
+            A suffix, for a file with another one.
+
+        Raises
+        ------
+        ParseError
+            For an unknown format.
+        ModelError
+            When the format cannot hold the model.
+        """
         from certimap import io
 
         io.write(self, path, format)

@@ -88,6 +88,10 @@ def make_query(
     hidden
         Names that `variables=None` leaves out (see `Model.hidden`).
 
+    Returns
+    -------
+    Query
+
     Raises
     ------
     QueryError

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+T = TypeVar("T")
 
 
 class RegionArrays(NamedTuple):
@@ -57,6 +59,8 @@ class RegionTree:
         Natural log of the total that conditioning divided out.
     log_error
         A bound, in nats, on what rounding in the tables can change in ln p of a point or box.
+    known
+        What has been worked out from the shape alone (see `of_shape`); trees of one shape may share it.
     """
 
     arrays: RegionArrays
@@ -65,6 +69,7 @@ class RegionTree:
     variable: Ints
     log_evidence: float
     log_error: float = 0.0
+    known: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
     def __repr__(self) -> str:
         return f"RegionTree({self.n_regions} regions, {self.n_entries} table entries)"
@@ -92,6 +97,12 @@ class RegionTree:
     def slot_map(self) -> Ints:
         """Where each region's part of `gather` begins, -1 for the root; shape (n,)."""
         return np.where(self.slot >= 0, self.arrays.map_ptr[self.slot], -1)
+
+    def of_shape(self, name: str, make: Callable[[], T]) -> T:
+        """Return what `make` returned the first time that it was asked for under this name, without any table."""
+        if name not in self.known:
+            self.known[name] = make()
+        return self.known[name]
 
     def joint_size(self, region: int) -> int:
         """Return the number of joint states that a region's children see."""

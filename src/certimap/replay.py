@@ -48,7 +48,7 @@ SETTINGS = (
     "tolerance",
 )
 TIMES = ("seconds",)
-NOT_COMPARED = (*TIMES, "asked", "version", "history")
+NOT_COMPARED = (*TIMES, "asked", "version", "history", "explanation")
 _PACKAGES = ("numpy", "numba", "scipy")
 _CUT_SHORT = (Status.TIME_LIMIT, Status.INTERRUPTED, Status.MEMORY_LIMIT)
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum, StrEnum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from certimap.checker.file import Proof
 from certimap.domain import Categorical, Domain, Label
-from certimap.errors import MissingDependency, ModelError
+from certimap.errors import MissingDependency, ModelError, QueryError
 from certimap.summary import aligned, html_of, log_text, text_of
 from certimap.untyped import is_dict, is_sequence
+
+if TYPE_CHECKING:
+    from certimap.explanations import Explanation
 
 
 class CertificateKind(StrEnum):
@@ -87,6 +90,21 @@ class Certificate:
 
     `epsilon` and `delta` are the pair achieved; when `kind` is none, `epsilon` is the one requested
     and `delta` the failure probability that the run supports there (1 when it supports nothing).
+
+    Attributes
+    ----------
+    kind
+        exact, epsilon (for certain), pac (with probability 1 - delta), or none.
+    epsilon, delta
+        The pair achieved.
+    requested_epsilon, requested_delta
+        The pair asked for.
+    rule
+        What earned it; None where nothing did.
+    assumptions
+        Sentences that the proof rests on beside the model; empty where it rests on none.
+    tolerance
+        The relative slack that counts as exact.
     """
 
     kind: CertificateKind
@@ -101,7 +119,21 @@ class Certificate:
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """One moment of a run; logs are natural."""
+    """One moment of a run; logs are natural.
+
+    Attributes
+    ----------
+    seconds
+        Since the run began.
+    n_draws, n_evaluations
+        Draws, and assignments evaluated, until then.
+    log_prob, log_upper_bound
+        The best found, and the upper bound on ln p*, in nats.
+    log_open_mass
+        ln of what bounds the probability of all that is neither evaluated nor closed; inf where nothing does.
+    n_nodes
+        Search nodes until then: boxes probed, in box searches; 0 for methods without any.
+    """
 
     seconds: float
     n_draws: int
@@ -109,11 +141,30 @@ class HistoryEntry:
     log_prob: float
     log_upper_bound: float
     log_open_mass: float
+    n_nodes: int = 0
 
 
 def _known(entry: HistoryEntry) -> tuple[float, float, float]:
     """Return what was known at a moment, without what it had cost."""
     return entry.log_prob, entry.log_upper_bound, entry.log_open_mass
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The question behind a result: the model in memory, and what returns query and evidence.
+
+    Pickles hold query and evidence without the model (None), which has files of its own.
+    """
+
+    model: Any
+    ask: Callable[[], tuple[Any, Any]]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _origin_read_back, self.ask()
+
+
+def _origin_read_back(variables: Any, evidence: Any) -> Origin:
+    return Origin(None, lambda: (variables, evidence))
 
 
 @dataclass(frozen=True)
@@ -145,6 +196,23 @@ class MapResult:
         With `proof=True`, what `certimap.check` checks; `proof.write(path)` makes a file of it.
     no_proof
         Why a proof that was asked for is missing, in words.
+    origin
+        The question that was asked, for `explain`; it holds on to the model, and goes into no file but query and
+        evidence.
+    status
+        Why the run ended; its `message` says what to do next.
+    n_draws, n_draws_to_best
+        Draws in all, and when the answer was first drawn (None where it was not drawn).
+    n_evaluations
+        Assignments evaluated.
+    seconds
+        From the call to the answer.
+    seed
+        What `rng` was; None where no seed is known.
+    solver, version
+        Which solver answered, of which release of certimap.
+    history
+        Moments of the run, oldest first.
     """
 
     assignment: dict[str, Label]
@@ -169,11 +237,47 @@ class MapResult:
     note: str | None = None
     proof: Proof | None = None
     no_proof: str | None = None
+    origin: Origin | None = field(default=None, repr=False, compare=False)
 
     @property
     def certified(self) -> bool:
         """Whether the certificate that was asked for was earned."""
         return self.certificate.kind is not CertificateKind.NONE
+
+    def explain(
+        self, *, model: Any = None, evidence: Mapping[str, Any] | None = None, **settings: Any
+    ) -> Explanation:
+        """Say why this is the answer: its lead, the evidence that it hangs on, how far table entries may move.
+
+        Parameters
+        ----------
+        model
+            The model that was asked; needed where the result was read from a file.
+        evidence
+            The evidence of the query; that of the run where it is None.
+        **settings
+            `n_entries`, `rng`, `time_limit` and `workers` of `certimap.explain`.
+
+        Returns
+        -------
+        Explanation
+            Of this answer; where another assignment proves to be more probable, of that one, and it says so.
+
+        Raises
+        ------
+        QueryError
+            When the model is not known, or the result answers a posterior, whose evidence is fixed.
+        """
+        from certimap.explanations import explain
+
+        asked = None if self.origin is None else self.origin.ask()
+        known = None if self.origin is None else self.origin.model
+        if model is None and known is None:
+            raise QueryError(
+                "a result read from a file does not hold its model; pass it: result.explain(model=...)"
+            )
+        given = evidence if evidence is not None or asked is None else asked[1]
+        return explain(known if model is None else model, list(self.assignment), given, answer=self, **settings)
 
     def __repr__(self) -> str:
         return text_of(self)
@@ -182,20 +286,36 @@ class MapResult:
         return html_of(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as JSON-ready data (infinite numbers become None), the history left out."""
-        data = asdict(replace(self, proof=None))
+        """Return JSON-ready data, the history left out.
+
+        Returns
+        -------
+        dict
+            By attribute; infinite numbers are None.
+        """
+        data = asdict(replace(self, proof=None, origin=None))
         data["status"] = {"code": self.status.value, "message": self.status.message}
-        del data["history"], data["proof"]
+        del data["history"], data["proof"], data["origin"]
         for name in ("top", "note", "no_proof"):
             if data[name] is None:
                 del data[name]
-        return _plain(data)
+        return json_ready(data)
 
     def history_columns(self, limit: int = 128) -> dict[str, list[Any]]:
-        """Return the history as one list per field of `HistoryEntry`, JSON-ready (infinite numbers become None).
+        """Return the history by columns, JSON-ready.
 
         Moments at which nothing but the effort changed are left out. Where more than `limit` are left, only every
         second is kept, or third, and so on; the first and the last always stay.
+
+        Parameters
+        ----------
+        limit
+            How many moments are kept.
+
+        Returns
+        -------
+        dict
+            One list per field of `HistoryEntry`; infinite numbers are None.
         """
         kept: list[HistoryEntry] = []
         for i, entry in enumerate(self.history):
@@ -206,10 +326,20 @@ class MapResult:
         kept = kept[:-1][::stride] + kept[-1:]
         columns = {f.name: [asdict(entry)[f.name] for entry in kept] for f in fields(HistoryEntry)}
         columns["seconds"] = [round(s, 6) for s in columns["seconds"]]
-        return _plain(columns)
+        return json_ready(columns)
 
     def to_json(self, indent: int | None = None) -> str:
-        """Return `to_dict` as JSON text."""
+        """Return `to_dict` as JSON text.
+
+        Parameters
+        ----------
+        indent
+            As in `json.dumps`.
+
+        Returns
+        -------
+        str
+        """
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     def to_uai(self, domain: Domain, evidence: Mapping[str, Label] | None = None) -> str:
@@ -222,6 +352,10 @@ class MapResult:
         evidence
             The hard evidence of the query. When the answer and the evidence together assign every variable,
             the text is an MPE result (all values in order), else an MMAP result (variable and value pairs).
+
+        Returns
+        -------
+        str
 
         Raises
         ------
@@ -259,11 +393,27 @@ class FailedQuery:
     message: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the failure as JSON-ready data."""
-        return _plain(asdict(self))
+        """Return the failure as JSON-ready data.
+
+        Returns
+        -------
+        dict
+            By attribute.
+        """
+        return json_ready(asdict(self))
 
     def to_json(self, indent: int | None = None) -> str:
-        """Return `to_dict` as JSON text."""
+        """Return `to_dict` as JSON text.
+
+        Parameters
+        ----------
+        indent
+            As in `json.dumps`.
+
+        Returns
+        -------
+        str
+        """
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
 
@@ -273,6 +423,15 @@ Answer = TypeVar("Answer", bound="MapResult | FailedQuery")
 
 class ResultList(list[Answer]):
     """The answers to a frame of evidence rows, in its order.
+
+    Parameters
+    ----------
+    answers
+        One per row.
+    labels
+        The rows' labels; None numbers them from 0.
+    interrupted
+        Whether Ctrl-C ended the batch.
 
     Attributes
     ----------
@@ -309,6 +468,11 @@ class ResultList(list[Answer]):
         """Return a pandas DataFrame: one column per query variable, then logs (natural), certificate and cost.
 
         A row that failed has the status "failed" and its sentence in the column `error`; the rest is missing.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per answer, indexed by `labels`.
 
         Raises
         ------
@@ -358,14 +522,14 @@ def _summary(result: MapResult) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
+def json_ready(value: Any) -> Any:
     """Turn labels, enums and non-finite floats into what JSON accepts."""
     if isinstance(value, Enum):
         return value.value
     if is_dict(value):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): json_ready(v) for k, v in value.items()}
     if is_sequence(value):
-        return [_plain(v) for v in value]
+        return [json_ready(v) for v in value]
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float):

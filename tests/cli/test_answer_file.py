@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 import certimap as cm
 from certimap.cli.main import main
+from certimap.errors import TooLarge
 
 ROWS = "xray,asia,lung,bronc\nyes,no,,\nmaybe,no,,\nno\nno,yes,yes,no\n"
 
@@ -93,3 +95,33 @@ def test_ctrl_c_leaves_a_whole_file_or_none(examples, tmp_path):
         assert len(lines) == n
         assert lines[-1]["status"] == "not reached"
         assert "interrupted with" in said
+
+
+def test_explanations_go_with_answers(examples, tmp_path, capsys):
+    given = ["solve", str(examples / "asia.bif"), "-q", "lung", "-e", "xray=yes,asia=no,dysp=yes", "--explain"]
+    assert main([*given, "-o", f"{tmp_path}/answer.json"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("Lead over the runner-up") == 1
+    assert "without xray  lung=no  (proved: exact)" in printed
+    held = json.loads((tmp_path / "answer.json").read_text())
+    assert held["explanation"]["lead"]["runner_up"] == {"lung": "no"}
+    assert main([*given, "-o", f"{tmp_path}/answers.csv"]) == 2
+    assert "is a table, which holds no explanations; expected a .json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("problem", "code", "said"),
+    [
+        (TooLarge("too wide"), 3, "case 1 is not explained: too wide"),
+        (KeyboardInterrupt(), 130, "the explanation of case 1 was interrupted"),
+    ],
+)
+def test_an_answer_is_there_though_its_explanation_is_not(examples, capsys, monkeypatch, problem, code, said):
+    def fail(*_, **__):
+        raise problem
+
+    monkeypatch.setattr(cm.MapResult, "explain", fail)
+    assert main(["solve", str(examples / "asia.bif"), "-e", "xray=yes", "--explain", "--json"]) == code
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["certificate"]["kind"] == "exact"
+    assert said in captured.err

@@ -11,9 +11,10 @@ import pytest
 
 from certimap.query import make_query
 from certimap.testing.hostile import FAMILIES, exact, make_case
+from certimap.testing.hostile.densities import densities
 
 SLOW = ("naive_bayes", "mixture", "hmm")  # few of these are small
-MODELS = [name for name in FAMILIES if name not in ("function", "round_trip", "text")]
+MODELS = [name for name in FAMILIES if name not in ("function", "round_trip", "text", "densities")]
 
 
 def small_cases(family, n):
@@ -80,6 +81,35 @@ def test_elimination_agrees_with_tables():
             masks[0] = np.arange(slow.sizes[0]) == 0
             for a, b in zip(slow.box(masks), quick.box(masks), strict=True):
                 assert abs(a / b - 1) < exact.Decimal("1e-50")
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_densities_agree_with_mpmath(number):
+    """Points and p(e), whose factors are masses of intervals, densities of observed values, and states."""
+    with mpmath.workdps(twin.DIGITS), exact.arithmetic():
+        case = densities(np.random.default_rng([number, 7]))
+        truth, domain = case.truth, case.model.domain
+        points = truth.candidates(np.random.default_rng(0))[:5]
+        for point in ({}, *points):
+            given = {**case.evidence, **point}
+            total = mpmath.mpf(0)
+            for part in truth.parts:
+                factor = mpmath.exp(part.log_weight)
+                for v, table in enumerate(part.tables):
+                    state = given.get(domain.names[v])
+                    entries = [mpmath.exp(x) if x > -math.inf else mpmath.mpf(0) for x in table.tolist()]
+                    factor *= mpmath.fsum(entries) if state is None else entries[state]
+                for i, (mean, sd) in enumerate(zip(part.means, part.sds, strict=True)):
+                    value = given.get(f"x{i}", (-math.inf, math.inf))
+                    mean, sd = mpmath.mpf(mean), mpmath.mpf(sd)
+                    factor *= (
+                        twin.interval(*value, mean, sd)
+                        if isinstance(value, tuple)
+                        else mpmath.npdf(value, mean, sd)
+                    )
+                total += factor
+            said = truth.value(point) if point else truth.total
+            assert exact.log_of(said) == pytest.approx(log_of(total), rel=1e-12, abs=1e-12)
 
 
 @pytest.mark.parametrize("ends", [(0.0, math.inf), (5.9, 6.1), (50.0, 50.000001), (-3.0, 2.0), (-math.inf, -38.0)])

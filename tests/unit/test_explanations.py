@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 import certimap as cm
 from certimap.errors import QueryError
+from certimap.explanations import questions
 from certimap.explanations.sensitivity import Entry
 
 
@@ -113,3 +116,75 @@ def test_circuits_are_explained_without_tables():
     assert found.tolerances == []
     assert found.answer.assignment == {"x": 0}
     assert [s.state for s in found.changed] == [0]
+
+
+def test_a_result_explains_itself_and_asks_nothing_twice(monkeypatch):
+    network, given = random_network(3), {"d": 0}
+    result = cm.map_query(network, ["a", "c"], given, epsilon=0, top_k=2, rng=0)
+    given.clear()  # theirs to change
+    asked = []
+    monkeypatch.setattr(questions, "map_query", lambda *a, **k: asked.append((a, k)) or cm.map_query(*a, **k))
+    found = result.explain(n_entries=0)
+    assert found.answer is result
+    assert found.superseded is None
+    assert len(asked) == len(found.removed) + int(network.domain.n_states[3]) - 1  # swings alone
+    asked.clear()
+    assert cm.explain(network, ["a", "c"], {"d": 0}, n_entries=0).lead == found.lead
+    assert [k.get("top_k") for _, k in asked[:2]] == [2, None]
+    assert [dict(a[2]) for a, _ in asked[:2]] == [{"d": 0}, {}]
+
+
+def test_results_of_rows_explain_themselves():
+    pd = pytest.importorskip("pandas")
+    network = random_network(4)
+    rows = cm.map_query(network, ["a"], pd.DataFrame({"d": [0, 1]}), rng=0)
+    for result, state in zip(rows, (0, 1), strict=True):
+        one = cm.explain(network, ["a"], {"d": state}, n_entries=0)
+        assert result.explain(n_entries=0).beside() == one.beside()
+
+
+def test_pickles_hold_query_and_evidence_but_no_model():
+    network = random_network(3)
+    result = cm.map_query(network, ["a"], {"d": 1}, rng=0)
+    text = pickle.dumps(result)
+    assert b"Network" not in text
+    back = pickle.loads(text)
+    assert back == result
+    assert "origin" not in result.to_dict()
+    with pytest.raises(QueryError, match=r"does not hold its model; pass it: result.explain\(model="):
+        back.explain()
+    assert back.explain(model=network, n_entries=0).beside() == result.explain(n_entries=0).beside()
+    other = replace(result, origin=None)
+    assert other.explain(model=network, evidence={"d": 1}, n_entries=0).lead == result.explain(n_entries=0).lead
+
+
+def test_posteriors_have_fixed_evidence():
+    posterior = cm.condition(random_network(3), ["a"], {"d": 1}, solver="pac")
+    with pytest.raises(QueryError, match=r"whose evidence is fixed; expected a model"):
+        cm.map_query(posterior, rng=0).explain()
+
+
+def test_an_answer_that_is_not_the_best_gives_way():
+    network = random_network(7)
+    result = cm.map_query(network, ["a", "c"], {"d": 0}, epsilon=0, top_k=3, rng=0)
+    worse, log_prob = result.top[-1]
+    guess = replace(
+        result, assignment=worse, log_prob=log_prob, top=None,
+        certificate=replace(result.certificate, kind=cm.CertificateKind.NONE),
+    )  # fmt: skip
+    found = guess.explain(n_entries=1)
+    assert found.superseded == worse
+    assert found.answer.assignment == result.assignment
+    assert found.lead.nats == pytest.approx(result.log_prob - result.top[1][1])
+    assert str(found).startswith("Another assignment is more probable than the one to be explained")
+    tied = replace(guess, log_prob=result.log_prob).explain(n_entries=0)
+    assert tied.superseded is None
+    assert tied.lead.nats == 0.0
+
+
+def test_an_interrupt_ends_all_questions(monkeypatch):
+    network = random_network(3)
+    cut = replace(cm.map_query(network, ["a"], {"d": 1}, rng=0), status=cm.Status.INTERRUPTED)
+    monkeypatch.setattr(questions, "map_query", lambda *_, **__: cut)
+    with pytest.raises(KeyboardInterrupt):
+        cm.explain(network, ["a"], {"d": 1})

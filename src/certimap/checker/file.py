@@ -41,14 +41,25 @@ class Proof:
         return sum(a.nbytes for a in self.arrays.values())
 
     def to_bytes(self) -> bytes:
-        """Return the content of a proof file."""
+        """Return the content of a proof file.
+
+        Returns
+        -------
+        bytes
+        """
         buffer = io.BytesIO()
         header = {"format": "certimap-proof", "version": VERSION, **self.meta}
         np.savez_compressed(buffer, meta=np.array(json.dumps(header)), **self.arrays)  # pyright: ignore[reportArgumentType]
         return buffer.getvalue()
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the proof; the file appears whole or not at all."""
+        """Write the proof; the file appears whole or not at all.
+
+        Parameters
+        ----------
+        path
+            Where to.
+        """
         target = Path(path)
         part = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
@@ -59,7 +70,22 @@ class Proof:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Proof:
-        """Read a proof file; raises ParseError for anything else (nothing is unpickled)."""
+        """Read a proof file; nothing is unpickled.
+
+        Parameters
+        ----------
+        path
+            The file.
+
+        Returns
+        -------
+        Proof
+
+        Raises
+        ------
+        ParseError
+            For anything else.
+        """
         try:
             data = Path(path).read_bytes()
         except OSError as error:
@@ -68,7 +94,24 @@ class Proof:
 
     @classmethod
     def from_bytes(cls, data: bytes, path: str | None = None) -> Proof:
-        """Read the content of a proof file."""
+        """Read the content of a proof file.
+
+        Parameters
+        ----------
+        data
+            The content.
+        path
+            What errors call it.
+
+        Returns
+        -------
+        Proof
+
+        Raises
+        ------
+        ParseError
+            For anything else.
+        """
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 if sum(entry.file_size for entry in archive.infolist()) > MAX_UNPACKED:

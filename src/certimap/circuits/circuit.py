@@ -81,11 +81,33 @@ class Circuit(Model):
         return f"Circuit({len(self.domain)} variables, {self.n_nodes} nodes, {self.n_edges} edges)"
 
     def children_of(self, node: int) -> NDArray[np.int64]:
-        """Return the children of a node."""
+        """Return the children of a node.
+
+        Parameters
+        ----------
+        node
+            A node's number.
+
+        Returns
+        -------
+        ndarray of int64
+            Numbers of its children, in order; empty for a leaf.
+        """
         return self.children[self.child_ptr[node] : self.child_ptr[node + 1]]
 
     def params_of(self, node: int) -> NDArray[np.float64]:
-        """Return the parameters of a leaf."""
+        """Return the parameters of a leaf.
+
+        Parameters
+        ----------
+        node
+            A leaf's number.
+
+        Returns
+        -------
+        ndarray of float64
+            Log weights per state (nats), or the parameters of a leaf on a real variable.
+        """
         return self.params[self.param_ptr[node] : self.param_ptr[node + 1]]
 
 
@@ -94,6 +116,11 @@ class CircuitBuilder:
 
     The last node added is the root. Identical indicators and categorical leaves are the caller's to
     share. Raises ModelError for an unknown child, a NaN or infinite weight, and an empty circuit.
+
+    Parameters
+    ----------
+    domain
+        The circuit's variables.
     """
 
     def __init__(self, domain: Domain) -> None:
@@ -110,7 +137,20 @@ class CircuitBuilder:
         return len(self._kind)
 
     def categorical(self, variable: int, log_weights: Iterable[float]) -> int:
-        """Add a leaf with one natural-log weight a state of `variable` (-inf is accepted)."""
+        """Add a leaf on a categorical variable.
+
+        Parameters
+        ----------
+        variable
+            Its position.
+        log_weights
+            One natural-log weight per state; -inf is accepted.
+
+        Returns
+        -------
+        int
+            The node's number.
+        """
         values = [float(w) for w in log_weights]
         expected = int(self.domain.n_states[variable])
         if len(values) != expected:
@@ -126,7 +166,20 @@ class CircuitBuilder:
         return self._add(NodeKind.CATEGORICAL, variable=variable, params=values)
 
     def indicator(self, variable: int, state: int) -> int:
-        """Add the leaf that is 1 on one state and 0 elsewhere."""
+        """Add the leaf that is 1 on one state and 0 elsewhere.
+
+        Parameters
+        ----------
+        variable
+            A variable's position.
+        state
+            The position of one of its states.
+
+        Returns
+        -------
+        int
+            The node's number.
+        """
         size = int(self.domain.n_states[variable])
         if not 0 <= state < size:
             raise ModelError(
@@ -136,11 +189,39 @@ class CircuitBuilder:
         return self.categorical(variable, (0.0 if s == state else -math.inf for s in range(size)))
 
     def gaussian(self, variable: int, mean: float, sd: float) -> int:
-        """Add a Gaussian leaf on a real variable."""
+        """Add a Gaussian leaf on a real variable.
+
+        Parameters
+        ----------
+        variable
+            A real variable's position.
+        mean, sd
+            Of the density; sd is positive.
+
+        Returns
+        -------
+        int
+            The node's number.
+        """
         return self.real("gaussian", variable, mean, sd)
 
     def real(self, kind: str, variable: int, *params: float) -> int:
-        """Add a leaf on a real variable, of a kind in the table of `certimap.circuits.leaves`."""
+        """Add a leaf on a real variable, of a kind in the table of `certimap.circuits.leaves`.
+
+        Parameters
+        ----------
+        kind
+            The name of the kind, such as "gaussian".
+        variable
+            A real variable's position.
+        *params
+            The kind's parameters, in its order.
+
+        Returns
+        -------
+        int
+            The node's number.
+        """
         code, leaf = leaf_kind(kind)
         name = self.domain.names[variable]
         values = [float(x) for x in params]
@@ -154,11 +235,35 @@ class CircuitBuilder:
         return self._add(code, variable=variable, params=values)
 
     def product(self, children: Sequence[int]) -> int:
-        """Add the product of nodes added before."""
+        """Add the product of nodes added before.
+
+        Parameters
+        ----------
+        children
+            Their numbers.
+
+        Returns
+        -------
+        int
+            The node's number.
+        """
         return self._add(NodeKind.PRODUCT, children, [0.0] * len(children))
 
     def sum(self, children: Sequence[int], log_weights: Sequence[float]) -> int:
-        """Add the sum of nodes added before, with natural-log weights (-inf drops a child's mass)."""
+        """Add a weighted sum of nodes added before.
+
+        Parameters
+        ----------
+        children
+            Their numbers.
+        log_weights
+            One natural-log weight per child; -inf drops its mass.
+
+        Returns
+        -------
+        int
+            The node's number.
+        """
         if len(children) != len(log_weights):
             raise ModelError(f"a sum has {len(children)} children and {len(log_weights)} weights")
         if any(math.isnan(w) or w == math.inf for w in log_weights):
@@ -192,7 +297,17 @@ class CircuitBuilder:
         return node
 
     def build(self) -> Circuit:
-        """Return the circuit; its root is the last node added."""
+        """Return the circuit; its root is the last node added.
+
+        Returns
+        -------
+        Circuit
+
+        Raises
+        ------
+        ModelError
+            When no node was added.
+        """
         if not len(self):
             raise ModelError("a circuit needs at least one node")
         return Circuit(

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from certimap.circuits.kernels.arrays import PlanArrays
 
 LN_2 = math.log(2.0)
+# The states of so many variables, 64 rows of them, outgrow a core's cache; in any other order than the memory's,
+# nothing would be fetched ahead of its use.
+MANY_VARIABLES = 4096
 LN_UNIT = UNIT_BITS * LN_2
 
 
@@ -51,7 +54,7 @@ def arrays_of(plan: Plan) -> PlanArrays:
     n_wide = np.concatenate([[0], np.cumsum((mantissas > 0.0) & (mantissas < 2.0**-NARROW_BITS))])
     is_wide = n_wide[plan.leaf_start + sizes] > n_wide[plan.leaf_start]
     rank = np.where(sizes == 0, 4, np.where(sizes == 2, 0, 1) + np.where(is_wide, 2, 0))
-    order = np.arange(plan.n_leaves) if not rank.any() else np.lexsort((rank, plan.parent_of_leaf))
+    order = _leaf_order(plan, rank)
     ends = [plan.leaf_ptr[:-1] + _count_in(plan.leaf_ptr, rank <= k) for k in (0, 1, 3)]
     start = plan.leaf_start[order]
     least = np.where(rank == 4, -1.0 * UNIT_BITS, _least_bits(plan, mantissas))[order]
@@ -88,6 +91,13 @@ def arrays_of(plan: Plan) -> PlanArrays:
         floors=floors,
         settles=settles,
     )
+
+
+def _leaf_order(plan: Plan, rank: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the order in which products take their leaves: by rank, and by variable where these are many."""
+    if len(plan.domain) > MANY_VARIABLES:
+        return np.lexsort((plan.leaf_var, rank, plan.parent_of_leaf))
+    return np.lexsort((rank, plan.parent_of_leaf)) if rank.any() else np.arange(plan.n_leaves)
 
 
 def functions_of(plan: Plan) -> NDArray[np.int64]:

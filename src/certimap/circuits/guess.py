@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +41,30 @@ class GuessedCircuit:
     @property
     def facts(self) -> Facts:
         """What solvers may know of it beforehand."""
-        slack = 4.0 * (self.circuit.n_nodes + len(self.domain)) * float(np.finfo(np.float64).eps)
-        return Facts.of(self.domain, log_evidence=self.log_evidence, work=self.circuit.n_edges, log_slack=slack)
+        return Facts.of(
+            self.domain, log_evidence=self.log_evidence, work=self.circuit.n_edges, log_slack=self._log_slack
+        )
+
+    @cached_property
+    def _log_slack(self) -> float:
+        """How far ln p of any possible point may be off, in nats: the error of its own pass and that of ln p(e).
+
+        Nothing is scaled by the evidence before they are subtracted, so that far observations cost digits here.
+        """
+        from certimap.circuits import properties
+        from certimap.circuits.kernels import structure
+
+        leaves, arrays = self.leaves, properties.circuit_arrays(self.circuit)
+        reach, queried = np.abs(leaves.log_mass), self._queried
+        n_states = self.domain.n_states[leaves.position[queried]]
+        for node, start, k in zip(queried, leaves.start[queried], n_states, strict=True):
+            entries = leaves.log_tables[start : start + k]
+            reach[node] += np.max(np.abs(entries[np.isfinite(entries)]), initial=0.0)
+        reach[~np.isfinite(reach)] = 0.0
+        structure.upward_reach(arrays, reach)
+        error = leaves.log_error + 2.0 + reach * (self.circuit.kind < NodeKind.PRODUCT)
+        structure.upward_error(arrays, reach, error)
+        return 2.0 * float(error[-1] + reach[-1]) * float(np.finfo(np.float64).eps)
 
     @property
     def _queried(self) -> NDArray[np.int64]:

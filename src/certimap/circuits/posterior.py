@@ -86,6 +86,10 @@ class CircuitPosterior:
     @property
     def facts(self) -> Facts:
         """What solvers may know of it beforehand."""
+        return self._facts
+
+    @cached_property
+    def _facts(self) -> Facts:
         return Facts.of(
             self.domain,
             log_evidence=self.log_evidence,
@@ -201,14 +205,17 @@ class CircuitPosterior:
         points = np.asarray(points)
         if points.ndim != 2 or points.shape[1] != n_vars:
             raise QueryError(f"points have shape {points.shape}; (batch, {n_vars}) is accepted")
-        discrete = self.domain.n_states > 0
-        is_plain = points.size and points.dtype == np.int16 and points.flags.c_contiguous and discrete.all()
+        n_states = self.domain.n_states
+        is_plain = (
+            points.size and points.dtype == np.int16 and points.flags.c_contiguous and self.domain.is_discrete
+        )
         # The usual case at the price of one pass: read as unsigned, what is negative is large.
-        if is_plain and int(points.view(np.uint16).max()) < int(self.domain.n_states.min()):
+        if is_plain and int(points.view(np.uint16).max()) < int(n_states.min()):
             return points
+        discrete = n_states > 0
         if len(points) and discrete.any():
             low, high = points.min(axis=0)[discrete], points.max(axis=0)[discrete]
-            if np.any(low < 0) or np.any(high >= self.domain.n_states[discrete]):
+            if np.any(low < 0) or np.any(high >= n_states[discrete]):
                 raise QueryError("points hold a state position out of range; 0 to n_states - 1 are accepted")
         return np.ascontiguousarray(points, self.domain.point_dtype)
 

@@ -6,11 +6,12 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from certimap.errors import CertimapError
 from certimap.io.files import write_text
 from certimap.result import FailedQuery
 from certimap.summary import aligned, facts_of, log_text, warnings_of
@@ -18,6 +19,7 @@ from certimap.summary import aligned, facts_of, log_text, warnings_of
 if TYPE_CHECKING:
     from certimap.batch import Row
     from certimap.domain import Label
+    from certimap.explanations import Explanation
     from certimap.result import MapResult
 
 SOME_FAILED = 3
@@ -83,6 +85,8 @@ class AnswerPrinter:
         Returns how a row was asked, which JSON holds beside its answer; None where no JSON is wanted.
     output
         A file that gets the same JSON, whole or not at all; or None.
+    wishes
+        Keywords of `MapResult.explain`, where each answer is to be explained; else None.
     """
 
     def __init__(
@@ -91,14 +95,18 @@ class AnswerPrinter:
         as_json: bool,
         describe: Callable[[Row], dict[str, Any]] | None = None,
         output: Path | None = None,
+        wishes: Mapping[str, Any] | None = None,
     ) -> None:
         self.rows = rows
         self.as_json = as_json
         self.describe = describe
         self.output = output
+        self.wishes = wishes
         self._texts: list[str] = []
         self.n_printed = 0
         self.failed: list[str] = []
+        self.unexplained: list[str] = []
+        self.cut: str | None = None  # the case whose explanation Ctrl-C ended
 
     def print_all(self, answers: Iterable[MapResult | FailedQuery]) -> int:
         """Print answers until they end or Ctrl-C ends them; return the exit code.
@@ -109,9 +117,12 @@ class AnswerPrinter:
         interrupted = False
         try:
             for answer in answers:
+                found = self._explained(answer)
                 with _whole():
-                    self._print_one(answer, many)
+                    self._print_one(answer, found, many)
                     sys.stdout.flush()
+                if self.cut is not None:
+                    break
         except KeyboardInterrupt:
             if not self.n_printed:
                 raise
@@ -122,16 +133,30 @@ class AnswerPrinter:
         if self.output is not None:
             with _whole():
                 write_text(self.output, _joined(self._texts) if many else f"{self._texts[0]}\n")
-        if self.failed or interrupted:
+        interrupted = interrupted or self.cut is not None
+        if self.failed or self.unexplained or interrupted:
             print(f"certimap: {self._summary(interrupted)}", file=sys.stderr)
-        return CUT_SHORT if interrupted else SOME_FAILED if self.failed else 0
+        return CUT_SHORT if interrupted else SOME_FAILED if self.failed or self.unexplained else 0
 
-    def _print_one(self, answer: MapResult | FailedQuery, many: bool) -> None:
+    def _explained(self, answer: MapResult | FailedQuery) -> Explanation | None:
+        """Explain an answer where that is wished; an answer is printed even where its explanation fails."""
+        if self.wishes is None or isinstance(answer, FailedQuery):
+            return None
+        label = str(self.rows[self.n_printed].label)
+        try:
+            return answer.explain(**self.wishes)
+        except KeyboardInterrupt:
+            self.cut = label
+        except CertimapError as error:
+            self.unexplained.append(f"case {label} is not explained: {error}")
+        return None
+
+    def _print_one(self, answer: MapResult | FailedQuery, found: Explanation | None, many: bool) -> None:
         row = self.rows[self.n_printed]
         self.n_printed += 1
         if isinstance(answer, FailedQuery):
             self.failed.append(str(row.label))
-        text = self._json_of(row, answer) if self.describe is not None else ""
+        text = self._json_of(row, answer, found) if self.describe is not None else ""
         if self.output is not None:
             self._texts.append(text)
         if self.as_json:
@@ -144,10 +169,14 @@ class AnswerPrinter:
             print_warning(f"FAILED. {answer.message}")
         else:
             print_result(answer)
+            if found is not None:
+                print("\n" + "\n".join(found.lines(with_answer=False)).strip("\n"))
 
-    def _json_of(self, row: Row, answer: MapResult | FailedQuery) -> str:
-        """Return an answer as JSON, with how it was asked."""
+    def _json_of(self, row: Row, answer: MapResult | FailedQuery, found: Explanation | None) -> str:
+        """Return an answer as JSON, with how it was asked and what explains it."""
         data = answer.to_dict()
+        if found is not None:
+            data["explanation"] = found.beside()
         if self.describe is not None and not isinstance(answer, FailedQuery):
             data["asked"] = self.describe(row)
         text = json.dumps(data, indent=2, allow_nan=False)
@@ -163,7 +192,10 @@ class AnswerPrinter:
         if self.failed:
             shown = ", ".join(self.failed[:8]) + (", ..." if len(self.failed) > 8 else "")
             parts.append(f"{len(self.failed)} failed (case {shown})")
-        if interrupted:
+        parts += self.unexplained
+        if self.cut is not None:
+            parts.append(f"the explanation of case {self.cut} was interrupted")
+        if interrupted and self.n_printed < n:
             parts.append(f"interrupted with {n - self.n_printed} to go")
         return ", ".join(parts)
 

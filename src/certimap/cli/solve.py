@@ -210,6 +210,9 @@ def solve(
             "--proof", metavar="FILE", help="Write a proof that `certimap check` checks.", show_default=False
         ),
     ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say why, as `certimap explain` does; reports show it.")
+    ] = False,
     max_proof: Annotated[
         str, typer.Option("--max-proof", help="The most bytes that a proof may take, such as 100M.")
     ] = "100M",
@@ -231,6 +234,10 @@ def solve(
         check_folder(table)
         if as_json:
             raise QueryError(f"--json prints JSON, and --output {table} is a table; give one of them")
+        if explain:
+            raise QueryError(
+                f"--output {table} is a table, which holds no explanations; expected a .json for --explain"
+            )
     if preset is not None and solver not in ("auto", preset.value):
         raise QueryError(f"--preset {preset.value} is a solver with its settings; leave --solver {solver} out")
     options = TextOptions(encoding, separator, None if evid_kind is None else evid_kind.value)
@@ -271,7 +278,8 @@ def solve(
         how = {"solver": chosen, "max_edges": max_edges, "device": device}
         if as_json or output is not None:
             describe = _describer(source, str(model), {**run_settings, **how})
-        code = AnswerPrinter(rows, as_json, describe, output).print_all(answers)
+        wishes = {"time_limit": time_limit, "workers": workers} if explain else None
+        code = AnswerPrinter(rows, as_json, describe, output, wishes).print_all(answers)
     if code:
         raise typer.Exit(code)
 

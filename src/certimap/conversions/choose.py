@@ -44,7 +44,15 @@ for _row in (*from_circuits.ROWS, *from_networks.ROWS):
 
 @dataclass(frozen=True)
 class Option:
-    """A row of the table that was considered, with its sizes."""
+    """A row of the table that was considered, with its sizes.
+
+    Attributes
+    ----------
+    row
+        A way from the model to a posterior.
+    estimate
+        Its sizes.
+    """
 
     row: Row[Any]
     estimate: Estimate
@@ -52,7 +60,19 @@ class Option:
 
 @dataclass(frozen=True)
 class Choice:
-    """The representation that answers a query, what else was considered, in order, and why this one is taken."""
+    """The representation that answers a query, what else was considered, in order, and why this one is taken.
+
+    Attributes
+    ----------
+    case
+        The model and the query.
+    row
+        The way taken.
+    options
+        All that were considered, in order.
+    why
+        The reason, in words.
+    """
 
     case: Case[Any]
     row: Row[Any]
@@ -84,6 +104,11 @@ def condition(
     limits
         What it may take; None for the defaults.
 
+    Returns
+    -------
+    Posterior
+        Normalised but where p(e) is unknown (see its `facts`).
+
     Raises
     ------
     ImpossibleEvidence
@@ -106,7 +131,16 @@ def condition(
 def condition_quickly(model: Model, query: Query, *, limits: Limits | None = None) -> Posterior:
     """Return p(q | e), up to its total, in a representation that takes next to no time to make.
 
-    Its solvers have an answer at once, and prove what they can. Parameters as in `condition`.
+    Its solvers have an answer at once, and prove what they can.
+
+    Parameters
+    ----------
+    model, query, limits
+        As in `condition`.
+
+    Returns
+    -------
+    Posterior
 
     Raises
     ------
@@ -130,9 +164,23 @@ def plan(
     wants: Sequence[Capability] | None = None,
     limits: Limits | None = None,
 ) -> Choice:
-    """Choose a representation without building it; parameters and errors as in `condition`.
+    """Choose a representation without building it.
 
     The sizes of a structured circuit's tree are known only once it is conditioned, which this then does.
+
+    Parameters
+    ----------
+    model, query, wants, limits
+        As in `condition`.
+
+    Returns
+    -------
+    Choice
+
+    Raises
+    ------
+    TooLarge, ImpossibleEvidence
+        As `condition` does.
     """
     case = Case(model, query, limits or Limits())
     rows = rows_of(model)

@@ -21,7 +21,7 @@ from certimap.conversions.rows import (
 from certimap.errors import TooLarge
 from certimap.kernels.parallel import default_workers
 from certimap.networks.bayesian import BayesianNetwork
-from certimap.networks.conditional import conditional_work
+from certimap.networks.conditional import Total, conditional_work
 from certimap.networks.elimination import Elimination, plan_elimination
 from certimap.networks.elimination_posterior import EliminationPosterior
 from certimap.networks.max_elimination import EliminationPlan, plan
@@ -31,7 +31,7 @@ from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Prepared, prepared_of
 from certimap.networks.reduction import Reduced, reduce_network
 from certimap.networks.simplify import sum_out
-from certimap.networks.sum_elimination import Total, sum_all
+from certimap.networks.sum_elimination import sum_all
 from certimap.posterior import Bounds, BoxPosterior, Posterior, Probes
 from certimap.query import make_query
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,11 @@ def trees_of_rows(
         The network, and queries over its domain.
     wants, limits
         As in `certimap.conversions.condition`.
+
+    Returns
+    -------
+    dict
+        Trees by position in `queries`.
     """
     groups: dict[Any, list[int]] = {}
     for i, query in enumerate(queries):
@@ -259,4 +265,4 @@ def _laid_out(
 
 def _with_tables(template: RegionTree, tables: Floats, log_evidence: float, log_error: float) -> RegionTree:
     arrays = template.arrays._replace(tables=tables, mantissas=tables, exponents=np.empty(0, np.int64))
-    return RegionTree(arrays, template.parent, template.slot, template.variable, log_evidence, log_error)
+    return replace(template, arrays=arrays, log_evidence=log_evidence, log_error=log_error)

@@ -68,6 +68,11 @@ def compile_query(model: Network, query: Query | None, *, max_edges: int) -> Cir
     max_edges
         The most edges that the circuit may be estimated to have, before zeros and sharing.
 
+    Returns
+    -------
+    Circuit
+        Over the query variables.
+
     Raises
     ------
     ModelError
@@ -89,8 +94,24 @@ def compile_query(model: Network, query: Query | None, *, max_edges: int) -> Cir
 def log_total(model: Network, query: Query | None = None, *, max_entries: int = 100_000_000) -> float:
     """Return the natural log of the sum of a network's product, reduced by a query's evidence.
 
-    Raises ModelError when tables would have more than `max_entries` entries, and ImpossibleEvidence
-    when the total is zero.
+    Parameters
+    ----------
+    model, query
+        The network, and a query whose evidence counts; None for none.
+    max_entries
+        The most entries that tables may have.
+
+    Returns
+    -------
+    float
+        In nats.
+
+    Raises
+    ------
+    ModelError
+        When tables would be larger.
+    ImpossibleEvidence
+        When the total is zero.
     """
     reduced = replace(reduce_network(model, query), query=())
     elimination = plan_elimination([f.scope for f in reduced.factors], reduced.sizes, ())

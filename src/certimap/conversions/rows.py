@@ -25,7 +25,17 @@ OF_TREE = frozenset({Draws, Masses, Bounds, Probes, Regions, BucketTreePosterior
 
 @dataclass(frozen=True, eq=False)
 class Case(Generic[M]):
-    """A model and a query, with what several rows of the table would otherwise work out again."""
+    """A model and a query, with what several rows of the table would otherwise work out again.
+
+    Attributes
+    ----------
+    model
+        What is asked.
+    query
+        A query over its domain.
+    limits
+        What conditioning may take.
+    """
 
     model: M
     query: Query
@@ -98,7 +108,13 @@ _ROWS: list[Row[Any]] = []
 
 
 def register(row: Row[Any]) -> None:
-    """Add a way from a type of model to a posterior; among equals the one registered first is taken."""
+    """Add a way from a type of model to a posterior; among equals the one registered first is taken.
+
+    Parameters
+    ----------
+    row
+        The way, with its estimate.
+    """
     _ROWS.append(row)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any
 
 from certimap.domain import Label
-from certimap.result import CertificateKind, MapResult
+from certimap.result import CertificateKind, MapResult, json_ready
 from certimap.summary import aligned
 
 
@@ -20,7 +19,7 @@ class Lead:
     Attributes
     ----------
     nats
-        ln p(answer) - ln p(runner_up); 0 for a tie.
+        ln p(answer) - ln p(runner_up); 0 for a tie, inf where nothing but the answer is possible.
     runner_up
         The second most probable assignment.
     kind
@@ -100,9 +99,12 @@ class Explanation:
         A `Swing` for each other state of each observation, those that change the answer alone.
     log_odds_free
         Any one entry of any table may move by this much in log-odds (nats) without changing the answer: the lead,
-        by the bound of Chan and Darwiche (2002). 0 where the runner-up is not proved.
+        by the bound of Chan and Darwiche (2002). 0 where the runner-up is not proved, and for models without
+        conditional tables.
     tolerances
         The exact range of the entries that matter most, for Bayesian networks.
+    superseded
+        The assignment that was to be explained, where another one, the answer here, proved to be more probable.
     """
 
     answer: MapResult
@@ -111,27 +113,59 @@ class Explanation:
     changed: list[Swing]
     log_odds_free: float
     tolerances: list[Tolerance]
+    superseded: dict[str, Label] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready data."""
+        """Return JSON-ready data.
+
+        Returns
+        -------
+        dict
+            The answer's own data under `answer`, and what `beside` returns.
+        """
+        return {"answer": self.answer.to_dict()} | self.beside()
+
+    def beside(self) -> dict[str, Any]:
+        """Return what `to_dict` holds beside the answer.
+
+        Returns
+        -------
+        dict
+            JSON-ready; infinite numbers are None.
+        """
         parts: dict[str, Any] = {
             "lead": None if self.lead is None else asdict(self.lead),
             "removed": [asdict(swing) for swing in self.removed],
             "changed": [asdict(swing) for swing in self.changed],
             "log_odds_free": self.log_odds_free,
             "tolerances": [asdict(tolerance) for tolerance in self.tolerances],
+            "superseded": self.superseded,
         }
-        plain = cast("dict[str, Any]", json.loads(json.dumps(parts, default=str)))
-        return {"answer": self.answer.to_dict()} | plain
+        return json_ready(parts)
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
-    def lines(self) -> Iterable[str]:
-        """Return it as text, a section per question."""
-        yield "The answer"
-        yield from aligned(((name, "=", str(label)) for name, label in self.answer.assignment.items()), "  ")
-        yield f"  proved: {self.answer.certificate.kind}"
+    def lines(self, *, with_answer: bool = True) -> Iterable[str]:
+        """Yield it as text, a section per question.
+
+        Parameters
+        ----------
+        with_answer
+            Whether the answer is among it.
+
+        Returns
+        -------
+        iterable of str
+            Lines.
+        """
+        if self.superseded is not None:
+            yield "Another assignment is more probable than the one to be explained; it is explained here."
+            yield ""
+        if with_answer or self.superseded is not None:
+            yield "The answer"
+            yield from aligned(((name, "=", str(label)) for name, label in self.answer.assignment.items()), "  ")
+            yield f"  proved: {self.answer.certificate.kind}"
         if self.lead is not None:
             times = math.exp(min(self.lead.nats, 700.0))
             yield ""
@@ -145,8 +179,9 @@ class Explanation:
             yield ""
             yield "Other states that would change it"
             yield from _swings(self.changed, "with")
-        yield ""
-        yield f"Any one table entry may move by {self.log_odds_free:.4g} in log-odds"
+        if self.log_odds_free > 0.0:
+            yield ""
+            yield f"Any one table entry may move by {self.log_odds_free:.4g} in log-odds"
         if self.tolerances:
             yield "Ranges of single entries in which the answer stays (the tightest first)"
             yield from aligned((_range(t) for t in self.tolerances), "  ")

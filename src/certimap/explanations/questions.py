@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +15,9 @@ from certimap.explanations.sensitivity import tolerances_of
 from certimap.interop import as_model
 from certimap.model import Model
 from certimap.networks.bayesian import BayesianNetwork
+from certimap.posterior import Posterior
 from certimap.query import make_query
-from certimap.result import CertificateKind, MapResult
+from certimap.result import CertificateKind, MapResult, Status
 
 N_ENTRIES = 8  # table entries whose exact range is found unless told otherwise
 
@@ -29,9 +31,15 @@ class Asking:
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __call__(self, evidence: Mapping[str, Any], model: Model | None = None, **more: Any) -> MapResult:
-        """Return the most probable states of the query variables given evidence, under this or another model."""
+        """Return the most probable states of the query variables given evidence, under this or another model.
+
+        Ctrl-C, which ends a search with what it has, ends the questions too: it is raised again.
+        """
         asked = self.model if model is None else model
-        return map_query(asked, self.variables, evidence, epsilon=0.0, delta=0.0, **self.settings, **more)
+        found = map_query(asked, self.variables, evidence, epsilon=0.0, delta=0.0, **self.settings, **more)
+        if found.status is Status.INTERRUPTED:
+            raise KeyboardInterrupt
+        return found
 
 
 def explain(
@@ -43,6 +51,7 @@ def explain(
     rng: int = 0,
     time_limit: float | None = None,
     workers: int | None = None,
+    answer: MapResult | None = None,
 ) -> Explanation:
     """Answer a MAP query and say why the answer is what it is.
 
@@ -56,6 +65,9 @@ def explain(
         answer and the runner-up apart; 0 for none.
     rng, time_limit, workers
         As for `map_query`; the time limit holds for each of the queries asked.
+    answer
+        An answer to this query that is there already, and is to be explained (`result.explain()` passes its own);
+        where another assignment proves to be more probable, that one is explained, and `superseded` is this one's.
 
     Returns
     -------
@@ -66,7 +78,7 @@ def explain(
     Raises
     ------
     QueryError, ImpossibleEvidence, TooLarge
-        As `map_query` does.
+        As `map_query` does; also for a posterior, whose evidence is fixed.
 
     Notes
     -----
@@ -84,6 +96,8 @@ def explain(
     >>> found.answer.assignment, round(found.lead.nats, 3)
     ({'rain': 'yes'}, 0.56)
     """
+    if isinstance(model, Posterior):
+        raise QueryError(f"a {type(model).__name__} is a posterior, whose evidence is fixed; expected a model")
     source = as_model(model)
     if n_entries < 0:
         raise QueryError(f"n_entries={n_entries}; expected 0 or more")
@@ -91,13 +105,9 @@ def explain(
     query = make_query(source.domain, variables, given, hidden=source.hidden)
     names = [source.domain.names[int(i)] for i in query.variables]
     ask = Asking(source, names, {"rng": rng, "time_limit": time_limit, "workers": workers, "progress": False})
-    both = ask(given, top_k=2)
-    assert both.top is not None
-    answer = ask(given)
-    lead = None
-    if len(both.top) > 1:
-        gap = max(both.top[0][1] - both.top[1][1], 0.0)
-        lead = Lead(gap, both.top[1][0], both.certificate.kind)
+    both = answer if answer is not None and _has_runner_up(answer) else ask(given, top_k=2)
+    asked_for, answer = answer, _best_of(ask, given, both, answer)
+    lead = _lead(both, answer)
     observed = [source.domain.names[i] for i in sorted(query.observed) if source.domain.names[i] in given]
     removed = [_swing(ask, answer, given, name, None) for name in observed]
     changed = [
@@ -105,11 +115,47 @@ def explain(
         for name in observed
         for label in _other_states(source, name, given[name])
     ]
-    free = lead.nats if lead is not None and lead.kind is CertificateKind.EXACT else 0.0
-    found = [] if lead is None or not isinstance(source, BayesianNetwork) else tolerances_of(
-        ask, source, given, answer, lead, n_entries
-    )  # fmt: skip
-    return Explanation(answer, lead, removed, [s for s in changed if s.changes], free, found)
+    free, found = 0.0, []
+    if lead is not None and isinstance(source, BayesianNetwork):
+        free = lead.nats if lead.kind is CertificateKind.EXACT else 0.0
+        found = tolerances_of(ask, source, given, answer, lead, n_entries)
+    kept = [s for s in changed if s.changes]
+    gone = None if asked_for is None or asked_for.assignment == answer.assignment else asked_for.assignment
+    return Explanation(answer, lead, removed, kept, free, found, gone)
+
+
+def _is_exact(result: MapResult) -> bool:
+    return result.certificate.kind is CertificateKind.EXACT
+
+
+def _has_runner_up(result: MapResult) -> bool:
+    """Whether an answer comes with its runner-up, and both are proved."""
+    return _is_exact(result) and result.top is not None and len(result.top) > 1
+
+
+def _best_of(ask: Asking, evidence: dict[str, Any], both: MapResult, known: MapResult | None) -> MapResult:
+    """Return the answer to explain: the known one unless another proves to be more probable."""
+    if known is not None and _is_exact(known):
+        return known
+    found = both if _is_exact(both) else ask(evidence)
+    if known is None or known.assignment == found.assignment:
+        return found
+    return known if _value(known) >= _value(found) else found
+
+
+def _value(result: MapResult) -> float:
+    """Return the log by which answers to one query are compared, in nats."""
+    value = result.log_joint if result.log_prob is None else result.log_prob
+    return -math.inf if value is None else value
+
+
+def _lead(both: MapResult, answer: MapResult) -> Lead | None:
+    """Compare the answer with the best of the two that differs from it."""
+    assert both.top is not None
+    for assignment, value in both.top:
+        if assignment != answer.assignment:
+            return Lead(max(_value(answer) - value, 0.0), assignment, both.certificate.kind)
+    return None
 
 
 def _other_states(model: Model, name: str, seen: Label) -> list[Label]:

@@ -67,8 +67,9 @@ def tolerances_of(
     n_entries: int,
 ) -> list[Tolerance]:
     """Return the exact ranges of the entries that tell answer and runner-up apart most, the tightest first."""
+    now = _log_joint(network, evidence, answer.assignment)
     found = [
-        _tolerance(ask, network, evidence, answer, entry)
+        _tolerance(ask, network, evidence, answer, now, entry)
         for entry in _telling(network, evidence, answer, lead, n_entries)
     ]
     return sorted(found, key=lambda t: min(t.value - t.low, t.high - t.value))
@@ -110,12 +111,18 @@ def _states(variable: Categorical | Real) -> tuple[Label, ...]:
 
 
 def _tolerance(
-    ask: Asking, network: BayesianNetwork, evidence: Mapping[str, Any], answer: MapResult, entry: Entry
+    ask: Asking,
+    network: BayesianNetwork,
+    evidence: Mapping[str, Any],
+    answer: MapResult,
+    now: float,
+    entry: Entry,
 ) -> Tolerance:
+    """Return an entry's range; `now` is ln p(answer, evidence) with the entry as it is."""
     variable = network.domain.variables[entry.variable]
     parents = [network.domain.variables[p] for p in network.parents[entry.variable]]
     given = {p.name: _states(p)[s] for p, s in zip(parents, entry.row, strict=True)}
-    sides = [_side(ask, network, evidence, answer, entry, far) for far in (EDGE, 1.0 - EDGE)]
+    sides = [_side(ask, network, evidence, answer, now, entry, far) for far in (EDGE, 1.0 - EDGE)]
     (low, below, kind_low), (high, above, kind_high) = sides
     kind = CertificateKind.EXACT if kind_low == kind_high == CertificateKind.EXACT else CertificateKind.NONE
     return Tolerance(
@@ -135,6 +142,7 @@ def _side(
     network: BayesianNetwork,
     evidence: Mapping[str, Any],
     answer: MapResult,
+    now: float,
     entry: Entry,
     far: float,
 ) -> tuple[float, dict[str, Label] | None, CertificateKind]:
@@ -142,7 +150,7 @@ def _side(
     start, theta = entry.value(network), far
     rival: dict[str, Label] | None = None
     far_network = entry.moved(network, far)
-    own = (_log_joint(network, evidence, answer.assignment), _log_joint(far_network, evidence, answer.assignment))
+    own = (now, _log_joint(far_network, evidence, answer.assignment))
     kind = CertificateKind.NONE
     for _ in range(MAX_STEPS):
         moved = entry.moved(network, theta)
@@ -151,14 +159,25 @@ def _side(
         except ImpossibleEvidence:
             return theta, rival, CertificateKind.EXACT
         kind = best.certificate.kind
-        value = _log_joint(moved, evidence, answer.assignment)
-        if best.log_joint is None or best.log_joint <= value + CLOSE or best.assignment == rival:
+        if (
+            best.log_joint is None
+            or best.log_joint <= _between(own, (theta - start) / (far - start)) + CLOSE
+            or best.assignment == rival
+        ):
             break
         rival = best.assignment
         other = (_log_joint(network, evidence, rival), _log_joint(far_network, evidence, rival))
         theta = start + (far - start) * _crossing(own, other)
     changes = None if rival is None else {k: v for k, v in rival.items() if answer.assignment[k] != v}
     return theta, changes, kind
+
+
+def _between(ends: tuple[float, float], share: float) -> float:
+    """Return ln of the value on a line a share of the way between its ends, which are given as logs."""
+    top = max(ends)
+    if top == -math.inf:
+        return top
+    return top + math.log((1.0 - share) * math.exp(ends[0] - top) + share * math.exp(ends[1] - top))
 
 
 def _crossing(own: tuple[float, float], other: tuple[float, float]) -> float:

@@ -82,6 +82,15 @@ def from_object(x: Any, *, steps: int | None = None, names: Sequence[str] | None
 def as_model(x: Any) -> Model:
     """Return a model that a query can be put to: x itself, or what `from_object` makes of it.
 
+    Parameters
+    ----------
+    x
+        A model of certimap, or of a library that is read.
+
+    Returns
+    -------
+    Model
+
     Raises
     ------
     QueryError

@@ -106,6 +106,10 @@ def format_of(
     what
         What they hold, for the error.
 
+    Returns
+    -------
+    Format
+
     Raises
     ------
     ParseError
@@ -163,6 +167,15 @@ def read(
 
 def write(model: Any, path: AnyPath, format: str | None = None) -> None:
     """Write a model, whole or not at all; the suffix of `path`, or `format`, names the format.
+
+    Parameters
+    ----------
+    model
+        A model.
+    path
+        Its suffix names the format; with .gz behind it, it is compressed.
+    format
+        A suffix, for a file with another one.
 
     Raises
     ------

@@ -226,6 +226,13 @@ def read_evidence(
     kind
         The layout; None decides. "cases" it is when its first line is one number and as many lines of
         the right length follow; else "single" when the file has 1 + 2k numbers; else "cases".
+    encoding
+        Of the text; None stands for UTF-8.
+
+    Returns
+    -------
+    list of dict
+        For each case, state numbers by variable number.
 
     Raises
     ------
@@ -282,7 +289,15 @@ def _has_case_lines(text: str) -> bool:
 
 
 def write_evidence(cases: Sequence[Mapping[int, int]] | Mapping[int, int], path: AnyPath) -> None:
-    """Write evidence by number: one case on one line, several after a line with their number."""
+    """Write evidence by number: one case on one line, several after a line with their number.
+
+    Parameters
+    ----------
+    cases
+        State numbers by variable number: one case, or several.
+    path
+        Where to.
+    """
     if isinstance(cases, Mapping):
         text = _evidence_line(cases)
     else:
@@ -295,7 +310,25 @@ def _evidence_line(case: Mapping[int, int]) -> str:
 
 
 def read_query(path: AnyPath, encoding: str | None = None) -> list[int]:
-    """Read a `.query` file: a count, then the query variables by number."""
+    """Read a `.query` file: a count, then the query variables by number.
+
+    Parameters
+    ----------
+    path
+        The file.
+    encoding
+        Of the text; None stands for UTF-8.
+
+    Returns
+    -------
+    list of int
+        Variable numbers.
+
+    Raises
+    ------
+    ParseError
+        When the file is anything else.
+    """
     tokens = Tokens(path, read_text(path, encoding))
     count = tokens.integer("the number of query variables", low=1)
     variables = tokens.integers(count, "a query variable")
@@ -314,7 +347,15 @@ def _check_distinct(tokens: Tokens, variables: list[int]) -> None:
 
 
 def write_query(variables: Sequence[int], path: AnyPath) -> None:
-    """Write query variables by number, after their count."""
+    """Write query variables by number, after their count.
+
+    Parameters
+    ----------
+    variables
+        Variable numbers.
+    path
+        Where to.
+    """
     write_text(path, " ".join(map(str, (len(variables), *variables))) + "\n")
 
 
@@ -322,6 +363,23 @@ def read_map(path: AnyPath, encoding: str | None = None) -> list[tuple[list[int]
     """Read a `.map` file of queries: pairs of lines, query variables and then `variable state` pairs.
 
     All by number and without counts; an empty second line is no evidence.
+
+    Parameters
+    ----------
+    path
+        The file.
+    encoding
+        Of the text; None stands for UTF-8.
+
+    Returns
+    -------
+    list of (list of int, dict)
+        For each query, its variable numbers, and state numbers by variable number.
+
+    Raises
+    ------
+    ParseError
+        When the file is anything else.
     """
     lines = _lines_of(path, read_text(path, encoding))
     while lines and not lines[-1][1].strip() and (len(lines) % 2 or not lines[-2][1].strip()):
@@ -361,10 +419,26 @@ def _line_integers(path: AnyPath, number: int, line: str) -> list[int]:
 
 
 def write_mpe(states: Sequence[int], path: AnyPath) -> None:
-    """Write an MPE result file: the states of all variables, in order."""
+    """Write an MPE result file: the states of all variables, in order.
+
+    Parameters
+    ----------
+    states
+        State numbers of all variables.
+    path
+        Where to.
+    """
     write_text(path, "MPE\n" + " ".join(map(str, (len(states), *map(int, states)))) + "\n")
 
 
 def write_mmap(assignment: Mapping[int, int], path: AnyPath) -> None:
-    """Write an MMAP result file: pairs of query variable and state."""
+    """Write an MMAP result file: pairs of query variable and state.
+
+    Parameters
+    ----------
+    assignment
+        State numbers by variable number.
+    path
+        Where to.
+    """
     write_text(path, "MMAP\n" + _evidence_line(assignment) + "\n")

@@ -290,6 +290,11 @@ def hclt(
     **settings
         Those of `HiddenChowLiuTree`.
 
+    Returns
+    -------
+    HiddenChowLiuModel
+        Its latent variables are never queried.
+
     Raises
     ------
     DataError

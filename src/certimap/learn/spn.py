@@ -230,6 +230,10 @@ def learnspn(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Any)
     **settings
         Those of `LearnSPN`.
 
+    Returns
+    -------
+    Circuit
+
     Raises
     ------
     DataError

@@ -191,6 +191,11 @@ def chow_liu(
     **settings
         Those of `ChowLiuTree`.
 
+    Returns
+    -------
+    BayesianNetwork or Circuit
+        As `form` says.
+
     Raises
     ------
     DataError

@@ -163,6 +163,10 @@ def clt_mixture(
     **settings
         Those of `ChowLiuMixture`.
 
+    Returns
+    -------
+    Circuit
+
     Raises
     ------
     DataError

@@ -100,6 +100,11 @@ class BayesianNetwork(Network):
             `NoisyMax`, which needs no table over all parents; or a function of the parents' labels that returns
             the variable's.
 
+        Returns
+        -------
+        BayesianNetwork
+            Its variables in the order of `variables`.
+
         Raises
         ------
         ModelError
@@ -148,21 +153,58 @@ class BayesianNetwork(Network):
         return self._topological_order
 
     def relevant(self, variables: set[int]) -> set[int]:
-        """Return some variables with all their ancestors; the others are barren for them."""
+        """Return some variables with all their ancestors; the others are barren for them.
+
+        Parameters
+        ----------
+        variables
+            Positions of variables.
+
+        Returns
+        -------
+        set of int
+            Their positions and those of all their ancestors.
+        """
         return ancestors(self.parents, variables | self._gates)
 
     def log_prob(self, points: Points) -> NDArray[np.float64]:
         """Return the natural log of the probability of full assignments, shape (batch,).
 
         Where a row of zeros can be reached it is that of the unnormalised product.
+
+        Parameters
+        ----------
+        points
+            State positions of all variables, shape (batch, n_variables).
+
+        Returns
+        -------
+        ndarray of float64, shape (batch,)
+            ln p of each row, in nats; -inf where it is impossible.
         """
         return self.log_joint(points)
 
     def sample(self, n: int, rng: int | np.random.Generator | None = None) -> NDArray[np.int16]:
-        """Draw `n` independent assignments, shape (n, n_variables), as state positions.
+        """Draw independent assignments, each variable after its parents.
 
-        Cost: n times the number of variables times their states. Raises ModelError when a draw reaches a row of
-        zeros, whose configuration the network calls impossible.
+        Cost: n times the number of variables times their states.
+
+        Parameters
+        ----------
+        n
+            How many.
+        rng
+            A seed, a generator, or None for a fresh seed.
+
+        Returns
+        -------
+        ndarray of int16, shape (n, n_variables)
+            State positions.
+
+        Raises
+        ------
+        ModelError
+            When a draw reaches a row of zeros, whose configuration the network calls impossible.
         """
         generator = np.random.default_rng(rng)
         points = np.zeros((n, len(self.domain)), np.int16)

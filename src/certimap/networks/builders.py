@@ -90,6 +90,10 @@ def naive_bayes(
         For each feature a mapping from class labels to its distribution (a mapping from labels); a label that is
         left out has probability 0.
 
+    Returns
+    -------
+    BayesianNetwork
+
     Raises
     ------
     ModelError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,8 @@ class ConditionalSum:
         See `kernels.SumArrays`.
     log_scale
         Nats taken out of the tables.
+    reach
+        See `SumLayout`.
     n_entries
         Joint states of all cliques: the work of one point.
     buffer_size
@@ -47,8 +50,15 @@ class ConditionalSum:
     query: Ints
     arrays: SumArrays
     log_scale: float
+    reach: float
     n_entries: float
     buffer_size: int
+
+    @property
+    def n_roundings(self) -> int:
+        """How many operations, each off by a unit of the last place at most, the sum goes through."""
+        a = self.arrays
+        return int(len(a.table_start) + len(a.input_start) + a.own.sum() + 8 * len(a.own))
 
     def log_values(self, points: Ints, workers: int = 1) -> Floats:
         """Return the log (nats) of the sum at each point, shape (batch,)."""
@@ -88,10 +98,11 @@ class Evaluator:
         self.column = {v: i for i, v in enumerate(variables)}
         self.plain = [t for t in problem.tables if all(v in problem.query for v in t.scope)]
         self.sums = [_conditional_sum(part, self.column) for part in _nuisance_parts(problem)]
-        terms = len(problem.tables) + 8 * sum(len(s.arrays.own) for s in self.sums) + 4
+        terms = len(problem.tables) + sum(s.n_roundings for s in self.sums) + 4
         reach = abs(problem.constant) + sum(largest(t.log_values) for t in self.plain)
-        reach += sum(abs(s.log_scale) for s in self.sums)
-        # Sums of positive products keep a relative error per operation; logs of many parts add up to `reach`.
+        reach += sum(s.reach for s in self.sums)
+        # Sums of positive products keep a relative error per operation; logs, each off by its own last place, add
+        # up to `reach`, and what is lost in adding them is kept.
         self.log_slack = problem.log_slack + 4.0 * ROUNDING * (terms + reach)
 
     @property
@@ -192,7 +203,14 @@ class Evaluator:
         return total
 
 
-def log_total(problem: Problem, max_work: float) -> float | None:
+class Total(NamedTuple):
+    """The natural log of a total, and how far (nats) rounding may have moved it, at most."""
+
+    log_value: float
+    log_slack: float
+
+
+def log_total(problem: Problem, max_work: float) -> Total | None:
     """Return the log (nats) of the sum over all variables; None where it would visit more than `max_work` entries.
 
     Raises
@@ -203,12 +221,20 @@ def log_total(problem: Problem, max_work: float) -> float | None:
     everything = replace(problem, query=frozenset())
     if conditional_work(everything) > max_work:
         return None
-    total = float(Evaluator(everything, ()).log_values(np.zeros((1, 0), np.int64))[0])
+    evaluator = Evaluator(everything, ())
+    total = float(evaluator.log_values(np.zeros((1, 0), np.int64))[0])
     if total == -math.inf:
         raise ImpossibleEvidence(
             "the evidence has probability 0 under the network; expected evidence that it allows"
         )
-    return total
+    return Total(total, evaluator.log_slack)
+
+
+def relative_to(problem: Problem, total: Total) -> Problem:
+    """Return a problem with the log of a total taken out of its constant."""
+    constant = float(problem.constant) - total.log_value
+    slack = problem.log_slack + total.log_slack + 2.0 * ROUNDING * abs(constant)
+    return replace(problem, constant=constant, log_slack=slack)
 
 
 def conditional_work(problem: Problem) -> float:
@@ -269,4 +295,5 @@ def _conditional_sum(part: Problem, column: dict[int, int]) -> ConditionalSum:
     arrays = layout.arrays()
     cliques = arrays.message_size * arrays.own
     work = float(np.sum(cliques, dtype=np.float64))
-    return ConditionalSum(np.array(query, np.int64), arrays, layout.log_scale, work, layout.room.size)
+    log_scale = math.fsum(layout.scales)
+    return ConditionalSum(np.array(query, np.int64), arrays, log_scale, layout.reach, work, layout.room.size)

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.box import Boxes, Points
+from certimap.networks.conditional import Total, relative_to
 from certimap.networks.max_elimination import EliminationPlan
 from certimap.networks.mpe_posterior import MpePosterior
-from certimap.networks.problem import ROUNDING, Prepared
-from certimap.networks.sum_elimination import Total
+from certimap.networks.problem import Prepared
 from certimap.posterior import BoxPosterior, Facts
 
 if TYPE_CHECKING:
@@ -47,10 +47,7 @@ class EliminationPosterior(MpePosterior):
         total: Total,
         make_tree: Callable[[], BoxPosterior],
     ) -> None:
-        problem, log_evidence = prepared.problem, total.log_value
-        constant = problem.constant - log_evidence
-        slack = problem.log_slack + total.log_slack + 2.0 * ROUNDING * (abs(constant) + abs(log_evidence))
-        problem = replace(problem, constant=constant, log_slack=slack)
+        problem, log_evidence = relative_to(prepared.problem, total), total.log_value
         super().__init__(query, replace(prepared, problem=problem), log_evidence)
         self.order = order
         self.facts = Facts.of(

@@ -62,7 +62,25 @@ class Factor:
 
     @classmethod
     def from_log(cls, scope: Iterable[int], log_table: Floats) -> Factor:
-        """Build a factor from natural logs (-inf is accepted), which may exceed what `table` can hold."""
+        """Build a factor from natural logs, which may exceed what `table` can hold.
+
+        Parameters
+        ----------
+        scope
+            Positions of the variables, one per axis.
+        log_table
+            Natural logs, one axis per variable; -inf is accepted.
+
+        Returns
+        -------
+        Factor
+            Its `in_logs` is true.
+
+        Raises
+        ------
+        ModelError
+            As the constructor does.
+        """
         factor = cls.__new__(cls)
         factor.scope = _checked_scope(scope)
         values = np.array(log_table, np.float64)
@@ -106,6 +124,15 @@ class Factor:
         """Return the product, over this scope followed by what only the other has.
 
         Cost: the size of the product's table.
+
+        Parameters
+        ----------
+        other
+            A factor over any variables.
+
+        Returns
+        -------
+        Factor
         """
         scope = (*self.scope, *(v for v in other.scope if v not in self.scope))
         return Factor.from_log(
@@ -113,17 +140,60 @@ class Factor:
         )
 
     def sum(self, variables: Iterable[int]) -> Factor:
-        """Sum variables out."""
+        """Sum variables out.
+
+        Parameters
+        ----------
+        variables
+            Positions of variables of the scope.
+
+        Returns
+        -------
+        Factor
+            Over the rest of the scope.
+
+        Raises
+        ------
+        ModelError
+            For a variable outside the scope.
+        """
         axes, scope = self._split(variables)
         return Factor.from_log(scope, log_sum(self.log_table, axes))
 
     def max(self, variables: Iterable[int]) -> Factor:
-        """Maximise over variables."""
+        """Maximise over variables.
+
+        Parameters
+        ----------
+        variables
+            Positions of variables of the scope.
+
+        Returns
+        -------
+        Factor
+            Over the rest of the scope.
+
+        Raises
+        ------
+        ModelError
+            For a variable outside the scope.
+        """
         axes, scope = self._split(variables)
         return Factor.from_log(scope, self.log_table.max(axis=axes) if axes else self.log_table)
 
     def reduce(self, states: Mapping[int, int]) -> Factor:
-        """Fix variables to states, given by positions; those outside the scope are ignored."""
+        """Fix variables to states.
+
+        Parameters
+        ----------
+        states
+            State positions by position of the variable; those outside the scope are ignored.
+
+        Returns
+        -------
+        Factor
+            Over the rest of the scope.
+        """
         index = tuple(states.get(v, slice(None)) for v in self.scope)
         scope = tuple(v for v in self.scope if v not in states)
         if self.in_logs:
@@ -131,9 +201,17 @@ class Factor:
         return Factor(scope, self.table[index])
 
     def log_value(self, points: NDArray[np.integer]) -> Floats:
-        """Return the natural log of the value at each row of `points`, shape (batch,).
+        """Return the value at full assignments.
 
-        `points` has one column for each variable of the *model*, as state positions.
+        Parameters
+        ----------
+        points
+            State positions, one column for each variable of the *model*, shape (batch, n).
+
+        Returns
+        -------
+        ndarray of float64, shape (batch,)
+            Natural logs, in nats.
         """
         if not self.scope:
             return np.full(len(points), float(self.log_table))

@@ -12,6 +12,7 @@ from certimap.control import Control
 from certimap.networks.conditional import Evaluator, conditional_work
 from certimap.networks.problem import Problem, restrict
 from certimap.networks.relaxation.partition import limit, nuisance_first
+from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.networks.relaxation.tighten import TEMPERATURES, Tightener
 
@@ -55,7 +56,8 @@ def log_partition(
         return EvidenceBounds(*_summed(everything))
     fits = limit(problem.sizes, i_bound=i_bound)
     relaxed = SplitTree.of(everything, nuisance_first(everything), fits, control.memory_limit)
-    upper, tightener = relaxed.bound(), Tightener(relaxed)
+    clock = PassClock(control)
+    upper, tightener = relaxed.bound(clock=clock), Tightener(relaxed, clock)
     for _ in range(iterations):
         if control.should_stop or not tightener.run(TEMPERATURES[-1], 1):
             break

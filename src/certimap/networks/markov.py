@@ -45,5 +45,16 @@ class MarkovNetwork(Network):
         return conversions().log_total(self)
 
     def log_prob(self, points: Points) -> NDArray[np.float64]:
-        """Return the natural log of the normalised probability of full assignments, shape (batch,)."""
+        """Return the natural log of the normalised probability of full assignments, shape (batch,).
+
+        Parameters
+        ----------
+        points
+            State positions of all variables, shape (batch, n_variables).
+
+        Returns
+        -------
+        ndarray of float64, shape (batch,)
+            ln p of each row, in nats; -inf where it is impossible.
+        """
         return self.log_joint(points) - self.log_partition

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from certimap.box import Boxes, Points
 from certimap.domain import Domain
 from certimap.errors import TooLarge
-from certimap.networks.problem import Prepared, Problem, States, value_at
+from certimap.networks.problem import Prepared, Problem, States, rounding_at, value_at
 from certimap.networks.simplify import impossible
 from certimap.posterior import OFFERS, Facts, Posterior
 
@@ -98,7 +98,7 @@ class MpePosterior:
             log_evidence=log_evidence,
             is_normalised=False,
             work=WORK_PER_TABLE * len(problem.tables),
-            log_slack=problem.log_slack,
+            log_slack=problem.log_slack + rounding_at(problem),
         )
         self._open = [(i, v) for i, v in enumerate(self.query) if v in problem.sizes]
         self._positions: list[NDArray[np.int64]] = []
@@ -106,6 +106,9 @@ class MpePosterior:
             position = np.full(int(self.domain.n_states[i]), -1, np.int64)
             position[self.states[v]] = np.arange(len(self.states[v]))
             self._positions.append(position)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.domain)} variables, {len(self.problem.tables)} tables)"
 
     def log_prob(self, points: Points) -> NDArray[np.float64]:
         """Return ln p(q, e) (of the unnormalised product, for a Markov network) of each row, shape (batch,).

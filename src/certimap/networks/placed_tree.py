@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.networks.problem import Problem, restrict
+from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.networks.states import QueryStates
 
@@ -71,14 +72,19 @@ class PlacedTree:
         inner[:, self.at] = mask[:, self.columns]
         return inner
 
-    def bounds(self, mask: Mask, workers: int = 1) -> tuple[Floats, Floats]:
+    def bounds(self, mask: Mask, workers: int = 1, clock: PassClock | None = None) -> tuple[Floats, Floats]:
         """Bound boxes (rows of the domain's columns, of states that the tree knows) and every column in them.
 
         Returns
         -------
         Nats, rounded up; -inf outside a box and for an empty one: shapes (batch,) and (batch, columns).
+
+        Raises
+        ------
+        TimeUp
+            When the `clock` says that the run should stop.
         """
-        bound, inner = self.tree.probe(self.masks(mask), workers)
+        bound, inner = self.tree.probe(self.masks(mask), workers, clock)
         each = np.full(mask.shape, -np.inf)
         each[:, self.columns] = inner[:, self.at]
         each[:, self.fixed] = bound[:, None]
@@ -89,9 +95,9 @@ class PlacedTree:
         each[mask == 0] = -np.inf
         return bound, each
 
-    def decode(self, mask: Mask) -> Ints:
+    def decode(self, mask: Mask, clock: PassClock | None = None) -> Ints:
         """Return a point read off the relaxation within a mask (shape (columns,)), in the problem's numbers."""
-        decoded = self.tree.decode(self.masks(mask[None])[0])
+        decoded = self.tree.decode(self.masks(mask[None])[0], clock=clock)
         point = np.zeros(len(self.alive), np.int64)
         for i, (v, own) in enumerate(zip(self.states.variables, self.alive, strict=True)):
             point[i] = self.states.position[own[decoded.get(v, 0)]]

@@ -13,7 +13,7 @@ from certimap.box import Boxes, Points
 from certimap.control import Control
 from certimap.domain import Domain
 from certimap.networks.bayesian import BayesianNetwork
-from certimap.networks.conditional import Evaluator, log_total
+from certimap.networks.conditional import Evaluator, log_total, relative_to
 from certimap.networks.network import Network
 from certimap.networks.prober import NetworkProber
 from certimap.networks.problem import Prepared, Problem, problem_of
@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 KNOWN_WORK = 2.0**21  # table entries up to which p(e) is summed at once
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NetworkPosterior:
     """A network and a query whose tables need not fit: p(q, e) of points, and bounds of boxes.
 
@@ -62,7 +62,7 @@ class NetworkPosterior:
     control: Control = field(default_factory=Control)
     plan: RelaxationPlan = field(default_factory=RelaxationPlan)
     log_ceiling: float = math.inf
-    _probers: list[NetworkProber] = field(default_factory=list[NetworkProber], init=False, repr=False)
+    _probers: list[NetworkProber] = field(default_factory=list[NetworkProber], init=False)
 
     @classmethod
     def of_network(
@@ -77,12 +77,12 @@ class NetworkPosterior:
         """
         prepared = problem_of(network, query)
         problem = prepared.problem
-        log_evidence = log_total(problem, KNOWN_WORK)
+        total = log_total(problem, KNOWN_WORK)
         log_ceiling = log_largest_joint(network, query)
-        if log_evidence is not None:
-            slack = problem.log_slack + 1e-14 * (len(problem.tables) + abs(problem.constant) + abs(log_evidence))
-            problem = replace(problem, constant=problem.constant - log_evidence, log_slack=slack)
-            prepared, log_ceiling = replace(prepared, problem=problem), slack
+        log_evidence = None if total is None else total.log_value
+        if total is not None:
+            problem = relative_to(problem, total)
+            prepared, log_ceiling = replace(prepared, problem=problem), problem.log_slack
         return cls(
             query.query_domain,
             prepared,
@@ -91,6 +91,9 @@ class NetworkPosterior:
             control or Control(),
             log_ceiling=log_ceiling,
         )
+
+    def __repr__(self) -> str:
+        return f"NetworkPosterior({len(self.domain)} variables, {len(self.problem.tables)} tables)"
 
     @property
     def problem(self) -> Problem:

@@ -13,6 +13,7 @@ from certimap.networks.conditional import Evaluator
 from certimap.networks.placed_tree import PlacedTree, restricted
 from certimap.networks.problem import Problem
 from certimap.networks.relaxation.choose_tree import RelaxationPlan, exact_tree, mixed_tree, split_tree
+from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.networks.relaxation.tighten import TEMPERATURES, Tightener
 from certimap.networks.states import QueryStates
@@ -64,6 +65,7 @@ class NetworkProber:
         self.layout = Layout.of(domain)
         self.original, self.states, self.evaluator = problem, states, evaluator
         self.control, self.workers, self.log_ceiling = control, workers, log_ceiling
+        self.clock = PassClock(control)
         self.rng = np.random.default_rng(0)
         self.plan = plan or RelaxationPlan()
         self.bits, self.stage, self.steps_left = self.plan.first_bits, 0, self.plan.steps
@@ -84,7 +86,7 @@ class NetworkProber:
     def bounds(self, mask: Mask) -> tuple[Floats, Floats]:
         """Bound boxes and every column in them, rounded up; -inf outside: shapes (batch,) and (batch, columns)."""
         left = mask & self.kept
-        bound, each = self.now.bounds(left, self.workers)
+        bound, each = self.now.bounds(left, self.workers, self.clock)
         floor = np.where(mask > left, self.dropped, -np.inf)
         highest = floor.max(axis=1)
         bound = np.minimum(np.maximum(bound, highest), self.log_ceiling)
@@ -116,7 +118,7 @@ class NetworkProber:
         found: list[NDArray[np.int64]] = []
         for placed in (self.now, self.next):
             if placed is not None:
-                found.append(placed.decode(self.kept))
+                found.append(placed.decode(self.kept, self.clock))
                 found.append(self._climb(found[-1]))
         if self.best_value == -math.inf:
             found.extend(self._possible())
@@ -174,11 +176,11 @@ class NetworkProber:
             return Tightening(self.now.tree.n_entries, is_paused=True, is_complete=True)
         at_work = self.now if self.next is None else self.next
         if self.tightener is None:
-            self.tightener = Tightener(at_work.tree)
+            self.tightener = Tightener(at_work.tree, self.clock)
         self.tightener.narrow(at_work.masks(self.kept[None])[0])
         cost = STEP_COST * at_work.tree.n_entries
         steps = max(2, min(self.steps_left, work // cost))
-        goes_on = self.tightener.run(TEMPERATURES[self.stage], steps, lambda: self.control.should_stop)
+        goes_on = self.tightener.run(TEMPERATURES[self.stage], steps)
         self.steps_left -= steps
         if goes_on and self.steps_left > 0:
             return Tightening(steps * cost, is_paused=False, is_complete=False)
@@ -188,7 +190,7 @@ class NetworkProber:
         """Drop the states that are closed or bounded by the threshold; False when nothing is left."""
         self.kept &= within
         for _ in range(SHRINK_ROUNDS):
-            bound, each = self.now.bounds(self.kept[None])
+            bound, each = self.now.bounds(self.kept[None], 1, self.clock)
             if bound[0] <= log_threshold:
                 self._drop(self.kept > 0, np.full(len(self.kept), bound[0]))
                 return False
@@ -236,4 +238,4 @@ class NetworkProber:
         return True
 
     def _bound_of(self, placed: PlacedTree) -> float:
-        return placed.tree.bound(placed.masks(self.kept[None])[0])
+        return placed.tree.bound(placed.masks(self.kept[None])[0], clock=self.clock)

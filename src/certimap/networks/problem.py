@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.axes import spread
+from certimap.logs import add_to
 from certimap.networks.reduction import Reduced, reduce_network
 
 if TYPE_CHECKING:
@@ -119,10 +120,9 @@ def prepared_of(reduced: Reduced) -> Prepared:
     mentioned = {v for t in tables for v in t.scope}
     query_set = frozenset(reduced.query)
     sizes = {v: n for v, n in reduced.sizes.items() if v in mentioned or (v in query_set and n > 1)}
-    constant, slack = reduced.log_constant, 2.0 * ROUNDING * abs(reduced.log_constant)
-    for v, states in reduced.states.items():
-        if v not in mentioned and v not in query_set and len(states) > 1:
-            constant += math.log(len(states))  # a free nuisance variable
+    free = [len(s) for v, s in reduced.states.items() if v not in mentioned and v not in query_set]
+    constants = [*reduced.log_constants, *(math.log(n) for n in free if n > 1)]  # of free nuisance variables
+    constant, slack = math.fsum(constants), 2.0 * ROUNDING * sum(abs(c) for c in constants)
     slack += sum(2.0 * ROUNDING * largest(t.log_values) for t in tables)
     problem = Problem(sizes, query_set & frozenset(sizes), tables, constant, slack)
     return Prepared(problem, reduced.states, reduced.query)
@@ -137,10 +137,16 @@ def largest(log_values: Values) -> float:
 def product(tables: Sequence[Table], scope: Sequence[int], shape: Sequence[int]) -> Values:
     """Return the sum of log tables over a scope that holds all of theirs, as an array of its own.
 
-    Cost: the size of the result times the number of tables.
+    Of floats, each entry is off by a unit of its last place, however many tables there are. Cost: the size of the
+    result times the number of tables.
     """
     dtype = tables[0].log_values.dtype if tables else np.dtype(np.float64)
     total = np.zeros(tuple(shape), dtype)
+    if dtype.kind == "f" and len(tables) > 2:
+        lost = np.zeros(tuple(shape))
+        for table in tables:
+            total = add_to(total, spread(table.log_values, table.scope, scope), lost)
+        return total + lost
     for table in tables:
         total += spread(table.log_values, table.scope, scope)
         if dtype.kind == "i":
@@ -240,7 +246,7 @@ def restrict(problem: Problem, keep: Mapping[int, States]) -> Problem:
         return problem
     sizes = {v: len(keep[v]) if v in keep else n for v, n in problem.sizes.items()}
     tables: list[Table] = []
-    constant = problem.constant
+    constants: list[float | int | Values] = [problem.constant]
     for table in problem.tables:
         values = table.log_values
         for axis, v in enumerate(table.scope):
@@ -251,22 +257,28 @@ def restrict(problem: Problem, keep: Mapping[int, States]) -> Problem:
         if scope:
             tables.append(Table(scope, values))
         else:
-            constant = added(constant, values)
+            constants.append(values)
     open_sizes = {v: n for v, n in sizes.items() if n > 1}
+    constant = added(constants)
+    is_rounded = len(constants) > 1 and not problem.is_integral and math.isfinite(constant)
     return replace(
         problem,
         sizes=open_sizes,
         query=problem.query & frozenset(open_sizes),
         tables=tuple(tables),
         constant=constant,
+        log_slack=problem.log_slack + (ROUNDING * abs(constant) if is_rounded else 0.0),
     )
 
 
-def added(constant: float | int, value: Values) -> float | int:
-    """Return a constant plus a table without axes."""
-    if isinstance(constant, int):
-        return max(HARD, constant + int(value))
-    return constant + float(value)
+def added(constants: Sequence[float | int | Values]) -> float | int:
+    """Return the sum of constants and tables without axes: of floats, rounded once."""
+    if not isinstance(constants[0], int):
+        return math.fsum(float(c) for c in constants)
+    total = constants[0]
+    for value in constants[1:]:
+        total = max(HARD, total + int(value))
+    return total
 
 
 def components(problem: Problem) -> list[Problem]:
@@ -308,13 +320,18 @@ def value_at(problem: Problem, points: NDArray[np.integer], variables: Sequence[
         States among the surviving ones, shape (batch, n); columns follow `variables`.
     """
     column = {v: i for i, v in enumerate(variables)}
-    total = np.full(len(points), problem.constant, np.int64 if problem.is_integral else np.float64)
+    total: Values = np.full(len(points), problem.constant, np.int64 if problem.is_integral else np.float64)
+    lost = np.zeros(len(points))  # what rounding took away; thousands of logs may add up here
     for table in problem.tables:
         flat = np.zeros(len(points), np.int64)
         for v, size in zip(table.scope, table.log_values.shape, strict=True):
             flat *= size
             flat += points[:, column[v]]
-        total += table.log_values.reshape(-1)[flat]
-        if problem.is_integral:
-            np.maximum(total, HARD, out=total)
-    return total
+        entries = table.log_values.reshape(-1)[flat]
+        total = np.maximum(total + entries, HARD) if problem.is_integral else add_to(total, entries, lost)
+    return total if problem.is_integral else total + lost
+
+
+def rounding_at(problem: Problem) -> float:
+    """Return how far (nats) `value_at` may be off the sum of the entries that it adds, at any point."""
+    return 2.0 * ROUNDING * (abs(float(problem.constant)) + sum(largest(t.log_values) for t in problem.tables))

@@ -41,8 +41,8 @@ class Reduced:
         Which states survive, as positions, for each variable that is not barren.
     query
         The query variables, in the user's order.
-    log_constant
-        Natural log of the factors that became constants.
+    log_constants
+        Natural logs of the factors that became constants.
     """
 
     domain: Domain
@@ -50,7 +50,12 @@ class Reduced:
     sizes: dict[int, int]
     states: dict[int, NDArray[np.int64]]
     query: tuple[int, ...]
-    log_constant: float
+    log_constants: list[float]
+
+    @property
+    def log_constant(self) -> float:
+        """The sum of the logs of the constants, in nats."""
+        return math.fsum(self.log_constants)
 
 
 def reduce_network(model: Network, query: Query | None = None, *, control: Control | None = None) -> Reduced:
@@ -82,12 +87,12 @@ def reduce_network(model: Network, query: Query | None = None, *, control: Contr
     states = _surviving_states(factors, allowed, domain, control)
     taken = [_take(f, states) for f in factors]
     control.check(_REDUCING)
-    log_constant = math.fsum(float(f.log_table) for f in taken if not f.scope)
-    if log_constant == -np.inf:
+    log_constants = [float(f.log_table) for f in taken if not f.scope]
+    if -math.inf in log_constants:
         raise _impossible(domain)
     open_variables = {v for f in taken for v in f.scope}
     sizes = {v: len(states[v]) for v in sorted(states) if len(states[v]) > 1 or v in open_variables}
-    return Reduced(domain, [f for f in taken if f.scope], sizes, states, queried, log_constant)
+    return Reduced(domain, [f for f in taken if f.scope], sizes, states, queried, log_constants)
 
 
 def _with_evidence(model: Network, query: Query) -> tuple[list[Factor], dict[int, NDArray[np.int64]]]:

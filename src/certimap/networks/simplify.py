@@ -179,7 +179,7 @@ class _Work:
         self.problem = problem
         self.sizes = dict(problem.sizes)
         self.query = problem.query
-        self.constant = problem.constant
+        self.constants: list[float | int | Values] = [problem.constant]
         self.slack = problem.log_slack
         self.integral = problem.is_integral
         self.steps: list[Chosen | Kept] = []
@@ -191,7 +191,7 @@ class _Work:
 
     def add(self, table: Table) -> None:
         if not table.scope:
-            self.constant = added(self.constant, table.log_values)
+            self.constants.append(table.log_values)
             return
         self.tables[self._next] = table
         for v in table.scope:
@@ -206,13 +206,15 @@ class _Work:
 
     def result(self) -> Problem:
         tables = tuple(self.tables[k] for k in sorted(self.tables))
+        constant = added(self.constants)
+        slack = self.slack if self.integral else self.slack + 2.0 * ROUNDING * abs(constant)
         return replace(
             self.problem,
             sizes=self.sizes,
             query=self.query & frozenset(self.sizes),
             tables=tables,
-            constant=self.constant,
-            log_slack=self.slack,
+            constant=constant,
+            log_slack=slack,
         )
 
     # --- elimination -------------------------------------------------------------------------------------
@@ -284,8 +286,8 @@ class _Work:
             if self.integral:
                 values = np.where(is_hard(table.log_values), HARD, values)
             else:
-                self.slack += ROUNDING * (abs(float(top)) + abs(self.constant) + largest(values))
-            self.constant = added(self.constant, np.asarray(top))
+                self.slack += ROUNDING * largest(values)
+            self.constants.append(np.asarray(top))
             table = Table(table.scope, values)
         self.add(table)
 
@@ -321,8 +323,8 @@ class _Work:
             if v in self.query:
                 self.steps.append(Chosen(v, (), np.zeros((), np.int64)))
             else:
-                self.constant += math.log(self.sizes[v])
-                self.slack += 4.0 * ROUNDING * (abs(self.constant) + 1.0)
+                self.constants.append(math.log(self.sizes[v]))
+                self.slack += 2.0 * ROUNDING * math.log(self.sizes[v])
             del self.sizes[v], self.touching[v]
 
     # --- functional dependences --------------------------------------------------------------------------

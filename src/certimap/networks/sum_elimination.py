@@ -10,20 +10,13 @@ from numpy.typing import NDArray
 
 from certimap.axes import spread
 from certimap.control import Control
-from certimap.networks.conditional import log_total
+from certimap.networks.conditional import Total, log_total
 from certimap.networks.max_elimination import EliminationPlan
 from certimap.networks.problem import ROUNDING, Problem
 from certimap.networks.simplify import impossible
 from certimap.rounding import SAFE_LOG2
 
 LN2 = math.log(2.0)
-
-
-class Total(NamedTuple):
-    """The natural log of a total, and how far (nats) rounding may have moved it, at most."""
-
-    log_value: float
-    log_slack: float
 
 
 class _Linear(NamedTuple):
@@ -70,7 +63,9 @@ def sum_all(problem: Problem, plan: EliminationPlan, control: Control | None = N
             constants.append(math.log(problem.sizes[v]))
             continue
         if sum(t.log2_least for t in tables) < SAFE_LOG2:
-            return _in_logs(problem)
+            total = log_total(problem, math.inf)
+            assert total is not None
+            return total
         message = _summed(tables, (v, *separator), problem)
         top = float(message.max())
         if top <= 0.0:
@@ -94,11 +89,3 @@ def _summed(tables: list[_Linear], scope: tuple[int, ...], problem: Problem) -> 
     for table in sorted(tables, key=lambda t: t.values.size):
         total = total * spread(table.values, table.scope, scope)
     return np.ascontiguousarray(np.broadcast_to(total.sum(axis=0), problem.shape(scope[1:])))
-
-
-def _in_logs(problem: Problem) -> Total:
-    value = log_total(problem, math.inf)
-    assert value is not None
-    reach = abs(value) + abs(float(problem.constant))
-    n_rounded = sum(t.log_values.size for t in problem.tables) + 8.0 * sum(problem.sizes.values())
-    return Total(value, problem.log_slack + 4.0 * ROUNDING * (n_rounded + reach))

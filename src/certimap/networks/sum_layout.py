@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.networks.kernels.conditional import SumArrays
-from certimap.networks.problem import Problem, Table
+from certimap.networks.problem import Problem, Table, largest
 from certimap.rounding import SMALLEST_NORMAL
 
 Floats = NDArray[np.float64]
@@ -47,7 +47,15 @@ class Room:
 
 
 class SumLayout:
-    """Collects the regions of a conditional elimination, in order."""
+    """Collects the regions of a conditional elimination, in order.
+
+    Attributes
+    ----------
+    scales
+        Nats taken out of each table.
+    reach
+        The sum over tables of the largest logs that stand for them, in nats: their rounding is relative to it.
+    """
 
     def __init__(
         self, part: Problem, place: dict[int, int], query_column: dict[int, int], column: dict[int, int]
@@ -60,7 +68,8 @@ class SumLayout:
         self.below: list[list[int]] = [[] for _ in place]
         self.separators: list[tuple[int, ...]] = []
         self.room = Room()
-        self.log_scale = 0.0
+        self.scales: list[float] = []
+        self.reach = 0.0
         self.flat: list[Floats] = []
         self.n_flat = 0
         self.rows: dict[str, list[list[int]]] = {name: [] for name in SumArrays._fields}
@@ -118,8 +127,9 @@ class SumLayout:
             self.rows["query_strides"].append(query_strides)
             top = float(table.log_values.max())
             scale = top if math.isfinite(top) else 0.0
-            self.log_scale += scale
+            self.scales.append(scale)
             self.flat.append(np.asarray(table.log_values, np.float64).ravel() - scale)
+            self.reach += abs(scale) + largest(self.flat[-1])
             self.n_flat += table.log_values.size
         self.rows["table_strides"].append([int(x) for x in strides.ravel()])
 

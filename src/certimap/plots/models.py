@@ -31,6 +31,17 @@ def plot_network(
     """Draw a network, with the evidence and the answer of a query filled in and named.
 
     Suits networks of up to some 60 variables; see `network_graph` for the layout.
+
+    Parameters
+    ----------
+    network, result, evidence
+        As in `network_graph`.
+    ax
+        Where to draw; None makes a figure.
+
+    Returns
+    -------
+    Axes
     """
     graph = network_graph(network, result, evidence)
     widest = max(abs(x) for x, _ in graph.places.values()) * 2.0 + 1.0
@@ -57,7 +68,19 @@ def plot_network(
 
 
 def plot_circuit(circuit: Circuit, ax: Axes | None = None) -> Axes:
-    """Draw how many nodes a circuit has at each height, and write what it is made of."""
+    """Draw how many nodes a circuit has at each height, and write what it is made of.
+
+    Parameters
+    ----------
+    circuit
+        Any circuit.
+    ax
+        Where to draw; None makes a figure.
+
+    Returns
+    -------
+    Axes
+    """
     summary = circuit_summary(circuit)
     ax = ax or new_figure()[1][0]
     ax.bar(range(len(summary.layers)), summary.layers, color=MASS)
@@ -75,7 +98,19 @@ def plot_circuit(circuit: Circuit, ax: Axes | None = None) -> Axes:
 
 
 def plot_region_tree(series: RegionSeries, ax: Axes | None = None) -> Axes:
-    """Draw a region tree with a disc per region, its area and number the largest set held there."""
+    """Draw a region tree with a disc per region, its area and number the largest set held there.
+
+    Parameters
+    ----------
+    series
+        What `region_series` returned.
+    ax
+        Where to draw; None makes a figure.
+
+    Returns
+    -------
+    Axes
+    """
     widest = max(x for x, _ in series.places) + 1.0
     deepest = 1.0 - min(y for _, y in series.places)
     ax = ax or new_figure(width=min(20.0, max(5.0, 0.8 * widest)), height=min(30.0, max(3.0, 0.6 * deepest)))[1][0]

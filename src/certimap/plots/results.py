@@ -19,7 +19,12 @@ from certimap.result import MapResult
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_AXES = {"seconds": "seconds", "n_draws": "draws", "n_evaluations": "assignments evaluated"}
+_AXES = {
+    "seconds": "seconds",
+    "n_draws": "draws",
+    "n_nodes": "boxes probed",
+    "n_evaluations": "assignments evaluated",
+}
 
 
 def plot_history(result: MapResult, ax: Axes | None = None, *, against: str = "seconds") -> Axes:
@@ -31,6 +36,12 @@ def plot_history(result: MapResult, ax: Axes | None = None, *, against: str = "s
         A result with a history.
     against
         "seconds", "n_draws" or "n_evaluations".
+    ax
+        Where to draw; None makes a figure.
+
+    Returns
+    -------
+    Axes
 
     Raises
     ------
@@ -76,6 +87,12 @@ def plot_pareto(
     ----------
     results
         A result, or results or fronts by the name that the legend shows.
+    ax
+        Where to draw; None makes a figure.
+
+    Returns
+    -------
+    Axes
     """
     ax = ax or new_figure()[1][0]
     series = pareto_series(results)
@@ -96,6 +113,24 @@ def plot_moments(results: Mapping[str, MapResult], ax: Axes | None = None, *, ag
     """Draw when each run found its answer and when it certified it, one line per run; see `moments`.
 
     Runs without a certificate have an open end.
+
+    Parameters
+    ----------
+    results
+        Results by the name that the figure shows.
+    ax
+        Where to draw; None makes a figure.
+    against
+        As in `moments`.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    QueryError
+        Without results, and as `moments` does.
     """
     if not results:
         raise QueryError("there are no results to draw")
@@ -117,7 +152,26 @@ def plot_moments(results: Mapping[str, MapResult], ax: Axes | None = None, *, ag
 
 
 def plot_top(result: MapResult, ax: Axes | None = None, *, n_shown: int = 3) -> Axes:
-    """Draw the k best assignments by ln p, each with up to `n_shown` of its differences from the best."""
+    """Draw the k best assignments by ln p, each with up to `n_shown` of its differences from the best.
+
+    Parameters
+    ----------
+    result
+        A result of `map_query(..., top_k=)`.
+    ax
+        Where to draw; None makes a figure.
+    n_shown
+        How many differences are written out per assignment.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    QueryError
+        When the result does not list the k best.
+    """
     ranks = ranking(result)
     ax = ax or new_figure(width=8.0, height=1.2 + 0.4 * len(ranks))[1][0]
     values = [r.log_prob for r in ranks]
@@ -141,7 +195,21 @@ def plot_top(result: MapResult, ax: Axes | None = None, *, n_shown: int = 3) -> 
 def plot_warm_start(
     names: Sequence[str], means: Sequence[float], errors: Sequence[float | None], ax: Axes | None = None
 ) -> Axes:
-    """Draw the mean log2 ratio of two methods' probabilities per dataset, with standard errors as whiskers."""
+    """Draw the mean log2 ratio of two methods' probabilities per dataset, with standard errors as whiskers.
+
+    Parameters
+    ----------
+    names
+        Of the datasets.
+    means, errors
+        Mean log2 ratio per dataset, and its standard error or None.
+    ax
+        Where to draw; None makes a figure.
+
+    Returns
+    -------
+    Axes
+    """
     ax = ax or new_figure(width=8.0)[1][0]
     order = sorted(range(len(names)), key=lambda i: -means[i])
     whiskers = [errors[i] or 0.0 for i in order]
@@ -160,7 +228,18 @@ def plot_certified_over_time(
 ) -> Axes:
     """Draw the share of trials that each method has certified within a time.
 
-    `seconds[method]` holds the times of its certified trials, `n_trials[method]` counts all of them.
+    Parameters
+    ----------
+    seconds
+        The times of a method's certified trials, by method.
+    n_trials
+        How many trials it had in all, by method.
+    ax
+        Where to draw; None makes a figure.
+
+    Returns
+    -------
+    Axes
     """
     ax = ax or new_figure()[1][0]
     latest = max((max(times) for times in seconds.values() if len(times)), default=1.0)
@@ -180,8 +259,18 @@ def plot_certified_over_time(
 def plot_gaps(series: Mapping[str, Sequence[tuple[float, float]]], ax: Axes | None = None) -> Axes:
     """Draw how the gap between upper bound and answer fell over a run, one line per method.
 
-    `series[method]` holds (seconds, gap in nats) in order of time. The gap is drawn in logs, down to the smallest
-    above 0; a gap of 0 has its place below that.
+    The gap is drawn in logs, down to the smallest above 0; a gap of 0 has its place below that.
+
+    Parameters
+    ----------
+    series
+        (seconds, gap in nats) in order of time, by method.
+    ax
+        Where to draw; None makes a figure.
+
+    Returns
+    -------
+    Axes
     """
     ax = ax or new_figure()[1][0]
     for name, points in series.items():
@@ -210,6 +299,12 @@ def plot_schematic(trace: Mapping[str, Any], axes: Sequence[Axes] | None = None)
         `n_draws`, `lower`, `upper`, `delta` as sequences (probabilities, not logs), `p_star`, the level
         `requested_delta`, and the draws at which the mode was found, `discovered_at`, and the answer was
         certified, `certified_at`.
+    axes
+        Two axes; None makes a figure.
+
+    Returns
+    -------
+    sequence of Axes
     """
     axes = axes or new_figure(2, width=9.0, height=3.6)[1]
     bounds, failure = axes

@@ -21,7 +21,7 @@ from certimap.posterior import Regions
 from certimap.result import CertificateKind, MapResult
 from certimap.solvers.elimination.set_elimination import SetElimination
 
-AGAINST = ("seconds", "n_draws", "n_evaluations")
+AGAINST = ("seconds", "n_draws", "n_nodes", "n_evaluations")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class BoundSeries:
     Attributes
     ----------
     x
-        Seconds, draws, or assignments evaluated.
+        Seconds, draws, boxes (search nodes), or assignments evaluated.
     lower, upper
         The best found and the upper bound.
     open_mass
@@ -45,18 +45,32 @@ class BoundSeries:
 
 
 def bound_series(result: MapResult, against: str = "seconds") -> BoundSeries:
-    """Return a run's bounds from the first answer on, against "seconds", "n_draws" or "n_evaluations".
+    """Return a run's bounds from the first answer on.
+
+    Parameters
+    ----------
+    result
+        A result with a history.
+    against
+        "seconds", "n_draws", "n_nodes" (the boxes that a search probed) or "n_evaluations".
+
+    Returns
+    -------
+    BoundSeries
+        In nats.
 
     Raises
     ------
     QueryError
-        When the history is empty or `against` is none of these.
+        When the history is empty, has no boxes where these are wanted, or `against` is none of these.
     """
     if against not in AGAINST:
-        raise QueryError(f"against is {against!r}; {', '.join(AGAINST[:2])} or {AGAINST[2]} are accepted")
+        raise QueryError(f"against is {against!r}; expected {', '.join(AGAINST[:-1])} or {AGAINST[-1]}")
     entries = [e for e in result.history if math.isfinite(e.log_prob)]
     if not entries:
         raise QueryError("the result has no history to draw")
+    if against == "n_nodes" and not entries[-1].n_nodes:
+        raise QueryError(f"the run of {result.solver} searched no boxes; expected a search such as 'frontier'")
     return BoundSeries(
         [float(getattr(e, against)) for e in entries],
         [e.log_prob for e in entries],
@@ -68,7 +82,18 @@ def bound_series(result: MapResult, against: str = "seconds") -> BoundSeries:
 def pareto_series(
     results: MapResult | Mapping[str, MapResult] | Mapping[str, Sequence[tuple[float, float]]],
 ) -> dict[str, tuple[list[float], list[float]]]:
-    """Return the epsilons and deltas that runs support by name; a single result has the name ""."""
+    """Return the pairs that runs support.
+
+    Parameters
+    ----------
+    results
+        A result, or results or fronts by name.
+
+    Returns
+    -------
+    dict
+        Epsilons and deltas by name; a single result has the name "".
+    """
     named = {"": results} if isinstance(results, MapResult) else results
     fronts = {name: found.pareto if isinstance(found, MapResult) else found for name, found in named.items()}
     return {name: ([p[0] for p in pairs], [p[1] for p in pairs]) for name, pairs in fronts.items()}
@@ -89,10 +114,25 @@ class Moments:
 
 
 def moments(result: MapResult, against: str = "seconds") -> Moments:
-    """Return when the answer was found and when it was certified (see `bound_series` for `against` and errors).
+    """Return when the answer was found and when it was certified.
 
     A certificate from draws is earned at the end of the run. One from bounds is earned as soon as the upper bound
     is within the certificate's epsilon of the answer.
+
+    Parameters
+    ----------
+    result, against
+        As in `bound_series`.
+
+    Returns
+    -------
+    Moments
+        In the unit of `against`.
+
+    Raises
+    ------
+    QueryError
+        As in `bound_series`.
     """
     series = bound_series(result, against)
     found = next(x for x, low in zip(series.x, series.lower, strict=True) if low >= series.lower[-1])
@@ -117,6 +157,16 @@ class Ranked:
 
 def ranking(result: MapResult) -> list[Ranked]:
     """Return the k best assignments, best first, each with the variables in which it differs from the best.
+
+    Parameters
+    ----------
+    result
+        An answer.
+
+    Returns
+    -------
+    list of Ranked
+        ln p in nats, and differences.
 
     Raises
     ------
@@ -162,6 +212,19 @@ def network_graph(
 
     A variable's layer is its longest path from a root (in a Markov network: its distance from the first variable),
     and inside a layer variables stand in the order of their neighbours above.
+
+    Parameters
+    ----------
+    network
+        Any network.
+    result
+        Whose answer is marked; None marks none.
+    evidence
+        Labels by name.
+
+    Returns
+    -------
+    Graph
     """
     names = network.domain.names
     directed = isinstance(network, BayesianNetwork)
@@ -218,7 +281,17 @@ class CircuitSummary:
 
 
 def circuit_summary(circuit: Circuit) -> CircuitSummary:
-    """Count a circuit's nodes by kind and by height; cost: linear in its edges."""
+    """Count a circuit's nodes by kind and by height; cost: linear in its edges.
+
+    Parameters
+    ----------
+    circuit
+        Any circuit.
+
+    Returns
+    -------
+    CircuitSummary
+    """
     words = {
         int(NodeKind.SUM): "sum",
         int(NodeKind.PRODUCT): "product",
@@ -275,6 +348,10 @@ def region_series(
         Seconds; sizes are those seen until then.
     seed
         Of the search's draws.
+
+    Returns
+    -------
+    RegionSeries
     """
     solver = SetElimination()
     control = Control.starting_now(time_limit)

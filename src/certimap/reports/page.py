@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import html
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
 import certimap
 from certimap.errors import QueryError
+from certimap.explanations import Explanation
 from certimap.io.files import AnyPath
 from certimap.replay import read_records
-from certimap.reports.reading import result_of
+from certimap.reports.reading import explanation_of, result_of
+from certimap.reports.tables import escaped, table
+from certimap.reports.why import why
 from certimap.result import MapResult
 from certimap.summary import certificate_sentence, facts_of, log_text, probability_text, warnings_of
 
 MAX_ANSWERS = 100
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
-_MAX_ROWS = 400  # of a table of variables; the rest is counted
 
 
 def report_page(paths: Sequence[AnyPath]) -> str:
@@ -47,13 +48,14 @@ def report_page(paths: Sequence[AnyPath]) -> str:
     for i, (path, number, record) in enumerate(held):
         title = f"{path}, answer {number}" if str(path) in several else str(path)
         if "error" in record:
-            body, said, found = f"<p class='verdict open'>{_escape(record['message'])}</p>", "failed", None
+            body, said, found = f"<p class='verdict open'>{escaped(record['message'])}</p>", "failed", None
         else:
             found = result_of(record, path)
-            body, said = _answer(i, path, record, found), found.certificate.kind.value
+            why_so = explanation_of(record, found, path)
+            body, said = _answer(i, path, record, found, why_so), found.certificate.kind.value
         links.append((title, said))
         sections.append(
-            f"<section aria-labelledby='title-{i}'><h2 id='title-{i}'>{_escape(title)}</h2>{body}</section>"
+            f"<section aria-labelledby='title-{i}'><h2 id='title-{i}'>{escaped(title)}</h2>{body}</section>"
         )
         data.append({} if found is None else {"history": found.history_columns(), "pareto": found.pareto})
     return _page(links, sections, data)
@@ -65,7 +67,7 @@ def _page(links: Sequence[tuple[str, str]], sections: Sequence[str], data: Any) 
         f"Report of certimap: {links[0][0]}" if len(links) == 1 else f"Report of certimap: {len(links)} answers"
     )
     items = "".join(
-        f"<li><a href='#title-{i}'>{_escape(t)}</a>: {_escape(s)}</li>" for i, (t, s) in enumerate(links)
+        f"<li><a href='#title-{i}'>{escaped(t)}</a>: {escaped(s)}</li>" for i, (t, s) in enumerate(links)
     )
     contents = f"<nav aria-label='Answers'><ol>{items}</ol></nav>" if len(links) > 1 else ""
     held = (
@@ -77,14 +79,14 @@ def _page(links: Sequence[tuple[str, str]], sections: Sequence[str], data: Any) 
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{_escape(title)}</title>
+<title>{escaped(title)}</title>
 <style>
 {_part("page.css")}</style>
 </head>
 <body>
 <main>
-<h1>{_escape(title)}</h1>
-<p class="quiet">Logs are natural. Written by certimap {_escape(certimap.__version__)}.</p>
+<h1>{escaped(title)}</h1>
+<p class="quiet">Logs are natural. Written by certimap {escaped(certimap.__version__)}.</p>
 {contents}
 {"".join(sections)}
 </main>
@@ -102,16 +104,19 @@ def _part(name: str) -> str:
     return files("certimap.reports").joinpath(name).read_text(encoding="utf-8")
 
 
-def _answer(i: int, path: AnyPath, record: Mapping[str, Any], result: MapResult) -> str:
+def _answer(
+    i: int, path: AnyPath, record: Mapping[str, Any], result: MapResult, explained: Explanation | None
+) -> str:
     """Return the body of one answer's section."""
     asked: Mapping[str, Any] = record["asked"]
-    warnings = "".join(f"<p><strong>{_escape(text)}</strong></p>" for text in warnings_of(result))
+    warnings = "".join(f"<p><strong>{escaped(text)}</strong></p>" for text in warnings_of(result))
     look = "verdict" if result.certified else "verdict open"
-    verdict = f"<div class='{look}'>{warnings}<p>{_escape(_plain(result))}</p></div>"
+    verdict = f"<div class='{look}'>{warnings}<p>{escaped(_plain(result))}</p></div>"
     parts = [
         "<h3>Question</h3>", _question(asked, result),
         "<h3>Answer</h3>", _answers(result),
-        "<h3>What is proved</h3>", verdict, _table("In numbers", None, facts_of(result), "facts"),
+        "<h3>What is proved</h3>", verdict, table("In numbers", None, facts_of(result), "facts"),
+        "" if explained is None else f"<h3>Why this answer</h3>{why(explained)}",
         _history(i, result), _front(i, result),
         "<h3>Where it came from</h3>", _provenance(path, asked, result),
     ]  # fmt: skip
@@ -143,11 +148,11 @@ def _question(asked: Mapping[str, Any], result: MapResult) -> str:
         "all variables without evidence" if asked["query"] is None else ", ".join(str(q) for q in asked["query"])
     )
     counted = f"{n} variable" if n == 1 else f"{n:,} variables"
-    lead = f"<p>Which states of {_escape(what)} ({counted}) are the most probable together"
+    lead = f"<p>Which states of {escaped(what)} ({counted}) are the most probable together"
     if not asked["evidence"]:
         return f"{lead}, with nothing observed?</p>"
     rows = [(name, _observed(form)) for name, form in asked["evidence"].items()]
-    return f"{lead}, given what was observed?</p>" + _table("Observed", ("variable", "evidence"), rows)
+    return f"{lead}, given what was observed?</p>" + table("Observed", ("variable", "evidence"), rows)
 
 
 def _observed(form: Mapping[str, Any]) -> str:
@@ -165,7 +170,7 @@ def _observed(form: Mapping[str, Any]) -> str:
 def _answers(result: MapResult) -> str:
     """Show the assignment, and the next best where they were asked for."""
     shown = [(name, str(label)) for name, label in result.assignment.items()]
-    text = _table("The assignment found", ("variable", "state"), shown)
+    text = table("The assignment found", ("variable", "state"), shown)
     if not result.top or len(result.top) < 2:
         return text
     first = result.top[0][0]
@@ -176,7 +181,7 @@ def _answers(result: MapResult) -> str:
         )
         for rank, (assignment, value) in enumerate(result.top, 1)
     ]  # fmt: skip
-    return text + _table("The most probable assignments", ("rank", "ln p", "probability", "differs in"), rows)
+    return text + table("The most probable assignments", ("rank", "ln p", "probability", "differs in"), rows)
 
 
 def _history(i: int, result: MapResult) -> str:
@@ -196,7 +201,7 @@ def _history(i: int, result: MapResult) -> str:
     return (
         "<h3>Bounds over time</h3>"
         f"<div class='chart'><canvas id='history-{i}' role='img' aria-label='{label}'></canvas></div>"
-        f"<details><summary>Bounds over time as a table</summary>{_table('Natural logs', head, rows)}</details>"
+        f"<details><summary>Bounds over time as a table</summary>{table('Natural logs', head, rows)}</details>"
     )
 
 
@@ -218,7 +223,7 @@ def _front(i: int, result: MapResult) -> str:
         f"<output id='delta-{i}' for='epsilon-{i}'></output></p>"
         f"<div class='chart'><canvas id='front-{i}' role='img' aria-label='{label}'></canvas></div>"
         "<details><summary>All pairs as a table</summary>"
-        f"{_table('Pairs that hold together', ('epsilon', 'delta'), rows)}</details>"
+        f"{table('Pairs that hold together', ('epsilon', 'delta'), rows)}</details>"
     )
 
 
@@ -232,24 +237,4 @@ def _provenance(path: AnyPath, asked: Mapping[str, Any], result: MapResult) -> s
     rows += [(f"setting {name}", json.dumps(value)) for name, value in asked["settings"].items() if value != {}]
     rows += [(str(name), str(value)) for name, value in asked["machine"].items() if name != "certimap"]
     lead = "<p>This command asks the question again and compares the answer:</p>"
-    return f"{lead}<pre><code>{_escape(command)}</code></pre>{_table('Provenance', None, rows, 'facts')}"
-
-
-def _table(caption: str, head: Sequence[str] | None, rows: Iterable[Sequence[str]], kind: str = "") -> str:
-    """Return a table whose first column heads its rows; it scrolls by keyboard where it is too wide or long."""
-    held = list(rows)
-    more = (
-        f"<p>and {len(held) - _MAX_ROWS:,} more, which the result file holds</p>" if len(held) > _MAX_ROWS else ""
-    )
-    columns = "".join(f"<th scope='col'>{_escape(name)}</th>" for name in head or ())
-    bodies = ((row[0], "".join(f"<td>{_escape(cell)}</td>" for cell in row[1:])) for row in held[:_MAX_ROWS])
-    lines = "".join(f"<tr><th scope='row'>{_escape(name)}</th>{cells}</tr>" for name, cells in bodies)
-    return (
-        f"<div class='scroll' tabindex='0' role='group' aria-label='{_escape(caption)}'><table class='{kind}'>"
-        f"<caption>{_escape(caption)}</caption>{f'<thead><tr>{columns}</tr></thead>' if head else ''}"
-        f"<tbody>{lines}</tbody></table>{more}</div>"
-    )
-
-
-def _escape(text: object) -> str:
-    return html.escape(str(text), quote=True)
+    return f"{lead}<pre><code>{escaped(command)}</code></pre>{table('Provenance', None, rows, 'facts')}"

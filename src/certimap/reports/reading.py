@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from certimap.errors import ParseError
+from certimap.explanations import Explanation, Lead, Swing, Tolerance
 from certimap.io.files import AnyPath
 from certimap.result import Certificate, CertificateKind, HistoryEntry, MapResult, Rule, Status
 
@@ -46,17 +47,57 @@ def result_of(record: Mapping[str, Any], path: AnyPath) -> MapResult:
         ) from None
 
 
+def explanation_of(record: Mapping[str, Any], result: MapResult, path: AnyPath) -> Explanation | None:
+    """Return the explanation that a record holds beside its answer (`certimap solve --explain`), or None.
+
+    Raises ParseError, naming the file, where it is damaged.
+    """
+    held = record.get("explanation")
+    if held is None:
+        return None
+    try:
+        lead = held["lead"]
+        return Explanation(
+            result,
+            None
+            if lead is None
+            else Lead(_finite(lead["nats"], math.inf), dict(lead["runner_up"]), CertificateKind(lead["kind"])),
+            [_swing(swing) for swing in held["removed"]],
+            [_swing(swing) for swing in held["changed"]],
+            float(held["log_odds_free"]),
+            [_tolerance(tolerance) for tolerance in held["tolerances"]],
+            None if held["superseded"] is None else dict(held["superseded"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise ParseError(
+            "holds a damaged explanation; expected what 'certimap solve --explain -o' writes", path
+        ) from None
+
+
+def _swing(held: Mapping[str, Any]) -> Swing:
+    kind = None if held["kind"] is None else CertificateKind(held["kind"])
+    return Swing(str(held["variable"]), held["state"], dict(held["changes"]), kind)
+
+
+def _tolerance(held: Mapping[str, Any]) -> Tolerance:
+    below, above = (None if rival is None else dict(rival) for rival in held["rivals"])
+    value, low, high = (float(held[name]) for name in ("value", "low", "high"))
+    given, kind = dict(held["given"]), CertificateKind(held["kind"])
+    return Tolerance(str(held["variable"]), given, held["state"], value, low, high, (below, above), kind)
+
+
 def _history(columns: Any) -> list[HistoryEntry]:
-    """Turn columns back into moments; records of older versions have none."""
+    """Turn columns back into moments; records of older versions have none, or no search nodes."""
     if columns is None:
         return []
-    rows = zip(*(columns[f.name] for f in fields(HistoryEntry)), strict=True)
+    held = {"n_nodes": [0] * len(columns["seconds"]), **columns}
+    rows = zip(*(held[f.name] for f in fields(HistoryEntry)), strict=True)
     return [
         HistoryEntry(
             float(seconds), int(draws), int(evaluations), _finite(best, -math.inf), _finite(upper, math.inf),
-            _finite(mass, math.inf),
+            _finite(mass, math.inf), int(nodes),
         )
-        for seconds, draws, evaluations, best, upper, mass in rows
+        for seconds, draws, evaluations, best, upper, mass, nodes in rows
     ]  # fmt: skip
 
 

@@ -71,11 +71,27 @@ class Solver(ABC):
     heuristic: ClassVar[bool] = False
 
     def judging(self) -> Judging:
-        """Return how its draws are to be judged."""
+        """Return how its draws are to be judged.
+
+        Returns
+        -------
+        Judging
+        """
         return Judging()
 
     def unsuited(self, posterior: Posterior) -> str | None:
-        """Return a sentence that refuses a posterior and names an alternative, or None."""
+        """Say why a posterior does not suit.
+
+        Parameters
+        ----------
+        posterior
+            It offers all that the solver `needs`.
+
+        Returns
+        -------
+        str or None
+            A sentence that names an alternative; None where it suits.
+        """
         return None
 
     def effort(self, state: Any) -> Effort:
@@ -83,6 +99,16 @@ class Solver(ABC):
 
         Once no draws are left, a run ends after 1,000 steps in a row that change nothing of this and report
         nothing new.
+
+        Parameters
+        ----------
+        state
+            What `init` or `step` returned.
+
+        Returns
+        -------
+        Effort
+            Nodes, bytes, and whether draws are left.
         """
         return Effort()
 
@@ -101,10 +127,21 @@ class Solver(ABC):
         boxes
             One box to search instead of the whole space; None means everything. Whoever gives one gives it to
             the ledger as well. A solver that cannot start from one calls `refuse_boxes`.
+
+        Returns
+        -------
+        object
+            Whatever `step` takes; it has an attribute `done`.
         """
 
     def refuse_boxes(self, boxes: Boxes | None) -> None:
-        """Raise SolverError where a box is given: for solvers that know the whole space only."""
+        """Raise SolverError where a box is given: for solvers that know the whole space only.
+
+        Parameters
+        ----------
+        boxes
+            What `init` was given.
+        """
         if boxes is not None:
             raise SolverError(
                 f"solver {self.name!r} answers for the whole space only, and was given a box; 'frontier', "
@@ -117,4 +154,16 @@ class Solver(ABC):
 
         Randomness comes from the generator given to `init` alone, and no choice may depend on a clock.
         A step that may take longer polls `should_stop` of the control.
+
+        Parameters
+        ----------
+        state
+            What `init` or the last step returned.
+        ledger
+            Takes the events.
+
+        Returns
+        -------
+        object
+            The next state, which may be the same object.
         """

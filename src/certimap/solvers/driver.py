@@ -19,7 +19,7 @@ from certimap.certify.external import ExternalBound
 from certimap.certify.ledger import Ledger
 from certimap.certify.pareto import pareto_front
 from certimap.certify.recorder import Recorder
-from certimap.control import Control
+from certimap.control import Control, TimeUp
 from certimap.domain import Label
 from certimap.errors import SolverError
 from certimap.posterior import Draws, Posterior
@@ -151,22 +151,29 @@ def _loop(
     rng: np.random.Generator,
     warm_start: Any,
 ) -> Status:
-    """Step until something ends the run; return what did."""
+    """Take the warm start in, and step until something ends the run; return what did."""
     warm_rng, solver_rng = rng.spawn(2)
     apply_warm_start(warm_start, posterior, ledger, warm_rng)
     history.record()
     if ledger.early_stop and ledger.satisfied:
         return Status.CERTIFIED
-    state = solver.init(posterior, ledger.control, solver_rng)
+    try:
+        return _stepped(solver, solver.init(posterior, ledger.control, solver_rng), ledger, history)
+    except TimeUp:  # a step that could not end in time gave itself up; what it reported stands
+        return Status.INTERRUPTED if ledger.control.interrupted else Status.TIME_LIMIT
+
+
+def _stepped(solver: Solver, state: Any, ledger: Ledger, history: History) -> Status:
+    """Step until something ends the run; return what did."""
     idle = _IdleSteps()
     while True:
         if state.done:
             return _ending(solver, ledger)
         state = solver.step(state, ledger)
-        history.record()
+        effort = solver.effort(state)
+        history.record(effort.n_nodes)
         if ledger.early_stop and ledger.satisfied:
             return Status.CERTIFIED
-        effort = solver.effort(state)
         limit = _limit_reached(effort, ledger) or idle.judge(effort, ledger)
         if limit is not None and not state.done:
             return limit

@@ -29,6 +29,7 @@ class History:
         self._started = started
         self._stride = 1
         self._n_calls = 0
+        self._n_nodes = 0
         self._listener = progress if callable(progress) else None
         on_terminal = progress is None and sys.stderr is not None and sys.stderr.isatty()
         self._line = _ProgressLine(started) if progress is True or on_terminal else None
@@ -40,9 +41,11 @@ class History:
         if self._line is not None:
             self._line.close()
 
-    def record(self, *, force: bool = False) -> None:
-        """Note the present moment, unless the thinning skips it."""
+    def record(self, n_nodes: int | None = None, *, force: bool = False) -> None:
+        """Note the present moment unless the thinning skips it; None repeats the last count of search nodes."""
         self._n_calls += 1
+        if n_nodes is not None:
+            self._n_nodes = n_nodes
         if not force and self._n_calls % self._stride and self._listener is None and self._line is None:
             return
         entry = self._moment()
@@ -66,6 +69,7 @@ class History:
             log_prob=ledger.best_log_prob,
             log_upper_bound=ledger.log_upper_bound,
             log_open_mass=open_mass,
+            n_nodes=self._n_nodes,
         )
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import math
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +28,13 @@ class Entry:
 
     def load(self) -> type[Solver]:
         """Return the class."""
-        if not isinstance(self.solver, str):
-            return self.solver
-        module, _, attribute = self.solver.partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        return _loaded(self.solver) if isinstance(self.solver, str) else self.solver
+
+
+@cache
+def _loaded(place: str) -> type[Solver]:
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 _PAPER = {"batch": 250, "rule": "published", "max_draws": 2_500_000}
@@ -127,7 +131,7 @@ def make(name: str, **options: Any) -> Solver:
     """
     found = entry(name)
     factory: Any = found.load()
-    accepted = [field.name for field in dataclasses.fields(factory)]
+    accepted = [field.name for field in dataclasses.fields(factory)] if options else []
     for key in options:
         if key not in accepted:
             raise SolverError(
@@ -194,9 +198,10 @@ def choose(posterior: Posterior) -> Solver:
     if _is_small(posterior.domain, posterior.facts.work, _listing_limit(posterior)):
         return make("exhaustive")
     for name in PROVERS:
-        solver = make(name)
-        if refusal(solver, posterior) is None:
-            return solver
+        if all(isinstance(posterior, capability) for capability in entry(name).load().needs):
+            solver = make(name)
+            if solver.unsuited(posterior) is None:
+                return solver
     return make("smooth_pac" if posterior.domain.is_discrete else "pac")
 
 

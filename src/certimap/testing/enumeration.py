@@ -13,7 +13,21 @@ from certimap.posterior import Draws
 
 
 def random_boxes(domain: Domain, rng: np.random.Generator, n: int) -> Boxes:
-    """Return n random boxes of categorical states, none empty; the first is the whole space."""
+    """Return n random boxes of categorical states, none empty; the first is the whole space.
+
+    Parameters
+    ----------
+    domain
+        The variables.
+    rng
+        The only source of randomness.
+    n
+        How many.
+
+    Returns
+    -------
+    Boxes
+    """
     mask = rng.random((n, domain.total_states)) < rng.choice([0.3, 0.6, 0.9], (n, 1))
     for row in mask:
         for i in range(len(domain)):

@@ -12,13 +12,37 @@ from certimap.testing.posteriors import TablePosterior
 
 
 def random_domain(rng: np.random.Generator, *, max_variables: int = 5, max_states: int = 4) -> Domain:
-    """Return a domain of 1 to `max_variables` variables with 1 to `max_states` states each."""
+    """Return a domain of 1 to `max_variables` variables with 1 to `max_states` states each.
+
+    Parameters
+    ----------
+    rng
+        The only source of randomness.
+    max_variables, max_states
+        The most of either.
+
+    Returns
+    -------
+    Domain
+    """
     n = int(rng.integers(1, max_variables + 1))
     return Domain.of_sizes(int(k) for k in rng.integers(1, max_states + 1, n))
 
 
 def random_table(rng: np.random.Generator, domain: Domain | None = None) -> TablePosterior:
-    """Return a random table: skewed or flat, sometimes with zeros, sometimes with ties."""
+    """Return a random table: skewed or flat, sometimes with zeros, sometimes with ties.
+
+    Parameters
+    ----------
+    rng
+        The only source of randomness.
+    domain
+        Its variables; None for random ones.
+
+    Returns
+    -------
+    TablePosterior
+    """
     domain = random_domain(rng) if domain is None else domain
     n = int(np.prod(domain.n_states))
     probs = rng.gamma(rng.choice([0.1, 1.0, 20.0]), size=n)
@@ -36,8 +60,23 @@ def random_circuit(
 ) -> Circuit:
     """Return a random smooth and decomposable circuit over categorical variables.
 
-    Scopes are split at random; every scope has a pool of `n_components` mixtures that parents share, so that the
-    circuit is a graph, not a tree. `zeros` is the chance of an impossible state in a leaf.
+    Scopes are split at random; every scope has a pool of mixtures that parents share, so that the circuit is a
+    graph, not a tree.
+
+    Parameters
+    ----------
+    rng
+        The only source of randomness.
+    domain
+        Its variables.
+    n_components
+        Mixtures per scope.
+    zeros
+        The chance of an impossible state in a leaf.
+
+    Returns
+    -------
+    Circuit
     """
     build = CircuitBuilder(domain)
 

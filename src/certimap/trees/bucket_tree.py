@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from certimap.trees.wide import Floats, Wide, as_wide
 from certimap.trees.work import WideWork, Work
 
 MAX_TABLE = 4_000_000
+BLOCK_NUMBERS = 2**17  # that a block of rows keeps at hand: 1 MiB
 _LOG_ERROR = 32 * 2.3e-16  # of a log, relative to its size: some sums of entries that are logs themselves
 
 
@@ -142,6 +144,10 @@ class BucketTreePosterior:
     @property
     def facts(self) -> Facts:
         """What solvers may know of it beforehand."""
+        return self._facts
+
+    @cached_property
+    def _facts(self) -> Facts:
         return Facts.of(self.domain, log_evidence=self.log_evidence, work=self.n_edges, log_slack=self.log_slack)
 
     @property
@@ -278,10 +284,10 @@ class BucketTreePosterior:
             list(pool.map(function, parts))
 
     def _block_rows(self, batch: int) -> int:
-        """Return the rows of a block: 64, or fewer where the buffers would outgrow the cache."""
+        """Return the rows of a block: as many as keep its buffers in the cache, but 32 at least."""
         a = self.region_tree.arrays
         size = int(a.message_ptr[-1] + a.joint_ptr[-1])
-        return max(1, min(64 if size < 20_000 else 32, batch))
+        return max(1, min(max(BLOCK_NUMBERS // size, 64 if size < 20_000 else 32), batch))
 
     def _work(self, n_rows: int) -> Work:
         return Work.make(self.region_tree, n_rows, self.domain.total_states)

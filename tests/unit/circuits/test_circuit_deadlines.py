@@ -98,6 +98,22 @@ def test_every_variable_queried_is_guessed_right_where_sums_decide():
     assert guessed.log_prob(np.array([[0, 0], [1, 1]])) == pytest.approx(np.log([0.36, 0.48]))
 
 
+def test_far_observations_cost_digits_that_the_slack_counts():
+    """ln p(e) is about -2e8: ln p of a point, the difference of two such numbers, is off by some 1e-8."""
+    builder = cm.CircuitBuilder(Domain([cm.Categorical("a", (0, 1)), cm.Real("x")]))
+    parts = [
+        builder.product([builder.categorical(0, np.log([0.3, 0.7])), builder.gaussian(1, mean, 1e-3)])
+        for mean in (0.0, 1e-3)
+    ]
+    builder.sum(parts, np.log([0.5, 0.5]))
+    circuit = builder.build()
+    guessed = GuessedCircuit.of(circuit, make_query(circuit.domain, ["a"], {"x": 21.7}))
+    error = abs(float(guessed.log_prob(np.array([[1]]))[0]) - np.log(0.7))
+    assert 1e-10 < error <= guessed.facts.log_slack < 1e-5
+    result = cm.map_query(guessed)
+    assert result.log_upper_bound >= np.log(0.7)
+
+
 def test_real_variables_are_not_guessed():
     builder = cm.CircuitBuilder(Domain([cm.Real("x")]))
     builder.gaussian(0, 0.0, 1.0)

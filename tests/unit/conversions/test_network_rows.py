@@ -99,3 +99,36 @@ def test_rows_with_soft_evidence_are_left_to_be_conditioned_one_by_one():
     soft = {names[0]: {"likelihood": [0.5, 1.0]}}
     queries = [cm.make_query(network.domain, None, soft)] * 2
     assert trees_of_rows(network, queries, wants=None, limits=Limits()) == {}
+
+
+def test_rows_share_what_follows_from_the_shape_of_their_trees(shared_data: Path):
+    from certimap.solvers.elimination.geometry import Geometry
+
+    network = cm.read(shared_data / "networks" / "asia.bif.gz")
+    names = network.domain.names
+    first = network.domain.variables[0].states
+    queries = [cm.make_query(network.domain, None, {names[0]: state}) for state in first]
+    wants = (cm.trees.bucket_tree.BucketTreePosterior,)
+    one, other = trees_of_rows(network, queries, wants=wants, limits=Limits()).values()
+    a, b = Geometry.of(one.region_tree), Geometry.of(other.region_tree)
+    assert a.links is b.links
+    assert a.tree.arrays.tables is not b.tree.arrays.tables
+    fresh = Geometry.of(condition(network, queries[1], wants=wants).region_tree)
+    assert fresh.links is not b.links
+    assert (fresh.shapes, fresh.order_of_children, fresh.longest_sum) == (
+        b.shapes,
+        b.order_of_children,
+        b.longest_sum,
+    )
+
+
+def test_a_value_does_not_depend_on_the_points_beside_it():
+    rng = np.random.default_rng(4)
+    network = random_network(rng, zeros=0.0)
+    posterior = condition(
+        network, cm.make_query(network.domain), wants=(cm.trees.bucket_tree.BucketTreePosterior,)
+    )
+    points = posterior.sample(5000, rng)
+    together = posterior.log_prob(points)
+    for start in (0, 1, 63, 64, 4999):
+        np.testing.assert_array_equal(posterior.log_prob(points[start : start + 70]), together[start : start + 70])

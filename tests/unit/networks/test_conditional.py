@@ -9,9 +9,11 @@ from problem_twin import random_problem, value_array
 
 from certimap.domain import Domain
 from certimap.networks import Factor, MarkovNetwork
-from certimap.networks.conditional import Evaluator
+from certimap.networks.conditional import Evaluator, log_total
 from certimap.networks.kernels import conditional as kernels
-from certimap.networks.problem import problem_of
+from certimap.networks.problem import Problem, Table, problem_of, product, rounding_at, value_at
+from certimap.networks.relaxation.split_tree import SplitTree
+from certimap.networks.simplify import simplify
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -71,3 +73,37 @@ def test_thousands_of_tables_add_up_to_the_last_digit():
     for point, value in zip(points, values, strict=True):
         exact = math.fsum(float(f.log_table[tuple(point[list(f.scope)])]) for f in factors)
         assert abs(value - exact) <= 2.0 * math.ulp(exact)
+
+
+def _many_observations():
+    """A class of three states, 2,500 observations of it, and ln p of each class with them, exactly rounded."""
+    rng = np.random.default_rng(3)
+    tables = [Table((0,), np.log(rng.dirichlet(np.ones(3)) ** 9)) for _ in range(2500)]
+    problem = Problem({0: 3}, frozenset({0}), tuple(tables), -1.0 / 3.0)
+    return problem, [math.fsum([-1.0 / 3.0, *(float(t.log_values[k]) for t in tables)]) for k in range(3)]
+
+
+def test_values_of_thousands_of_tables_are_off_by_their_slack_at_most():
+    problem, logs = _many_observations()
+    points = np.arange(3)[:, None]
+    assert min(logs) < -1e4
+    for values in (value_at(problem, points, [0]), Evaluator(problem, [0]).log_values(points)):
+        assert np.abs(values - logs).max() <= 1e-11
+        assert np.abs(values - logs).max() <= rounding_at(problem) < 1e-9
+    assert np.abs(product(problem.tables, (0,), (3,)) - 1.0 / 3.0 - logs).max() <= 1e-11
+
+
+def test_totals_of_thousands_of_tables_are_off_by_their_slack_at_most():
+    problem, logs = _many_observations()
+    total = log_total(problem, math.inf)
+    true = max(logs) + math.log(math.fsum(math.exp(x - max(logs)) for x in logs))
+    assert abs(total.log_value - true) <= min(total.log_slack, 1e-11)
+    assert total.log_slack < 1e-9
+    tree = SplitTree.of(problem, [0], lambda scope: True)
+    assert max(logs) <= tree.bound() <= max(logs) + 1e-9
+
+
+def test_simplifying_thousands_of_tables_moves_values_by_their_slack_at_most():
+    problem, logs = _many_observations()
+    found = simplify(problem).problem
+    assert abs(found.constant - max(logs)) <= found.log_slack < 1e-6

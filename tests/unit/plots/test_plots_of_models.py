@@ -32,6 +32,17 @@ def hidden_chain(n=40):
     return cm.condition(network, [f"x{i}" for i in range(n)], {})
 
 
+def random_mixture(n=12, n_parts=20):
+    rng = np.random.default_rng(3)
+    build = cm.CircuitBuilder(cm.Domain.of_sizes([2] * n))
+    parts = [
+        build.product([build.categorical(i, np.log(p)) for i, p in enumerate(rng.dirichlet([20, 20], n))])
+        for _ in range(n_parts)
+    ]
+    build.sum(parts, np.log(rng.dirichlet([1.0] * n_parts)))
+    return build.build()
+
+
 def test_bounds_start_with_the_first_answer_and_end_with_the_result():
     result = cm.map_query(chain(), ["x0", "x4"], solver="pac", rng=0)
     for against in ("seconds", "n_draws", "n_evaluations"):
@@ -39,6 +50,23 @@ def test_bounds_start_with_the_first_answer_and_end_with_the_result():
         assert len(series.x) == len(series.lower) == len(series.upper) == len(series.open_mass)
         assert series.lower[-1] == result.log_prob
         assert series.x == sorted(series.x)
+
+
+def test_bounds_against_boxes():
+    result = cm.map_query(random_mixture(), solver="frontier", epsilon=0, delta=0, rng=0)
+    series = plots.bound_series(result, "n_nodes")
+    assert series.x == sorted(series.x)
+    assert series.x[-1] > 1
+    assert series.x[-1] == result.history[-1].n_nodes == result.history_columns()["n_nodes"][-1]
+    drawn = cm.map_query(chain(), ["x0", "x4"], solver="pac", rng=0)
+    with pytest.raises(
+        QueryError, match=r"the run of pac searched no boxes; expected a search such as 'frontier'"
+    ):
+        plots.bound_series(drawn, "n_nodes")
+    with pytest.raises(
+        QueryError, match=r"against is 'hours'; expected seconds, n_draws, n_nodes or n_evaluations"
+    ):
+        plots.bound_series(drawn, "hours")
 
 
 def test_an_answer_is_found_no_later_than_it_is_certified():

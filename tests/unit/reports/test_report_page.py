@@ -13,6 +13,7 @@ import pytest
 
 import certimap as cm
 from certimap.cli.main import main
+from certimap.errors import ParseError
 from certimap.replay import asked
 from certimap.reports import MAX_ANSWERS, report_page
 from certimap.reports.reading import result_of
@@ -165,3 +166,49 @@ def test_the_chart_library_is_the_one_that_was_published():
     text = held.joinpath("chart.umd.min.js").read_bytes()
     assert hashlib.sha256(text).hexdigest() == "c17f2ce49fb9c71ef7fb39c03f868804ac5ab34730149976eebe6b7f807bef0c"
     assert "MIT License" in held.joinpath("chart.LICENSE.txt").read_text(encoding="utf-8")
+
+
+def test_a_page_shows_why_and_what_is_proved_of_it(examples, tmp_path, written):
+    file = tmp_path / "answer.json"
+    given = [
+        "solve",
+        str(examples / "asia.bif"),
+        "-e",
+        "xray=yes,asia=no,dysp=yes",
+        "-q",
+        "lung,bronc",
+        "--rng",
+        "7",
+    ]
+    assert main([*given, "--explain", "-o", str(file)]) == 0
+    page = report_page([file])
+    said = " ".join("".join(Outline(page).text).split())
+    assert "It is 1.371 times as probable as the next best, which has lung = no (proved)." in said
+    for piece in ("xray lung = no proved", "asia the answer stays proved", "asia = yes lung = no proved"):
+        assert piece.replace(" ", "") in said.replace(" ", "")
+    assert "P(xray = no | either = no)" in said
+    held = json.loads(file.read_text())
+    held["explanation"]["superseded"] = held["assignment"]
+    assert "The following explains that one." in report_page([written(held)])
+    for spoil in ({"lead": {}}, {"removed": [{}]}, {"tolerances": 3}, {"log_odds_free": "x"}):
+        with pytest.raises(ParseError, match="holds a damaged explanation; expected what"):
+            report_page([written(held | {"explanation": held["explanation"] | spoil})])
+
+
+def test_names_in_explanations_are_no_markup(written):
+    model = network(EVIL, ("no", EVIL))
+    result, held = record(model, {"wet": "yes"})
+    held["explanation"] = result.explain(n_entries=2).beside()
+    page = report_page([written(held)])
+    assert Outline(page).open == []
+    assert EVIL not in page
+
+
+def test_what_nothing_rivals_is_said_so(written):
+    held = record(network(), {"wet": "yes"})[1]
+    some = {"removed": [], "changed": [], "log_odds_free": 0.0, "tolerances": [], "superseded": None}
+    lead = {"nats": None, "runner_up": {"rain": "no"}, "kind": "exact"}
+    assert "No other assignment is possible (proved)" in report_page(
+        [written(held | {"explanation": some | {"lead": lead}})]
+    )
+    assert "There is no other assignment" in report_page([written(held | {"explanation": some | {"lead": None}})])

@@ -22,6 +22,7 @@ from certimap.rounding import HIGH, HIGH2, HIGH3, LOW, LOW2, LOW3, UNIT_BITS
 
 LN_UNIT = UNIT_BITS * math.log(2.0)
 NEVER = 2.0**900  # the count of a zero where the smallest is looked for
+MOST = 2.0**890  # the largest count of a number read from its log: thousands of them add up to less than `NEVER`
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -62,7 +63,8 @@ def from_log(log_value: Scalar) -> tuple[Scalar, Scalar]:
     """Return the value, in (2^-256, 1], and the count of a number given by its natural log; zero for -inf."""
     if log_value == -math.inf:
         return 0.0, 0.0
-    count = math.floor(-log_value / LN_UNIT)
+    # Not `math.floor`, whose integers end at logs of -1e21, such as densities 1e11 standard deviations away.
+    count = min(np.floor(-log_value / LN_UNIT), MOST)
     return math.exp(min(max(log_value + count * LN_UNIT, -LN_UNIT), 0.0)), count
 
 

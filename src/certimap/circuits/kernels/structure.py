@@ -129,6 +129,26 @@ def upward_error(circuit: CircuitArrays, log_mass: NDArray[np.float64], out: NDA
 
 
 @jit()
+def upward_reach(circuit: CircuitArrays, out: NDArray[np.float64]) -> None:
+    """Fill in how large the log of each inner node's value may be, in either direction, where it is possible.
+
+    Whatever the point; those of the leaves are given in `out`.
+    """
+    for node in range(circuit.kind.shape[0]):
+        start, stop = circuit.child_ptr[node], circuit.child_ptr[node + 1]
+        if circuit.kind[node] < 2:
+            continue
+        total, largest = 0.0, 0.0
+        for edge in range(start, stop):
+            child, weight = circuit.children[edge], circuit.log_weights[edge]
+            if circuit.kind[node] == 2:
+                total += out[child]
+            elif weight != _NEG_INF:
+                largest = max(largest, abs(weight) + out[child])
+        out[node] = total if circuit.kind[node] == 2 else largest + math.log(stop - start)
+
+
+@jit()
 def single_variables(
     circuit: CircuitArrays, parents: NDArray[np.int64], leaf_position: NDArray[np.int32], out: NDArray[np.int32]
 ) -> None:

@@ -7,7 +7,7 @@ known as well: a row in which a product of them might underflow is flagged, and 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from certimap.kernels.jit import jit, jit_part
 from certimap.rounding import MESSAGE_LOW, PRODUCT_LOG, SMALLEST_NORMAL
 
 Floats = NDArray[np.float64]
+Scalar = Any  # a number inside compiled code
 Ints = NDArray[np.int64]
 
 
@@ -87,6 +88,14 @@ def step(sizes: Ints, first: int, n_axes: int, position: Ints, strides: Ints, p:
 
 
 @jit_part
+def error_of(a: Scalar, b: Scalar, total: Scalar) -> float:
+    """Return what rounding took away from a sum of two finite numbers (Knuth); 0 where the sum is not finite."""
+    there = total - a
+    lost = (a - (total - there)) + (b - there)
+    return lost if np.isfinite(lost) else 0.0
+
+
+@jit_part
 def table_bases(a: SumArrays, r: int, points: Ints, bases: Ints) -> None:
     """Write where each of a region's tables starts for every row."""
     first = a.table_ptr[r]
@@ -111,9 +120,13 @@ def fill_local(a: SumArrays, r: int, bases: Ints, is_log: bool, position: Ints, 
     for e in range(a.local_ptr[r + 1] - a.local_ptr[r]):
         for b in range(n_rows):
             if is_log:
-                value = 0.0
+                value, lost = 0.0, 0.0
                 for j in range(n):
-                    value += a.log_tables[bases[j, b] + at[j]]
+                    entry = a.log_tables[bases[j, b] + at[j]]
+                    total = value + entry
+                    lost += error_of(value, entry, total)
+                    value = total
+                value += lost
             else:
                 value = 1.0
                 for j in range(n):
@@ -124,8 +137,13 @@ def fill_local(a: SumArrays, r: int, bases: Ints, is_log: bool, position: Ints, 
 
 
 @jit_part
-def scale(values: Floats, start: int, stop: int, top: Floats, is_last: bool, low: Floats, logs: Floats) -> None:
-    """Scale the rows of a message whose largest entry (`top`) strayed far from 1, and with it the log of `low`."""
+def scale(
+    values: Floats, start: int, stop: int, top: Floats, is_last: bool, low: Floats, logs: Floats, lost: Floats
+) -> None:
+    """Scale the rows of a message whose largest entry (`top`) strayed far from 1, and with it the log of `low`.
+
+    What is taken out is added to `logs`, and the rounding of that sum to `lost`.
+    """
     n_rows = values.shape[1]
     strays = is_last
     for b in range(n_rows):
@@ -134,9 +152,12 @@ def scale(values: Floats, start: int, stop: int, top: Floats, is_last: bool, low
     if not strays:
         return
     for b in range(n_rows):
-        logs[b] += np.log(top[b])
+        taken = np.log(top[b])
+        total = logs[b] + taken
+        lost[b] += error_of(logs[b], taken, total)
+        logs[b] = total
         if top[b] > 0.0:
-            low[b] -= np.log(top[b])
+            low[b] -= taken
             top[b] = 1.0 / top[b]
     for j in range(start, stop):
         for b in range(n_rows):
@@ -169,7 +190,7 @@ def sum_rows(
     at = np.empty(max(int(np.max(np.diff(a.input_ptr))), n_tables), np.int64)
     position = np.zeros(64, np.int64)
     product, total, top, least = np.empty(n_rows), np.empty(n_rows), np.empty(n_rows), np.empty(n_rows)
-    low = np.empty((len(a.own), n_rows))
+    low, lost = np.empty((len(a.own), n_rows)), np.zeros(n_rows)
     out[:] = 0.0
     for r in range(len(a.own)):
         table_bases(a, r, points, bases)
@@ -223,18 +244,26 @@ def sum_rows(
             r == len(a.own) - 1,
             low[r],
             out,
+            lost,
         )
+    for b in range(n_rows):
+        out[b] += lost[b]
 
 
 @jit()
 def sum_in_logs(a: SumArrays, point: Ints, message: Floats, local: Floats) -> float:
-    """Return the log of the sum at one point, computed in logarithms throughout."""
+    """Return the log of the sum at one point, computed in logarithms throughout.
+
+    What rounding takes away from a log is carried beside it, so that thousands of logs of any size add up to one
+    that is as accurate as they are.
+    """
     n_tables = int(np.max(np.diff(a.table_ptr)))
     bases = np.empty((n_tables, 1), np.int64)
     at = np.empty(max(int(np.max(np.diff(a.input_ptr))), n_tables), np.int64)
     position = np.zeros(64, np.int64)
-    values = np.empty(int(np.max(a.own)))
-    total = 0.0
+    values, rests = np.empty(int(np.max(a.own))), np.empty(int(np.max(a.own)))
+    rest = np.zeros(len(message))
+    total, lost = 0.0, 0.0
     for r in range(len(a.own)):
         table_bases(a, r, point.reshape((1, len(point))), bases)
         fill_local(a, r, bases, True, position, at, local.reshape((len(local), 1)))
@@ -250,22 +279,29 @@ def sum_in_logs(a: SumArrays, point: Ints, message: Floats, local: Floats) -> fl
         for j in range(a.message_start[r], a.message_start[r] + a.message_size[r]):
             top = -np.inf
             for k in range(a.own[r]):
-                values[k] = local[at[0] + k * a.strides[q]]
+                value, below = local[at[0] + k * a.strides[q]], 0.0
                 for i in range(1, n):
-                    values[k] += message[at[i] + k * a.strides[q + i]]
-                top = max(top, values[k])
-            value = top
+                    place = at[i] + k * a.strides[q + i]
+                    summed = value + message[place]
+                    below += error_of(value, message[place], summed) + rest[place]
+                    value = summed
+                values[k], rests[k] = value, below
+                top = max(top, value)
+            message[j], rest[j] = top, 0.0
             if top > -np.inf:
                 summed = 0.0
                 for k in range(a.own[r]):
-                    summed += np.exp(values[k] - top)
-                value = top + np.log(summed)
-            message[j] = value
-            best = max(best, value)
+                    summed += np.exp((values[k] - top) + rests[k])
+                rest[j] = np.log(summed)
+            best = max(best, top)
             step(a.axis_sizes, f, n_axes, position, a.strides, a.stride_ptr[r], n, at)
         if best == -np.inf:
             return -np.inf
         for j in range(a.message_start[r], a.message_start[r] + a.message_size[r]):
-            message[j] -= best
-        total += best
-    return total
+            moved = message[j] - best
+            rest[j] += error_of(message[j], -best, moved)
+            message[j] = moved
+        summed = total + best
+        lost += error_of(total, best, summed)
+        total = summed
+    return float(total + (lost + rest[a.message_start[len(a.own) - 1]]))

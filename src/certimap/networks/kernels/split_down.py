@@ -122,14 +122,16 @@ def downward(
     hidden: Ints,
     s: Scratch,
     each: Floats,
+    first_region: int,
+    last_region: int,
 ) -> None:
     """Write for every queried copy and state a bound on its own tree with that copy held there, after `upward`.
 
+    Of regions last_region - 1 down to first_region, those above done already; the rest of `each` stays as it is.
     Hidden variables above a queried one are summed with weight 1: a power sum of weight at most 1 is no larger.
     """
     own = np.empty(len(s.values))
-    each[:] = -np.inf
-    for r in range(len(t.own) - 1, -1, -1):
+    for r in range(last_region - 1, first_region - 1, -1):
         if t.has_query[r] == 0:
             continue
         first, n = t.start_ptr[r], 1 + t.n_tables[r] + t.n_children[r]
@@ -189,6 +191,30 @@ def combine_copies(
 
 
 @jit()
+def descend(
+    t: TreeArrays,
+    start: Ints,
+    tables: Floats,
+    shifts: Floats,
+    hidden: Ints,
+    s: Scratch,
+    each: Floats,
+    first: int,
+    last: int,
+) -> None:
+    """See `downward`."""
+    downward(t, start, tables, shifts, hidden, s, each, first, last)
+
+
+@jit()
+def combine(
+    t: TreeArrays, copies: Ints, copy_ptr: Ints, root: Ints, total: float, each: Floats, s: Scratch, out: Floats
+) -> None:
+    """See `combine_copies`."""
+    combine_copies(t, copies, copy_ptr, root, total, each, s, out)
+
+
+@jit()
 def probe(
     t: TreeArrays,
     start: Ints,
@@ -211,12 +237,13 @@ def probe(
         out_bound[b] = -np.inf
         if not set_alive(t, mask[b], s):
             continue
-        total = upward(t, start, tables, shifts, weights, s)
+        total = upward(t, start, tables, shifts, weights, s, 0, len(t.own))
         if total == -np.inf:
             continue
         slack = rounding_error(t, shifts, s)
         out_bound[b] = total + slack
-        downward(t, start, tables, shifts, hidden, s, by_copy)
+        by_copy[:] = -np.inf
+        downward(t, start, tables, shifts, hidden, s, by_copy, 0, len(t.own))
         combine_copies(t, copies, copy_ptr, root, total + 4.0 * slack, by_copy, s, out_each[b])
 
 

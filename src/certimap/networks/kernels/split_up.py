@@ -172,10 +172,15 @@ def send(t: TreeArrays, r: int, start: Ints, tables: Floats, shifts: Floats, wei
 
 
 @jit_part
-def upward(t: TreeArrays, start: Ints, tables: Floats, shifts: Floats, weights: Floats, s: Scratch) -> float:
-    """Send all messages; return the log of the root messages' product. Fills `offset` and `below`, its sums."""
+def upward(
+    t: TreeArrays, start: Ints, tables: Floats, shifts: Floats, weights: Floats, s: Scratch, first: int, last: int
+) -> float:
+    """Send the messages of regions first to last - 1, those before sent already; return the sum of their scales.
+
+    That of all regions is the log of the root messages' product. Fills `offset` and `below`, its sums by subtree.
+    """
     total, lost = 0.0, 0.0
-    for r in range(len(t.own)):
+    for r in range(first, last):
         send(t, r, start, tables, shifts, weights[r], s)
         value = s.offset[r]
         if value == -np.inf:
@@ -218,9 +223,11 @@ def rounding(t: TreeArrays, shifts: Floats, s: Scratch) -> float:
 
 
 @jit()
-def evaluate(t: TreeArrays, start: Ints, tables: Floats, shifts: Floats, weights: Floats, s: Scratch) -> float:
-    """Return the log of the relaxed maximum (all states in `alive`)."""
-    return upward(t, start, tables, shifts, weights, s)
+def evaluate(
+    t: TreeArrays, start: Ints, tables: Floats, shifts: Floats, weights: Floats, s: Scratch, first: int, last: int
+) -> float:
+    """Return what some regions add to the log of the relaxed maximum (all states in `alive`); see `upward`."""
+    return upward(t, start, tables, shifts, weights, s, first, last)
 
 
 @jit()
@@ -233,18 +240,16 @@ def gradient(
     s: Scratch,
     to_shifts: Floats,
     to_weights: Floats,
-) -> float:
-    """Return the relaxed value (all weights positive) and its derivatives by shifts and weights.
+    first: int,
+    last_region: int,
+) -> None:
+    """Write derivatives by shifts and weights, of regions last_region - 1 down to first, those above done already.
 
-    The derivative by a copy's shift is the copy's marginal, by its weight its conditional entropy.
+    All weights are positive, and messages are those of an upward pass. The derivative by a copy's shift is the
+    copy's marginal, by its weight its conditional entropy. `outside` holds the marginals of separators, and
+    `to_shifts` sums: both are 0 before the first region.
     """
-    value = upward(t, start, tables, shifts, weights, s)
-    to_shifts[:] = 0.0
-    to_weights[:] = 0.0
-    if value == -np.inf:
-        return value
-    s.outside[:] = 0.0  # here: the marginal of every separator
-    for r in range(len(t.own) - 1, -1, -1):
+    for r in range(last_region - 1, first - 1, -1):
         if t.parent[r] < 0:
             s.outside[t.message_ptr[r]] = 1.0
         n = begin(t, r, start, s)
@@ -276,7 +281,6 @@ def gradient(
             if not advance(t, r, n, 0, last, last, s):
                 break
         to_weights[r] = entropy
-    return value
 
 
 @jit_part

@@ -17,6 +17,7 @@ from certimap.networks.kernels import split_down, split_up
 from certimap.networks.kernels.split_up import Scratch, TreeArrays
 from certimap.networks.problem import Problem, product
 from certimap.networks.relaxation.partition import Fits, Region, split
+from certimap.networks.relaxation.pass_clock import PIECE, PassClock, inputs_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -145,13 +146,54 @@ class SplitTree:
             np.zeros(len(a.n_states), np.int64),
         )
 
-    def bound(self, mask: Mask | None = None, scratch: Scratch | None = None) -> float:
-        """Return an upper bound (nats) on the problem's value within a mask, rounded up. Cost: one upward pass."""
+    def bound(
+        self, mask: Mask | None = None, scratch: Scratch | None = None, clock: PassClock | None = None
+    ) -> float:
+        """Return an upper bound (nats) on the problem's value within a mask, rounded up. Cost: one upward pass.
+
+        Raises TimeUp when the `clock` foresees that it would end too late.
+        """
         s = self.scratch() if scratch is None else scratch
         if not split_up.restrict_to(self.arrays, self.full_mask() if mask is None else mask, s):
             return -math.inf
-        value = split_up.evaluate(self.arrays, self.arrays.start, self.tables, self.shifts, self.weights, s)
-        return float(value) + self.constant + self.slack(s) if value > -math.inf else -math.inf
+        value = self.upward(self.weights, s, clock or PassClock())
+        return value + self.constant + self.slack(s) if value > -math.inf else -math.inf
+
+    def upward(self, weights: Floats, s: Scratch, clock: PassClock) -> float:
+        """Send all messages of the states that `s` has alive; return the log of the root messages' product."""
+        parts: list[float] = []
+        for first, last in clock.pieces(self.arrays, s, "up"):
+            part = split_up.evaluate(
+                self.arrays, self.arrays.start, self.tables, self.shifts, weights, s, first, last
+            )
+            if part == -math.inf:
+                return part
+            parts.append(float(part))
+        return math.fsum(parts)
+
+    def gradient(
+        self, weights: Floats, s: Scratch, to_shifts: Floats, to_weights: Floats, clock: PassClock
+    ) -> float:
+        """Return what `upward` does (all weights positive), and write its derivatives by shifts and weights."""
+        value = self.upward(weights, s, clock)
+        to_shifts[:] = 0.0
+        to_weights[:] = 0.0
+        s.outside[:] = 0.0
+        if value > -math.inf:
+            for first, last in clock.pieces(self.arrays, s, "gradient"):
+                split_up.gradient(
+                    self.arrays,
+                    self.arrays.start,
+                    self.tables,
+                    self.shifts,
+                    weights,
+                    s,
+                    to_shifts,
+                    to_weights,
+                    first,
+                    last,
+                )
+        return value
 
     def slack(self, s: Scratch) -> float:
         """Return how far (nats) the last pass may be off by rounding."""
@@ -160,34 +202,65 @@ class SplitTree:
     @property
     def log_slack(self) -> float:
         """How far (nats) the constant and the tables may be off the problem's truth."""
-        return self.problem.log_slack + 1e-15 * (1.0 + abs(self.constant))
+        return self.problem.log_slack + 1e-15 * (1.0 + abs(self.constant) + float(np.abs(self.scales).sum()))
 
-    def probe(self, masks: Mask, workers: int = 1) -> tuple[Floats, Floats]:
+    def probe(self, masks: Mask, workers: int = 1, clock: PassClock | None = None) -> tuple[Floats, Floats]:
         """Bound boxes and all their queried states.
 
         Parameters
         ----------
         masks
             uint8, shape (batch, states of all variables).
+        clock
+            Asked between blocks of boxes, or within the passes of one where these are long.
 
         Returns
         -------
         Upper bounds in nats, rounded up: shape (batch,), and of every queried state within its box, shape (batch,
         states); -inf outside. Cost: about three upward passes per box.
+
+        Raises
+        ------
+        TimeUp
+            When the run should stop.
         """
         bounds, each = np.empty(len(masks)), np.empty((len(masks), masks.shape[1]))
+        clock = clock or PassClock()
+        is_long = float(inputs_of(self.arrays).sum()) > PIECE
 
         def task(start: int, stop: int) -> None:
             rows = slice(start, stop)
-            self._probe(np.ascontiguousarray(masks[rows]), self.scratch(), bounds[rows], each[rows])
+            clock.check(self.arrays, 0.0)
+            if is_long:
+                for b in range(start, stop):
+                    self._probe_in_pieces(masks[b], self.scratch(), bounds[b : b + 1], each[b], clock)
+            else:
+                self._probe(np.ascontiguousarray(masks[rows]), self.scratch(), bounds[rows], each[rows])
 
-        for_blocks(task, len(masks), 8, workers)
+        for_blocks(task, len(masks), 1 if is_long else 8, workers)
         bounds += self.constant + self.log_slack
         each += self.constant + self.log_slack
         return bounds, np.minimum(each, bounds[:, None])
 
+    def _probe_in_pieces(self, mask: Mask, s: Scratch, bound: Floats, each: Floats, clock: PassClock) -> Floats:
+        """Probe one box as `_probe` does; return the bounds of copies."""
+        by_copy = np.full(len(self.shifts), -np.inf)
+        bound[:], each[:] = -np.inf, -np.inf
+        if not split_up.restrict_to(self.arrays, mask, s):
+            return by_copy
+        total = self.upward(self.weights, s, clock)
+        if total == -math.inf:
+            return by_copy
+        slack = float(split_up.rounding(self.arrays, self.shifts, s))
+        bound[:] = total + slack
+        a = self.arrays
+        for first, last in clock.pieces(a, s, "down"):
+            split_down.descend(a, a.start, self.tables, self.shifts, self.hidden, s, by_copy, first, last)
+        split_down.combine(a, self.copies, self.copy_ptr, self.root, total + 4.0 * slack, by_copy, s, each)
+        return by_copy
+
     def _probe(self, masks: Mask, s: Scratch, bounds: Floats, each: Floats) -> Floats:
-        by_copy = np.empty(len(self.shifts))
+        by_copy = np.full(len(self.shifts), -np.inf)
         split_down.probe(
             self.arrays,
             self.arrays.start,
@@ -206,11 +279,22 @@ class SplitTree:
         )
         return by_copy
 
-    def decode(self, mask: Mask | None = None) -> dict[int, int]:
-        """Return a state of every query variable within a mask, read off the relaxation. Cost: one probe."""
-        s = self.scratch()
-        row = (self.full_mask() if mask is None else mask)[None, :]
-        by_copy = self._probe(row, s, np.empty(1), np.empty(row.shape))
+    def decode(
+        self, mask: Mask | None = None, scratch: Scratch | None = None, clock: PassClock | None = None
+    ) -> dict[int, int]:
+        """Return a state of every query variable within a mask, read off the relaxation.
+
+        Cost: one upward pass; with nuisance variables one probe. `scratch` as a bound of the same mask left it
+        saves the pass. Raises TimeUp as `bound` does.
+        """
+        clock = clock or PassClock()
+        row = self.full_mask() if mask is None else mask
+        by_copy = np.empty(len(self.shifts))
+        s = scratch or self.scratch()
+        if self.problem.nuisance:  # copies with hidden variables count with their bounds
+            by_copy = self._probe_in_pieces(row, s, np.empty(1), np.empty(len(row)), clock)
+        elif scratch is None:
+            self.bound(row, s, clock)
         point = np.zeros(len(self.variables), np.int64)
         split_down.decode(
             self.arrays,

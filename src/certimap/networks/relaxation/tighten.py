@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.control import TimeUp
 from certimap.networks.kernels import split_up
+from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.quasi_newton import QuasiNewton
 from certimap.networks.relaxation.split_tree import Mask, SplitTree
 
 Floats = NDArray[np.float64]
 TEMPERATURES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+PASSES_LEFT = 6.0  # upward passes that a bound and a decoded point after the last step may take
 LEAST_SHARE = 1e-4  # of a variable's weight that each copy keeps: a power sum of weight 0 has no derivative
 
 
@@ -22,13 +23,28 @@ class Tightener:
     The maximum over a query variable's copy is smoothed to a power sum of weight `temperature`, which bounds it
     from above; at temperature 0 the shifts found give the bound itself. Shifts are kept to a mean of 0 over a
     variable's copies, weights to a sum of 1: any values give a valid bound, so an early stop is harmless.
+
+    Parameters
+    ----------
+    tree
+        Whose shifts and weights change.
+    clock
+        Steps end early enough for the bound that they earn to be worked out in time.
+    mask
+        The states to stay within.
+
+    Attributes
+    ----------
+    is_cut
+        Whether the last run of steps ended because time ran short.
     """
 
-    def __init__(self, tree: SplitTree, mask: Mask | None = None) -> None:
-        self.tree = tree
+    def __init__(self, tree: SplitTree, clock: PassClock | None = None, mask: Mask | None = None) -> None:
+        self.tree, self.clock = tree, clock or PassClock()
         self.scratch = tree.scratch()
         self.search: QuasiNewton | None = None
         self.temperature = np.nan
+        self.is_cut = False
         self.mask = tree.full_mask() if mask is None else mask
         self.is_possible = split_up.restrict_to(tree.arrays, self.mask, self.scratch)
         self._is_query = tree.arrays.is_query[tree.arrays.own] == 1
@@ -62,25 +78,34 @@ class Tightener:
         self.is_possible = split_up.restrict_to(self.tree.arrays, mask, self.scratch)
         self.search = None
 
-    def run(self, temperature: float, n_steps: int, should_stop: Callable[[], bool] = lambda: False) -> bool:
+    def run(self, temperature: float, n_steps: int) -> bool:
         """Take at most `n_steps` quasi-Newton steps; return whether more would bring something.
 
         Steps at the temperature of the last call go on from where that ended. Cost: about three passes per step.
+        When time runs short, the best parameters so far stand.
         """
         if not self.is_possible or not self.n_parameters:
             return False
+        before = self.tree.shifts.copy(), self.tree.weights.copy()
 
         def objective(x: Floats) -> tuple[float, Floats]:
+            self.clock.check(self.tree.arrays, PASSES_LEFT)
             return self.value(x, temperature)
 
-        if self.search is None or temperature != self.temperature:
-            self.search = QuasiNewton.start(objective, self.parameters())
-            self.temperature = temperature
-        goes_on = True
-        for _ in range(n_steps):
-            goes_on = self.search.step(objective)
-            if not goes_on or should_stop():
-                break
+        goes_on, self.is_cut = True, False
+        try:
+            if self.search is None or temperature != self.temperature:
+                self.search = QuasiNewton.start(objective, self.parameters())
+                self.temperature = temperature
+            for _ in range(n_steps):
+                goes_on = self.search.step(objective)
+                if not goes_on:
+                    break
+        except TimeUp:
+            self.is_cut = True
+            if self.search is None:  # not even the first value came in time
+                self.tree.shifts[:], self.tree.weights[:] = before
+                return True
         self.set_parameters(self.search.x)
         return goes_on
 
@@ -90,9 +115,7 @@ class Tightener:
         self.set_parameters(x)
         weights = np.where(self._is_query, temperature, tree.weights)
         to_shifts, to_weights = np.empty(len(tree.shifts)), np.empty(len(weights))
-        value = split_up.gradient(
-            tree.arrays, tree.arrays.start, tree.tables, tree.shifts, weights, self.scratch, to_shifts, to_weights
-        )
+        value = tree.gradient(weights, self.scratch, to_shifts, to_weights, self.clock)
         if value == -np.inf:
             return -1e300, np.zeros(len(x))
         own = to_shifts[self.shift_at]

@@ -29,38 +29,12 @@ class Geometry:
     links: list[Link | None]
     order_of_children: list[list[int]]
     is_query: NDArray[np.bool_]
+    longest_sum: int  # the most operations on a path from the root: behind an outside functional and a score
 
     @classmethod
     def of(cls, tree: RegionTree) -> Geometry:
-        """Compute the geometry of a tree."""
-        a = tree.arrays
-        shapes: list[Shape] = [
-            (sq, sh, rq, rh, k)
-            for sq, sh, rq, rh, k in zip(
-                a.shared_query.tolist(),
-                a.shared_hidden.tolist(),
-                a.rest_query.tolist(),
-                a.rest_hidden.tolist(),
-                a.own_states.tolist(),
-                strict=True,
-            )
-        ]
-        is_query = tree.variable >= 0
-        size = np.ones(tree.n_regions, np.int64)
-        links: list[Link | None] = []
-        for r in range(tree.n_regions):
-            parent = int(tree.parent[r])
-            if parent < 0:
-                links.append(None)
-                continue
-            size[parent] += size[r]
-            start = a.map_ptr[tree.slot[r]]
-            gather = a.gather[start : start + tree.joint_size(parent)]
-            links.append(_link(shapes[r], shapes[parent], bool(is_query[parent]), gather))
-        order = [
-            sorted((int(c) for c in tree.children_of(r)), key=lambda c: size[c]) for r in range(tree.n_regions)
-        ]
-        return cls(tree, shapes, links, order, is_query)
+        """Return the geometry of a tree, which trees of the same shape share."""
+        return cls(tree, *tree.of_shape("geometry", lambda: _worked_out(tree)))
 
     def counts(self, r: int) -> tuple[int, int]:
         """Return the contexts and hidden states of a region's separator."""
@@ -71,16 +45,6 @@ class Geometry:
         """Return the contexts and hidden states of a region's joint space."""
         sq, sh, _, _, k = self.shapes[r]
         return (sq * k, sh) if self.is_query[r] else (sq, sh * k)
-
-    @property
-    def longest_sum(self) -> int:
-        """The most operations along a path from the root: those behind an outside functional and a score."""
-        tree, longest = self.tree, np.zeros(self.tree.n_regions, np.int64)
-        for r in range(tree.n_regions - 1, -1, -1):
-            above = longest[tree.parent[r]] if tree.parent[r] >= 0 else 0
-            hidden = self.counts(r)[1] + 2 * self.joint_counts(r)[1]
-            longest[r] = above + hidden + 2 * len(tree.children_of(r))
-        return int(longest.max())
 
     def to_contexts(self, r: int, message: Wide) -> Wide:
         """Reshape a separator vector to (contexts, hidden states)."""
@@ -137,6 +101,49 @@ class Geometry:
             out,
         )
         return out, outside
+
+
+def _worked_out(
+    tree: RegionTree,
+) -> tuple[list[Shape], list[Link | None], list[list[int]], NDArray[np.bool_], int]:
+    """Return the fields of a tree's geometry, all but the tree."""
+    a = tree.arrays
+    shapes: list[Shape] = [
+        (sq, sh, rq, rh, k)
+        for sq, sh, rq, rh, k in zip(
+            a.shared_query.tolist(),
+            a.shared_hidden.tolist(),
+            a.rest_query.tolist(),
+            a.rest_hidden.tolist(),
+            a.own_states.tolist(),
+            strict=True,
+        )
+    ]
+    is_query = tree.variable >= 0
+    size = np.ones(tree.n_regions, np.int64)
+    links: list[Link | None] = []
+    for r in range(tree.n_regions):
+        parent = int(tree.parent[r])
+        if parent < 0:
+            links.append(None)
+            continue
+        size[parent] += size[r]
+        start = a.map_ptr[tree.slot[r]]
+        gather = a.gather[start : start + tree.joint_size(parent)]
+        links.append(_link(shapes[r], shapes[parent], bool(is_query[parent]), gather))
+    order = [sorted((int(c) for c in tree.children_of(r)), key=lambda c: size[c]) for r in range(tree.n_regions)]
+    return shapes, links, order, is_query, _longest_sum(tree, shapes, is_query)
+
+
+def _longest_sum(tree: RegionTree, shapes: list[Shape], is_query: NDArray[np.bool_]) -> int:
+    longest: list[int] = [0] * tree.n_regions
+    parents: list[int] = tree.parent.tolist()
+    for r in range(tree.n_regions - 1, -1, -1):
+        above = longest[parents[r]] if parents[r] >= 0 else 0
+        _, sh, _, rh, k = shapes[r]
+        joint_hidden = sh if is_query[r] else sh * k
+        longest[r] = above + sh * rh + 2 * joint_hidden + 2 * len(tree.children_of(r))
+    return max(longest)
 
 
 def _link(

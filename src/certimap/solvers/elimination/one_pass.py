@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.control import Control
 from certimap.kernels.wide import LN2, ZERO
 from certimap.rounding import SET_FLOOR
 from certimap.solvers.elimination.geometry import Geometry, Messages
@@ -27,6 +28,12 @@ from certimap.trees.wide import Wide
 CROWD = 16  # sets this many times over their limit are merged before dominance is looked for
 COMPARED = 1_000_000  # rows times answers: above it dominance by so many others costs more than it saves
 WORK = 4_000_000  # done between two looks at limits and draws
+# The longer its vectors, the fewer a set keeps, and the fewer a product of two may have before it is filtered:
+# each takes a few tenths of a second at most. A first elimination with a small limit gets a share of these.
+SET_ENTRIES, PRODUCT_ENTRIES = 2**22, 2**24
+FULL_LIMIT = 1024
+FEWEST_ROWS = 16  # that a set may keep, whatever their length
+DOING = "multiplying sets of vectors"
 
 
 @dataclass
@@ -71,6 +78,9 @@ class Elimination:
         Sets are merged down to about this many rows.
     top_k
         A row is dropped when `top_k` others are at least it.
+    control
+        The run that it ends with: asked before every piece that may take a few tenths of a second. An elimination
+        that raised TimeUp is of no more use.
 
     Attributes
     ----------
@@ -92,6 +102,7 @@ class Elimination:
     log_threshold: float
     limit: int
     top_k: int
+    control: Control = field(default_factory=Control)
     is_raised: bool = False
     sets: dict[int, VectorSet] = field(default_factory=dict[int, VectorSet])
     sizes: dict[int, int] = field(default_factory=dict[int, int])
@@ -107,7 +118,10 @@ class Elimination:
         self.stack.append(Visit(self, self.geometry.tree.n_regions - 1, Wide.of_values(np.ones((1, 1)))))
 
     def advance(self) -> int:
-        """Visit regions depth first, outside bounds on the way down, sets on the way up; return the work done."""
+        """Visit regions depth first, outside bounds on the way down, sets on the way up; return the work done.
+
+        Raises TimeUp when the run should stop.
+        """
         before = self.work
         while self.stack and self.work - before <= WORK:
             visit = self.stack[-1]
@@ -131,6 +145,18 @@ class Elimination:
                 bound = math.log(float(result.values.max())) + result.frame.exponent * LN2
                 self.outcome = Outcome(bound, result, self.messages, self.log_states)
         return self.work - before
+
+    def row_limit(self, width: int) -> int:
+        """Return how many vectors of a length a set may keep."""
+        return min(self.limit, self._rows_of(SET_ENTRIES, width))
+
+    def pair_limit(self, width: int) -> int:
+        """Return how many rows a product of two sets may have before it is filtered."""
+        return min(max(8 * self.limit, 65536), self._rows_of(PRODUCT_ENTRIES, width))
+
+    def _rows_of(self, entries: int, width: int) -> int:
+        """Return how many vectors of a length the elimination's share of so many entries holds."""
+        return max(FEWEST_ROWS, 4 * self.top_k, min(entries, entries * self.limit // FULL_LIMIT) // width)
 
     def threshold(self, top: int) -> float:
         """Return the threshold in units of 2^top, about the most that a set can reach; raise it to the floor."""
@@ -186,11 +212,11 @@ class Visit:
 
     def _suffixes(self, children: list[int]) -> list[Wide]:
         """Return, for each child in order, the joint functional times the bounds of the later ones."""
-        out: list[Wide] = []
-        current = self.joint
-        for c in reversed(children):
-            out.append(current)
-            current = self._link(c).fold(current, self.run.messages.values[c])
+        if not children:
+            return []
+        out = [self.joint]
+        for c in reversed(children[1:]):
+            out.append(self._link(c).fold(out[-1], self.run.messages.values[c]))
         out.reverse()
         return out
 
@@ -207,9 +233,9 @@ class Visit:
     def child_done(self) -> None:
         """Fold the tightened bound of the child just finished in."""
         child = self.children[self.at]
-        before = Wide.of_values(np.ones(self.joint.shape)) if self.running is None else self.running
         self.at += 1
         if self.at < len(self.children):
+            before = Wide.of_values(np.ones(self.joint.shape)) if self.running is None else self.running
             self.running = self._link(child).fold(before, self.run.messages.values[child])
 
     def finish(self) -> VectorSet:
@@ -241,8 +267,9 @@ class Visit:
         linear, top = left.frame.times(right.frame, link).scaled(functional, bound)
         threshold = run.threshold(top)
         rows: NDArray[np.int64] | None = None
-        max_pairs = max(8 * run.limit, 2 * len(linear), 65536)
+        max_pairs = max(run.pair_limit(linear.shape[1]), 2 * len(linear))
         while True:
+            run.control.check(DOING)
             try:
                 out, scores, work = product(left, right, child, link, linear, threshold, max_pairs, bound)
                 break
@@ -265,21 +292,26 @@ class Visit:
 
     def _limited(self, found: VectorSet, scores: Floats) -> VectorSet:
         self.run.peak = max(self.run.peak, len(found))
-        if len(found) <= max(self.run.limit, 2 * (len(found.ptr) - 1)):
+        limit = self.run.row_limit(found.values.shape[1])
+        if len(found) <= max(limit, 2 * (len(found.ptr) - 1)):
             return found
         self.run.n_merged += 1
-        return found.merged(scores, self.run.limit)[0]
+        return found.merged(scores, limit)[0]
 
     def _shrink(self, found: VectorSet, scores: Floats) -> VectorSet:
+        self.run.control.check(DOING)
         found = found.rescaled()
-        if len(found) > CROWD * self.run.limit:  # comparing all pairs would cost more than it saves
+        crowd = CROWD * self.run.row_limit(found.values.shape[1])
+        if len(found) > crowd:  # comparing all pairs would cost more than it saves
             self.run.n_merged += 1
-            found, rows = found.merged(scores, CROWD * self.run.limit // 2)
+            found, rows = found.merged(scores, crowd // 2)
             scores = scores[rows]
+            self.run.control.check(DOING)
         self.run.work += len(found) * 64
         if self.run.top_k > 1 and self.run.top_k * len(found) > COMPARED:
             return self._limited(found, scores)
         kept, alive = found.undominated(self.run.top_k)
+        self.run.control.check(DOING)
         return self._limited(kept, scores[alive])
 
     def _note_states(self, found: VectorSet, bound: Wide) -> None:

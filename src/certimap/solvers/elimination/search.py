@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from certimap.box import Boxes
 from certimap.certify.bounds import log_draws_needed
+from certimap.control import TimeUp
 from certimap.kernels.wide import LN2
 from certimap.posterior import Regions
 from certimap.solvers.elimination.geometry import Geometry, Messages
@@ -118,7 +119,11 @@ class Search:
         if state.elimination is None:
             self._begin()
             return 0
-        work = state.elimination.advance()
+        try:
+            work = state.elimination.advance()
+        except TimeUp:  # its box stays open as it was
+            state.elimination, state.box, state.n_whole = None, None, state.n_whole - 1
+            return 0
         if state.elimination.outcome is not None:
             self._finish(state.elimination, state.elimination.outcome)
             work += self.posterior.region_tree.n_entries
@@ -169,7 +174,9 @@ class Search:
         messages = self._messages(box)
         state.n_whole += 1
         state.box = box
-        state.elimination = Elimination(state.geometry, box.mask, messages, log_threshold, box.limit, ledger.top_k)
+        state.elimination = Elimination(
+            state.geometry, box.mask, messages, log_threshold, box.limit, ledger.top_k, state.control
+        )
 
     def _finish(self, elimination: Elimination, outcome: Outcome) -> None:
         """Close the box of an elimination, or tighten it and split it once the whole space has had its turns."""

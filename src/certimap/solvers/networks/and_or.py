@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from certimap.networks.conditional import ConditionalSum
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Table
 from certimap.networks.relaxation.partition import Region, limit, nuisance_first, split
+from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.networks.relaxation.tighten import Tightener
 
@@ -74,6 +76,11 @@ class AndOrSpace:
         Whose problem is searched.
     i_bound, iterations
         Of the mini-bucket relaxation whose messages bound the subproblems.
+
+    Raises
+    ------
+    TimeUp
+        When the relaxation would not be ready in time.
     """
 
     def __init__(self, posterior: NetworkPosterior, i_bound: int, iterations: int) -> None:
@@ -87,6 +94,7 @@ class AndOrSpace:
         self._hang(regions, order)
         fits, memory = limit(problem.sizes, i_bound=i_bound), posterior.control.memory_limit
         self.tree = SplitTree.of(problem, order, fits, memory)
+        self.clock = PassClock(posterior.control)
         self._tighten(iterations)
         self._place_values()
         self._place_messages()
@@ -119,36 +127,37 @@ class AndOrSpace:
 
     def _tighten(self, iterations: int) -> None:
         if self.tree.is_split:
-            tightener = Tightener(self.tree)
-            control, n_steps = self.posterior.control, -(-iterations // len(TEMPERATURES))
+            tightener = Tightener(self.tree, self.clock)
+            n_steps = -(-iterations // len(TEMPERATURES))
             for temperature in TEMPERATURES:
-                tightener.run(temperature, n_steps, lambda: control.should_stop)
+                tightener.run(temperature, n_steps)
 
     def _place_values(self) -> None:
         """Give each table and each nuisance sum to the lowest query variable that it depends on."""
         problem = self.problem
         self.tables: list[list[Table]] = [[] for _ in self.query]
         self.sums: list[list[tuple[ConditionalSum, Ints]]] = [[] for _ in self.query]
-        self.constant = float(problem.constant)
+        constants = [float(problem.constant)]
         for table in problem.tables:
             if all(v in self.column for v in table.scope):
                 if table.scope:
                     self.tables[max(self.column[v] for v in table.scope)].append(table)
                 else:
-                    self.constant += float(table.log_values)
+                    constants.append(float(table.log_values))
         variables = self.posterior.states.variables
         for part in self.posterior.evaluator.sums:
             columns = np.array([self.column[variables[c]] for c in part.query], np.int64)
             if len(columns):
                 self.sums[int(columns.max())].append((part, columns))
             else:
-                self.constant += float(part.log_values(np.zeros((1, 0), np.int64))[0])
+                constants.append(float(part.log_values(np.zeros((1, 0), np.int64))[0]))
+        self.constant = math.fsum(constants)
 
     def _place_messages(self) -> None:
         """Collect, for each query variable, the messages that leave its subtree, and the scales within it."""
         tree, a = self.tree, self.tree.arrays
         s = tree.scratch()
-        self.is_possible = tree.bound(scratch=s) > -np.inf  # fills the messages in
+        self.is_possible = tree.bound(scratch=s, clock=self.clock) > -np.inf  # fills the messages in
         at = np.array([self.column.get(v, self.below.get(v, -1)) for v in tree.variables], np.int64)
         self.messages: list[list[Message]] = [[] for _ in self.query]
         self.scale = np.full(len(self.query), 0.0)

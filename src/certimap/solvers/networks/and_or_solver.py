@@ -47,8 +47,9 @@ class AndOrSolver(Solver):
     def open_space(self, posterior: NetworkPosterior, ledger: Ledger) -> AndOrSpace:
         """Build a search space, and report the bound and the answers of its relaxation."""
         space = AndOrSpace(posterior, self.i_bound, self.iterations)
-        ledger.upper_bound(min(space.tree.bound(), posterior.log_ceiling), RELAXATION)
-        start = point_of(posterior, space.tree.decode())
+        s = space.tree.scratch()
+        ledger.upper_bound(min(space.tree.bound(scratch=s, clock=space.clock), posterior.log_ceiling), RELAXATION)
+        start = point_of(posterior, space.tree.decode(scratch=s, clock=space.clock))
         ledger.candidates(start)
         ledger.candidates(posterior.prober().climb(start))
         return space

@@ -238,11 +238,11 @@ def _need(state: AndOrState, space: AndOrSpace, ledger: Ledger) -> float:
 def _report(state: AndOrState, space: AndOrSpace, ledger: Ledger) -> None:
     """Bound the whole by what is solved, what is under search and what is to come; pass on a new answer."""
     n_begun = len(state.solved)
-    bound = space.constant + sum(s.upper for s in state.solved)
+    bounds = [space.constant, *(s.upper for s in state.solved)]
     if state.search is not None:
-        bound += state.search.bound
+        bounds.append(state.search.bound)
         n_begun += 1
-    bound += sum(space.root_bound(r) for r in space.roots[n_begun:])
+    bound = math.fsum([*bounds, *(space.root_bound(r) for r in space.roots[n_begun:])])
     gave_up = bool(state.solved) and not state.solved[-1].is_exact
     if len(state.solved) == len(space.roots) and not gave_up:
         found = {space.query[i]: s for part in state.solved for i, s in part.states}

@@ -72,7 +72,7 @@ class BestFirst:
     @property
     def upper(self) -> float:
         """An upper bound on the whole."""
-        return self.space.constant + sum(r.upper for r in self.roots)
+        return math.fsum([self.space.constant, *(r.upper for r in self.roots)])
 
     @property
     def is_solved(self) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.relaxation.partition import nuisance_first, split
+from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.split_tree import SplitTree, tree_bytes
 from certimap.posterior import Capability, Posterior
 from certimap.solvers.base import Effort, Family, Solver
@@ -77,7 +78,8 @@ class BucketElimination(Solver):
         problem = state.posterior.problem
         tree = SplitTree.of(problem, nuisance_first(problem), lambda scope: True, state.control.memory_limit)
         state.n_bytes = tree.n_bytes
-        ledger.candidates(point_of(state.posterior, tree.decode()))
-        ledger.upper_bound(tree.bound(), RELAXATION)
+        s, clock = tree.scratch(), PassClock(state.control)
+        ledger.upper_bound(tree.bound(scratch=s, clock=clock), RELAXATION)
+        ledger.candidates(point_of(state.posterior, tree.decode(scratch=s, clock=clock)))
         state.done = True
         return state

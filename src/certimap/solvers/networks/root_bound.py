@@ -5,6 +5,7 @@ from __future__ import annotations
 from certimap.control import Control
 from certimap.networks.problem import Problem
 from certimap.networks.relaxation.partition import limit, nuisance_first
+from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.networks.relaxation.tighten import Tightener
 
@@ -32,16 +33,18 @@ class RootBound:
     ------
     TooLarge
         When the tables would take more than an eighth of the memory.
+    TimeUp
+        When the run should stop, here and in `follow`.
     """
 
     def __init__(self, problem: Problem, control: Control) -> None:
         fits = limit(problem.sizes, TABLE_ENTRIES)
         self._tree = SplitTree.of(problem, nuisance_first(problem), fits, control.memory_limit / 8.0)
-        self._tightener = Tightener(self._tree)
-        self._control = control
+        self._clock = PassClock(control)
+        self._tightener = Tightener(self._tree, self._clock)
         self._temperatures = [t for t, n in STEPS for _ in range(n)] if self._tree.is_split else []
         self._n_done = 0
-        self.log_bound = self._tree.bound()
+        self.log_bound = self._tree.bound(clock=self._clock)
         self.work = self._tree.n_entries
 
     @property
@@ -54,9 +57,9 @@ class RootBound:
         is_due = self.work + PASSES * self._tree.n_entries <= SHARE * search_work
         if not is_due or self._n_done == len(self._temperatures):
             return False
-        self._tightener.run(self._temperatures[self._n_done], 1, lambda: self._control.should_stop)
+        self._tightener.run(self._temperatures[self._n_done], 1)
         self._n_done += 1
         self.work += PASSES * self._tree.n_entries
-        found, before = self._tree.bound(), self.log_bound
+        found, before = self._tree.bound(clock=self._clock), self.log_bound
         self.log_bound = min(found, before)
         return found < before

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from certimap.control import TimeUp
 from certimap.errors import SolverError
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.relaxation.partition import limit, nuisance_first
+from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.networks.relaxation.tighten import Tightener
 from certimap.posterior import Capability
@@ -29,7 +31,7 @@ class MiniBucketState:
     """The relaxation, and how many iterations it has had."""
 
     posterior: NetworkPosterior
-    control: Control
+    clock: PassClock
     tree: SplitTree
     tightener: Tightener | None = None
     n_done: int = 0
@@ -83,7 +85,7 @@ class WeightedMiniBuckets(Solver):
         tree = SplitTree.of(
             problem, nuisance_first(problem), limit(problem.sizes, i_bound=self.i_bound), control.memory_limit
         )
-        return MiniBucketState(posterior, control, tree)
+        return MiniBucketState(posterior, PassClock(control), tree)
 
     def effort(self, state: MiniBucketState) -> Effort:
         return Effort(n_bytes=state.tree.n_bytes, work=state.n_done * state.tree.n_entries)
@@ -93,11 +95,15 @@ class WeightedMiniBuckets(Solver):
         if state.tightener is not None:
             temperature = TEMPERATURES[min(3 * state.n_done // max(self.iterations, 1), 2)]
             n_steps = min(max(1, self.iterations // 6), self.iterations - state.n_done)
-            state.tightener.run(temperature, n_steps, lambda: state.control.should_stop)
+            state.tightener.run(temperature, n_steps)
             state.n_done += n_steps
         else:
-            state.tightener = Tightener(state.tree)
-        ledger.upper_bound(min(state.tree.bound(), state.posterior.log_ceiling), RELAXATION)
-        ledger.candidates(point_of(state.posterior, state.tree.decode()))
+            state.tightener = Tightener(state.tree, state.clock)
+        s = state.tightener.scratch
+        split_bound = state.tree.bound(scratch=s, clock=state.clock)
+        ledger.upper_bound(min(split_bound, state.posterior.log_ceiling), RELAXATION)
+        ledger.candidates(point_of(state.posterior, state.tree.decode(scratch=s, clock=state.clock)))
+        if state.tightener.is_cut:
+            raise TimeUp("shifting costs")
         state.done = state.n_done >= self.iterations or not state.tree.is_split
         return state

@@ -30,14 +30,14 @@ def check_answer(
     points = [_point(domain, assignment) for assignment in listed]
     values = [truth.value(point) / truth.total for point in points]
     best = truth.value(truth.best_point) / truth.total
-    _check_numbers(report, result, truth, values[0], best, who)
+    check_numbers(report, result, truth.total, values[0], best, who)
     if result.top is not None:
         _check_list(report, result, points, values, log_of(truth.total), who)
     wanted = min(settings.get("top_k", 1), math.prod(truth.sizes))
     kth = truth.kth(wanted)
     if kth is not None:
         weakest = min(values) if len(values) >= wanted else Decimal(0)
-        _check_claims(report, result, kth / truth.total, weakest, who)
+        check_claims(report, result, kth / truth.total, weakest, who)
     _check_ties(report, result, truth, domain, points[0], values[0], who)
     draws = settings["max_samples"]
     report.require(result.n_draws <= draws, "value", f"{who}: {result.n_draws} draws, where {draws} are allowed")
@@ -57,11 +57,11 @@ def _point(domain: Domain, assignment: dict[str, Any]) -> tuple[int, ...]:
     return tuple(point)
 
 
-def _check_numbers(
-    report: CaseReport, result: MapResult, truth: Truth, value: Decimal, best: Decimal, who: str
+def check_numbers(
+    report: CaseReport, result: MapResult, total: Decimal, value: Decimal, best: Decimal, who: str
 ) -> None:
     """Check the logs of the answer and the upper bounds on the best."""
-    log_value, log_total = log_of(value), log_of(truth.total)
+    log_value, log_total = log_of(value), log_of(total)
     if result.log_prob is not None:
         report.require(
             is_near(result.log_prob, log_value, log_total),
@@ -70,13 +70,13 @@ def _check_numbers(
         )
     if result.log_joint is not None:
         report.require(
-            is_near(result.log_joint, log_of(value * truth.total), log_total),
+            is_near(result.log_joint, log_of(value * total), log_total),
             "value",
-            f"{who}: log_joint is {result.log_joint!r}, in truth {log_of(value * truth.total)!r}",
+            f"{who}: log_joint is {result.log_joint!r}, in truth {log_of(value * total)!r}",
         )
     for name, bound, true in (
         ("log_upper_bound", result.log_upper_bound, best),
-        ("log_joint_upper_bound", result.log_joint_upper_bound, best * truth.total),
+        ("log_joint_upper_bound", result.log_joint_upper_bound, best * total),
     ):
         if bound is not None:
             report.require_bound(bound, true, f"{who}: {name}")
@@ -104,7 +104,7 @@ def _check_list(
         )
 
 
-def _check_claims(report: CaseReport, result: MapResult, kth: Decimal, weakest: Decimal, who: str) -> None:
+def check_claims(report: CaseReport, result: MapResult, kth: Decimal, weakest: Decimal, who: str) -> None:
     """Check the certificate and the Pareto pairs; keep those with a failure probability for the end."""
     certificate = result.certificate
     slack = ONE + Decimal(certificate.tolerance)

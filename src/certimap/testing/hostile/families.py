@@ -8,9 +8,10 @@ import numpy as np
 
 from certimap.testing.hostile import circuits, networks, others
 from certimap.testing.hostile.case import HostileCase
+from certimap.testing.hostile.densities import DensityCase, densities
 from certimap.testing.hostile.exact import arithmetic
 
-FAMILIES: dict[str, Callable[[np.random.Generator], HostileCase]] = {
+FAMILIES: dict[str, Callable[[np.random.Generator], HostileCase | DensityCase]] = {
     generate.__name__: generate
     for generate in (
         circuits.leaf,
@@ -30,6 +31,7 @@ FAMILIES: dict[str, Callable[[np.random.Generator], HostileCase]] = {
         others.function,
         others.round_trip,
         others.text,
+        densities,
     )
 }
 
@@ -40,7 +42,7 @@ def family_of(seed: int) -> str:
     return names[seed % len(names)]
 
 
-def make_case(seed: int) -> HostileCase:
+def make_case(seed: int) -> HostileCase | DensityCase:
     """Return the hostile model of a seed (the same one whenever and wherever it is made)."""
     with arithmetic():
         return FAMILIES[family_of(seed)](np.random.default_rng([seed, 7]))

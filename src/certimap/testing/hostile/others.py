@@ -41,16 +41,17 @@ def function(rng: np.random.Generator) -> HostileCase:
     """A sampler and an oracle: a table, or so many coins that every point lies below e^-700."""
     if rng.random() < 0.5:
         sizes = rng.integers(2, 4, int(rng.integers(1, 6))).tolist()
-        logs = [_normalised(log_vector(rng, math.prod(sizes), pick_style(rng)))]
-        parts = [(tuple(range(len(sizes))), from_logs(logs[0]).reshape(sizes))]
+        logs = _normalised(log_vector(rng, math.prod(sizes), pick_style(rng)))
+        parts = [(tuple(range(len(sizes))), from_logs(logs).reshape(sizes))]
+        model = _FunctionsOf(sizes, logs).posterior()
     else:
         n = int(rng.integers(900, 1300))
         heads = float(rng.choice([0.5, 0.52, 0.6]))
         sizes = [2] * n
-        logs = [np.log([1.0 - heads, heads])] * n
-        coin = from_logs(logs[0])
+        logs = np.log([1.0 - heads, heads])
+        coin = from_logs(logs)
         parts = [((v,), coin) for v in range(n)]
-    model = _FunctionsOf(sizes, logs).posterior()
+        model = _FunctionsOf(sizes, logs, n).posterior()
     return HostileCase(model, None, None, TableTruth(sizes, parts))
 
 
@@ -60,27 +61,27 @@ def _normalised(logs: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class _FunctionsOf:
-    """Draws from, and scores by, independent tables given as logs of probabilities."""
+    """Draws from, and scores by, one joint table, or coins that are all alike, given as logs of probabilities."""
 
-    def __init__(self, sizes: list[int], logs: list[NDArray[np.float64]]) -> None:
-        self._sizes, self._logs = sizes, logs
+    def __init__(self, sizes: list[int], logs: NDArray[np.float64], n_coins: int = 0) -> None:
+        self._sizes, self._logs, self._n_coins = sizes, logs, n_coins
 
     def posterior(self) -> FunctionPosterior:
         return FunctionPosterior(self._sizes, self.sample, self.log_prob)
 
     def sample(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        if len(self._logs) == 1:
-            probs = np.exp(self._logs[0])
+        if not self._n_coins:
+            probs = np.exp(self._logs)
             flat = rng.choice(len(probs), n, p=probs / probs.sum())
             return np.stack(np.unravel_index(flat, tuple(self._sizes)), axis=1).astype(np.int64)
-        ones = np.exp(np.array([logs[1] for logs in self._logs]))
-        return (rng.random((n, len(ones))) < ones).astype(np.int64)
+        return (rng.random((n, self._n_coins)) < math.exp(self._logs[1])).astype(np.int64)
 
     def log_prob(self, points: NDArray[Any]) -> NDArray[np.float64]:
         rows = np.asarray(points, np.int64)
-        if len(self._logs) == 1:
-            return self._logs[0][np.ravel_multi_index(tuple(rows.T), tuple(self._sizes))]
-        return np.stack(self._logs)[np.arange(rows.shape[1]), rows].sum(axis=1)
+        if not self._n_coins:
+            return self._logs[np.ravel_multi_index(tuple(rows.T), tuple(self._sizes))]
+        heads = rows.sum(axis=1)
+        return heads * self._logs[1] + (self._n_coins - heads) * self._logs[0]
 
 
 def round_trip(rng: np.random.Generator) -> HostileCase:
