@@ -16,6 +16,7 @@ from certimap.control import Control
 from certimap.networks.problem import Problem, Table
 from certimap.networks.relaxation.choose_tree import CLIQUE_BITS
 from certimap.networks.relaxation.partition import limit, nuisance_first, split
+from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.networks.relaxation.tighten import TEMPERATURES, Tightener
 
@@ -101,22 +102,22 @@ def relaxed(checked: Reduced, control: Control, threshold: float = -math.inf) ->
     Ends early where the bound is at most `threshold` (nats).
     """
     problem = problem_of(checked)
-    ends = control.seconds_left * (1.0 - TIGHTENING_SHARE)
+    limits = Control.starting_now(TIGHTENING_SHARE * control.seconds_left)
     orders = [nuisance_first(problem, bits) for bits in (CLIQUE_BITS if problem.nuisance else CLIQUE_BITS[:1])]
     best: tuple[float, Relaxed] | None = None
     for order, bits in [*((order, UNSPLIT_BITS) for order in orders), *((orders[0], bits) for bits in TABLE_BITS)]:
         found = Relaxed.of(problem, checked.queried, order, bits)
         if found is None or (bits == UNSPLIT_BITS and found.tree.is_split):
             continue
-        tightener = Tightener(found.tree)
+        tightener = Tightener(found.tree, PassClock(limits))
         for temperature in TEMPERATURES if found.tree.is_split else ():
-            tightener.run(temperature, STEPS, lambda: control.seconds_left < ends)
+            tightener.run(temperature, STEPS)
             if found.tree.bound() <= threshold:
                 break
         bound = found.tree.bound()
         if best is None or bound < best[0]:
             best = (bound, found)
-        if best[0] <= threshold or control.seconds_left < ends:
+        if best[0] <= threshold or limits.is_late:
             break
     return None if best is None else best[1]
 
