@@ -31,6 +31,7 @@ def marginals(
     evidence: Any = None,
     *,
     workers: int | None = None,
+    virtual_evidence: Any = None,
 ) -> dict[str, dict[Label, float]]:
     """Return P(variable = label | evidence) of single variables, each for itself, all at once.
 
@@ -45,6 +46,8 @@ def marginals(
         As for `map_query`.
     workers
         Threads; None uses every core.
+    virtual_evidence
+        As for `map_query`: tables of pgmpy over single variables, which join `evidence` as likelihoods.
 
     Returns
     -------
@@ -63,7 +66,7 @@ def marginals(
     -----
     Cost: conditioning, and one upward and one downward pass. Exact up to rounding.
     """
-    model = as_model(model)
+    model, evidence = as_model(model), _joined(evidence, virtual_evidence)
     domain = model.domain
     everything = make_query(domain, None, evidence)
     names = _asked(domain, variables, everything.observed | {domain.index(name) for name in model.hidden})
@@ -87,7 +90,18 @@ def marginals(
     return out
 
 
-def log_evidence(model: Any, evidence: Any = None, *, workers: int | None = None) -> float:
+def _joined(evidence: Any, virtual: Any) -> Any:
+    """Return evidence with what pgmpy calls virtual evidence."""
+    if virtual is None:
+        return evidence
+    from certimap.interop.habits import with_virtual_evidence
+
+    return with_virtual_evidence(evidence, virtual)
+
+
+def log_evidence(
+    model: Any, evidence: Any = None, *, workers: int | None = None, virtual_evidence: Any = None
+) -> float:
     """Return ln p(evidence).
 
     Of a Markov network it is the log of the unnormalised sum, so that a difference of two is a conditional
@@ -95,8 +109,8 @@ def log_evidence(model: Any, evidence: Any = None, *, workers: int | None = None
 
     Parameters
     ----------
-    model, evidence, workers
-        As in `marginals`.
+    model, evidence, workers, virtual_evidence
+        As in `marginals`; likelihoods weigh, so that the result is the log of their mean under p.
 
     Returns
     -------
@@ -110,7 +124,7 @@ def log_evidence(model: Any, evidence: Any = None, *, workers: int | None = None
     QueryError, ModelError
         As in `marginals`.
     """
-    model = as_model(model)
+    model, evidence = as_model(model), _joined(evidence, virtual_evidence)
     domain = model.domain
     query = make_query(domain, None, evidence)
     names = [domain.names[int(i)] for i in query.variables]

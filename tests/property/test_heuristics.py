@@ -186,6 +186,27 @@ def test_max_product_follows_one_component_and_argmax_product_the_mixture():
     assert both.log_prob == pytest.approx(math.log(0.4675), abs=1e-12)
 
 
+def deterministic_circuit(decided):
+    """x decides a sum over two products with y; without it the sum is a mixture."""
+    build = cm.CircuitBuilder(cm.Domain.of_sizes([2, 3]))
+    sides = [(0, [0.2, 0.5, 0.3]), (1, [0.7, 0.1, 0.2])]
+    soft = np.log([[0.9, 0.1], [0.5, 0.5]])
+    x = [build.indicator(0, s) if decided else build.categorical(0, soft[s]) for s, _ in sides]
+    build.sum([build.product([x[s], build.categorical(1, np.log(p))]) for s, p in sides], np.log([0.6, 0.4]))
+    return build.build()
+
+
+def test_max_product_bounds_the_best_and_proves_it_where_every_sum_decides():
+    exact = cm.map_query(deterministic_circuit(True), solver="max_product", epsilon=0, delta=0, rng=0)
+    assert exact.certificate.kind == "exact"
+    assert exact.certificate.rule == "bound"
+    assert exact.log_prob == pytest.approx(math.log(0.3))
+    mixed = cm.map_query(deterministic_circuit(False), solver="max_product", epsilon=0, delta=0, rng=0)
+    best = cm.map_query(deterministic_circuit(False), epsilon=0, delta=0, rng=0)
+    assert not mixed.certified
+    assert best.log_prob < mixed.log_upper_bound < 0.0
+
+
 @pytest.mark.nojit
 @pytest.mark.parametrize("shape", ["tree", "layers", "mixed"])
 def test_kernels_run_uncompiled(shape):

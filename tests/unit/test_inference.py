@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -91,3 +92,18 @@ def test_what_cannot_be_asked_is_refused(examples):
     assert cm.marginals(circuit, None, {"x": 0.5}) == {"c": pytest.approx({"a": 0.3, "b": 0.7})}
     with pytest.raises(QueryError, match="'x' is real"):
         cm.marginals(circuit, "x")
+
+
+def test_virtual_evidence_is_a_likelihood():
+    states = {"rain": ["no", "yes"], "wet": ["no", "yes"]}
+    network = cm.BayesianNetwork.from_cpts(
+        states, {"wet": ["rain"]}, {"rain": [0.8, 0.2], "wet": [[0.9, 0.1], [0.3, 0.7]]}
+    )
+    soft = SimpleNamespace(variables=["wet"], values=np.array([[0.2], [0.9]]), state_names={"wet": ["no", "yes"]})
+    ours = {"wet": {"likelihood": [0.2, 0.9]}}
+    assert cm.marginals(network, virtual_evidence=[soft]) == cm.marginals(network, None, ours)
+    assert cm.log_evidence(network, virtual_evidence=soft) == cm.log_evidence(network, ours)
+    total = 0.8 * (0.9 * 0.2 + 0.1 * 0.9) + 0.2 * (0.3 * 0.2 + 0.7 * 0.9)
+    assert cm.log_evidence(network, virtual_evidence=soft) == pytest.approx(np.log(total))
+    with pytest.raises(QueryError, match="virtual evidence and evidence"):
+        cm.marginals(network, evidence={"wet": "no"}, virtual_evidence=soft)

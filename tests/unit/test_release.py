@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
+import zipfile
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+
+import pytest
 
 import certimap
 
@@ -40,3 +43,17 @@ def test_every_page_has_a_place_in_the_site():
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
     named = set(re.findall(r": (\S+\.md)$", site, re.MULTILINE))
     assert named == {page for page in pages if not re.fullmatch(r"benchmarks/.+/README\.md", page)}
+
+
+def test_the_wheel_holds_what_the_package_reads(tmp_path):
+    builders = pytest.importorskip("hatchling.builders.wheel")
+    (built,) = builders.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    held = set(zipfile.ZipFile(built).namelist())
+    report = {f"certimap/reports/{n}" for n in ("page.css", "page.js", "chart.umd.min.js", "chart.LICENSE.txt")}
+    assert report | {"certimap/py.typed", "certimap/__init__.pyi", "certimap/bench/paper.json"} <= held
+    source = ROOT / "src"
+    files = {p.relative_to(source).as_posix() for p in (source / "certimap").rglob("*") if p.is_file()}
+    assert {name for name in files if "__pycache__" not in name} <= held
+    names = {PurePosixPath(name).name for name in held}
+    assert {"LICENSE", "METADATA", "entry_points.txt"} <= names
+    assert not [name for name in held if name.startswith("tests/")]

@@ -48,7 +48,7 @@ class Message:
     scope
         The variables.
     log_weight
-        Natural logs, one axis a variable; -inf where the entry is zero.
+        Natural logs, one axis per variable; -inf where the entry is zero.
     node
         The circuit node that each entry multiplies (-1 where it is zero), or None: no node.
     """

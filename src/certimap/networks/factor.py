@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from operator import index
 from typing import TypeVar
 
 import numpy as np
@@ -24,9 +25,9 @@ class Factor:
     Parameters
     ----------
     scope
-        Positions of the variables, one an axis.
+        Positions of the variables, one per axis.
     table
-        Nonnegative and finite, one axis a variable of the scope; the last axis varies fastest. A
+        Nonnegative and finite, one axis per variable of the scope; the last axis varies fastest. A
         number for an empty scope.
 
     Attributes
@@ -38,16 +39,22 @@ class Factor:
     Raises
     ------
     ModelError
-        For a doubled variable, a scope that does not fit the table's axes, or an entry that is
-        negative, NaN or infinite.
+        For a doubled variable, a scope of anything but positions, a table that is no array of numbers or does not
+        fit the scope, or an entry that is negative, NaN or infinite.
     """
 
     def __init__(self, scope: Iterable[int], table: Sequence[object] | Floats | float) -> None:
         self.scope: tuple[int, ...] = _checked_scope(scope)
-        values = np.array(table, np.float64)
+        try:
+            values = np.array(table, np.float64)
+        except (TypeError, ValueError):
+            raise ModelError(
+                f"the table of a factor over the variables {self.scope} is no array of numbers; expected one axis "
+                "per variable, and rows of one length"
+            ) from None
         if values.ndim != len(self.scope):
             raise ModelError(
-                f"a factor over {len(self.scope)} variables has a table with {values.ndim} axes; one axis a "
+                f"a factor over {len(self.scope)} variables has a table with {values.ndim} axes; one axis per "
                 "variable is accepted"
             )
         if not np.all(np.isfinite(values)) or np.any(values < 0):
@@ -87,7 +94,7 @@ class Factor:
         if values.ndim != len(factor.scope) or np.any(np.isnan(values)) or np.any(values == np.inf):
             raise ModelError(
                 f"a factor over the variables {factor.scope} has a log table of shape {values.shape} or an entry "
-                "that is NaN or +inf; one axis a variable, finite numbers and -inf are accepted"
+                "that is NaN or +inf; one axis per variable, finite numbers and -inf are accepted"
             )
         values.setflags(write=False)
         factor.in_logs = True
@@ -245,9 +252,21 @@ def add_logs(parts: Iterable[Floats], shape: tuple[int, ...]) -> Floats:
 
 
 def _checked_scope(scope: Iterable[int]) -> tuple[int, ...]:
-    values = tuple(int(v) for v in scope)
+    try:
+        values = tuple(index(v) for v in scope)
+    except TypeError:
+        raise ModelError(
+            f"a factor has the scope {_shown(scope)}; expected positions of variables, such as domain.index(name)"
+        ) from None
+    if any(v < 0 for v in values):
+        raise ModelError(f"a factor has the scope {values}; expected positions of variables, from 0 on")
     if len(set(values)) != len(values):
         raise ModelError(f"a factor has the scope {values}; each variable is accepted once")
     if len(values) > MAX_SCOPE:
         raise ModelError(f"a factor has {len(values)} variables; at most {MAX_SCOPE} are accepted")
     return values
+
+
+def _shown(scope: object) -> str:
+    text = repr(scope)
+    return text if len(text) <= 80 else f"{text[:77]}..."

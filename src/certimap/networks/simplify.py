@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from certimap.axes import spread
 from certimap.errors import ImpossibleEvidence
-from certimap.logs import log_sum
+from certimap.logs import add_to, log_sum
 from certimap.networks.problem import (
     HARD,
     ROUNDING,
@@ -271,7 +271,7 @@ class _Work:
         else:
             message = log_sum(total, axis)
             self.slack += (self.sizes[v] + 4) * ROUNDING
-        self.slack += (len(tables) + 2) * ROUNDING * reach
+        self.slack += 4.0 * ROUNDING * reach  # however many tables: see `product`
         del self.sizes[v], self.touching[v]
         self.add_normalised(Table(rest, np.asarray(message)))
         return rest
@@ -295,27 +295,37 @@ class _Work:
 
     def absorb(self) -> None:
         """Add every table to the smallest one whose scope holds its own; drop tables without effect."""
+        lost: dict[int, Values] = {}  # what rounding has taken away from tables that others were added to
         for k in sorted(self.tables, key=lambda k: (len(self.tables[k].scope), k)):
-            scope, values = self.tables[k]
+            scope = self.tables[k].scope
             hosts = self.touching[scope[0]].intersection(*(self.touching[v] for v in scope[1:])) - {k}
+            self.complete(k, lost)
+            table = self.pop(k)
             if hosts:
-                host = min(hosts, key=lambda h: (self.tables[h].log_values.size, h))
-                self.pop(k)
-                self.merge(host, Table(scope, values))
+                self.merge(min(hosts, key=lambda h: (self.tables[h].log_values.size, h)), table, lost)
             else:
-                self.pop(k)
-                self.add_normalised(Table(scope, values))
+                self.add_normalised(table)
+        for k in list(lost):
+            self.complete(k, lost)
         for k in [k for k, t in self.tables.items() if not t.log_values.any()]:
             self.pop(k)
 
-    def merge(self, host: int, table: Table) -> None:
+    def merge(self, host: int, table: Table, lost: dict[int, Values]) -> None:
         scope, values = self.tables[host]
-        total = values + spread(table.log_values, table.scope, scope)
+        terms = spread(table.log_values, table.scope, scope)
         if self.integral:
-            np.maximum(total, HARD, out=total)
+            total = np.maximum(values + terms, HARD)
         else:
-            self.slack += ROUNDING * (largest(values) + largest(table.log_values))
+            total = add_to(values, terms, lost.setdefault(host, np.zeros(values.shape)))
         self.tables[host] = Table(scope, total)
+
+    def complete(self, number: int, lost: dict[int, Values]) -> None:
+        """Add what rounding has taken away to a table: it is then off by one rounding, however many were added."""
+        if number in lost:
+            scope, values = self.tables[number]
+            total = values + lost.pop(number)
+            self.slack += 2.0 * ROUNDING * largest(total)
+            self.tables[number] = Table(scope, total)
 
     def free_variables(self) -> None:
         """Fix query variables that no table mentions; count the states of nuisance ones."""

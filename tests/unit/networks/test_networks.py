@@ -9,6 +9,7 @@ import math
 import numpy as np
 import pytest
 
+import certimap as cm
 from certimap import io
 from certimap.conversions import condition
 from certimap.conversions.network_to_circuit import log_total
@@ -61,6 +62,21 @@ def test_factors_do_not_underflow():
 def test_bad_factors_are_refused(scope, table):
     with pytest.raises(ModelError):
         Factor(scope, table)
+
+
+@pytest.mark.parametrize(
+    ("scope", "table", "said"),
+    [
+        (["a"], [1, 2], r"scope \['a'\]; expected positions of variables, such as domain.index\(name\)"),
+        ([0.5], [1, 2], r"scope \[0.5\]; expected positions"),
+        ([-1], [1, 2], r"scope \(-1,\); expected positions of variables, from 0 on"),
+        ([0, 1], [[1, 2], [3]], "is no array of numbers; expected one axis per variable, and rows of one length"),
+        ([0], ["x", "y"], "is no array of numbers"),
+    ],
+)
+def test_what_is_no_factor_is_said_in_a_sentence(scope, table, said):
+    with pytest.raises(ModelError, match=said):
+        cm.Factor(scope, table)
 
 
 def test_factors_are_not_changed_by_their_makers():

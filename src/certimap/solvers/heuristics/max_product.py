@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from certimap.box import Points
-from certimap.posterior import Walks
-from certimap.solvers.heuristics.walk import Walk
+from certimap.box import Boxes, Points
+from certimap.certify.sources import own_source
+from certimap.posterior import Bounds, Walks
+from certimap.solvers.heuristics.walk import OneStepState, Walk
+
+if TYPE_CHECKING:
+    from certimap.certify.ledger import Ledger
+
+MAXIMA = own_source("max_product")
 
 
 @dataclass(frozen=True)
@@ -16,10 +22,21 @@ class MaxProduct(Walk):
 
     Every sum is replaced by the maximum of its weighted children (variables that are not queried have
     been summed out before), then the choices are followed from the root down. Exact where each sum
-    decides a query variable; elsewhere it looks at one component of a mixture at a time. One visit an edge.
+    decides a query variable; elsewhere it looks at one component of a mixture at a time. One visit per edge.
+
+    The value of the path is an upper bound only where no assignment reaches two children of a sum. Reported is
+    therefore the bound of the whole space, rounded outward: maxima at the sums that decide a query variable, sums
+    elsewhere. Where every sum decides one it is the path's own value.
     """
 
     name: ClassVar[str] = "max_product"
 
     def point(self, posterior: Walks) -> Points:
         return posterior.max_product()
+
+    def step(self, state: OneStepState, ledger: Ledger) -> OneStepState:
+        done = super().step(state, ledger)
+        posterior = state.posterior
+        if isinstance(posterior, Bounds):
+            ledger.upper_bound(float(posterior.log_bound(Boxes.full(posterior.domain))[0]), MAXIMA)
+        return done
