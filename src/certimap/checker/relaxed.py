@@ -102,7 +102,12 @@ class Relaxation:
         for region, c in zip(regions, children, strict=True):
             region.children.extend(c)
         shifted = sum(_excess([r.shift for r in regions if r.own == v]) for v in place)
-        return cls(regions, problem.sizes, problem.queried, float(up(problem.log_constant + shifted, 8.0)))
+        return cls(
+            regions,
+            problem.sizes,
+            problem.queried,
+            float(up(problem.log_constant + problem.log_slack + shifted, 8.0)),
+        )
 
     def bounds(self, boxes: Sequence[Flags]) -> Floats:
         """Return upper bounds on the log values in boxes: per query variable its states, shape (batch, states)."""
