@@ -2,7 +2,8 @@
 # Record every benchmark of docs/benchmarks.md: sh docs/record_benchmarks.sh [DATA] [SECTION ...]
 #
 # DATA is the folder with twenty/, networks/, uai-mpe/ and uai2014-mmap/ (default ../shared/data); without sections, all
-# are recorded: engine learnspn warm hclt auto exact chow-liu networks peers uai-mpe uai-mmap gaps seeded parity growth.
+# are recorded: engine learnspn warm hclt auto exact chow-liu networks peers uai-mpe uai-mmap gaps seeded parity growth. 'reproduction', the published
+# protocol in full (docs/reproduction.md), takes days and is recorded only when it is named.
 # Stopped runs go on where they were; runs/ keeps the records. Those from chow-liu to parity take about 25 minutes in all.
 #
 # CERTIMAP is the command (default .venv/bin/certimap; "PYTHON -m certimap.cli" is another). Of the peers in PEERS (default
@@ -88,6 +89,12 @@ for section in ${*:-engine learnspn warm hclt auto exact chow-liu networks peers
         ;;
     parity)
         $certimap bench networks --parity 48,96 --out runs/parity --epsilon 0 --delta 0 --time-limit 20 --max-memory 8192
+        ;;
+    reproduction)
+        twenty reproduction --circuits learnspn --time-limit 0 --max-samples 2500000 --jobs 2 \
+            --solvers independent,max_product,argmax_product,hybrid_bp,itself,paper_pac,paper,auto
+        $certimap bench reproduction runs/reproduction --into docs/reproduction.md
+        continue
         ;;
     growth)
         $certimap bench networks --growth --into "$page"

@@ -48,21 +48,23 @@ def answer_query(
     check_limits(*limits.values())
     time_limit, max_memory = limits["time_limit"], limits["max_memory"]
     control = Control.starting_now(time_limit, max_nodes=limits["max_nodes"], max_memory=max_memory)
-    share = None if time_limit is None else EXACT_SHARE * time_limit
-    exact = Control.starting_now(share, max_memory=max_memory)
+    deadline = control.deadline
+    if time_limit is not None:  # a posterior keeps the control that it is given, so it must be the run's
+        control.deadline = Control.starting_now(EXACT_SHARE * time_limit).deadline
     posterior, cut, status = None, "", Status.TIME_LIMIT
-    with interruptible(exact) as interrupts:
+    with interruptible(control) as interrupts:
         try:
-            posterior = condition(exact)
+            posterior = condition(control)
         except KeyboardInterrupt:
             if len(interrupts) != 1:
                 raise
-            control.deadline = time.perf_counter()
+            deadline, control.interrupted = time.perf_counter(), False
             cut, status = "the user interrupted conditioning", Status.INTERRUPTED
         except TimeUp as late:
             cut = str(late)
         except MemoryError:
             cut, status = "memory ran out in conditioning", Status.MEMORY_LIMIT
+    control.deadline = deadline
     if posterior is not None:
         return answer_one(posterior, solver, rng, settings, control)
     return _unfinished(fallback, cut, status, rng, settings, control)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.box import Boxes, Points
-from certimap.certify.bounds import log_draws_needed, log_tau
+from certimap.certify.bounds import draws_between, min_entropy_bits
 from certimap.domain import Label
 from certimap.errors import QueryError
 from certimap.posterior import Bounds, Draws, Masses, Modes, Posterior, Walks
@@ -145,10 +145,9 @@ def forecast(posterior: Posterior, *, epsilon: float = 0.01, delta: float = 0.01
     log_upper = max(log_upper, log_found)
     entropy = draws = None
     if facts.has_masses:
-        entropy = (max(-log_upper / LN2, 0.0), -log_found / LN2)
-        fewest, likely = (log_draws_needed(log_tau(x, epsilon), delta) for x in (log_upper, log_found))
+        entropy = min_entropy_bits(log_upper, log_found)
         if isinstance(posterior, Draws) and delta > 0.0:
-            draws = (_exp(fewest), _exp(likely))
+            draws = draws_between(log_upper, log_found, epsilon, delta)
     return Forecast(
         domain.decode(points[best]),
         log_found,
@@ -210,7 +209,3 @@ def _first_look(posterior: Posterior, rng: np.random.Generator) -> Iterator[Poin
         yield posterior.max_product()
     if isinstance(posterior, Draws) or posterior.domain.is_discrete:
         yield first_points(posterior, N_DRAWS, rng)
-
-
-def _exp(log_x: float) -> float:
-    return math.exp(log_x) if log_x < 700.0 else math.inf

@@ -7,6 +7,7 @@ ones that it `needs`. Nothing else of a posterior is read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -44,6 +45,8 @@ class Facts:
     has_independent_draws
         Whether draws are independent of each other. Those of a Markov chain are not: they propose points, and
         their number proves nothing.
+    log_ceiling
+        What no value of `log_prob` exceeds, rounded up: what a search starts from where masses do not apply.
     """
 
     log_evidence: float | None
@@ -52,6 +55,7 @@ class Facts:
     work: float
     log_slack: float
     has_independent_draws: bool = True
+    log_ceiling: float = math.inf
 
     @classmethod
     def of(
@@ -63,6 +67,7 @@ class Facts:
         work: float = 1000.0,
         log_slack: float = 0.0,
         has_independent_draws: bool = True,
+        log_ceiling: float = math.inf,
     ) -> Facts:
         """Return the facts of a posterior over `domain`, arguments as in the class.
 
@@ -79,7 +84,10 @@ class Facts:
         """
         has_masses = is_normalised and domain.is_discrete
         work, log_slack = max(float(work), 1.0), float(log_slack)
-        return cls(log_evidence, is_normalised, has_masses, work, log_slack, has_independent_draws)
+        return cls(log_evidence, is_normalised, has_masses, work, log_slack, has_independent_draws, log_ceiling)
+
+
+FIND_SECONDS = 0.5  # that finding a point may take after a run has ended without one
 
 
 class LogInterval(NamedTuple):
@@ -234,6 +242,15 @@ class Guesses(Posterior, Protocol):
 
 
 @runtime_checkable
+class Finds(Posterior, Protocol):
+    """A posterior that finds an answer where a search was cut short before it had one."""
+
+    def possible_point(self) -> Points:
+        """Return a point that is not impossible if one is found within `FIND_SECONDS`, else any, shape (1, n)."""
+        ...
+
+
+@runtime_checkable
 class Modes(Posterior, Protocol):
     """A posterior that knows where each of its variables has its own mode."""
 
@@ -372,6 +389,7 @@ OFFERS: dict[type, str] = {
     "structured circuits have",
     Modes: "modes()",
     Guesses: "guess()",
+    Finds: "possible_point()",
     Beams: "beam()",
     Messages: "propagation()",
 }

@@ -48,7 +48,8 @@ SETTINGS = (
     "tolerance",
 )
 TIMES = ("seconds",)
-NOT_COMPARED = (*TIMES, "asked", "version", "history", "explanation")
+DERIVED = ("min_entropy_bits", "draws_needed")  # from entries that are compared
+NOT_COMPARED = (*TIMES, *DERIVED, "asked", "version", "history", "explanation")
 _PACKAGES = ("numpy", "numba", "scipy")
 _CUT_SHORT = (Status.TIME_LIMIT, Status.INTERRUPTED, Status.MEMORY_LIMIT)
 

@@ -196,6 +196,12 @@ class MapResult:
         With `proof=True`, what `certimap.check` checks; `proof.write(path)` makes a file of it.
     no_proof
         Why a proof that was asked for is missing, in words.
+    min_entropy_bits
+        -log2 p* lies between these two: -log2 of the upper bound, and of the answer. None for densities, and where
+        p(e) is unknown.
+    draws_needed
+        How many independent draws would certify the requested (epsilon, delta) if p* were the upper bound, and if
+        it were the answer's probability: what `pac` needs lies between. None where draws certify nothing.
     origin
         The question that was asked, for `explain`; it holds on to the model, and goes into no file but query and
         evidence.
@@ -237,6 +243,8 @@ class MapResult:
     note: str | None = None
     proof: Proof | None = None
     no_proof: str | None = None
+    min_entropy_bits: tuple[float, float] | None = None
+    draws_needed: tuple[float, float] | None = None
     origin: Origin | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -296,7 +304,7 @@ class MapResult:
         data = asdict(replace(self, proof=None, origin=None))
         data["status"] = {"code": self.status.value, "message": self.status.message}
         del data["history"], data["proof"], data["origin"]
-        for name in ("top", "note", "no_proof"):
+        for name in ("top", "note", "no_proof", "min_entropy_bits", "draws_needed"):
             if data[name] is None:
                 del data[name]
         return json_ready(data)

@@ -107,6 +107,8 @@ def facts_of(result: MapResult) -> list[tuple[str, str]]:
         rows.append(("because", _RULES[result.certificate.rule]))
     if not result.certified and result.pareto:
         rows.append(("also earned", _pareto_text(result.pareto)))
+    if not result.certified and result.min_entropy_bits is not None:
+        rows.append(("min-entropy", _entropy_text(result)))
     if result.ties:
         rows.append(("ties", f"{len(result.ties)} other assignments are exactly as probable"))
     work = f"{result.n_draws:,} draws, {result.n_evaluations:,} evaluations, {result.seconds:.2f} s"
@@ -114,6 +116,15 @@ def facts_of(result: MapResult) -> list[tuple[str, str]]:
     if result.certified:
         rows.append(("status", result.status.message))
     return rows
+
+
+def _entropy_text(result: MapResult) -> str:
+    """Say between what -log2 p* lies, and what that means for draws."""
+    low, high = result.min_entropy_bits or (0.0, math.inf)
+    text = f"{low:.4g} to {high:.4g} bits"
+    if result.draws_needed is not None:
+        text += f"; pac would need {result.draws_needed[0]:.3g} to {result.draws_needed[1]:.3g} draws"
+    return text
 
 
 def text_of(result: MapResult) -> str:

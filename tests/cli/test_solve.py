@@ -35,6 +35,8 @@ KEYS = {
     "version",
     "asked",
     "history",
+    "min_entropy_bits",
+    "draws_needed",
 }
 CERTIFICATE_KEYS = {
     "kind",

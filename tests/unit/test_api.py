@@ -22,7 +22,7 @@ from certimap.testing import TablePosterior
 KEYS = {
     "assignment", "log_prob", "log_evidence", "log_upper_bound", "certificate", "status", "log_joint",
     "log_joint_upper_bound", "pareto", "ties", "n_draws", "n_draws_to_best", "n_evaluations", "seconds", "seed",
-    "solver", "version",
+    "solver", "version", "min_entropy_bits", "draws_needed",
 }  # fmt: skip
 CERTIFICATE_KEYS = {
     "kind", "epsilon", "delta", "requested_epsilon", "requested_delta", "rule", "assumptions", "tolerance",

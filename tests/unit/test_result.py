@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 
 import certimap as cm
+from certimap.testing import TablePosterior
 
 
 @pytest.fixture
@@ -53,3 +57,20 @@ def test_a_batch_prints_one_line_per_row(network):
     assert lines[1].split() == ["0", "v<1>=a", "ln", "p", "=", "-0.287682", "exact"]
     assert "FAILED. 'c' is no state of variable 'v<0>'" in lines[2]
     assert lines[-1] == "... (4 more; to_frame() holds all)"
+
+
+def test_results_say_what_is_known_of_the_min_entropy():
+    posterior = TablePosterior([8], [0.3] + [0.1] * 7)
+    asked = {"solver": "budget", "rng": 1, "max_samples": 4, "epsilon": 0.1, "delta": 0.01}
+    result = cm.map_query(posterior, warm_start=np.array([[0]]), **asked)
+    low, high = result.min_entropy_bits
+    assert low == pytest.approx(-result.log_upper_bound / math.log(2))
+    assert high == pytest.approx(-math.log2(0.3))
+    assert low < high
+    fewest, most = result.draws_needed
+    tau = 0.3 / 0.9
+    assert most == pytest.approx(math.log(100) / -math.log1p(-tau))
+    assert fewest < most
+    assert "min-entropy" in repr(result)
+    assert result.to_dict()["draws_needed"] == [fewest, most]
+    assert cm.map_query(posterior, delta=0).draws_needed is None

@@ -111,7 +111,7 @@ def write_report(
     pictures, problem = _draw(drawn, folder, suffixes)
     written = [path for table in tables for path in _write_table(table, folder, formats)]
     written += [folder / f"{stem}.{suffix}" for stem, _ in pictures for suffix in suffixes]
-    head = _head(run, records)
+    head = run_head(run, records)
     page = folder / "README.md"
     page.write_text("\n".join(["# Benchmark tables", "", *head, *_body(tables, pictures, suffixes, "", 2)]) + "\n")
     short = [t for t in tables if t.name.startswith(SUMMARY)]
@@ -245,7 +245,7 @@ def _about(run: Path, name: str) -> dict[str, Any]:
     return json.loads((run / name).read_text()) if (run / name).is_file() else {}
 
 
-def _head(run: Path, records: list[Record]) -> list[str]:
+def run_head(run: Path, records: list[Record]) -> list[str]:
     """Return how a run was made, and its counts."""
     lines: list[str] = []
     for name in (ABOUT, SETTINGS):

@@ -40,6 +40,8 @@ class Plan:
         Queries a dataset and split.
     n_processes
         Trials at once; each has `settings.workers` threads.
+    answers
+        A file of other programs' answers (see `certimap.bench.answers`), recorded beside the trials.
     overrun
         Seconds beyond twice the time limit after which a trial is given up as overrun.
     """
@@ -54,6 +56,7 @@ class Plan:
     n_processes: int = 1
     overrun: float = 60.0
     models: Path | None = None
+    answers: Path | None = None
     settings: TrialSettings = field(default_factory=TrialSettings)
 
     @property
@@ -69,6 +72,10 @@ class Plan:
                 raise BenchError(f"no {name} are named; at least one is needed")
             if len(set(values)) != len(values):
                 raise BenchError(f"the {name} {', '.join(values)} hold one twice; name each once")
+        if self.answers is not None:
+            from certimap.bench.answers import read_answers
+
+            read_answers(self.answers)
         if self.n_queries < 1 or self.n_processes < 1 or self.settings.workers < 1:
             raise BenchError("queries, jobs and workers are counts; 1 and more is accepted")
         for text in self.circuits:
@@ -147,11 +154,22 @@ def run_twenty(plan: Plan, *, command: str = "", report: Report | None = None) -
             file.append(record)
             name = "{circuit} {dataset} {split} #{query} {solver}".format(**record)
             say(f"[{count}/{n_left}] {name}: {describe(record)}")
+        for record in _entered(plan):
+            if record_key(record) not in done:
+                file.append(record)
         wanted = {t.key(m) for t in tasks for m in t.methods}
         summary = summarize([r for r in file.records if record_key(r) in wanted])
     summary["n_missing"] = plan.n_trials - summary["n_trials"]
     summary["seconds_of_this_call"] = round(time.perf_counter() - started, 1)
     return summary
+
+
+def _entered(plan: Plan) -> Iterator[Record]:
+    """Yield the records of other programs' answers."""
+    if plan.answers is not None:
+        from certimap.bench.answers import score_answers
+
+        yield from score_answers(plan.answers, TrialRunner(plan.model_dir, plan.settings))
 
 
 def _recorded(task: Task, method: str, record: Record | None, problem: str | None, plan: Plan) -> Record:

@@ -142,6 +142,18 @@ def log_draws_needed(log_t: float, delta: float, log_r: float = 0.0, top_k: int 
     return max(0.0, math.log(need) - log_each) if need > 0.0 else 0.0
 
 
+def min_entropy_bits(log_u: float, log_p_hat: float) -> tuple[float, float]:
+    """-log2 u <= h <= -log2 p̂: the min-entropy h = -log2 p*, in bits, between what the bounds on p* allow."""
+    return max(-log_u / LN2, 0.0), max(-log_p_hat / LN2, 0.0)
+
+
+def draws_between(log_u: float, log_p_hat: float, epsilon: float, delta: float) -> tuple[float, float]:
+    """Rule 2 solved for the number of draws at p* = u and at p* = p̂: what certifies once the mode is known."""
+    logs = (log_draws_needed(log_tau(x, epsilon), delta) for x in (log_u, log_p_hat))
+    fewest, most = (math.exp(x) if x < 700.0 else math.inf for x in logs)
+    return fewest, most
+
+
 def good_radius(epsilon: float, bits: float, radius: int) -> int:
     """Rule 4: k = min(r, floor(log2(1/(1-ε)) / L)), the radius in which every atom is ε-good."""
     if bits <= 0.0:

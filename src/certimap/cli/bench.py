@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from certimap.cli import bench_checks, bench_networks, bench_proofs
+from certimap.cli import bench_checks, bench_networks, bench_proofs, bench_theory
 from certimap.cli.bench_options import (
     Delta,
     Epsilon,
@@ -73,6 +73,12 @@ def twenty(
     models: Annotated[
         Path | None, typer.Option("--models", help="Folder of learned models, to share; RUN/models by default.")
     ] = None,
+    answers: Annotated[
+        Path | None,
+        typer.Option(
+            "--answers", help="Answers of other programs, one JSON object per line, scored and recorded."
+        ),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Run solvers on random queries of circuits learned from the Twenty Datasets, one JSON line a trial."""
@@ -90,6 +96,7 @@ def twenty(
         n_queries=queries,
         n_processes=jobs,
         models=models,
+        answers=answers,
         settings=TrialSettings(
             epsilon=epsilon,
             delta=delta,
@@ -191,6 +198,8 @@ for _command in (
     bench_checks.truth,
     bench_checks.fuzz,
     bench_proofs.proofs,
+    bench_theory.theory,
+    bench_theory.reproduction,
     bench_checks.random_networks,
 ):
     app.command()(_command)

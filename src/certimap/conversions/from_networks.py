@@ -32,10 +32,12 @@ from certimap.networks.problem import Prepared, prepared_of
 from certimap.networks.reduction import Reduced, reduce_network
 from certimap.networks.simplify import sum_out
 from certimap.networks.sum_elimination import sum_all
-from certimap.posterior import Bounds, BoxPosterior, Posterior, Probes
+from certimap.networks.two_sided import PART_WORK, TwoSidedNetworkPosterior
+from certimap.posterior import Bounds, BoxPosterior, Posterior, Probes, TwoSided
 from certimap.query import make_query
 
 OF_RELAXATION = frozenset({Bounds, Probes, NetworkPosterior})
+OF_TWO_SIDES = OF_RELAXATION | {TwoSided, TwoSidedNetworkPosterior}
 # What building a tree takes, measured on grids; a tree that would not be ready in time is not begun.
 SECONDS_PER_ENTRY = 5e-7
 ENTRIES_PER_TABLE = 150
@@ -152,7 +154,7 @@ def _elimination(case: Case[Network]) -> Posterior:
         total = Total(0.0, 0.0)
     else:
         total = sum_all(prepared.problem, order, case.limits.control)
-    return EliminationPosterior(case.query, prepared, order, total, partial(_tree, case))
+    return EliminationPosterior(case.query, prepared, order, total, partial(_tree, case), case.limits.workers)
 
 
 def _relaxed_size(case: Case[Network]) -> Estimate:
@@ -162,12 +164,23 @@ def _relaxed_size(case: Case[Network]) -> Estimate:
 
 
 def _relaxed(case: Case[Network]) -> NetworkPosterior:
-    workers = case.limits.workers or default_workers()
-    network = case.model
-    control = case.limits.control
-    return case.shared(
-        "relaxed", lambda: NetworkPosterior.of_network(network, case.query, workers=workers, control=control)
+    return case.shared("relaxed", lambda: _posterior_of(case, NetworkPosterior))
+
+
+def _posterior_of(case: Case[Network], kind: type[NetworkPosterior]) -> NetworkPosterior:
+    limits = case.limits
+    return kind.of_network(
+        case.model, case.query, workers=limits.workers or default_workers(), control=limits.control
     )
+
+
+def _two_sided_size(case: Case[Network]) -> Estimate:
+    text = f"values of points between two sides, each in {PART_WORK:.3g} table entries"
+    return Estimate(text, PART_WORK, fits=True)
+
+
+def _two_sided(case: Case[Network]) -> Posterior:
+    return _posterior_of(case, TwoSidedNetworkPosterior)
 
 
 def _summed(case: Case[Network]) -> Prepared:
@@ -191,7 +204,7 @@ def _maximisation_size(case: Case[Network]) -> Estimate:
 
 
 def _maximisation(case: Case[Network]) -> Posterior:
-    return MpePosterior(case.query, _summed(case), _log_evidence(case))
+    return MpePosterior(case.query, _summed(case), _log_evidence(case), case.limits.workers)
 
 
 def _log_evidence(case: Case[Network]) -> float | None:
@@ -217,4 +230,5 @@ ROWS = (
     Row("elimination", Network, OF_ELIMINATION, _elimination_size, _elimination, _eliminates),
     Row("maximisation", Network, OF_MAXIMISATION, _maximisation_size, _maximisation, _is_maximisation),
     Row("relaxed network", Network, OF_RELAXATION, _relaxed_size, _relaxed),
+    Row("relaxed network, two-sided", Network, OF_TWO_SIDES, _two_sided_size, _two_sided),
 )

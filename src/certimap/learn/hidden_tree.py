@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -21,6 +22,10 @@ from certimap.learn.progress import Progress, deadline_of, is_late
 from certimap.learn.table import Kind, Table, encode, read_table, refuse_real
 
 HELD_OUT = 0.1
+SMOOTHING = 0.3  # where rows are many: it then hardly matters
+SMOOTHINGS = (0.3, 1.0, 3.0)  # what is tried where they are few
+FEW_ROWS = 100  # rows per latent state below which they are few
+FEWER = 4  # by how much the number of states falls from one trial to the next
 
 
 class Step(NamedTuple):
@@ -28,6 +33,13 @@ class Step(NamedTuple):
 
     train: float
     valid: float | None
+
+
+class HiddenChoice(NamedTuple):
+    """What was learned with: states of each latent variable, and pseudo-counts."""
+
+    n_states: int
+    smoothing: float
 
 
 class HiddenChowLiuTree(DensityEstimator):
@@ -40,15 +52,17 @@ class HiddenChowLiuTree(DensityEstimator):
     Parameters
     ----------
     n_states
-        States of every latent variable.
+        States of every latent variable; at most so many where `smoothing` is None.
     max_steps
-        Passes over the data at most.
+        Passes over the data at most, for each setting that is tried.
     batch_rows
         Rows of a batch in the first four fifths of the passes at most; None takes a hundredth of the rows
         and at least 100. The last passes use all rows.
     smoothing
         Pseudo-counts of every distribution, spread over its states: emissions towards the variable's
-        margin, transitions towards the latent variable's margin.
+        margin, transitions towards the latent variable's margin. None takes 0.3, unless there are fewer than
+        100 rows per state: then .3, 1 and 3 are tried, and after that a quarter of the states for as long as that
+        helps, and validation rows decide.
     patience
         Passes without a better validation likelihood before batches are given up, and then before learning
         stops.
@@ -69,6 +83,8 @@ class HiddenChowLiuTree(DensityEstimator):
         The `HiddenChowLiuModel`; `to_circuit()` and `model_.to_network()` are its views.
     history_
         A `Step` a pass.
+    choice_
+        The `HiddenChoice` (states and smoothing) of the model.
     timed_out_
         Whether the time limit ended learning.
 
@@ -85,7 +101,7 @@ class HiddenChowLiuTree(DensityEstimator):
         *,
         max_steps: int = 60,
         batch_rows: int | None = None,
-        smoothing: float = 0.3,
+        smoothing: float | None = None,
         patience: int = 6,
         kinds: Mapping[str, Kind] | None = None,
         domain: Domain | None = None,
@@ -119,28 +135,49 @@ class HiddenChowLiuTree(DensityEstimator):
             rows = Table(rows.domain, rows.points[kept])
         self.domain_ = rows.domain
         with single_threaded_blas():
-            run = _Training(self, rows, held_out, rng)
+            self.model_ = self._learn(rows, held_out, rng, deadline).best_model()
+
+    def _learn(
+        self, rows: Table, held_out: Table | None, rng: np.random.Generator, deadline: float | None
+    ) -> _Training:
+        """Train with the settings given, or with several of which validation rows choose."""
+        self.timed_out_ = False
+
+        def trained(n_states: int, smoothing: float) -> _Training:
+            run = _Training(self, HiddenChoice(n_states, smoothing), rows, held_out, copy.deepcopy(rng))
             self._train(run, deadline)
-        self.model_ = run.best_model()
+            return run
+
+        n_states = int(self.n_states)
+        few = self.smoothing is None and held_out is not None and len(rows) < FEW_ROWS * n_states
+        best = trained(n_states, SMOOTHING if self.smoothing is None else float(self.smoothing))
+        for smoothing in SMOOTHINGS[1:] if few else ():
+            best = best if self.timed_out_ else max(best, trained(n_states, smoothing), key=_Training.worth)
+        while few and not self.timed_out_ and best.choice.n_states >= 2 * FEWER:
+            smaller = trained(best.choice.n_states // FEWER, best.choice.smoothing)
+            if smaller.worth() <= best.worth():
+                break
+            best = smaller
+        self.history_, self.choice_ = best.history, best.choice
+        return best
 
     def _check(self) -> None:
         for name, least in (("n_states", 1), ("max_steps", 0), ("patience", 1), ("batch_rows", 1)):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int | np.integer) or value < least):
                 raise DataError(f"{name} is {value!r}; an integer of at least {least} is accepted")
-        if not self.smoothing > 0:
-            raise DataError(f"smoothing is {self.smoothing!r}; a positive number is accepted")
+        if self.smoothing is not None and not self.smoothing > 0:
+            raise DataError(f"smoothing is {self.smoothing!r}; a positive number, or None, is accepted")
 
     def _train(self, run: _Training, deadline: float | None) -> None:
-        self.history_: list[Step] = []
-        self.timed_out_ = False
-        with Progress(f"Hidden Chow-Liu tree, {self.n_states} states", self.max_steps, self.progress) as bar:
+        title = f"Hidden Chow-Liu tree, {run.choice.n_states} states, smoothing {run.choice.smoothing:g}"
+        with Progress(title, self.max_steps, self.progress) as bar:
             for step in range(self.max_steps):
                 if is_late(deadline):
                     self.timed_out_ = True
                     break
-                self.history_.append(run.step(step))
-                bar.step(f"{self.history_[-1].train:.3f} nats a row")
+                run.history.append(run.step(step))
+                bar.step(f"{run.history[-1].train:.3f} nats a row")
                 if run.steps_since_best >= self.patience and not run.leave_batches():
                     break
 
@@ -160,12 +197,19 @@ class _Training:
     """The state of one run: parameters, running counts, and the best parameters so far."""
 
     def __init__(
-        self, settings: HiddenChowLiuTree, table: Table, held_out: Table | None, rng: np.random.Generator
+        self,
+        settings: HiddenChowLiuTree,
+        choice: HiddenChoice,
+        table: Table,
+        held_out: Table | None,
+        rng: np.random.Generator,
     ) -> None:
         self.settings = settings
+        self.choice = choice
+        self.history: list[Step] = []
         self.domain = table.domain
         self.rng = rng
-        k = int(settings.n_states)
+        k = choice.n_states
         indicators = one_hot(self.domain, table.points)
         counts = pair_counts(indicators)
         joint = smoothed_joint(counts, self.domain, 1.0)
@@ -184,6 +228,10 @@ class _Training:
         self.best_value = self._value(None)
         self.steps_since_best = 0
         self.in_batches = True
+
+    def worth(self) -> float:
+        """Return what the best parameters are worth, by which settings are compared."""
+        return self.best_value
 
     def leave_batches(self) -> bool:
         """Go back to the best parameters and take all rows from now on; False if that was so before."""
@@ -228,7 +276,7 @@ class _Training:
 
     def maximise(self, counts: Counts) -> Parameters:
         """Return the parameters that expected counts and the smoothing make most probable."""
-        smoothing = float(self.settings.smoothing)
+        smoothing = self.choice.smoothing
         emission = np.ones_like(counts.emission)
         for i in range(len(self.domain)):
             start = int(self.offsets[i])
@@ -282,7 +330,7 @@ def hclt(
     data
         A table (see `certimap.learn.table`) of categorical columns, missing values allowed, or a `Dataset`.
     n_states
-        States of every latent variable.
+        States of every latent variable; fewer where rows are few and validation rows prefer it.
     valid
         Rows by which the best pass is chosen; by default a tenth of the rows.
     rng

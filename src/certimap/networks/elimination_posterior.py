@@ -29,7 +29,7 @@ class EliminationPosterior(MpePosterior):
 
     Parameters
     ----------
-    query, prepared
+    query, prepared, workers
         As for `MpePosterior`; no nuisance variables.
     order
         Of an elimination of all its variables, which is cheap.
@@ -46,9 +46,10 @@ class EliminationPosterior(MpePosterior):
         order: EliminationPlan,
         total: Total,
         make_tree: Callable[[], BoxPosterior],
+        workers: int | None = None,
     ) -> None:
         problem, log_evidence = relative_to(prepared.problem, total), total.log_value
-        super().__init__(query, replace(prepared, problem=problem), log_evidence)
+        super().__init__(query, replace(prepared, problem=problem), log_evidence, workers)
         self.order = order
         self.facts = Facts.of(
             self.domain, log_evidence=log_evidence, work=self.facts.work, log_slack=self.facts.log_slack

@@ -146,7 +146,7 @@ class MaxElimination:
         value = int(self.problem.constant)
         for scope, values in self.problem.tables:
             ordered = tuple(sorted(scope, key=place.__getitem__))
-            aligned = np.ascontiguousarray(spread(values, scope, ordered))
+            aligned = np.ascontiguousarray(values if ordered == scope else spread(values, scope, ordered))
             waiting[place[ordered[0]]].append(Table(ordered, aligned))
         for i, (v, separator) in enumerate(zip(self.plan.order, self.plan.separators, strict=True)):
             tables, waiting[i] = waiting[i], []

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from certimap.box import Boxes, Points
 from certimap.domain import Domain
 from certimap.errors import TooLarge
+from certimap.kernels.parallel import default_workers
 from certimap.networks.problem import Prepared, Problem, States, rounding_at, value_at
 from certimap.networks.simplify import impossible
+from certimap.networks.support import likely_states
 from certimap.posterior import OFFERS, Facts, Posterior
 
 if TYPE_CHECKING:
@@ -31,6 +33,11 @@ class Maximisation(Posterior, Protocol):
     @property
     def problem(self) -> Problem:
         """The product, over the states that evidence and zeros leave; no nuisance variables."""
+        ...
+
+    @property
+    def workers(self) -> int:
+        """Threads that maximising it may take."""
         ...
 
     def point(self, assignment: Mapping[int, int]) -> Points:
@@ -52,7 +59,7 @@ class Ordered(Maximisation, Protocol):
         ...
 
 
-OFFERS[Maximisation] = "problem, point() and kept()"
+OFFERS[Maximisation] = "problem, workers, point() and kept()"
 
 
 class MpePosterior:
@@ -66,6 +73,8 @@ class MpePosterior:
         The network's problem for it, nuisance variables summed out.
     log_evidence
         ln p(e) where it is known.
+    workers
+        Threads that maximising it may take, None for every core; the answer does not depend on it.
 
     Attributes
     ----------
@@ -82,8 +91,14 @@ class MpePosterior:
         When nuisance variables are left.
     """
 
-    def __init__(self, query: Query, prepared: Prepared, log_evidence: float | None = None) -> None:
-        problem = prepared.problem
+    def __init__(
+        self,
+        query: Query,
+        prepared: Prepared,
+        log_evidence: float | None = None,
+        workers: int | None = None,
+    ) -> None:
+        problem, self.workers = prepared.problem, workers or default_workers()
         if problem.nuisance:
             raise TooLarge(
                 f"{len(problem.nuisance)} nuisance variables are left that don't sum out into small tables; a "
@@ -128,6 +143,10 @@ class MpePosterior:
         """Return the row of states, shape (n,), for states of the problem's variables."""
         row = [int(self.states[v][assignment.get(v, 0)]) for v in self.query]
         return np.array(row, self.domain.point_dtype)
+
+    def possible_point(self) -> Points:
+        """Return a point that is not impossible if one is found soon, else any; shape (1, n)."""
+        return self.point(likely_states(self.problem))[None, :]
 
     def kept(self, boxes: Boxes) -> dict[int, States]:
         """Return the states of the problem's variables that one box leaves, where it leaves out any.

@@ -20,6 +20,7 @@ from certimap.networks.problem import Prepared, Problem, problem_of
 from certimap.networks.relaxation.choose_tree import RelaxationPlan
 from certimap.networks.rows import EXACT
 from certimap.networks.states import QueryStates
+from certimap.networks.support import likely_states
 from certimap.posterior import Facts
 from certimap.query import Query
 
@@ -118,6 +119,7 @@ class NetworkPosterior:
             is_normalised=self.log_evidence is not None,
             work=self.evaluator.n_entries,
             log_slack=self.evaluator.log_slack,
+            log_ceiling=min(self.log_ceiling, largest_product(self.problem)),
         )
 
     def log_prob(self, points: Points) -> Floats:
@@ -127,6 +129,12 @@ class NetworkPosterior:
         if np.any(possible):
             out[possible] = self.evaluator.log_values(inner[possible])
         return out
+
+    def possible_point(self) -> Points:
+        """Return a point that is not impossible if one is found soon, else any; shape (1, n)."""
+        states = likely_states(self.problem)
+        inner = np.array([[states.get(v, 0) for v in self.states.variables]], np.int64)
+        return self.states.to_domain(inner)
 
     def log_bound(self, boxes: Boxes) -> Floats:
         """Return upper bounds on ln of the largest p(q, e) in each box, shape (batch,)."""
@@ -156,6 +164,15 @@ class NetworkPosterior:
         """Return a fresh prober, whose relaxation tightens as a search asks for it."""
         problem, states, evaluator = self.prepared.problem, self.states, self.evaluator
         return NetworkProber(problem, states, evaluator, self.control, self.workers, self.plan, self.log_ceiling)
+
+
+def largest_product(problem: Problem) -> float:
+    """Return nats that no value of a problem exceeds, rounded up: tables at their largest, nuisance counted."""
+    tops = [float(problem.constant), *(float(t.log_values.max()) for t in problem.tables)]
+    tops += [math.log(problem.sizes[v]) for v in problem.nuisance]
+    if -math.inf in tops:
+        return -math.inf
+    return math.fsum(tops) + problem.log_slack + 1e-15 * sum(abs(t) for t in tops)
 
 
 def log_largest_joint(network: Network, query: Query) -> float:

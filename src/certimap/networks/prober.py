@@ -12,7 +12,7 @@ from certimap.control import Control
 from certimap.networks.conditional import Evaluator
 from certimap.networks.placed_tree import PlacedTree, restricted
 from certimap.networks.problem import Problem
-from certimap.networks.relaxation.choose_tree import RelaxationPlan, exact_tree, mixed_tree, split_tree
+from certimap.networks.relaxation.choose_tree import RelaxationPlan, exact_tree, first_tree, mixed_tree, split_tree
 from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.networks.relaxation.tighten import TEMPERATURES, Tightener
@@ -76,7 +76,7 @@ class NetworkProber:
             self.kept[own] = 1
         self.dropped = np.full(domain.total_states, -np.inf)
         self.tried_with = int(self.kept.sum())
-        self.now = self._placed(exact_tree(problem, self.plan.exact_entries) or split_tree(problem, self.bits))
+        self.now = self._placed(first_tree(problem, self.plan.exact_entries, self.bits, control))
         self.next: PlacedTree | None = None  # with larger tables, until it bounds better
         self.tightener: Tightener | None = None
 

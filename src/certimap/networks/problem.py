@@ -123,7 +123,7 @@ def prepared_of(reduced: Reduced) -> Prepared:
     free = [len(s) for v, s in reduced.states.items() if v not in mentioned and v not in query_set]
     constants = [*reduced.log_constants, *(math.log(n) for n in free if n > 1)]  # of free nuisance variables
     constant, slack = math.fsum(constants), 2.0 * ROUNDING * sum(abs(c) for c in constants)
-    slack += sum(2.0 * ROUNDING * largest(t.log_values) for t in tables)
+    slack += 2.0 * ROUNDING * sum_of_largest(tables)
     problem = Problem(sizes, query_set & frozenset(sizes), tables, constant, slack)
     return Prepared(problem, reduced.states, reduced.query)
 
@@ -132,6 +132,15 @@ def largest(log_values: Values) -> float:
     """Return the largest magnitude among finite entries, 0 where there is none."""
     finite = np.abs(log_values[log_values > -np.inf])
     return float(finite.max()) if finite.size else 0.0
+
+
+def sum_of_largest(tables: Sequence[Table]) -> float:
+    """Return the sum over tables of the largest magnitude among finite entries."""
+    if not tables:
+        return 0.0
+    joined = Joined.of(tables)
+    reach = np.abs(np.where(joined.values > -np.inf, joined.values, 0.0))
+    return float(np.maximum.reduceat(reach, joined.starts).sum())
 
 
 def product(tables: Sequence[Table], scope: Sequence[int], shape: Sequence[int]) -> Values:
@@ -147,8 +156,10 @@ def product(tables: Sequence[Table], scope: Sequence[int], shape: Sequence[int])
         for table in tables:
             total = add_to(total, spread(table.log_values, table.scope, scope), lost)
         return total + lost
+    whole = tuple(scope)
     for table in tables:
-        total += spread(table.log_values, table.scope, scope)
+        is_whole = table.scope == whole
+        total += table.log_values if is_whole else spread(table.log_values, table.scope, whole)
         if dtype.kind == "i":
             np.maximum(total, HARD, out=total)
     return total
@@ -191,21 +202,60 @@ def to_fine_integers(problem: Problem, n_added: int) -> tuple[Problem, int]:
     """
     lowest = -(2**58 // max(n_added, 1))
     unit = max(FINE_UNIT, 2.0 ** math.ceil(math.log2(1000.0 / -lowest)))
-    tables: list[Table] = []
     constant = problem.constant + problem.log_slack
     units = math.ceil((constant + 4.0 * ROUNDING * abs(constant)) / unit)
-    for scope, values in problem.tables:
-        top = float(values.max())
-        if top == -math.inf:
-            tables.append(Table(scope, np.full(values.shape, HARD)))
-            continue
-        shift = math.floor(top / unit)
-        units += shift
-        finite = values > -np.inf
-        scaled = np.where(finite, values, top)
-        scaled = np.ceil((scaled + 2.0 * ROUNDING * np.abs(scaled)) / unit - float(shift))
-        tables.append(Table(scope, np.where(finite, np.maximum(scaled, lowest), HARD).astype(np.int64)))
-    return replace(problem, tables=tuple(tables), constant=units, log_slack=0.0, unit=unit), lowest
+    joined = Joined.of(problem.tables)
+    shift = np.floor(np.where(joined.tops > -np.inf, joined.tops, 0.0) / unit)
+    units += sum(map(int, shift.tolist()))
+    finite = joined.values > -np.inf
+    scaled = np.where(finite, joined.values, joined.each(joined.tops))
+    with np.errstate(invalid="ignore"):  # of tables without a positive entry, whose entries are replaced
+        scaled = np.ceil((scaled + 2.0 * ROUNDING * np.abs(scaled)) / unit - joined.each(shift))
+    integers = np.where(finite, np.maximum(np.where(finite, scaled, 0.0), lowest), HARD).astype(np.int64)
+    return replace(problem, tables=joined.split(integers), constant=units, log_slack=0.0, unit=unit), lowest
+
+
+class Joined(NamedTuple):
+    """Tables one after another: what is done to thousands of small ones is done to all entries at once.
+
+    Attributes
+    ----------
+    tables
+        The tables.
+    values
+        Their entries, floats.
+    starts, sizes
+        Where each table begins, and how many entries it has.
+    tops
+        The largest entry of each.
+    """
+
+    tables: Sequence[Table]
+    values: NDArray[np.float64]
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    tops: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, tables: Sequence[Table]) -> Joined:
+        sizes = np.array([t.log_values.size for t in tables], np.int64)
+        starts = np.cumsum(sizes) - sizes
+        if not len(tables):
+            return cls(tables, np.empty(0), starts, sizes, np.empty(0))
+        values = np.concatenate([t.log_values.reshape(-1) for t in tables]).astype(np.float64)
+        return cls(tables, values, starts, sizes, np.maximum.reduceat(values, starts))
+
+    def each(self, of_table: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return a number per table once for each of its entries."""
+        return np.repeat(of_table, self.sizes)
+
+    def split(self, values: Values) -> tuple[Table, ...]:
+        """Return the tables with other entries."""
+        ends = self.starts + self.sizes
+        return tuple(
+            Table(t.scope, values[start:end].reshape(t.log_values.shape))
+            for t, start, end in zip(self.tables, self.starts.tolist(), ends.tolist(), strict=True)
+        )
 
 
 def rounded_up(log_values: Values, unit: float) -> Values:
@@ -320,6 +370,8 @@ def value_at(problem: Problem, points: NDArray[np.integer], variables: Sequence[
         States among the surviving ones, shape (batch, n); columns follow `variables`.
     """
     column = {v: i for i, v in enumerate(variables)}
+    if len(points) == 1:
+        return np.array([_value_at_one(problem, points[0].tolist(), column)])
     total: Values = np.full(len(points), problem.constant, np.int64 if problem.is_integral else np.float64)
     lost = np.zeros(len(points))  # what rounding took away; thousands of logs may add up here
     for table in problem.tables:
@@ -332,6 +384,14 @@ def value_at(problem: Problem, points: NDArray[np.integer], variables: Sequence[
     return total if problem.is_integral else total + lost
 
 
+def _value_at_one(problem: Problem, row: list[int], column: Mapping[int, int]) -> float | int:
+    """Return what `value_at` does of one point, rounded once."""
+    entries = [t.log_values.item(tuple(row[column[v]] for v in t.scope)) for t in problem.tables]
+    if not problem.is_integral:
+        return math.fsum([problem.constant, *entries])
+    return HARD if min(entries, default=0) <= FLOOR else max(HARD, int(problem.constant) + sum(entries))
+
+
 def rounding_at(problem: Problem) -> float:
     """Return how far (nats) `value_at` may be off the sum of the entries that it adds, at any point."""
-    return 2.0 * ROUNDING * (abs(float(problem.constant)) + sum(largest(t.log_values) for t in problem.tables))
+    return 2.0 * ROUNDING * (abs(float(problem.constant)) + sum_of_largest(problem.tables))

@@ -12,7 +12,7 @@ from certimap.axes import spread
 from certimap.control import Control
 from certimap.networks.conditional import Total, log_total
 from certimap.networks.max_elimination import EliminationPlan
-from certimap.networks.problem import ROUNDING, Problem
+from certimap.networks.problem import ROUNDING, Joined, Problem
 from certimap.networks.simplify import impossible
 from certimap.rounding import SAFE_LOG2
 
@@ -45,16 +45,18 @@ def sum_all(problem: Problem, plan: EliminationPlan, control: Control | None = N
     waiting: list[list[_Linear]] = [[] for _ in plan.order]
     constants, exponent = [float(problem.constant)], 0
     n_rounded = float(len(problem.tables))  # roundings of half a unit that an entry goes through, at most
-    for scope, values in problem.tables:
-        top = float(values.max())
-        if top == -math.inf:
-            raise impossible()
-        constants.append(top)
-        scaled = np.exp(values - top)
-        least = float(values.min(where=values > -np.inf, initial=top)) - top
-        n_rounded += 2.0 + abs(least)
+    joined = Joined.of(problem.tables)
+    if np.any(joined.tops == -np.inf):
+        raise impossible()
+    constants += joined.tops.tolist()
+    top = joined.each(joined.tops)
+    finite = np.where(joined.values > -np.inf, joined.values, top)
+    least = np.minimum.reduceat(finite, joined.starts) - joined.tops if len(problem.tables) else joined.tops
+    n_rounded += float((2.0 + np.abs(least)).sum())
+    for (scope, scaled), low in zip(joined.split(np.exp(joined.values - top)), least.tolist(), strict=True):
         ordered = tuple(sorted(scope, key=place.__getitem__))
-        waiting[place[ordered[0]]].append(_Linear(ordered, spread(scaled, scope, ordered), least / LN2 - 1.0))
+        aligned = scaled if ordered == scope else spread(scaled, scope, ordered)
+        waiting[place[ordered[0]]].append(_Linear(ordered, aligned, low / LN2 - 1.0))
     for i, (v, separator) in enumerate(zip(plan.order, plan.separators, strict=True)):
         control.check("summing for p(e)")
         tables, waiting[i] = waiting[i], []
@@ -67,17 +69,17 @@ def sum_all(problem: Problem, plan: EliminationPlan, control: Control | None = N
             assert total is not None
             return total
         message = _summed(tables, (v, *separator), problem)
-        top = float(message.max())
-        if top <= 0.0:
+        largest = float(message.max())
+        if largest <= 0.0:
             raise impossible()
-        _, shift = math.frexp(top)
+        _, shift = math.frexp(largest)
         exponent += shift
         if separator:
             scaled = np.ldexp(message, -shift)
             least = float(scaled.min(where=scaled > 0.0, initial=1.0))
             waiting[place[separator[0]]].append(_Linear(separator, scaled, math.log2(least)))
         else:
-            constants.append(math.log(math.ldexp(top, -shift)))
+            constants.append(math.log(math.ldexp(largest, -shift)))
     value = math.fsum([*constants, exponent * LN2])
     reach = sum(abs(c) for c in constants) + abs(exponent * LN2)
     return Total(value, problem.log_slack + 2.0 * ROUNDING * (n_rounded + reach))
@@ -85,7 +87,9 @@ def sum_all(problem: Problem, plan: EliminationPlan, control: Control | None = N
 
 def _summed(tables: list[_Linear], scope: tuple[int, ...], problem: Problem) -> NDArray[np.float64]:
     """Return the sum over the first variable of a scope of a product of tables, small ones multiplied first."""
-    total = np.ones((1,) * len(scope))
-    for table in sorted(tables, key=lambda t: t.values.size):
-        total = total * spread(table.values, table.scope, scope)
-    return np.ascontiguousarray(np.broadcast_to(total.sum(axis=0), problem.shape(scope[1:])))
+    first, *others = sorted(tables, key=lambda t: t.values.size)
+    total = first.values if first.scope == scope else spread(first.values, first.scope, scope)
+    for table in others:
+        total = total * (table.values if table.scope == scope else spread(table.values, table.scope, scope))
+    summed, shape = total.sum(axis=0), problem.shape(scope[1:])
+    return np.ascontiguousarray(summed if summed.shape == shape else np.broadcast_to(summed, shape))

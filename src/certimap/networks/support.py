@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.control import Control
 from certimap.networks.problem import Problem, is_hard
+from certimap.posterior import FIND_SECONDS
 
 Bools = NDArray[np.bool_]
 FAILURES_PER_VARIABLE = 4
@@ -24,25 +27,43 @@ def supported_states(problem: Problem, should_stop: Callable[[], bool] = lambda:
     Cost: per assigned variable about one pass over the tables whose variables lose states.
     """
     search = _Search(problem)
-    left = {v: np.ones(n, np.bool_) for v, n in problem.sizes.items()}
+    left = _Left({v: np.ones(n, np.bool_) for v, n in problem.sizes.items()}, dict(problem.sizes))
     if not search.propagate(left, range(len(problem.tables))):
         return None
-    decisions: list[tuple[dict[int, Bools], int, int]] = []  # what was left before, the variable and its state
+    decisions: list[tuple[_Left, int, int]] = []  # what was left before, the variable and its state
     n_failures, most = 0, FAILURES_PER_VARIABLE * len(problem.sizes)
     while not should_stop():
         v = search.next_variable(left)
         if v is None:
-            return {u: int(np.argmax(alive)) for u, alive in left.items()}
-        state = search.likely_state(v, left)
-        decisions.append((dict(left), v, state))
-        left[v] = np.arange(problem.sizes[v]) == state
+            return {u: int(np.argmax(alive)) for u, alive in left.masks.items()}
+        state = search.likely_state(v, left.masks)
+        decisions.append((_Left(dict(left.masks), dict(left.counts)), v, state))
+        left.put(v, np.arange(problem.sizes[v]) == state)
         while not search.propagate(left, search.touching[v]):
             n_failures += 1
             if not decisions or n_failures > most:
                 return None
             left, v, state = decisions.pop()
-            left[v] = left[v] & (np.arange(problem.sizes[v]) != state)
+            left.put(v, left.masks[v] & (np.arange(problem.sizes[v]) != state))
     return None
+
+
+class _Left(NamedTuple):
+    """The states left of every variable, as masks (replaced, never written to), and how many they are."""
+
+    masks: dict[int, Bools]
+    counts: dict[int, int]
+
+    def put(self, v: int, mask: Bools) -> None:
+        self.masks[v] = mask
+        self.counts[v] = int(np.count_nonzero(mask))
+
+
+def likely_states(problem: Problem) -> dict[int, int]:
+    """Return states without zeros if `supported_states` finds any in a moment, else every variable's first."""
+    control = Control.starting_now(FIND_SECONDS)
+    found = supported_states(problem, lambda: control.should_stop)
+    return dict.fromkeys(problem.sizes, 0) if found is None else found
 
 
 class _Search:
@@ -51,39 +72,41 @@ class _Search:
     def __init__(self, problem: Problem) -> None:
         self.tables = problem.tables
         self.positive = [~is_hard(t.log_values) for t in problem.tables]
+        self.is_positive = [bool(p.all()) for p in self.positive]
         self.touching: dict[int, list[int]] = {v: [] for v in problem.sizes}
         for k, table in enumerate(problem.tables):
             for v in table.scope:
                 self.touching[v].append(k)
 
-    def propagate(self, left: dict[int, Bools], changed: Iterable[int]) -> bool:
-        """Drop states without support, starting at some tables; False where a variable has none left.
-
-        Masks are replaced, never written to: a copy of the dictionary keeps what was left before.
-        """
+    def propagate(self, left: _Left, changed: Iterable[int]) -> bool:
+        """Drop states without support, starting at some tables; False where a variable of these has none left."""
         waiting = deque(changed)
         queued = set(waiting)
         while waiting:
             k = waiting.popleft()
             queued.discard(k)
             scope = self.tables[k].scope
-            supported = self.positive[k] & _open(scope, left)
+            if self.is_positive[k]:
+                if not all(left.counts[v] for v in scope):
+                    return False
+                continue
+            supported = self.positive[k] & _open(scope, left.masks)
             for axis, v in enumerate(scope):
                 alive = np.asarray(supported.any(axis=tuple(a for a in range(len(scope)) if a != axis)))
                 if not alive.any():
                     return False
-                if alive.sum() < left[v].sum():
-                    left[v] = alive
+                if np.count_nonzero(alive) < left.counts[v]:
+                    left.put(v, alive)
                     fresh = [j for j in self.touching[v] if j != k and j not in queued]
                     waiting.extend(fresh)
                     queued.update(fresh)
-        return all(alive.any() for alive in left.values())
+        return True
 
-    def next_variable(self, left: dict[int, Bools]) -> int | None:
+    def next_variable(self, left: _Left) -> int | None:
         """Return the open variable with the fewest states left, of these one in most tables."""
-        n_left = {v: int(alive.sum()) for v, alive in left.items()}
-        is_open = [v for v, n in n_left.items() if n > 1]
-        return min(is_open, key=lambda v: (n_left[v], -len(self.touching[v]), v), default=None)
+        fewest = min((n for n in left.counts.values() if n > 1), default=0)
+        is_next = [v for v, n in left.counts.items() if n == fewest]
+        return min(is_next, key=lambda v: (-len(self.touching[v]), v)) if fewest else None
 
     def likely_state(self, v: int, left: dict[int, Bools]) -> int:
         """Return the state for which the variable's tables have the largest product of largest open entries."""

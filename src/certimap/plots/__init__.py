@@ -13,6 +13,7 @@ from certimap.plots.results import (
     plot_history,
     plot_moments,
     plot_pareto,
+    plot_regret,
     plot_schematic,
     plot_top,
     plot_warm_start,
@@ -25,6 +26,7 @@ from certimap.plots.series import (
     pareto_series,
     ranking,
     region_series,
+    regret_series,
 )
 
 __all__ = [
@@ -42,9 +44,11 @@ __all__ = [
     "plot_network",
     "plot_pareto",
     "plot_region_tree",
+    "plot_regret",
     "plot_schematic",
     "plot_top",
     "plot_warm_start",
     "ranking",
     "region_series",
+    "regret_series",
 ]

@@ -13,7 +13,7 @@ import numpy as np
 
 from certimap.errors import QueryError
 from certimap.plots.figure import LOWER, MASS, NEUTRAL, UPPER, new_figure
-from certimap.plots.series import BoundSeries, bound_series, moments, pareto_series, ranking
+from certimap.plots.series import BoundSeries, bound_series, moments, pareto_series, ranking, regret_series
 from certimap.result import MapResult
 
 if TYPE_CHECKING:
@@ -147,6 +147,38 @@ def plot_moments(results: Mapping[str, MapResult], ax: Axes | None = None, *, ag
     ax.set_yticks(range(len(found)), list(found))
     ax.set_ylim(len(found) - 0.5, -0.5)
     ax.set_xlabel(_AXES[against])
+    ax.legend(frameon=False, fontsize="small")
+    return ax
+
+
+def plot_regret(results: Mapping[str, MapResult], ax: Axes | None = None, *, against: str = "n_draws") -> Axes:
+    """Draw simple regret, log2(p* / best found) in bits, along runs whose answers are proved exact.
+
+    Parameters
+    ----------
+    results
+        Results by the name that the figure shows.
+    ax
+        Where to draw; None makes a figure.
+    against
+        As in `regret_series`.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    QueryError
+        As `regret_series` does.
+    """
+    ax = ax or new_figure()[1][0]
+    for name, result in results.items():
+        series = regret_series(result, against)
+        ax.step(series.x, series.bits, where="post", label=name)
+    ax.set_xlabel(_AXES[against])
+    ax.set_ylabel("simple regret in bits")
+    ax.set_ylim(bottom=0.0)
     ax.legend(frameon=False, fontsize="small")
     return ax
 

@@ -148,6 +148,41 @@ def moments(result: MapResult, against: str = "seconds") -> Moments:
 
 
 @dataclass(frozen=True)
+class RegretSeries:
+    """How far a run's best answer was from the mode: simple regret log2(p* / p) in bits at each `x`."""
+
+    x: list[float]
+    bits: list[float]
+
+
+def regret_series(result: MapResult, against: str = "n_draws") -> RegretSeries:
+    """Return simple regret log2(p* / best found) along a run whose answer is proved exact.
+
+    Parameters
+    ----------
+    result, against
+        As in `bound_series`.
+
+    Returns
+    -------
+    RegretSeries
+        From the first answer on.
+
+    Raises
+    ------
+    QueryError
+        Where p* is not proved, and as `bound_series` does.
+    """
+    if result.certificate.kind is not CertificateKind.EXACT:
+        raise QueryError(
+            f"the certificate is of kind {result.certificate.kind.value!r}, so that p* is not known; regret needs "
+            "an exact one (epsilon=0, delta=0)"
+        )
+    series = bound_series(result, against)
+    return RegretSeries(series.x, [(series.lower[-1] - low) / math.log(2.0) for low in series.lower])
+
+
+@dataclass(frozen=True)
 class Ranked:
     """One of the k best assignments, and where it differs from the first."""
 

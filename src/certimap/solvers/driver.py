@@ -19,10 +19,11 @@ from certimap.certify.external import ExternalBound
 from certimap.certify.ledger import Ledger
 from certimap.certify.pareto import pareto_front
 from certimap.certify.recorder import Recorder
+from certimap.certify.sources import own_source
 from certimap.control import Control, TimeUp
 from certimap.domain import Label
 from certimap.errors import SolverError
-from certimap.posterior import Draws, Posterior
+from certimap.posterior import Draws, Finds, Posterior
 from certimap.result import Certificate, CertificateKind, HistoryEntry, MapResult, Status
 from certimap.solvers.base import Effort, Solver
 from certimap.solvers.history import History
@@ -31,6 +32,7 @@ from certimap.solvers.registry import resolve
 from certimap.solvers.warm_start import apply_warm_start
 
 DEFAULT_MAX_DRAWS = 10_000_000
+CEILING = own_source("ceiling")  # what a posterior's facts say, where a run ended before it had a bound
 MAX_IDLE_STEPS = 1000  # steps without draws left and without anything new, after which a run ends
 Progress = bool | Callable[[HistoryEntry], None] | None
 
@@ -139,6 +141,8 @@ def run(
             control.interrupted = False  # what follows must run to its end
             status = Status.INTERRUPTED
         _ensure_answer(posterior, ledger, seed)
+        if posterior.facts.log_ceiling < ledger.log_upper_bound:
+            ledger.upper_bound(posterior.facts.log_ceiling, CEILING)
         history.record(force=True)
     return _result(ledger, chosen, status, history, seed, time.perf_counter() - started, listed=top_k is not None)
 
@@ -228,11 +232,15 @@ def _limit_reached(effort: Effort, ledger: Ledger) -> Status | None:
 
 
 def _ensure_answer(posterior: Posterior, ledger: Ledger, seed: int) -> None:
-    """Evaluate one draw as a candidate when a run was cut before anything was evaluated."""
-    if ledger.best_point is None:
-        if not isinstance(posterior, Draws):
-            raise SolverError("the run ended before any assignment was evaluated; raise time_limit or max_nodes")
+    """Evaluate a point that is found quickly, or one draw, when a run was cut before anything was evaluated."""
+    if ledger.best_point is not None:
+        return
+    if isinstance(posterior, Finds):
+        ledger.candidates(posterior.possible_point())
+    elif isinstance(posterior, Draws):
         ledger.candidates(posterior.sample(1, np.random.default_rng([seed, 1])))
+    else:
+        raise SolverError("the run ended before any assignment was evaluated; raise time_limit or max_nodes")
 
 
 @contextmanager
@@ -341,6 +349,10 @@ def _result(
         ties=_ties(ledger),
         top=[(label, value + to_conditional) for label, (value, _) in zip(labels, best, strict=True)]
         if listed
+        else None,
+        min_entropy_bits=bounds.min_entropy_bits(upper, best[0][0]) if facts.has_masses else None,
+        draws_needed=bounds.draws_between(upper, best[0][0], ledger.epsilon, ledger.delta)
+        if facts.has_masses and ledger.delta > 0.0
         else None,
         proof=None if ledger.recorder is None else draft(ledger, certificate, ledger.recorder),
     )

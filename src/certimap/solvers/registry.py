@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from certimap.domain import Domain
 from certimap.errors import SolverError, did_you_mean
-from certimap.posterior import Bounds, Capability, Draws, Guesses, Masses, Posterior, offer_of, offers
+from certimap.posterior import Bounds, Capability, Draws, Guesses, Masses, Posterior, TwoSided, offer_of, offers
 from certimap.solvers.base import Family, Solver
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ ENTRY_POINTS = "certimap.solvers"  # the group in which an installed package nam
 PROVERS = ("hbfs", "set_elimination", "frontier")  # what `auto` tries, in this order
 SMALL_SPACE = 2**16
 SMALL_WORK = 100_000_000
+OUTSIDE_SHARE = 0.25  # of the time left in a long search, for toulbar2
 RELAXED_WORK = 2e10  # where boxes are bounded by a relaxation alone, which no search may ever close
 
 
@@ -189,20 +190,29 @@ def choose(posterior: Posterior) -> Solver:
 
     - `guess` where a posterior made in a hurry offers nothing else;
     - `exhaustive` where the query space has at most 65,536 states, and listing them takes at most 10^8 edge
-      evaluations (2 10^10 where bounds come from a relaxation) or there is no other way to a proof;
+      evaluations (2 10^10 where bounds come from a relaxation) or there is no other way to a proof, and points
+      have values rather than two sides;
     - else the first of `PROVERS` that the posterior has all it needs for, within its limits;
     - else `smooth_pac` in a discrete domain, `pac` in a real one (a sampler and an oracle are enough).
     """
     if isinstance(posterior, Guesses):
         return make("guess")
-    if _is_small(posterior.domain, posterior.facts.work, _listing_limit(posterior)):
+    is_listed = not isinstance(posterior, TwoSided)  # else listing would settle no point's value
+    if is_listed and _is_small(posterior.domain, posterior.facts.work, _listing_limit(posterior)):
         return make("exhaustive")
     for name in PROVERS:
         if all(isinstance(posterior, capability) for capability in entry(name).load().needs):
             solver = make(name)
             if solver.unsuited(posterior) is None:
-                return solver
+                return _with_outside_help(solver) if name == "hbfs" else solver
     return make("smooth_pac" if posterior.domain.is_discrete else "pac")
+
+
+def _with_outside_help(solver: Solver) -> Solver:
+    """Let the search of networks ask toulbar2 where it is installed."""
+    from certimap.solvers.networks.toulbar2 import is_installed
+
+    return make(solver.name, outside_share=OUTSIDE_SHARE) if is_installed() else solver
 
 
 def expected(choice: Choice) -> str:
@@ -213,7 +223,7 @@ def expected(choice: Choice) -> str:
     domain, available = choice.case.query.query_domain, choice.row.offers
     searchable, weighed = Bounds in available, Masses in available
     limit = math.inf if not searchable else SMALL_WORK if weighed else RELAXED_WORK
-    if _is_small(domain, choice.options[-1].estimate.work, limit):
+    if TwoSided not in available and _is_small(domain, choice.options[-1].estimate.work, limit):
         return "exhaustive"
     found = (name for name in PROVERS if offers(available, entry(name).load().needs))
     return next(found, "smooth_pac" if domain.is_discrete else "pac")

@@ -15,7 +15,7 @@ from certimap import io, learn
 from certimap.circuits import properties
 from certimap.domain import Domain
 from certimap.errors import DataError, MissingDependency
-from certimap.learn import scoring
+from certimap.learn import HiddenChowLiuTree, scoring
 from certimap.learn.clusters import row_clusters
 from certimap.learn.hidden_passes import Parameters, Passes
 from certimap.learn.kernels.rows import independent_components, k_means
@@ -506,3 +506,19 @@ def test_public_data_is_fitted_better_than_the_published_learnspn(shared_data):
     data = datasets.load("nltcs", shared_data / "twenty")
     assert learn.LearnSPN(random_state=1).fit(data).score(data.test) > -6.110
     assert learn.ChowLiuTree().fit(data).score(data.test) == pytest.approx(-6.759, abs=2e-3)
+
+
+def test_more_states_than_rows_support_are_not_taken():
+    rng = np.random.default_rng(0)
+    hidden = rng.integers(0, 2, 120)
+    table = (rng.random((120, 8)) < np.where(hidden[:, None] == 1, 0.8, 0.2)).astype(int)
+    fresh = (rng.random((4000, 8)) < np.where(rng.integers(0, 2, 4000)[:, None] == 1, 0.8, 0.2)).astype(int)
+    few, many, fixed = (
+        HiddenChowLiuTree(k, smoothing=s, random_state=0, workers=1, progress=False, max_steps=20).fit(table)
+        for k, s in ((2, None), (32, None), (32, 0.3))
+    )
+    assert fixed.choice_ == (32, 0.3)
+    assert many.choice_.n_states < 32
+    assert many.model_.n_hidden == many.choice_.n_states
+    assert many.score(fresh) > fixed.score(fresh)
+    assert many.score(fresh) > few.score(fresh) - 0.3

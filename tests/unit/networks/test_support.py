@@ -88,6 +88,26 @@ def test_bounds_stay_at_or_below_the_largest_likelihoods(solver):
         assert best - 1e-9 <= result.log_joint_upper_bound <= ceiling + 1e-7
 
 
+def test_a_loose_relaxation_needs_the_ceiling():
+    """Split sums over causes that are nearly certain, given effects that say little, come to more than 1."""
+    n_causes = 5
+    pairs = list(itertools.combinations(range(n_causes), 2))
+    domain = cm.Domain.of_sizes([3] * n_causes + [2] * len(pairs))
+    cpts = [Factor((i,), np.array([0.98, 0.01, 0.01])) for i in range(n_causes)]
+    weak = np.full((3, 3, 2), [0.99, 0.01])
+    weak[0, 0] = 0.98, 0.02
+    cpts += [Factor((*pair, n_causes + k), weak) for k, pair in enumerate(pairs)]
+    network = cm.BayesianNetwork(domain, cpts)
+    evidence = dict.fromkeys(domain.names[n_causes:], 0)
+    query = make_query(domain, domain.names[:1], evidence)
+    bounds = []
+    for ceiling in (np.inf, log_largest_joint(network, query)):
+        posterior = NetworkPosterior(query.query_domain, problem_of(network, query), log_ceiling=ceiling)
+        bounds.append(run(posterior, WeightedMiniBuckets(1, 0), rng=0, progress=False).log_joint_upper_bound)
+    assert bounds[0] > 0.5
+    assert bounds[1] <= 1e-7
+
+
 def test_a_network_of_weights_has_no_ceiling():
     domain = cm.Domain.of_sizes([2, 2])
     network = cm.MarkovNetwork(domain, [Factor((0, 1), np.full((2, 2), 5.0))])

@@ -11,6 +11,7 @@ import pytest
 import certimap as cm
 from certimap import plots
 from certimap.errors import QueryError
+from certimap.testing import TablePosterior
 
 
 def chain(n=5):
@@ -153,3 +154,17 @@ def test_each_figure_is_drawn(examples, tmp_path):
     assert len(figures["top"].texts) == 3
     names = {text.get_text().split("\n")[0] for text in figures["network"].texts}
     assert set(network.domain.names) <= names
+
+
+def test_regret_falls_to_nothing_where_the_optimum_is_proved():
+    posterior = TablePosterior([4, 4], np.arange(1.0, 17.0))
+    drawn = cm.map_query(posterior, solver="pac", epsilon=0, delta=0, rng=0, batch=1, max_samples=5000)
+    series = plots.regret_series(drawn)
+    assert drawn.certificate.kind == "exact"
+    assert series.bits[-1] == 0.0
+    assert all(a >= b for a, b in itertools.pairwise(series.bits))
+    best = float(np.max(posterior.probs))
+    assert series.bits[0] == pytest.approx((math.log(best) - drawn.history[1].log_prob) / math.log(2))
+    assert plots.plot_regret({"draws": drawn}).get_lines()
+    with pytest.raises(QueryError, match="needs an exact one"):
+        plots.regret_series(cm.map_query(posterior, solver="budget", rng=0, max_samples=2))

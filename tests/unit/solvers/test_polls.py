@@ -5,8 +5,16 @@ import itertools
 import numpy as np
 import pytest
 
-from certimap.control import Control
+from certimap.control import Control, TimeUp
 from certimap.domain import Domain
+from certimap.networks.factor import Factor
+from certimap.networks.markov import MarkovNetwork
+from certimap.networks.posterior import NetworkPosterior
+from certimap.networks.problem import problem_of
+from certimap.networks.relaxation import pass_clock
+from certimap.networks.relaxation.choose_tree import exact_tree, split_tree
+from certimap.networks.relaxation.pass_clock import PassClock
+from certimap.networks.relaxation.tighten import Tightener
 from certimap.query import make_query
 from certimap.solvers.driver import run
 from certimap.solvers.elimination import one_pass
@@ -91,3 +99,72 @@ def test_long_vectors_make_small_sets(tree, monkeypatch):
     monkeypatch.undo()
     exact = run(tree, SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False)
     assert best.log_prob == pytest.approx(exact.log_prob, abs=1e-9)
+
+
+def wide_query(rng, side=7):
+    """Return a grid of binary variables with zeros here and there, and a third of its variables."""
+    at = np.arange(side * side).reshape(side, side)
+    ends = ((at[:, 1:], at[:, :-1]), (at[1:], at[:-1]))
+    factors = []
+    for u, v in (pair for a, b in ends for pair in zip(a.ravel(), b.ravel(), strict=True)):
+        table = np.exp(rng.normal(size=(2, 2)))
+        table[0, 0] *= rng.random() < 0.9
+        factors.append(Factor((int(v), int(u)), table))
+    network = MarkovNetwork(Domain.of_sizes([2] * side**2), factors)
+    names = [network.domain.names[int(i)] for i in rng.choice(side**2, side**2 // 3, replace=False)]
+    return network, make_query(network.domain, names)
+
+
+@pytest.mark.parametrize("solver", ["frontier", "wmb", "aobb", "aobf", "ijgp", "bucket_elimination"])
+@pytest.mark.parametrize("n_before", [0, 2, 5, 12, 40])
+def test_a_solver_of_networks_ends_soon_and_has_an_answer(solver, n_before):
+    network, query = wide_query(np.random.default_rng(4))
+    best = run(NetworkPosterior.of_network(network, query), "frontier", epsilon=0.0, delta=0.0, progress=False)
+    assert best.certified
+    clock = Clock(n_before)
+    posterior = NetworkPosterior.of_network(network, query, control=clock)
+    result = run(posterior, solver, epsilon=0.0, delta=0.0, rng=0, progress=False, control=clock)
+    assert clock.n_looks <= n_before + 12
+    assert -np.inf < result.log_joint <= best.log_joint + 1e-9
+    assert best.log_joint - 1e-9 <= result.log_joint_upper_bound < np.inf
+
+
+@pytest.mark.parametrize("kind", ["up", "gradient", "down"])
+def test_long_passes_are_cut_and_come_to_the_same(kind, monkeypatch):
+    network, query = wide_query(np.random.default_rng(1), side=5)
+    problem = problem_of(network, query).problem
+    tree = split_tree(problem, 4.0)
+    weights = np.maximum(tree.weights, 0.1)
+    s, slopes = tree.scratch(), (np.empty(len(tree.shifts)), np.empty(len(tree.weights)))
+
+    def passes(clock):
+        bound = tree.bound(scratch=s, clock=clock)
+        value = tree.gradient(weights, s, *slopes, clock)
+        return bound, value, *(x.copy() for x in slopes), *tree.probe(tree.full_mask()[None], 1, clock)
+
+    whole = passes(PassClock())
+    monkeypatch.setattr(pass_clock, "PIECE", 16.0)
+    monkeypatch.setattr("certimap.networks.relaxation.split_tree.PIECE", 16.0)
+    monkeypatch.setattr(pass_clock, "SHORT", 0.0)
+    clock = Clock(10**9)
+    for a, b in zip(whole, passes(PassClock(clock)), strict=True):
+        assert np.allclose(a, b, atol=1e-12)
+    assert clock.n_looks > 100
+    late = {"up": lambda c: tree.bound(clock=c), "down": lambda c: tree.probe(tree.full_mask()[None], 1, c)}
+    late["gradient"] = lambda c: tree.gradient(weights, s, *slopes, c)
+    with pytest.raises(TimeUp):
+        late[kind](PassClock(Clock(3)))
+
+
+def test_steps_that_are_cut_leave_a_valid_relaxation():
+    network, query = wide_query(np.random.default_rng(2), side=5)
+    tree = split_tree(problem_of(network, query).problem, 3.0)
+    first = tree.bound()
+    for n_before in range(12):
+        tightener = Tightener(tree, PassClock(Clock(n_before)))
+        tightener.run(0.1, 5)
+        assert tightener.is_cut
+    assert tree.bound() <= first + 1e-9
+    exact = exact_tree(problem_of(network, query).problem, 2.0**22)
+    assert exact is not None
+    assert exact.bound() <= tree.bound() + 1e-9

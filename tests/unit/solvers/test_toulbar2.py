@@ -8,10 +8,12 @@ import certimap as cm
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
 from certimap.networks.posterior import NetworkPosterior
+from certimap.networks.problem import value_at
 from certimap.query import make_query
 from certimap.result import Rule
+from certimap.solvers import registry
 from certimap.solvers.driver import run
-from certimap.solvers.networks import toulbar2
+from certimap.solvers.networks import hbfs, toulbar2
 
 needs_toulbar2 = pytest.mark.skipif(not toulbar2.is_installed(), reason="pytoulbar2 is not installed")
 
@@ -88,3 +90,51 @@ def test_a_crash_costs_only_its_own_share(monkeypatch, tmp_path):
     with pytest.warns(UserWarning, match="ended with code 3; the run goes on"):
         result = run(posterior, "toulbar2", epsilon=0.0, delta=0.0, rng=0, progress=False)
     assert result.log_prob is not None
+
+
+def strong_grid(rng, side):
+    """Return couplings of both signs on a square grid."""
+    at = np.arange(side * side).reshape(side, side)
+    ends = ((at[:, 1:], at[:, :-1]), (at[1:], at[:-1]))
+    pairs = [pair for u, v in ends for pair in zip(v.ravel(), u.ravel(), strict=True)]
+    spin = np.array([[1.0, -1.0], [-1.0, 1.0]])
+    factors = [Factor.from_log((int(u), int(v)), 3.0 * rng.normal() * spin) for u, v in pairs]
+    return MarkovNetwork(cm.Domain.of_sizes([2] * side**2), factors)
+
+
+def test_a_long_search_asks_outside_once(monkeypatch):
+    """Whatever the other program says: its point is scored here, and its bound is a named assumption."""
+    model = strong_grid(np.random.default_rng(2), 14)
+    best = cm.map_query(model, progress=False, epsilon=0.0, delta=0.0)
+    point = model.domain.encode(best.assignment)
+    asked = []
+
+    def answers(problem, seconds, memory, control):
+        asked.append(seconds)
+        variables = sorted(problem.sizes)
+        value = float(value_at(problem, point[None, variables], variables)[0])
+        return {"solution": [int(point[v]) for v in variables], "log_upper": value + 1e-12}
+
+    monkeypatch.setattr(toulbar2, "run_process", answers)
+    monkeypatch.setattr(hbfs, "OUTSIDE_FROM", 0)
+    searching = {"quick_entries": 0.0, "max_entries": 0.0, "outside_share": 0.25}
+    settings = {"epsilon": 0.0, "delta": 0.0, "rng": 0, "progress": False}
+    found = cm.map_query(model, solver=hbfs.HybridBestFirst(**searching), time_limit=60.0, **settings)
+    assert len(asked) == 1
+    assert 0.0 < asked[0] <= 15.0
+    assert found.certified
+    assert found.log_joint == pytest.approx(best.log_joint, abs=1e-9)
+    assert any("toulbar2" in assumption for assumption in found.certificate.assumptions)
+    cm.map_query(model, solver=hbfs.HybridBestFirst(**searching), max_nodes=100, **settings)
+    assert len(asked) == 1  # without a time limit there is nothing to share
+
+
+def test_auto_asks_outside_only_where_it_can(monkeypatch):
+    mpe = cm.condition(strong_grid(np.random.default_rng(0), 5), None, solver="hbfs")
+    for is_there in (True, False):
+        monkeypatch.setattr(toulbar2, "is_installed", lambda is_there=is_there: is_there)
+        solver = registry.choose(mpe)
+        assert solver.name == "hbfs"
+        assert (solver.outside_share > 0.0) == is_there
+    with pytest.raises(cm.SolverError, match="outside_share is 1"):
+        hbfs.HybridBestFirst(outside_share=1.0)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from certimap.control import Control
 from certimap.networks.problem import Problem
 from certimap.networks.relaxation.partition import limit, nuisance_first, split
 from certimap.networks.relaxation.split_tree import SplitTree
@@ -34,6 +35,15 @@ class RelaxationPlan:
     steps: int = 40
 
 
+def first_tree(problem: Problem, max_entries: float, bits: float, control: Control | None = None) -> SplitTree:
+    """Return the exact tree where it fits, else the split one of the same order.
+
+    Raises TimeUp when the `control` asks to stop before there is an order.
+    """
+    order = nuisance_first(problem, control=control)
+    return _unsplit(problem, order, max_entries) or _split(problem, order, bits)
+
+
 def exact_tree(problem: Problem, max_entries: float) -> SplitTree | None:
     """Return the tree of nuisance-first elimination, whose bound is the value; None where it is too large."""
     return _unsplit(problem, nuisance_first(problem), max_entries)
@@ -52,7 +62,11 @@ def mixed_tree(problem: Problem, max_entries: float) -> SplitTree | None:
 
 def split_tree(problem: Problem, bits: float) -> SplitTree:
     """Return the relaxation of nuisance-first elimination with tables of at most 2^bits entries if they can."""
-    return SplitTree.of(problem, nuisance_first(problem), limit(problem.sizes, 2.0**bits))
+    return _split(problem, nuisance_first(problem), bits)
+
+
+def _split(problem: Problem, order: Sequence[int], bits: float) -> SplitTree:
+    return SplitTree.of(problem, order, limit(problem.sizes, 2.0**bits))
 
 
 def _unsplit(problem: Problem, order: Sequence[int], max_entries: float) -> SplitTree | None:

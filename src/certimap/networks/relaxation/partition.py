@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from certimap.control import Control
 from certimap.networks.elimination import min_fill
 from certimap.networks.problem import Problem
 
@@ -67,9 +68,13 @@ def limit(sizes: Mapping[int, int], max_entries: float = math.inf, i_bound: int 
     return fits
 
 
-def nuisance_first(problem: Problem, log2_limit: float = math.inf) -> list[int]:
-    """Order variables by least fill, nuisance before query while its cliques have at most 2^log2_limit entries."""
-    pairs = min_fill([t.scope for t in problem.tables], problem.sizes, problem.nuisance, log2_limit)
+def nuisance_first(problem: Problem, log2_limit: float = math.inf, *, control: Control | None = None) -> list[int]:
+    """Order variables by least fill, nuisance before query while its cliques have at most 2^log2_limit entries.
+
+    Raises TimeUp when `control` asks to stop.
+    """
+    scopes = [t.scope for t in problem.tables]
+    pairs = min_fill(scopes, problem.sizes, problem.nuisance, log2_limit, control=control)
     return [v for v, _ in pairs]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.certify.bounds import log_draws_needed, log_tau
+from certimap.control import TimeUp
 from certimap.errors import SolverError
 from certimap.posterior import Bounds, Capability, Draws, Masses, Prober, Probes
 from certimap.search_boxes import rounded_up
@@ -151,7 +152,7 @@ class Frontier(Solver):
         prober = prober_of(posterior)
         layout, n_real = prober.layout, 0 if posterior.domain.is_discrete else len(posterior.domain)
         opened = OpenBoxes(int(layout.offsets[-1]), n_real)
-        bound = np.full(1, 0.0 if has_masses(posterior) else np.inf)
+        bound = np.full(1, 0.0 if has_masses(posterior) else posterior.facts.log_ceiling)
         whole = layout.full() if boxes is None else layout.of_boxes(boxes)
         measure = np.zeros(1) if boxes is None else _measure(posterior, layout, boxes)
         opened.push(whole, bound, measure, np.zeros(1, np.int32))
@@ -162,12 +163,16 @@ class Frontier(Solver):
 
     def step(self, state: FrontierState, ledger: Ledger) -> FrontierState:
         state.n_steps += 1
-        if state.stage == "start":
-            self._start(state, ledger)
-        elif state.stage == "tighten":
-            self._tighten(state, ledger)
-        else:
-            self._search(state, ledger)
+        try:
+            if state.stage == "start":
+                self._start(state, ledger)
+            elif state.stage == "tighten":
+                self._tighten(state, ledger)
+            else:
+                self._search(state, ledger)
+        except TimeUp:
+            self._report(state, ledger, is_last=True)
+            raise
         return state
 
     # --- before the search -------------------------------------------------------------------------------
@@ -250,9 +255,13 @@ class Frontier(Solver):
 
     def _expand_batch(self, state: FrontierState, ledger: Ledger, count: int) -> None:
         """Take boxes off the open list, expand them, and report what that closed and found."""
-        boxes, bounds, _, depths = state.open.take(count, self._is_full(state))
+        boxes, bounds, masses, depths = state.open.take(count, self._is_full(state))
         threshold = self._threshold(state, ledger)
-        found = expand(state.layout, state.prober, boxes, bounds, depths, threshold, ledger.recorder)
+        try:
+            found = expand(state.layout, state.prober, boxes, bounds, depths, threshold, ledger.recorder)
+        except TimeUp:
+            state.open.push(boxes, bounds, masses, depths)
+            raise
         state.n_nodes += found.n_probed
         spent = found.n_probed * state.prober.work
         state.work += spent
@@ -283,13 +292,14 @@ class Frontier(Solver):
         if bound > -math.inf or mass > -math.inf:
             ledger.close(bound, mass)
 
-    def _report(self, state: FrontierState, ledger: Ledger) -> None:
+    def _report(self, state: FrontierState, ledger: Ledger, *, is_last: bool = False) -> None:
         """State the open boxes to the ledger; without any the search is done.
 
         While the search aims for the exact answer it keeps an epsilon to itself, lest the run end on it.
         """
         full = state.control.nodes_left(state.n_nodes) == 0
-        if self._aims_for_exact(state) and len(state.open) and not (full or state.control.should_stop):
+        ends = is_last or full or state.control.should_stop
+        if self._aims_for_exact(state) and len(state.open) and not ends:
             return
         bound = max(state.open.log_bound, state.stuck)
         ledger.frontier(min(state.open.log_mass, 0.0), bound)

@@ -85,7 +85,7 @@ class AndOrSpace:
 
     def __init__(self, posterior: NetworkPosterior, i_bound: int, iterations: int) -> None:
         problem = posterior.problem
-        order = nuisance_first(problem)
+        order = nuisance_first(problem, control=posterior.control)
         self.problem, self.posterior = problem, posterior
         self.query = [v for v in reversed(order) if v in problem.query]  # ancestors first
         self.column = {v: i for i, v in enumerate(self.query)}

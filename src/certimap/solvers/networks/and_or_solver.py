@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from certimap.errors import SolverError
 from certimap.networks.posterior import NetworkPosterior
-from certimap.posterior import Capability
+from certimap.networks.two_sided import TwoSidedNetworkPosterior
+from certimap.posterior import Capability, Posterior
 from certimap.solvers.base import Family, Solver
 from certimap.solvers.networks.and_or import AndOrSpace
 from certimap.solvers.networks.relaxed import RELAXATION, point_of
@@ -43,6 +44,15 @@ class AndOrSolver(Solver):
 
     def __post_init__(self) -> None:
         check_settings(self.i_bound, self.iterations)
+
+    def unsuited(self, posterior: Posterior) -> str | None:
+        """Refuse a network in which a point has no exact value, which the search needs at its leaves."""
+        if isinstance(posterior, TwoSidedNetworkPosterior):
+            return (
+                f"solver {self.name!r} sums nuisance variables at every assignment, and these are too wide for "
+                "that; use solver='auto' or 'wmb', or query more variables"
+            )
+        return None
 
     def open_space(self, posterior: NetworkPosterior, ledger: Ledger) -> AndOrSpace:
         """Build a search space, and report the bound and the answers of its relaxation."""

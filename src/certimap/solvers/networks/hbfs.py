@@ -11,7 +11,6 @@ import numpy as np
 
 from certimap.control import TimeUp
 from certimap.errors import SolverError, TooLarge
-from certimap.kernels.parallel import default_workers
 from certimap.networks.max_elimination import MaxElimination, most_added, plan
 from certimap.networks.mpe_posterior import Maximisation, Ordered
 from certimap.networks.problem import (
@@ -28,7 +27,7 @@ from certimap.networks.problem import (
 from certimap.networks.simplify import impossible
 from certimap.posterior import Capability
 from certimap.solvers.base import Effort, Family, Solver
-from certimap.solvers.networks import root_bound
+from certimap.solvers.networks import root_bound, toulbar2
 from certimap.solvers.networks.context import Context
 from certimap.solvers.networks.parts import Reduction
 from certimap.solvers.networks.relaxed import RELAXATION
@@ -38,6 +37,8 @@ if TYPE_CHECKING:
     from certimap.box import Boxes, Points
     from certimap.certify.ledger import Ledger
     from certimap.control import Control
+
+OUTSIDE_FROM = 200_000_000  # table entries visited before another program is asked: a second or two
 
 
 @dataclass
@@ -53,6 +54,7 @@ class HybridState:
     is_eliminated: bool = False
     relaxed: RootBound | None = None
     is_relaxable: bool = True
+    is_asked: bool = False
 
     @property
     def done(self) -> bool:
@@ -83,6 +85,9 @@ class HybridBestFirst(Solver):
         Never eliminate one that takes more. 0 (with `quick_entries` 0) leaves everything to the search.
     exact_work
         Table entries to visit before epsilon, rather than exactness, decides what is cut.
+    outside_share
+        Of the time left, what toulbar2 gets once in a long search that no elimination will end; its bound is named
+        among the certificate's assumptions. `auto` sets it where the extra is installed and there is a time limit.
 
     Notes
     -----
@@ -93,6 +98,7 @@ class HybridBestFirst(Solver):
     quick_entries: float = 2.0**24
     max_entries: float = 2.0**34
     exact_work: int = 200_000_000
+    outside_share: float = 0.0
 
     name: ClassVar[str] = "hbfs"
     needs: ClassVar[tuple[Capability, ...]] = (Maximisation,)
@@ -102,13 +108,15 @@ class HybridBestFirst(Solver):
         for name in ("quick_entries", "max_entries", "exact_work"):
             if not getattr(self, name) >= 0:
                 raise SolverError(f"{name} is {getattr(self, name)}; a number not below 0 is expected")
+        if not 0.0 <= self.outside_share < 1.0:
+            raise SolverError(f"outside_share is {self.outside_share}; [0, 1) is accepted")
 
     def init(
         self, posterior: Maximisation, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> HybridState:
         context = Context(
             control=control,
-            workers=default_workers(),
+            workers=posterior.workers,
             quick_entries=self.quick_entries,
             max_entries=self.max_entries,
             max_bytes=control.memory_limit,
@@ -135,9 +143,31 @@ class HybridBestFirst(Solver):
         else:
             self._set_levels(state, ledger)
             state.root.advance(context)
+            self._report(state, ledger)
             self._relax(state, ledger)
+            self._ask_outside(state, ledger)
         self._report(state, ledger)
         return state
+
+    def _ask_outside(self, state: HybridState, ledger: Ledger) -> None:
+        """Let toulbar2 try once, where the search has been long and no elimination is going to end it."""
+        context, root = state.context, state.root
+        assert root is not None
+        control, is_whole = context.control, state.is_relaxable and not context.lists_all
+        if state.is_asked or state.done or context.work < OUTSIDE_FROM or not self.outside_share or not is_whole:
+            return
+        state.is_asked = True
+        if control.deadline is None or root.will_eliminate(context):
+            return
+        problem = state.posterior.problem
+        seconds = self.outside_share * control.seconds_left
+        found = toulbar2.run_process(problem, seconds, control.memory_limit // 2, control)
+        if "solution" in found:
+            states = dict(zip(sorted(problem.sizes), found["solution"], strict=True))
+            ledger.candidates(state.point(states)[None, :])
+            root.offer(states)
+        if "log_upper" in found:
+            ledger.upper_bound(max(float(found["log_upper"]), ledger.best_log_prob), toulbar2.Toulbar2.name)
 
     def _relax(self, state: HybridState, ledger: Ledger) -> None:
         """Bound the whole by mini-buckets as well, once the search has been long."""

@@ -147,7 +147,9 @@ class JoinGraphPropagation(Solver):
     ) -> PropagationState:
         self.refuse_boxes(boxes)
         problem = posterior.problem
-        regions = split(problem, nuisance_first(problem), limit(problem.sizes, i_bound=self.i_bound))
+        regions = split(
+            problem, nuisance_first(problem, control=control), limit(problem.sizes, i_bound=self.i_bound)
+        )
         entries = sum(float(np.prod([float(problem.sizes[v]) for v in r.scope])) for r in regions)
         control.reserve(32.0 * entries, "the join graph")
         return PropagationState(posterior, control, JoinGraph(problem, regions), n_entries=int(entries))

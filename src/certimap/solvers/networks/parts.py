@@ -331,6 +331,17 @@ class Reduction:
         if waiting:
             max(waiting, key=lambda p: (p.value <= FLOOR, p.bound - p.value)).advance(context)
 
+    def will_eliminate(self, context: Context) -> bool:
+        """Whether what is open is going to be eliminated, should the search of it take long."""
+        return all(context.fits(p.plan) for p in self.parts if not p.is_done)
+
+    def offer(self, states: Mapping[int, int]) -> None:
+        """Take an assignment of the problem's variables, part by part, where it is better than what is known."""
+        known = self.simplified.encode(states)
+        if known is not None:
+            for part in self.parts:
+                part.offer({v: known[v] for v in part.problem.sizes})
+
     def drain(self) -> list[States]:
         """Return, once, the assignments to report where all are wanted."""
         if not self.parts:

@@ -39,7 +39,9 @@ class RootBound:
 
     def __init__(self, problem: Problem, control: Control) -> None:
         fits = limit(problem.sizes, TABLE_ENTRIES)
-        self._tree = SplitTree.of(problem, nuisance_first(problem), fits, control.memory_limit / 8.0)
+        self._tree = SplitTree.of(
+            problem, nuisance_first(problem, control=control), fits, control.memory_limit / 8.0
+        )
         self._clock = PassClock(control)
         self._tightener = Tightener(self._tree, self._clock)
         self._temperatures = [t for t, n in STEPS for _ in range(n)] if self._tree.is_split else []

@@ -83,7 +83,10 @@ class WeightedMiniBuckets(Solver):
         self.refuse_boxes(boxes)
         problem = posterior.problem
         tree = SplitTree.of(
-            problem, nuisance_first(problem), limit(problem.sizes, i_bound=self.i_bound), control.memory_limit
+            problem,
+            nuisance_first(problem, control=control),
+            limit(problem.sizes, i_bound=self.i_bound),
+            control.memory_limit,
         )
         return MiniBucketState(posterior, PassClock(control), tree)
 

@@ -1,0 +1,107 @@
+"""Networks in which even the sum at a point is too wide: its value is known between two sides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Points
+from certimap.networks.conditional import Evaluator, conditional_work
+from certimap.networks.posterior import NetworkPosterior
+from certimap.networks.problem import Problem, restrict
+from certimap.networks.relaxation.choose_tree import split_tree
+from certimap.networks.relaxation.pass_clock import PassClock
+from certimap.networks.relaxation.tighten import Tightener
+from certimap.networks.support import supported_states
+from certimap.posterior import LogInterval
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+PART_WORK = 2.0**20  # table entries that summing a part of the nuisance variables may cost per point
+UPPER_BITS = 10.0  # log base 2 of the largest table of the relaxation whose bound is the upper side
+TEMPERATURE, UPPER_STEPS = 0.1, 8
+CLIMB_WORK = 2.0**22
+ROUNDS = 32  # to one in so many is settled how many nuisance variables have to be fixed
+
+
+@dataclass(frozen=True, eq=False)
+class TwoSidedNetworkPosterior(NetworkPosterior):
+    """A network and a query whose nuisance variables do not even sum at a single point.
+
+    Below, some nuisance variables are fixed at likely states (found once, whatever the point) and the others
+    summed: each term of a sum of nonnegative numbers is at most the sum. Above, a relaxed tree is bounded within
+    the point. Both are made when first asked for, without a look at the clock: values of points never change.
+    """
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """The lower sides of points."""
+        return Evaluator(part_of(self.problem), self.prepared.query, self.workers)
+
+    def log_prob(self, points: Points) -> Floats:
+        """Natural log of a part of p(q, e), rounded down, shape (batch,): `log_prob_interval`'s lower side."""
+        return super().log_prob(points) - self.evaluator.log_slack
+
+    def log_prob_interval(self, points: Points) -> LogInterval:
+        """Return natural logs between which ln p(q, e) of each row lies, shape (batch,) each.
+
+        Cost: one sum of a part and one upward pass of the relaxation per row.
+        """
+        points = np.asarray(points)
+        inner, possible = self.states.to_problem(points)
+        lower, upper = self.log_prob(points), np.full(len(inner), -np.inf)
+        for b in np.flatnonzero(possible):
+            upper[b] = max(self._upper(inner[b]), lower[b])
+        return LogInterval(lower, np.minimum(upper, np.maximum(self.log_ceiling, lower)))
+
+    @cached_property
+    def _tree(self) -> Tightener:
+        """A relaxation of the whole, tightened for the maximum: fixed beforehand, so that values never change."""
+        tightener = Tightener(split_tree(self.problem, UPPER_BITS), PassClock())
+        tightener.run(TEMPERATURE, UPPER_STEPS)
+        return tightener
+
+    def _upper(self, row: Ints) -> float:
+        tree = self._tree.tree
+        mask = tree.full_mask()
+        state = dict(zip(self.states.variables, row.tolist(), strict=True))
+        for i, v in enumerate(tree.variables):
+            if v in state:
+                start, stop = tree.arrays.state_ptr[i], tree.arrays.state_ptr[i + 1]
+                mask[start:stop] = 0
+                mask[start + state[v]] = 1
+        return tree.bound(mask, self._tree.scratch)
+
+
+def part_of(problem: Problem) -> Problem:
+    """Fix nuisance variables at likely states, those in most tables first, until summing the others is cheap.
+
+    No value of the part exceeds the problem's. Cost: one climb over all variables of at most `CLIMB_WORK` entries.
+    """
+    variables = sorted(problem.sizes)
+    n_states = np.array([problem.sizes[v] for v in variables], np.int64)
+    states = supported_states(problem) or dict.fromkeys(variables, 0)
+    start = np.array([states[v] for v in variables], np.int64)
+    maximised = replace(problem, query=frozenset(variables))
+    found = Evaluator(maximised, variables).climb(start, n_states, CLIMB_WORK)
+    state = dict(zip(variables, found, strict=True))
+    degree = dict.fromkeys(variables, 0)
+    for table in problem.tables:
+        for v in table.scope:
+            degree[v] += 1
+    waiting = sorted(problem.nuisance, key=lambda v: (-degree[v], v))
+
+    def fixed(n: int) -> Problem:
+        return restrict(problem, {v: np.array([state[v]]) for v in waiting[:n]})
+
+    few, enough = 0, len(waiting)
+    while enough - few > max(1, len(waiting) // ROUNDS):
+        middle = (few + enough) // 2
+        if conditional_work(fixed(middle)) <= PART_WORK:
+            enough = middle
+        else:
+            few = middle
+    return fixed(enough)

@@ -1,0 +1,88 @@
+"""Points whose sums do not fit: a value between two sides, and certificates that hold."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import certimap as cm
+from certimap.conversions import from_networks
+from certimap.networks import two_sided
+from certimap.networks.factor import Factor
+from certimap.networks.two_sided import TwoSidedNetworkPosterior
+from certimap.query import make_query
+from certimap.solvers.driver import run
+from certimap.testing import check_posterior
+
+
+def random_network(rng, n=9, zeros=0.2):
+    domain = cm.Domain.of_sizes(rng.integers(2, 4, n))
+    factors = [Factor((i,), rng.random(int(domain.n_states[i])) + 0.1) for i in range(n)]
+    for _ in range(2 * n):
+        scope = tuple(int(v) for v in rng.choice(n, 2, replace=False))
+        table = np.exp(1.5 * rng.normal(size=[int(domain.n_states[v]) for v in scope]))
+        table[rng.random(table.shape) < zeros] = 0.0
+        factors.append(Factor(scope, table))
+    return cm.MarkovNetwork(domain, factors)
+
+
+def exact_values(network, names, points):
+    """Return ln of the sum over all else, by listing every assignment."""
+    domain = network.domain
+    everything = np.array(list(itertools.product(*(range(int(k)) for k in domain.n_states))))
+    logs = np.zeros(len(everything))
+    for factor in network.factors:
+        logs = logs + factor.log_table[tuple(everything[:, v] for v in factor.scope)]
+    columns = [domain.names.index(name) for name in names]
+    matches = [np.all(everything[:, columns] == point, axis=1) for point in points]
+    return np.array([np.logaddexp.reduce(logs[m], initial=-np.inf) for m in matches])
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch):
+    monkeypatch.setattr(two_sided, "PART_WORK", 20.0)
+    monkeypatch.setattr(two_sided, "UPPER_BITS", 3.0)
+    monkeypatch.setattr(two_sided, "ROUNDS", 9)
+    monkeypatch.setattr("certimap.networks.posterior.KNOWN_WORK", 0.0)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_truth_lies_between_the_sides(seed):
+    network = random_network(np.random.default_rng(seed))
+    names = list(network.domain.names[:3])
+    query = make_query(network.domain, names)
+    try:
+        posterior = TwoSidedNetworkPosterior.of_network(network, query)
+    except cm.ImpossibleEvidence:
+        pytest.skip("every assignment has a zero")
+    points = np.array(list(itertools.product(*(range(int(k)) for k in posterior.domain.n_states))))
+    truth = exact_values(network, names, points)
+    lower, upper = posterior.log_prob_interval(points)
+    assert np.all(lower <= truth + 1e-12)
+    assert np.all(truth <= upper + 1e-12)
+    assert np.any(lower < truth - 1e-6)  # something is left out
+    again = TwoSidedNetworkPosterior.of_network(network, query).log_prob_interval(points[::-1])
+    assert np.array_equal(again.lower[::-1], lower)
+    assert np.array_equal(again.upper[::-1], upper)
+    assert float(truth.max()) <= posterior.facts.log_ceiling + 1e-12
+    result = run(posterior, epsilon=0.0, delta=0.0, rng=0, progress=False, max_nodes=300)
+    assert result.log_joint <= truth.max() + 1e-9 <= result.log_joint_upper_bound + 2e-9
+
+
+def test_the_conformance_cases_hold():
+    network = random_network(np.random.default_rng(20), zeros=0.0)
+    check_posterior(TwoSidedNetworkPosterior.of_network(network, make_query(network.domain, ["0", "1", "2"])))
+
+
+def test_what_was_refused_is_answered(monkeypatch):
+    monkeypatch.setattr(from_networks, "MAX_POINT_WORK", 10.0)
+    monkeypatch.setattr(from_networks, "MAX_SUMMED", 1)
+    network = random_network(np.random.default_rng(5), zeros=0.0)
+    limits = {"max_edges": 20, "epsilon": 0.0, "delta": 0.0, "rng": 0, "max_nodes": 200}
+    result = cm.map_query(network, ["0", "1", "2"], **limits)
+    points = np.array(list(itertools.product(*(range(int(k)) for k in network.domain.n_states[:3]))))
+    truth = exact_values(network, ["0", "1", "2"], points)
+    assert result.solver == "frontier"
+    assert result.log_joint <= truth.max() + 1e-9 <= result.log_joint_upper_bound + 2e-9
+    with pytest.raises(cm.SolverError, match="too wide for that; use solver='auto'"):
+        cm.map_query(network, ["0", "1", "2"], solver="aobb", **limits)
