@@ -74,7 +74,7 @@ def wants_for_proof(
     from certimap.circuits.posterior import CircuitPosterior
     from certimap.solvers.box_search.frontier import Frontier
 
-    searches = solver in ("auto", "frontier") or getattr(solver, "name", "") == "frontier"
+    searches = solver in ("auto", "frontier") or isinstance(solver, Frontier)
     if isinstance(model, Circuit) and searches and wants in (None, Frontier.needs):
         return (CircuitPosterior,)
     return wants

@@ -37,7 +37,7 @@ def run() -> int:
 
 def _let_sigterm_interrupt() -> None:
     """Have SIGTERM do what Ctrl-C does at that moment, even in a process that Ctrl-C must not reach."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and hasattr(signal, "pthread_sigmask"):
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _interrupt)
