@@ -66,7 +66,10 @@ def answer_query(
             cut, status = "memory ran out in conditioning", Status.MEMORY_LIMIT
     control.deadline = deadline
     if posterior is not None:
-        return answer_one(posterior, solver, rng, settings, control)
+        try:
+            return answer_one(posterior, solver, rng, settings, control)
+        except TimeUp as late:  # what it left to be made when first needed took too long, and there is no answer
+            cut = str(late)
     return _unfinished(fallback, cut, status, rng, settings, control)
 
 

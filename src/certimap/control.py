@@ -142,6 +142,26 @@ class Pace:
 
     def __init__(self, control: Control, doing: str, seconds_per_unit: float) -> None:
         self._control, self._doing, self._pace = control, doing, seconds_per_unit
+        self._looked, self._pending = time.perf_counter(), 0.0
+
+    @classmethod
+    def unhurried(cls) -> Pace:
+        """Return a pace that lets everything be done."""
+        return cls(Control(), "working", 0.0)
+
+    def ahead(self, n_units: float) -> None:
+        """Announce the next work, as `piece` does; small pieces are counted together, so that asking costs little.
+
+        What was announced before must be done by now.
+        """
+        if self._pending + n_units < self.MEASURED:
+            self._pending += n_units
+            return
+        now = time.perf_counter()
+        if self._pending >= self.MEASURED:
+            self._pace = (now - self._looked) / self._pending
+        self._looked, self._pending = now, n_units
+        self._refuse_late(n_units)
 
     @property
     def seconds_per_unit(self) -> float:
@@ -151,14 +171,16 @@ class Pace:
     @contextmanager
     def piece(self, n_units: float) -> Generator[None]:
         """Do one piece of work inside; raise TimeUp instead when it would end too late, or the time is up."""
-        control = self._control
-        control.check(self._doing)
-        if n_units * self._pace > control.seconds_left + GRACE:
-            raise TimeUp(self._doing)
+        self._refuse_late(n_units)
         started = time.perf_counter()
         yield
         if n_units >= self.MEASURED:
             self._pace = (time.perf_counter() - started) / n_units
+
+    def _refuse_late(self, n_units: float) -> None:
+        self._control.check(self._doing)
+        if n_units * self._pace > self._control.seconds_left + GRACE:
+            raise TimeUp(self._doing)
 
 
 def default_max_memory() -> int:

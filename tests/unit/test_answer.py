@@ -108,3 +108,24 @@ def test_a_tree_that_cannot_be_ready_in_time_is_not_begun():
     assert result.log_joint == pytest.approx(
         float(network.log_joint(network.domain.encode(result.assignment))[0]), abs=1e-6
     )
+
+
+class Reluctant:
+    """Scores points, and finds when it is to draw some that what it needs cannot be made in time."""
+
+    def __init__(self):
+        self.domain, self.facts = toy().domain, toy().facts
+
+    def log_prob(self, points):
+        return np.full(len(points), -np.log(4))
+
+    def sample(self, n, rng, boxes=None):
+        raise TimeUp("making what draws need")
+
+
+def test_what_turns_out_too_slow_when_first_needed_gives_way_to_what_is_quick():
+    result = answer_query(lambda control: Reluctant(), lambda control: toy(), "pac", 1, {"time_limit": 5.0})
+    assert result.note == "the time was up while making what draws need"
+    assert result.log_prob == pytest.approx(-np.log(4))
+    with pytest.raises(cm.TooLarge, match="making what draws need"):
+        answer_query(lambda control: Reluctant(), no_fallback, "pac", 1, {"time_limit": 5.0})

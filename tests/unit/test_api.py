@@ -142,7 +142,7 @@ posterior = cm.FunctionPosterior([4] * 12, sample, log_prob)
 result = cm.map_query(posterior, solver="pac", rng=0, max_samples=10**9, progress=False)
 assert result.n_evaluations <= result.n_draws
 assert abs(np.log(result.certificate.delta) / (result.n_draws * np.log1p(-(4.0**-12) / 0.99)) - 1) < 1e-9
-print(result.status.value, result.n_draws)
+print(f"\\n{{result.status.value}} {{result.n_draws}}")  # an interrupt may have cut a line short
 """
 
 

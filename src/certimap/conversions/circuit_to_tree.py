@@ -81,6 +81,7 @@ def tree_of_circuit(
             [Wide.of_logs(table) for table in tree.emissions],
             make_query(plan.domain),
             workers=workers,
+            pace=Pace(control, DOING, SECONDS_PER_ENTRY),
         )
     found = posterior.region_tree
     log_error = found.log_error + plan.log_error  # what the circuit's own conditioning rounded counts as well

@@ -35,12 +35,13 @@ from certimap.networks.sum_elimination import sum_all
 from certimap.networks.two_sided import PART_WORK, TwoSidedNetworkPosterior
 from certimap.posterior import Bounds, BoxPosterior, Posterior, Probes, TwoSided
 from certimap.query import make_query
+from certimap.trees.regions import ENTRIES_PER_TABLE
 
 OF_RELAXATION = frozenset({Bounds, Probes, NetworkPosterior})
 OF_TWO_SIDES = OF_RELAXATION | {TwoSided, TwoSidedNetworkPosterior}
 # What building a tree takes, measured on grids; a tree that would not be ready in time is not begun.
 SECONDS_PER_ENTRY = 5e-7
-ENTRIES_PER_TABLE = 150
+STAGES = 4  # products, conditioning, contraction, laying out
 MAX_POINT_WORK = 2.0**26  # table entries that the value of one point may cost
 SMALL_TREE = 2.0**17  # work up to which a tree of conditional tables is made at once
 QUICKLY_SUMMED = 2**16  # entries of the largest table that summing nuisance out for an elimination may make
@@ -87,9 +88,12 @@ def _tree_size(case: Case[Network]) -> Estimate:
 def _tree(case: Case[Network]) -> BoxPosterior:
     reduced, limits, estimate = reduced_of(case), case.limits, _tree_size(case)
     order = elimination_order(reduced, elimination_of(case))
-    pace = Pace(limits.control, f"building an elimination tree ({estimate.text})", SECONDS_PER_ENTRY)
-    with pace.piece(_tree_work(case)):
-        return tree_of_reduced(reduced, case.query, order, max_table=limits.table_allowed, workers=limits.workers)
+    doing = f"building an elimination tree ({estimate.text})"
+    with Pace(limits.control, doing, SECONDS_PER_ENTRY).piece(_tree_work(case)):
+        pace = Pace(limits.control, doing, SECONDS_PER_ENTRY / STAGES)
+        return tree_of_reduced(
+            reduced, case.query, order, max_table=limits.table_allowed, workers=limits.workers, pace=pace
+        )
 
 
 def _tree_work(case: Case[Network]) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from certimap.control import Pace
 from certimap.errors import ModelError
 from certimap.networks.elimination import Elimination, plan_elimination
 from certimap.networks.network import Network
@@ -76,12 +77,21 @@ def largest_table(reduced: Reduced, elimination: Elimination) -> int:
 
 
 def tree_of_reduced(
-    reduced: Reduced, query: Query, order: Sequence[int], *, max_table: int, workers: int | None
+    reduced: Reduced,
+    query: Query,
+    order: Sequence[int],
+    *,
+    max_table: int,
+    workers: int | None,
+    pace: Pace | None = None,
 ) -> BucketTreePosterior:
-    """Return the tree of what a query leaves of a network; parameters and errors as in `tree_of_network`."""
+    """Return the tree of what a query leaves of a network; parameters and errors as in `tree_of_network`.
+
+    `pace` is asked before each table, in table entries, and raises TimeUp.
+    """
     factors, sizes = _with_all_states(reduced)
-    buckets, constant = buckets_of_factors(factors, sizes, order, max_table)
-    return BucketTreePosterior.from_buckets(buckets, constant, query, workers=workers)
+    buckets, constant = buckets_of_factors(factors, sizes, order, max_table, pace)
+    return BucketTreePosterior.from_buckets(buckets, constant, query, workers=workers, pace=pace)
 
 
 def _with_all_states(reduced: Reduced) -> tuple[list[Factor], dict[int, int]]:

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from certimap.box import Points
 from certimap.circuits.posterior import CircuitPosterior
+from certimap.control import Pace
 from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row, register
 from certimap.domain import Categorical, Domain
 from certimap.errors import ModelError
+from certimap.learn.guessed_tree import GuessedTree
 from certimap.model import Model
-from certimap.posterior import Posterior
+from certimap.posterior import Guesses, Posterior
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.wide import Wide, as_wide
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from certimap.networks.bayesian import BayesianNetwork
 
 Floats = NDArray[np.float64]
+SECONDS_PER_TRANSITION = 1e-7  # to condition it
 
 
 class HiddenChowLiuModel(Model):
@@ -227,17 +230,20 @@ def _tree_size(case: Case[HiddenChowLiuModel]) -> Estimate:
 
 def _tree(case: Case[HiddenChowLiuModel]) -> Posterior:
     """Return p(query | evidence), by passes over the tree."""
-    model = case.model
-    transitions, emissions, prior = model.wide_tables
-    return BucketTreePosterior.from_tree(
-        model.parent,
-        transitions,
-        {int(model.order[0]): prior},
-        np.arange(len(model.domain), dtype=np.int64),
-        emissions,
-        case.query,
-        workers=case.limits.workers,
-    )
+    model, control = case.model, case.limits.control
+    doing = f"conditioning a hidden Chow-Liu tree of {len(model.domain) * model.n_hidden**2} transitions"
+    with Pace(control, doing, SECONDS_PER_TRANSITION).piece(len(model.domain) * model.n_hidden**2):
+        transitions, emissions, prior = model.wide_tables
+        return BucketTreePosterior.from_tree(
+            model.parent,
+            transitions,
+            {int(model.order[0]): prior},
+            np.arange(len(model.domain), dtype=np.int64),
+            emissions,
+            case.query,
+            workers=case.limits.workers,
+            pace=Pace(control, doing, SECONDS_PER_TRANSITION / 4),
+        )
 
 
 def _circuit(case: Case[HiddenChowLiuModel]) -> Posterior:
@@ -247,5 +253,26 @@ def _circuit(case: Case[HiddenChowLiuModel]) -> Posterior:
     )
 
 
+def _guessed(case: Case[HiddenChowLiuModel]) -> Posterior:
+    model = case.model
+    return GuessedTree.of(
+        model.order, model.parent, model.root_prior, model.transition, model.emission, case.query
+    )
+
+
+def _never(case: Case[HiddenChowLiuModel]) -> bool:
+    return False
+
+
 register(Row("latent tree", HiddenChowLiuModel, OF_TREE, _tree_size, _tree))
 register(Row("circuit", HiddenChowLiuModel, OF_CIRCUIT, _tree_size, _circuit))
+register(
+    Row(
+        "latent tree as it is",
+        HiddenChowLiuModel,
+        frozenset({Guesses, GuessedTree}),
+        _tree_size,
+        _guessed,
+        _never,
+    )
+)

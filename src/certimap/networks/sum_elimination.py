@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.axes import spread
-from certimap.control import Control
+from certimap.control import Control, Pace
 from certimap.networks.conditional import Total, log_total
 from certimap.networks.max_elimination import EliminationPlan
 from certimap.networks.problem import ROUNDING, Joined, Problem
@@ -17,6 +17,8 @@ from certimap.networks.simplify import impossible
 from certimap.rounding import SAFE_LOG2
 
 LN2 = math.log(2.0)
+SECONDS_PER_ENTRY = 3e-9  # to multiply one of a table, or to add it to a sum
+ENTRIES_PER_SUM = 5_000  # that a sum over one variable costs besides, in entries
 
 
 class _Linear(NamedTuple):
@@ -40,7 +42,7 @@ def sum_all(problem: Problem, plan: EliminationPlan, control: Control | None = N
     TimeUp
         When `control` asks to stop.
     """
-    control = control or Control()
+    pace = Pace(control or Control(), "summing for p(e)", SECONDS_PER_ENTRY)
     place = {v: i for i, v in enumerate(plan.order)}
     waiting: list[list[_Linear]] = [[] for _ in plan.order]
     constants, exponent = [float(problem.constant)], 0
@@ -58,8 +60,8 @@ def sum_all(problem: Problem, plan: EliminationPlan, control: Control | None = N
         aligned = scaled if ordered == scope else spread(scaled, scope, ordered)
         waiting[place[ordered[0]]].append(_Linear(ordered, aligned, low / LN2 - 1.0))
     for i, (v, separator) in enumerate(zip(plan.order, plan.separators, strict=True)):
-        control.check("summing for p(e)")
         tables, waiting[i] = waiting[i], []
+        pace.ahead(ENTRIES_PER_SUM + (len(tables) + 2) * math.prod(problem.sizes[u] for u in (v, *separator)))
         n_rounded += len(tables) + problem.sizes[v] + 1.0
         if not tables:  # no table mentions it
             constants.append(math.log(problem.sizes[v]))

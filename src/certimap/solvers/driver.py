@@ -239,6 +239,8 @@ def _ensure_answer(posterior: Posterior, ledger: Ledger, seed: int) -> None:
         ledger.candidates(posterior.possible_point())
     elif isinstance(posterior, Draws):
         ledger.candidates(posterior.sample(1, np.random.default_rng([seed, 1])))
+    elif ledger.control.is_late:
+        raise TimeUp("looking for a first assignment")
     else:
         raise SolverError("the run ended before any assignment was evaluated; raise time_limit or max_nodes")
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.box import Boxes, Points
+from certimap.control import Pace
 from certimap.domain import Domain
 from certimap.errors import ImpossibleEvidence, ModelError, SolverError
 from certimap.kernels.wide import LN2
@@ -71,6 +72,7 @@ class BucketTreePosterior:
         *,
         root: int | None = None,
         workers: int | None = None,
+        pace: Pace | None = None,
     ) -> BucketTreePosterior:
         """Condition a tree (or forest) of latent variables with one emission an observable variable.
 
@@ -96,11 +98,15 @@ class BucketTreePosterior:
             query variables.
         workers
             Threads; None means 1.
+        pace
+            Asked before each table, in table entries; None for no limit.
 
         Raises
         ------
         ImpossibleEvidence
             When the evidence has probability zero.
+        TimeUp
+            When `pace` says so.
         """
         if not query.domain.is_discrete:
             raise ModelError("a bucket tree needs categorical variables; the model has a real one")
@@ -112,12 +118,19 @@ class BucketTreePosterior:
             list(map(as_wide, emissions)),
             query,
             root,
+            pace,
         )
-        return cls.from_buckets(buckets, 0.0, query, workers=workers)
+        return cls.from_buckets(buckets, 0.0, query, workers=workers, pace=pace)
 
     @classmethod
     def from_buckets(
-        cls, buckets: Sequence[Bucket], constant: float, query: Query, *, workers: int | None = None
+        cls,
+        buckets: Sequence[Bucket],
+        constant: float,
+        query: Query,
+        *,
+        workers: int | None = None,
+        pace: Pace | None = None,
     ) -> BucketTreePosterior:
         """Condition the buckets of an elimination order, children first; `constant` is a factor's natural log.
 
@@ -125,15 +138,17 @@ class BucketTreePosterior:
         ------
         ImpossibleEvidence
             When the evidence has probability zero.
+        TimeUp
+            When `pace`, which is asked before each table in its entries, says so.
         """
         positions = {v: i for i, v in enumerate(_ints(query.variables))}
-        conditioned, log_evidence, log_error = condition(buckets, positions)
+        conditioned, log_evidence, log_error = condition(buckets, positions, pace)
         log_evidence += constant
         if log_evidence == -math.inf or math.isnan(log_evidence):
             raise ImpossibleEvidence("the evidence has probability zero under the model")
-        contracted = contract_chains(conditioned, positions)
+        contracted = contract_chains(conditioned, positions, pace)
         domain = query.query_domain
-        tree = make_tree(contracted, positions, domain.offsets, log_evidence, log_error)
+        tree = make_tree(contracted, positions, domain.offsets, log_evidence, log_error, pace)
         return cls(domain, tree, workers or 1)
 
     @property

@@ -8,18 +8,23 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.control import Pace
 from certimap.errors import ModelError
 from certimap.query import Query
-from certimap.trees.regions import Bucket
+from certimap.trees.regions import ENTRIES_PER_TABLE, Bucket
 from certimap.trees.wide import Wide
 
 Factor = tuple[Sequence[int], Wide]
 
 
 def buckets_of_factors(
-    factors: Sequence[Factor], sizes: dict[int, int], order: Sequence[int], max_table: int
+    factors: Sequence[Factor],
+    sizes: dict[int, int],
+    order: Sequence[int],
+    max_table: int,
+    pace: Pace | None = None,
 ) -> tuple[list[Bucket], float]:
-    """Build the bucket tree of an elimination order.
+    """Build the bucket tree of an elimination order; `pace` is asked before each table, in table entries.
 
     Returns
     -------
@@ -30,6 +35,7 @@ def buckets_of_factors(
     ModelError
         When a table would have more than `max_table` entries, before any is built.
     """
+    pace = pace or Pace.unhurried()
     place = {v: i for i, v in enumerate(order)}
     own: list[list[Factor]] = [[] for _ in order]
     constants: list[float] = []
@@ -60,7 +66,9 @@ def buckets_of_factors(
     for i, v in enumerate(order):
         target = (*separators[i], v)
         parts = [values.spread(scope, target) for scope, values in own[i]]
-        table = Wide.product(parts, tuple(sizes[u] for u in target))
+        shape = tuple(sizes[u] for u in target)
+        pace.ahead(ENTRIES_PER_TABLE + math.prod(shape) * max(len(parts), 1))
+        table = Wide.product(parts, shape)
         buckets.append(Bucket(v, separators[i], table, parents[i]))
     return buckets, math.fsum(constants)
 
@@ -141,12 +149,14 @@ def buckets_of_latent_tree(
     emissions: Sequence[Wide],
     query: Query,
     root: int | None = None,
+    pace: Pace | None = None,
 ) -> list[Bucket]:
     """Build the buckets of a tree of latent variables, one bucket a latent and one a query variable.
 
     The variables of `query.domain` keep their positions; latent i becomes variable n + i. Arguments as in
     `BucketTreePosterior.from_tree`; buckets come out children first.
     """
+    pace = pace or Pace.unhurried()
     domain = query.domain
     n = len(domain)
     queried = {int(v) for v in query.variables}
@@ -187,12 +197,14 @@ def buckets_of_latent_tree(
     shift = len(query.variables) - n
     for v in (int(v) for v in query.variables):
         latent = int(latent_of[v])
+        pace.ahead(ENTRIES_PER_TABLE + emissions[v].size)
         buckets.append(Bucket(v, (n + latent,), weighed(v), place[latent] + shift))
     for latent in reversed(order):
         up = int(new_parent[latent])
         if up < 0:
             buckets.append(Bucket(n + latent, (), unary[latent]))
             continue
+        pace.ahead(ENTRIES_PER_TABLE + 2 * (unary[up].size * unary[latent].size))
         edge = transitions[latent] if parent[latent] == up else transitions[up].view(lambda values: values.T)
         buckets.append(
             Bucket(n + latent, (n + up,), Wide.product([edge, unary[latent]], edge.shape), place[up] + shift)

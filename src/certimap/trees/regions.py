@@ -16,9 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.control import Pace
 from certimap.region_tree import RegionArrays, RegionTree
 from certimap.rounding import SAFE_EXPONENT
 from certimap.trees.wide import Floats, Ints, Wide
+
+ENTRIES_PER_TABLE = 150  # what making any table costs besides, in its entries
+WORK_OF_MAPS = 4  # table entries that could be made while one entry is mapped to a child's
 
 
 @dataclass
@@ -36,13 +40,17 @@ class Bucket:
         return (*self.separator, self.own)
 
 
-def condition(buckets: Sequence[Bucket], queried: Iterable[int]) -> tuple[list[Bucket], float, float]:
+def condition(
+    buckets: Sequence[Bucket], queried: Iterable[int], pace: Pace | None = None
+) -> tuple[list[Bucket], float, float]:
     """Do as `conditionals` does, and return the natural log of the total in place of its factors."""
-    kept, totals, log_error = conditionals(buckets, queried)
+    kept, totals, log_error = conditionals(buckets, queried, pace)
     return kept, sum(float(total.logs()) for total in totals), log_error
 
 
-def conditionals(buckets: Sequence[Bucket], queried: Iterable[int]) -> tuple[list[Bucket], list[Wide], float]:
+def conditionals(
+    buckets: Sequence[Bucket], queried: Iterable[int], pace: Pace | None = None
+) -> tuple[list[Bucket], list[Wide], float]:
     """Turn tables into conditional probabilities and drop what has no query variable below.
 
     Parameters
@@ -51,6 +59,8 @@ def conditionals(buckets: Sequence[Bucket], queried: Iterable[int]) -> tuple[lis
         Children before parents.
     queried
         Variables to keep.
+    pace
+        Asked before each table, in table entries; None for no limit.
 
     Returns
     -------
@@ -64,7 +74,7 @@ def conditionals(buckets: Sequence[Bucket], queried: Iterable[int]) -> tuple[lis
     divides. These cancel along each path through the tree but for the total at the root, so ln p of a point
     is off by at most twice the total's error, and one division per bucket.
     """
-    keep_variables = set(queried)
+    pace, keep_variables = pace or Pace.unhurried(), set(queried)
     children: list[list[int]] = [[] for _ in buckets]
     messages: list[Wide | None] = []
     log_error = 0.0
@@ -73,6 +83,7 @@ def conditionals(buckets: Sequence[Bucket], queried: Iterable[int]) -> tuple[lis
     useful = [b.own in keep_variables for b in buckets]
     for i, bucket in enumerate(buckets):
         parts = [bucket.table]
+        pace.ahead(ENTRIES_PER_TABLE + bucket.table.size * (2 + len(children[i])))
         for c in children[i]:
             message = messages[c]
             assert message is not None
@@ -94,12 +105,12 @@ def conditionals(buckets: Sequence[Bucket], queried: Iterable[int]) -> tuple[lis
     return out, totals, log_error + len(buckets) * 2.3e-16
 
 
-def contract_chains(buckets: Sequence[Bucket], queried: Iterable[int]) -> list[Bucket]:
+def contract_chains(buckets: Sequence[Bucket], queried: Iterable[int], pace: Pace | None = None) -> list[Bucket]:
     """Sum out hidden variables that only one child sees, where that makes the tables no larger.
 
     Tables whose products might underflow are left as they are: contraction only saves work.
     """
-    keep_variables = set(queried)
+    pace, keep_variables = pace or Pace.unhurried(), set(queried)
     alive: list[Bucket | None] = [Bucket(b.own, b.separator, b.table, b.parent) for b in buckets]
     children: list[set[int]] = [set() for _ in buckets]
     for i, bucket in enumerate(buckets):
@@ -123,6 +134,7 @@ def contract_chains(buckets: Sequence[Bucket], queried: Iterable[int]) -> list[B
         size = lower.table.shape[-1] * int(np.prod([shape[v] for v in separator], dtype=np.int64))
         if size > upper.table.size + lower.table.size:
             continue
+        pace.ahead(ENTRIES_PER_TABLE + size * upper.table.shape[-1])
         if min(upper.table.smallest_exponent, lower.table.smallest_exponent) < SAFE_EXPONENT:
             continue
         table = _summed_out(upper, lower, separator)
@@ -161,13 +173,14 @@ def make_tree(
     offsets: Ints,
     log_evidence: float,
     log_error: float = 0.0,
+    pace: Pace | None = None,
 ) -> RegionTree:
-    """Lay conditioned buckets out as arrays.
+    """Lay conditioned buckets out as arrays; `pace` is asked before each table, in table entries.
 
     `positions` maps query variables to their positions in the query's domain, whose `offsets` give their
     mask columns. Several roots are joined under a region of one state.
     """
-    buckets = list(buckets)
+    pace, buckets = pace or Pace.unhurried(), list(buckets)
     roots = [i for i, b in enumerate(buckets) if b.parent < 0]
     if len(roots) != 1:
         for i in roots:
@@ -179,9 +192,12 @@ def make_tree(
             children[bucket.parent].append(i)
     layout = _Layout(buckets, children, positions)
     columns = [int(offsets[positions[b.own]]) if b.own in positions else -1 for b in buckets]
-    tables, mantissas, exponents = _laid_out([layout.table(i) for i in range(len(buckets))])
+    tables, mantissas, exponents = _laid_out([layout.table(i) for i in range(len(buckets))], pace)
     slots = [(i, c) for i in range(len(buckets)) for c in children[i]]
-    maps = [layout.child_maps(i, c) for i, c in slots]
+    maps: list[tuple[Ints, Ints, Ints]] = []
+    for i, c in slots:
+        pace.ahead(ENTRIES_PER_TABLE + WORK_OF_MAPS * buckets[i].table.size)
+        maps.append(layout.child_maps(i, c))
     slot = np.full(len(buckets), -1, np.int64)
     for s, (_, c) in enumerate(slots):
         slot[c] = s
@@ -213,9 +229,13 @@ def make_tree(
     return RegionTree(arrays, parent, slot, variable, log_evidence, log_error)
 
 
-def _laid_out(tables: Sequence[Wide]) -> tuple[Floats, Floats, Ints]:
+def _laid_out(tables: Sequence[Wide], pace: Pace) -> tuple[Floats, Floats, Ints]:
     """Join tables: as doubles, and as mantissas and exponents, without these where doubles lose nothing."""
-    linear = np.concatenate([t.values().ravel() for t in tables])
+    parts: list[Floats] = []
+    for table in tables:
+        pace.ahead(ENTRIES_PER_TABLE + table.size)
+        parts.append(table.values().ravel())
+    linear = np.concatenate(parts)
     if min(t.smallest_exponent for t in tables) >= SAFE_EXPONENT:
         return linear, linear, np.empty(0, np.int64)
     mantissas = np.concatenate([t.mantissa.ravel() for t in tables])

@@ -18,7 +18,8 @@ from certimap.networks.elimination_posterior import EliminationPosterior
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
 from certimap.networks.max_elimination import MaxElimination, most_added, plan
-from certimap.networks.problem import Problem, Table, above_nats, to_fine_integers
+from certimap.networks.problem import Problem, Table, above_nats, prepared_of, to_fine_integers
+from certimap.networks.reduction import reduce_network
 from certimap.networks.sum_elimination import sum_all
 from certimap.result import CertificateKind
 
@@ -157,3 +158,28 @@ def test_impossible_evidence_is_refused(dear_trees):
     network = MarkovNetwork(domain, [Factor((0, 1), odd), Factor((1, 2), odd), Factor((0, 2), odd)])
     with pytest.raises(ImpossibleEvidence):
         cm.map_query(network, None, rng=0, progress=False)
+
+
+def test_the_clock_is_looked_at_before_every_large_sum():
+    from certimap.control import Control, TimeUp
+
+    class Counting(Control):
+        n_looks, last = 0, 10**9
+
+        def check(self, doing):
+            self.n_looks += 1
+            if self.n_looks >= self.last:
+                raise TimeUp(doing)
+
+    rng = np.random.default_rng(1)
+    n = 24
+    factors = [cm.Factor((a, b), rng.random((2, 2)) + 0.1) for a in range(n) for b in range(a + 1, min(a + 16, n))]
+    network = cm.MarkovNetwork(cm.Domain.of_sizes([2] * n), factors)
+    problem = prepared_of(reduce_network(network, cm.make_query(network.domain))).problem
+    control = Counting()
+    sum_all(problem, plan(problem), control)
+    assert control.n_looks >= 8  # tables of 2^16 entries, a dozen products each
+    late = Counting()
+    late.last = 4
+    with pytest.raises(TimeUp, match="summing"):
+        sum_all(problem, plan(problem), late)

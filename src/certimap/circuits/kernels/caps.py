@@ -16,10 +16,10 @@ from certimap.circuits.kernels.space import (
     Space,
     new_space,
 )
+from certimap.kernels.branching import interval_score_in_kernels
 from certimap.kernels.jit import jit, jit_part
 
 MAX_STARTS = 8  # assembled points that a subcircuit's search scores before it climbs
-WIDTH_BONUS = 0.05  # worth, in shares of bound, of splitting an interval a standard deviation wide
 PROBED_POINTS = 8  # boxes of a subcircuit's search whose most promising point is scored
 
 
@@ -96,8 +96,8 @@ def shrink(
                 if mask[column] and not pool.each[column] > tau:
                     mask[column] = 0
                     dropped = True
-        if plan.n_states[v] == 0:  # where splitting gains nothing at once, the wide intervals go first
-            total -= WIDTH_BONUS * min((high[v] - low[v]) / plan.scales[v], 2.0)
+        if plan.n_states[v] == 0:
+            total = interval_score_in_kernels(total, (high[v] - low[v]) / plan.scales[v])
         if alive > 1 and total < least:
             choice, least = v, total
     return choice, dropped

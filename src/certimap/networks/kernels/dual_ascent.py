@@ -7,7 +7,7 @@ After 'sequential reweighted message passing' (Kolmogorov 2006, 2015) in exact i
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,20 +88,50 @@ class DualState(NamedTuple):
 
 
 @jit_part
+def _first_row(net: CostArrays, dual: DualState, table: int) -> int:
+    """Go to a table's first row of entries (over its last variable), others at their first alive states."""
+    first, last = net.scope_ptr[table], net.scope_ptr[table + 1] - 1
+    at = net.table_ptr[table]
+    for j in range(first, last):
+        dual.position[j - first] = 0
+        at += net.stride[j] * dual.alive[net.offset[net.scope[j]]]
+    return at
+
+
+@jit_part
+def _next_row(net: CostArrays, dual: DualState, table: int, axis: int, at: int, state: Any) -> tuple[int, Any]:
+    """Count to the next row; return where it begins (`NONE` after the last) and the state of variable `axis`.
+
+    `state` is that variable's at the row before, and stays what it is where the variable is the last one.
+    """
+    first, last = net.scope_ptr[table], net.scope_ptr[table + 1] - 1
+    for j in range(last - 1, first - 1, -1):
+        v = net.scope[j]
+        k = dual.position[j - first]
+        now = dual.alive[net.offset[v] + k]
+        k = k + 1 if k + 1 < dual.n_alive[v] else 0
+        dual.position[j - first] = k
+        following = dual.alive[net.offset[v] + k]
+        at += net.stride[j] * (following - now)
+        if j == first + axis:
+            state = following
+        if k > 0:
+            return at, state
+    return NONE, state
+
+
+@jit_part
 def _maxima(net: CostArrays, dual: DualState, table: int, axis: int, out: Ints) -> None:
     """Write the maximum of a table for each alive state of one of its variables, over alive states."""
     first, last = net.scope_ptr[table], net.scope_ptr[table + 1] - 1
     own = net.scope[first + axis]
     for k in range(dual.n_alive[own]):
         out[dual.alive[net.offset[own] + k]] = HARD
-    at = net.table_ptr[table]
-    for j in range(first, last):
-        dual.position[j - first] = 0
-        at += net.stride[j] * dual.alive[net.offset[net.scope[j]]]
+    at = _first_row(net, dual, table)
     state = dual.alive[net.offset[own]]
     inner = net.offset[net.scope[last]]
     n_inner, step = dual.n_alive[net.scope[last]], net.stride[last]
-    while True:
+    while at != NONE:
         dual.n_touched[0] += n_inner
         if first + axis == last:
             for k in range(n_inner):
@@ -112,22 +142,7 @@ def _maxima(net: CostArrays, dual: DualState, table: int, axis: int, out: Ints) 
             for k in range(n_inner):
                 top = max(top, dual.tables[at + step * dual.alive[inner + k]])
             out[state] = top
-        j = last - 1
-        while j >= first:
-            v = net.scope[j]
-            k = dual.position[j - first]
-            now = dual.alive[net.offset[v] + k]
-            k = k + 1 if k + 1 < dual.n_alive[v] else 0
-            dual.position[j - first] = k
-            following = dual.alive[net.offset[v] + k]
-            at += net.stride[j] * (following - now)
-            if j == first + axis:
-                state = following
-            if k > 0:
-                break
-            j -= 1
-        if j < first:
-            return
+        at, state = _next_row(net, dual, table, axis, at, state)
 
 
 @jit_part
@@ -135,14 +150,11 @@ def _add(net: CostArrays, dual: DualState, table: int, axis: int, shift: Ints) -
     """Add to a table a function of one of its variables, over alive states; what falls below `FLOOR` is zero."""
     first, last = net.scope_ptr[table], net.scope_ptr[table + 1] - 1
     own = net.scope[first + axis]
-    at = net.table_ptr[table]
-    for j in range(first, last):
-        dual.position[j - first] = 0
-        at += net.stride[j] * dual.alive[net.offset[net.scope[j]]]
+    at = _first_row(net, dual, table)
     state = dual.alive[net.offset[own]]
     inner = net.offset[net.scope[last]]
     n_inner, step = dual.n_alive[net.scope[last]], net.stride[last]
-    while True:
+    while at != NONE:
         dual.n_touched[0] += n_inner
         if first + axis == last:
             for k in range(n_inner):
@@ -155,22 +167,7 @@ def _add(net: CostArrays, dual: DualState, table: int, axis: int, shift: Ints) -
                 place = at + step * dual.alive[inner + k]
                 value = dual.tables[place] + amount
                 dual.tables[place] = value if value > FLOOR else HARD
-        j = last - 1
-        while j >= first:
-            v = net.scope[j]
-            k = dual.position[j - first]
-            now = dual.alive[net.offset[v] + k]
-            k = k + 1 if k + 1 < dual.n_alive[v] else 0
-            dual.position[j - first] = k
-            following = dual.alive[net.offset[v] + k]
-            at += net.stride[j] * (following - now)
-            if j == first + axis:
-                state = following
-            if k > 0:
-                break
-            j -= 1
-        if j < first:
-            return
+        at, state = _next_row(net, dual, table, axis, at, state)
 
 
 @jit_part

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from certimap.box import Points
 from certimap.certify.recorder import Recorder
+from certimap.kernels.branching import interval_score
 from certimap.logs import log_sum
 from certimap.posterior import Prober
 from certimap.search_boxes import Answers, Layout, SearchBoxes
 
 MAX_HINTS = 4  # most promising points of a generation that are worth scoring
-WIDTH_BONUS = 0.05  # worth, in shares of bound, of splitting an interval a standard deviation wide
 Floats = NDArray[np.float64]
 
 
@@ -161,9 +161,9 @@ def _finish(
     result.hints.append(best[open_rows[order]])
     shares = np.exp(each - bounds[:, None])
     scores = np.add.reduceat(shares, layout.offsets[:-1], axis=1)
-    if not layout.domain.is_discrete:  # where splitting gains nothing at once, the wide intervals go first
+    if not layout.domain.is_discrete:
         widths = (boxes.high - boxes.low)[:, layout.is_real] / layout.scales[layout.is_real]
-        scores[:, layout.is_real] -= WIDTH_BONUS * np.minimum(widths, 2.0)
+        scores[:, layout.is_real] = interval_score(scores[:, layout.is_real], widths)
     scores[counts == 1] = np.inf
     choice = np.argmin(scores, axis=1)
     result.children.append(_branch(layout, boxes, depths, answers, each, open_rows, choice))

@@ -180,9 +180,8 @@ class HybridBestFirst(Solver):
             except TooLarge:
                 state.is_relaxable = False
                 return
-        elif not state.relaxed.follow(context.work):
-            return
-        ledger.upper_bound(state.relaxed.log_bound, RELAXATION)
+        if state.relaxed.follow(context.work):
+            ledger.upper_bound(state.relaxed.log_bound, RELAXATION)
 
     def _eliminates(self, state: HybridState, ledger: Ledger) -> bool:
         """Eliminate the whole problem without looking for reductions first, where that is cheap."""
