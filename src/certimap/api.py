@@ -234,9 +234,7 @@ def map_query(
 def limits_of(max_edges: int | None, workers: int | None, device: str | None = None) -> Limits:
     """Return what conditioning may take; refuse no threads."""
     if workers is not None and workers < 1:
-        raise SolverError(
-            f"workers is {workers}; a positive number of threads, or None for every core, is accepted"
-        )
+        raise SolverError(f"workers is {workers}; expected a positive number of threads, or None for every core")
     return Limits(max_edges, workers, device=device)
 
 

@@ -72,7 +72,7 @@ class Batch:
 
     def __post_init__(self) -> None:
         if self.errors not in ("raise", "keep"):
-            raise SolverError(f"errors is {self.errors!r}; 'raise' and 'keep' are accepted")
+            raise SolverError(f"errors is {self.errors!r}; expected 'raise' or 'keep'")
         given = self.settings
         check_solver(self.solver, given.get("options") or {})
         top_k = given.get("top_k")

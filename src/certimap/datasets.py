@@ -221,7 +221,7 @@ def _parse_lines(text: bytes, path: str) -> NDArray[np.int16]:
         wrong = next((f for f in fields if not (f.isdigit() and int(f) < 32767)), None)
         if wrong is not None:
             shown = wrong.decode("utf-8", "replace")
-            raise ParseError(f"{shown!r} is no state; integers from 0 to 32766 are accepted", path, number)
+            raise ParseError(f"{shown!r} is no state; expected integers from 0 to 32766", path, number)
         if rows and len(fields) != len(rows[0]):
             raise ParseError(
                 f"this row has {len(fields)} values and the first one {len(rows[0])}; all must agree", path, number

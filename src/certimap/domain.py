@@ -61,7 +61,7 @@ class Categorical:
             raise ModelError(f"variable {self.name!r} has no states; at least one is needed")
         if len(self.states) > MAX_STATES:
             raise ModelError(
-                f"variable {self.name!r} has {len(self.states)} states; at most {MAX_STATES} are accepted"
+                f"variable {self.name!r} has {len(self.states)} states; expected at most {MAX_STATES}"
             )
         if len(self._positions) != len(self.states):
             raise ModelError(f"variable {self.name!r} has a doubled state among {_shown(self.states)}")
@@ -191,7 +191,7 @@ class Real:
         except ValueError:
             number = math.nan
         if math.isnan(number):
-            raise QueryError(f"{text!r} is no value of variable {self.name!r}; a number is accepted")
+            raise QueryError(f"{text!r} is no value of variable {self.name!r}; expected a number")
         return number
 
 
@@ -382,6 +382,6 @@ def as_real(variable: Real, value: Any) -> float:
     if not variable.low <= number <= variable.high:
         raise QueryError(
             f"{value!r} is no value of variable {variable.name!r}; "
-            f"a number in [{variable.low}, {variable.high}] is accepted"
+            f"expected a number in [{variable.low}, {variable.high}]"
         )
     return number

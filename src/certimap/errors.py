@@ -1,4 +1,4 @@
-"""Typed errors: each message is one sentence naming the value, the place and what is accepted."""
+"""Typed errors: each message is one sentence naming the value, the place and what is expected."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ParseError(ModelError):
     Parameters
     ----------
     message
-        What is wrong and what is accepted, without the place.
+        What is wrong and what is expected, without the place.
     path, line
         The place; `line` counts from 1 and is None where no line applies.
     """

@@ -88,7 +88,7 @@ class FunctionPosterior:
             raise ModelError("a sampler given as a function does not draw inside boxes; use solver='pac'")
         points: NDArray[Any] = np.asarray(self._sample(n, rng))
         if points.shape != (n, len(self._domain)):
-            raise ModelError(f"sample returned shape {points.shape}; {(n, len(self._domain))} is accepted")
+            raise ModelError(f"sample returned shape {points.shape}; expected {(n, len(self._domain))}")
         discrete = np.flatnonzero(self._domain.n_states)
         states = points[:, discrete]
         bad = (states < 0) | (states >= self._domain.n_states[discrete])
@@ -96,8 +96,9 @@ class FunctionPosterior:
             row, column = (int(x[0]) for x in np.nonzero(bad))
             i = int(discrete[column])
             raise ModelError(
-                f"sample returned {states[row, column]} for variable {self._domain.names[i]!r}; positions from 0 "
-                f"to {self._domain.n_states[i] - 1} are accepted"
+                f"sample returned {states[row, column]} for variable {self._domain.names[i]!r}; expected "
+                "positions from 0 "
+                f"to {self._domain.n_states[i] - 1}"
             )
         return points.astype(self._domain.point_dtype)
 
@@ -116,7 +117,5 @@ class FunctionPosterior:
         """
         values: NDArray[np.float64] = np.asarray(self._log_prob(points), np.float64)
         if values.shape != (len(points),):
-            raise ModelError(
-                f"log_prob returned shape {values.shape} for {len(points)} points; one each is accepted"
-            )
+            raise ModelError(f"log_prob returned shape {values.shape} for {len(points)} points; expected one each")
         return values

@@ -341,7 +341,7 @@ def _columns(X: Any, array: Any) -> dict[str, Any]:
         return {str(name): X.iloc[:, j] for j, name in enumerate(X.columns)}
     if hasattr(X, "columns"):
         library = type(X).__module__.partition(".")[0]
-        raise DataError(f"a frame of {library} was given; pandas frames and arrays are accepted")
+        raise DataError(f"a frame of {library} was given; expected pandas frames or arrays")
     return {str(j): array[:, j] for j in range(array.shape[1])}
 
 
@@ -363,7 +363,7 @@ def _known(domain: Domain, columns: Mapping[str, Any]) -> Domain:
     places = [i for i, variable in enumerate(domain) if variable.name in columns]
     real = [domain.names[i] for i in places if not domain.n_states[i]]
     if real:
-        raise DataError(f"variable {real[0]!r} of the model is real; models of categorical variables are accepted")
+        raise DataError(f"variable {real[0]!r} of the model is real; expected models of categorical variables")
     return domain.subset(places)
 
 

@@ -75,7 +75,7 @@ class Facts:
         ----------
         domain
             The query variables.
-        log_evidence, is_normalised, work, log_slack, has_independent_draws
+        log_evidence, is_normalised, work, log_slack, has_independent_draws, log_ceiling
             As in the class.
 
         Returns

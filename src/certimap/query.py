@@ -139,8 +139,8 @@ def _items(evidence: Any) -> Iterable[tuple[Any, Any]]:
     if hasattr(evidence, "items") and hasattr(evidence, "index"):
         return evidence.items()
     raise QueryError(
-        f"evidence of type {type(evidence).__name__} was given; a mapping from names to values or a pandas Series "
-        "is accepted"
+        f"evidence of type {type(evidence).__name__} was given; expected a mapping from names to values or a "
+        "pandas Series"
     )
 
 
@@ -161,7 +161,7 @@ def _interval(variable: Real, value: Sequence[Any]) -> tuple[float, float]:
             return low, high
     raise QueryError(
         f"the interval {value!r} of variable {variable.name!r} is empty or no pair; "
-        f"(low, high) with low < high inside [{variable.low}, {variable.high}] is accepted"
+        f"expected (low, high) with low < high inside [{variable.low}, {variable.high}]"
     )
 
 
@@ -262,7 +262,7 @@ def _of_likelihood(variable: Categorical, content: Any, *, in_logs: bool = False
     if len(items) != len(places):
         raise QueryError(
             f"the {name} of variable {variable.name!r} has {len(items)} numbers; "
-            f"one for each of its {variable.n_states} states is accepted"
+            f"expected one for each of its {variable.n_states} states"
         )
     for place, item in zip(places, items, strict=True):
         weight = _as_float(item)
@@ -270,7 +270,7 @@ def _of_likelihood(variable: Categorical, content: Any, *, in_logs: bool = False
             accepted = "numbers below infinity" if in_logs else "finite numbers that are not negative"
             shown = repr(item) if weight < math.inf or not isinstance(item, int) else "a number beyond floats"
             raise QueryError(
-                f"the {name} of variable {variable.name!r} has the entry {shown}; {accepted} are accepted"
+                f"the {name} of variable {variable.name!r} has the entry {shown}; expected {accepted}"
             )
         weights[place] = weight
     if not np.any(weights > (-math.inf if in_logs else 0.0)):

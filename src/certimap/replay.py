@@ -181,7 +181,7 @@ def _check_record(record: Any, path: AnyPath, what: str) -> None:
     if "error" in entries and "message" in entries:
         return  # a case that failed
     if not isinstance(entries.get("certificate"), dict) or not isinstance(entries.get("status"), dict):
-        raise ParseError(f"{what} is no result; what 'certimap solve --json' writes is accepted", path)
+        raise ParseError(f"{what} is no result; expected what 'certimap solve --json' writes", path)
     if not isinstance(entries.get("asked"), dict):
         raise ParseError(f"{what} does not say what was asked ('asked'), so that it cannot be replayed", path)
     how: dict[str, Any] = entries["asked"]

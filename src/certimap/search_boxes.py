@@ -26,7 +26,7 @@ def rounded_up(log_masses: NDArray[np.float64], log_slack: float) -> NDArray[np.
 class SearchBoxes:
     """A batch of boxes in the search's own columns.
 
-    A categorical variable has one column a state; a real one has two, the halves of its interval, always
+    A categorical variable has one column per state; a real one has two, the halves of its interval, always
     set. `mask` is uint8 (batch, columns); `low` and `high` are float64 (batch, n), with no columns in a
     discrete domain.
     """

@@ -33,7 +33,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = os.path.join(os.path.dirname(__file__), "..", "..", "examples")
     asia, alarm = os.path.join(root, "asia.bif"), os.path.join(root, "alarm.bif")
     assert cm.__version__
-    assert main(["solve", asia, "-e", "xray=yes", "--top-k", "3", "-o", examples[0]]) == 0
+    assert main(["solve", asia, "-e", "xray=yes", "--top-k", "3", "--explain", "-o", examples[0]]) == 0
     short = ["--solver", "pac", "--max-samples", "40", "--epsilon", "0.01", "--rng", "7", "-o", examples[1]]
     assert main(["solve", alarm, "-q", "HISTORY,CVP,PCWP,LVFAILURE,HR,BP,CO,TPR", "-e", "HRBP=HIGH", *short]) == 0
     page = folder / "page.html"

@@ -42,7 +42,7 @@ def read_answers(path: Path) -> list[Record]:
         unknown = [name for name in answer if name not in REQUIRED + OPTIONAL]
         if missing or unknown:
             wrong = f"lacks {missing[0]!r}" if missing else f"has {unknown[0]!r}"
-            raise BenchError(f"{path}:{number}: an answer {wrong}; {', '.join(REQUIRED + OPTIONAL)} are accepted")
+            raise BenchError(f"{path}:{number}: an answer {wrong}; expected {', '.join(REQUIRED + OPTIONAL)}")
         if answer["solver"] in names():
             raise BenchError(
                 f"{path}:{number}: {answer['solver']!r} is a solver of certimap; the program's name is expected"

@@ -93,10 +93,10 @@ def run_growth(plan: GrowthPlan, report: Callable[[str], None] | None = None) ->
     """
     for shape in plan.shapes:
         if shape not in SHAPES:
-            raise BenchError(f"{shape!r} is no shape of networks; {', '.join(SHAPES)} are accepted")
+            raise BenchError(f"{shape!r} is no shape of networks; expected {', '.join(SHAPES)}")
     for n in plan.sizes:
         if n < 10:
-            raise BenchError(f"{n} variables are too few to measure; 10 and more are accepted")
+            raise BenchError(f"{n} variables are too few to measure; expected 10 or more")
     records: list[Record] = []
     for shape, n in ((shape, n) for shape in plan.shapes for n in plan.sizes):
         (outcome,) = WorkerPool(1, _Measuring, (plan.seed,)).run([Job((shape, n), ["all"])])

@@ -108,7 +108,7 @@ def run_hostile(plan: HostilePlan, *, report: Callable[[str], None] | None = Non
         For a plan without models.
     """
     if plan.n_models < 1:
-        raise BenchError(f"{plan.n_models} models were asked for; at least one is accepted")
+        raise BenchError(f"{plan.n_models} models were asked for; expected at least one")
     say: Callable[[str], None] = report or (lambda _: None)
     tallies: dict[str, _Tally] = {name: _Tally() for name in FAMILIES}
     risks: defaultdict[float, list[bool]] = defaultdict(list)

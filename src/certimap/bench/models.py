@@ -47,8 +47,9 @@ class CircuitKind:
         ):
             return cls(text.strip(), match[1], int(match[2]) if match[2] else None)
         raise BenchError(
-            f"{text!r} is no circuit of the benchmark; learnspn, chow-liu, hclt16 or clt-mixture8 (with any "
-            "number) are accepted"
+            f"{text!r} is no circuit of the benchmark; expected learnspn, chow-liu, hclt16 or clt-mixture8 (with "
+            "any "
+            "number)"
         )
 
     def estimator(self, seed: int) -> Any:

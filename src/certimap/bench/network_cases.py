@@ -84,7 +84,7 @@ def read_cases(file: Path, only: Sequence[str] = ()) -> list[NetworkCase]:
         When the file is absent or no such file, names a network that is not there, or knows nothing of `only`.
     """
     if not file.is_file():
-        raise BenchError(f"{file} is no file; a JSON file of cases, beside the networks it names, is accepted")
+        raise BenchError(f"{file} is no file; expected a JSON file of cases, beside the networks it names")
     try:
         listed: list[dict[str, Any]] = json.loads(file.read_text())["cases"]
         cases = [_case(entry, file.parent) for entry in listed]
@@ -92,8 +92,9 @@ def read_cases(file: Path, only: Sequence[str] = ()) -> list[NetworkCase]:
         if isinstance(problem, BenchError):
             raise
         raise BenchError(
-            f"{file} is no file of cases ({type(problem).__name__}: {problem}); an object with a list 'cases', "
-            "each with 'id' and 'network' or 'model', is accepted"
+            f"{file} is no file of cases ({type(problem).__name__}: {problem}); expected an object with a list "
+            "'cases', "
+            "each with 'id' and 'network' or 'model'"
         ) from None
     return choose(cases, only, str(file))
 
@@ -115,7 +116,7 @@ def _network_path(folder: Path, name: str) -> Path:
     for suffix in SUFFIXES:
         if (folder / f"{name}{suffix}").is_file():
             return folder / f"{name}{suffix}"
-    raise BenchError(f"{folder} has no network {name!r}; {name}.bif, .uai or either with .gz is accepted")
+    raise BenchError(f"{folder} has no network {name!r}; expected {name}.bif, .uai or either with .gz")
 
 
 def choose(cases: Sequence[NetworkCase], only: Sequence[str], source: str) -> list[NetworkCase]:
@@ -135,7 +136,7 @@ def uai_cases(folder: Path, only: Sequence[str] = ()) -> list[NetworkCase]:
         When there are none, or an evidence file does not hold what its first numbers announce.
     """
     if not folder.is_dir():
-        raise BenchError(f"{folder} is no folder; one with .uai files is accepted")
+        raise BenchError(f"{folder} is no folder; expected one with .uai files")
     if (folder / CASES).is_file():
         return read_cases(folder / CASES, only)
     found = sorted(p for p in folder.iterdir() if p.name.endswith((".uai", ".uai.gz")))

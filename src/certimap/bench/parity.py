@@ -37,10 +37,10 @@ def parity_network(name: str) -> MarkovNetwork:
 def _parse(name: str) -> tuple[int, int]:
     parts = name.split("-")
     if len(parts) != 3 or not (parts[1].isdecimal() and parts[2].isdecimal()):
-        raise BenchError(f"{name!r} is no parity code; parity-N-SEED is accepted")
+        raise BenchError(f"{name!r} is no parity code; expected parity-N-SEED")
     n, seed = int(parts[1]), int(parts[2])
     if n < 1 or n % BITS_PER_CHECK:
-        raise BenchError(f"a parity code of {n} bits; a positive multiple of {BITS_PER_CHECK} is accepted")
+        raise BenchError(f"a parity code of {n} bits; expected a positive multiple of {BITS_PER_CHECK}")
     return n, seed
 
 

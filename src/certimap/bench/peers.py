@@ -188,7 +188,7 @@ def installed_peers(names: tuple[str, ...]) -> tuple[tuple[str, ...], list[str]]
     """
     unknown = [name for name in names if name not in PEERS]
     if unknown:
-        raise BenchError(f"{unknown[0]!r} is no peer; {', '.join(PEERS)} are accepted")
+        raise BenchError(f"{unknown[0]!r} is no peer; expected {', '.join(PEERS)}")
     found = tuple(name for name in names if importlib.util.find_spec(PEERS[name].module) is not None)
     missing = [
         f"{name} is left out: it is not installed (pip install {PEERS[name].package})"

@@ -56,7 +56,7 @@ class Split:
             if query >= 1 and query + evidence <= 100:
                 return cls(query, evidence)
         raise BenchError(
-            f"{text!r} is no split; QUERY/EVIDENCE in percent with QUERY >= 1 and a sum of at most 100 is accepted"
+            f"{text!r} is no split; expected QUERY/EVIDENCE in percent with QUERY >= 1 and a sum of at most 100"
         )
 
 

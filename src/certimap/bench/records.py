@@ -50,7 +50,7 @@ def _scan(path: Path) -> tuple[list[Record], int]:
         elif is_last:
             break
         else:
-            raise BenchError(f"{path}:{number}: this line is no JSON object; one record a line is accepted")
+            raise BenchError(f"{path}:{number}: this line is no JSON object; expected one record per line")
     return records, end
 
 

@@ -89,14 +89,14 @@ def write_report(
     """
     unknown = [f for f in formats if f not in FORMATS]
     if unknown:
-        raise BenchError(f"{unknown[0]!r} is no format; {', '.join(FORMATS)} are accepted")
+        raise BenchError(f"{unknown[0]!r} is no format; expected {', '.join(FORMATS)}")
     records = read_records(run / TRIALS)
     if circuits is not None:
         records = [r for r in records if r["circuit"] in circuits]
     network_records = read_records(run / NETWORK_TRIALS)
     if not records and not network_records:
         raise BenchError(
-            f"{run} holds no trials; a folder written by 'certimap bench twenty' or 'networks' is accepted"
+            f"{run} holds no trials; expected a folder written by 'certimap bench twenty' or 'networks'"
         )
     folder = out or run / "tables"
     folder.mkdir(parents=True, exist_ok=True)

@@ -40,7 +40,7 @@ def seeded_cases(folder: Path, seed: int = 0, only: Sequence[str] = ()) -> list[
         When the folder has no such file, or not the one named.
     """
     if not folder.is_dir():
-        raise BenchError(f"{folder} is no folder; one with .bif or .bif.gz files is accepted")
+        raise BenchError(f"{folder} is no folder; expected one with .bif or .bif.gz files")
     files = sorted(p for p in folder.iterdir() if p.name.endswith((".bif", ".bif.gz")))
     if not files:
         raise BenchError(f"{folder} has no .bif or .bif.gz file; one per network is expected")

@@ -51,7 +51,7 @@ class Method:
         first, _, warm = text.strip().partition("+")
         solver, *settings = first.split(":")
         if not solver or text.strip().endswith("+"):
-            raise BenchError(f"{text!r} is no method; SOLVER or SOLVER+HEURISTIC is accepted")
+            raise BenchError(f"{text!r} is no method; expected SOLVER or SOLVER+HEURISTIC")
         options = tuple(_setting(setting, text) for setting in settings)
         _check_solver(solver, text, dict(options))
         if warm:

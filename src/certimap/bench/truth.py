@@ -48,9 +48,9 @@ class TruthPlan:
 
     def __post_init__(self) -> None:
         if self.n_queries < 1:
-            raise BenchError(f"{self.n_queries} queries were asked for; at least one is accepted")
+            raise BenchError(f"{self.n_queries} queries were asked for; expected at least one")
         if self.loosen is not None and self.loosen not in LOOSENED:
-            raise BenchError(f"{self.loosen!r} is no formula to loosen; {', '.join(LOOSENED)} are accepted")
+            raise BenchError(f"{self.loosen!r} is no formula to loosen; expected {', '.join(LOOSENED)}")
 
     @property
     def key(self) -> Record:

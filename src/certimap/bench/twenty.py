@@ -77,7 +77,7 @@ class Plan:
 
             read_answers(self.answers)
         if self.n_queries < 1 or self.n_processes < 1 or self.settings.workers < 1:
-            raise BenchError("queries, jobs and workers are counts; 1 and more is accepted")
+            raise BenchError("queries, jobs and workers are counts; expected 1 or more")
         for text in self.circuits:
             CircuitKind.parse(text)
         for text in self.splits:

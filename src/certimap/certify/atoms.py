@@ -14,9 +14,10 @@ from certimap.domain import Domain
 class AtomStore:
     """Distinct points in the order of their first appearance, with their log-probabilities.
 
-    Points are packed to one bit a variable when all are binary, one byte when no variable has more than 256
+    Points are packed to one bit per variable when all are binary, one byte when no variable has more than 256
     states, and are kept as they are otherwise; rows are padded to whole 8-byte words. Time is linear in
-    the number of points given; memory is 8 bytes a word, a log-probability and a hash slot a distinct point.
+    the number of points given; memory is 8 bytes per word, and per distinct
+    point a log-probability and a hash slot.
     """
 
     def __init__(self, domain: Domain, *, two_sided: bool = False) -> None:

@@ -157,7 +157,7 @@ def draws_between(log_u: float, log_p_hat: float, epsilon: float, delta: float) 
 def good_radius(epsilon: float, bits: float, radius: int) -> int:
     """Rule 4: k = min(r, floor(log2(1/(1-ε)) / L)), the radius in which every atom is ε-good."""
     if bits <= 0.0:
-        raise SolverError(f"the Lipschitz constant is {bits}; a positive number of bits per variable is accepted")
+        raise SolverError(f"the Lipschitz constant is {bits}; expected a positive number of bits per variable")
     return math.floor(min(radius, -math.log1p(-epsilon) / LN2 / bits))
 
 
@@ -185,7 +185,7 @@ def log_real_ball_weight(n: int, epsilon: float, bits: float, radius: float) -> 
     """
     special: Any = import_module("scipy.special")  # loaded where it is needed: it takes a while
     if bits <= 0.0:
-        raise SolverError(f"the Lipschitz constant is {bits}; a positive number of bits per unit is accepted")
+        raise SolverError(f"the Lipschitz constant is {bits}; expected a positive number of bits per unit")
     a = bits * LN2
     rho = min(radius, -math.log1p(-epsilon) / a)
     if rho <= 0.0:

@@ -12,13 +12,13 @@ from certimap.errors import SolverError
 
 def check_settings(epsilon: float, delta: float, top_k: int, rule: str) -> None:
     if not 0.0 <= epsilon < 1.0:
-        raise SolverError(f"epsilon is {epsilon}; a number in [0, 1) is accepted")
+        raise SolverError(f"epsilon is {epsilon}; expected a number in [0, 1)")
     if not 0.0 <= delta < 1.0:
-        raise SolverError(f"delta is {delta}; a number in [0, 1) is accepted")
+        raise SolverError(f"delta is {delta}; expected a number in [0, 1)")
     if top_k < 1:
-        raise SolverError(f"top_k is {top_k}; a positive number of answers is accepted")
+        raise SolverError(f"top_k is {top_k}; expected a positive number of answers")
     if rule not in ("sharp", "published"):
-        raise SolverError(f"rule is {rule!r}; 'sharp' and 'published' are accepted")
+        raise SolverError(f"rule is {rule!r}; expected 'sharp' or 'published'")
 
 
 def check_box(boxes: Boxes | None, domain: Domain) -> None:
@@ -36,11 +36,11 @@ def check_box(boxes: Boxes | None, domain: Domain) -> None:
 def check_log_probs(log_probs: NDArray[np.float64], n: int, has_masses: bool) -> None:
     """Refuse answers of an oracle that are no natural logs of probabilities."""
     if log_probs.shape != (n,):
-        raise SolverError(f"log_prob returned shape {log_probs.shape} for {n} points; ({n},) is accepted")
+        raise SolverError(f"log_prob returned shape {log_probs.shape} for {n} points; expected ({n},)")
     wrong = np.isnan(log_probs) | (log_probs > 1e-9 if has_masses else log_probs == np.inf)
     if np.any(wrong):
         raise SolverError(
-            f"log_prob returned {log_probs[wrong][0]}; natural logs of probabilities, at most 0, are accepted"
+            f"log_prob returned {log_probs[wrong][0]}; expected natural logs of probabilities, at most 0"
         )
 
 
@@ -63,6 +63,6 @@ def as_rows(points: Points, domain: Domain) -> Points:
     points = np.asarray(points, domain.point_dtype)
     if points.ndim != 2 or points.shape[1] != len(domain):
         raise SolverError(
-            f"points have shape {points.shape}; (batch, {len(domain)}), a column a variable, is accepted"
+            f"points have shape {points.shape}; expected (batch, {len(domain)}), one column per variable"
         )
     return points

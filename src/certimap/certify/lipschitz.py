@@ -25,7 +25,7 @@ class Lipschitz:
 
     def __post_init__(self) -> None:
         if not self.bits > 0.0:
-            raise SolverError(f"lipschitz is {self.bits}; a positive number of bits is accepted")
+            raise SolverError(f"lipschitz is {self.bits}; expected a positive number of bits")
         if not self.domain.is_discrete and self.domain.total_states:
             raise SolverError(
                 "a Lipschitz constant needs query variables of one kind, all categorical or all real; "

@@ -1,7 +1,7 @@
 """A circuit under a query, read by the checker: what it is worth at points and at most in boxes.
 
 Evidence and nuisance variables are folded into constants and nodes over one query variable into tables; what is
-left is walked layer by layer, all boxes of a batch at once. A box is a row of flags, one a state of a query
+left is walked layer by layer, all boxes of a batch at once. A box is a row of flags, one per state of a query
 variable.
 """
 

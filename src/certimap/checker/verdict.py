@@ -160,7 +160,7 @@ def _claim(variables: Sequence[Mapping[str, Any]], proof: Proof) -> Claim:
     kind = stated["kind"]
     epsilon, delta, tolerance = (float(stated[name]) for name in ("epsilon", "delta", "tolerance"))
     if kind not in ("exact", "epsilon", "pac", "bound"):
-        raise Rejected(f"the claim is of the kind {kind!r}; exact, epsilon, pac or bound is accepted")
+        raise Rejected(f"the claim is of the kind {kind!r}; expected exact, epsilon, pac or bound")
     if kind == "bound" and proof.meta["method"] != "relaxation":
         raise Rejected("a bound alone needs the method 'relaxation'")
     if not 0.0 <= epsilon < 1.0 or (kind == "exact" and epsilon != 0.0):
@@ -168,9 +168,7 @@ def _claim(variables: Sequence[Mapping[str, Any]], proof: Proof) -> Claim:
     if not 0.0 <= delta < 1.0 or (delta > 0.0) != (kind == "pac"):
         raise Rejected(f"the claim's delta is {delta}, which a claim of the kind {kind!r} cannot have")
     if not 0.0 < tolerance <= LARGEST_TOLERANCE:
-        raise Rejected(
-            f"the claim's tolerance is {tolerance}; above 0 and at most {LARGEST_TOLERANCE} is accepted"
-        )
+        raise Rejected(f"the claim's tolerance is {tolerance}; expected above 0 and at most {LARGEST_TOLERANCE}")
     sizes = np.array([len(v.get("states", ())) for v in variables], np.int64)
     names = [v["name"] for v in variables]
     answers: list[dict[str, Any]] = [proof.meta["answer"], *proof.meta.get("others", [])]

@@ -38,7 +38,7 @@ class PlanView:
     domain
         The query variables.
     arrays
-        What the kernels read. A categorical variable has one column a state; a real one has two, the
+        What the kernels read. A categorical variable has one column per state; a real one has two, the
         halves of its interval below and above the split that a probe proposes.
     low, high
         float64, shape (n,): the intervals of the real variables.

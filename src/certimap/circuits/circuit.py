@@ -48,7 +48,7 @@ class Circuit(Model):
         int32, shape (n_nodes,): the variable of a leaf, -1 for inner nodes.
     param_ptr, params
         int64 and float64: the parameters of leaf i are `params[param_ptr[i]:param_ptr[i + 1]]`. A
-        categorical leaf has one natural-log weight a state (-inf is accepted: an indicator is 0 and
+        categorical leaf has one natural-log weight per state (-inf is accepted: an indicator is 0 and
         -inf); a Gaussian one has mean and standard deviation, and others what their kind says.
     """
 
@@ -161,7 +161,7 @@ class CircuitBuilder:
         if any(math.isnan(w) or w == math.inf for w in values):
             raise ModelError(
                 f"a leaf of variable {self.domain.names[variable]!r} has the log weights {values}; "
-                "finite numbers and -inf are accepted"
+                "expected finite numbers or -inf"
             )
         return self._add(NodeKind.CATEGORICAL, variable=variable, params=values)
 
@@ -184,7 +184,7 @@ class CircuitBuilder:
         if not 0 <= state < size:
             raise ModelError(
                 f"an indicator names state {state} of variable {self.domain.names[variable]!r}; "
-                f"0 to {size - 1} are accepted"
+                f"expected 0 to {size - 1}"
             )
         return self.categorical(variable, (0.0 if s == state else -math.inf for s in range(size)))
 
@@ -268,8 +268,7 @@ class CircuitBuilder:
             raise ModelError(f"a sum has {len(children)} children and {len(log_weights)} weights")
         if any(math.isnan(w) or w == math.inf for w in log_weights):
             raise ModelError(
-                f"sum node {len(self)} has the log weights {list(log_weights)}; "
-                "finite numbers and -inf are accepted"
+                f"sum node {len(self)} has the log weights {list(log_weights)}; expected finite numbers or -inf"
             )
         return self._add(NodeKind.SUM, children, log_weights)
 
@@ -286,7 +285,7 @@ class CircuitBuilder:
             if not children:
                 raise ModelError(f"node {node} is a {NodeKind(kind).name.lower()} without children")
             if min(children) < 0 or max(children) >= node:
-                raise ModelError(f"node {node} has the children {list(children)}; 0 to {node - 1} are accepted")
+                raise ModelError(f"node {node} has the children {list(children)}; expected 0 to {node - 1}")
         self._kind.append(kind)
         self._children.extend(children)
         self._log_weights.extend(log_weights)

@@ -126,7 +126,7 @@ def checked(circuit: Circuit, query: Query) -> Circuit:
         node, variable = properties.overlapping_product(circuit, ignored) or (circuit.root, 0)
         raise ModelError(
             f"product node {node} multiplies two children over variable {circuit.domain.names[variable]!r}; "
-            "a decomposable circuit, whose products have children over disjoint variables, is accepted"
+            "expected a decomposable circuit, whose products have children over disjoint variables"
         )
     return circuit
 

@@ -42,7 +42,7 @@ class Plan:
         `leaf_ptr[i]:leaf_ptr[i + 1]`; a leaf's variable (position in `domain`) and the start of its
         vector in `tables`. Leaves may share a vector.
     tables, log_tables
-        float64: for a categorical leaf one probability a state (they add to 1), and their natural logs.
+        float64: for a categorical leaf one probability per state (they add to 1), and their natural logs.
         For a real leaf (in both arrays) its vector of `REAL_SIZE` numbers, see `kernels/real.py`: the leaf is
         restricted to an interval, and normalised there.
     decides

@@ -170,7 +170,7 @@ class CircuitPosterior:
         return PlanProber(self.plan, self.workers)
 
     def max_product(self) -> Points:
-        """Return the assignment at the end of the most probable path, shape (1, n); one visit an edge."""
+        """Return the assignment at the end of the most probable path, shape (1, n); one visit per edge."""
         from certimap.circuits import walks
 
         return walks.max_product(self.plan)
@@ -204,7 +204,7 @@ class CircuitPosterior:
         n_vars = len(self.domain)
         points = np.asarray(points)
         if points.ndim != 2 or points.shape[1] != n_vars:
-            raise QueryError(f"points have shape {points.shape}; (batch, {n_vars}) is accepted")
+            raise QueryError(f"points have shape {points.shape}; expected (batch, {n_vars})")
         n_states = self.domain.n_states
         is_plain = (
             points.size and points.dtype == np.int16 and points.flags.c_contiguous and self.domain.is_discrete
@@ -216,7 +216,7 @@ class CircuitPosterior:
         if len(points) and discrete.any():
             low, high = points.min(axis=0)[discrete], points.max(axis=0)[discrete]
             if np.any(low < 0) or np.any(high >= n_states[discrete]):
-                raise QueryError("points hold a state position out of range; 0 to n_states - 1 are accepted")
+                raise QueryError("points hold a state position out of range; expected 0 to n_states - 1")
         return np.ascontiguousarray(points, self.domain.point_dtype)
 
     def _boxes(self, boxes: Boxes) -> Boxes:

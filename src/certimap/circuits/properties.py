@@ -28,7 +28,7 @@ class CategoricalParams:
     ptr
         int64, shape (n_leaves + 1,): leaf k owns `values[ptr[k]:ptr[k + 1]]`.
     values
-        float64: natural-log weights, one a state.
+        float64: natural-log weights, one per state.
     states
         int64: the state that each entry of `values` is about.
     """
@@ -263,7 +263,7 @@ class _Patch:
             if not self.circuit.domain.n_states[i]:
                 raise ModelError(
                     f"the circuit leaves the real variable {self.circuit.domain.names[i]!r} free in places; "
-                    "a leaf for it in every term is accepted"
+                    "expected a leaf for it in every term"
                 )
             self.constants.setdefault(i, len(self.constants))
 

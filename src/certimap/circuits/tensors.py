@@ -87,10 +87,10 @@ class TensorPlan:
         """
         n_variables = len(self.plan.domain)
         if np.ndim(points) != 2 or np.shape(points)[1] != n_variables:
-            raise QueryError(f"points have shape {np.shape(points)}; (batch, {n_variables}) is accepted")
+            raise QueryError(f"points have shape {np.shape(points)}; expected (batch, {n_variables})")
         states: NDArray[np.int64] = np.ascontiguousarray(np.asarray(points).T, dtype=np.int64)
         if np.any(states < 0) or np.any(states >= self.plan.domain.n_states[:, None]):
-            raise QueryError("points hold a state position out of range; 0 to n_states - 1 are accepted")
+            raise QueryError("points hold a state position out of range; expected 0 to n_states - 1")
         out = np.empty(len(points))
         start, block = 0, self.block
         while start < len(points):

@@ -148,7 +148,7 @@ def fuzz(
     names = tuple(targets()) if format == "all" else split_names(format)
     unknown = [name for name in names if name not in targets()]
     if unknown:
-        raise QueryError(f"{unknown[0]!r} is no format that is fuzzed; {', '.join(targets())} are accepted")
+        raise QueryError(f"{unknown[0]!r} is no format that is fuzzed; expected {', '.join(targets())}")
     tallies: list[Tally] = []
     for tally in run_fuzz(names, inputs, seed=seed, jobs=jobs):
         tallies.append(tally)

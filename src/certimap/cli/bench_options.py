@@ -31,5 +31,5 @@ def command_line() -> str:
 
 
 def reporter(quiet: bool) -> Callable[[str], None]:
-    """Return what shows a line a trial on standard error."""
+    """Return what shows a line per trial on standard error."""
     return (lambda _: None) if quiet else (lambda line: typer.echo(line, err=True))

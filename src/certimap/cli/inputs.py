@@ -56,7 +56,7 @@ def parse_evidence(options: Sequence[str] | None, domain: Domain) -> Evidence:
         for name, label in pairs:
             if name in evidence and evidence[name] != label:
                 raise QueryError(
-                    f"variable {name!r} has the evidence {evidence[name]!r} and {label!r}; one state is accepted"
+                    f"variable {name!r} has the evidence {evidence[name]!r} and {label!r}; expected one state"
                 )
             evidence[name] = label
     return evidence
@@ -94,7 +94,7 @@ def _pair(text: str, domain: Domain) -> tuple[str, Any]:
         return pair
     name, equals, label = text.partition("=")
     if not equals:
-        raise QueryError(f"{text!r} is no evidence; NAME=STATE is accepted, with commas between several")
+        raise QueryError(f"{text!r} is no evidence; expected NAME=STATE, with commas between several")
     domain.index(name.strip())
     return name.strip(), domain[name.strip()].parse(label.strip())
 
@@ -109,8 +109,8 @@ def read_warm_start(text: str, domain: Domain, options: TextOptions) -> Any:
     if suffix_of(text) in ASSIGNMENT_FORMATS or Path(text).exists():
         return read_assignments(text, domain, options)
     raise QueryError(
-        f"{text!r} is no warm start; a solver's name or a file of assignments "
-        f"({suffixes(ASSIGNMENT_FORMATS)}) is accepted{did_you_mean(text, names())}"
+        f"{text!r} is no warm start; expected a solver's name or a file of assignments "
+        f"({suffixes(ASSIGNMENT_FORMATS)}){did_you_mean(text, names())}"
     )
 
 
@@ -120,7 +120,7 @@ def parse_settings(options: Sequence[str] | None) -> dict[str, Any]:
     for text in options or ():
         name, equals, value = text.partition("=")
         if not equals or not name.strip().isidentifier():
-            raise QueryError(f"{text!r} is no setting; NAME=VALUE is accepted")
+            raise QueryError(f"{text!r} is no setting; expected NAME=VALUE")
         try:
             settings[name.strip()] = json.loads(value)
         except (ValueError, RecursionError):
@@ -141,7 +141,7 @@ def parse_size(text: str | None) -> int | None:
         return int(float(stripped[:-1] if factor > 1 else stripped) * factor)
     except (ValueError, OverflowError):
         raise QueryError(
-            f"{text!r} is no number of bytes; a number with K, M, G or T behind it is accepted"
+            f"{text!r} is no number of bytes; expected a number with K, M, G or T behind it"
         ) from None
 
 

@@ -331,7 +331,7 @@ def read_rows(
         pairs = list(zip(asked, rows, strict=True))
     elif len(asked) > 1 and len(rows) > 1:
         raise QueryError(
-            f"{query_file} holds {len(asked)} cases and {evidence_file} {len(rows)}; like numbers are accepted"
+            f"{query_file} holds {len(asked)} cases and {evidence_file} {len(rows)}; expected equal numbers"
         )
     else:
         pairs = [(one, row) for one in asked for row in rows]

@@ -117,7 +117,7 @@ def log_total(model: Network, query: Query | None = None, *, max_entries: int = 
     elimination = plan_elimination([f.scope for f in reduced.factors], reduced.sizes, ())
     if 2.0**elimination.log2_size > max_entries:
         raise ModelError(
-            f"summing this network has {elimination.describe()}; at most max_entries={max_entries} are accepted"
+            f"summing this network has {elimination.describe()}; expected at most max_entries={max_entries}"
         )
     return Compiler(reduced, elimination, Domain(())).eliminate()[0]
 
@@ -132,8 +132,9 @@ def refuse_large(elimination: Elimination, max_edges: int) -> None:
     """Raise ModelError when a compilation would be too large."""
     if is_large(elimination, max_edges):
         raise ModelError(
-            f"compiling this network has {elimination.describe()}; at most max_edges={max_edges} edges and "
-            f"{TABLE_FACTOR:g} times as many table entries are accepted"
+            f"compiling this network has {elimination.describe()}; expected at most max_edges={max_edges} edges "
+            "and "
+            f"{TABLE_FACTOR:g} times as many table entries"
         )
 
 
@@ -192,7 +193,7 @@ class Compiler:
                 roots.append(int(message.node))
             if log_constants[-1] == -np.inf:
                 raise ImpossibleEvidence(
-                    "the evidence has probability zero under the network; possible evidence is accepted"
+                    "the evidence has probability zero under the network; expected possible evidence"
                 )
         return math.fsum(log_constants), roots
 

@@ -16,8 +16,9 @@ from certimap.interop.reading import Floats, Wishes, attribute, classes_of, kind
 from certimap.interop.tensors import Ids, TensorCircuit, check_agreement
 
 _LAYERS = (
-    "sum, Hadamard, Kronecker, Tucker, CP-T and tensor-dot layers over categorical, binomial, embedding and "
-    "Gaussian ones are accepted"
+    "expected sum, Hadamard, Kronecker, Tucker, CP-T and tensor-dot layers over categorical, binomial, embedding "
+    "and "
+    "Gaussian ones"
 )
 
 
@@ -25,7 +26,7 @@ def convert(x: Any, wishes: Wishes) -> Circuit:
     """Read a compiled circuit, folded or not, with its parameters as they are now."""
     if "TorchCircuit" not in classes_of(x):
         raise refuse(
-            x, "a circuit compiled to torch is accepted (cirkit.pipeline.compile), for only it has parameters"
+            x, "expected a circuit compiled to torch (cirkit.pipeline.compile), for only it has parameters"
         )
     circuit = TensorCircuit()
     outputs: list[Ids] = []
@@ -39,7 +40,7 @@ def convert(x: Any, wishes: Wishes) -> Circuit:
             outputs.append(_inner_layer(circuit, entry.module, inputs))
     root = outputs[-1]
     if root.size != 1:
-        raise ModelError(f"this {kind_of(x)} has {root.size} outputs; one is accepted")
+        raise ModelError(f"this {kind_of(x)} has {root.size} outputs; expected one")
     columns = circuit.variables
     read = circuit.build(int(root.flat[0]), named(wishes, [str(v) for v in columns], x))
     if not circuit.is_padded:
@@ -81,7 +82,7 @@ def _input_layer(circuit: TensorCircuit, layer: Any) -> Ids:
         raise ModelError(f"an input layer is a {kind_of(layer)}, which cannot be read; {_LAYERS}")
     variables = np.asarray(numbers(attribute(layer, "scope_idx")), np.int64)
     if variables.shape[1] != 1:
-        raise ModelError(f"an input layer is over {variables.shape[1]} variables; one is accepted")
+        raise ModelError(f"an input layer is over {variables.shape[1]} variables; expected one")
     if kind == "TorchGaussianLayer":
         return _gaussian(circuit, layer, variables[:, 0].tolist())
     tables = _TABLES[kind](layer)
@@ -140,8 +141,9 @@ def _nonnegative(layer: Any, name: str) -> Floats:
     values = numbers(attribute(layer, name)())
     if not (np.all(np.isfinite(values)) and np.all(values >= 0.0)):
         raise ModelError(
-            f"a {kind_of(layer)} has a negative {name} or one that is no number; circuits with parameters "
-            "that are not negative (softmax weights, for instance) are accepted"
+            f"a {kind_of(layer)} has a negative {name} or one that is no number; expected circuits with "
+            "parameters "
+            "that are not negative (softmax weights, for instance)"
         )
     return values
 

@@ -100,8 +100,9 @@ def as_model(x: Any) -> Model:
         return x
     if _reader_of(x) is None:
         raise QueryError(
-            f"{type(x).__name__} is no model; a circuit, a network, a fitted model, a posterior, or a model of "
-            f"{LIBRARIES} is accepted"
+            f"{type(x).__name__} is no model; expected a circuit, a network, a fitted model, a posterior, or a "
+            "model of "
+            f"{LIBRARIES}"
         )
     return from_object(x)
 

@@ -39,7 +39,7 @@ def with_virtual_evidence(evidence: Any, virtual: Any) -> dict[str, Any]:
     for table in tables:
         name, likelihood = _likelihood(table)
         if joined.get(name) is not None:
-            raise QueryError(f"variable {name!r} has virtual evidence and evidence; one is accepted")
+            raise QueryError(f"variable {name!r} has virtual evidence and evidence; expected one")
         joined[name] = likelihood
     return joined
 
@@ -47,13 +47,13 @@ def with_virtual_evidence(evidence: Any, virtual: Any) -> dict[str, Any]:
 def _likelihood(table: Any) -> tuple[str, dict[str, Any]]:
     if not all(hasattr(table, name) for name in ("variables", "values", "state_names")):
         raise QueryError(
-            f"virtual evidence holds {table!r}; a table of pgmpy over one variable is accepted, and {OUR_WAY}"
+            f"virtual evidence holds {table!r}; expected a table of pgmpy over one variable, and {OUR_WAY}"
         )
     variables = list(table.variables)
     if len(variables) != 1:
         shown = ", ".join(str(v) for v in variables)
         raise QueryError(
-            f"a table of virtual evidence is over several variables ({shown}); one each is accepted (an observed "
+            f"a table of virtual evidence is over several variables ({shown}); expected one each (an observed "
             "child of them all, added to the network, says the same)"
         )
     labels = labels_of(table.state_names[variables[0]])

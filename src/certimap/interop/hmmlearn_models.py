@@ -14,7 +14,7 @@ from certimap.interop.sequences import discrete_chain, gaussian_product, real_ch
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.markov import MarkovNetwork
 
-_ACCEPTED = "CategoricalHMM, and GaussianHMM and GMMHMM with diagonal or spherical covariances, are accepted"
+_ACCEPTED = "expected CategoricalHMM, or GaussianHMM or GMMHMM with diagonal or spherical covariances"
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ def convert(x: Any, wishes: Wishes) -> BayesianNetwork | MarkovNetwork | Circuit
         return discrete_chain(chain, [distributions(_fitted(x, "emissionprob_"), "emissionprob_")], steps)
     if x.covariance_type not in ("diag", "spherical"):
         raise ModelError(
-            f"a {kind_of(x)} has covariance_type={x.covariance_type!r}; 'diag' and 'spherical' are accepted, for "
+            f"a {kind_of(x)} has covariance_type={x.covariance_type!r}; expected 'diag' or 'spherical', for "
             "circuits have leaves of single variables"
         )
     means = _fitted(x, "means_")

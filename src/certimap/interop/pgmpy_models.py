@@ -13,7 +13,7 @@ from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
 
-_ACCEPTED = "DiscreteBayesianNetwork, NaiveBayes, DiscreteMarkovNetwork and FactorGraph are accepted"
+_ACCEPTED = "expected DiscreteBayesianNetwork, NaiveBayes, DiscreteMarkovNetwork or FactorGraph"
 _BAYESIAN = {"DiscreteBayesianNetwork", "BayesianNetwork", "BayesianModel"}
 _MARKOV = {"DiscreteMarkovNetwork", "MarkovNetwork", "MarkovModel", "FactorGraph"}
 _OTHERS = {"LinearGaussianBayesianNetwork", "FunctionalBayesianNetwork", "DynamicBayesianNetwork"}

@@ -48,7 +48,7 @@ def convert(x: Any, wishes: Wishes) -> BayesianNetwork | MarkovNetwork | Circuit
         return _network(x, wishes)
     if kinds & _HMMS:
         return _sequence(x, wishes)
-    raise refuse(x, "BayesianNetwork, DenseHMM and SparseHMM are accepted")
+    raise refuse(x, "expected BayesianNetwork, DenseHMM or SparseHMM")
 
 
 def _network(x: Any, wishes: Wishes) -> BayesianNetwork:
@@ -72,7 +72,7 @@ def _table(part: Any, what: str) -> Floats:
         return distributions(numbers(_present(part, "probs", what)), what)[0]
     if kind == "ConditionalCategorical":
         return distributions(numbers(_present(part, "probs", what)[0]), what)
-    raise ModelError(f"{what} is a {kind_of(part)}; Categorical and ConditionalCategorical are accepted")
+    raise ModelError(f"{what} is a {kind_of(part)}; expected Categorical or ConditionalCategorical")
 
 
 def _present(part: Any, name: str, what: str) -> Any:
@@ -102,8 +102,9 @@ def _sequence(x: Any, wishes: Wishes) -> MarkovNetwork | BayesianNetwork | Circu
 
         return real_chain(chain, means.shape[1], emission, steps)
     raise ModelError(
-        f"a {kind_of(x)} has emissions of the kinds {', '.join(sorted(kinds))}; all Categorical, or all Normal "
-        "with diagonal or spherical covariances, are accepted"
+        f"a {kind_of(x)} has emissions of the kinds {', '.join(sorted(kinds))}; expected all Categorical, or all "
+        "Normal "
+        "with diagonal or spherical covariances"
     )
 
 
@@ -112,7 +113,7 @@ def _emissions(parts: list[Any]) -> list[Floats]:
     all_probs = [numbers(_present(p, "probs", "an emission")) for p in parts]
     shapes = {probs.shape for probs in all_probs}
     if len(shapes) != 1:
-        raise ModelError(f"emissions have tables of the shapes {sorted(shapes)}; one shape is accepted")
+        raise ModelError(f"emissions have tables of the shapes {sorted(shapes)}; expected one shape")
     rows = distributions(np.array(all_probs), "an emission")
     return [rows[:, j] for j in range(rows.shape[1])]
 

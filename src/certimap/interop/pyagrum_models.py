@@ -19,11 +19,11 @@ def convert(x: Any, wishes: Wishes) -> BayesianNetwork | MarkovNetwork:
     if library_of(x) == "pyAgrum":
         raise ModelError(
             "a model of pyAgrum before version 2 was given, whose tables are laid out otherwise; "
-            "pyagrum 2 or later is accepted"
+            "expected pyagrum 2 or later"
         )
     kinds = set(classes_of(x))
     if not kinds & {"BayesNet", "MarkovRandomField"}:
-        raise refuse(x, "BayesNet and MarkovRandomField are accepted")
+        raise refuse(x, "expected BayesNet or MarkovRandomField")
     ids = sorted(attribute(x, "nodes")())
     variables = [attribute(x, "variable")(i) for i in ids]
     names = [str(attribute(v, "name")()) for v in variables]

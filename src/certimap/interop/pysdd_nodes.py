@@ -25,16 +25,14 @@ def convert(x: Any, wishes: Wishes) -> Circuit:
     if "SddNode" in kinds:
         return _Reader(x, wishes, x, lambda literal: 0.0).circuit()
     if "WmcManager" not in kinds:
-        raise refuse(x, "an SddNode, or a WmcManager (node.wmc()) with the weights of literals, is accepted")
+        raise refuse(x, "expected an SddNode, or a WmcManager (node.wmc()) with the weights of literals")
     in_logs = float(attribute(x, "zero_weight")) == -math.inf
     weight = attribute(x, "literal_weight")
 
     def log_weight(literal: int) -> float:
         value = float(weight(literal))
         if math.isnan(value) or value == math.inf or (value < 0.0 and not in_logs):
-            raise ModelError(
-                f"literal {literal} has the weight {value}; numbers that are not negative are accepted"
-            )
+            raise ModelError(f"literal {literal} has the weight {value}; expected numbers that are not negative")
         return value if in_logs else float(logs(numbers(value)))
 
     return _Reader(x, wishes, attribute(x, "node"), log_weight).circuit()

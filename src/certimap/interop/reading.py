@@ -69,9 +69,7 @@ def numbers(x: Any) -> Floats:
         if hasattr(x, step):
             x = getattr(x, step)()
     if np.iscomplexobj(x):
-        raise ModelError(
-            "a parameter is complex; only circuits of real numbers that are not negative are accepted"
-        )
+        raise ModelError("a parameter is complex; expected circuits of real numbers that are not negative")
     return np.array(x, np.float64)
 
 
@@ -93,8 +91,8 @@ def distributions(rows: Floats, what: str, slack: float = 1e-4) -> Floats:
     totals = rows.sum(axis=-1, keepdims=True)
     if not (np.all(np.isfinite(rows)) and np.all(rows >= 0.0) and np.all(np.abs(totals - 1.0) <= slack)):
         raise ModelError(
-            f"{what} holds a row that is no distribution; rows of numbers that are not negative and add to 1 are "
-            "accepted"
+            f"{what} holds a row that is no distribution; expected rows of numbers that are not negative and add "
+            "to 1"
         )
     return rows / totals
 

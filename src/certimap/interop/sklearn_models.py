@@ -17,14 +17,15 @@ from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 
 CLASS = "class"
-_ACCEPTED = "GaussianMixture, CategoricalNB, BernoulliNB and GaussianNB are accepted"
+_ACCEPTED = "expected GaussianMixture, CategoricalNB, BernoulliNB or GaussianNB"
 _REASONS = {
     "MultinomialNB": "it scores counts without saying how many there are, and so is no distribution over rows; "
     "BernoulliNB is one",
     "ComplementNB": "it scores counts without saying how many there are, and so is no distribution over rows; "
     "BernoulliNB is one",
-    "BayesianGaussianMixture": "what it scores is a bound and no density; a GaussianMixture with its means, "
-    "covariances and weights is accepted",
+    "BayesianGaussianMixture": "what it scores is a bound and no density; expected a GaussianMixture with its "
+    "means, "
+    "covariances and weights",
 }
 
 
@@ -74,7 +75,7 @@ def _mixture(x: Any, wishes: Wishes) -> Circuit:
         variances = np.broadcast_to(variances[:, None], means.shape)
     elif kind != "diag":
         raise ModelError(
-            f"a {kind_of(x)} has covariance_type={kind!r}; 'diag' and 'spherical' are accepted (and any for one "
+            f"a {kind_of(x)} has covariance_type={kind!r}; expected 'diag' or 'spherical' (and any for one "
             "feature), for circuits have leaves of single variables"
         )
     builder = CircuitBuilder(Domain(Real(name) for name in _names(x, n, wishes)))

@@ -37,7 +37,7 @@ def convert(x: Any, wishes: Wishes) -> Circuit:
         features, channels, repetitions = out.shape
         raise ModelError(
             f"this {kind_of(x)} has {out.size} outputs ({features} features, {channels} channels, {repetitions} "
-            "repetitions); one is accepted: put a Product and a Sum above it"
+            "repetitions); expected one: put a Product and a Sum above it"
         )
     columns = reader.circuit.variables
     circuit = reader.circuit.build(int(out.flat[0]), named(wishes, [str(v) for v in columns], x))
@@ -94,8 +94,9 @@ class _Reader:
             reader = self._readers.get(type(module).__name__)
             if reader is None or library_of(module) != "spflow":
                 raise ModelError(
-                    f"a module of spflow is a {kind_of(module)}, which cannot be read; sums, products, splits and "
-                    f"leaves of the kinds {_LEAVES} are accepted"
+                    f"a module of spflow is a {kind_of(module)}, which cannot be read; expected sums, products, "
+                    "splits and "
+                    f"leaves of the kinds {_LEAVES}"
                 )
             self._known[key] = reader(module)
         return self._known[key]
@@ -123,7 +124,7 @@ class _Reader:
     def _scope(self, module: Any) -> list[int]:
         if getattr(module, "parameter_fn", None) is not None or list(attribute(module, "scope", "evidence")):
             raise ModelError(
-                f"a {kind_of(module)} depends on other columns; leaves with fixed parameters are accepted"
+                f"a {kind_of(module)} depends on other columns; expected leaves with fixed parameters"
             )
         return [int(v) for v in attribute(module, "scope", "query")]
 
@@ -238,5 +239,5 @@ class _Reader:
 
     def _split_input(self, module: Any) -> tuple[Ids, int]:
         if attribute(module, "dim") != 1:
-            raise ModelError(f"a {kind_of(module)} splits along dimension {module.dim}; 1 (features) is accepted")
+            raise ModelError(f"a {kind_of(module)} splits along dimension {module.dim}; expected 1 (features)")
         return self.ids(attribute(module, "inputs")), int(attribute(module, "num_splits"))

@@ -38,7 +38,7 @@ class TensorCircuit:
         size = 0 if isinstance(table, tuple) else len(table)
         known = self._states.setdefault(variable, size)
         if (known == 0) != (size == 0):
-            raise ModelError(f"variable {variable} has discrete and real leaves; leaves of one sort are accepted")
+            raise ModelError(f"variable {variable} has discrete and real leaves; expected leaves of one sort")
         self._states[variable] = max(known, size)
         self._leaves.append((variable, table, log_scale))
         self._order.append(-len(self._leaves))

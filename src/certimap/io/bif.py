@@ -83,9 +83,7 @@ class _Reader:
         while self.at < len(self.text):
             keyword = words.KEYWORD.match(self.text, self.at)
             if keyword is None:
-                raise self.fail(
-                    f"{self.glimpse()!r} begins no block; network, variable and probability are accepted"
-                )
+                raise self.fail(f"{self.glimpse()!r} begins no block; expected network, variable or probability")
             if keyword[1] == "network":
                 self.network_block()
             elif keyword[1] == "property":
@@ -110,7 +108,7 @@ class _Reader:
     def take(self, pattern: re.Pattern[str], wanted: str) -> re.Match[str]:
         found = pattern.match(self.text, self.at)
         if found is None:
-            raise self.fail(f"{self.glimpse()!r} stands where {wanted} is accepted")
+            raise self.fail(f"{self.glimpse()!r} stands where {wanted} is expected")
         self.at = found.end()
         return found
 
@@ -155,7 +153,7 @@ class _Reader:
         self.at = end.end()
         if states is None:
             raise self.fail(
-                f"variable {name!r} has no type; type discrete [ COUNT ] {{ STATES }}; is accepted", start
+                f"variable {name!r} has no type; expected type discrete [ COUNT ] {{ STATES }};", start
             )
         if name in self.variables:
             raise self.fail(f"variable {name!r} is declared twice", start)
@@ -191,9 +189,7 @@ class _Reader:
         if len(set(names)) < len(names):
             raise self.fail(f"the probability block of {names[0]!r} names a variable twice", start)
         if len(names) > MAX_SCOPE:
-            raise self.fail(
-                f"{names[0]!r} has {len(names) - 1} parents; at most {MAX_SCOPE - 1} are accepted", start
-            )
+            raise self.fail(f"{names[0]!r} has {len(names) - 1} parents; expected at most {MAX_SCOPE - 1}", start)
         child = self.position[names[0]]
         if child in self.tables:
             raise self.fail(f"variable {names[0]!r} has two probability blocks", start)
@@ -236,7 +232,7 @@ class _Reader:
         last = next(reversed(own.rows.values())) if own.rows and self.text[place] == "(" else None
         for values, wanted in ((own.table, math.prod(sizes)), (own.default, sizes[-1]), (last, sizes[-1])):
             if values is not None and len(values.values) != wanted:
-                raise self.fail(f"{name!r} has {len(values.values)} entries here; {wanted} are accepted", place)
+                raise self.fail(f"{name!r} has {len(values.values)} entries here; expected {wanted}", place)
 
     def row(self, parents: list[int], place: int) -> tuple[tuple[int, ...], str]:
         """Read `( LABELS ) NUMBERS ;`; return the positions of the states and the text of the numbers."""
@@ -281,9 +277,7 @@ class _Reader:
         if values is not None and "_" not in text:
             return values
         wrong = next(t for t in tokens if "_" in t or not is_number(t))
-        raise self.fail(
-            f"{wrong!r} is no probability; numbers that are finite and not negative are accepted", place
-        )
+        raise self.fail(f"{wrong!r} is no probability; expected numbers that are finite and not negative", place)
 
     def assemble(self) -> BayesianNetwork:
         domain = Domain(self.variable_list)
@@ -307,7 +301,7 @@ class _Reader:
             name, total = self.variable_list[own.scope[-1]].name, abs(float(row_totals(table)[wrong]))
             raise self.fail(
                 f"the distribution of {name!r} given ({self.labels(own, wrong)}) adds to {total:.10g}; "
-                "1 within 0.001, or a row of zeros, is accepted",
+                "expected 1 within 0.001, or a row of zeros",
                 own.places.get(wrong, own.start),
             )
         return found
@@ -319,7 +313,7 @@ class _Reader:
         if own.table is not None:
             if own.rows or own.default is not None:
                 raise self.fail(
-                    f"{name!r} has a table beside rows or a default; one or the other is accepted", own.start
+                    f"{name!r} has a table beside rows or a default; expected one or the other", own.start
                 )
             table = _in_order(own.table, shape)
         else:

@@ -49,6 +49,6 @@ def _written(text: str, variable: str) -> str:
         return text
     if '"' in text:
         raise ModelError(
-            f"{text!r} of variable {variable!r} cannot be written as BIF; text without double quotes is accepted"
+            f"{text!r} of variable {variable!r} cannot be written as BIF; expected text without double quotes"
         )
     return f'"{text}"'

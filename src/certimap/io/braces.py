@@ -123,7 +123,7 @@ class Braces:
                 stack[-1].statements.append(Entry(head, start))
             if sign == "}":
                 if len(stack) == 1:
-                    raise self.fail("'}' closes no block; one '}' per '{' is accepted", at - 1)
+                    raise self.fail("'}' closes no block; expected one '}' per '{'", at - 1)
                 stack.pop()
             at = _skipped(_BLANK, self.text, at)
         if len(stack) > 1:
@@ -144,7 +144,7 @@ class Braces:
 
     def _opened(self, stack: list[Block], head: str, start: int) -> None:
         if len(stack) > MAX_DEPTH:
-            raise self.fail(f"blocks lie in one another more than {MAX_DEPTH} deep; fewer are accepted", start)
+            raise self.fail(f"blocks lie in one another more than {MAX_DEPTH} deep; expected fewer", start)
         block = Block(head, start)
         stack[-1].blocks.append(block)
         stack.append(block)
@@ -153,7 +153,7 @@ class Braces:
         """Return the one entry of a key, or None without any."""
         found = block.entries.get(key, [])
         if len(found) > 1:
-            raise self.fail(f"{key} of {cut(block.head)} is given twice; once is accepted", found[1].at)
+            raise self.fail(f"{key} of {cut(block.head)} is given twice; expected once", found[1].at)
         return found[0] if found else None
 
     def numbers(self, entry: Entry, what: str) -> Numbers:
@@ -166,8 +166,8 @@ class Braces:
         wrong = next(word for word in found if "_" in word[0] or not is_number(word[0]))
         at = self.text.find(entry.value, entry.at) + wrong.start()
         raise self.fail(
-            f"{cut(wrong[0])} in the table of {what} is no probability; numbers that are finite and not negative "
-            "are accepted",
+            f"{cut(wrong[0])} in the table of {what} is no probability; expected numbers that are finite and not "
+            "negative",
             at,
         )
 

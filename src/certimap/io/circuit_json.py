@@ -28,11 +28,11 @@ def read_circuit_json(path: AnyPath, encoding: str | None = None) -> Circuit:
     except json.JSONDecodeError as error:
         raise ParseError(f"is no JSON ({error.msg})", path, error.lineno) from None
     except RecursionError:
-        raise ParseError("nests too deeply; an object with a list of nodes is accepted", path) from None
+        raise ParseError("nests too deeply; expected an object with a list of nodes", path) from None
     except ValueError as error:  # a number of thousands of digits
         raise ParseError(f"holds a number that is too long ({error})", path) from None
     if not is_record(data) or not isinstance(data.get("nodes"), list):
-        raise ParseError("has no list of nodes; circuits of deeprob-kit and SparC are accepted", path)
+        raise ParseError("has no list of nodes; expected a circuit of deeprob-kit or SparC", path)
     reader = sparc.SparcCircuit(path, data) if "format" in data else DeeprobCircuit(path, data)
     try:
         return reader.circuit()

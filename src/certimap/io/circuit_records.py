@@ -46,24 +46,24 @@ class JsonCircuit:
 
     def integer(self, value: Any, what: str) -> int:
         if type(value) is not int or not 0 <= value < 2**31:
-            raise self.fail(f"{shown(value)} is {what}; an integer of at least 0 is accepted")
+            raise self.fail(f"{shown(value)} is {what}; expected an integer of at least 0")
         return value
 
     def number(self, value: Any, what: str) -> float:
         if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(_as_float(value)):
-            raise self.fail(f"{shown(value)} is {what}; a finite number is accepted")
+            raise self.fail(f"{shown(value)} is {what}; expected a finite number")
         return float(value)
 
     def numbers(self, value: Any, what: str) -> list[float]:
         if not isinstance(value, list):
-            raise self.fail(f"{shown(value)} stands where a list of numbers, {what}, is accepted")
+            raise self.fail(f"{shown(value)} stands where a list of numbers, {what}, is expected")
         return [self.number(item, what) for item in items(value)]
 
     def probabilities(self, value: Any, what: str) -> list[float]:
         """Return natural logs of a list of numbers that are not negative."""
         found = self.numbers(value, what)
         if any(x < 0.0 for x in found):
-            raise self.fail(f"{min(found)} is {what}; numbers that are not negative are accepted")
+            raise self.fail(f"{min(found)} is {what}; expected numbers that are not negative")
         return [math.log(x) if x > 0.0 else -math.inf for x in found]
 
     def field(self, record: Record, key: str, node: int) -> Any:
@@ -76,7 +76,7 @@ class JsonCircuit:
         scope = self.field(record, "scope", node)
         members = items(scope) if is_list(scope) else [scope]
         if len(members) != 1:
-            raise self.fail(f"node {node} has a scope of {len(members)} variables; a leaf of one is accepted")
+            raise self.fail(f"node {node} has a scope of {len(members)} variables; expected a leaf of one")
         return self.integer(members[0], f"a variable of node {node}")
 
     def order(self) -> list[int]:
@@ -107,13 +107,15 @@ class JsonCircuit:
         largest = max(sizes, default=-1)
         if largest < 0 or largest > FREE_VARIABLES + len(self.nodes):
             raise self.fail(
-                f"has the variable {largest:,} in {len(self.nodes):,} nodes; at least one, and none beyond "
-                f"{FREE_VARIABLES:,} more than nodes, is accepted"
+                f"has the variable {largest:,} in {len(self.nodes):,} nodes; expected at least one, and none "
+                "beyond "
+                f"{FREE_VARIABLES:,} more than nodes"
             )
         if n_entries > MAX_ENTRIES or max(sizes.values()) > MAX_STATES:
             raise self.fail(
-                f"has leaves with {n_entries:,} entries and variables of {max(sizes.values()):,} states; at "
-                f"most {MAX_ENTRIES:,} and {MAX_STATES:,} are accepted"
+                f"has leaves with {n_entries:,} entries and variables of {max(sizes.values()):,} states; expected "
+                "at "
+                f"most {MAX_ENTRIES:,} and {MAX_STATES:,}"
             )
         variables: list[Variable] = []
         for v in range(largest + 1):
@@ -152,7 +154,7 @@ class JsonCircuit:
                 needs = [(variable, len(values) if isinstance(values, list) else 0)]
             for variable, size in needs:
                 if variable in sizes and (sizes[variable] == 0) != (size == 0):
-                    raise self.fail(f"variable {variable} is real and discrete; one or the other is accepted")
+                    raise self.fail(f"variable {variable} is real and discrete; expected one or the other")
                 sizes[variable] = max(sizes.get(variable, 0), size)
         builder = CircuitBuilder(self.domain(sizes, sum(sizes[v] for v, _ in leaves.values())))
         ids: dict[int, int] = {}

@@ -55,7 +55,7 @@ class Declared:
     def variable(self, name: str, states: Sequence[str], line: int | None) -> None:
         """Declare a variable."""
         if name in self.variables:
-            raise self.fail(f"variable {cut(name)} is declared twice; once is accepted", line)
+            raise self.fail(f"variable {cut(name)} is declared twice; expected once", line)
         try:
             self.variables[name] = Categorical(name, tuple(states))
         except ModelError as error:
@@ -80,8 +80,8 @@ class Declared:
             sizes = [v.n_states for v in above]
             if math.prod(sizes) * child.n_states != len(numbers.values):
                 raise self.fail(
-                    f"the table of {cut(name)} has {len(numbers.values):,} entries; {_product(child, above)} are "
-                    "accepted",
+                    f"the table of {cut(name)} has {len(numbers.values):,} entries; expected "
+                    f"{_product(child, above)}",
                     line,
                 )
             if not first_fastest or len(above) < 2:
@@ -144,8 +144,9 @@ class Declared:
             sizes = [v.n_states for v in above]
             if len(rows) != child.n_states * (sum(sizes) + 1):
                 raise self.fail(
-                    f"the noisy node {cut(name)} has {len(rows):,} parameters; {child.n_states} for each of the "
-                    f"{sum(sizes)} states of its parents and the leak are accepted",
+                    f"the noisy node {cut(name)} has {len(rows):,} parameters; expected {child.n_states} for each "
+                    "of the "
+                    f"{sum(sizes)} states of its parents and the leak",
                     line,
                 )
             places = self._strengths(name, sizes, order, line)
@@ -175,8 +176,9 @@ class Declared:
         is_order = [sorted(own) == list(range(k)) for own, k in zip(found, sizes, strict=True)]
         if len(order) != starts[-1] or not all(is_order):
             raise self.fail(
-                f"the strengths of the noisy node {cut(name)} are no order of its parents' states; the numbers of "
-                "each parent's states, each once, are accepted",
+                f"the strengths of the noisy node {cut(name)} are no order of its parents' states; expected the "
+                "numbers of "
+                "each parent's states, each once",
                 line,
             )
         return found
@@ -203,11 +205,11 @@ class Declared:
         pieces: Callable[[Categorical, list[Categorical]], Pieces],
     ) -> None:
         if name in self._nodes:
-            raise self.fail(f"variable {cut(name)} has two tables; one is accepted", line)
+            raise self.fail(f"variable {cut(name)} has two tables; expected one", line)
         if len(set(parents)) < len(parents) or name in parents:
-            raise self.fail(f"the table of {cut(name)} names a variable twice; once is accepted", line)
+            raise self.fail(f"the table of {cut(name)} names a variable twice; expected once", line)
         if len(parents) >= MAX_SCOPE:
-            raise self.fail(f"{cut(name)} has {len(parents)} parents; at most {MAX_SCOPE - 1} are accepted", line)
+            raise self.fail(f"{cut(name)} has {len(parents)} parents; expected at most {MAX_SCOPE - 1}", line)
         self._nodes[name] = _Node(tuple(parents), line, pieces)
 
     def network(self) -> BayesianNetwork:
@@ -240,7 +242,7 @@ class Declared:
                 total = abs(float(row_totals(factor)[wrong]))
                 raise self.fail(
                     f"the distribution of {cut(name)} given ({_labels(domain, scope, wrong)}) adds to "
-                    f"{total:.10g}; 1 within 0.001, or a row of zeros, is accepted",
+                    f"{total:.10g}; expected 1 within 0.001, or a row of zeros",
                     line,
                 )
             cpts.append(factor)

@@ -21,21 +21,21 @@ class DeeprobCircuit(JsonCircuit):
         super().__init__(path, data)
         for record in items(data["nodes"]):
             if not is_record(record) or not isinstance(record.get("class"), str):
-                raise self.fail("has a node without a class; circuits of deeprob-kit (save_spn_json) are accepted")
+                raise self.fail("has a node without a class; expected circuits of deeprob-kit (save_spn_json)")
             key = self.integer(record.get("id"), "the id of a node")
             if key in self.nodes:
-                raise self.fail(f"the id {key} is defined twice; once is accepted")
+                raise self.fail(f"the id {key} is defined twice; expected once")
             self.nodes[key] = JsonNode(record["class"], record)
         edges = data.get("edges", data.get("links"))
         if not isinstance(edges, list):
-            raise self.fail("has neither 'edges' nor 'links'; a list of one or the other is accepted")
+            raise self.fail("has neither 'edges' nor 'links'; expected a list of one or the other")
         places: dict[int, dict[int, int]] = {}
         for edge in items(edges):
             if not is_record(edge):
-                raise self.fail(f"{shown(edge)} is no edge; objects with source, target and idx are accepted")
+                raise self.fail(f"{shown(edge)} is no edge; expected objects with source, target and idx")
             child, parent, place = (self.integer(edge.get(key), f"the {key} of an edge") for key in _EDGE)
             if place in places.setdefault(parent, {}):
-                raise self.fail(f"node {parent} has two children at the place {place}; one is accepted")
+                raise self.fail(f"node {parent} has two children at the place {place}; expected one")
             places[parent][place] = child
         for parent, below in places.items():
             if parent not in self.nodes:
@@ -57,7 +57,7 @@ class DeeprobCircuit(JsonCircuit):
     def params(self, node: int) -> Record:
         found = self.field(self.nodes[node].record, "params", node)
         if not is_record(found):
-            raise self.fail(f"node {node} has the params {shown(found)}; an object is accepted")
+            raise self.fail(f"node {node} has the params {shown(found)}; expected an object")
         return found
 
     def leaf(self, node: int) -> Leaf:
@@ -72,8 +72,8 @@ class DeeprobCircuit(JsonCircuit):
             return self.variable(record, node), (mean, sd)
         if kind != "Categorical":
             raise self.fail(
-                f"node {node} is a leaf of the class {cut(kind)}; Bernoulli, Categorical, Gaussian and BinaryCLT "
-                "are accepted"
+                f"node {node} is a leaf of the class {cut(kind)}; expected Bernoulli, Categorical, Gaussian or "
+                "BinaryCLT"
             )
         logs = self.probabilities(self.field(params, "probabilities", node), f"a probability of node {node}")
         states = self.field(params, "categories", node)
@@ -84,8 +84,9 @@ class DeeprobCircuit(JsonCircuit):
             or not 0 <= max(places, default=-1) < MAX_STATES
         ):
             raise self.fail(
-                f"node {node} has {len(places)} categories and {len(logs)} probabilities; as many of one as of "
-                f"the other, and categories below {MAX_STATES}, are accepted"
+                f"node {node} has {len(places)} categories and {len(logs)} probabilities; expected as many of one "
+                "as of "
+                f"the other, and categories below {MAX_STATES}"
             )
         own = [-math.inf] * (max(places) + 1)
         for place, log in zip(places, logs, strict=True):
@@ -98,7 +99,7 @@ class DeeprobCircuit(JsonCircuit):
         scope = self.field(self.nodes[node].record, "scope", node)
         found = [self.integer(v, f"a variable of node {node}") for v in items(scope)]
         if not found or len(set(found)) < len(found):
-            raise self.fail(f"node {node} has the scope {shown(scope)}; distinct variables are accepted")
+            raise self.fail(f"node {node} has the scope {shown(scope)}; expected distinct variables")
         return found
 
     def special(self, builder: CircuitBuilder, node: int) -> int:
@@ -110,7 +111,7 @@ class DeeprobCircuit(JsonCircuit):
         n = len(scope)
         if len(parents) != n or not all(type(p) is int and -1 <= p < n for p in parents):
             raise self.fail(
-                f"node {node} has the tree {shown(tree)}; the place of each variable's parent is accepted"
+                f"node {node} has the tree {shown(tree)}; expected the place of each variable's parent"
             )
         below: list[list[int]] = [list[int]() for _ in range(n)]
         roots = [i for i in range(n) if parents[i] == -1]
@@ -121,7 +122,7 @@ class DeeprobCircuit(JsonCircuit):
         for i in order:
             order += below[i]
         if len(roots) != 1 or len(order) != n:
-            raise self.fail(f"the tree of node {node} is none; one root and no cycle is accepted")
+            raise self.fail(f"the tree of node {node} is none; expected one root and no cycle")
         values: dict[tuple[int, int], int] = {}
         for i in reversed(order):
             terms = [builder.indicator(scope[i], k) for k in range(2)]

@@ -42,7 +42,7 @@ def read_dne(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
     declared = Declared(path)
     nets = [block for block in source.root.blocks if block.words[:1] == ["bnet"]]
     if len(nets) != 1:
-        raise source.fail(f"the file has {len(nets)} nets; one, bnet NAME {{ ... }}, is accepted", 0)
+        raise source.fail(f"the file has {len(nets)} nets; expected one, bnet NAME {{ ... }}", 0)
     for block in nets[0].blocks:
         if block.words[:1] == ["node"]:
             _read_node(source, declared, block)
@@ -51,15 +51,13 @@ def read_dne(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
 
 def _read_node(source: Braces, declared: Declared, block: Block) -> None:
     if len(block.words) != 2:
-        raise source.fail(f"{cut(block.head)} begins no node; node NAME {{ ... }} is accepted", block.at)
+        raise source.fail(f"{cut(block.head)} begins no node; expected node NAME {{ ... }}", block.at)
     name, line = block.words[1], source.line(block.at)
     kind = _text(source, block, "kind", "NATURE").upper()
     if kind == "CONSTANT":
         return
     if kind != "NATURE":
-        raise source.fail(
-            f"{cut(name)} is of the kind {kind[:20]}; nodes of the kind NATURE are accepted", block.at
-        )
+        raise source.fail(f"{cut(name)} is of the kind {kind[:20]}; expected nodes of the kind NATURE", block.at)
     states = _states(source, block, name)
     declared.variable(name, states, line)
     parents = words_of(_text(source, block, "parents", ""))
@@ -71,7 +69,7 @@ def _read_node(source: Braces, declared: Declared, block: Block) -> None:
         declared.deterministic(name, parents, [_result(word, states) for word in results], line)
     else:
         lacks = "is given by an equation" if "equation" in block.entries else "has no table"
-        raise source.fail(f"{cut(name)} {lacks}; probs or functable are accepted", block.at)
+        raise source.fail(f"{cut(name)} {lacks}; expected probs or functable", block.at)
 
 
 def _text(source: Braces, block: Block, key: str, default: str) -> str:
@@ -85,7 +83,7 @@ def _states(source: Braces, block: Block, name: str) -> list[str]:
     is_discrete = _text(source, block, "discrete", "TRUE").upper() == "TRUE"
     if not is_discrete and levels is None:
         raise source.fail(
-            f"{cut(name)} is a continuous node; discrete ones, or levels that cut it into intervals, are accepted",
+            f"{cut(name)} is a continuous node; expected discrete ones, or levels that cut it into intervals",
             block.at,
         )
     if states is not None:
@@ -95,7 +93,7 @@ def _states(source: Braces, block: Block, name: str) -> list[str]:
         return values if is_discrete else [f"{low} to {high}" for low, high in itertools.pairwise(values)]
     if count is not None and count.value.isdecimal() and len(count.value) < 6:
         return [str(k) for k in range(int(count.value))]
-    raise source.fail(f"{cut(name)} has no states; states = (A, B); is accepted", block.at)
+    raise source.fail(f"{cut(name)} has no states; expected states = (A, B);", block.at)
 
 
 def _result(word: str, states: list[str]) -> str:

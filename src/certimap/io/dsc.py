@@ -89,7 +89,7 @@ class _Reader:
         names, parents = words_of(own), words_of(given)
         if len(names) != 1:
             raise self.source.fail(
-                f"the table of {cut(own.strip())} is of {len(names)} variables; one is accepted", block.at
+                f"the table of {cut(own.strip())} is of {len(names)} variables; expected one", block.at
             )
         name, line = names[0], self.source.line(block.at)
         known = self.declared.variables
@@ -110,7 +110,7 @@ class _Reader:
             index, numbers = self.row(entry, name)
             if len(numbers.values) != size:
                 raise self.source.fail(
-                    f"a row of {cut(name)} has {len(numbers.values)} entries; {size} are accepted", entry.at
+                    f"a row of {cut(name)} has {len(numbers.values)} entries; expected {size}", entry.at
                 )
             if index is None:
                 default = numbers
@@ -118,8 +118,9 @@ class _Reader:
                 len(index) != len(sizes) or any(k >= n for k, n in zip(index, sizes, strict=True)) or index in rows
             ):
                 raise self.source.fail(
-                    f"the row {index} of {cut(name)} is doubled, or names no states of its parents; numbers below "
-                    f"{tuple(sizes)} are accepted",
+                    f"the row {index} of {cut(name)} is doubled, or names no states of its parents; expected "
+                    "numbers below "
+                    f"{tuple(sizes)}",
                     entry.at,
                 )
             else:
@@ -130,7 +131,7 @@ class _Reader:
             )
         if default is None and len(rows) < math.prod(sizes):
             raise self.source.fail(
-                f"the table of {cut(name)} has {len(rows)} rows; {math.prod(sizes)}, or a default, are accepted",
+                f"the table of {cut(name)} has {len(rows)} rows; expected {math.prod(sizes)}, or a default",
                 block.at,
             )
         found = [rows.get(index, default) for index in itertools.product(*(range(k) for k in sizes))]
@@ -141,7 +142,7 @@ class _Reader:
         found = _ROW.fullmatch(entry.value)
         if found is None:
             raise self.source.fail(
-                f"{cut(entry.value)} is no row of {cut(name)}; (NUMBERS): PROBABILITIES; is accepted", entry.at
+                f"{cut(entry.value)} is no row of {cut(name)}; expected (NUMBERS): PROBABILITIES;", entry.at
             )
         words = words_of(found[1] or "")
         index = None if found[2] else tuple(int(word[:9]) for word in words)

@@ -40,7 +40,7 @@ def read_dsl(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
     declared = Declared(path)
     nets = [block for block in source.root.blocks if block.words[:1] == ["net"]]
     if len(nets) != 1:
-        raise source.fail(f"the file has {len(nets)} nets; one, net NAME {{ ... }}, is accepted", 0)
+        raise source.fail(f"the file has {len(nets)} nets; expected one, net NAME {{ ... }}", 0)
     for block in nets[0].blocks:
         if block.words[:1] == ["node"]:
             _read_node(source, declared, block)
@@ -49,16 +49,16 @@ def read_dsl(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
 
 def _read_node(source: Braces, declared: Declared, block: Block) -> None:
     if len(block.words) != 2:
-        raise source.fail(f"{cut(block.head)} begins no node; node NAME {{ ... }} is accepted", block.at)
+        raise source.fail(f"{cut(block.head)} begins no node; expected node NAME {{ ... }}", block.at)
     name, line = block.words[1], source.line(block.at)
     kind = source.entry(block, "TYPE")
     if kind is None or kind.value not in ("CPT", "TRUTHTABLE"):
         shown = "no type" if kind is None else f"the type {kind.value[:20]}"
-        raise source.fail(f"{cut(name)} has {shown}; CPT and TRUTHTABLE are accepted", block.at)
+        raise source.fail(f"{cut(name)} has {shown}; expected CPT and TRUTHTABLE", block.at)
     definition = next(block.named("definition"), None)
     states = None if definition is None else source.entry(definition, "NAMESTATES")
     if definition is None or states is None:
-        raise source.fail(f"{cut(name)} has no DEFINITION with NAMESTATES; one is accepted", block.at)
+        raise source.fail(f"{cut(name)} has no DEFINITION with NAMESTATES; expected one", block.at)
     declared.variable(name, words_of(states.value), line)
     parents_entry = source.entry(block, "PARENTS")
     parents = [] if parents_entry is None else words_of(parents_entry.value)

@@ -173,7 +173,7 @@ def _labels_of(variable: Categorical, content: Any) -> list[Any] | dict[Any, Any
         return [variable.parse(label) if isinstance(label, str) else _tuples(label) for label in content]
     weights = {variable.parse(text): weight for text, weight in content.items()}
     if len(weights) < len(content):
-        raise QueryError(f"{list(content)!r} name a state of variable {variable.name!r} twice; once is accepted")
+        raise QueryError(f"{list(content)!r} name a state of variable {variable.name!r} twice; expected once")
     return weights
 
 
@@ -250,15 +250,15 @@ def _numbered(
 
 def _name(domain: Domain, number: int) -> str:
     if not 0 <= number < len(domain):
-        raise QueryError(f"{number} is no variable of the model; 0 to {len(domain) - 1} are accepted")
+        raise QueryError(f"{number} is no variable of the model; expected 0 to {len(domain) - 1}")
     return domain.names[number]
 
 
 def _state(domain: Domain, number: int, state: int) -> Any:
     variable = domain[_name(domain, number)]
     if not isinstance(variable, Categorical) or not 0 <= state < variable.n_states:
-        accepted = f"0 to {variable.n_states - 1}" if variable.n_states else "no state, for it is continuous,"
-        raise QueryError(f"{state} is no state of variable {variable.name!r}; {accepted} is accepted")
+        accepted = f"0 to {variable.n_states - 1}" if variable.n_states else "no state, for it is continuous"
+        raise QueryError(f"{state} is no state of variable {variable.name!r}; expected {accepted}")
     return variable.states[state]
 
 

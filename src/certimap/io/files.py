@@ -114,7 +114,7 @@ def read_text(path: AnyPath, encoding: str | None = None) -> str:
     try:
         return data.decode(chosen)
     except LookupError:
-        raise ParseError(f"{encoding!r} is no text encoding; a name {_ENCODINGS} is accepted", path) from None
+        raise ParseError(f"{encoding!r} is no text encoding; expected a name {_ENCODINGS}", path) from None
     except UnicodeError as error:
         start = error.start if isinstance(error, UnicodeDecodeError) else 0
         name = "UTF-8" if chosen == "utf-8-sig" else chosen

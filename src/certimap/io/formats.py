@@ -120,7 +120,7 @@ def format_of(
     if found is None:
         shown = f".{name}" if name else "a name without a suffix"
         raise ParseError(
-            f"{shown!r} names no {what} format; {suffixes(table, ', ')} are accepted, each with "
+            f"{shown!r} names no {what} format; expected {suffixes(table, ', ')}, each with "
             f".gz{did_you_mean(name, table)}",
             path,
         )

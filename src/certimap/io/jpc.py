@@ -86,9 +86,7 @@ class _Reader:
             if variable == 0:
                 continue
             if (sizes.get(variable, size) == 0) != (size == 0):
-                raise self.lines.fail(
-                    f"variable {variable} is real and discrete; one or the other is accepted", line
-                )
+                raise self.lines.fail(f"variable {variable} is real and discrete; expected one or the other", line)
             sizes[variable] = max(sizes.get(variable, 0), size)
             is_boolean[variable] = is_boolean.get(variable, True) and line.words[0] == "L"
             leaves.append(variable)
@@ -106,7 +104,7 @@ class _Reader:
         """Return the variable of a leaf and how many states it needs (0 for a real one); (0, 0) for others."""
         kind, words = line.words[0], line.words
         if kind not in _LAYOUTS:
-            raise self.lines.fail(f"{kind[:20]!r} is no kind of node; {', '.join(_LAYOUTS)} are accepted", line)
+            raise self.lines.fail(f"{kind[:20]!r} is no kind of node; expected {', '.join(_LAYOUTS)}", line)
         lengths = {"L": 4, "I": 5, "B": 6, "G": 6}
         fits = len(words) == lengths[kind] if kind in lengths else len(words) > 4
         self.lines.expect(line, fits, _LAYOUTS[kind])
@@ -120,8 +118,8 @@ class _Reader:
             size = self.lines.integers(line, "a number of states", 4, 5)[0] + 1
         if variable < 1 or not (kind == "G" or 1 <= size <= MAX_STATES):
             raise self.lines.fail(
-                f"variable {variable} with {size} states is none; variables from 1 and up to {MAX_STATES} states "
-                "are accepted",
+                f"variable {variable} with {size} states is none; expected variables from 1 and up to "
+                f"{MAX_STATES} states",
                 line,
             )
         return variable, size
@@ -149,9 +147,7 @@ class _Reader:
         n = self.lines.integers(line, "N", 4, 5)[0]
         log_p = self.lines.log_weights(line, line.words[5:])[0]
         if log_p > 0.0:
-            raise self.lines.fail(
-                f"{line.words[5][:20]!r} is the log of a probability above 1; 0 is accepted", line
-            )
+            raise self.lines.fail(f"{line.words[5][:20]!r} is the log of a probability above 1; expected 0", line)
         log_q = math.log(-math.expm1(log_p)) if log_p < 0.0 else -math.inf
         return [
             math.lgamma(n + 1)

@@ -47,7 +47,7 @@ def log_weights(given: Weights | None, path: AnyPath, encoding: str | None = Non
         for literal, weight in given.items():
             if not (math.isfinite(weight) and weight >= 0.0) or not literal:
                 raise ModelError(
-                    f"literal {literal} has the weight {weight}; finite numbers that are not negative are accepted"
+                    f"literal {literal} has the weight {weight}; expected finite numbers that are not negative"
                 )
             found[int(literal)] = math.log(weight) if weight > 0.0 else -math.inf
         n_variables = 0
@@ -74,13 +74,14 @@ def _of_file(path: AnyPath, encoding: str | None) -> tuple[dict[int, float], int
             key, value = int(literal[:12]), log_of_text(weight)
         except ValueError:
             raise ParseError(
-                f"{cut(literal)} and {cut(weight)} are no literal and weight; an integer and a number that is not "
-                "negative are accepted",
+                f"{cut(literal)} and {cut(weight)} are no literal and weight; expected an integer and a number "
+                "that is not "
+                "negative",
                 path,
                 line,
             ) from None
         if key == 0 or key in found:
-            raise ParseError(f"literal {key} is weighted twice, or 0; each literal once is accepted", path, line)
+            raise ParseError(f"literal {key} is weighted twice, or 0; expected each literal once", path, line)
         found[key] = value
 
     is_cnf = False

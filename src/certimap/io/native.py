@@ -65,9 +65,7 @@ def write_native(model: Any, path: AnyPath) -> None:
         raise ModelError(f"a {type(model).__name__} has an array named 'meta', which the format itself uses")
     for name, values in arrays.items():
         if values.dtype.hasobject:
-            raise ModelError(
-                f"array {name!r} of a {type(model).__name__} holds objects; numbers and text are accepted"
-            )
+            raise ModelError(f"array {name!r} of a {type(model).__name__} holds objects; expected numbers or text")
     buffer = io.BytesIO()
     np.savez(buffer, meta=np.array(json.dumps(meta)), **arrays)  # pyright: ignore[reportArgumentType]
     write_bytes(path, buffer.getvalue())
@@ -107,7 +105,7 @@ def read_native(path: AnyPath) -> Any:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ParseError(f"is no certimap file, or a damaged one ({error})", path) from None
     if version not in (1, VERSION):
-        raise ParseError(f"has the format version {version!r}; 1 and {VERSION} are accepted", path)
+        raise ParseError(f"has the format version {version!r}; expected 1 or {VERSION}", path)
     try:
         return _from_arrays(kind, _decoded_domain(encoded), arrays, meta.get("hidden", ()))
     except CertimapError as error:

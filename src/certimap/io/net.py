@@ -47,14 +47,14 @@ def read_net(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
     source = Braces(path, read_text(path, encoding), PERCENT)
     declared = Declared(path)
     for entry in source.root.statements:
-        raise source.fail(f"{cut(entry.value)} begins no block; net, node and potential are accepted", entry.at)
+        raise source.fail(f"{cut(entry.value)} begins no block; expected net, node or potential", entry.at)
     for block in source.root.blocks:
         potential = _POTENTIAL.fullmatch(block.head)
         if potential:
             _read_potential(source, declared, block, potential[1])
         elif block.words[:1] == ["class"]:
             raise source.fail(
-                f"{cut(block.head)} is a class of an object-oriented network; a plain network is accepted",
+                f"{cut(block.head)} is a class of an object-oriented network; expected a plain network",
                 block.at,
             )
         elif block.words[:1] != ["net"]:
@@ -65,14 +65,14 @@ def read_net(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
 def _read_node(source: Braces, declared: Declared, block: Block) -> None:
     found = _NODE.fullmatch(" ".join(block.head.split()))
     if found is None:
-        raise source.fail(f"{cut(block.head)} begins no block; net, node and potential are accepted", block.at)
+        raise source.fail(f"{cut(block.head)} begins no block; expected net, node or potential", block.at)
     name = found[3]
     what = "a continuous node" if found[1] == "continuous" else _REFUSED.get(found[2])
     if what is not None:
-        raise source.fail(f"{cut(name)} is {what}; discrete chance nodes are accepted", block.at)
+        raise source.fail(f"{cut(name)} is {what}; expected discrete chance nodes", block.at)
     states = source.entry(block, "states")
     if states is None:
-        raise source.fail(f'node {cut(name)} has no states; states = ("A" "B"); is accepted', block.at)
+        raise source.fail(f'node {cut(name)} has no states; expected states = ("A" "B");', block.at)
     declared.variable(name, words_of(states.value), source.line(block.at))
 
 
@@ -82,15 +82,16 @@ def _read_potential(source: Braces, declared: Declared, block: Block, header: st
     line = source.line(block.at)
     if len(names) != 1:
         raise source.fail(
-            f"the potential of {cut(own.strip())} is of {len(names)} variables; one, and behind a bar its "
-            "parents, is accepted",
+            f"the potential of {cut(own.strip())} is of {len(names)} variables; expected one, and behind a bar "
+            "its "
+            "parents",
             block.at,
         )
     data = source.entry(block, "data")
     if data is not None:
         declared.table(names[0], words_of(given), source.numbers(data, cut(names[0])), line)
     elif "model_data" in block.entries:
-        raise source.fail(f"the potential of {names[0]!r} is given by expressions; data are accepted", block.at)
+        raise source.fail(f"the potential of {names[0]!r} is given by expressions; expected data", block.at)
     else:
         declared.uniform(names[0], words_of(given), line)
 

@@ -80,7 +80,7 @@ def _c2d_row(lines: NodeLines, line: Line) -> list[int]:
     elif kind == "O":
         lines.expect(line, len(row) >= 2 and len(row) == 2 + row[1], "O VARIABLE COUNT CHILD ...")
     else:
-        raise lines.fail(f"{line.words[0][:20]!r} is no kind of node; L, A and O are accepted", line)
+        raise lines.fail(f"{line.words[0][:20]!r} is no kind of node; expected L, A or O", line)
     return row
 
 
@@ -97,7 +97,7 @@ class _D4:
                 row = lines.integers(line, "an id")
                 lines.expect(line, len(row) == 2 and row[1] == 0, "KIND ID 0")
                 if row[0] in self.kinds:
-                    raise lines.fail(f"the id {row[0]} is defined twice; once is accepted", line)
+                    raise lines.fail(f"the id {row[0]} is defined twice; expected once", line)
                 self.kinds[row[0]] = line.words[0]
                 continue
             row = lines.integers(line, "a number of an arc", 0)
@@ -135,7 +135,7 @@ class _D4:
 def _read_d4(lines: NodeLines, weights: dict[int, float], n_variables: int) -> Circuit:
     graph = _D4(lines)
     if 1 not in graph.kinds:
-        raise lines.fail("no node has the id 1, which is the root; one is accepted")
+        raise lines.fail("no node has the id 1, which is the root; expected one")
     builder = LogicBuilder(lines.path, lines.check_variables(max(graph.largest, n_variables)))
     nodes: dict[int, int] = {}
     for node in graph.order():

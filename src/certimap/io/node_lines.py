@@ -42,13 +42,13 @@ class NodeLines:
         if header is not None and (not self.lines or self.lines[0].words[0] != header):
             shown = cut(self.lines[0].words[0]) if self.lines else "nothing"
             raise self.fail(
-                f"the file begins with {shown}; {header!r} and its counts are accepted",
+                f"the file begins with {shown}; expected {header!r} and its counts",
                 self.lines[0] if self.lines else None,
             )
         if header is not None:
             self.header = self.lines.pop(0)
         if not self.lines:
-            raise self.fail("has no node; one a line is accepted")
+            raise self.fail("has no node; expected one per line")
 
     def __iter__(self) -> Iterator[Line]:
         return iter(self.lines)
@@ -61,11 +61,11 @@ class NodeLines:
         words = line.words[start:stop]
         for word in words:
             if not _INTEGER.fullmatch(word):
-                raise self.fail(f"{cut(word)} stands where {what} is needed; an integer is accepted", line)
+                raise self.fail(f"{cut(word)} stands where {what} is needed; expected an integer", line)
         return list(map(int, words))
 
     def log_weights(self, line: Line, words: Sequence[str]) -> list[float]:
-        """Return words as natural logs: finite numbers and -inf."""
+        """Return words as natural logs: finite numbers or -inf."""
         found: list[float] = []
         for word in words:
             try:
@@ -73,7 +73,7 @@ class NodeLines:
             except ValueError:
                 value = math.nan
             if math.isnan(value) or value == math.inf:
-                raise self.fail(f"{cut(word)} is no log weight; finite numbers and -inf are accepted", line)
+                raise self.fail(f"{cut(word)} is no log weight; expected finite numbers or -inf", line)
             found.append(value)
         return found
 
@@ -81,8 +81,9 @@ class NodeLines:
         """Return the number of variables, unless it is far beyond what the file has words for."""
         if not 1 <= largest <= FREE_VARIABLES + self.n_words:
             raise self.fail(
-                f"the file has {largest:,} variables and {self.n_words:,} words; at least one variable, and at "
-                f"most {FREE_VARIABLES:,} more than words, are accepted",
+                f"the file has {largest:,} variables and {self.n_words:,} words; expected at least one variable, "
+                "and at "
+                f"most {FREE_VARIABLES:,} more than words",
                 line,
             )
         return largest
@@ -103,5 +104,5 @@ class NodeLines:
 def define(lines: NodeLines, line: Line, known: dict[int, int], key: int, node: int) -> None:
     """Give a node its id."""
     if key in known:
-        raise lines.fail(f"the id {key} is defined twice; once is accepted", line)
+        raise lines.fail(f"the id {key} is defined twice; expected once", line)
     known[key] = node

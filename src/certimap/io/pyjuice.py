@@ -42,7 +42,7 @@ def read_pyjuice(path: AnyPath, data: bytes) -> Circuit:
     try:
         found = read_pickle(data)
     except BadPickle as error:
-        raise ParseError(f"is a pickle of {error}; one that pyjuice wrote is accepted", path) from None
+        raise ParseError(f"is a pickle of {error}; expected one that pyjuice wrote", path) from None
     return _Reader(path, items(found)).circuit()
 
 
@@ -54,10 +54,10 @@ class _Reader:
         self.records: list[Record] = []
         for record in records:
             if not is_record(record):
-                raise self.fail(f"holds {shown(record)} where a vector of nodes is accepted")
+                raise self.fail(f"holds {shown(record)} where a vector of nodes is expected")
             self.records.append(record)
         if not self.records:
-            raise self.fail("is a pickle without vectors of nodes; one that pyjuice wrote is accepted")
+            raise self.fail("is a pickle without vectors of nodes; expected one that pyjuice wrote")
         self.ids: list[list[int]] = []
 
     def fail(self, message: str) -> ParseError:
@@ -75,16 +75,16 @@ class _Reader:
             elif kind == "Sum":
                 self.ids.append(self.sums(k))
             else:
-                raise self.fail(f"vector {k} is of the type {shown(kind)}; Input, Product and Sum are accepted")
+                raise self.fail(f"vector {k} is of the type {shown(kind)}; expected Input, Product or Sum")
         if len(self.ids[-1]) != 1:
-            raise self.fail(f"the last vector has {len(self.ids[-1])} nodes; one, the root, is accepted")
+            raise self.fail(f"the last vector has {len(self.ids[-1])} nodes; expected one, the root")
         self.builder.product(self.ids[-1])
         return self.builder.build()
 
     def whole(self, k: int, key: str) -> int:
         value = self.records[k].get(key)
         if type(value) is not int or not 0 < value < 2**31:
-            raise self.fail(f"vector {k} has the {key} {shown(value)}; a positive integer is accepted")
+            raise self.fail(f"vector {k} has the {key} {shown(value)}; expected a positive integer")
         return value
 
     def size(self, k: int) -> tuple[int, int]:
@@ -103,17 +103,15 @@ class _Reader:
         owner = source if type(source) is int and 0 <= source < len(self.records) else k
         value = self.records[owner].get("params")
         if "external_params" in self.records[k] or not is_array(value) or value.dtype.kind != "f":
-            raise self.fail(f"vector {k} has no parameters of its own; a circuit with parameters is accepted")
+            raise self.fail(f"vector {k} has no parameters of its own; expected a circuit with parameters")
         if value.size != n or not np.all(np.isfinite(value)):
-            raise self.fail(f"vector {k} has {value.size} parameters; {n} finite numbers are accepted")
+            raise self.fail(f"vector {k} has {value.size} parameters; expected {n} finite numbers")
         return value.astype(np.float64)
 
     def children(self, k: int) -> list[int]:
         found = items(self.records[k].get("chs"))
         if not found or any(type(c) is not int or not 0 <= c < k for c in found):
-            raise self.fail(
-                f"vector {k} has the children {shown(found)}; numbers of vectors before it are accepted"
-            )
+            raise self.fail(f"vector {k} has the children {shown(found)}; expected numbers of vectors before it")
         return found
 
     def leaves(self, k: int) -> tuple[int, list[Floats | tuple[float, float]]]:
@@ -121,14 +119,14 @@ class _Reader:
         record = self.records[k]
         scope = items(record.get("scope"))
         if len(scope) != 1 or type(scope[0]) is not int or not 0 <= scope[0] < 2**31:
-            raise self.fail(f"vector {k} has the scope {shown(scope)}; one variable is accepted")
+            raise self.fail(f"vector {k} has the scope {shown(scope)}; expected one variable")
         try:
             dist = read_pickle(record["dist"]) if isinstance(record.get("dist"), bytes) else None
         except BadPickle as error:
             raise self.fail(f"vector {k} has a distribution that is a pickle of {error}") from None
         name = dist.name if isinstance(dist, Instance) else ""
         if not isinstance(dist, Instance) or name not in _PER_NODE:
-            raise self.fail(f"vector {k} has leaves of the kind {cut(name)}; {', '.join(_PER_NODE)} are accepted")
+            raise self.fail(f"vector {k} has leaves of the kind {cut(name)}; expected {', '.join(_PER_NODE)}")
         blocks, block = self.size(k)
         n = blocks * block
         per_node = self.states(k, dist, "num_cats") if name == "Categorical" else _PER_NODE[name]
@@ -137,7 +135,7 @@ class _Reader:
         if name == "Literal":
             literal = dist.attributes.get("lit")
             if literal not in (0, 1):
-                raise self.fail(f"vector {k} has the literal {shown(literal)}; 0 and 1 are accepted")
+                raise self.fail(f"vector {k} has the literal {shown(literal)}; expected 0 or 1")
             return scope[0], [np.eye(2)[int(literal)]] * n
         rows = self.params(k, n * per_node).reshape(n, per_node)
         if name == "Gaussian":
@@ -156,7 +154,7 @@ class _Reader:
     def states(self, k: int, dist: Instance, key: str) -> int:
         size = dist.attributes.get(key)
         if type(size) is not int or not 1 <= size <= MAX_STATES:
-            raise self.fail(f"vector {k} has {shown(size)} states; 1 to {MAX_STATES} are accepted")
+            raise self.fail(f"vector {k} has {shown(size)} states; expected 1 to {MAX_STATES}")
         return size
 
     def domain(self, leaves: dict[int, tuple[int, list[Floats | tuple[float, float]]]]) -> Domain:
@@ -196,9 +194,7 @@ class _Reader:
         # One row per node where edges are sparse; where blocks have one node, both readings agree.
         width = 1 if edges.shape[0] == blocks * block and edges.shape[0] != blocks else block
         if edges.shape != (blocks * block // width, len(below)):
-            raise self.fail(
-                f"vector {k} has edges of the shape {edges.shape}; a row per block or node is accepted"
-            )
+            raise self.fail(f"vector {k} has edges of the shape {edges.shape}; expected a row per block or node")
         for column, (ids, own) in enumerate(below):
             limit = len(ids) if width == 1 else len(ids) // width
             if (width > 1 and own != width) or np.any((edges[:, column] < 0) | (edges[:, column] >= limit)):
@@ -215,7 +211,7 @@ class _Reader:
         children = self.children(k)
         width = self.size(children[0])[1]
         if any(self.size(c)[1] != width for c in children):
-            raise self.fail(f"vector {k} has children with blocks of several sizes; one is accepted")
+            raise self.fail(f"vector {k} has children with blocks of several sizes; expected one")
         below = list(itertools.chain.from_iterable(self.ids[c] for c in children))
         edges = self.integers(k, "edge_ids")
         limits = np.array([[blocks], [len(below) // width]])
@@ -233,5 +229,5 @@ class _Reader:
                 own[parent + j][0].extend(below[child : child + width])
                 own[parent + j][1].extend(map(float, log_weights[k_edge, j]))
         if any(not nodes for nodes, _ in own):
-            raise self.fail(f"vector {k} has a sum without children; at least one is accepted")
+            raise self.fail(f"vector {k} has a sum without children; expected at least one")
         return [self.builder.sum(nodes, logs) for nodes, logs in own]

@@ -90,7 +90,7 @@ def _node(lines: NodeLines, line: Line, builder: LogicBuilder, known: dict[int, 
     if kind in ("T", "F") and not is_psdd:
         lines.expect(line, len(line.words) == 2, f"{kind} ID")
         return TRUE if kind == "T" else FALSE
-    raise lines.fail(f"{kind[:20]!r} is no kind of node; T, L, D{'' if is_psdd else ' and F'} are accepted", line)
+    raise lines.fail(f"{kind[:20]!r} is no kind of node; expected T, L, D{'' if is_psdd else ' and F'}", line)
 
 
 def _literal(lines: NodeLines, line: Line) -> int:
@@ -104,9 +104,7 @@ def _bernoulli(lines: NodeLines, line: Line, builder: LogicBuilder) -> int:
     variable = lines.integers(line, "a variable", 3, 4)[0]
     log_true = lines.log_weights(line, line.words[4:])[0]
     if log_true > 0.0:
-        raise lines.fail(
-            f"{line.words[4][:20]!r} is the log of a probability above 1; at most 0 is accepted", line
-        )
+        raise lines.fail(f"{line.words[4][:20]!r} is the log of a probability above 1; expected at most 0", line)
     log_false = math.log(-math.expm1(log_true)) if log_true < 0.0 else -math.inf
     return builder.bernoulli(variable, log_false, log_true)
 
@@ -120,7 +118,7 @@ def _largest_variable(lines: NodeLines) -> int:
         elif line.words[0] == "T" and len(line.words) == 5:
             variable = lines.integers(line, "a variable", 3, 4)[0]
             if variable < 1:
-                raise lines.fail(f"{variable} is no variable; numbers from 1 are accepted", line)
+                raise lines.fail(f"{variable} is no variable; expected numbers from 1", line)
             largest = max(largest, variable)
     return largest
 

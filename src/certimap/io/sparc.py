@@ -21,14 +21,14 @@ class SparcCircuit(JsonCircuit):
     def __init__(self, path: AnyPath, data: Record) -> None:
         super().__init__(path, data)
         if data["format"] != FORMAT:
-            raise self.fail(f"is of the format {shown(data['format'])}; {FORMAT!r} is accepted")
+            raise self.fail(f"is of the format {shown(data['format'])}; expected {FORMAT!r}")
         self.root = self.integer(data.get("root"), "the root")
         for record in items(data["nodes"]):
             if not is_record(record) or not isinstance(record.get("kind"), str):
-                raise self.fail("has a node without a kind; circuits of SparC are accepted")
+                raise self.fail("has a node without a kind; expected circuits of SparC")
             key = self.integer(record.get("id"), "the id of a node")
             if key in self.nodes:
-                raise self.fail(f"the id {key} is defined twice; once is accepted")
+                raise self.fail(f"the id {key} is defined twice; expected once")
             below = record.get("children", [])
             children = [self.integer(c, f"a child of node {key}") for c in items(below)]
             self.nodes[key] = JsonNode(record["kind"], record, children)
@@ -63,25 +63,25 @@ class SparcCircuit(JsonCircuit):
                 else self.integer(self.field(record, "num_cats", node), "a number of states")
             )
             if not 1 <= size <= MAX_STATES:
-                raise self.fail(f"node {node} has {size} states; 1 to {MAX_STATES} are accepted")
+                raise self.fail(f"node {node} has {size} states; expected 1 to {MAX_STATES}")
             if kind == "discrete_logistic":
                 return variable, _discrete_logistic(number("mu"), number("s"), size)
             state = self.integer(self.field(record, "value", node), f"the state of node {node}")
             logs = [0.0 if k == state else -math.inf for k in range(size)]
         else:
             raise self.fail(
-                f"node {node} is of the kind {cut(kind)}; sum, product, categorical, bernoulli, literal, "
-                "indicator, discrete_logistic and gaussian are accepted"
+                f"node {node} is of the kind {cut(kind)}; expected sum, product, categorical, bernoulli, literal, "
+                "indicator, discrete_logistic or gaussian"
             )
         if not logs:
-            raise self.fail(f"node {node} has no probability; one per state is accepted")
+            raise self.fail(f"node {node} has no probability; expected one per state")
         return variable, logs
 
 
 def _discrete_logistic(mean: float, scale: float, size: int) -> list[float]:
     """Return ln of the logistic mass around each of 0, ..., size - 1; the tails belong to the first and last."""
     if not scale > 0.0:
-        raise ModelError(f"a discrete logistic leaf has the scale {scale}; a positive number is accepted")
+        raise ModelError(f"a discrete logistic leaf has the scale {scale}; expected a positive number")
 
     def log_below(x: float) -> float:
         return -math.log1p(math.exp(-x)) if x > -30.0 else x - math.log1p(math.exp(x))

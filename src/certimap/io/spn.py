@@ -1,4 +1,4 @@
-"""`.spn` text: circuits, one node a line, children before parents, the last line the root.
+"""`.spn` text: circuits, one node per line, children before parents, the last line the root.
 
     indicator ID VAR STATE        (also: l ID VAR STATE)
     gaussian ID VAR MEAN SD       (and other kinds of leaves by their name: NAME ID VAR PARAMETER ...)
@@ -90,7 +90,7 @@ class _Reader:
             word, line_of_word = word[kept], line_of_word[kept]
             first = np.flatnonzero(np.diff(line_of_word, prepend=0))
         if not len(first):
-            raise ParseError("has no node; one a line is accepted", path)
+            raise ParseError("has no node; expected one per line", path)
         self.line = line_of_word[first]
         self.length = np.diff(first, append=len(word)) - 1
         self.start = np.cumsum(self.length) - self.length
@@ -223,7 +223,7 @@ class _Reader:
         n_params[real] = self.length[real] - 2
         if n_params.sum() > MAX_PARAMS:
             raise ParseError(
-                f"has indicators with {int(n_params.sum()):,} entries in all; at most {MAX_PARAMS:,} are accepted",
+                f"has indicators with {int(n_params.sum()):,} entries in all; expected at most {MAX_PARAMS:,}",
                 self.path,
             )
         param_ptr = np.concatenate([[0], np.cumsum(n_params)]).astype(np.int64)
@@ -280,7 +280,7 @@ class _Reader:
         self.require(
             good,
             parents,
-            "a weight is negative, NaN or infinite; finite decimal numbers of at least 0 are accepted",
+            "a weight is negative, NaN or infinite; expected finite decimal numbers of at least 0",
         )
         return logs
 

@@ -80,7 +80,7 @@ class Tokens:
             if value is None or not low <= value < high:
                 limit = f"at least {low}" if high == LARGEST else f"from {low} to {high - 1}"
                 raise self.fail(
-                    f"{cut(word)} stands where {what} is needed; an integer {limit} is accepted", self.at + k
+                    f"{cut(word)} stands where {what} is needed; expected an integer {limit}", self.at + k
                 )
             values.append(value)
         self.at += n
@@ -98,7 +98,7 @@ class Tokens:
         if values is None:
             k = next(k for k, word in enumerate(words) if not is_number(word))
             raise self.fail(
-                f"{cut(words[k])} is an entry of {what}; numbers that are finite and not negative are accepted",
+                f"{cut(words[k])} is an entry of {what}; expected numbers that are finite and not negative",
                 self.at + k,
             )
         self.at += n
@@ -125,14 +125,14 @@ def read_uai(path: AnyPath, encoding: str | None = None) -> Network:
     kind = tokens.words[0].upper() if tokens.words else ""
     if kind not in ("BAYES", "MARKOV"):
         shown = cut(tokens.words[0]) if tokens.words else "nothing"
-        raise tokens.fail(f"the file begins with {shown}; BAYES and MARKOV are accepted")
+        raise tokens.fail(f"the file begins with {shown}; expected BAYES or MARKOV")
     tokens.at = 1
     n = tokens.integer("the number of variables")
     sizes = tokens.integers(n, "a number of states", low=1, high=MAX_STATES + 1)
     if sum(sizes) > FREE_STATES + len(tokens.words):
         raise tokens.fail(
-            f"the variables have {sum(sizes):,} states in a file of {len(tokens.words):,} words; at most "
-            f"{FREE_STATES:,} more states than words are accepted",
+            f"the variables have {sum(sizes):,} states in a file of {len(tokens.words):,} words; expected at most "
+            f"{FREE_STATES:,} more states than words",
             2,
         )
     scopes = [_scope(tokens, n) for _ in range(tokens.integer("the number of functions"))]
@@ -148,15 +148,13 @@ def read_uai(path: AnyPath, encoding: str | None = None) -> Network:
             if wrong is not None:
                 raise tokens.fail(
                     f"the distribution of variable {scope[-1]} given states {wrong} of {scope[:-1]} adds to "
-                    f"{abs(float(row_totals(factor)[wrong])):.10g}; 1 within 0.001 or a row of zeros is accepted "
+                    f"{abs(float(row_totals(factor)[wrong])):.10g}; expected 1 within 0.001 or a row of zeros "
                     "in BAYES files, and MARKOV for the first word reads the product of the tables as it is",
                     start,
                 )
         factors.append(factor)
     if tokens.at < len(tokens.words):
-        raise tokens.fail(
-            f"{cut(tokens.words[tokens.at])} follows the last table; the end of the file is accepted"
-        )
+        raise tokens.fail(f"{cut(tokens.words[tokens.at])} follows the last table; expected the end of the file")
     normalise.warn()
     if not is_bayes:
         return MarkovNetwork(domain, factors)
@@ -240,7 +238,7 @@ def read_evidence(
         When neither fits, or a case gives a variable two states.
     """
     if kind not in (None, "single", "cases"):
-        raise ModelError(f"the kind of an evidence file is {kind!r}; 'single' and 'cases' are accepted")
+        raise ModelError(f"the kind of an evidence file is {kind!r}; expected 'single' or 'cases'")
     tokens = Tokens(path, read_text(path, encoding))
     values = tokens.integers(len(tokens.words), "a number of the evidence")
     if not values or values == [0]:
@@ -251,9 +249,7 @@ def read_evidence(
     tokens.at = 0
     if kind == "single":
         if not is_single:
-            raise tokens.fail(
-                f"the file has {len(values)} numbers; {values[0]} pairs after the count are accepted"
-            )
+            raise tokens.fail(f"the file has {len(values)} numbers; expected {values[0]} pairs after the count")
         return [_case(tokens)]
     cases: list[Evidence] = []
     for _ in range(tokens.integer("the number of cases")):
@@ -261,7 +257,7 @@ def read_evidence(
     if tokens.at < len(values):
         raise tokens.fail(
             f"{len(values)} numbers are neither {values[0]} pairs after the count nor {values[0]} cases of them; "
-            "one or the other is accepted"
+            "expected one or the other"
         )
     return cases
 
@@ -392,12 +388,10 @@ def read_map(path: AnyPath, encoding: str | None = None) -> list[tuple[list[int]
         if not query or len(set(query)) < len(query):
             raise ParseError("a query line names distinct variables, at least one", path, asked[0])
         if len(pairs) % 2:
-            raise ParseError(
-                f"an evidence line has {len(pairs)} numbers; pairs of them are accepted", path, given[0]
-            )
+            raise ParseError(f"an evidence line has {len(pairs)} numbers; expected pairs of them", path, given[0])
         evidence = dict(zip(pairs[::2], pairs[1::2], strict=True))
         if 2 * len(evidence) < len(pairs):
-            raise ParseError("an evidence line names a variable twice; once is accepted", path, given[0])
+            raise ParseError("an evidence line names a variable twice; expected once", path, given[0])
         cases.append((query, evidence))
     return cases
 

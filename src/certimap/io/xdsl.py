@@ -39,12 +39,10 @@ def read_xdsl(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
     root = read_xml(path, encoding)
     nodes = next(root.all("nodes"), None)
     if root.tag != "smile" or nodes is None:
-        raise ParseError(
-            f"begins with <{root.tag[:40]}>; <smile> with <nodes> inside is accepted", path, root.line
-        )
+        raise ParseError(f"begins with <{root.tag[:40]}>; expected <smile> with <nodes> inside", path, root.line)
     dynamic = next(root.all("dynamic"), None)
     if dynamic is not None:
-        raise ParseError("is a dynamic network; an unrolled one is accepted", path, dynamic.line)
+        raise ParseError("is a dynamic network; expected an unrolled one", path, dynamic.line)
     first_fastest = any(
         genie.attributes.get("app", "").startswith("aGrUM")
         for extensions in root.all("extensions")
@@ -60,7 +58,7 @@ def _read_node(path: AnyPath, declared: Declared, node: Element, first_fastest: 
     name = node.attributes.get("id", "")
     if node.tag not in _KINDS:
         raise ParseError(
-            f"node {cut(name)} is of the kind <{node.tag[:40]}>; {', '.join(_KINDS)} are accepted",
+            f"node {cut(name)} is of the kind <{node.tag[:40]}>; expected {', '.join(_KINDS)}",
             path,
             node.line,
         )

@@ -59,7 +59,7 @@ def read_xml(path: AnyPath, encoding: str | None = None) -> Element:
     else:
         data = b""
     if n_bytes > MAX_BYTES:
-        raise ParseError(f"has {n_bytes:,} bytes of XML; at most {MAX_BYTES:,} are accepted", path)
+        raise ParseError(f"has {n_bytes:,} bytes of XML; expected at most {MAX_BYTES:,}", path)
     if encoding is not None:
         data = _DECLARATION.sub("", read_text(path, encoding), count=1).encode("utf-8", "replace")
     sax: Any = importlib.import_module("defusedxml.sax")
@@ -70,9 +70,7 @@ def read_xml(path: AnyPath, encoding: str | None = None) -> Element:
     except ParseError:
         raise
     except defused.DefusedXmlException:
-        raise ParseError(
-            "declares entities or refers to other files; XML without them is accepted", path
-        ) from None
+        raise ParseError("declares entities or refers to other files; expected XML without them", path) from None
     except SAXParseException as error:
         raise ParseError(f"is no XML: {error.getMessage()}", path, error.getLineNumber()) from None
     except (SAXException, LookupError, ValueError) as error:
@@ -92,7 +90,7 @@ class _Tree(ContentHandler):
 
     def root(self) -> Element:
         if self._outermost is None:
-            raise ParseError("has no element; XML is accepted", self._path)
+            raise ParseError("has no element; expected XML", self._path)
         return self._outermost
 
     def setDocumentLocator(self, locator: Any) -> None:  # noqa: N802
@@ -125,8 +123,8 @@ def numbers_of(path: AnyPath, words: list[str], what: str, line: int | None) -> 
         return values
     wrong = next(word for word in words if "_" in word or not is_number(word))
     raise ParseError(
-        f"{cut(wrong)} in the table of {what} is no probability; numbers that are finite and not negative are "
-        "accepted",
+        f"{cut(wrong)} in the table of {what} is no probability; expected numbers that are finite and not "
+        "negative",
         path,
         line,
     )
@@ -145,7 +143,8 @@ def xml_attribute(text: str) -> str:
 def _checked(text: str) -> str:
     if not text or _UNWRITABLE.search(text) or text != " ".join(text.split()):
         raise ModelError(
-            f"the name {cut(text)} cannot be written as XML; text without control characters, and with single "
-            "blanks inside, is accepted"
+            f"the name {cut(text)} cannot be written as XML; expected text without control characters, and with "
+            "single "
+            "blanks inside"
         )
     return text

@@ -34,16 +34,14 @@ def read_xmlbif(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
     root = read_xml(path, encoding)
     network = next(root.all("NETWORK"), None)
     if root.tag != "BIF" or network is None:
-        raise ParseError(
-            f"begins with <{root.tag[:40]}>; <BIF> with a <NETWORK> inside is accepted", path, root.line
-        )
+        raise ParseError(f"begins with <{root.tag[:40]}>; expected <BIF> with a <NETWORK> inside", path, root.line)
     declared = Declared(path)
     for variable in network.all("VARIABLE"):
         name = _only(path, variable, "NAME")
         kind = variable.attributes.get("TYPE", "nature")
         if kind != "nature":
             raise ParseError(
-                f"variable {cut(name)} is of the type {cut(kind)}; 'nature' is accepted", path, variable.line
+                f"variable {cut(name)} is of the type {cut(kind)}; expected 'nature'", path, variable.line
             )
         states = [outcome.text.strip() for tag in ("OUTCOME", "VALUE") for outcome in variable.all(tag)]
         declared.variable(name, states, variable.line)
@@ -60,7 +58,7 @@ def read_xmlbif(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
 def _only(path: AnyPath, element: Element, tag: str) -> str:
     found = [child.text.strip() for child in element.all(tag)]
     if len(found) != 1:
-        raise ParseError(f"<{element.tag}> has {len(found)} <{tag}>; one is accepted", path, element.line)
+        raise ParseError(f"<{element.tag}> has {len(found)} <{tag}>; expected one", path, element.line)
     return found[0]
 
 

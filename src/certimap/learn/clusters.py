@@ -40,7 +40,7 @@ def check_clusters(clusters: Any) -> None:
     """Raise DataError when `clusters` is neither a known name nor a clusterer."""
     if clusters not in ("kmeans", "em", "sklearn") and not isinstance(clusters, Clusterer):
         raise DataError(
-            f"clusters is {clusters!r}; 'kmeans', 'em', 'sklearn' or an object with fit_predict is accepted"
+            f"clusters is {clusters!r}; expected 'kmeans', 'em', 'sklearn' or an object with fit_predict"
         )
 
 

@@ -183,7 +183,7 @@ def draw_seed(rng: Seed) -> int:
     """Return the seed itself, or draw one from a generator or from the system's entropy."""
     if isinstance(rng, int | np.integer) and not isinstance(rng, bool):
         if rng < 0:
-            raise DataError(f"the seed is {rng}; a nonnegative integer is accepted")
+            raise DataError(f"the seed is {rng}; expected a nonnegative integer")
         return int(rng)
     return int(np.random.default_rng(rng).integers(1 << 63))
 

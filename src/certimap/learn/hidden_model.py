@@ -81,13 +81,13 @@ class HiddenChowLiuModel(Model):
             raise ModelError(
                 f"a hidden Chow-Liu tree of {n} variables and {k} latent states has arrays of shapes "
                 f"{self.parent.shape}, {self.transition.shape} and {len(self.emission)} emissions; "
-                f"({n},), ({n}, {k}, {k}) and {n} are accepted"
+                f"expected ({n},), ({n}, {k}, {k}) and {n}"
             )
         for i, table in enumerate(self.emission):
             if table.shape != (k, self.domain.n_states[i]):
                 raise ModelError(
                     f"the emission of {self.domain.names[i]!r} has shape {table.shape}; "
-                    f"({k}, {self.domain.n_states[i]}) is accepted"
+                    f"expected ({k}, {self.domain.n_states[i]})"
                 )
         for rows in (self.root_prior, self.transition[self.parent >= 0], *self.emission):
             if not np.all(rows >= 0) or not np.allclose(rows.sum(axis=-1), 1.0, atol=1e-8):
@@ -186,7 +186,7 @@ class HiddenChowLiuModel(Model):
         flat = arrays["emission"]
         if flat.shape != (k * domain.total_states,):
             raise ModelError(
-                f"the emissions have {flat.size} entries; {k} states times {domain.total_states} are accepted"
+                f"the emissions have {flat.size} entries; expected {k} states times {domain.total_states}"
             )
         cuts = (domain.offsets[1:-1] * k).tolist()
         emission = [part.reshape(k, -1) for part in np.split(flat, cuts)]
@@ -200,7 +200,7 @@ def _parents_first(parent: NDArray[np.int64]) -> NDArray[np.int64]:
     parents: list[int] = parent.tolist()
     for i, up in enumerate(parents):
         if up >= len(parent):
-            raise ModelError(f"the parent of variable {i} is {up}; -1 to {len(parent) - 1} are accepted")
+            raise ModelError(f"the parent of variable {i} is {up}; expected -1 to {len(parent) - 1}")
         if up < 0:
             roots.append(i)
         else:
@@ -210,7 +210,7 @@ def _parents_first(parent: NDArray[np.int64]) -> NDArray[np.int64]:
         order.extend(children[i])
     if len(roots) != 1 or len(order) != len(parent):
         raise ModelError(
-            f"the parents have {len(roots)} roots and reach {len(order)} variables; one tree is accepted"
+            f"the parents have {len(roots)} roots and reach {len(order)} variables; expected one tree"
         )
     return np.array(order, np.int64)
 

@@ -165,9 +165,9 @@ class HiddenChowLiuTree(DensityEstimator):
         for name, least in (("n_states", 1), ("max_steps", 0), ("patience", 1), ("batch_rows", 1)):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int | np.integer) or value < least):
-                raise DataError(f"{name} is {value!r}; an integer of at least {least} is accepted")
+                raise DataError(f"{name} is {value!r}; expected an integer of at least {least}")
         if self.smoothing is not None and not self.smoothing > 0:
-            raise DataError(f"smoothing is {self.smoothing!r}; a positive number, or None, is accepted")
+            raise DataError(f"smoothing is {self.smoothing!r}; expected a positive number, or None")
 
     def _train(self, run: _Training, deadline: float | None) -> None:
         title = f"Hidden Chow-Liu tree, {run.choice.n_states} states, smoothing {run.choice.smoothing:g}"
@@ -177,7 +177,7 @@ class HiddenChowLiuTree(DensityEstimator):
                     self.timed_out_ = True
                     break
                 run.history.append(run.step(step))
-                bar.step(f"{run.history[-1].train:.3f} nats a row")
+                bar.step(f"{run.history[-1].train:.3f} nats per row")
                 if run.steps_since_best >= self.patience and not run.leave_batches():
                     break
 

@@ -58,7 +58,7 @@ def deadline_of(time_limit: float | None) -> float | None:
     if time_limit is None:
         return None
     if not (time_limit > 0 and not math.isnan(time_limit)):
-        raise DataError(f"time_limit is {time_limit!r}; a positive number of seconds or None is accepted")
+        raise DataError(f"time_limit is {time_limit!r}; expected a positive number of seconds or None")
     return time.monotonic() + time_limit
 
 

@@ -210,7 +210,7 @@ def _several(
     for one in values:
         number: Any = one
         if accepts is not None and not (isinstance(number, int | float | np.number) and accepts(one)):
-            raise DataError(f"{name} is {one!r}; {accepted}, or several of them, is accepted")
+            raise DataError(f"{name} is {one!r}; expected {accepted}, or several of them")
     if not values:
         raise DataError(f"{name} is empty; at least one value is needed")
     return values

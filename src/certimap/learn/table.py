@@ -41,7 +41,7 @@ class Table:
     Attributes
     ----------
     domain
-        The variables, one a column.
+        The variables, one per column.
     points
         Shape (n_rows, n_variables): int16 positions with -1 for missing, or float64 with NaN for missing
         when a variable is real (states are positions there too).
@@ -217,12 +217,12 @@ def _array_columns(data: Any) -> list[_Column]:
     try:
         array: NDArray[Any] = np.asarray(data)
     except ValueError:
-        raise DataError("the rows of the table have different lengths; a rectangular table is accepted") from None
+        raise DataError("the rows of the table have different lengths; expected a rectangular table") from None
     if array.dtype.kind in "US":
         # A list of rows that mixes numbers and text arrives as text only; keep each value as it was.
         array = np.asarray(data, dtype=object) if not isinstance(data, np.ndarray) else array
     if array.ndim != 2:
-        raise DataError(f"the table has shape {array.shape}; two dimensions (rows, columns) are accepted")
+        raise DataError(f"the table has shape {array.shape}; expected two dimensions (rows, columns)")
     return [_column(str(i), array[:, i]) for i in range(array.shape[1])]
 
 
@@ -237,15 +237,15 @@ def _column(name: str, values: Any) -> _Column:
     else:
         array = np.asarray(values)
     if array.ndim != 1:
-        raise DataError(f"column {name!r} has shape {array.shape}; one dimension is accepted")
+        raise DataError(f"column {name!r} has shape {array.shape}; expected one dimension")
     if array.dtype.kind == "O":
         return _object_column(name, array)
     if array.dtype.kind == "f":
         return _Column(name, array.astype(np.float64), np.isnan(array))
     if array.dtype.kind not in "biuUS":
         raise DataError(
-            f"column {name!r} is of type {array.dtype}; booleans, integers, strings and floating-point numbers "
-            "are accepted"
+            f"column {name!r} is of type {array.dtype}; expected booleans, integers, strings or floating-point "
+            "numbers"
         )
     return _Column(name, array, np.zeros(len(array), np.bool_))
 
@@ -296,7 +296,7 @@ def _labels_in(column: _Column) -> list[Label]:
 
 def _variable_of(column: _Column, kind: Kind | None, others: list[_Column]) -> Variable:
     if kind not in (None, "categorical", "real"):
-        raise DataError(f"the kind of column {column.name!r} is {kind!r}; 'categorical' and 'real' are accepted")
+        raise DataError(f"the kind of column {column.name!r} is {kind!r}; expected 'categorical' or 'real'")
     if column.categories is not None and kind != "real":
         return Categorical(column.name, column.categories)
     if np.all(column.missing):
@@ -307,7 +307,7 @@ def _variable_of(column: _Column, kind: Kind | None, others: list[_Column]) -> V
         if not numeric or column.categories is not None:
             raise DataError(f"column {column.name!r} holds labels and cannot become a real variable")
         if not np.all(np.isfinite(column.values[~column.missing].astype(np.float64))):
-            raise DataError(f"column {column.name!r} holds an infinite value; finite numbers are accepted")
+            raise DataError(f"column {column.name!r} holds an infinite value; expected finite numbers")
         return Real(column.name)
     labels = list(dict.fromkeys(label for c in everything for label in _labels_in(c)))
     for pair in (_LOGICAL, _BINARY):
@@ -356,7 +356,7 @@ def _real_values(column: _Column, variable: Real) -> NDArray[np.float64]:
         row = int(np.flatnonzero(outside)[0])
         raise DataError(
             f"{values[row]} in row {row} is no value of variable {variable.name!r}; "
-            f"finite numbers in [{variable.low}, {variable.high}] are accepted"
+            f"expected finite numbers in [{variable.low}, {variable.high}]"
         )
     return values
 

@@ -202,7 +202,7 @@ def chow_liu(
         For an empty table, a continuous column or missing values.
     """
     if form not in ("network", "circuit"):
-        raise DataError(f"form is {form!r}; 'network' and 'circuit' are accepted")
+        raise DataError(f"form is {form!r}; expected 'network' or 'circuit'")
     learned = ChowLiuTree(random_state=rng, **settings).fit(data, valid=valid)
     return learned.model_ if form == "network" else learned.to_circuit()
 
@@ -216,7 +216,7 @@ def indicator_leaves(builder: CircuitBuilder) -> list[list[int]]:
 def check_smoothing(smoothing: float) -> None:
     """Raise DataError unless the pseudo-counts are a nonnegative number."""
     if not smoothing >= 0:
-        raise DataError(f"smoothing is {smoothing!r}; a nonnegative number is accepted")
+        raise DataError(f"smoothing is {smoothing!r}; expected a nonnegative number")
 
 
 def _rows(table: Floats) -> Floats:

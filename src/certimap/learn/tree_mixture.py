@@ -33,7 +33,7 @@ class ChowLiuMixture(DensityEstimator):
     max_steps
         Steps of expectation-maximisation at most.
     tolerance
-        Learning stops when a step gains less than this, in nats a row.
+        Learning stops when a step gains less than this, in nats per row.
     smoothing
         Pseudo-counts of every pair's table in every tree, spread evenly over it.
     kinds, domain
@@ -89,7 +89,7 @@ class ChowLiuMixture(DensityEstimator):
         for name in ("n_components", "max_steps"):
             value = getattr(self, name)
             if not isinstance(value, int | np.integer) or value < 1:
-                raise DataError(f"{name} is {value!r}; an integer of at least 1 is accepted")
+                raise DataError(f"{name} is {value!r}; expected an integer of at least 1")
         check_smoothing(self.smoothing)
         deadline = deadline_of(self.time_limit)
         rows = read_table(table, domain=domain, kinds=self.kinds, also=[] if valid is None else [valid])
@@ -136,7 +136,7 @@ class ChowLiuMixture(DensityEstimator):
                 if value > best:
                     best, since_best = value, 0
                     self.weights_, self.trees_ = weights, trees
-                bar.step(f"{self.history_[-1]:.3f} nats a row")
+                bar.step(f"{self.history_[-1]:.3f} nats per row")
                 gained = np.inf if step == 0 else self.history_[-1] - self.history_[-2]
                 if gained < self.tolerance or since_best >= PATIENCE:
                     break

@@ -52,20 +52,18 @@ class BayesianNetwork(Network):
     def __init__(self, domain: Domain, cpts: Iterable[Factor], hidden: Iterable[str] = ()) -> None:
         given = tuple(cpts)
         if any(not f.scope for f in given):
-            raise ModelError("a conditional table has an empty scope; parents and then the variable are accepted")
+            raise ModelError("a conditional table has an empty scope; expected parents and then the variable")
         by_child = {f.scope[-1]: f for f in given}
         if len(by_child) != len(given):
             children = [f.scope[-1] for f in given]
             doubled = next(c for c in children if children.count(c) > 1)
-            raise ModelError(f"variable {domain.names[doubled]!r} has two conditional tables; one is accepted")
+            raise ModelError(f"variable {domain.names[doubled]!r} has two conditional tables; expected one")
         lacking = [domain.names[i] for i in range(len(domain)) if i not in by_child]
         if lacking:
             raise ModelError(f"variable {lacking[0]!r} has no conditional table; each variable needs one")
         outside = [c for c in by_child if not 0 <= c < len(domain)]
         if outside:
-            raise ModelError(
-                f"a conditional table is of variable {outside[0]}; 0 to {len(domain) - 1} are accepted"
-            )
+            raise ModelError(f"a conditional table is of variable {outside[0]}; expected 0 to {len(domain) - 1}")
         self.hidden = frozenset(hidden)
         for name in sorted(self.hidden):
             if name not in domain:
@@ -235,8 +233,9 @@ def _normalised(domain: Domain, factors: Sequence[Factor]) -> list[Factor]:
             given = _given(domain, factor.scope, wrong)
             raise ModelError(
                 f"the distribution of {domain.names[factor.scope[-1]]!r} given ({given}) "
-                f"adds to {abs(float(row_totals(factor)[wrong])):.10g}; 1 within 0.001, or a row of zeros for a "
-                "configuration that cannot occur, is accepted"
+                f"adds to {abs(float(row_totals(factor)[wrong])):.10g}; expected 1 within 0.001, or a row of "
+                "zeros for a "
+                "configuration that cannot occur"
             )
         found.append(normalised)
     normalise.warn()
@@ -277,13 +276,11 @@ def _table_of_rows(domain: Domain, scope: Sequence[int], rows: Mapping[Any, Any]
     for key, row in rows.items():
         labels = _labels_of_key(key, len(scope) - 1)
         if len(labels) != len(scope) - 1:
-            raise ModelError(f"row {key!r} of {child!r} names {len(labels)} labels; one per parent is accepted")
+            raise ModelError(f"row {key!r} of {child!r} names {len(labels)} labels; expected one per parent")
         index = tuple(_position(domain, v, label) for v, label in zip(scope, labels, strict=False))
         values = _numbers_of(row, f"row {key!r} of {child!r}")
         if values.shape != (shape[-1],):
-            raise ModelError(
-                f"row {key!r} of {child!r} has shape {values.shape}; {shape[-1]} numbers are accepted"
-            )
+            raise ModelError(f"row {key!r} of {child!r} has shape {values.shape}; expected {shape[-1]} numbers")
         table[index], is_given[index] = values, True
     if not np.all(is_given):
         missing = np.argwhere(~is_given)[0]
@@ -308,13 +305,13 @@ def _named_factor(domain: Domain, scope: Sequence[int], table: Any) -> Factor:
     expected = tuple(int(domain.n_states[v]) for v in scope)
     if values.shape != expected:
         axes = ", ".join(f"{domain.names[v]}: {k}" for v, k in zip(scope, expected, strict=True))
-        raise ModelError(f"the table of {child!r} has the shape {values.shape}; {expected} ({axes}) is accepted")
+        raise ModelError(f"the table of {child!r} has the shape {values.shape}; expected {expected} ({axes})")
     wrong = np.argwhere(~(np.isfinite(values) & (values >= 0.0)))
     if len(wrong):
         at = tuple(int(i) for i in wrong[0])
         raise ModelError(
             f"the table of {child!r} has the entry {values[at]} at {_given(domain, scope, at)}; "
-            "finite numbers that are not negative are accepted"
+            "expected finite numbers that are not negative"
         )
     return Factor(scope, values)
 
@@ -323,7 +320,7 @@ def _numbers_of(values: Any, name: str) -> NDArray[np.float64]:
     try:
         return np.asarray(values, np.float64)
     except (TypeError, ValueError, OverflowError):
-        raise ModelError(f"{name} is {values!r}; numbers, in rows of equal length, are accepted") from None
+        raise ModelError(f"{name} is {values!r}; expected numbers, in rows of equal length") from None
 
 
 def _position(domain: Domain, variable: int, label: Label) -> int:
@@ -356,5 +353,5 @@ def _topological(domain: Domain, parents: Sequence[tuple[int, ...]]) -> tuple[in
                 heapq.heappush(ready, child)
     if len(order) < len(parents):
         stuck = [domain.names[i] for i, n in enumerate(waiting) if n]
-        raise ModelError(f"the parents form a cycle through {stuck[0]!r}; an acyclic network is accepted")
+        raise ModelError(f"the parents form a cycle through {stuck[0]!r}; expected an acyclic network")
     return tuple(order)

@@ -54,14 +54,15 @@ class Factor:
             ) from None
         if values.ndim != len(self.scope):
             raise ModelError(
-                f"a factor over {len(self.scope)} variables has a table with {values.ndim} axes; one axis per "
-                "variable is accepted"
+                f"a factor over {len(self.scope)} variables has a table with {values.ndim} axes; expected one "
+                "axis per "
+                "variable"
             )
         if not np.all(np.isfinite(values)) or np.any(values < 0):
             wrong = values[~(np.isfinite(values) & (values >= 0))].flat[0]
             raise ModelError(
                 f"a factor over the variables {self.scope} has the entry {wrong}; "
-                "finite numbers that are not negative are accepted"
+                "expected finite numbers that are not negative"
             )
         values.setflags(write=False)
         self.in_logs = False
@@ -94,7 +95,7 @@ class Factor:
         if values.ndim != len(factor.scope) or np.any(np.isnan(values)) or np.any(values == np.inf):
             raise ModelError(
                 f"a factor over the variables {factor.scope} has a log table of shape {values.shape} or an entry "
-                "that is NaN or +inf; one axis per variable, finite numbers and -inf are accepted"
+                "that is NaN or +inf; expected one axis per variable, finite numbers or -inf"
             )
         values.setflags(write=False)
         factor.in_logs = True
@@ -261,9 +262,9 @@ def _checked_scope(scope: Iterable[int]) -> tuple[int, ...]:
     if any(v < 0 for v in values):
         raise ModelError(f"a factor has the scope {values}; expected positions of variables, from 0 on")
     if len(set(values)) != len(values):
-        raise ModelError(f"a factor has the scope {values}; each variable is accepted once")
+        raise ModelError(f"a factor has the scope {values}; expected each variable once")
     if len(values) > MAX_SCOPE:
-        raise ModelError(f"a factor has {len(values)} variables; at most {MAX_SCOPE} are accepted")
+        raise ModelError(f"a factor has {len(values)} variables; expected at most {MAX_SCOPE}")
     return values
 
 

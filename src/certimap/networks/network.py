@@ -43,17 +43,17 @@ class Network(Model):
     def __init__(self, domain: Domain, factors: Sequence[Factor], owners: Sequence[int | None]) -> None:
         if not domain.is_discrete:
             real = next(v.name for v in domain if not v.n_states)
-            raise ModelError(f"variable {real!r} of a network is real; categorical variables are accepted")
+            raise ModelError(f"variable {real!r} of a network is real; expected categorical variables")
         for factor in factors:
             if factor.scope and not 0 <= min(factor.scope) <= max(factor.scope) < len(domain):
                 raise ModelError(
-                    f"a factor has the scope {factor.scope}; positions 0 to {len(domain) - 1} are accepted"
+                    f"a factor has the scope {factor.scope}; expected positions 0 to {len(domain) - 1}"
                 )
             expected = tuple(int(domain.n_states[v]) for v in factor.scope)
             if factor.shape != expected:
                 names = tuple(domain.names[v] for v in factor.scope)
                 raise ModelError(
-                    f"the factor over {names} has a table of shape {factor.shape}; {expected} is accepted"
+                    f"the factor over {names} has a table of shape {factor.shape}; expected {expected}"
                 )
         self.domain = domain
         self.factors = tuple(factors)

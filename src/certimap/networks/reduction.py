@@ -180,7 +180,7 @@ def _take(factor: Factor, states: dict[int, NDArray[np.int64]]) -> Factor:
 def _impossible(domain: Domain) -> ImpossibleEvidence:
     return ImpossibleEvidence(
         f"the evidence has probability zero under this network of {len(domain)} variables; "
-        "evidence that some joint state allows is accepted"
+        "expected evidence that some joint state allows"
     )
 
 
@@ -192,7 +192,7 @@ def ancestors(parents: Iterable[tuple[int, ...]], of: set[int]) -> set[int]:
     while stack:
         v = stack.pop()
         if not 0 <= v < len(lists):
-            raise ModelError(f"variable {v} is not in the network; 0 to {len(lists) - 1} are accepted")
+            raise ModelError(f"variable {v} is not in the network; expected 0 to {len(lists) - 1}")
         for parent in lists[v]:
             if parent not in found:
                 found.add(parent)

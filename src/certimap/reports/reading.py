@@ -43,7 +43,7 @@ def result_of(record: Mapping[str, Any], path: AnyPath) -> MapResult:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
         raise ParseError(
-            f"holds a damaged result ({said}); what 'certimap solve -o' writes is accepted", path
+            f"holds a damaged result ({said}); expected what 'certimap solve -o' writes", path
         ) from None
 
 

@@ -232,11 +232,13 @@ def _limit_reached(effort: Effort, ledger: Ledger) -> Status | None:
 
 
 def _ensure_answer(posterior: Posterior, ledger: Ledger, seed: int) -> None:
-    """Evaluate a point that is found quickly, or one draw, when a run was cut before anything was evaluated."""
-    if ledger.best_point is not None:
+    """Evaluate a point that is found quickly, or one draw, when a run was cut before there was an answer."""
+    if ledger.best_log_prob > -math.inf:
         return
     if isinstance(posterior, Finds):
         ledger.candidates(posterior.possible_point())
+    elif ledger.best_point is not None:
+        return
     elif isinstance(posterior, Draws):
         ledger.candidates(posterior.sample(1, np.random.default_rng([seed, 1])))
     elif ledger.control.is_late:
@@ -293,9 +295,7 @@ def seed_of(rng: int | np.random.Generator | None) -> int:
     if isinstance(rng, np.random.Generator):
         return int(rng.integers(2**63))
     if isinstance(rng, bool) or not hasattr(rng, "__index__") or rng < 0:
-        raise SolverError(
-            f"rng is {rng!r}; a seed (an integer not below 0), a numpy Generator or None is accepted"
-        )
+        raise SolverError(f"rng is {rng!r}; expected a seed (an integer not below 0), a numpy Generator or None")
     return int(rng)
 
 
@@ -306,7 +306,7 @@ def check_limits(
     names = ("time_limit", "max_samples", "max_nodes", "max_memory")
     for name, value in zip(names, (time_limit, max_samples, max_nodes, max_memory), strict=True):
         if value is not None and not value >= 0:
-            raise SolverError(f"{name} is {value}; a number not below 0, or None for no limit, is accepted")
+            raise SolverError(f"{name} is {value}; expected a number not below 0, or None for no limit")
 
 
 def _result(

@@ -53,7 +53,7 @@ class Exhaustive(Solver):
 
     def __post_init__(self) -> None:
         if self.max_states < 1:
-            raise SolverError(f"max_states is {self.max_states}; a positive number is accepted")
+            raise SolverError(f"max_states is {self.max_states}; expected a positive number")
 
     def judging(self) -> Judging:
         return Judging(early_stop=False)

@@ -118,7 +118,7 @@ def entry(name: str) -> Entry:
         for point in entry_points(group=ENTRY_POINTS, name=name):
             _SOLVERS[name] = Entry(point.value, {})
     if name not in _SOLVERS:
-        raise SolverError(f"{name!r} is no solver; {', '.join(names())} are accepted{did_you_mean(name, names())}")
+        raise SolverError(f"{name!r} is no solver; expected {', '.join(names())}{did_you_mean(name, names())}")
     return _SOLVERS[name]
 
 
@@ -267,7 +267,7 @@ def resolve(solver: str | Solver, posterior: Posterior, options: dict[str, Any])
         return choose(posterior)
     chosen = make(solver, **options) if isinstance(solver, str) else solver
     if not isinstance(chosen, Solver):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise SolverError(f"{solver!r} is no solver; one of {', '.join(names())} or a solver object is accepted")
+        raise SolverError(f"{solver!r} is no solver; expected one of {', '.join(names())} or a solver object")
     sentence = refusal(chosen, posterior)
     if sentence is not None:
         raise SolverError(sentence)

@@ -60,8 +60,9 @@ def as_points(given: Any, domain: Domain) -> Points:
         raw = np.asarray(given, np.float64)
     except (TypeError, ValueError):
         raise SolverError(
-            f"a warm start is a {type(given).__name__}; an assignment of labels by name, a data frame of them, an "
-            "array of state positions, a list of these, or the name of a heuristic is accepted"
+            f"a warm start is a {type(given).__name__}; expected an assignment of labels by name, a data frame of "
+            "them, an "
+            "array of state positions, a list of these, or the name of a heuristic"
         ) from None
     points = np.atleast_2d(raw)
     _check_positions(points, domain)
@@ -70,7 +71,7 @@ def as_points(given: Any, domain: Domain) -> Points:
 
 def _check_positions(points: Points, domain: Domain) -> None:
     if points.ndim != 2 or points.shape[1] != len(domain):
-        raise SolverError(f"a warm start has shape {points.shape}; (batch, {len(domain)}) is accepted")
+        raise SolverError(f"a warm start has shape {points.shape}; expected (batch, {len(domain)})")
     for i, variable in enumerate(domain):
         column = points[:, i]
         if isinstance(variable, Categorical):
@@ -81,7 +82,7 @@ def _check_positions(points: Points, domain: Domain) -> None:
             accepted = f"a number in [{variable.low}, {variable.high}]"
         if np.any(bad):
             raise SolverError(
-                f"a warm start gives {column[bad][0]:g} to variable {variable.name!r}; {accepted} is accepted"
+                f"a warm start gives {column[bad][0]:g} to variable {variable.name!r}; expected {accepted}"
             )
 
 

@@ -257,7 +257,7 @@ class BucketTreePosterior:
             work = WideWork.make(self.region_tree)
             work.pass_up(self.region_tree, mask, is_bound=False)
             if work.message[-1] <= 0.0:
-                raise SolverError("a box to draw from has probability zero; boxes of positive mass are accepted")
+                raise SolverError("a box to draw from has probability zero; expected boxes of positive mass")
             cumulative = np.empty(len(a.tables))
             cumulate_wide(a, mask, work.joint, work.joint_exponent, cumulative)
             self._draw(cumulative, key, rows, points)

@@ -60,7 +60,7 @@ def buckets_of_factors(
         width = max(len(s) for s in separators)
         raise ModelError(
             f"the elimination tree has induced width {width} and a table of {largest:.3g} entries; "
-            f"at most max_table={max_table} are accepted"
+            f"expected at most max_table={max_table}"
         )
     buckets: list[Bucket] = []
     for i, v in enumerate(order):
@@ -151,7 +151,7 @@ def buckets_of_latent_tree(
     root: int | None = None,
     pace: Pace | None = None,
 ) -> list[Bucket]:
-    """Build the buckets of a tree of latent variables, one bucket a latent and one a query variable.
+    """Build the buckets of a tree of latent variables, one bucket per latent and per query variable.
 
     The variables of `query.domain` keep their positions; latent i becomes variable n + i. Arguments as in
     `BucketTreePosterior.from_tree`; buckets come out children first.

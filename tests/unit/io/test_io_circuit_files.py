@@ -467,7 +467,7 @@ def test_pickles_made_to_harm(tmp_path):
     ("place", "key", "value", "message"),
     [
         (0, "params", None, "vector 0 has no parameters"),
-        (0, "params", np.ones(5, np.float32), "5 parameters; 12"),
+        (0, "params", np.ones(5, np.float32), "5 parameters; expected 12"),
         (0, "dist", dist("SoftEvi"), "kind 'SoftEvi'"),
         (0, "scope", [0, 1], "scope"),
         (2, "edge_ids", np.array([[2, 0], [0, 1]]), "not there"),

@@ -346,7 +346,7 @@ def test_rows_that_nearly_add_to_1_are_rescaled_with_a_warning():
         ({"x": [0.5, 0.5], "y": [0.5, 0.4]}, r"the distribution of 'b' given \(a='y'\) adds to 0\.9"),
         ({"x": [0.5, 0.5], "y": [0.5, float("nan")]}, "the table of 'b' has the entry nan at a='y', b=1"),
         ([[0.5, 0.5], [-0.5, 1.5]], "the table of 'b' has the entry -0.5 at a='y', b=0"),
-        ([[0.5, 0.5]], r"the table of 'b' has the shape \(1, 2\); \(2, 2\) \(a: 2, b: 2\)"),
+        ([[0.5, 0.5]], r"the table of 'b' has the shape \(1, 2\); expected \(2, 2\) \(a: 2, b: 2\)"),
         ([[0.5, 0.5], [1.0]], "the table of 'b' is"),
         ("half", "the table of 'b' is 'half'"),
         ({"x": ["p", "q"], "y": [1, 0]}, "row 'x' of 'b' is"),
@@ -360,5 +360,5 @@ def test_builders_name_variables_and_states(table, message):
 
 def test_a_table_of_a_variable_beyond_the_domain_is_refused():
     tables = [Factor((0,), [0.5, 0.5]), Factor((1,), [0.5, 0.5])]
-    with pytest.raises(ModelError, match="is of variable 1; 0 to 0"):
+    with pytest.raises(ModelError, match="is of variable 1; expected 0 to 0"):
         BayesianNetwork(Domain.of_sizes([2]), tables)

@@ -1,6 +1,7 @@
 """Solvers look at the clock between pieces of work: counted looks in place of seconds."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from certimap.networks.relaxation.choose_tree import exact_tree, split_tree
 from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.tighten import Tightener
 from certimap.query import make_query
+from certimap.solvers.base import Solver
 from certimap.solvers.driver import run
 from certimap.solvers.elimination import one_pass
 from certimap.solvers.elimination.set_elimination import SetElimination
@@ -168,3 +170,28 @@ def test_steps_that_are_cut_leave_a_valid_relaxation():
     exact = exact_tree(problem_of(network, query).problem, 2.0**22)
     assert exact is not None
     assert exact.bound() <= tree.bound() + 1e-9
+
+
+class OneImpossiblePoint(Solver):
+    """Report the first of all points, and no more."""
+
+    name = "one_impossible_point"
+
+    def init(self, posterior, control, rng, boxes=None):
+        return SimpleNamespace(done=False, posterior=posterior)
+
+    def step(self, state, ledger):
+        ledger.candidates(np.zeros((1, len(state.posterior.domain)), np.int16))
+        state.done = True
+        return state
+
+
+@pytest.mark.parametrize("n_query", [5, 8])
+def test_an_impossible_point_is_no_answer(n_query):
+    """Neighbours in a chain differ: the first point has probability 0, and another is found."""
+    differ = np.array([[0.0, 1.0], [2.0, 0.0]])
+    factors = [Factor((i, i + 1), differ) for i in range(7)]
+    network = MarkovNetwork(Domain.of_sizes([2] * 8), factors)
+    query = make_query(network.domain, network.domain.names[:n_query])
+    result = run(NetworkPosterior.of_network(network, query), OneImpossiblePoint(), rng=0, progress=False)
+    assert result.log_joint > -np.inf

@@ -96,7 +96,7 @@ def test_a_warm_start_listing_one_atom_64_times_changes_no_mass(thirty_six, warm
         (np.zeros((2, 3)), "shape"),
         ("pac", "a warm start may not"),
         ("nonsense", "is no solver"),
-        (object(), "accepted"),
+        (object(), "expected"),
     ],
 )
 def test_warm_starts_that_make_no_sense_are_named(thirty_six, given, sentence):
@@ -299,7 +299,7 @@ def test_limits_and_seeds_out_of_range_are_named(thirty_six):
 
 
 def test_unknown_solvers_and_settings_are_named(thirty_six):
-    with pytest.raises(cm.SolverError, match="'magic' is no solver; auto, "):
+    with pytest.raises(cm.SolverError, match="'magic' is no solver; expected auto, "):
         run(thirty_six, "magic")
     with pytest.raises(cm.SolverError, match="'pac' has no setting 'radius'"):
         run(thirty_six, "pac", options={"radius": 2})

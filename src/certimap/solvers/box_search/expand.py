@@ -193,7 +193,7 @@ def _branch(
     rows: NDArray[np.int64],
     choice: NDArray[np.int64],
 ) -> Children:
-    """Split each of `rows` into one box a column of its chosen variable."""
+    """Split each of `rows` into one box per column of its chosen variable."""
     chosen = layout.variable_of == choice[rows][:, None]
     which, columns = np.nonzero(chosen & (boxes.mask[rows] > 0))
     parents = rows[which]

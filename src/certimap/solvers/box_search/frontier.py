@@ -99,7 +99,7 @@ class Frontier(Solver):
 
     Sources: probing and best-first search as in integer programming; bounds after Huang, Chavira and
     Darwiche (2006) and Mei, Jiang and Tu (2018); the caps and the rule for draws are this project's (see
-    `docs/what-a-certificate-means.md`). Cost: about 4 edge visits a box, for every edge of the circuit.
+    `docs/what-a-certificate-means.md`). Cost: about 4 edge visits per box, for every edge of the circuit.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class Frontier(Solver):
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.draw_share < 1.0:
-            raise SolverError(f"draw_share is {self.draw_share}; a number in [0, 1) is accepted")
+            raise SolverError(f"draw_share is {self.draw_share}; expected a number in [0, 1)")
         if self.first_draws < 0 or self.exact_work < 0:
             raise SolverError(
                 f"first_draws is {self.first_draws} and exact_work {self.exact_work}; neither may be negative"

@@ -62,9 +62,9 @@ class SetElimination(Solver):
 
     def __post_init__(self) -> None:
         if not self.limits or min(self.limits) < 1 or self.split_limit < 1:
-            raise SolverError(f"limits are {self.limits} and {self.split_limit}; positive numbers are accepted")
+            raise SolverError(f"limits are {self.limits} and {self.split_limit}; expected positive numbers")
         if not 0.0 <= self.draw_share < 1.0:
-            raise SolverError(f"draw_share is {self.draw_share}; [0, 1) is accepted")
+            raise SolverError(f"draw_share is {self.draw_share}; expected a number in [0, 1)")
         if self.n_starts < 1 or self.n_first_draws < 1:
             raise SolverError("n_starts and n_first_draws must be positive")
 

@@ -87,10 +87,10 @@ class DepthFirst:
         self.stack.append(Frame(variable, key, need, branches, np.argsort(-branches.total, kind="stable")))
         self.n_nodes += 1
 
-    def advance(self, n_nodes: int) -> None:
-        """Search on until so many more nodes are opened or the root is solved."""
+    def advance(self, n_nodes: int, control: Control) -> None:
+        """Search on until so many more nodes are opened, the root is solved, or the run should stop."""
         end = self.n_nodes + n_nodes
-        while self.stack and self.n_nodes < end:
+        while self.stack and self.n_nodes < end and not control.should_stop:
             frame = self.stack[-1]
             if frame.turn < 0 or frame.child == len(self.space.children[frame.variable]):
                 self._next_state(frame)
@@ -218,8 +218,8 @@ def advance(state: AndOrState, space: AndOrSpace, ledger: Ledger) -> None:
             need = _need(state, space, ledger)
             state.search = DepthFirst(space, state.cache, space.roots[len(state.solved)], need)
         before = state.search.n_nodes
-        state.search.advance(budget)
-        budget -= max(state.search.n_nodes - before, 1)
+        state.search.advance(budget, state.control)
+        budget = 0 if state.control.should_stop else budget - max(state.search.n_nodes - before, 1)
         state.n_nodes += state.search.n_nodes - before
         if state.search.result is not None:
             state.solved.append(state.search.result)

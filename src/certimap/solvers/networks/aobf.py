@@ -171,6 +171,8 @@ class AndOrBestFirst(AndOrSolver):
         for _ in range(STEP_NODES if left is None else min(STEP_NODES, left)):
             if search.is_solved or search.upper + search.space.log_slack <= ledger.best_log_prob:
                 break
+            if state.control.should_stop:
+                break
             search.expand()
             state.n_nodes += 1
         if search.is_solved:

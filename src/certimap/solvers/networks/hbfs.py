@@ -109,7 +109,7 @@ class HybridBestFirst(Solver):
             if not getattr(self, name) >= 0:
                 raise SolverError(f"{name} is {getattr(self, name)}; a number not below 0 is expected")
         if not 0.0 <= self.outside_share < 1.0:
-            raise SolverError(f"outside_share is {self.outside_share}; [0, 1) is accepted")
+            raise SolverError(f"outside_share is {self.outside_share}; expected a number in [0, 1)")
 
     def init(
         self, posterior: Maximisation, control: Control, rng: np.random.Generator, boxes: Boxes | None = None

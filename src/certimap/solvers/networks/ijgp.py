@@ -70,12 +70,16 @@ class JoinGraph:
         reduced = summed.max(axis=axes) if axes else summed
         return spread(reduced, [v for v in left if v in kept], kept)
 
-    def sweep(self) -> float:
-        """Send all messages towards the last cluster and back; return the largest change (nats)."""
+    def sweep(self, control: Control) -> float:
+        """Send all messages towards the last cluster and back; return the largest change (nats).
+
+        Raises TimeUp between two clusters when the run should stop.
+        """
         change = 0.0
         n = len(self.regions)
         for order in (range(n), range(n - 1, -1, -1)):
             for r in order:
+                control.check("passing messages around a join graph")
                 for b, scope in self.near[r]:
                     if (b > r) != (order.step > 0):
                         continue
@@ -159,7 +163,7 @@ class JoinGraphPropagation(Solver):
 
     def step(self, state: PropagationState, ledger: Ledger) -> PropagationState:
         """Sweep once, and decode."""
-        change = state.graph.sweep() if state.n_done < self.iterations else 0.0
+        change = state.graph.sweep(state.control) if state.n_done < self.iterations else 0.0
         state.n_done += 1
         ledger.candidates(point_of(state.posterior, state.graph.decode()))
         state.done = state.n_done >= self.iterations or change < 1e-9

@@ -34,7 +34,7 @@ def next_batch(stream: DrawStream, batch: int | None, ledger: Ledger) -> int:
 
 def check_batch(batch: int | None) -> None:
     if batch is not None and batch < 1:
-        raise SolverError(f"batch is {batch}; a positive number of draws is accepted")
+        raise SolverError(f"batch is {batch}; expected a positive number of draws")
 
 
 @dataclass(frozen=True)

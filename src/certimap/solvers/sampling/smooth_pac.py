@@ -78,11 +78,11 @@ class SmoothPac(Solver):
     def __post_init__(self) -> None:
         check_batch(self.batch)
         if not self.radius >= 0:
-            raise SolverError(f"radius is {self.radius}; a number not below 0 is accepted")
+            raise SolverError(f"radius is {self.radius}; expected a number not below 0")
         if self.period is not None and self.period < 1:
-            raise SolverError(f"period is {self.period}; a positive number of draws is accepted")
+            raise SolverError(f"period is {self.period}; expected a positive number of draws")
         if self.lipschitz is not None and not self.lipschitz > 0.0:
-            raise SolverError(f"lipschitz is {self.lipschitz}; a positive number of bits is accepted")
+            raise SolverError(f"lipschitz is {self.lipschitz}; expected a positive number of bits")
 
     def judging(self) -> Judging:
         return Judging(self.rule, max_draws=self.max_draws)

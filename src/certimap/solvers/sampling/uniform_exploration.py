@@ -42,7 +42,7 @@ class FixedDraws(Solver):
     def __post_init__(self) -> None:
         check_batch(self.batch)
         if self.n_draws is not None and self.n_draws < 1:
-            raise SolverError(f"n_draws is {self.n_draws}; a positive number of draws is accepted")
+            raise SolverError(f"n_draws is {self.n_draws}; expected a positive number of draws")
 
     def judging(self) -> Judging:
         n_draws = DEFAULT_DRAWS if self.n_draws is None else self.n_draws
