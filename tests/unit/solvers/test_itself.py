@@ -105,6 +105,29 @@ def test_time_that_is_up_in_training_leaves_an_answer():
 
 
 @needs_torch
+def test_a_device_without_room_hands_over_to_the_cpu_once(monkeypatch):
+    import torch
+
+    circuit = random_circuit(np.random.default_rng(4), cm.Domain.of_sizes([2] * 6))
+    posterior = cm.condition(circuit, ["0", "1", "2"], {"4": 0}, solver="itself")
+    ledger, solver = Ledger(posterior), make("itself", **QUICK)
+    state = solver.init(posterior, ledger.control, np.random.default_rng(0))
+
+    class Full:
+        type = "cuda"
+
+    def without_room(weights):
+        state.plan.device = Full()
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(state.plan, "forward", without_room)
+    with pytest.warns(UserWarning, match="the CPU goes on"):
+        state = solver.step(state, ledger)
+    assert state.plan.device == torch.device("cpu")
+    assert not state.done
+
+
+@needs_torch
 def test_torch_s_own_random_numbers_are_left_alone():
     import torch
 

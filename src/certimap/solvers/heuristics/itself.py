@@ -143,19 +143,38 @@ class Itself(Solver):
         return len(posterior.domain if posterior.origin is None else posterior.origin[1].domain)
 
     def step(self, state: ItselfState, ledger: Ledger) -> ItselfState:
-        from certimap.solvers.heuristics.soft_network import decode, one_thread
+        from certimap.solvers.heuristics.soft_network import one_thread
 
         with one_thread():
-            if state.is_trained:
-                ledger.candidates(decode(self._soft(state, state.case.told), state.posterior.domain))
-                if state.n_refined >= self.refine_steps:
-                    state.done = True
-                else:
-                    self._descend(state, state.case.told)
-                    state.n_refined += 1
-            else:
-                self._train(state)
+            try:
+                self._advance(state, ledger)
+            except torch().OutOfMemoryError:
+                self._hand_over(state)
         return state
+
+    def _advance(self, state: ItselfState, ledger: Ledger) -> None:
+        """Make one step of training, or score what the network says and make one step of refining."""
+        from certimap.solvers.heuristics.soft_network import decode
+
+        if not state.is_trained:
+            self._train(state)
+            return
+        ledger.candidates(decode(self._soft(state, state.case.told), state.posterior.domain))
+        if state.n_refined >= self.refine_steps:
+            state.done = True
+            return
+        self._descend(state, state.case.told)
+        state.n_refined += 1
+
+    def _hand_over(self, state: ItselfState) -> None:
+        """Let the CPU go on where a device has no room for a step, which says so once."""
+        from certimap.solvers.heuristics.soft_network import Softening
+
+        state.plan.with_less(1)
+        state.network.to(state.plan.device)
+        state.soften = Softening(state.posterior.domain, state.plan.device)
+        rate = self.refine_rate if state.is_trained else self.learning_rate
+        state.optimizer = torch().optim.Adam(state.network.parameters(), lr=rate)
 
     def _train(self, state: ItselfState) -> None:
         """Make one step on the next rows; each pass has an order of its own."""
@@ -176,7 +195,7 @@ class Itself(Solver):
         from certimap.circuits.tensors import TensorPlan
 
         state.is_trained = True
-        state.plan = TensorPlan(state.posterior.plan, self.device, "float32")
+        state.plan = TensorPlan(state.posterior.plan, str(state.plan.device), "float32")
         state.optimizer = torch().optim.Adam(state.network.parameters(), lr=self.refine_rate)
 
     def _soft(self, state: ItselfState, told: NDArray[np.float64]) -> Any:
