@@ -47,6 +47,8 @@ class Facts:
         their number proves nothing.
     log_ceiling
         What no value of `log_prob` exceeds, rounded up: what a search starts from where masses do not apply.
+    is_density
+        Whether values are densities, because a variable is real and no count: they may exceed 1.
     """
 
     log_evidence: float | None
@@ -56,6 +58,7 @@ class Facts:
     log_slack: float
     has_independent_draws: bool = True
     log_ceiling: float = math.inf
+    is_density: bool = False
 
     @classmethod
     def of(
@@ -68,6 +71,7 @@ class Facts:
         log_slack: float = 0.0,
         has_independent_draws: bool = True,
         log_ceiling: float = math.inf,
+        is_density: bool | None = None,
     ) -> Facts:
         """Return the facts of a posterior over `domain`, arguments as in the class.
 
@@ -75,8 +79,8 @@ class Facts:
         ----------
         domain
             The query variables.
-        log_evidence, is_normalised, work, log_slack, has_independent_draws, log_ceiling
-            As in the class.
+        log_evidence, is_normalised, work, log_slack, has_independent_draws, log_ceiling, is_density
+            As in the class; values are densities where a variable is real, unless told otherwise.
 
         Returns
         -------
@@ -84,7 +88,17 @@ class Facts:
         """
         has_masses = is_normalised and domain.is_discrete
         work, log_slack = max(float(work), 1.0), float(log_slack)
-        return cls(log_evidence, is_normalised, has_masses, work, log_slack, has_independent_draws, log_ceiling)
+        is_density = not domain.is_discrete if is_density is None else is_density
+        return cls(
+            log_evidence,
+            is_normalised,
+            has_masses,
+            work,
+            log_slack,
+            has_independent_draws,
+            log_ceiling,
+            is_density,
+        )
 
 
 FIND_SECONDS = 0.5  # that finding a point may take after a run has ended without one

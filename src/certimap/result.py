@@ -196,6 +196,8 @@ class MapResult:
         With `proof=True`, what `certimap.check` checks; `proof.write(path)` makes a file of it.
     no_proof
         Why a proof that was asked for is missing, in words.
+    is_density
+        Whether `log_prob` and its bounds are of a density, which is no probability and may exceed 1.
     min_entropy_bits
         -log2 p* lies between these two: -log2 of the upper bound, and of the answer. None for densities, and where
         p(e) is unknown.
@@ -243,6 +245,7 @@ class MapResult:
     note: str | None = None
     proof: Proof | None = None
     no_proof: str | None = None
+    is_density: bool = False
     min_entropy_bits: tuple[float, float] | None = None
     draws_needed: tuple[float, float] | None = None
     origin: Origin | None = field(default=None, repr=False, compare=False)
@@ -307,6 +310,8 @@ class MapResult:
         for name in ("top", "note", "no_proof", "min_entropy_bits", "draws_needed"):
             if data[name] is None:
                 del data[name]
+        if not self.is_density:
+            del data["is_density"]
         return json_ready(data)
 
     def history_columns(self, limit: int = 128) -> dict[str, list[Any]]:

@@ -57,15 +57,23 @@ class Layout:
         int64, shape (columns,).
     scales
         float64, shape (n,): a length that counts as long, for each real variable.
+    is_whole
+        bool, shape (n,): the real variables that take whole numbers only.
     """
 
     domain: Domain
     offsets: NDArray[np.int64]
     variable_of: NDArray[np.int64]
     scales: NDArray[np.float64]
+    is_whole: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, domain: Domain, scales: NDArray[np.float64] | None = None) -> Layout:
+    def of(
+        cls,
+        domain: Domain,
+        scales: NDArray[np.float64] | None = None,
+        is_whole: NDArray[np.bool_] | None = None,
+    ) -> Layout:
         widths = np.where(domain.n_states == 0, 2, domain.n_states)
         offsets = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
         return cls(
@@ -73,6 +81,7 @@ class Layout:
             offsets,
             np.repeat(np.arange(len(domain)), widths),
             np.ones(len(domain)) if scales is None else scales,
+            np.zeros(len(domain), np.bool_) if is_whole is None else is_whole,
         )
 
     @property
@@ -130,7 +139,9 @@ class Answers:
     each_mass, each_bound
         float64, shape (batch, columns): the same with the column's variable held there; -inf outside the box.
     splits
-        float64, shape (batch, n): where each real variable would be split, NaN where it cannot be.
+        float64, shape (batch, n): where each real variable would be split, NaN where it cannot or need not be.
+    middles
+        float64, shape (batch, n): where in a box its real variables may be densest; None takes the splits.
     """
 
     log_mass: NDArray[np.float64]
@@ -138,3 +149,4 @@ class Answers:
     each_mass: NDArray[np.float64]
     each_bound: NDArray[np.float64]
     splits: NDArray[np.float64]
+    middles: NDArray[np.float64] | None = None

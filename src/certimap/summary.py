@@ -55,8 +55,15 @@ def log_text(log_value: float | None) -> str:
     return f"{round(log_value, 6) + 0.0:.6f}"  # adding 0 turns -0 into 0
 
 
-def certificate_sentence(certificate: Certificate, tolerance_shown: bool = True) -> str:
+def certificate_sentence(
+    certificate: Certificate, tolerance_shown: bool = True, *, is_density: bool = False
+) -> str:
     """Say in plain words what is proved about an answer."""
+    if is_density:
+        sentence = certificate_sentence(certificate, tolerance_shown)
+        return sentence.replace("as probable as the best", "as dense as the best").replace(
+            "more probable", "denser"
+        )
     epsilon, delta = certificate.epsilon, certificate.delta
     factor = f"{1.0 - epsilon:.6g}"
     if certificate.kind == "exact":
@@ -89,7 +96,8 @@ def warnings_of(result: MapResult) -> list[str]:
 
 def facts_of(result: MapResult) -> list[tuple[str, str]]:
     """Return what is known of an answer, as names and texts."""
-    rows = [("probability", f"{probability_text(result.log_prob)}  (ln p = {log_text(result.log_prob)})")]
+    name = "density" if result.is_density else "probability"
+    rows = [(name, f"{probability_text(result.log_prob)}  (ln p = {log_text(result.log_prob)})")]
     if result.log_prob is None:
         rows = [("joint value", f"{probability_text(result.log_joint)}  (ln = {log_text(result.log_joint)})")]
     low, high = result.log_prob, result.log_upper_bound
@@ -102,7 +110,7 @@ def facts_of(result: MapResult) -> list[tuple[str, str]]:
     if result.log_evidence is not None and abs(result.log_evidence) > 1e-9:
         text = f"{probability_text(result.log_evidence)}  (ln p(e) = {log_text(result.log_evidence)})"
         rows.append(("evidence", text))
-    rows.append(("certificate", certificate_sentence(result.certificate)))
+    rows.append(("certificate", certificate_sentence(result.certificate, is_density=result.is_density)))
     if result.certificate.rule is not None:
         rows.append(("because", _RULES[result.certificate.rule]))
     if not result.certified and result.pareto:

@@ -77,6 +77,7 @@ class PlanView:
             offsets,
             domain.n_states,
             _scales(plan),
+            plan.is_whole,
             domain.is_discrete,
         )
         return cls(domain, arrays, low, high, roundings_of(plan, arrays.in_logs))

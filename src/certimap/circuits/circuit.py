@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -233,6 +234,34 @@ class CircuitBuilder:
                 f"{leaf.expected}"
             )
         return self._add(code, variable=variable, params=values)
+
+    def histogram(self, variable: int, edges: Sequence[float], log_masses: Sequence[float]) -> int:
+        """Add a piecewise constant density: a sum of uniform leaves that share no point.
+
+        Parameters
+        ----------
+        variable
+            A real variable.
+        edges
+            The n + 1 ends of n neighbouring intervals, in rising order; inner ones belong to the interval above.
+        log_masses
+            The natural logs of the n masses; -inf leaves an interval out.
+
+        Returns
+        -------
+        int
+            The sum's id.
+        """
+        if len(edges) != len(log_masses) + 1 or not all(a < b for a, b in pairwise(edges)):
+            raise ModelError(
+                f"a histogram of variable {self.domain.names[variable]!r} has the edges {list(edges)} and "
+                f"{len(log_masses)} masses; expected rising edges, one more than masses"
+            )
+        used = [k for k, mass in enumerate(log_masses) if mass != -math.inf]
+        # an inner edge is the next bar's, so that no two bars share a point
+        ends = [math.nextafter(edge, -math.inf) for edge in edges[1:-1]] + list(edges[-1:])
+        bars = [self.real("uniform", variable, edges[k], ends[k]) for k in used]
+        return self.sum(bars, [log_masses[k] for k in used])
 
     def product(self, children: Sequence[int]) -> int:
         """Add the product of nodes added before.

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.circuits.leaves import leaf_kinds
 from certimap.circuits.plan import REAL_FIRST, REAL_LOG_NORM, REAL_SIZE, Plan
 from certimap.control import Control, Pace
 from certimap.domain import Domain, Real
@@ -156,10 +157,25 @@ def leaves_of(circuit: Circuit, query: Query) -> Leaves:
     if len(real):
         entries = _real_entries(circuit, query, real)
         log_mass[real] = entries[:, REAL_LOG_NORM]
-        log_error[real] = 16.0 + 4.0 * np.abs(entries[:, REAL_LOG_NORM])
+        _refuse_mixed_measures(circuit, real)
+        roundings = np.zeros(len(real))
+        for code, leaf in leaf_kinds().items():
+            roundings[circuit.kind[real] == code] = leaf.roundings
+        log_error[real] = roundings + 4.0 * np.abs(entries[:, REAL_LOG_NORM])
         start[real] = len(log_tables) + REAL_SIZE * np.arange(len(real))
         log_tables = np.concatenate([log_tables, entries.ravel()])
     return Leaves(log_mass, log_error, position, properties.leaf_state_sets(n_nodes, leaf_sets), start, log_tables)
+
+
+def _refuse_mixed_measures(circuit: Circuit, nodes: NDArray[np.int64]) -> None:
+    """Raise ModelError where a variable has leaves of whole numbers and others: no measure fits both."""
+    whole = np.isin(circuit.kind[nodes], [code for code, leaf in leaf_kinds().items() if leaf.is_whole])
+    both = np.intersect1d(circuit.leaf_var[nodes[whole]], circuit.leaf_var[nodes[~whole]])
+    if len(both):
+        raise ModelError(
+            f"variable {circuit.domain.names[int(both[0])]!r} has leaves of counts and leaves with a density; "
+            "expected the one kind or the other"
+        )
 
 
 def _real_entries(circuit: Circuit, query: Query, nodes: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -200,6 +216,8 @@ def _simplify(circuit: Circuit, query: Query, leaves: Leaves, parents: NDArray[n
     decides = properties.find_decided(arrays, parents, leaves.position, leaves.states, full)
     single = np.empty(circuit.n_nodes, np.int32)
     structure.single_variables(arrays, parents, leaves.position, single)
+    if not domain.is_discrete:
+        _decide_histograms(circuit, parents, single, decides)
     n_states = domain.n_states
     merged = single[(circuit.kind == NodeKind.SUM) & (single >= 0)]
     n_table = len(leaves.log_tables)
@@ -221,6 +239,27 @@ def _simplify(circuit: Circuit, query: Query, leaves: Leaves, parents: NDArray[n
     inputs = (leaves.log_mass, parents, single, n_states, leaves.start, decides)
     simplify.fold(arrays, *inputs, n_table, log_tables, seen_by, seen_at, new, alias)
     return _laid_out(domain, int(alias[-1]), new, log_tables)
+
+
+def _decide_histograms(
+    circuit: Circuit, parents: NDArray[np.int64], single: NDArray[np.int32], decides: NDArray[np.int32]
+) -> None:
+    """Mark the sums of leaves of one real variable whose supports are disjoint: at most one of them is not 0."""
+    low, high = np.full(circuit.n_nodes, -np.inf), np.full(circuit.n_nodes, np.inf)
+    for code, leaf in leaf_kinds().items():
+        nodes = np.flatnonzero(circuit.kind == code)
+        if leaf.support is not None and len(nodes):
+            first = circuit.param_ptr[nodes]
+            low[nodes], high[nodes] = leaf.support(
+                *(circuit.params[first + k] for k in range(len(leaf.parameters)))
+            )
+    for node in np.flatnonzero((circuit.kind == NodeKind.SUM) & (parents > 0) & (single >= 0) & (decides < 0)):
+        children = circuit.children_of(int(node))
+        order = np.argsort(low[children], kind="stable")
+        if np.all(circuit.leaf_var[children] >= 0) and np.all(
+            high[children][order[:-1]] < low[children][order[1:]]
+        ):
+            decides[node] = single[node]
 
 
 def _laid_out(domain: Domain, root: int, new: NewNodes, log_tables: NDArray[np.float64]) -> Plan:

@@ -103,7 +103,7 @@ def _leaf_order(plan: Plan, rank: NDArray[np.int64]) -> NDArray[np.int64]:
 def functions_of(plan: Plan) -> NDArray[np.int64]:
     """Return the addresses of what kernels ask real leaves; none, and nothing compiled, in a discrete domain."""
     if plan.domain.is_discrete:
-        return np.zeros((0, 5), np.int64)
+        return np.zeros((0, 8), np.int64)
     from certimap.circuits.leaves.kind import function_table
 
     return function_table()

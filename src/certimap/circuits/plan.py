@@ -13,7 +13,7 @@ from certimap.circuits.leaves import leaf_kinds
 from certimap.domain import Domain
 from certimap.errors import ModelError
 
-REAL_SIZE = 7  # of a real leaf's vector, laid out as `kernels/real.py` says
+REAL_SIZE = 8  # of a real leaf's vector, laid out as `kernels/real.py` says
 REAL_LOG_NORM, REAL_FIRST = 3, 4
 
 
@@ -83,6 +83,16 @@ class Plan:
     def n_edges(self) -> int:
         """How many edges the circuit has, those to its leaves included."""
         return len(self.children) + len(self.leaf_var)
+
+    @cached_property
+    def is_whole(self) -> NDArray[np.bool_]:
+        """Which real variables take whole numbers only, bool, shape (n,)."""
+        marks = np.zeros(len(self.domain), np.bool_)
+        real = self.domain.n_states[self.leaf_var] == 0
+        codes = self.log_tables[self.leaf_start[real]].astype(np.int64)
+        whole = [code for code, kind in leaf_kinds().items() if kind.is_whole]
+        marks[self.leaf_var[real][np.isin(codes, whole)]] = True
+        return marks
 
     def __repr__(self) -> str:
         return f"Plan({len(self.domain)} variables, {self.n_nodes} nodes, {self.n_edges} edges)"

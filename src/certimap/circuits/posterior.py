@@ -95,6 +95,7 @@ class CircuitPosterior:
             log_evidence=self.log_evidence,
             work=self.n_edges,
             log_slack=self.evaluator.relative_error,
+            is_density=bool(np.any((self.domain.n_states == 0) & ~self.plan.is_whole)),
         )
 
     @property
@@ -165,9 +166,13 @@ class CircuitPosterior:
 
     def prober(self) -> PlanProber:
         """Return how a search asks about boxes, with nothing tightened yet."""
+        from certimap.circuits.mixture import MixtureProber, flattened
         from certimap.circuits.prober import PlanProber
 
-        return PlanProber(self.plan, self.workers)
+        flat = None if self.domain.is_discrete else flattened(self.plan)
+        return (
+            PlanProber(self.plan, self.workers) if flat is None else MixtureProber(self.plan, self.workers, flat)
+        )
 
     def max_product(self) -> Points:
         """Return the assignment at the end of the most probable path, shape (1, n); one visit per edge."""

@@ -34,7 +34,7 @@ class PlanProber:
     def __init__(self, plan: Plan, workers: int, log_caps: NDArray[np.float64] | None = None) -> None:
         self.plan, self.workers = plan, workers
         self.view = PlanView.of(plan)
-        self.layout = Layout.of(plan.domain, self.view.arrays.scales)
+        self.layout = Layout.of(plan.domain, self.view.arrays.scales, self.view.arrays.is_whole)
         self.work = 4 * self.view.n_edges
         self.caps: Caps | None = None
         self._log_caps = empty_table(self.view).caps if log_caps is None else log_caps

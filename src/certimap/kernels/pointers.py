@@ -1,7 +1,7 @@
 """Calls of compiled functions by their address, so that kernels compiled long ago reach functions that came later.
 
-A *real function* takes three parameters of a leaf and two numbers, and returns a number; a *draw function* takes
-three parameters, the two ends of an interval and a stream of random numbers. Both are plain Python functions
+A *real function* takes four parameters of a leaf and two numbers, and returns a number; a *draw function* takes
+four parameters, the two ends of an interval and a stream of random numbers. Both are plain Python functions
 that numba can compile. An address is kept in an int64 array; with compilation off it is a place in a list.
 """
 
@@ -22,8 +22,8 @@ intrinsic: Any = import_module("numba.extending").intrinsic
 
 _ccallback: Any = import_module("numba.core.ccallback")  # numba.cfunc, in parts
 _real: Any = types.float64
-_REAL_SIGNATURE: Any = _real(*[_real] * 5)
-_DRAW_SIGNATURE: Any = _real(*[_real] * 5, types.CPointer(types.uint64))
+_REAL_SIGNATURE: Any = _real(*[_real] * 6)
+_DRAW_SIGNATURE: Any = _real(*[_real] * 6, types.CPointer(types.uint64))
 _kept: list[Any] = []  # compiled functions, whose addresses must stay valid; plain ones with compilation off
 STREAM_WORDS = 4
 
@@ -50,30 +50,32 @@ def _caller(with_stream: bool) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         address, *numbers = arguments
         if with_stream:
-            array = context.make_array(signature.args[6])(context, builder, numbers.pop())
+            array = context.make_array(signature.args[7])(context, builder, numbers.pop())
             numbers.append(array.data)
         kinds = [value.type for value in numbers]
         function = builder.inttoptr(address, ir.PointerType(ir.FunctionType(ir.DoubleType(), kinds)))
         return builder.call(function, numbers)
 
-    def call(typing: Any, address: Any, a: Any, b: Any, c: Any, x: Any, y: Any) -> Any:
-        return _real(types.int64, *[_real] * 5), generate
+    def call(typing: Any, address: Any, a: Any, b: Any, c: Any, d: Any, x: Any, y: Any) -> Any:
+        return _real(types.int64, *[_real] * 6), generate
 
-    def call_with_stream(typing: Any, address: Any, a: Any, b: Any, c: Any, x: Any, y: Any, stream: Any) -> Any:
-        return _real(types.int64, *[_real] * 5, stream), generate
+    def call_with_stream(
+        typing: Any, address: Any, a: Any, b: Any, c: Any, d: Any, x: Any, y: Any, stream: Any
+    ) -> Any:
+        return _real(types.int64, *[_real] * 6, stream), generate
 
     return intrinsic(call_with_stream if with_stream else call)
 
 
 if numba.config.DISABLE_JIT:
 
-    def call_real(address: Any, a: Any, b: Any, c: Any, x: Any, y: Any) -> Any:
+    def call_real(address: Any, a: Any, b: Any, c: Any, d: Any, x: Any, y: Any) -> Any:
         """Call a real function."""
-        return _kept[address](a, b, c, x, y)
+        return _kept[address](a, b, c, d, x, y)
 
-    def call_draw(address: Any, a: Any, b: Any, c: Any, x: Any, y: Any, stream: Any) -> Any:
+    def call_draw(address: Any, a: Any, b: Any, c: Any, d: Any, x: Any, y: Any, stream: Any) -> Any:
         """Call a draw function."""
-        return _kept[address](a, b, c, x, y, stream)
+        return _kept[address](a, b, c, d, x, y, stream)
 
 else:
     call_real = _caller(False)

@@ -357,6 +357,7 @@ def _result(
         if facts.has_masses and ledger.delta > 0.0
         else None,
         proof=None if ledger.recorder is None else draft(ledger, certificate, ledger.recorder),
+        is_density=facts.is_density,
     )
 
 

@@ -20,11 +20,11 @@ from certimap.query import make_query
 DOMAIN = Domain([Categorical("c", (0, 1)), Real("x"), Real("y", -1.0, 4.0)])
 
 
-def log_density(middle, width, _c, x, _y):
+def log_density(middle, width, _c, _d, x, _y):
     return -abs(x - middle) / width - math.log(2.0 * width)
 
 
-def log_mass(middle, width, _c, low, high):
+def log_mass(middle, width, _c, _d, low, high):
     a, b = (low - middle) / width, (high - middle) / width
     if a > 0.0:
         a, b = -b, -a
@@ -33,11 +33,11 @@ def log_mass(middle, width, _c, low, high):
     return math.log(-0.5 * math.expm1(a) - 0.5 * math.expm1(-b))
 
 
-def peak(middle, _width, _c, low, high):
+def peak(middle, _width, _c, _d, low, high):
     return min(max(middle, low), high)
 
 
-def scale(_middle, width, _c, _x, _y):
+def scale(_middle, width, _c, _d, _x, _y):
     return width
 
 
@@ -45,7 +45,7 @@ def functions() -> LeafFunctions:
     from certimap.kernels.pointers import stream_of
     from certimap.kernels.random import uniform
 
-    def draw(middle, width, _c, low, high, stream):
+    def draw(middle, width, _c, _d, low, high, stream):
         a, b = (low - middle) / width, (high - middle) / width
         below = 0.5 * math.exp(a) if a < 0.0 else 1.0 - 0.5 * math.exp(-a)
         above = 0.5 * math.exp(b) if b < 0.0 else 1.0 - 0.5 * math.exp(-b)
@@ -58,10 +58,10 @@ def functions() -> LeafFunctions:
 
 @pytest.fixture(scope="module", autouse=True)
 def laplace():
-    if "laplace" not in {kind.name for kind in leaf_kinds().values()}:
+    if "two_sided" not in {kind.name for kind in leaf_kinds().values()}:
         register_leaf(
             LeafKind(
-                "laplace",
+                "two_sided",
                 ("middle", "width"),
                 lambda middle, width: np.isfinite(middle) & (width > 0.0),
                 "a finite middle and a positive width",
@@ -76,8 +76,8 @@ def mixed(domain: Domain = DOMAIN) -> Circuit:
         builder.product(
             [
                 builder.categorical(0, np.log(p).tolist()),
-                builder.real("laplace", 1, m, w),
-                builder.real("laplace", 2, 0.5 * m, 2 * w) if k else builder.gaussian(2, 1.0, 0.7),
+                builder.real("two_sided", 1, m, w),
+                builder.real("two_sided", 2, 0.5 * m, 2 * w) if k else builder.gaussian(2, 1.0, 0.7),
             ]
         )
         for k, (p, m, w) in enumerate((([0.3, 0.7], -1.0, 0.5), ([0.9, 0.1], 2.0, 0.25)))
@@ -143,11 +143,11 @@ def test_files_name_the_kind(tmp_path, suffix: str) -> None:
 def test_errors_name_kind_and_parameters(tmp_path) -> None:
     builder = CircuitBuilder(DOMAIN)
     with pytest.raises(ModelError, match="positive width"):
-        builder.real("laplace", 1, 0.0, -1.0)
+        builder.real("two_sided", 1, 0.0, -1.0)
     with pytest.raises(ModelError, match="no kind of leaf"):
         builder.real("cauchy", 1, 0.0, 1.0)
     with pytest.raises(ModelError, match="not taken"):
         register_leaf(LeafKind("gaussian", ("a",), np.isfinite, "anything", functions))
-    (tmp_path / "bad.spn").write_text("laplace 0 0 0.0 -1.0\n")
+    (tmp_path / "bad.spn").write_text("two_sided 0 0 0.0 -1.0\n")
     with pytest.raises(ParseError, match="positive width"):
         cm.read(tmp_path / "bad.spn")

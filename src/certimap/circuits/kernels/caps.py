@@ -90,7 +90,7 @@ def shrink(
                 if pool.each[start] > tau:
                     high[v] = space.split[v]
                 else:
-                    low[v] = space.split[v]
+                    low[v] = np.nextafter(space.split[v], np.inf)
         else:
             for column in range(start, stop):
                 if mask[column] and not pool.each[column] > tau:
@@ -129,7 +129,7 @@ def push_children(plan: PlanArrays, variables: Indices, choice: int, n_open: int
         elif column == plan.offsets[choice]:
             pool.high[n_open, choice] = space.split[choice]
         else:
-            pool.low[n_open, choice] = space.split[choice]
+            pool.low[n_open, choice] = np.nextafter(space.split[choice], np.inf)
         n_open += 1
     return n_open
 
@@ -156,6 +156,8 @@ def promising_point(plan: PlanArrays, variables: Indices, pool: Pool, space: Spa
     for v in variables:
         if plan.n_states[v] == 0:
             pool.point[v] = space.moment[v] / space.weight[v] if space.weight[v] > 0.0 else pool.low[work, v]
+            if plan.is_whole[v]:
+                pool.point[v] = min(max(np.round(pool.point[v]), np.ceil(pool.low[work, v])), pool.high[work, v])
             continue
         best = -np.inf
         for a in range(plan.n_states[v]):

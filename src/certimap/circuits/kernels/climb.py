@@ -89,6 +89,8 @@ def propose(
         if plan.n_states[v] == 0:
             if space.weight[v] > 0.0:
                 target = min(max(space.moment[v] / space.weight[v], low[v]), high[v])
+                if plan.is_whole[v]:
+                    target = min(max(np.round(target), np.ceil(low[v])), np.floor(high[v]))
                 if abs(target - point[v]) > 1e-12 * (1.0 + abs(target)):
                     trial[v] = target
                     moves += 1

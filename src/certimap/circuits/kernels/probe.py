@@ -168,12 +168,20 @@ def flow_down(plan: PlanArrays, nodes: Indices, count: int, space: Space) -> Non
 
 
 @jit_part
+def between_whole(split: Number, low: Number, high: Number) -> Number:
+    """Return a place half-way between two whole numbers of [low, high], near `split`; NaN if it holds but one."""
+    first, last = np.ceil(low) + 0.5, np.floor(high) - 0.5
+    return min(max(np.floor(split) + 0.5, first), last) if first <= last else np.nan
+
+
+@jit_part
 def choose_splits(
     plan: PlanArrays, nodes: Indices, count: int, variables: Indices, low: Floats, high: Floats, space: Space
 ) -> None:
     """Pick where each real variable would be split: at the mean of its leaves' peaks, weighted by flow.
 
-    A variable whose interval cannot be split gets NaN.
+    A variable whose interval cannot be split gets NaN. Whole numbers are split between two of them. The upper half
+    begins at the next floating-point number, so that a density's jumps come to lie between boxes.
     """
     for v in variables:
         space.moment[v], space.weight[v] = 0.0, 0.0
@@ -194,7 +202,11 @@ def choose_splits(
             margin = 1e-3 * (high[v] - low[v])
             if (not low[v] + margin < split or not split < high[v] - margin) and np.isfinite(margin):
                 split = 0.5 * (low[v] + high[v])
-            if not (low[v] < split < high[v]):
+            if plan.is_whole[v]:
+                split = between_whole(split, low[v], high[v])
+            elif not split < high[v]:
+                split = low[v]  # of two neighbouring numbers
+            if not (low[v] <= split < high[v]):
                 split = np.nan
             space.split[v] = split
 

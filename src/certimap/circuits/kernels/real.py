@@ -1,7 +1,7 @@
-"""Leaves over real variables as kernels see them: a vector of seven numbers, and functions called by address.
+"""Leaves over real variables as kernels see them: a vector of eight numbers, and functions called by address.
 
 A leaf's vector holds the code of its kind, the interval that it is restricted to, ln of the mass that it has there
-without the restriction, and three parameters. `functions` is `certimap.circuits.leaves.kind.function_table()`.
+without the restriction, and four parameters. `functions` is `certimap.circuits.leaves.kind.function_table()`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from certimap.kernels.jit import jit, jit_part
 from certimap.kernels.pointers import call_draw, call_real
 from certimap.kernels.random import Scalar
 
-DENSITY, MASS, PEAK, SCALE, DRAW = 0, 1, 2, 3, 4
+DENSITY, MASS, PEAK, SCALE, DRAW, SLOPE, LEAST_CURVATURE, LARGEST_CURVATURE = 0, 1, 2, 3, 4, 5, 6, 7
 LOW, HIGH, LOG_NORM, FIRST = 1, 2, 3, 4
-LEAST_LOG = -1e250  # what a log that overflows counts as: possible, however far out
 
 Functions = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -27,16 +26,17 @@ Floats = NDArray[np.float64]
 def ask(functions: Functions, question: Scalar, tables: Floats, start: Scalar, x: Scalar, y: Scalar) -> Scalar:
     """Ask the unrestricted leaf whose vector begins at `start`."""
     row = 1 - int(tables[start])
-    a, b, c = tables[start + FIRST], tables[start + FIRST + 1], tables[start + FIRST + 2]
-    return call_real(functions[row, question], a, b, c, x, y)
+    a, b = tables[start + FIRST], tables[start + FIRST + 1]
+    c, d = tables[start + FIRST + 2], tables[start + FIRST + 3]
+    return call_real(functions[row, question], a, b, c, d, x, y)
 
 
 @jit_part
 def log_density(functions: Functions, tables: Floats, start: Scalar, x: Scalar) -> Scalar:
-    """Return ln of a leaf's density at x; -inf outside its interval and nowhere else."""
+    """Return ln of a leaf's density at x; -inf where it is impossible, and nowhere else."""
     if not tables[start + LOW] <= x <= tables[start + HIGH]:
         return -math.inf
-    return max(ask(functions, DENSITY, tables, start, x, x) - tables[start + LOG_NORM], LEAST_LOG)
+    return ask(functions, DENSITY, tables, start, x, x) - tables[start + LOG_NORM]
 
 
 @jit_part
@@ -45,7 +45,7 @@ def log_mass(functions: Functions, tables: Floats, start: Scalar, low: Scalar, h
     low, high = max(low, tables[start + LOW]), min(high, tables[start + HIGH])
     if not low < high:
         return -math.inf
-    return max(ask(functions, MASS, tables, start, low, high) - tables[start + LOG_NORM], LEAST_LOG)
+    return ask(functions, MASS, tables, start, low, high) - tables[start + LOG_NORM]
 
 
 @jit_part
@@ -76,8 +76,9 @@ def draw_in(
     """Draw from a leaf inside [low, high]."""
     low, high = max(low, tables[start + LOW]), min(high, tables[start + HIGH])
     row = 1 - int(tables[start])
-    a, b, c = tables[start + FIRST], tables[start + FIRST + 1], tables[start + FIRST + 2]
-    return call_draw(functions[row, DRAW], a, b, c, low, high, stream)
+    a, b = tables[start + FIRST], tables[start + FIRST + 1]
+    c, d = tables[start + FIRST + 2], tables[start + FIRST + 3]
+    return call_draw(functions[row, DRAW], a, b, c, d, low, high, stream)
 
 
 @jit()

@@ -21,7 +21,8 @@ class PlanArrays(NamedTuple):
     """A plan's arrays as the kernels take them; see `certimap.circuits.plan.Plan` for their meaning.
 
     `offsets` (n + 1,) gives every variable's columns and `n_states` (n,) is 0 for real variables, whose smallest
-    standard deviation `scales` (n,) holds; `in_logs` (n_leaves,) marks the leaves that are read from `log_tables`:
+    standard deviation `scales` (n,) holds; `is_whole` (n,) marks those of whole numbers; `in_logs` (n_leaves,)
+    marks the leaves that are read from `log_tables`:
     those with an entry so small that products of it might underflow, and the real ones. `discrete` says whether
     there are no real ones, so that a box's mass bounds its points.
     """
@@ -41,6 +42,7 @@ class PlanArrays(NamedTuple):
     offsets: Ints
     n_states: Ints
     scales: Floats
+    is_whole: NDArray[np.bool_]
     discrete: bool
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from certimap.circuits.leaves.kind import LeafFunctions
+from certimap.circuits.leaves.kind import LEAST_LOG, LeafFunctions
 from certimap.kernels.jit import jit
 from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, truncated_normal
@@ -46,31 +46,41 @@ def log_normal_mass(low: Scalar, high: Scalar, width: Scalar) -> Scalar:
     return top + math.log1p(-math.exp(log_normal_cdf(low) - top))
 
 
-def log_density(mean: Scalar, sd: Scalar, _c: Scalar, x: Scalar, _y: Scalar) -> Scalar:
+def log_density(mean: Scalar, sd: Scalar, _c: Scalar, _d: Scalar, x: Scalar, _y: Scalar) -> Scalar:
     """Return ln of the density at x."""
     scaled = (x - mean) / sd
-    return -0.5 * scaled * scaled - math.log(sd) - _HALF_LOG_2PI
+    return max(-0.5 * scaled * scaled - math.log(sd) - _HALF_LOG_2PI, LEAST_LOG)
 
 
-def log_mass(mean: Scalar, sd: Scalar, _c: Scalar, low: Scalar, high: Scalar) -> Scalar:
+def log_mass(mean: Scalar, sd: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
     """Return ln of the mass of [low, high]."""
-    return log_normal_mass((low - mean) / sd, (high - mean) / sd, (high - low) / sd)
+    return max(log_normal_mass((low - mean) / sd, (high - mean) / sd, (high - low) / sd), LEAST_LOG)
 
 
-def peak(mean: Scalar, _sd: Scalar, _c: Scalar, low: Scalar, high: Scalar) -> Scalar:
+def peak(mean: Scalar, _sd: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
     """Return the mean, or the end of [low, high] nearest to it."""
     return min(max(mean, low), high)
 
 
-def scale(_mean: Scalar, sd: Scalar, _c: Scalar, _x: Scalar, _y: Scalar) -> Scalar:
+def scale(_mean: Scalar, sd: Scalar, _c: Scalar, _d: Scalar, _x: Scalar, _y: Scalar) -> Scalar:
     """Return the standard deviation."""
     return sd
 
 
-def draw(mean: Scalar, sd: Scalar, _c: Scalar, low: Scalar, high: Scalar, stream: Scalar) -> Scalar:
+def draw(mean: Scalar, sd: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar, stream: Scalar) -> Scalar:
     """Draw inside [low, high]."""
     scaled = truncated_normal((low - mean) / sd, (high - mean) / sd, stream_of(stream))
     return min(max(mean + sd * scaled, low), high)
 
 
-FUNCTIONS = LeafFunctions(log_density, log_mass, peak, scale, draw)
+def slope(mean: Scalar, sd: Scalar, _c: Scalar, _d: Scalar, x: Scalar, _y: Scalar) -> Scalar:
+    """Return the derivative of ln of the density at x."""
+    return (mean - x) / sd / sd
+
+
+def curvature(_mean: Scalar, sd: Scalar, _c: Scalar, _d: Scalar, _low: Scalar, _high: Scalar) -> Scalar:
+    """Return the second derivative of ln of the density, the same everywhere."""
+    return -1.0 / sd / sd
+
+
+FUNCTIONS = LeafFunctions(log_density, log_mass, peak, scale, draw, slope, curvature, curvature)

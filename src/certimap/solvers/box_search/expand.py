@@ -114,6 +114,7 @@ def _part(answers: Answers, rows: NDArray[np.bool_]) -> Answers:
         answers.each_mass[rows],
         answers.each_bound[rows],
         answers.splits[rows],
+        None if answers.middles is None else answers.middles[rows],
     )
 
 
@@ -125,7 +126,7 @@ def _shrink(
     rows, variables = np.nonzero(halved)
     lower = alive[rows, layout.offsets[variables]]
     boxes.high[rows[lower], variables[lower]] = splits[rows[lower], variables[lower]]
-    boxes.low[rows[~lower], variables[~lower]] = splits[rows[~lower], variables[~lower]]
+    boxes.low[rows[~lower], variables[~lower]] = np.nextafter(splits[rows[~lower], variables[~lower]], np.inf)
     return SearchBoxes(mask, boxes.low, boxes.high)
 
 
@@ -179,6 +180,10 @@ def _promising(layout: Layout, boxes: SearchBoxes, answers: Answers, each: Float
             low, high, split = boxes.low[:, v], boxes.high[:, v], answers.splits[:, v]
             middle = np.where(np.isfinite(low), low, np.where(np.isfinite(high), high, 0.0))
             points[:, v] = np.where(np.isnan(split), middle, split)
+            if answers.middles is not None:
+                points[:, v] = answers.middles[:, v]
+            if layout.is_whole[v]:
+                points[:, v] = np.clip(np.round(points[:, v]), np.ceil(low), np.floor(high))
         else:
             points[:, v] = np.argmax(np.where(boxes.mask[:, columns] > 0, each[:, columns], -np.inf), axis=1)
     return points
@@ -205,7 +210,7 @@ def _branch(
     lower = real & (columns == layout.offsets[variables])
     upper = real & ~lower
     high[lower, variables[lower]] = answers.splits[parents[lower], variables[lower]]
-    low[upper, variables[upper]] = answers.splits[parents[upper], variables[upper]]
+    low[upper, variables[upper]] = np.nextafter(answers.splits[parents[upper], variables[upper]], np.inf)
     return Children(
         SearchBoxes(mask, low, high),
         each[parents, columns],

@@ -78,6 +78,7 @@ class FrontierState:
     budget: int = 0
     batch: int = 1
     n_nodes: int = 0
+    climb_at: int = 0
     n_steps: int = 0
     done: bool = False
 
@@ -283,7 +284,10 @@ class Frontier(Solver):
         if found.hints and (self.incumbent or is_real):
             hints = np.concatenate(found.hints)[:N_STARTS]
             ledger.candidates(hints)
-            if is_real or (state.n_steps > 2 and ledger.best_log_prob > before):
+            if (is_real and state.n_nodes >= state.climb_at) or (
+                state.n_steps > 2 and ledger.best_log_prob > before
+            ):
+                state.climb_at = state.n_nodes + state.n_nodes // 4
                 ledger.candidates(state.prober.climb(hints[:1]))
 
     def _prune(self, state: FrontierState, ledger: Ledger) -> None:

@@ -1,0 +1,174 @@
+"""Bounds of second order on circuits that are small mixtures of products, one row a box."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.circuits.kernels.real import (
+    FIRST,
+    HIGH,
+    LARGEST_CURVATURE,
+    LEAST_CURVATURE,
+    LOG_NORM,
+    LOW,
+    SLOPE,
+    ask,
+    log_density,
+    log_peak,
+    peak_in,
+    scale_of,
+)
+from certimap.circuits.kernels.space import Floats, Ints, Number, PlanArrays
+from certimap.kernels.jit import jit, jit_part
+from certimap.kernels.mixture_bounds import EPS, Expansion, mixture_bound
+
+GAUSSIAN = 1.0
+LEAF_ROUNDINGS = 64.0  # of a leaf's log, in units of the last place of its size
+
+
+class Components(NamedTuple):
+    """A circuit multiplied out: K products of leaves of n variables.
+
+    `log_weights` (K,) are natural logs; `starts` (K, n) says where leaves have their vectors. Of real leaves,
+    `tops` (K, n) are the logs at their peaks,
+    and `means` and `precisions` (K, n) those of Gaussian ones (1/sd; NaN for
+    others). `low` and `high` (n,) hold the peaks of a real variable between them.
+    """
+
+    log_weights: Floats
+    starts: Ints
+    tops: NDArray[np.float64]
+    means: NDArray[np.float64]
+    precisions: NDArray[np.float64]
+    low: Floats
+    high: Floats
+
+
+@jit()
+def find_peaks(plan: PlanArrays, components: Components) -> None:
+    """Fill in what `Components` says of real leaves."""
+    starts = components.starts
+    for v in range(starts.shape[1]):
+        components.low[v], components.high[v] = math.inf, -math.inf
+        if plan.n_states[v] > 0:
+            continue
+        for k in range(len(starts)):
+            start = starts[k, v]
+            at = peak_in(plan.functions, plan.tables, start, -math.inf, math.inf)
+            components.tops[k, v] = log_density(plan.functions, plan.tables, start, at)
+            components.low[v], components.high[v] = min(components.low[v], at), max(components.high[v], at)
+            components.precisions[k, v] = np.nan
+            mean, whole = plan.tables[start + FIRST], plan.tables[start + LOG_NORM] == 0.0
+            if plan.tables[start] == GAUSSIAN and whole and at == mean:
+                components.means[k, v], components.precisions[k, v] = mean, 1.0 / plan.tables[start + FIRST + 1]
+
+
+@jit_part
+def expand_leaf(
+    functions: NDArray[np.int64], tables: Floats, start: int, low: Number, high: Number
+) -> tuple[Number, Number, Number, Number, Number]:
+    """Return a leaf's log value at the middle of [low, high], its peak there, and slope, bend and spread.
+
+    Where the curvature is unknown, the rise to the peak in place of the slope says by how much the bound is loose.
+    """
+    middle = 0.5 * low + 0.5 * high
+    radius = (1.0 + 4.0 * EPS) * max(high - middle, middle - low)
+    value = log_density(functions, tables, start, middle)
+    if radius == 0.0:
+        return value, value, 0.0, 0.0, 0.0
+    peak = log_peak(functions, tables, start, low, high)
+    least = ask(functions, LEAST_CURVATURE, tables, start, low, high)
+    largest = ask(functions, LARGEST_CURVATURE, tables, start, low, high)
+    within = tables[start + LOW] <= low and high <= tables[start + HIGH]
+    if value == -math.inf or not within or not -math.inf < least <= largest < math.inf:
+        rise = peak - value if value > -math.inf else math.inf
+        return value, peak, rise if peak > -math.inf else 0.0, 0.0, math.inf
+    square, length = radius * radius, scale_of(functions, tables, start)
+    slope = ask(functions, SLOPE, tables, start, middle, middle) * radius
+    error = LEAF_ROUNDINGS * EPS * (abs(least) + abs(largest) + 1.0 / (length * length))
+    return value, peak, slope, 0.5 * (least + largest) * square, (0.5 * (largest - least) + error) * square
+
+
+@jit_part
+def expand_box(
+    plan: PlanArrays, of: Components, mask: NDArray[np.uint8], low: Floats, high: Floats, x: Expansion
+) -> None:
+    """Fill in all components in a box: categorical leaves give their largest entry."""
+    n_states, offsets, functions, tables, log_tables = (
+        plan.n_states,
+        plan.offsets,
+        plan.functions,
+        plan.tables,
+        plan.log_tables,
+    )
+    starts, tops, means, precisions = of.starts, of.tops, of.means, of.precisions
+    slopes, bends, spreads = x.slope, x.bend, x.spread
+    for k in range(len(starts)):
+        value, peak, size = of.log_weights[k], of.log_weights[k], abs(of.log_weights[k])
+        for v in range(starts.shape[1]):
+            slope, bend, spread = 0.0, 0.0, 0.0
+            if n_states[v] > 0:
+                here = -math.inf
+                for a in range(n_states[v]):
+                    if mask[offsets[v] + a]:
+                        here = max(here, log_tables[starts[k, v] + a])
+                most = here
+            elif precisions[k, v] > 0.0:
+                middle, mean, precision = 0.5 * low[v] + 0.5 * high[v], means[k, v], precisions[k, v]
+                scaled = (middle - mean) * precision
+                reach = (1.0 + 4.0 * EPS) * max(high[v] - middle, middle - low[v]) * precision
+                beyond = max(low[v] - mean, mean - high[v], 0.0) * precision
+                here, most = tops[k, v] - 0.5 * scaled * scaled, tops[k, v] - 0.5 * beyond * beyond
+                slope, bend = -scaled * reach, -reach * reach
+            else:
+                here, most, slope, bend, spread = expand_leaf(functions, tables, starts[k, v], low[v], high[v])
+            slopes[k, v], bends[k, v], spreads[k, v] = slope, bend, spread
+            value += here
+            peak += most
+            size += 1.0 + abs(tops[k, v]) + (abs(most) if most > -math.inf else 0.0)
+        rounding = LEAF_ROUNDINGS * EPS * size
+        more = rounding + LEAF_ROUNDINGS * EPS * (peak - value) if value > -math.inf else 0.0
+        x.log_value[k], x.log_peak[k] = value + more, max(peak + rounding, value + more)
+
+
+@jit()
+def bound_mixture(
+    plan: PlanArrays,
+    of: Components,
+    masks: NDArray[np.uint8],
+    low: NDArray[np.float64],
+    high: NDArray[np.float64],
+    x: Expansion,
+    log_bound: Floats,
+    splits: NDArray[np.float64],
+    middles: NDArray[np.float64],
+) -> None:
+    """Bound the mixture in each box (natural logs, rounded up); say where to split it, and where its middle is.
+
+    All leaves of a real variable rise towards the hull of their peaks, so that what a box has beyond it counts by
+    its end nearest to the hull. One variable gets a split; the others, and all of a box too small, NaN.
+    """
+    n = len(plan.n_states)
+    near, far = np.zeros(n), np.zeros(n)
+    for row in range(len(masks)):
+        for v in range(n):
+            if plan.n_states[v] == 0:
+                near[v] = min(max(of.low[v], low[row, v]), high[row, v])
+                far[v] = min(max(of.high[v], low[row, v]), high[row, v])
+                middles[row, v] = 0.5 * near[v] + 0.5 * far[v]
+            splits[row, v] = np.nan
+        expand_box(plan, of, masks[row], near, far, x)
+        log_bound[row] = mixture_bound(x)
+        choice, most = -1, -1.0
+        for v in range(n):
+            if plan.n_states[v] == 0 and near[v] < far[v]:
+                score = x.score[v] * (1.0 + 1e-9) + 1e-12 * min((far[v] - near[v]) / plan.scales[v], 1.0)
+                if score > most:
+                    choice, most = v, score
+        if choice >= 0:
+            middle = middles[row, choice]
+            splits[row, choice] = middle if middle < far[choice] else near[choice]

@@ -1,0 +1,51 @@
+"""Geometric leaves: the number of failures before the first success, 0, 1, 2, ..."""
+
+from __future__ import annotations
+
+import math
+
+from certimap.circuits.leaves.kind import LeafFunctions
+from certimap.kernels.pointers import stream_of
+from certimap.kernels.random import Scalar, uniform
+
+
+def log_density(p: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, x: Scalar, _y: Scalar) -> Scalar:
+    """Return ln of the probability of x; -inf where it is no whole number, or negative."""
+    if x < 0.0 or x != math.floor(x):
+        return -math.inf
+    return math.log(p) + x * math.log1p(-p)
+
+
+def log_mass(p: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
+    """Return ln of the mass of the whole numbers in [low, high]."""
+    low = max(math.ceil(low), 0.0) if low > 0.0 else 0.0
+    if high < low or low == math.inf:
+        return -math.inf
+    count = math.inf if high == math.inf else math.floor(high) - low + 1.0
+    if count < 1.0:
+        return -math.inf
+    missing = 1.0 if count == math.inf else -math.expm1(count * math.log1p(-p))
+    return low * math.log1p(-p) + math.log(missing)
+
+
+def peak(_p: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
+    """Return the least whole number in [low, high] from 0 on; an end where it holds none."""
+    least = 0.0 if low <= 0.0 else (low if low == math.inf else math.ceil(low))
+    return min(max(least, low), high)
+
+
+def scale(p: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, _x: Scalar, _y: Scalar) -> Scalar:
+    """Return the standard deviation, at least 1."""
+    return max(math.sqrt(1.0 - p) / p, 1.0)
+
+
+def draw(p: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar, stream: Scalar) -> Scalar:
+    """Draw a whole number inside [low, high]."""
+    low = max(math.ceil(low), 0.0) if low > 0.0 else 0.0
+    last = high if high == math.inf else math.floor(high)
+    rate = math.log1p(-p)
+    share = 1.0 if last == math.inf else -math.expm1((last - low + 1.0) * rate)
+    return min(low + math.floor(math.log1p(-uniform(stream_of(stream)) * share) / rate), last)
+
+
+FUNCTIONS = LeafFunctions(log_density, log_mass, peak, scale, draw)

@@ -1,0 +1,137 @@
+"""Poisson leaves.
+
+By the saddle-point expansion of Loader, "Fast and accurate computation of binomial probabilities" (2000).
+"""
+
+from __future__ import annotations
+
+import math
+
+from certimap.circuits.leaves.kind import LeafFunctions
+from certimap.kernels.jit import jit
+from certimap.kernels.pointers import stream_of
+from certimap.kernels.random import Scalar, uniform
+
+_HALF_LOG_2PI = 0.9189385332046727
+NEGLIGIBLE = 1e-18  # of the sum so far: a term, and all beyond it, do not show in it
+
+
+@jit()
+def stirling_error(k: Scalar) -> Scalar:
+    """Return ln k! - ln(sqrt(2 pi k) (k/e)^k) of a whole number k > 0."""
+    if k < 16.0:
+        return math.lgamma(k + 1.0) - (k + 0.5) * math.log(k) + k - _HALF_LOG_2PI
+    y = 1.0 / (k * k)
+    return (1.0 / 12.0 - y * (1.0 / 360.0 - y * (1.0 / 1260.0 - y * (1.0 / 1680.0 - y / 1188.0)))) / k
+
+
+@jit()
+def deviance(k: Scalar, mean: Scalar) -> Scalar:
+    """Return k ln(k / mean) + mean - k, which is 0 at k = mean, without cancellation near it."""
+    if abs(k - mean) < 0.1 * (k + mean):
+        v = (k - mean) / (k + mean)
+        total, term, j = (k - mean) * v, 2.0 * k * v, 1.0
+        while True:
+            term *= v * v
+            more = total + term / (2.0 * j + 1.0)
+            if more == total:
+                return total
+            total = more
+            j += 1.0
+    return k * math.log(k / mean) + mean - k
+
+
+@jit()
+def log_probability(mean: Scalar, k: Scalar) -> Scalar:
+    """Return ln of the probability of a whole number k >= 0."""
+    if k == 0.0:
+        return -mean
+    return -stirling_error(k) - deviance(k, mean) - 0.5 * math.log(k) - _HALF_LOG_2PI
+
+
+@jit()
+def densest(mean: Scalar, low: Scalar, high: Scalar) -> Scalar:
+    """Return the whole number in [low, high] of largest probability; one outside where it holds none."""
+    first = 0.0 if low <= 0.0 else math.ceil(low)
+    top = max(math.floor(mean), first)
+    return top if top <= high else math.floor(high)
+
+
+def log_density(mean: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, x: Scalar, _y: Scalar) -> Scalar:
+    """Return ln of the probability of x; -inf where it is no whole number, or negative."""
+    if x < 0.0 or x == math.inf or x != math.floor(x):
+        return -math.inf
+    return log_probability(mean, x)
+
+
+def log_mass(mean: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
+    """Return ln of the mass of the whole numbers in [low, high]: a sum from the largest term outward.
+
+    Some 12 square roots of the mean terms at most.
+    """
+    if low <= 0.0 and high == math.inf:
+        return 0.0
+    if low == math.inf:
+        return -math.inf
+    low = 0.0 if low <= 0.0 else math.ceil(low)
+    top = densest(mean, low, high)
+    if top < low or top > high:
+        return -math.inf
+    log_top = log_probability(mean, top)
+    total, lost = 1.0, 0.0
+    for sign in (1.0, -1.0):
+        k = top + sign
+        while low <= k <= high:
+            term = math.exp(log_probability(mean, k) - log_top)
+            if term < NEGLIGIBLE * total:
+                break
+            more = term - lost
+            grown = total + more
+            lost = (grown - total) - more
+            total = grown
+            k += sign
+    return min(log_top + math.log(total), 0.0)
+
+
+def peak(mean: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
+    """Return the whole number in [low, high] of largest probability; an end where it holds none."""
+    if low == math.inf:
+        return low
+    return min(max(densest(mean, low, high), low), high)
+
+
+def scale(mean: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, _x: Scalar, _y: Scalar) -> Scalar:
+    """Return the standard deviation, at least 1."""
+    return max(math.sqrt(mean), 1.0)
+
+
+def draw(mean: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar, stream: Scalar) -> Scalar:
+    """Draw a whole number inside [low, high]: subtract terms, the largest first, from a share of their sum."""
+    low = 0.0 if low <= 0.0 else math.ceil(low)
+    last = high if high == math.inf else math.floor(high)
+    top = densest(mean, low, high)
+    log_top = log_probability(mean, top)
+    total = 0.0
+    up, down = top, top - 1.0
+    for round in range(2):
+        left = uniform(stream_of(stream)) * total if round else math.inf
+        up, down = top, top - 1.0
+        while True:
+            above = math.exp(log_probability(mean, up) - log_top) if up <= last else 0.0
+            below = math.exp(log_probability(mean, down) - log_top) if down >= low else 0.0
+            if above + below <= NEGLIGIBLE * total:
+                break
+            if round == 0:
+                total += above + below
+            elif left < above:
+                return up
+            elif left < above + below:
+                return down
+            else:
+                left -= above + below
+            up += 1.0
+            down -= 1.0
+    return top
+
+
+FUNCTIONS = LeafFunctions(log_density, log_mass, peak, scale, draw)

@@ -1,0 +1,56 @@
+"""Uniform leaves, the bars of histograms."""
+
+from __future__ import annotations
+
+import math
+
+from certimap.circuits.leaves.kind import LeafFunctions
+from certimap.kernels.pointers import stream_of
+from certimap.kernels.random import Scalar, uniform
+
+
+def log_density(low: Scalar, high: Scalar, _c: Scalar, _d: Scalar, x: Scalar, _y: Scalar) -> Scalar:
+    """Return ln of the density at x; both limits belong to the support."""
+    return -math.log(high - low) if low <= x <= high else -math.inf
+
+
+def log_mass(low: Scalar, high: Scalar, _c: Scalar, _d: Scalar, x: Scalar, y: Scalar) -> Scalar:
+    """Return ln of the mass of [x, y]."""
+    if x <= low and y >= high:
+        return 0.0
+    x, y = max(x, low), min(y, high)
+    return math.log(y - x) - math.log(high - low) if x < y else -math.inf
+
+
+def peak(low: Scalar, high: Scalar, _c: Scalar, _d: Scalar, x: Scalar, y: Scalar) -> Scalar:
+    """Return the middle of what [x, y] and the support share, else the end of [x, y] nearest to it."""
+    return min(max(0.5 * max(x, low) + 0.5 * min(y, high), x), y)
+
+
+def scale(low: Scalar, high: Scalar, _c: Scalar, _d: Scalar, _x: Scalar, _y: Scalar) -> Scalar:
+    """Return half the width."""
+    return 0.5 * (high - low)
+
+
+def draw(low: Scalar, high: Scalar, _c: Scalar, _d: Scalar, x: Scalar, y: Scalar, stream: Scalar) -> Scalar:
+    """Draw inside [x, y]."""
+    x, y = max(x, low), min(y, high)
+    return min(x + (y - x) * uniform(stream_of(stream)), y)
+
+
+def least_curvature(low: Scalar, high: Scalar, _c: Scalar, _d: Scalar, x: Scalar, y: Scalar) -> Scalar:
+    """Return 0 inside the support, -inf where [x, y] reaches beyond it."""
+    return 0.0 if low <= x and y <= high else -math.inf
+
+
+def largest_curvature(low: Scalar, high: Scalar, _c: Scalar, _d: Scalar, x: Scalar, y: Scalar) -> Scalar:
+    """Return 0 inside the support, inf where [x, y] reaches beyond it."""
+    return 0.0 if low <= x and y <= high else math.inf
+
+
+def slope(_low: Scalar, _high: Scalar, _c: Scalar, _d: Scalar, _x: Scalar, _y: Scalar) -> Scalar:
+    """Return 0."""
+    return 0.0
+
+
+FUNCTIONS = LeafFunctions(log_density, log_mass, peak, scale, draw, slope, least_curvature, largest_curvature)

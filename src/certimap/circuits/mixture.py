@@ -1,0 +1,158 @@
+"""Circuits that are small mixtures of products, and how a search asks them: by bounds of second order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Points
+from certimap.circuits.kernels.mixture import Components, bound_mixture, find_peaks
+from certimap.circuits.plan import Plan
+from certimap.circuits.prober import PlanProber
+from certimap.kernels.mixture_bounds import room_for
+from certimap.kernels.parallel import for_blocks
+from certimap.posterior import Tightening
+from certimap.search_boxes import Answers, SearchBoxes
+
+MAX_COMPONENTS = 2000
+MAX_LEAVES = 40_000  # of all components together
+BLOCK = 64  # boxes a thread takes at a time
+Floats = NDArray[np.float64]
+N_STARTS = 64  # components whose peaks are climbed from
+
+
+@dataclass(frozen=True, eq=False)
+class FlatMixture:
+    """A plan with its products multiplied out.
+
+    Attributes
+    ----------
+    log_weights
+        Natural logs, shape (K,).
+    starts
+        Where each variable's leaf has its vector in the plan's tables, int64, shape (K, n).
+    """
+
+    log_weights: NDArray[np.float64]
+    starts: NDArray[np.int64]
+
+
+def flattened(plan: Plan) -> FlatMixture | None:
+    """Multiply a plan out; None where that has no use, or takes too many components.
+
+    It has a use where a variable has a density whose curvature is known. Whole numbers have none, and the bars of
+    a histogram are better kept apart.
+    """
+    domain = plan.domain
+    real = domain.n_states == 0
+    if not np.any(real) or np.any(plan.is_whole) or np.any(real[plan.decides[plan.decides >= 0]]):
+        return None
+    if _count(plan) > min(MAX_COMPONENTS, MAX_LEAVES // len(domain)):
+        return None
+    parts: list[tuple[Floats, NDArray[np.int64]]] = []
+    for i in range(plan.n_nodes):
+        below: list[int] = plan.children[plan.child_ptr[i] : plan.child_ptr[i + 1]].tolist()
+        if plan.is_sum[i]:
+            weights: list[float] = plan.log_weights[plan.child_ptr[i] : plan.child_ptr[i + 1]].tolist()
+            sums: list[Floats] = [parts[c][0] + w for c, w in zip(below, weights, strict=True)]
+            parts.append((np.concatenate(sums), np.concatenate([parts[c][1] for c in below])))
+            continue
+        leaves = slice(plan.leaf_ptr[i], plan.leaf_ptr[i + 1])
+        logs: Floats = np.zeros(1)
+        starts: NDArray[np.int64] = np.full((1, len(domain)), -1)
+        starts[0, plan.leaf_var[leaves]] = plan.leaf_start[leaves]
+        for c in below:
+            logs = (logs[:, None] + parts[c][0]).ravel()
+            starts = np.maximum(starts[:, None], parts[c][1]).reshape(len(logs), -1)
+        parts.append((logs, starts))
+    possible = parts[-1][0] > -np.inf
+    return FlatMixture(parts[-1][0][possible], np.ascontiguousarray(parts[-1][1][possible]))
+
+
+def _count(plan: Plan) -> float:
+    counts = np.ones(plan.n_nodes)
+    for i in range(plan.n_nodes):
+        below = counts[plan.children[plan.child_ptr[i] : plan.child_ptr[i + 1]]]
+        counts[i] = below.sum() if plan.is_sum[i] else below.prod()
+    return float(counts[-1])
+
+
+class MixtureProber(PlanProber):
+    """Probes a plan by the bounds of `kernels/mixture_bounds.py` beside those of `PlanProber`.
+
+    Parameters
+    ----------
+    plan, workers
+        As in `PlanProber`.
+    flat
+        The plan multiplied out.
+    """
+
+    def __init__(self, plan: Plan, workers: int, flat: FlatMixture) -> None:
+        super().__init__(plan, workers)
+        self.flat = flat
+        n = len(plan.domain)
+        shape = flat.starts.shape
+        leaves = np.zeros(shape), np.zeros(shape), np.full(shape, np.nan)
+        self._components = Components(flat.log_weights, flat.starts, *leaves, np.empty(n), np.empty(n))
+        find_peaks(self.view.arrays, self._components)
+        self.is_real = not np.any(plan.domain.n_states)
+        self.work = len(flat.log_weights) * n * (2 + n // 4) + (0 if self.is_real else 4 * self.view.n_edges)
+
+    def probe(self, boxes: SearchBoxes) -> Answers:
+        batch, n = len(boxes), len(self.plan.domain)
+        log_bound, splits, middles = np.empty(batch), np.empty((batch, n)), np.zeros((batch, n))
+
+        def task(start: int, stop: int) -> None:
+            rows = slice(start, stop)
+            bound_mixture(
+                self.view.arrays,
+                self._components,
+                boxes.mask[rows],
+                boxes.low[rows],
+                boxes.high[rows],
+                room_for(len(self.flat.log_weights), n, False),
+                log_bound[rows],
+                splits[rows],
+                middles[rows],
+            )
+
+        for_blocks(task, batch, BLOCK, self.workers)
+        columns = boxes.mask.shape[1]
+        if self.is_real:
+            each = np.repeat(log_bound[:, None], columns, axis=1)
+            unknown = np.full(batch, np.nan)
+            return Answers(unknown, log_bound, np.full((batch, columns), np.nan), each, splits, middles)
+        answers = super().probe(boxes)
+        log_bound = np.minimum(log_bound, answers.log_bound)
+        each = np.minimum(answers.each_bound, log_bound[:, None])
+        return replace(answers, log_bound=log_bound, each_bound=each, splits=splits, middles=middles)
+
+    def starts(self) -> Points:
+        """Return max-product's point, and what climbing from the components' peaks reaches."""
+        first = super().starts()
+        order = np.argsort(-(self.flat.log_weights + self._components.tops.sum(axis=1)), kind="stable")[:N_STARTS]
+        return np.concatenate([first, self.climb(self._peaks(order))])
+
+    def _peaks(self, rows: NDArray[np.int64]) -> Points:
+        """Return the point of largest leaves of some components, shape (len(rows), n)."""
+        from certimap.circuits.kernels.real import fill_peaks
+
+        arrays, view = self.view.arrays, self.view
+        points = np.empty((len(rows), len(self.plan.domain)))
+        for v, size in enumerate(self.plan.domain.n_states):
+            starts = self.flat.starts[rows, v]
+            if size:
+                points[:, v] = np.argmax(arrays.log_tables[starts[:, None] + np.arange(size)], axis=1)
+            else:
+                ends = np.full(len(rows), view.low[v]), np.full(len(rows), view.high[v])
+                column = np.empty(len(rows))
+                fill_peaks(arrays.functions, arrays.tables, starts, *ends, column)
+                points[:, v] = column
+        return points
+
+    def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:
+        """There is nothing to tighten: bounds of second order are better than caps."""
+        return Tightening(0, True, True)

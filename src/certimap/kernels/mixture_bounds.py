@@ -1,0 +1,270 @@
+"""An upper bound on a mixture in a box, of second order: from values, slopes and curvatures at the middle.
+
+The formula is derived in `docs/what-a-certificate-means.md`, "Mixtures near a maximum". All is in coordinates t of
+the box, which is [-1, 1] in each. With p_k the share of component k at the middle, component k over the middle's
+value is p_k exp(s_k t + t C_k t / 2), C_k between known limits. Their means s and C over p are taken out, and what
+is left, z_k, has mean 0 but for the limits of C_k; e^z <= 1 + z + z^2/2 + rest(max z) leaves the quadratic part,
+which is bounded over the box, and a remainder of third order.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.kernels.jit import jit_part
+
+Floats = NDArray[np.float64]
+Number = Any
+EPS = 2.220446049250313e-16
+FAR = 2.0  # nats that a component may rise from the middle of a box and still be expanded there
+SHIFTS = (0.0, 0.25, 1.0)  # shares of what makes a matrix diagonally dominant, tried in turn
+SWEEPS = 4
+
+
+class Expansion(NamedTuple):
+    """What is known of K components in one box of D variables, and working arrays.
+
+    `log_value` and `log_peak` (K,) are natural logs at the middle and bounds over the box, weights included and
+    rounded up. `slope` (K, D) and `bend` (K, D), or (K, D * D) where curvatures are full matrices, are first and
+    second derivatives of the log in t; `spread` (K, D) is how far a bend may be off in the box, inf where unknown.
+    `score` (D,) says by which variables the bound is loose.
+    """
+
+    log_value: Floats
+    log_peak: Floats
+    slope: Floats
+    bend: Floats
+    spread: Floats
+    share: Floats
+    mean_slope: Floats
+    mean_bend: Floats
+    square: Floats
+    lower: Floats
+    at: Floats
+    off: Floats
+    score: Floats
+
+
+def room_for(n_components: int, n_variables: int, is_full: bool) -> Expansion:
+    """Allocate the arrays for mixtures of so many components."""
+    k, d = n_components, n_variables
+    e = d * d if is_full else d
+    shapes = [k, k, (k, d), (k, e), (k, d), k, d, e, (d, d), (d, d), d, d, d]
+    return Expansion(*(np.zeros(shape) for shape in shapes))
+
+
+@jit_part
+def rest(z: Number) -> Number:
+    """Return an upper bound on e^z - 1 - z - z^2/2, z >= 0."""
+    if z < 1.0:
+        return z * z * z / (6.0 - 1.5 * z)
+    return math.exp(z) - 1.0 - z - 0.5 * z * z
+
+
+@jit_part
+def has_root(matrix: Floats, lower: Floats) -> bool:
+    """Whether a Cholesky factorisation goes through with a margin far above its rounding: positive definite."""
+    n, trace = len(matrix), 0.0
+    for i in range(n):
+        trace += abs(matrix[i, i])
+    margin = 1e-12 * trace
+    for i in range(n):
+        for j in range(i + 1):
+            total = matrix[i, j]
+            for k in range(j):
+                total -= lower[i, k] * lower[j, k]
+            if i > j:
+                lower[i, j] = total / lower[j, j]
+            elif total <= margin:
+                return False
+            else:
+                lower[i, i] = math.sqrt(total - 0.5 * margin)
+    return True
+
+
+@jit_part
+def largest_quadratic(slope: Floats, matrix: Floats, room: Expansion) -> tuple[Number, Number]:
+    """Return an upper bound on max of slope t - t M t / 2 over [-1, 1]^n, and a bound on its rounding error.
+
+    M plus a diagonal u that makes it positive definite is at least its tangent at any y, which is largest in a
+    corner; u costs half its sum. `matrix` gets u added.
+    """
+    n, lower, at, off = len(slope), room.lower, room.at, room.off
+    for i in range(n):
+        beside = 0.0
+        for j in range(n):
+            if j != i:
+                beside += abs(matrix[i, j])
+        off[i] = max(0.0, (1.0 + 1e-9) * beside - matrix[i, i])
+        at[i] = matrix[i, i]
+    cost = 0.0
+    for share in SHIFTS:
+        cost = 0.0
+        for i in range(n):
+            matrix[i, i] = at[i] + share * off[i]
+            cost += 0.5 * share * off[i]
+        if share == 1.0 or has_root(matrix, lower):
+            break
+    for i in range(n):
+        at[i] = 0.0
+    for _ in range(SWEEPS):
+        for i in range(n):
+            pull = slope[i]
+            for j in range(n):
+                if j != i:
+                    pull -= matrix[i, j] * at[j]
+            at[i] = min(max(pull / matrix[i, i], -1.0), 1.0) if matrix[i, i] > 0.0 else math.copysign(1.0, pull)
+    value, size = cost, cost
+    for i in range(n):
+        pull, reach = 0.0, 0.0
+        for j in range(n):
+            pull += matrix[i, j] * at[j]
+            reach += abs(matrix[i, j])
+        value += abs(slope[i] - pull) + 0.5 * at[i] * pull
+        size += abs(slope[i]) + 2.0 * reach
+    return value, EPS * (4.0 * n + 16.0) * size
+
+
+@jit_part
+def take_means(x: Expansion, log_middle: Number) -> tuple[Number, Number]:
+    """Fill in the shares of the components that are expanded, and their mean slope and bend.
+
+    Returns the expanded components' part of the value at the middle, and a bound on the others over it. A
+    component is expanded where it rises little from the middle to its bound, and its curvature is known.
+    """
+    inside, outside = 0.0, 0.0
+    x.mean_slope[:] = 0.0
+    x.mean_bend[:] = 0.0
+    for k in range(len(x.log_value)):
+        known = x.log_peak[k] - x.log_value[k] <= FAR
+        if known:
+            for d in range(x.slope.shape[1]):
+                known = known and x.spread[k, d] < math.inf
+        if not known:
+            x.share[k] = 0.0
+            outside += math.exp(x.log_peak[k] - log_middle) if x.log_peak[k] > -math.inf else 0.0
+            continue
+        share = max(math.exp(x.log_value[k] - log_middle), 1e-300)
+        x.share[k] = share
+        inside += share
+        for d in range(x.slope.shape[1]):
+            x.mean_slope[d] += share * x.slope[k, d]
+        for e in range(x.bend.shape[1]):
+            x.mean_bend[e] += share * x.bend[k, e]
+    if inside > 0.0:
+        for d in range(len(x.mean_slope)):
+            x.mean_slope[d] /= inside
+        for e in range(len(x.mean_bend)):
+            x.mean_bend[e] /= inside
+    return inside, outside
+
+
+@jit_part
+def take_remainder(x: Expansion, inside: Number) -> tuple[Number, Number]:
+    """Return the remainder of third order, and the mean square of what slopes may do; fill in their squares."""
+    n, full = x.slope.shape[1], x.bend.shape[1] > x.slope.shape[1]
+    x.square[:] = 0.0
+    remainder, size = 0.0, 0.0
+    for k in range(len(x.share)):
+        if x.share[k] == 0.0:
+            continue
+        share = x.share[k] / inside
+        straight, bent, unsure = 0.0, 0.0, 0.0
+        for d in range(n):
+            x.off[d] = x.slope[k, d] - x.mean_slope[d]
+            straight += abs(x.off[d])
+            unsure += 0.5 * x.spread[k, d]
+        for e in range(x.bend.shape[1]):
+            bent += 0.5 * abs(x.bend[k, e] - x.mean_bend[e])
+        bent += unsure
+        most = straight + bent
+        here = share * (unsure + straight * bent + 0.5 * bent * bent + rest(most))
+        remainder += here
+        size += share * (straight * straight + bent)
+        for d in range(n):
+            x.score[d] += here * (abs(x.off[d]) + (0.0 if full else 0.5 * x.spread[k, d])) / max(most, 1e-300)
+        if share > 1e-12:
+            for d in range(n):
+                weighted = share * x.off[d]
+                for e in range(d + 1):
+                    x.square[d, e] += weighted * x.off[e]
+        else:
+            remainder += share * straight * straight
+    return remainder, size
+
+
+@jit_part
+def log_sum_of(logs: Floats) -> Number:
+    """Return ln of the sum of numbers given by their logs."""
+    top = -math.inf
+    for k in range(len(logs)):
+        top = max(top, logs[k])
+    if top == -math.inf:
+        return top
+    total = 0.0
+    for k in range(len(logs)):
+        total += math.exp(logs[k] - top)
+    return top + math.log(total)
+
+
+@jit_part
+def mixture_bound(x: Expansion) -> Number:
+    """Return an upper bound on ln of the mixture's largest value in the box, rounded up; fill in `score`.
+
+    The lower of the sum of the components' own bounds and the bound of second order. Cost: K (D + 2) D / 2
+    multiplications, 2 K exponentials.
+    """
+    n_components, n = x.slope.shape
+    x.score[:] = 0.0
+    plain = log_sum_of(x.log_peak)
+    if plain == -math.inf:
+        return plain
+    rounding = EPS * (n_components + 16.0)
+    plain += rounding + EPS * abs(plain)
+    middle = log_sum_of(x.log_value)
+    if plain > middle + 1e-13 and middle > -math.inf:
+        inside, outside = take_means(x, middle)
+        if inside > 1e-3 * outside:
+            remainder, size = take_remainder(x, inside)
+            scale, trace = 1.0 / (1.0 + remainder), 0.0
+            full = x.bend.shape[1] > n
+            for d in range(n):
+                for e in range(d):
+                    off = -scale * x.square[d, e] - (x.mean_bend[d * n + e] if full else 0.0)
+                    x.square[d, e], x.square[e, d] = off, off
+                own = x.mean_bend[d * n + d] if full else x.mean_bend[d]
+                x.square[d, d] = -scale * x.square[d, d] - own
+                trace += abs(own)
+            rise, error = largest_quadratic(x.mean_slope, x.square, x)
+            steep = 0.0
+            for d in range(n):
+                steep += abs(x.mean_slope[d])
+            value = inside * (1.0 + remainder) * math.exp(rise) + outside
+            second = middle + math.log(value)
+            second += error + EPS * (n_components + n + 32.0) * (4.0 + 2.0 * steep + 4.0 * size + n * trace) * max(
+                1.0, 1.0 / inside
+            )
+            second += EPS * abs(middle)
+            if second < plain:
+                for d in range(n):
+                    x.score[d] *= inside
+                add_plain_scores(x, middle, True)
+                return second
+    x.score[:] = 0.0
+    add_plain_scores(x, plain, False)
+    return plain
+
+
+@jit_part
+def add_plain_scores(x: Expansion, log_unit: Number, unexpanded: bool) -> None:
+    """Add to the scores how much each variable may raise the components that count by their own bounds."""
+    for k in range(len(x.log_peak)):
+        if (unexpanded and x.share[k] > 0.0) or x.log_peak[k] == -math.inf:
+            continue
+        weight = math.exp(min(x.log_peak[k] - log_unit, 300.0))
+        for d in range(x.slope.shape[1]):
+            x.score[d] += weight * min(abs(x.slope[k, d]), 3.0)
