@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,18 +12,21 @@ import numpy as np
 
 from certimap.checker import Proof, Verdict, check_arrays
 from certimap.checker.models import Question as Asked
-from certimap.checker.models import Rejected, reduce, tables_of
-from certimap.checker.sets import Buckets
-from certimap.circuits.circuit import Circuit
-from certimap.errors import ModelError, QueryError, SolverError
+from certimap.checker.models import Reduced, Rejected, reduce, tables_of
+from certimap.checker.sets import Buckets, value_at
+from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.control import Control, TimeUp
+from certimap.domain import Real
+from certimap.errors import ModelError, QueryError, SolverError, TooLarge
 from certimap.io.native import encoded_label, exported, fingerprint
 from certimap.model import Model
-from certimap.posterior import Capability, Probes
+from certimap.posterior import Capability
 from certimap.query import Query
-from certimap.result import MapResult
+from certimap.result import CertificateKind, MapResult
 from certimap.solvers.base import Solver
 
 WITH_PROOFS = "'frontier' and 'exhaustive' on circuits, and any solver on networks whose tables fit"
+LEAST_SECONDS = 10.0  # for a search that is made for the proof alone; it may take four times the solving too
 
 
 def check(model: Any, proof: Proof | str | os.PathLike[str], *, exact: bool = False) -> Verdict:
@@ -61,18 +65,18 @@ def wants_for_proof(
 ) -> Sequence[Capability] | None:
     """Return what to want of a representation where a proof is asked for: on circuits, boxes that can be retraced.
 
-    Raises SolverError where no solver can write one.
+    Raises SolverError for what is no model.
     """
     if not isinstance(model, Model):
         raise SolverError(
             f"a {type(model).__name__} has no model that a proof could be about; ask a model instead"
         )
-    if not model.domain.is_discrete:
-        raise SolverError(
-            f"no solver writes proofs where a variable is real; {WITH_PROOFS} do, for categorical ones"
-        )
-    if isinstance(model, Circuit) and solver == "auto" and wants is None:
-        return (Probes,)
+    from certimap.circuits.posterior import CircuitPosterior
+    from certimap.solvers.box_search.frontier import Frontier
+
+    searches = solver in ("auto", "frontier") or isinstance(solver, Frontier)
+    if isinstance(model, Circuit) and searches and wants in (None, Frontier.needs):
+        return (CircuitPosterior,)
     return wants
 
 
@@ -81,56 +85,144 @@ def finished(model: Model, query: Query, result: MapResult, max_bytes: int) -> M
     draft = result.proof
     if draft is None:
         return result
+    if not isinstance(model, Circuit) and draft.meta["method"] != "draws" and _too_wide(model, query) is not None:
+        draft = _relaxed(model, query, result, max_bytes)
     reason = _refusal(model, query, result, draft)
-    if reason is not None:
+    if reason is None and isinstance(model, Circuit) and draft.meta["method"] == "bound":
+        draft = _searched(model, query, result, max_bytes)
+        if draft is None:
+            reason = f"a search for a proof did not end in time; {WITH_PROOFS} write one as they go"
+    if reason is not None or draft is None:
         return replace(result, proof=None, no_proof=reason)
     certificate = result.certificate
     method, arrays = draft.meta["method"], draft.arrays
-    if not isinstance(model, Circuit) and method != "draws":
+    if not isinstance(model, Circuit) and method not in ("draws", "relaxation"):
         method, arrays = "sets", {}
-    answer = {name: encoded_label(label, name) for name, label in result.assignment.items()}
+    answers = [result.assignment] if result.top is None else [assignment for assignment, _ in result.top]
+    encoded = [{name: encoded_label(label, name) for name, label in answer.items()} for answer in answers]
     meta = {
         **draft.meta,
         "method": method,
         "model": fingerprint(model),
-        "answer": answer,
+        "answer": encoded[0],
+        "others": encoded[1:],
         "claim": {
             "kind": certificate.kind.value,
             "epsilon": certificate.epsilon,
             "delta": certificate.delta,
             "tolerance": certificate.tolerance,
             "log_joint": result.log_joint,
+            **draft.meta.get("claim", {}),
         },
         "solver": result.solver,
         "written_by": f"certimap {result.version}",
         "seed": result.seed,
     }
-    proof = Proof(meta, {"log_weights": query.log_weights, **arrays})
+    proof = Proof(meta, {"log_weights": query.log_weights, **_intervals(query), **arrays})
     if proof.n_bytes > max_bytes:
         text = f"the proof would take {proof.n_bytes:,} bytes, and max_proof={max_bytes:,} accepts fewer"
         return replace(result, proof=None, no_proof=text)
     return replace(result, proof=proof)
 
 
+def _searched(model: Circuit, query: Query, result: MapResult, max_bytes: int) -> Proof | None:
+    """Search a circuit by boxes, from an answer that something else has found; None where that does not end."""
+    from certimap.circuits.posterior import CircuitPosterior
+    from certimap.solvers.box_search.frontier import Frontier
+    from certimap.solvers.driver import run
+
+    control = Control.starting_now(max(LEAST_SECONDS, 4.0 * result.seconds))
+    certificate = result.certificate
+    try:
+        found = run(
+            CircuitPosterior.from_circuit(model, query, control=control),
+            Frontier(first_draws=0),
+            epsilon=certificate.epsilon,
+            delta=0.0,
+            rng=0,
+            warm_start=result.assignment if result.top is None else [answer for answer, _ in result.top],
+            top_k=None if result.top is None else len(result.top),
+            tolerance=certificate.tolerance,
+            progress=False,
+            control=control,
+            max_proof=max_bytes,
+        )
+    except (TimeUp, TooLarge):
+        return None
+    return found.proof if found.certified and found.proof is not None and found.proof.arrays else None
+
+
+def _intervals(query: Query) -> dict[str, Any]:
+    """Return what each real variable is confined to, one value where it is observed; nothing without any."""
+    if query.domain.is_discrete:
+        return {}
+    intervals = np.tile([-np.inf, np.inf], (len(query.domain), 1))
+    for v, variable in enumerate(query.domain):
+        if isinstance(variable, Real):
+            value = query.values.get(v)
+            whole = (variable.low, variable.high) if value is None else (value, value)
+            intervals[v] = query.intervals.get(v, whole)
+    n = len(query.variables) + 1
+    return {"intervals": intervals, "cuts": np.zeros(0), "cut_ptr": np.zeros(n, np.int64)}
+
+
 def _refusal(model: Model, query: Query, result: MapResult, draft: Proof) -> str | None:
     """Return the sentence why there is no proof, or None."""
-    method = draft.meta["method"]
     if "no_proof" in draft.meta:
         return draft.meta["no_proof"]
     if not len(query.variables):
         return "a query without variables has nothing to prove"
     try:
-        kind, _, arrays, _ = exported(model)
+        exported(model)
     except ModelError as error:
         return f"the model cannot be handed to the checker: {error}"
     if isinstance(model, Circuit):
-        if method == "bound":
-            return f"solver {result.solver!r} cannot write a proof on a circuit; {WITH_PROOFS} can"
+        if not np.all(model.kind >= NodeKind.CATEGORICAL):
+            return "the circuit has leaves of a kind of your own, which the checker does not know"
+        if result.top is not None and len(result.top) > 1 and not query.query_domain.is_discrete:
+            return "a proof covers one answer where a variable is real; leave top_k out"
         return None
+    return _too_wide(model, query) if draft.meta["method"] == "draws" else None
+
+
+def _reduced(model: Model, query: Query) -> Reduced:
+    """Return a network's tables under the evidence, as the checker sees them."""
+    kind, _, arrays, _ = exported(model)
+    sizes = query.domain.n_states.astype(np.int64)
+    return reduce(*tables_of(kind, sizes, arrays), Asked(sizes, query.variables, query.log_weights))
+
+
+def _too_wide(model: Model, query: Query) -> str | None:
+    """Return why the checker cannot eliminate a network, or None."""
     try:
-        sizes = query.domain.n_states.astype(np.int64)
-        asked = Asked(sizes, query.variables, query.log_weights)
-        Buckets.of(reduce(*tables_of(kind, sizes, arrays), asked))
-    except Rejected as reason:
+        Buckets.of(_reduced(model, query))
+    except (Rejected, ModelError) as reason:
         return f"{reason}; {WITH_PROOFS} can write a proof"
     return None
+
+
+def _relaxed(model: Model, query: Query, result: MapResult, max_bytes: int) -> Proof:
+    """Prove an answer by a relaxation, or how much better another one can be at most where it is not certified."""
+    from certimap.relaxation_proofs import bounded, covered
+
+    control = Control.starting_now(max(LEAST_SECONDS, 4.0 * result.seconds))
+    certificate = result.certificate
+    answers = [result.assignment] if result.top is None else [answer for answer, _ in result.top]
+    try:
+        checked = _reduced(model, query)
+        points = [query.query_domain.encode(dict(answer)) for answer in answers]
+        log_value = min(value_at(checked, point.tolist(), -1) for point in points)
+        if certificate.kind is CertificateKind.NONE:
+            found = bounded(checked, control)
+            if found is not None and found[1] < math.inf:
+                claim = {"kind": "bound", "epsilon": 0.0, "delta": 0.0, "log_upper": found[1]}
+                return Proof({"method": "relaxation", "claim": claim}, found[0])
+        else:
+            threshold = log_value - math.log1p(-certificate.epsilon) + math.log1p(certificate.tolerance)
+            arrays = covered(checked, threshold, control, max_bytes)
+            if arrays is not None:
+                return Proof({"method": "relaxation"}, arrays)
+    except (Rejected, ModelError, TooLarge) as reason:
+        return Proof({"method": "none", "no_proof": f"{reason}; {WITH_PROOFS} can write a proof"}, {})
+    said = f"no relaxation that was found in {LEAST_SECONDS:.0f} s or more proves the answer"
+    return Proof({"method": "none", "no_proof": said}, {})

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -176,3 +177,35 @@ def test_a_torn_record_of_a_benchmark_names_its_file(tmp_path, capsys, monkeypat
     monkeypatch.setattr(records.RecordFile, "__init__", opened_full)
     assert main(["bench", "truth", "--queries", "1", "--out", str(tmp_path), "--quiet"]) == 2
     assert capsys.readouterr().err == f"certimap: {tmp_path / 'truth.jsonl'}: No space left on device\n"
+
+
+def test_sigterm_ends_a_benchmark_and_its_workers_where_ctrl_c_is_ignored(tmp_path):
+    """As a script has it that starts the command in the background."""
+    deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+    process = start("bench", "truth", "--jobs", "2", "--out", tmp_path / "run", before=deaf)
+    for line in process.stderr:
+        if " queries, " in line:
+            break
+    workers = children_of(process.pid)
+    assert len(workers) >= 2
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert err.splitlines()[-1] == "certimap: ended by SIGTERM; what is on record stays"
+    deadline = time.monotonic() + 20.0
+    while any(not is_dead(pid) for pid in workers):
+        assert time.monotonic() < deadline, "a worker outlives the command"
+        time.sleep(0.05)
+
+
+def children_of(pid):
+    return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_dead(pid):
+    """Whether a process has ended, though nobody may have asked for its exit code yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True

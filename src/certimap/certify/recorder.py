@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-ENTRY_BYTES = 250  # of a split in a dictionary, its two masks apart
+from certimap.search_boxes import Layout, SearchBoxes
+
+ENTRY_BYTES = 250  # of a split in a dictionary, its masks and intervals apart
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split: the variable, the box at that moment as the recorder packs it, and where a real one is cut."""
+
+    variable: int
+    kept: bytes
+    at: float
 
 
 @dataclass(eq=False)
@@ -23,7 +35,9 @@ class Recorder:
     Attributes
     ----------
     splits
-        From a box's flags, packed, to the variable that it was split on and its flags at that moment.
+        By the packed box as it was opened.
+    cuts
+        Values at which halves of real variables' intervals were dropped, by the variable.
     has_search
         Whether a search by boxes keeps its splits here.
     is_tightened
@@ -31,42 +45,146 @@ class Recorder:
     """
 
     max_bytes: int
-    splits: dict[bytes, tuple[int, bytes]] = field(default_factory=dict[bytes, tuple[int, bytes]])
+    splits: dict[bytes, Split] = field(default_factory=dict[bytes, Split])
+    cuts: dict[int, set[float]] = field(default_factory=dict[int, set[float]])
     has_search: bool = False
     is_tightened: bool = False
     is_full: bool = False
     _n_bytes: int = 0
 
-    def split(self, opened: NDArray[Any], variables: NDArray[np.int64], kept: NDArray[Any]) -> None:
-        """Enter boxes that are split: flags as opened and as split, one row each, and the variables."""
+    def split(
+        self,
+        opened: SearchBoxes,
+        variables: NDArray[np.int64],
+        kept: SearchBoxes,
+        at: NDArray[np.float64],
+    ) -> None:
+        """Enter boxes that are split: as opened and as split, the variables, and the values that cut real ones."""
         if self.is_full:
             return
-        before, after = np.packbits(opened, axis=1), np.packbits(kept, axis=1)
-        self._n_bytes += before.nbytes + after.nbytes + ENTRY_BYTES * len(variables)
+        before, after = packed(opened), packed(kept)
+        self._n_bytes += 2 * sum(len(b) for b in before) + ENTRY_BYTES * len(variables)
         if self._n_bytes > self.max_bytes:
-            self.is_full = True
-            self.splits.clear()
+            self._fill()
             return
         for row, v in enumerate(variables.tolist()):
-            self.splits[before[row].tobytes()] = (v, after[row].tobytes())
+            self.splits[before[row]] = Split(v, after[row], float(at[row]))
 
-    def tree(self, offsets: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    def cut(self, variables: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        """Enter values at which a half of a real variable's interval was dropped."""
+        if self.is_full:
+            return
+        for v, value in zip(variables.tolist(), values.tolist(), strict=True):
+            self.cuts.setdefault(v, set()).add(value)
+        self._n_bytes += 64 * len(variables)
+        if self._n_bytes > self.max_bytes:
+            self._fill()
+
+    def tree(self, layout: Layout) -> dict[str, NDArray[Any]]:
         """Return the tree of splits in preorder, as proof files hold it."""
-        n_columns = int(offsets[-1])
-        variables: list[int] = []
-        kept: list[bytes] = []
-        waiting = [np.packbits(np.ones(n_columns, np.uint8)).tobytes()]
+        nodes: list[Split | None] = []
+        waiting = packed(layout.full())[::-1]
         while waiting:
-            v, after = self.splits.get(waiting.pop(), (-1, b""))
-            variables.append(v)
-            if v >= 0:
-                kept.append(after)
-                mask = np.unpackbits(np.frombuffer(after, np.uint8), count=n_columns)
-                start, stop = int(offsets[v]), int(offsets[v + 1])
-                states = np.flatnonzero(mask[start:stop])
-                parts = np.repeat(mask[None], len(states), axis=0)
-                parts[:, start:stop] = 0
-                parts[np.arange(len(states)), start + states] = 1
-                waiting += [row.tobytes() for row in np.packbits(parts, axis=1)][::-1]
-        bits = np.frombuffer(b"".join(kept), np.uint8).reshape(len(kept), (n_columns + 7) // 8)
-        return {"splits": np.array(variables, np.int32), "kept": bits}
+            node = self.splits.get(waiting.pop())
+            nodes.append(node)
+            if node is not None:
+                waiting += packed(_parts(layout, node))[::-1]
+        splits = [node for node in nodes if node is not None]
+        boxes = [_unpacked(layout, node.kept) for node in splits]
+        cuts = _cuts(layout, splits, boxes, self.cuts)
+        n_columns = sum(len(inner) + 1 if k == 0 else k for k, inner in zip(_sizes(layout), cuts, strict=True))
+        if len(splits) * (n_columns // 8 + 1) > self.max_bytes:
+            self._fill()
+            return {}
+        kept = [np.packbits(_columns(layout, box, cuts)) for box in boxes]
+        found: dict[str, NDArray[Any]] = {
+            "splits": np.array([-1 if node is None else node.variable for node in nodes], np.int32),
+            "kept": np.array(kept, np.uint8).reshape(len(kept), (n_columns + 7) // 8),
+        }
+        if not layout.domain.is_discrete:
+            places = [
+                0 if math.isnan(node.at) else int(np.searchsorted(cuts[node.variable], node.at)) + 1
+                for node in splits
+            ]
+            at = np.zeros(len(nodes), np.int32)
+            at[found["splits"] >= 0] = places
+            found |= {
+                "at": at,
+                "cuts": np.concatenate([*cuts, np.zeros(0)]),
+                "cut_ptr": np.cumsum([0, *(len(inner) for inner in cuts)]).astype(np.int64),
+            }
+        return found
+
+    def _fill(self) -> None:
+        self.is_full = True
+        self.splits.clear()
+        self.cuts.clear()
+
+
+def packed(boxes: SearchBoxes) -> list[bytes]:
+    """Return each box as bytes."""
+    bits = np.packbits(boxes.mask, axis=1)
+    rows = zip(bits, boxes.low, boxes.high, strict=True)
+    return [b.tobytes() + low.tobytes() + high.tobytes() for b, low, high in rows]
+
+
+def _unpacked(layout: Layout, data: bytes) -> SearchBoxes:
+    n_columns = int(layout.offsets[-1])
+    bits = np.frombuffer(data, np.uint8, count=(n_columns + 7) // 8)
+    ends = np.frombuffer(data, np.float64, offset=len(bits)).reshape(2, 1, -1)
+    return SearchBoxes(np.unpackbits(bits, count=n_columns)[None], ends[0].copy(), ends[1].copy())
+
+
+def _parts(layout: Layout, node: Split) -> SearchBoxes:
+    """Return the boxes that a split makes: by the states kept, or below and above a value."""
+    box = _unpacked(layout, node.kept)
+    start, stop = int(layout.offsets[node.variable]), int(layout.offsets[node.variable + 1])
+    if layout.is_real[node.variable]:
+        parts = box.rows([0, 0])
+        parts.high[0, node.variable] = parts.low[1, node.variable] = node.at
+        return parts
+    states = np.flatnonzero(box.mask[0, start:stop])
+    parts = box.rows(np.zeros(len(states), np.int64))
+    parts.mask[:, start:stop] = 0
+    parts.mask[np.arange(len(states)), start + states] = 1
+    return parts
+
+
+def _sizes(layout: Layout) -> list[int]:
+    return layout.domain.n_states.tolist()
+
+
+def _cuts(
+    layout: Layout, splits: list[Split], boxes: list[SearchBoxes], dropped: dict[int, set[float]]
+) -> list[NDArray[np.float64]]:
+    """Return the values at which splits, boxes at that moment, and drops cut each variable, ascending."""
+    ends = [list(dropped.get(v, ())) for v in range(len(layout.domain))]
+    for node, box in zip(splits, boxes, strict=True):
+        for v in np.flatnonzero(layout.is_real).tolist():
+            ends[v] += [float(box.low[0, v]), float(box.high[0, v])]
+        if layout.is_real[node.variable]:
+            ends[node.variable].append(node.at)
+    whole = layout.full()
+    found: list[NDArray[np.float64]] = []
+    for v, inner in enumerate(ends):
+        values = np.unique(np.array(inner, np.float64))
+        if layout.is_real[v]:
+            values = values[(values > whole.low[0, v]) & (values < whole.high[0, v])]
+        found.append(values)
+    return found
+
+
+def _columns(layout: Layout, box: SearchBoxes, cuts: list[NDArray[np.float64]]) -> NDArray[np.uint8]:
+    """Return a box's states, and the cells of its intervals, in the columns of a proof."""
+    if layout.domain.is_discrete:
+        return box.mask[0]
+    parts: list[NDArray[np.uint8]] = []
+    for v, inner in enumerate(cuts):
+        if layout.is_real[v]:
+            cells = np.arange(len(inner) + 1)
+            first = int(np.searchsorted(inner, float(box.low[0, v]), side="right"))
+            last = int(np.searchsorted(inner, float(box.high[0, v]), side="left"))
+            parts.append(((cells >= first) & (cells <= last)).astype(np.uint8))
+        else:
+            parts.append(box.mask[0, int(layout.offsets[v]) : int(layout.offsets[v + 1])])
+    return np.concatenate(parts)

@@ -118,11 +118,13 @@ def split(box: Flags, v: int, columns: Ints) -> Flags:
 class SplitTree:
     """A tree of splits in preorder: the variable of each node, -1 for a leaf, and the states kept at each split.
 
-    A node's children follow it, one for each state of its variable that is kept, each with all that is below it.
+    A node's children follow it, each with all that is below it: one for each state of its variable that is kept,
+    or, where `at` is above 0, one for the states before `at` and one for the others.
     """
 
     variables: Ints
     kept: Flags
+    at: Ints
     end: Ints
 
     @classmethod
@@ -130,10 +132,13 @@ class SplitTree:
         """Read a tree; refuse one whose numbers do not fit together."""
         variables = np.asarray(arrays["splits"])
         bits = np.asarray(arrays["kept"])
+        at = np.asarray(arrays["at"]) if "at" in arrays else np.zeros(len(variables), np.int64)
         n_columns = int(columns[-1])
         n_splits = int(np.count_nonzero(variables >= 0)) if variables.ndim == 1 else -1
         if variables.dtype.kind != "i" or bits.dtype != np.uint8 or bits.shape != (n_splits, (n_columns + 7) // 8):
             raise Rejected("the tree of splits is damaged: its arrays do not fit the query")
+        if at.shape != variables.shape or at.dtype.kind != "i" or np.any(at < 0):
+            raise Rejected("the tree of splits is damaged: it cuts variables at no place that they have")
         if len(variables) == 0 or variables.max() >= len(columns) - 1 or variables.min() < -1:
             raise Rejected("the tree of splits names a variable that the query has not")
         kept = np.unpackbits(bits, axis=1, count=n_columns).astype(np.bool_)
@@ -143,14 +148,25 @@ class SplitTree:
             after = i + 1
             if variables[i] >= 0:
                 v = int(variables[i])
-                for _ in range(int(kept[number[i], columns[v] : columns[v + 1]].sum())):
+                n = 2 if at[i] else int(kept[number[i], columns[v] : columns[v + 1]].sum())
+                for _ in range(n):
                     if after >= len(variables):
                         raise Rejected("the tree of splits lacks a box")
                     after = int(end[after])
             end[i] = after
         if end[0] != len(variables):
             raise Rejected("the tree of splits has a box too many")
-        return cls(variables.astype(np.int64), kept[np.maximum(number, 0)] if n_splits else kept, end)
+        kept = kept[np.maximum(number, 0)] if n_splits else kept
+        return cls(variables.astype(np.int64), kept, at.astype(np.int64), end)
+
+    def groups(self, node: int, columns: Ints) -> Flags:
+        """Return the states of its variable that each child of a node has, shape (children, states)."""
+        v = int(self.variables[node])
+        kept = self.kept[node, columns[v] : columns[v + 1]]
+        states = np.arange(len(kept))
+        if self.at[node]:
+            return np.stack([states < self.at[node], states >= self.at[node]])
+        return states == np.flatnonzero(kept)[:, None]
 
     def children(self, node: int, n: int) -> list[int]:
         """Return the first n nodes below a node."""
@@ -162,12 +178,15 @@ class SplitTree:
         return out
 
 
-def check_boxes(circuit: Circuit, tree: SplitTree, threshold: float, caps: Floats) -> str | None:
+def check_boxes(
+    circuit: Circuit, tree: SplitTree, answers: NDArray[np.int64], threshold: float, caps: Floats
+) -> str | None:
     """Close every box of a tree; return the sentence about the first that does not, or None.
 
     A box is closed when the bound of the whole, or of every state that it still has of some variable, is at most
-    the threshold; a state may be dropped only where its bound is.
+    the threshold, or when it holds nothing but an answer; a state may be dropped only where its bound is.
     """
+    known = {box.tobytes() for box in boxes_of(answers, circuit.columns)} if len(answers) > 1 else set[bytes]()
     boxes = np.ones((1, int(circuit.columns[-1])), np.bool_)
     waiting: list[tuple[int, Flags]] = [(0, boxes[0])]
     while waiting:
@@ -175,7 +194,7 @@ def check_boxes(circuit: Circuit, tree: SplitTree, threshold: float, caps: Float
         nodes = [node for node, _ in batch]
         found, bound, _ = shrunk(circuit, caps, np.array([box for _, box in batch]), threshold)
         for row, node in enumerate(nodes):
-            if bound[row] <= threshold:
+            if bound[row] <= threshold or found[row].tobytes() in known:
                 continue
             v = int(tree.variables[node])
             if v < 0:
@@ -186,25 +205,24 @@ def check_boxes(circuit: Circuit, tree: SplitTree, threshold: float, caps: Float
                 dropped = int(np.searchsorted(circuit.columns, column, side="right")) - 1
                 state = column - int(circuit.columns[dropped])
                 return f"box {node} drops state {state} of query variable {dropped} without cause"
-            start, stop = int(circuit.columns[v]), int(circuit.columns[v + 1])
-            states = np.flatnonzero(kept[start:stop])
-            for child, state in zip(tree.children(node, len(states)), states.tolist(), strict=True):
-                if found[row, start + state]:
-                    part = found[row].copy()
-                    part[start:stop] = False
-                    part[start + state] = True
+            groups = tree.groups(node, circuit.columns)
+            for child, group in zip(tree.children(node, len(groups)), groups, strict=True):
+                part = found[row].copy()
+                part[circuit.columns[v] : circuit.columns[v + 1]] &= group
+                if np.any(part[circuit.columns[v] : circuit.columns[v + 1]]):
                     waiting.append((child, part))
     return None
 
 
-def check_every_point(circuit: Circuit, threshold: float) -> str | None:
-    """Evaluate every joint state of the query; return a sentence about one above the threshold, or None."""
+def check_every_point(circuit: Circuit, answers: NDArray[np.int64], threshold: float) -> str | None:
+    """Evaluate every joint state but the answers; return a sentence about one above the threshold, or None."""
     sizes = np.diff(circuit.columns)
     total = int(np.prod(sizes.astype(object)))
+    known = np.ravel_multi_index(tuple(answers.T), tuple(sizes.tolist()))
     for start in range(0, total, 65536):
         index = np.arange(start, min(start + 65536, total))
         points = np.stack(np.unravel_index(index, tuple(sizes.tolist())), axis=1).astype(np.int64)
-        values = circuit.values(points)
+        values = np.where(np.isin(index, known), -np.inf, circuit.values(points))
         worst = int(np.argmax(values))
         if values[worst] > threshold:
             return (

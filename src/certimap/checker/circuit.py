@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from certimap.checker.models import Arrays, Question, Rejected
 from certimap.checker.numbers import UNIT, Floats, Ints, log_sum, log_sum_runs, ranges, run_starts, up
+from certimap.checker.real import Edges, leaf_logs
 
 Flags = NDArray[np.bool_]
-CATEGORICAL, PRODUCT, SUM = 0, 2, 3
+CATEGORICAL, GAUSSIAN, PRODUCT, SUM = 0, 1, 2, 3
 MAX_SUPPORT = 400_000_000  # entries of the table of possible states beyond which no sum counts as deciding
 
 
@@ -35,20 +36,24 @@ class Graph:
     tables: Floats
 
 
-def read_graph(sizes: Ints, arrays: Arrays) -> Graph:
-    """Read a circuit's arrays; refuse what is not discrete, or no circuit."""
+def read_graph(sizes: Ints, arrays: Arrays, edges: Edges, queried: Ints, side: int) -> Graph:
+    """Read a circuit's arrays, real variables in cells; refuse kinds of leaves that are not known here."""
     kind = np.asarray(arrays["kind"], np.int64)
-    if not np.all(np.isin(kind, [CATEGORICAL, PRODUCT, SUM])):
-        raise Rejected("the circuit has real variables, for which no proof can be checked")
+    if not np.all(np.isin(kind, [CATEGORICAL, GAUSSIAN, PRODUCT, SUM])):
+        raise Rejected("the circuit has leaves of a kind that the checker does not know")
     leaf_var, start = np.asarray(arrays["leaf_var"], np.int64), np.asarray(arrays["param_ptr"], np.int64)
     leaves = np.flatnonzero(kind == CATEGORICAL)
     tables = np.full((len(kind), int(sizes.max(initial=1))), -np.inf)
     counts = sizes[leaf_var[leaves]]
     within = ranges(np.zeros(len(leaves), np.int64), counts)
     tables[np.repeat(leaves, counts), within] = arrays["params"][np.repeat(start[leaves], counts) + within]
+    for v, ends in edges.items():
+        rows = np.flatnonzero((kind == GAUSSIAN) & (leaf_var == v))
+        params = np.asarray(arrays["params"][start[rows][:, None] + np.arange(2)], np.float64)
+        tables[rows, : len(ends) - 1] = leaf_logs(params, ends, v in queried, side)
     return Graph(
         kind == SUM,
-        kind == CATEGORICAL,
+        kind < PRODUCT,
         np.asarray(arrays["child_ptr"], np.int64),
         np.asarray(arrays["children"], np.int64),
         np.asarray(arrays["log_weights"], np.float64),
@@ -57,7 +62,7 @@ def read_graph(sizes: Ints, arrays: Arrays) -> Graph:
     )
 
 
-def smooth(graph: Graph, n_variables: int, ignored: Flags, sizes: Ints) -> Graph:
+def smooth(graph: Graph, n_variables: int, ignored: Flags, sizes: Ints, edges: Edges) -> Graph:
     """Multiply in a constant wherever a sum's child, or the root, lacks a variable; refuse overlaps."""
     n = len(graph.is_sum)
     scopes: list[int] = [0] * n
@@ -82,6 +87,11 @@ def smooth(graph: Graph, n_variables: int, ignored: Flags, sizes: Ints) -> Graph
     whole = sum(1 << v for v in range(n_variables) if not ignored[v])
     if not missing and scopes[-1] == whole:
         return graph
+    lacking = whole & ~scopes[-1]
+    for bits in missing.values():
+        lacking |= bits
+    if any(lacking >> v & 1 for v in edges):
+        raise Rejected("some part of the circuit lacks a real variable, over which nothing is constant")
     return _padded(graph, missing, whole & ~scopes[-1], sizes)
 
 
@@ -392,13 +402,20 @@ def product_runs(below: Floats, starts: Ints, counts: Ints, offset: Floats, side
         return np.where(np.isfinite(here), here + side * slack, here)
 
 
-def circuit_of(sizes: Ints, arrays: Arrays, question: Question, side: int = 1) -> Circuit:
-    """Fold evidence and nuisance variables of a circuit, and nodes over one query variable into tables."""
+def circuit_of(arrays: Arrays, question: Question, edges: Edges, side: int = 1) -> Circuit:
+    """Fold evidence and nuisance variables of a circuit, and nodes over one query variable into tables.
+
+    Real variables stand in cells between their `edges`, which are the states that `question` has of them.
+    """
+    sizes = question.sizes
     position = np.full(len(sizes) + 1, -1, np.int64)
     position[question.queried] = np.arange(len(question.queried))
     observed = np.array([np.count_nonzero(question.weights_of(v) > -np.inf) == 1 for v in range(len(sizes))])
+    for v, ends in edges.items():
+        observed[v] = ends[0] == ends[-1]
     observed[question.queried] = False
-    graph = smooth(read_graph(sizes, arrays), len(sizes), observed, sizes)
+    graph = read_graph(sizes, arrays, edges, question.queried, side)
+    graph = smooth(graph, len(sizes), observed, sizes, edges)
     leaves = np.flatnonzero(graph.is_leaf)
     tables = graph.tables.copy()
     for v in range(len(sizes)):

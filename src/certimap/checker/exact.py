@@ -24,12 +24,14 @@ MAX_WORK = 3_000_000  # joint states times edges, or joint states of all variabl
 
 
 def largest_value(
-    kind: str, sizes: Ints, arrays: Arrays, question: Question, answer: NDArray[np.int64]
+    kind: str, sizes: Ints, arrays: Arrays, question: Question, answers: NDArray[np.int64]
 ) -> tuple[Decimal, Decimal]:
-    """Return the value of the answer and the largest value of any joint state of the query.
+    """Return the smallest value of an answer and the largest value of any other joint state of the query.
 
-    Raises TooLarge for more joint states than can be listed.
+    Raises TooLarge for more joint states than can be listed, and for real variables.
     """
+    if np.any(sizes == 0):
+        raise TooLarge("values of a real variable cannot be listed")
     with localcontext(Context(prec=DIGITS, Emin=-(10**9), Emax=10**9)):
         if kind == "circuit":
             found = _circuit_values(sizes, arrays, question)
@@ -37,9 +39,9 @@ def largest_value(
             found = _network_values(sizes, arrays, question)
         else:
             raise TooLarge("such a model is not read in exact numbers")
-        asked = tuple(int(a) for a in answer)
         values = {point: _decimal(value) for point, value in found}
-        return values[asked], max(values.values())
+        least = min(values.pop(tuple(answer)) for answer in answers.tolist())
+        return least, max(values.values(), default=least)
 
 
 def _decimal(value: Number) -> Decimal:
@@ -58,7 +60,8 @@ def _points(question: Question, work: float) -> Iterator[tuple[int, ...]]:
 
 
 def _circuit_values(sizes: Ints, arrays: Arrays, question: Question) -> Iterator[tuple[tuple[int, ...], Number]]:
-    graph = smooth(read_graph(sizes, arrays), len(sizes), np.zeros(len(sizes), np.bool_), sizes)
+    nothing = np.zeros(len(sizes), np.bool_)
+    graph = smooth(read_graph(sizes, arrays, {}, question.queried, 1), len(sizes), nothing, sizes, {})
     weights = [_exp(float(w)) for w in graph.log_weights]
     tables = [
         [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.numbers import Floats, Ints, log_sum
+from certimap.checker.numbers import UNIT, Floats, Ints
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -112,12 +113,16 @@ def _hidden_tables(sizes: Ints, arrays: Arrays) -> tuple[list[Table], list[int]]
 
 @dataclass(frozen=True, eq=False)
 class Reduced:
-    """A product of tables under the evidence: what is observed is fixed, weights are factors of their own."""
+    """A product of tables under the evidence: what is observed is fixed, weights are factors of their own.
+
+    `log_slack` is how far (nats) the constant may be off, in the value of every point alike.
+    """
 
     tables: list[Table]
     sizes: list[int]
     queried: list[int]
     log_constant: float
+    log_slack: float = 0.0
 
 
 def reduce(tables: Sequence[Table], sizes: Sequence[int], question: Question) -> Reduced:
@@ -125,13 +130,13 @@ def reduce(tables: Sequence[Table], sizes: Sequence[int], question: Question) ->
     queried = [int(v) for v in question.queried]
     fixed: dict[int, int] = {}
     out: list[Table] = []
-    log_constant = 0.0
+    constants: list[float] = []
     for v in range(len(question.sizes)):
         weights = question.weights_of(v)
         possible = np.flatnonzero(weights > -np.inf)
         if len(possible) == 1 and v not in queried:
             fixed[v] = int(possible[0])
-            log_constant += float(weights[possible[0]])
+            constants.append(float(weights[possible[0]]))
         elif np.any(weights != 0.0):
             out.append(Table((v,), weights))
     for table in tables:
@@ -141,8 +146,13 @@ def reduce(tables: Sequence[Table], sizes: Sequence[int], question: Question) ->
         if scope:
             out.append(Table(scope, logs))
         else:
-            log_constant += float(logs)
-    return Reduced(out, list(sizes), queried, log_constant)
+            constants.append(float(logs))
+    mentioned = {v for table in out for v in table.scope}
+    for v in range(len(question.sizes)):
+        if v not in mentioned and v not in queried and v not in fixed:
+            constants.append(math.log(sizes[v]))  # summed out of nothing
+    slack = 4.0 * UNIT * math.fsum(abs(x) for x in constants if math.isfinite(x))
+    return Reduced(out, list(sizes), queried, math.fsum(constants), slack)
 
 
 def spread(table: Table, scope: Sequence[int]) -> Floats:
@@ -153,10 +163,3 @@ def spread(table: Table, scope: Sequence[int]) -> Floats:
     for axis, k in enumerate(order):
         shape[scope.index(table.scope[k])] = logs.shape[axis]
     return logs.reshape(shape)
-
-
-def summed(logs: Floats, axes: Sequence[int]) -> Floats:
-    """Sum over axes, in logs, rounded up."""
-    for axis in sorted(axes, reverse=True):
-        logs = log_sum(logs, axis)
-    return logs

@@ -28,7 +28,10 @@ MAX_BOXES = 4096
 
 @dataclass(eq=False)
 class Bucket:
-    """A variable with its separator, query variables before hidden ones in both, and the product of its tables."""
+    """A variable with its separator, query variables before hidden ones in both, and the product of its tables.
+
+    `raised` is how far (nats) rounding may have raised the product above the truth.
+    """
 
     own: int
     query: list[int]
@@ -36,6 +39,7 @@ class Bucket:
     separator_query: list[int]
     separator_hidden: list[int]
     table: Floats = field(default_factory=lambda: np.zeros((1, 1)))
+    raised: float = 0.0
     children: list[int] = field(default_factory=list[int])
     maps: dict[int, tuple[Ints, Ints]] = field(default_factory=dict[int, tuple[Ints, Ints]])
 
@@ -90,7 +94,7 @@ class Buckets:
         for table in problem.tables:
             held[min(place[v] for v in table.scope)].append(table)
         separators: list[set[int]] = [set() for _ in order]
-        buckets: list[Bucket] = []
+        scopes: list[set[int]] = []
         children: list[list[int]] = [[] for _ in range(len(order) + 1)]
         for k, v in enumerate(order):
             scope = {v, *separators[k], *(u for t in held[k] for u in t.scope)}
@@ -101,7 +105,11 @@ class Buckets:
             if rest:
                 separators[parent] |= rest
             children[parent].append(k)
-            buckets.append(_bucket(v, scope, queried, held[k], problem.sizes))
+            scopes.append(scope)
+        buckets = [
+            _bucket(v, scope, queried, tables, problem.sizes)
+            for v, scope, tables in zip(order, scopes, held, strict=True)
+        ]
         buckets.append(Bucket(-1, [], [], [], []))
         for bucket, below in zip(buckets, children, strict=True):
             bucket.children = below
@@ -149,19 +157,35 @@ class Buckets:
 
     def bound(self, box: Sequence[NDArray[np.bool_]], side: int = 1) -> float:
         """Return an upper bound on the log values in a box; of a point its value, rounded to a side."""
-        return float(up(self.messages(box, side)[-1][0, 0] + self.log_constant, side))
+        found = float(up(self.messages(box, side)[-1][0, 0] + self.log_constant, side))
+        return found if side > 0 else found - 2.0 * sum(bucket.raised for bucket in self.buckets)
+
+
+def value_at(problem: Reduced, point: Sequence[int], side: int) -> float:
+    """Return the log value of a point, rounded to a side, by eliminating the hidden variables alone."""
+    fixed = dict(zip(problem.queried, point, strict=True))
+    log_constant, tables = problem.log_constant, list[Table]()
+    for table in problem.tables:
+        logs = np.asarray(table.logs[tuple(fixed.get(v, slice(None)) for v in table.scope)], np.float64)
+        scope = tuple(v for v in table.scope if v not in fixed)
+        if scope:
+            tables.append(Table(scope, logs))
+        else:
+            log_constant = float(up(log_constant + float(logs), side))
+    return Buckets.of(Reduced(tables, problem.sizes, [], log_constant)).bound([], side)
 
 
 def _bucket(v: int, scope: set[int], queried: dict[int, int], held: list[Table], sizes: Sequence[int]) -> Bucket:
     query = sorted(u for u in scope if u in queried)
     hidden = sorted(u for u in scope if u not in queried)
     every = [*query, *hidden]
-    total = np.zeros([sizes[u] for u in every])
+    total, raised = np.zeros([sizes[u] for u in every]), 0.0
     for table in held:
         total = up(total + spread(table, every))
+        raised += (2.0 + 4.0 * float(np.max(np.abs(total), where=np.isfinite(total), initial=0.0))) * UNIT
     n_contexts = math.prod(sizes[u] for u in query)
     keep = [[u for u in part if u != v] for part in (query, hidden)]
-    return Bucket(v, query, hidden, keep[0], keep[1], total.reshape(n_contexts, -1))
+    return Bucket(v, query, hidden, keep[0], keep[1], total.reshape(n_contexts, -1), raised)
 
 
 @dataclass(eq=False)
@@ -423,11 +447,15 @@ def merged(found: Vectors, limit: int, scores: Floats) -> Vectors:
     )
 
 
-def check_sets(tree: Buckets, threshold: float, allowance: float) -> str | None:
-    """Exclude every assignment above a threshold; return a sentence about what could not be, or None.
+def check_sets(
+    tree: Buckets, answers: list[list[NDArray[np.bool_]]], threshold: float, allowance: float
+) -> str | None:
+    """Exclude every assignment above a threshold but the answers; return a sentence about another one, or None.
 
     Parameters
     ----------
+    answers
+        Boxes of one point each. One alone, which is not above the threshold, is not cut out.
     threshold
         Natural log.
     allowance
@@ -436,12 +464,14 @@ def check_sets(tree: Buckets, threshold: float, allowance: float) -> str | None:
     sizes = [tree.sizes[v] for v in tree.queried]
     whole = [np.ones(k, np.bool_) for k in sizes]
     waiting: list[tuple[list[NDArray[np.bool_]], list[Floats] | None]] = [(whole, None)]
-    n_boxes = 0
+    if len(answers) > 1:
+        waiting = [(box, None) for box in _around(whole, answers)]
+    n_boxes, most = 0, MAX_BOXES + len(waiting)
     while waiting:
         box, known = waiting.pop()
         n_boxes += 1
-        if n_boxes > MAX_BOXES:
-            return f"{MAX_BOXES} boxes were not enough to exclude better assignments"
+        if n_boxes > most:
+            return f"{most} boxes were not enough to exclude better assignments"
         messages = tree.messages(box)
         if known is not None:
             messages = [np.minimum(a, b) for a, b in zip(messages, known, strict=True)]
@@ -467,6 +497,22 @@ def check_sets(tree: Buckets, threshold: float, allowance: float) -> str | None:
         else:
             waiting += [(part, messages) for part in _parts(box, states)]
     return None
+
+
+def _around(box: list[NDArray[np.bool_]], points: list[list[NDArray[np.bool_]]]) -> list[list[NDArray[np.bool_]]]:
+    """Split what a box holds beside some points into boxes."""
+    held = [p for p in points if all(np.any(a & b) for a, b in zip(p, box, strict=True))]
+    if not held:
+        return [box]
+    out: list[list[NDArray[np.bool_]]] = []
+    inner = list(box)
+    for v, state in enumerate(held[0]):
+        part = list(inner)
+        part[v] = inner[v] & ~state
+        if part[v].any():
+            out += _around(part, held[1:])
+        inner[v] = state
+    return out
 
 
 def _parts(box: list[NDArray[np.bool_]], states: list[Floats]) -> list[list[NDArray[np.bool_]]]:

@@ -16,8 +16,10 @@ from certimap.checker.circuit import Circuit, circuit_of
 from certimap.checker.exact import MARGIN, largest_value
 from certimap.checker.file import Proof
 from certimap.checker.models import Arrays, Question, Reduced, Rejected, fingerprint, reduce, tables_of
-from certimap.checker.numbers import UNIT
-from certimap.checker.sets import Buckets, check_sets
+from certimap.checker.numbers import UNIT, Floats
+from certimap.checker.real import Edges, edges_of
+from certimap.checker.relaxed import Relaxation, check_relaxed
+from certimap.checker.sets import Buckets, check_sets, value_at
 from certimap.errors import TooLarge
 
 LARGEST_TOLERANCE = 1e-3
@@ -54,13 +56,25 @@ class Verdict:
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """A proof's claim, read and found sensible."""
+    """A proof's claim, read and found sensible.
+
+    Attributes
+    ----------
+    answers
+        States of the query variables, one row for each answer; 0 where a variable is real.
+    values
+        The same for real variables; NaN where one is categorical.
+    question
+        The query; of real variables it has no states.
+    """
 
     kind: str
     epsilon: float
     delta: float
     tolerance: float
-    answer: NDArray[np.int64]
+    log_upper: float
+    answers: NDArray[np.int64]
+    values: Floats
     question: Question
 
     @property
@@ -69,7 +83,7 @@ class Claim:
         return math.log1p(self.tolerance) * (1.0 - 4.0 * UNIT)
 
     def threshold(self, log_value: float) -> float:
-        """Return the largest log value that refutes nothing, for an answer worth `log_value` at least."""
+        """Return the largest log value that refutes nothing, for answers worth `log_value` at least."""
         found = log_value - math.log1p(-self.epsilon) + self.slack
         return found - (4.0 + 4.0 * abs(found)) * UNIT
 
@@ -117,34 +131,27 @@ def _checked(
 ) -> Verdict:
     claim = _claim(variables, proof)
     if kind == "circuit":
-        sides = [circuit_of(claim.question.sizes, arrays, claim.question, side) for side in (1, -1)]
-        log_value = float(sides[1].values(claim.answer[None])[0])
-        log_evidence = sides[1 if claim.kind != "pac" else 0].total()
-        refuted = _covered_circuit(sides[0], claim, proof, log_value, log_evidence)
+        log_value, refuted = _circuit(variables, arrays, claim, proof)
     else:
-        tables, all_sizes = tables_of(kind, claim.question.sizes, arrays)
-        problem = reduce(tables, all_sizes, claim.question)
-        tree = Buckets.of(problem)
-        point = [np.arange(all_sizes[v]) == a for v, a in zip(problem.queried, claim.answer, strict=True)]
-        log_value = tree.bound(point, -1)
-        refuted = _covered_network(tree, problem, claim, proof, log_value)
-    _check_value(proof, log_value)
+        log_value, refuted = _network(kind, arrays, claim, proof)
     if refuted is not None:
         raise Rejected(refuted)
     said = "" if not exact else _exactly(kind, arrays, claim)
     if claim.kind == "pac":
         seed = proof.meta["seed"]
         unchecked = tuple(text.format(seed=seed) for text in DRAWS_UNCHECKED)
-        return Verdict(True, _statement(claim) + said, log_value, unchecked)
-    return Verdict(True, _statement(claim) + said, log_value)
+        return Verdict(True, _statement(claim, log_value) + said, log_value, unchecked)
+    return Verdict(True, _statement(claim, log_value) + said, log_value)
 
 
-def _check_value(proof: Proof, log_value: float) -> None:
-    claimed = proof.meta["claim"]["log_joint"]
-    if log_value == -math.inf:
+def _least(proof: Proof, log_values: list[float]) -> float:
+    """Return the smallest value of an answer; refuse impossible ones, and a first one not worth its claim."""
+    claimed, first = proof.meta["claim"]["log_joint"], log_values[0]
+    if first == -math.inf:
         raise Rejected("the answer has probability 0")
-    if claimed is not None and not abs(float(claimed) - log_value) <= 1e-7 * (1.0 + abs(log_value)):
-        raise Rejected(f"the answer is worth ln p(q, e) = {log_value:.12g}, and {claimed} is claimed")
+    if claimed is not None and not abs(float(claimed) - first) <= 1e-7 * (1.0 + abs(first)):
+        raise Rejected(f"the answer is worth ln p(q, e) = {first:.12g}, and {claimed} is claimed")
+    return min(log_values)
 
 
 def _claim(variables: Sequence[Mapping[str, Any]], proof: Proof) -> Claim:
@@ -152,8 +159,10 @@ def _claim(variables: Sequence[Mapping[str, Any]], proof: Proof) -> Claim:
     stated = proof.meta["claim"]
     kind = stated["kind"]
     epsilon, delta, tolerance = (float(stated[name]) for name in ("epsilon", "delta", "tolerance"))
-    if kind not in ("exact", "epsilon", "pac"):
-        raise Rejected(f"the claim is of the kind {kind!r}; expected exact, epsilon or pac")
+    if kind not in ("exact", "epsilon", "pac", "bound"):
+        raise Rejected(f"the claim is of the kind {kind!r}; expected exact, epsilon, pac or bound")
+    if kind == "bound" and proof.meta["method"] != "relaxation":
+        raise Rejected("a bound alone needs the method 'relaxation'")
     if not 0.0 <= epsilon < 1.0 or (kind == "exact" and epsilon != 0.0):
         raise Rejected(f"the claim's epsilon is {epsilon}, which a claim of the kind {kind!r} cannot have")
     if not 0.0 <= delta < 1.0 or (delta > 0.0) != (kind == "pac"):
@@ -161,49 +170,73 @@ def _claim(variables: Sequence[Mapping[str, Any]], proof: Proof) -> Claim:
     if not 0.0 < tolerance <= LARGEST_TOLERANCE:
         raise Rejected(f"the claim's tolerance is {tolerance}; expected above 0 and at most {LARGEST_TOLERANCE}")
     sizes = np.array([len(v.get("states", ())) for v in variables], np.int64)
-    if np.any(sizes == 0):
-        raise Rejected("the model has real variables, for which no proof can be checked")
     names = [v["name"] for v in variables]
-    answer: dict[str, Any] = dict(proof.meta["answer"])
-    queried = [names.index(name) for name in answer]
-    states = [_position(variables[v]["states"], label) for v, label in zip(queried, answer.values(), strict=True)]
+    answers: list[dict[str, Any]] = [proof.meta["answer"], *proof.meta.get("others", [])]
+    queried = [names.index(name) for name in answers[0]]
+    rows = [_positions([variables[v] for v in queried], answer) for answer in answers]
+    states, values = np.array([row[0] for row in rows], np.int64), np.array([row[1] for row in rows])
+    if len(np.unique(states, axis=0)) != len(states) or (len(states) > 1 and not np.all(sizes[queried])):
+        raise Rejected("an answer is listed twice, or several where a variable is real")
     log_weights = np.asarray(proof.arrays["log_weights"], np.float64)
     if log_weights.shape != (int(sizes.sum()),) or np.any(np.isnan(log_weights) | (log_weights == np.inf)):
         raise Rejected("the proof's evidence does not fit the model")
     if not queried:
         raise Rejected("the query has no variables")
     question = Question(sizes, np.array(queried, np.int64), log_weights)
-    return Claim(kind, epsilon, delta, tolerance, np.array(states, np.int64), question)
+    log_upper = float(stated["log_upper"]) if kind == "bound" else math.inf
+    return Claim(kind, epsilon, delta, tolerance, log_upper, states, values, question)
 
 
-def _position(states: Sequence[Any], label: Any) -> int:
-    """Return where a label stands among a variable's states; 1, 1.0 and True are different ones."""
-    coded = [json.dumps(state) for state in states]
-    if json.dumps(label) not in coded:
-        raise Rejected(f"the answer names the state {label!r}, which its variable has not")
-    return coded.index(json.dumps(label))
+def _positions(queried: Sequence[Mapping[str, Any]], answer: Mapping[str, Any]) -> tuple[list[int], list[float]]:
+    """Return where an answer's labels stand, and its real values; 1, 1.0 and True are different labels."""
+    states, values = [0] * len(queried), [math.nan] * len(queried)
+    if list(answer) != [variable["name"] for variable in queried]:
+        raise Rejected("the answers name different variables")
+    for k, (variable, label) in enumerate(zip(queried, answer.values(), strict=True)):
+        if "states" not in variable:
+            values[k] = float(label)
+            continue
+        coded = [json.dumps(state) for state in variable["states"]]
+        if json.dumps(label) not in coded:
+            raise Rejected(f"the answer names the state {label!r}, which its variable has not")
+        states[k] = coded.index(json.dumps(label))
+    return states, values
 
 
-def _covered_circuit(
-    circuit: Circuit, claim: Claim, proof: Proof, log_value: float, log_evidence: float
-) -> str | None:
+def _in_cells(question: Question, edges: Edges) -> Question:
+    """Return a question in which real variables have their cells for states."""
+    sizes, logs = question.sizes.copy(), list(np.split(question.log_weights, question.offsets[1:-1]))
+    for v, ends in edges.items():
+        sizes[v], logs[v] = len(ends) - 1, np.zeros(len(ends) - 1)
+    return Question(sizes, question.queried, np.concatenate(logs))
+
+
+def _circuit(
+    variables: Sequence[Mapping[str, Any]], arrays: Arrays, claim: Claim, proof: Proof
+) -> tuple[float, str | None]:
+    """Return the value of the worst answer, and why not all of the rest is covered, or None."""
+    asked, given = claim.question, proof.arrays
+    point = edges_of(variables, given, asked.queried, claim.values[0])
+    below = circuit_of(arrays, _in_cells(asked, point), point, -1)
+    cells = edges_of(variables, given, asked.queried)
+    above = circuit_of(arrays, _in_cells(asked, cells), cells, 1)
+    log_value = _least(proof, below.values(claim.answers).tolist())
     method, threshold = proof.meta["method"], claim.threshold(log_value)
     if method == "draws":
-        return _draws(claim, proof, log_value - log_evidence)
+        return log_value, _draws(claim, proof, log_value - above.total())
     if claim.kind == "pac":
         raise Rejected("a claim with delta above 0 needs the method 'draws'")
-    if method == "enumeration":
-        return check_every_point(circuit, threshold)
-    if method == "residual":
-        return _residual(circuit, claim, proof, threshold)
+    if method == "enumeration" and not cells:
+        return log_value, check_every_point(above, claim.answers, threshold)
+    if method == "residual" and not cells:
+        return log_value, _residual(above, claim, proof, threshold)
     if method != "boxes":
-        raise Rejected(f"a proof by {method!r} is none that covers a circuit")
-    tree = SplitTree.read(proof.arrays, circuit.columns)
-    caps = np.full(circuit.n_nodes, np.inf)
-    refuted = check_boxes(circuit, tree, threshold, caps)
+        raise Rejected(f"a proof by {method!r} is none that covers this circuit")
+    tree = SplitTree.read(given, above.columns)
+    refuted = check_boxes(above, tree, claim.answers, threshold, np.full(above.n_nodes, np.inf))
     if refuted is not None and proof.meta.get("caps", False):
-        refuted = check_boxes(circuit, tree, threshold, caps_of(circuit))
-    return refuted
+        refuted = check_boxes(above, tree, claim.answers, threshold, caps_of(above))
+    return log_value, refuted
 
 
 def _residual(circuit: Circuit, claim: Claim, proof: Proof, threshold: float) -> str | None:
@@ -215,8 +248,9 @@ def _residual(circuit: Circuit, claim: Claim, proof: Proof, threshold: float) ->
     if len(np.unique(points, axis=0)) != len(points):
         raise Rejected("a point is listed twice")
     values, total = circuit.values(points), circuit.total()
-    if np.any(values > threshold):
-        return f"a listed assignment has the log value {float(values.max()):.12g}, above {threshold:.12g}"
+    rivals = values[~np.any(np.all(points[:, None] == claim.answers, axis=2), axis=1)]
+    if np.any(rivals > threshold):
+        return f"a listed assignment has the log value {float(rivals.max()):.12g}, above {threshold:.12g}"
     error = 16.0 * UNIT * (len(points) + circuit.n_nodes + abs(total))
     left = 1.0 - math.fsum(np.exp(values - total)) + error + 1e-12
     if total + math.log(max(left, 1e-300)) > threshold:
@@ -224,16 +258,43 @@ def _residual(circuit: Circuit, claim: Claim, proof: Proof, threshold: float) ->
     return None
 
 
-def _covered_network(tree: Buckets, problem: Reduced, claim: Claim, proof: Proof, log_value: float) -> str | None:
+def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof) -> tuple[float, str | None]:
+    """Return the value of the worst answer, and why not all of the rest is covered, or None."""
+    tables, all_sizes = tables_of(kind, claim.question.sizes, arrays)
+    problem = reduce(tables, all_sizes, claim.question)
+    if proof.meta["method"] == "relaxation":
+        return _relaxed(problem, claim, proof)
+    tree = Buckets.of(problem)
+    points = [
+        [np.arange(all_sizes[v]) == a for v, a in zip(problem.queried, answer, strict=True)]
+        for answer in claim.answers.tolist()
+    ]
+    log_value = _least(proof, [tree.bound(point, -1) for point in points])
     method, threshold = proof.meta["method"], claim.threshold(log_value)
     if method == "draws":
         everything = Buckets.of(Reduced(problem.tables, problem.sizes, [], problem.log_constant))
-        return _draws(claim, proof, log_value - everything.bound([], 1))
+        return log_value, _draws(claim, proof, log_value - everything.bound([], 1))
     if claim.kind == "pac":
         raise Rejected("a claim with delta above 0 needs the method 'draws'")
     if method != "sets":
         raise Rejected(f"a proof by {method!r} is none that covers a network")
-    return check_sets(tree, threshold, 0.5 * claim.slack)
+    return log_value, check_sets(tree, points, threshold, 0.5 * claim.slack)
+
+
+def _relaxed(problem: Reduced, claim: Claim, proof: Proof) -> tuple[float, str | None]:
+    """The same by a relaxation, for networks too wide to be eliminated; only hidden variables are, at points."""
+    log_value = _least(proof, [value_at(problem, answer, -1) for answer in claim.answers.tolist()])
+    if claim.kind == "pac":
+        raise Rejected("a claim with delta above 0 needs the method 'draws'")
+    threshold = claim.log_upper if claim.kind == "bound" else claim.threshold(log_value)
+    relaxation = Relaxation.read(proof.arrays, problem)
+    columns = claim.question.query_offsets
+    tree = SplitTree.read(proof.arrays, columns)
+
+    def value_of(point: list[int]) -> float:
+        return value_at(problem, point, 1)
+
+    return log_value, check_relaxed(relaxation, tree, columns, claim.answers, threshold, value_of)
 
 
 def _draws(claim: Claim, proof: Proof, log_prob: float) -> str | None:
@@ -250,7 +311,7 @@ def _draws(claim: Claim, proof: Proof, log_prob: float) -> str | None:
     if proof.meta["rule"] == "published":
         misses = np.full(len(counts), math.exp(min(log_tau, 0.0)))
     evidence = float(np.sum(np.where(valid & (counts > 0), counts * misses, 0.0))) * (1.0 - 1e-9)
-    needed = math.log(1.0 / claim.delta) if claim.delta > 0.0 else math.inf
+    needed = math.log(len(claim.answers) / claim.delta) if claim.delta > 0.0 else math.inf
     if not evidence >= needed * (1.0 - 1e-8):
         return f"the draws give {evidence:.6g} nats of evidence, and delta {claim.delta:g} needs {needed:.6g}"
     return None
@@ -259,7 +320,7 @@ def _draws(claim: Claim, proof: Proof, log_prob: float) -> str | None:
 def _exactly(kind: str, arrays: Arrays, claim: Claim) -> str:
     sizes = claim.question.sizes
     try:
-        value, largest = largest_value(kind, sizes, arrays, claim.question, claim.answer)
+        value, largest = largest_value(kind, sizes, arrays, claim.question, claim.answers)
     except TooLarge as reason:
         return f"; not repeated in exact numbers, for {reason}"
     allowed = value * (1 + type(value)(claim.tolerance)) * (1 + MARGIN)
@@ -268,16 +329,28 @@ def _exactly(kind: str, arrays: Arrays, claim: Claim) -> str:
     return "; enumeration in exact numbers agrees"
 
 
-def _statement(claim: Claim) -> str:
-    within = f"within a relative {claim.tolerance:g}"
-    if claim.kind == "exact":
-        return f"accepted: no assignment is more probable than the answer ({within})"
-    if claim.kind == "epsilon":
+def _statement(claim: Claim, log_value: float) -> str:
+    if claim.kind == "bound":
         return (
-            f"accepted: the answer is at least {1.0 - claim.epsilon:.6g} times as probable as the best "
+            f"accepted: no assignment is worth more than ln p(q, e) = {claim.log_upper:.9g}, and the answer is "
+            f"worth {log_value:.9g}, {claim.log_upper - log_value:.3g} less"
+        )
+    within, k = f"within a relative {claim.tolerance:g}", len(claim.answers)
+    if claim.kind == "exact":
+        said = "no assignment is more probable than the answer"
+        if k > 1:
+            said = f"no other assignment is more probable than the last of the {k} answers"
+        return f"accepted: {said} ({within})"
+    if claim.kind == "epsilon":
+        said = "the answer is", "the best"
+        if k > 1:
+            said = f"the last of the {k} answers is", "any other assignment"
+        return (
+            f"accepted: {said[0]} at least {1.0 - claim.epsilon:.6g} times as probable as {said[1]} "
             f"(epsilon {claim.epsilon:.3g}, {within})"
         )
+    what = "the answer" if k == 1 else f"the {k} answers"
     return (
-        f"accepted: the figures give the answer epsilon {claim.epsilon:.3g} and delta {claim.delta:.3g}, "
+        f"accepted: the figures give {what} epsilon {claim.epsilon:.3g} and delta {claim.delta:.3g}, "
         "if the draws were what they are said to be"
     )

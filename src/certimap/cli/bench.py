@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+import threading
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -28,6 +32,21 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def _root() -> None:  # pyright: ignore[reportUnusedFunction]
+    """Benchmarks: the Twenty Datasets, networks with known answers, the engine, and their tables."""
+    in_main = threading.current_thread() is threading.main_thread()
+    if in_main and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # the command's own process
+        signal.signal(signal.SIGTERM, _end)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """End at once, worker processes too; as an interrupt it would end one query and go on with the next."""
+    signal.signal(number, signal.SIG_IGN)
+    print("certimap: ended by SIGTERM; what is on record stays", file=sys.stderr)
+    sys.exit(128 + number)
 
 
 @app.command()

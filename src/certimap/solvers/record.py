@@ -11,14 +11,13 @@ from certimap.certify.ledger import Ledger
 from certimap.certify.recorder import Recorder
 from certimap.checker import Proof
 from certimap.result import Certificate, CertificateKind, Rule
+from certimap.search_boxes import Layout
 
 
 def draft(ledger: Ledger, certificate: Certificate, recorder: Recorder) -> Proof:
     """Return the method by which a certificate can be checked and its arrays, or the reason why it cannot."""
     if certificate.kind is CertificateKind.NONE:
         return _none("the run earned no certificate; raise its limits")
-    if ledger.top_k > 1:
-        return _none("a proof covers one answer; leave top_k out")
     if certificate.assumptions and certificate.rule is not Rule.EXTERNAL:
         return _none(f"the certificate rests on an assumption ({certificate.assumptions[0]})")
     if certificate.rule in (Rule.DRAWS, Rule.FRONTIER):
@@ -34,10 +33,10 @@ def draft(ledger: Ledger, certificate: Certificate, recorder: Recorder) -> Proof
     if certificate.rule is Rule.RESIDUAL:
         points = ledger.atoms.points(np.arange(ledger.atoms.n))
         return Proof({"method": "residual"}, {"points": points})
-    if recorder.is_full:
-        return _none(f"the search has more splits than max_proof={recorder.max_bytes:,} bytes hold")
     if recorder.has_search:
-        tree = recorder.tree(ledger.domain.offsets)
+        tree = {} if recorder.is_full else recorder.tree(Layout.of(ledger.domain))
+        if recorder.is_full:
+            return _none(f"the search has more splits than max_proof={recorder.max_bytes:,} bytes hold")
         return Proof({"method": "boxes", "caps": recorder.is_tightened}, tree)
     return Proof({"method": "bound"}, {})
 

@@ -72,7 +72,7 @@ def expand(
     """
     result = Expansion()
     before: Floats | None = None
-    opened = boxes.mask
+    opened = boxes
     while len(boxes):
         answers = prober.probe(boxes)
         result.n_probed += len(boxes)
@@ -94,9 +94,13 @@ def expand(
             layout, result, boxes.rows(ready), bounds[ready], depths[ready], _part(answers, ready), each[ready]
         )
         if recorder is not None:
-            is_split = choice >= 0
-            recorder.split(opened[ready][is_split], choice[is_split], boxes.mask[ready][is_split])
-            opened = opened[shrunk]
+            rows, halves = np.nonzero((n_alive < 2) & layout.is_real)
+            recorder.cut(halves, answers.splits[rows, halves])
+            at = np.flatnonzero(ready)[choice >= 0]
+            chosen = choice[choice >= 0]
+            values = np.where(layout.is_real[chosen], answers.splits[at, chosen], np.nan)
+            recorder.split(opened.rows(at), chosen, boxes.rows(at), values)
+            opened = opened.rows(shrunk)
         result.close(lost[shrunk], np.full(int(shrunk.sum()), -np.inf))
         boxes = _shrink(layout, boxes.rows(shrunk), alive[shrunk], halved[shrunk], answers.splits[shrunk])
         bounds, depths, before = bounds[shrunk], depths[shrunk], answers.log_mass[shrunk]

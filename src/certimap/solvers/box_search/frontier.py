@@ -181,7 +181,7 @@ class Frontier(Solver):
     def _start(self, state: FrontierState, ledger: Ledger) -> None:
         """Look for a good answer, then bound the whole space; go on to tighten unless that settles it."""
         if ledger.recorder is not None:
-            ledger.recorder.has_search = state.posterior.domain.is_discrete
+            ledger.recorder.has_search = True
         if self.incumbent:
             first_answers(state, ledger, self.first_draws)
         state.stage = "search"
@@ -189,7 +189,7 @@ class Frontier(Solver):
             return
         self._expand_batch(state, ledger, 1)
         self._report(state, ledger)
-        if self.caps and len(state.open):
+        if self._tightens(state, ledger) and len(state.open):
             state.log_factor = EXACT_FACTOR if self._aims_for_exact(state) else _factor(ledger)
             state.stage, state.stage_work = "tighten", 0
             state.budget = max(TIGHTEN_WORK, 100 * state.prober.work)
@@ -233,7 +233,8 @@ class Frontier(Solver):
                     return
         state.stage_work += state.work - start
         self._report(state, ledger)
-        if not state.done and not state.is_tight and state.stage_work > state.budget:
+        tightens = not state.is_tight and self._tightens(state, ledger)
+        if not state.done and tightens and state.stage_work > state.budget:
             state.log_factor = _factor(ledger)
             state.stage, state.stage_work = "tighten", 0
             state.budget *= 4
@@ -316,6 +317,10 @@ class Frontier(Solver):
         In a real domain it costs much: intervals around a maximum shrink step by step.
         """
         return state.work < self.exact_work and state.posterior.domain.is_discrete
+
+    def _tightens(self, state: FrontierState, ledger: Ledger) -> bool:
+        """Whether to let the prober tighten; what it finds of real variables has no place in a proof's cells."""
+        return self.caps and (ledger.recorder is None or state.posterior.domain.is_discrete)
 
     def _threshold(self, state: FrontierState, ledger: Ledger) -> float:
         """Return the largest bound (nats) at which a box may close."""

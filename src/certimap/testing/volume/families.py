@@ -19,6 +19,7 @@ FAMILIES: dict[str, tuple[Make, float]] = {
     "smooth density": (tight.smooth_density, 0.06),
     "all but the best": (tight.all_but_the_best, 0.06),
     "stopped searches": (tight.stopped_search, 0.06),
+    "rivals": (tight.rivals, 0.0),  # where its rule is loosened, and not in the mixture
     # Models and posteriors of every kind, under every solver.
     "Bayesian networks": (models.bayesian, 0.12),
     "Markov networks": (models.markov, 0.06),

@@ -11,8 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.certify import bounds
+from certimap.solvers.elimination import sets
 
 LOOSER = 1.05
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 def _scaled_draws(factor: float, *, partial: bool) -> dict[str, Callable[..., Any]]:
@@ -56,10 +59,23 @@ def _less_epsilon(factor: float) -> dict[str, Callable[..., Any]]:
     return {"achieved_epsilon": lambda *given: true(*given) / factor}
 
 
+def _dominance(factor: float) -> dict[str, Callable[..., Any]]:
+    """Let vectors go that others, larger by a factor, would be above: entries are rounded up to its powers."""
+    true, step = sets.skyband, math.log(factor)
+
+    def skyband(values: Floats, ptr: Ints, k: int, alive: NDArray[np.bool_]) -> None:
+        with np.errstate(divide="ignore"):
+            powers = np.ceil(np.log(values) / step) if step else np.log(values)
+        true(np.exp(powers * step) if step else values, ptr, k, alive)
+
+    return {"skyband": skyband}
+
+
 LOOSENED: dict[str, tuple[tuple[str, ...], Callable[[float], dict[str, Callable[..., Any]]]]] = {
     "residual": (("all but the best",), lambda f: _shifted("log_p_check", -math.log(f))),
     "epsilon": (("all but the best",), _less_epsilon),
     "bounds": (("stopped searches",), lambda f: _shifted("round_up", -math.log(f))),
+    "dominance": (("rivals",), _dominance),
     "draws": (("one above many",), lambda f: _scaled_draws(f, partial=False)),
     "published": (("one above many, published",), _published),
     "tau": (("one above many",), lambda f: _shifted("log_tau", math.log(f))),
@@ -67,7 +83,9 @@ LOOSENED: dict[str, tuple[tuple[str, ...], Callable[[float], dict[str, Callable[
     "hamming": (("smooth around the mode",), lambda f: _shifted("log_ball_weight", math.log(f))),
     "real": (("smooth density",), lambda f: _shifted("log_real_ball_weight", math.log(f))),
 }
-"""By name: the families that lean on a formula, and what takes its place when it is a factor too loose."""
+"""By name: the families that lean on a formula, and what takes its place when it is a factor too loose; formulas
+of `certify.bounds` but for dominance, which is the set elimination's.
+"""
 
 
 @contextmanager
@@ -75,11 +93,12 @@ def loosened(name: str, factor: float = LOOSER) -> Generator[None]:
     """Let a formula be too loose by a factor while inside; for tests of the tests alone, in one thread."""
     _, make = LOOSENED[name]
     changed = make(factor)
-    saved = {key: getattr(bounds, key) for key in changed}
+    place: Any = sets if name == "dominance" else bounds
+    saved = {key: getattr(place, key) for key in changed}
     try:
         for key, function in changed.items():
-            setattr(bounds, key, function)
+            setattr(place, key, function)
         yield
     finally:
         for key, function in saved.items():
-            setattr(bounds, key, function)
+            setattr(place, key, function)

@@ -18,6 +18,7 @@ from certimap.certify.ledger import Ledger
 from certimap.control import Control
 from certimap.domain import Domain, Real
 from certimap.function_posterior import FunctionPosterior
+from certimap.networks import BayesianNetwork, Factor
 from certimap.posterior import Capability, Draws, Masses
 from certimap.solvers.base import Solver
 from certimap.testing.posteriors import TablePosterior
@@ -216,3 +217,53 @@ def smooth_density(rng: np.random.Generator) -> VolumeCase:
     truth = Truth(domain, log_prob, np.array([math.log(peak.top)]), None)
     settings = {"epsilon": epsilon, "delta": delta, "rng": _seed(rng), "radius": 1.0, "lipschitz": bits}
     return VolumeCase("smooth density", truth, "smooth_pac", settings, posterior, assumes=True)
+
+
+def rivals(rng: np.random.Generator) -> VolumeCase:
+    """Pairs of variables that agree in one of two ways, which two components rank differently, by so little.
+
+    Many assignments are then within a millionth of the best, none a single change away from another: what a search
+    drops because another is nearly as good is the answer, and no climb brings it back. Further variables tell the
+    components apart, so that a bound on what is outside of a pair takes both for equally probable.
+    """
+    n_pairs, n_guides = int(rng.choice([2, 6, 9])), int(rng.integers(0, 4))
+    reach, rare = float(rng.choice([1e-6, 3e-7, 1e-7])), float(rng.choice([1e-2, 1e-4]))
+    share = float(rng.choice([0.5, 0.3, 0.5 + 1e-9]))
+    domain = Domain.of_sizes([2] * (2 * n_pairs + n_guides + 1))
+    factors, groups = [Factor((0,), np.array([share, 1.0 - share]))], list[Floats]()
+    for i in range(n_pairs):
+        lead = 0.5 * (1.0 + reach * rng.uniform(-0.5, 0.5, 2))
+        first = np.stack([1.0 - lead, lead], axis=1)
+        second = np.tile(np.array([[1.0 - rare, rare], [rare, 1.0 - rare]]), (2, 1, 1))
+        factors += [Factor((0, 2 * i + 1), first), Factor((0, 2 * i + 1, 2 * i + 2), second)]
+        groups.append(first[:, :, None] * second)
+    for i in range(n_guides):
+        clear = float(rng.choice([0.6, 0.7, 0.9]))
+        guide = np.array([[clear, 1.0 - clear], [1.0 - clear, clear]])
+        factors.append(Factor((0, 2 * n_pairs + i + 1), guide))
+        groups.append(guide)
+    query = list(domain.names[1:])
+    weights = np.array([[share, 1.0 - share]])  # of the two components, for each choice that may be the best
+
+    def log_prob(point: Any) -> float:
+        states = [int(x) for x in point]
+        value, at = weights[0], 0
+        for group in groups:
+            value, at = value * group[(slice(None), *states[at : at + group.ndim - 1])], at + group.ndim - 1
+        return math.log(float(value.sum()))
+
+    best: Floats = weights
+    for group in groups:
+        best = _undominated((best[:, None] * group.reshape(2, -1).T).reshape(-1, 2))
+    truth = Truth(
+        domain.subset(range(1, len(domain))), log_prob, np.log(best.sum(axis=1).max(keepdims=True)), None
+    )
+    settings = {"epsilon": 0.0, "delta": 0.0, "rng": _seed(rng)}
+    return VolumeCase("rivals", truth, "set_elimination", settings, BayesianNetwork(domain, factors), query, {})
+
+
+def _undominated(rows: Floats) -> Floats:
+    """Leave out the pairs of numbers that another one is at least as large as in both."""
+    rows = rows[np.lexsort((-rows[:, 1], -rows[:, 0]))]
+    before = np.maximum.accumulate(np.concatenate([[-1.0], rows[:-1, 1]]))
+    return rows[rows[:, 1] > before]

@@ -1,0 +1,111 @@
+"""Solvers of networks with one formula broken on purpose: when their answer is wrong, its proof is rejected."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import certimap as cm
+from certimap.certify.books import Books
+from certimap.checker import Proof
+from certimap.control import Control
+from certimap.networks.relaxation.split_tree import SplitTree
+from certimap.proofs import _reduced
+from certimap.query import make_query
+from certimap.relaxation_proofs import covered
+from certimap.solvers.networks import hbfs
+from certimap.testing.enumeration import all_points
+from certimap.testing.models import random_network
+from certimap.testing.proofs import Case, random_case, solved
+
+
+def _rounding(monkeypatch):
+    """Logs are rounded down, and to whole nats."""
+    before = hbfs.to_integers
+
+    def to_integers(problem):
+        tables = tuple(t._replace(log_values=np.floor(t.log_values)) for t in problem.tables)
+        return before(replace(problem, tables=tables))
+
+    monkeypatch.setattr(hbfs, "to_integers", to_integers)
+
+
+def _hbfs(monkeypatch):
+    """The search's bound is understated, and its answers are read off wrongly."""
+    before, point = hbfs.in_nats, hbfs.HybridState.point
+    monkeypatch.setattr(hbfs, "in_nats", lambda value, unit: before(value, unit) - 50.0)
+    monkeypatch.setattr(hbfs.HybridState, "point", lambda self, states: point(self, states) * 0)
+
+
+def _relaxation(monkeypatch):
+    """Relaxations bound too low."""
+    before = SplitTree.bound
+    monkeypatch.setattr(SplitTree, "bound", lambda self, *given, **named: before(self, *given, **named) - 50.0)
+
+
+BROKEN = {
+    "rounding": (_rounding, "hbfs", {"quick_entries": 0}),
+    "hbfs": (_hbfs, "hbfs", {"quick_entries": 0, "max_entries": 0}),
+    "relaxation": (_relaxation, "wmb", {"i_bound": 1, "iterations": 0}),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_wrong_answer_has_no_proof_that_passes(monkeypatch, name):
+    break_it, solver, options = BROKEN[name]
+    if solver == "hbfs":  # which maximises alone
+        cases = [everything(seed) for seed in range(8)]
+    else:
+        cases = [random_case(seed, hard=True) for seed in range(1, 16, 2)]
+    break_it(monkeypatch)
+    monkeypatch.setattr(Books, "check_room", lambda *given: None)
+    n_wrong = 0
+    for number, case in enumerate(cases):
+        try:
+            result = solved(case, solver, seed=number, **options)
+        except cm.CertimapError:
+            continue  # the ledger saw through it
+        if result.proof is None or case.is_true(result.proof):
+            continue
+        n_wrong += 1
+        verdict = cm.check(case.model, result.proof)
+        assert verdict.message.startswith("rejected: "), f"case {number}: {verdict.message}"
+    assert n_wrong, "the broken formula did no harm, so that this tests nothing"
+
+
+def everything(seed):
+    """Return a query for all variables of a random network."""
+    rng = np.random.default_rng(seed)
+    domain = cm.Domain.of_sizes(int(k) for k in rng.integers(2, 4, 8))
+    model = random_network(rng, domain, max_parents=3, zeros=0.0)
+    posterior = cm.condition(model, solver="pac")
+    return Case(model, list(model.domain.names), {}, posterior.log_prob(all_points(posterior.domain)))
+
+
+@pytest.mark.parametrize("seed", [1, 5, 9])
+def test_a_broken_relaxation_proves_nothing_false(monkeypatch, seed):
+    """What writes the proof bounds too low; the checker bounds by itself."""
+    case = random_case(seed, hard=True)
+    result = solved(case, "auto", seed=seed)
+    order = np.argsort(case.log_values)
+    sizes = [case.model.domain[name].n_states for name in case.variables]
+    states = np.unravel_index(int(order[-2]), sizes)
+    second = {n: case.model.domain[n].states[int(a)] for n, a in zip(case.variables, states, strict=True)}
+    before, probe = SplitTree.bound, SplitTree.probe
+
+    def low_probe(self, *given, **named):
+        bounds, each = probe(self, *given, **named)
+        return bounds - 5.0, each - 5.0
+
+    monkeypatch.setattr(SplitTree, "bound", lambda self, *given, **named: before(self, *given, **named) - 5.0)
+    monkeypatch.setattr(SplitTree, "probe", low_probe)
+    checked = _reduced(case.model, make_query(case.model.domain, case.variables, case.evidence))
+    threshold = float(case.log_values[order[-2]]) + result.log_evidence
+    arrays = covered(checked, threshold, Control.starting_now(1e6), 10**8)
+    meta = {**result.proof.meta, "method": "relaxation", "answer": second}
+    meta["claim"] = {**meta["claim"], "log_joint": None}
+    proof = Proof(meta, {"log_weights": result.proof.arrays["log_weights"], **arrays})
+    assert not case.is_true(proof)
+    assert cm.check(case.model, proof).message.startswith("rejected: box ")
