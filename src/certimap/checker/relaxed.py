@@ -170,10 +170,10 @@ def check_relaxed(
         v = int(tree.variables[node])
         closed = [box] if v < 0 else _dropped(box, tree.kept[node], columns)
         for part, bound in zip(closed, _bounds_of(relaxation, closed, columns), strict=True):
-            if bound > threshold and part.tobytes() not in known:
+            if not bound <= threshold and part.tobytes() not in known:
                 counts = np.add.reduceat(part, columns[:-1], dtype=np.int64)
                 point = [int(np.argmax(part[a:b])) for a, b in pairwise(columns.tolist())]
-                if np.any(counts > 1) or value_of(point) > threshold:
+                if np.any(counts > 1) or not value_of(point) <= threshold:
                     return f"box {node} does not close: its bound is {bound:.12g}, above {threshold:.12g}"
         if v >= 0:
             start, stop = int(columns[v]), int(columns[v + 1])

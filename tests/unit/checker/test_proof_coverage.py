@@ -62,7 +62,7 @@ def test_real_variables_are_proved_in_cells(seed, epsilon):
     assert verdict.log_joint == pytest.approx(result.log_joint, abs=1e-9)
     meta, claim = result.proof.meta, result.proof.meta["claim"]
     better = {**meta, "claim": {**claim, "kind": "exact", "epsilon": 0.0}}
-    assert not cm.check(model, Proof(better, result.proof.arrays)).accepted
+    assert claim["epsilon"] == 0.0 or not cm.check(model, Proof(better, result.proof.arrays)).accepted
     away = {
         **meta,
         "answer": {**meta["answer"], "x0": meta["answer"]["x0"] + 1.0},
