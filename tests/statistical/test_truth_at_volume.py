@@ -31,6 +31,11 @@ def test_nothing_is_false_that_may_not_be():
     assert sum(n_false for _, n_false in summary.risks.values()) > 0  # and the queries can be answered wrongly
 
 
+def test_halves_of_intervals_are_bounded_where_they_are_split():
+    """Labels beside densities: a half was dropped by a bound on a half that ended elsewhere."""
+    assert judge(make_case(0, 44822)).false_proofs == []
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_replays_by_its_number(family):
     verdicts = [judge(make_case(5, number, family)) for number in (0, 0, 1)]
