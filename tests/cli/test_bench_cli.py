@@ -134,7 +134,7 @@ def test_a_run_keeps_its_settings(finished: tuple[Path, Path], capsys: pytest.Ca
         ("solvers", "pac,nonsense", "'nonsense'"),
         ("circuits", "spn", "'spn' is no circuit"),
         ("splits", "80/80", "'80/80' is no split"),
-        ("queries", "0", "1 and more"),
+        ("queries", "0", "1 or more"),
         ("datasets", "absent", "no model could be learned"),
     ],
 )

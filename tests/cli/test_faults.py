@@ -139,14 +139,21 @@ def complete_graph(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("allowed", [["--max-memory", "200G"], []])
-def test_memory_that_runs_out_is_one_sentence(complete_graph, allowed):
-    """Whether the user allowed more than there is, or what there is is estimated."""
-    arguments = ["solve", complete_graph, "-q", "0,1", "--solver", "set_elimination", *allowed]
+def test_memory_that_does_not_suffice_is_one_sentence(complete_graph):
+    arguments = ["solve", complete_graph, "-q", "0,1", "--solver", "set_elimination"]
     out, err = start(*arguments, before=limited(1150 * 2**20)).communicate(timeout=120)
     (line,) = sentences(err)
     assert out == ""
     assert "memory" in line
+
+
+def test_memory_that_runs_out_leaves_an_answer_and_its_bounds(complete_graph):
+    """The user allowed more than there is: what could not be conditioned is bounded, and the page says why."""
+    arguments = ["solve", complete_graph, "-q", "0,1", "--solver", "set_elimination", "--max-memory", "200G"]
+    out, err = start(*arguments, before=limited(1150 * 2**20)).communicate(timeout=120)
+    assert not sentences(err)
+    assert "memory ran out in conditioning" in out
+    assert "<= best <=" in out
 
 
 def test_with_too_little_memory_to_start_it_says_so(examples):

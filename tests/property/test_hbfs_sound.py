@@ -23,7 +23,7 @@ class ProblemPosterior:
     """A problem as a posterior, without a network around it."""
 
     def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+        self.problem, self.workers = problem, 1
         self.variables = sorted(problem.query)
         self.domain = Domain.of_sizes(problem.sizes[v] for v in self.variables)
         self.facts = Facts.of(self.domain, is_normalised=False, log_slack=problem.log_slack)

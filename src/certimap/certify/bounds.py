@@ -138,7 +138,11 @@ def log_draws_needed(log_t: float, delta: float, log_r: float = 0.0, top_k: int 
     if ratio >= 0.0:
         return 0.0
     need = required_evidence(delta, top_k)
-    log_each = ratio if ratio < -36.0 else math.log(-math.log1p(-math.exp(ratio)))
+    if ratio < -36.0:
+        log_each = ratio
+    else:  # next to 1, a probability rounds to 1 itself: its complement keeps its digits
+        log_missed = math.log(-math.expm1(ratio)) if ratio > -LN2 else math.log1p(-math.exp(ratio))
+        log_each = math.log(-log_missed)
     return max(0.0, math.log(need) - log_each) if need > 0.0 else 0.0
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.kernels.jit import jit_part
+from certimap.rounding import LEAST_SHARE
 
 Floats = NDArray[np.float64]
 Number = Any
@@ -148,7 +149,7 @@ def take_means(x: Expansion, log_middle: Number) -> tuple[Number, Number]:
             x.share[k] = 0.0
             outside += math.exp(x.log_peak[k] - log_middle) if x.log_peak[k] > -math.inf else 0.0
             continue
-        share = max(math.exp(x.log_value[k] - log_middle), 1e-300)
+        share = max(math.exp(x.log_value[k] - log_middle), LEAST_SHARE)
         x.share[k] = share
         inside += share
         for d in range(x.slope.shape[1]):
@@ -186,7 +187,7 @@ def take_remainder(x: Expansion, inside: Number) -> tuple[Number, Number]:
         remainder += here
         size += share * (straight * straight + bent)
         for d in range(n):
-            x.score[d] += here * (abs(x.off[d]) + (0.0 if full else 0.5 * x.spread[k, d])) / max(most, 1e-300)
+            x.score[d] += here * (abs(x.off[d]) + (0.0 if full else 0.5 * x.spread[k, d])) / max(most, LEAST_SHARE)
         if share > 1e-12:
             for d in range(n):
                 weighted = share * x.off[d]

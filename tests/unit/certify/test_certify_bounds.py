@@ -169,6 +169,10 @@ def test_draws_needed_are_those_that_the_evidence_of_one_adds_up_to(log_r, top_k
     assert bounds.log_draws_needed(log_r, 0.05, log_r) == 0.0
     assert bounds.log_draws_needed(log_t, 0.9999, log_r) == 0.0  # one draw, and never less
     assert bounds.log_draws_needed(-1.0, 1.0) == 0.0
+    assert bounds.log_draws_needed(-1e-17, 1e-9) == 0.0  # exp(-1e-17) is 1 in doubles
+    assert bounds.log_draws_needed(-1e-12, 1e-300) == pytest.approx(
+        math.log(300 * math.log(10) / 27.631), rel=1e-4
+    )
     assert bounds.log_draws_needed(math.log(0.5), 0.6) == 0.0
 
 
