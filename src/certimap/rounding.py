@@ -82,6 +82,6 @@ SET_FLOOR = -600
 # below 2^SAFE_LOG2: above it every product is normal, with room for the rounding of the logs that are compared.
 SAFE_LOG2 = -1000.0
 
-# The share of a mixture's component that is bounded by an expansion is at least this: shares are an upper side, and
-# a component that underflowed would count as impossible. Dividing by it only steers where boxes are split.
+# The share of a mixture's component that is bounded by an expansion is at least this: shares are an upper side,
+# and a component that underflowed would count as impossible. Dividing by it only steers where boxes are split.
 LEAST_SHARE = 1e-300
