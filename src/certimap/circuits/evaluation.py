@@ -30,7 +30,9 @@ def split_logs(logs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[
     finite = np.isfinite(logs)
     safe = np.where(finite, logs, 0.0)
     counts = np.maximum(np.floor((-safe / LN_2 - NARROW_BITS) / UNIT_BITS), 0.0)
-    return np.where(finite, np.exp(safe + counts * LN_UNIT), 0.0), counts
+    # Of logs of -1e17 and less, what is left is off by more than a unit: within its range it stays.
+    rest = np.clip(safe + counts * LN_UNIT, -(NARROW_BITS + UNIT_BITS) * LN_2, 0.0)
+    return np.where(finite, np.exp(rest), 0.0), counts
 
 
 def _least_bits(plan: Plan, mantissas: NDArray[np.float64]) -> NDArray[np.float64]:

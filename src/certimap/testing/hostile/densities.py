@@ -25,7 +25,7 @@ from certimap.testing.hostile.exact import ZERO, density, exp_of
 from certimap.testing.hostile.numbers import log_vector, pick_style
 from certimap.testing.hostile.report import CaseReport
 
-SECONDS, N_STEPS, N_RANDOM = 1.0, 60, 24
+SECONDS, N_STEPS, N_RANDOM = 0.2, 60, 24
 CENTRES, SCALES = (0.0, 0.9, -0.9, 5.0, 1e3, 1e-3), (1e-8, 1e-3, 1.0, 1.0, 2.0, 1e3)
 Floats = NDArray[np.float64]
 

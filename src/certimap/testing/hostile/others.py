@@ -39,7 +39,7 @@ NETWORKS = (networks.naive_bayes, networks.chain, networks.bayesian, networks.ma
 
 def function(rng: np.random.Generator) -> HostileCase:
     """A sampler and an oracle: a table, or so many coins that every point lies below e^-700."""
-    if rng.random() < 0.5:
+    if rng.random() < 0.75:
         sizes = rng.integers(2, 4, int(rng.integers(1, 6))).tolist()
         logs = _normalised(log_vector(rng, math.prod(sizes), pick_style(rng)))
         parts = [(tuple(range(len(sizes))), from_logs(logs).reshape(sizes))]
@@ -77,10 +77,10 @@ class _FunctionsOf:
         return (rng.random((n, self._n_coins)) < math.exp(self._logs[1])).astype(np.int64)
 
     def log_prob(self, points: NDArray[Any]) -> NDArray[np.float64]:
-        rows = np.asarray(points, np.int64)
         if not self._n_coins:
+            rows = np.asarray(points, np.int64)
             return self._logs[np.ravel_multi_index(tuple(rows.T), tuple(self._sizes))]
-        heads = rows.sum(axis=1)
+        heads = np.asarray(points).sum(axis=1, dtype=np.int64)
         return heads * self._logs[1] + (self._n_coins - heads) * self._logs[0]
 
 
