@@ -107,3 +107,13 @@ def test_simplifying_thousands_of_tables_moves_values_by_their_slack_at_most():
     problem, logs = _many_observations()
     found = simplify(problem).problem
     assert abs(found.constant - max(logs)) <= found.log_slack < 1e-9
+
+
+def test_messages_above_1_do_not_hide_an_underflow():
+    """Both states come to e^-750 in four tables, and 300 messages of 1.1 each then multiply them."""
+    leaves = range(1, 301)
+    tables = [Table((0,), np.array(x)) for x in ([0.0, -380.0], [-380.0, 0.0], [0.0, -370.0], [-370.0, 0.0])]
+    tables += [Table((0, v), np.log([[0.1, 1.0], [0.1, 1.0]])) for v in leaves]
+    problem = Problem(dict.fromkeys(range(301), 2), frozenset(), tuple(tables))
+    total = log_total(problem, math.inf)
+    assert total.log_value == pytest.approx(-750.0 + math.log(2.0) + 300 * math.log(1.1), abs=1e-10)

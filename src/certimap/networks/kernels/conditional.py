@@ -166,7 +166,10 @@ def scale(
 
 @jit_part
 def smallest_product(a: SumArrays, r: int, n_local: int, local: Floats, low: Floats, out: Floats) -> None:
-    """Write the log of the least positive product of a region's inputs that a row may meet."""
+    """Write the log of the least positive product of some of a region's inputs that a row may meet.
+
+    Of some: messages above 1 must not make up for a local table that has underflowed by then.
+    """
     n_rows = local.shape[1]
     for b in range(n_rows):
         least = np.inf
@@ -176,7 +179,7 @@ def smallest_product(a: SumArrays, r: int, n_local: int, local: Floats, low: Flo
         out[b] = np.log(least)
     for i in range(a.input_ptr[r] + 1, a.input_ptr[r + 1]):
         for b in range(n_rows):
-            out[b] += low[a.children[i], b]
+            out[b] += min(low[a.children[i], b], 0.0)
 
 
 @jit()
