@@ -26,7 +26,7 @@ HARD = -(2**60)  # the integer that stands for ln 0
 FLOOR = -(2**59)  # integers at or below it stand for ln 0 as well: no finite product comes near
 RANGE_BITS = 57  # all finite integers, and sums of one entry per table, stay below 2 ** RANGE_BITS
 FINEST_UNIT = 2.0**-48
-FINE_UNIT = 2.0**-45  # of `to_fine_integers`: entries far below the largest of their table are raised instead
+WIDE_REACH = 1000.0  # nats below the largest entry of a table that `to_fine_integers` keeps apart
 
 
 class Table(NamedTuple):
@@ -188,7 +188,7 @@ def to_integers(problem: Problem) -> Problem:
     return replace(problem, tables=tables, constant=constant, log_slack=0.0, unit=unit)
 
 
-def to_fine_integers(problem: Problem, n_added: int) -> tuple[Problem, int]:
+def to_fine_integers(problem: Problem, n_added: int, reach: float = WIDE_REACH) -> tuple[Problem, int]:
     """Round as `to_integers` does, to a unit that does not grow with the number of tables.
 
     The largest entry of each table goes to the constant, and finite entries below the limit returned are raised to
@@ -199,9 +199,12 @@ def to_fine_integers(problem: Problem, n_added: int) -> tuple[Problem, int]:
     ----------
     n_added
         The most tables, messages included, that are ever added up.
+    reach
+        Nats below the largest entry of a table or message, down to which entries are kept apart. The unit is
+        proportional to it.
     """
     lowest = -(2**58 // max(n_added, 1))
-    unit = max(FINE_UNIT, 2.0 ** math.ceil(math.log2(1000.0 / -lowest)))
+    unit = 2.0 ** math.ceil(math.log2(reach / -lowest))
     constant = problem.constant + problem.log_slack
     units = math.ceil((constant + 4.0 * ROUNDING * abs(constant)) / unit)
     joined = Joined.of(problem.tables)
@@ -256,6 +259,16 @@ class Joined(NamedTuple):
             Table(t.scope, values[start:end].reshape(t.log_values.shape))
             for t, start, end in zip(self.tables, self.starts.tolist(), ends.tolist(), strict=True)
         )
+
+
+def narrow_reach(problem: Problem) -> float:
+    """Return a `reach` that suffices unless messages spread over far more nats than the tables do."""
+    spreads = [float(t.log_values.max()) - _lowest_finite(t.log_values) for t in problem.tables]
+    return min(max(4.0 * max(spreads, default=0.0), 32.0), WIDE_REACH)
+
+
+def _lowest_finite(log_values: Values) -> float:
+    return float(log_values.min(where=log_values > -np.inf, initial=float(log_values.max())))
 
 
 def rounded_up(log_values: Values, unit: float) -> Values:

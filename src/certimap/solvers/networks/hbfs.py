@@ -11,15 +11,18 @@ import numpy as np
 
 from certimap.control import TimeUp
 from certimap.errors import SolverError, TooLarge
-from certimap.networks.max_elimination import MaxElimination, most_added, plan
+from certimap.networks.max_elimination import EliminationPlan, MaxElimination, most_added, plan
 from certimap.networks.mpe_posterior import Maximisation, Ordered
 from certimap.networks.problem import (
     FLOOR,
     HARD,
+    WIDE_REACH,
+    Problem,
     States,
     above_nats,
     below_nats,
     in_nats,
+    narrow_reach,
     restrict,
     to_fine_integers,
     to_integers,
@@ -192,7 +195,39 @@ class HybridBestFirst(Solver):
         order = known.order if isinstance(known, Ordered) else plan(problem)
         if order.n_entries > self.quick_entries or not context.fits(order):
             return False
+        if not context.lists_all:
+            state.is_eliminated = self._is_maximised(state, ledger, order)
+            return state.is_eliminated
         fine, lowest = to_fine_integers(problem, most_added(problem, order))
+        found = self._maximum(context, order, fine, lowest)
+        if found is None:
+            return False
+        ranked = list(itertools.islice(found.ranked(), context.top_k + 1))
+        ledger.candidates(np.array([state.point(states) for _, states in ranked[: context.top_k]]))
+        unseen = -math.inf if len(ranked) <= context.top_k else above_nats(ranked[-1][0], fine.unit)
+        ledger.frontier(0.0, unseen)
+        state.is_eliminated = True
+        return True
+
+    def _is_maximised(self, state: HybridState, ledger: Ledger, order: EliminationPlan) -> bool:
+        """Report the maximum and its bound, in a wider unit where a fine one raised small entries too far."""
+        problem, bound = state.posterior.problem, math.inf
+        for reach in dict.fromkeys((narrow_reach(problem), WIDE_REACH)):
+            fine, lowest = to_fine_integers(problem, most_added(problem, order), reach)
+            found = self._maximum(state.context, order, fine, lowest)
+            if found is None:
+                return bound < math.inf
+            value = float(ledger.candidates(state.point(found.assignment())[None, :])[0])
+            bound = above_nats(found.value, fine.unit)
+            ledger.frontier(0.0, bound)
+            if bound <= value + len(problem.tables) * fine.unit + 4.0 * ledger.posterior.facts.log_slack:
+                break
+        return True
+
+    def _maximum(
+        self, context: Context, order: EliminationPlan, fine: Problem, lowest: int
+    ) -> MaxElimination | None:
+        """Eliminate a problem of integers; None where the time does not suffice."""
         try:
             found = MaxElimination(
                 fine,
@@ -203,18 +238,9 @@ class HybridBestFirst(Solver):
                 lowest=lowest,
             )
         except TimeUp:
-            return False
+            return None
         context.work += int(order.n_entries)
-        state.is_eliminated = True
-        if not context.lists_all:
-            ledger.candidates(state.point(found.assignment())[None, :])
-            ledger.frontier(0.0, above_nats(found.value, fine.unit))
-            return True
-        ranked = list(itertools.islice(found.ranked(), context.top_k + 1))
-        ledger.candidates(np.array([state.point(states) for _, states in ranked[: context.top_k]]))
-        unseen = -math.inf if len(ranked) <= context.top_k else above_nats(ranked[-1][0], fine.unit)
-        ledger.frontier(0.0, unseen)
-        return True
+        return found
 
     def _set_levels(self, state: HybridState, ledger: Ledger) -> None:
         """Set what is close enough: for the k best by the ledger's threshold, else by a margin per component."""
