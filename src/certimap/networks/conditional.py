@@ -16,7 +16,7 @@ from certimap.logs import add_to
 from certimap.networks.elimination import min_fill
 from certimap.networks.kernels import conditional as kernels
 from certimap.networks.kernels.conditional import SumArrays
-from certimap.networks.problem import ROUNDING, Problem, Table, largest
+from certimap.networks.problem import ROUNDING, Problem, Table, entries_at, largest
 from certimap.networks.sum_layout import SumLayout
 
 BLOCK_BYTES = 256 * 2**20  # messages of one block of points
@@ -116,11 +116,7 @@ class Evaluator:
         total = np.full(len(points), float(self.problem.constant))
         lost = np.zeros(len(points))  # thousands of logs of any size add up: what each addition rounds away
         for table in self.plain:
-            flat = np.zeros(len(points), np.int64)
-            for v, size in zip(table.scope, table.log_values.shape, strict=True):
-                flat *= size
-                flat += points[:, self.column[v]]
-            total = add_to(total, table.log_values.reshape(-1)[flat], lost)
+            total = add_to(total, entries_at(table, points, self.column), lost)
         possible = np.flatnonzero(total > -np.inf)
         for part in self.sums:
             if len(possible):
@@ -192,8 +188,7 @@ class Evaluator:
     def _part_values(self, rows: Ints, tables: Sequence[Table], sums: Sequence[ConditionalSum]) -> Floats:
         total = np.zeros(len(rows))
         for table in tables:
-            index = tuple(rows[:, self.column[v]] for v in table.scope)
-            total += table.log_values[index]
+            total += entries_at(table, rows, self.column)
         possible = np.flatnonzero(total > -np.inf)
         for part in sums:
             if len(possible):

@@ -388,13 +388,18 @@ def value_at(problem: Problem, points: NDArray[np.integer], variables: Sequence[
     total: Values = np.full(len(points), problem.constant, np.int64 if problem.is_integral else np.float64)
     lost = np.zeros(len(points))  # what rounding took away; thousands of logs may add up here
     for table in problem.tables:
-        flat = np.zeros(len(points), np.int64)
-        for v, size in zip(table.scope, table.log_values.shape, strict=True):
-            flat *= size
-            flat += points[:, column[v]]
-        entries = table.log_values.reshape(-1)[flat]
+        entries = entries_at(table, points, column)
         total = np.maximum(total + entries, HARD) if problem.is_integral else add_to(total, entries, lost)
     return total if problem.is_integral else total + lost
+
+
+def entries_at(table: Table, points: NDArray[np.integer], column: Mapping[int, int]) -> Values:
+    """Return a table's entry at each point, shape (batch,); `column` says which column has a variable's state."""
+    flat = np.zeros(len(points), np.int64)
+    for v, size in zip(table.scope, table.log_values.shape, strict=True):
+        flat *= size
+        flat += points[:, column[v]]
+    return table.log_values.reshape(-1)[flat]
 
 
 def _value_at_one(problem: Problem, row: list[int], column: Mapping[int, int]) -> float | int:
