@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.boxes import SplitTree, caps_of, check_boxes, check_every_point
+from certimap.checker.boxes import SplitTree, check_boxes, check_every_point
+from certimap.checker.caps import caps_of
 from certimap.checker.circuit import Circuit, circuit_of
 from certimap.checker.exact import MARGIN, largest_value
 from certimap.checker.file import Proof
@@ -233,10 +234,7 @@ def _circuit(
     if method != "boxes":
         raise Rejected(f"a proof by {method!r} is none that covers this circuit")
     tree = SplitTree.read(given, above.columns)
-    refuted = check_boxes(above, tree, claim.answers, threshold, np.full(above.n_nodes, np.inf))
-    if refuted is not None and proof.meta.get("caps", False):
-        refuted = check_boxes(above, tree, claim.answers, threshold, caps_of(above))
-    return log_value, refuted
+    return log_value, check_boxes(above, tree, claim.answers, threshold, caps_of(above, given))
 
 
 def _residual(circuit: Circuit, claim: Claim, proof: Proof, threshold: float) -> str | None:
