@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from certimap.checker import Proof, Verdict, check_arrays
+from certimap.checker.buckets import Buckets, value_at
 from certimap.checker.models import Question as Asked
 from certimap.checker.models import Reduced, Rejected, reduce, tables_of
-from certimap.checker.sets import Buckets, value_at
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.control import Control, TimeUp
 from certimap.domain import Real

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.checker.boxes import SplitTree, check_boxes, check_every_point
+from certimap.checker.buckets import Buckets, value_at
 from certimap.checker.caps import caps_of
 from certimap.checker.circuit import Circuit, circuit_of
 from certimap.checker.exact import MARGIN, largest_value
@@ -20,7 +21,7 @@ from certimap.checker.models import Arrays, Question, Reduced, Rejected, fingerp
 from certimap.checker.numbers import UNIT, Floats
 from certimap.checker.real import Edges, edges_of
 from certimap.checker.relaxed import Relaxation, check_relaxed
-from certimap.checker.sets import Buckets, check_sets, value_at
+from certimap.checker.sets import check_sets
 from certimap.errors import TooLarge
 
 LARGEST_TOLERANCE = 1e-3
