@@ -26,7 +26,7 @@ LEARNERS: dict[str, tuple[str, str | None, dict[str, float]]] = {
     "clt-mixture": ("ChowLiuMixture", "n_components", {}),
     "hclt": ("HiddenChowLiuTree", "n_states", {}),
 }
-"""The estimator of each kind of circuit in `certimap.learn`, the setting that the number in a name sets, and settings.
+"""The estimator of each kind of circuit in `certimap.learn`, what the number in a name sets, and other settings.
 
 LearnSPN chooses its settings on validation rows, which prefer small circuits; the large ones split rows as long as
 ten of them show any dependence.
@@ -52,9 +52,8 @@ class CircuitKind:
         ):
             return cls(text.strip(), match[1], int(match[2]) if match[2] else None)
         raise BenchError(
-            f"{text!r} is no circuit of the benchmark; expected learnspn, learnspn-large, chow-liu, hclt16 or clt-mixture8 (with "
-            "any "
-            "number)"
+            f"{text!r} is no circuit of the benchmark; expected learnspn, learnspn-large, chow-liu, hclt16 or "
+            "clt-mixture8 (with any number)"
         )
 
     def estimator(self, seed: int) -> Any:

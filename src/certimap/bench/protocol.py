@@ -116,7 +116,8 @@ def draw_query(
     """Draw query number `index` of a dataset and split.
 
     The partition depends on the arguments other than the model alone, and so does the evidence unless
-    it is impossible under the model. Evidence is uniform, or with `rows`, shape (n_rows, n_variables), that of a row.
+    it is impossible under the model. Evidence is uniform, or that of one
+    of the `rows`, shape (n_rows, n_variables).
 
     Raises
     ------

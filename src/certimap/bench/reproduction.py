@@ -129,7 +129,7 @@ def _pairs(trials: Trials, place: tuple[str, str], dataset: str, solver: str) ->
 
 
 def folding_tables(trials: Trials) -> list[Table]:
-    """Return how max-product on the circuit as learned compares with that on the conditioned one; [] without both."""
+    """Return a table of max-product on circuits as learned beside that on folded ones, or none without both."""
     table = Table(
         "reproduction-folding",
         "Max-product on the circuit as learned, and conditioned and folded",

@@ -88,7 +88,7 @@ class GuessedCircuit:
         return self._walk_down(value)
 
     def most_probable_path(self) -> Points:
-        """Max-product on the circuit as it is: every sum becomes a maximum, leaves at their maxima; shape (1, n)."""
+        """Max-product on the circuit as it is: every sum is a maximum, leaves at their maxima; shape (1, n)."""
         from certimap.circuits import properties
         from certimap.circuits.kernels import paths
 

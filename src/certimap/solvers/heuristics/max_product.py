@@ -46,8 +46,8 @@ class MaxProduct(Walk):
 class PaperMaxProduct(OnePoint):
     """Max-product as published: on the circuit as it was learned, sums over nuisance variables maximised too.
 
-    `max_product` runs on the conditioned circuit, in which sums of nuisance variables are added up and sums over one
-    variable, or inside other sums, are one step: fewer maxima stand in for sums, and its answers are better.
+    `max_product` runs on the conditioned circuit, in which sums of nuisance variables are added up, and sums over
+    one variable or inside other sums are one step: fewer maxima stand in for sums.
     """
 
     name: ClassVar[str] = "paper_max_product"
