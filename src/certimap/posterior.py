@@ -256,6 +256,15 @@ class Guesses(Posterior, Protocol):
 
 
 @runtime_checkable
+class Unfolded(Posterior, Protocol):
+    """A circuit's posterior on the nodes as they were learned, none folded into another."""
+
+    def most_probable_path(self) -> Points:
+        """Return the assignment of the most probable path from the root to leaves, shape (1, n_variables)."""
+        ...
+
+
+@runtime_checkable
 class Finds(Posterior, Protocol):
     """A posterior that finds an answer where a search was cut short before it had one."""
 
