@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,7 @@ def families_of(table: Table, i: int, wanted: Sequence[str] | None) -> list[Fami
 
 
 def densest(judged: Sequence[Floats]) -> int:
-    """Return which of several logs of the same cells are largest: 0 unless another one's lead exceeds its error."""
+    """Return which of several logs of the same cells are largest: 0 unless another's lead exceeds its error."""
     best, lead = 0, 0.0
     for k, logs in enumerate(judged[1:], 1):
         with np.errstate(invalid="ignore"):
@@ -94,7 +94,7 @@ def densest(judged: Sequence[Floats]) -> int:
     return best
 
 
-def check_leaves(leaves: Any, domain: Domain) -> None:
+def check_leaves(leaves: Mapping[str, Any] | None, domain: Domain) -> None:
     """Raise DataError where a column that leaves are named for does not exist."""
     for name in leaves or {}:
         if name not in domain:
