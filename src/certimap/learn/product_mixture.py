@@ -89,8 +89,8 @@ class ProductMixture(DensityEstimator):
     Notes
     -----
     Settings are chosen on validation rows: those given, or a fifth of the rows (of 20 or more). The mixture is
-    then learned from all rows. Families are chosen last, column by column, by the density of a validation row's cell
-    given its other cells, and kept if the rows as a whole agree. Cost of a step: rows times columns times
+    then learned from all rows. Families are chosen last, column by column, by the density of a validation row's
+    cell given its other cells, and kept if the rows as a whole agree. Cost of a step: rows times columns times
     components.
     """
 
