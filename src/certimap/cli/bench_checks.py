@@ -80,6 +80,26 @@ def continuous(
         insert_section(into, "continuous", text)
 
 
+def mixed_tables(
+    tables: Annotated[str, typer.Option(help="Names of tables.")] = "iris,wine,diabetes",
+    hidden: Annotated[float, typer.Option(help="The share of cells that is hidden.")] = 0.2,
+    filled: Annotated[int, typer.Option(help="Rows that are filled, at most.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of splits, hidden cells and learners.")] = 0,
+    into: Annotated[
+        Path | None, typer.Option("--into", help="Page whose section 'mixed_tables' gets the table.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Learn densities from tables that scikit-learn ships, and compare with its mixtures and imputers."""
+    from certimap.bench.mixed_tables import run_mixed_tables
+    from certimap.bench.report import insert_section
+
+    text = run_mixed_tables(split_names(tables), hidden, filled, seed, reporter(quiet)).to_markdown(3)
+    typer.echo(text)
+    if into is not None:
+        insert_section(into, "mixed_tables", text)
+
+
 def heuristics(
     circuits: Annotated[int, typer.Option(help="Random circuits, small enough to list all assignments.")] = 200,
     models: Annotated[

@@ -24,6 +24,7 @@ class Method(StrEnum):
     CLT_MIXTURE = "clt-mixture"
     HCLT = "hclt"
     MIXTURE = "mixture"
+    GAUSSIAN_MIXTURE = "gaussian-mixture"
 
 
 def learn(

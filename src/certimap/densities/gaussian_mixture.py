@@ -174,6 +174,32 @@ class GaussianMixture(Model):
             logs - log_evidence, means, covariances, [self.domain.names[i] for i in rest]
         ), log_evidence
 
+    def to_arrays(self) -> dict[str, NDArray[np.float64]]:
+        """Return the content for the native file format (`certimap.io.native`)."""
+        return {"log_weights": self.log_weights, "means": self.means, "covariances": self.covariances}
+
+    @classmethod
+    def from_arrays(cls, domain: Domain, arrays: Mapping[str, NDArray[np.float64]]) -> GaussianMixture:
+        """Return a mixture from what `to_arrays` gave, its weights as they were.
+
+        Parameters
+        ----------
+        domain
+            The variables.
+        arrays
+            By name.
+
+        Returns
+        -------
+        GaussianMixture
+        """
+        logs = np.array(arrays["log_weights"], np.float64)
+        if not abs(float(log_sum(logs))) <= 1e-6 or not all(isinstance(v, Real) for v in domain):
+            raise ModelError("is a damaged mixture: its weights do not add to 1, or a variable is not real")
+        made = cls(np.exp(logs), arrays["means"], arrays["covariances"], domain.names)
+        made._fill(domain, logs, made.means.copy(), made.covariances.copy())
+        return made
+
     def _real(self, i: int) -> Real:
         variable = self.domain.variables[i]
         assert isinstance(variable, Real)

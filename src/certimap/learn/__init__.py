@@ -6,6 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from certimap.learn.full_mixture import FullMixture as FullMixture
+    from certimap.learn.full_mixture import gaussian_mixture as gaussian_mixture
     from certimap.learn.hidden_model import HiddenChowLiuModel as HiddenChowLiuModel
     from certimap.learn.hidden_tree import HiddenChowLiuTree as HiddenChowLiuTree
     from certimap.learn.hidden_tree import hclt as hclt
@@ -29,6 +31,8 @@ _PLACES = {
     "HiddenChowLiuTree": "hidden_tree",
     "hclt": "hidden_tree",
     "HiddenChowLiuModel": "hidden_model",
+    "FullMixture": "full_mixture",
+    "gaussian_mixture": "full_mixture",
     "ProductMixture": "product_mixture",
     "mixture": "product_mixture",
     "score_samples": "scoring",

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.box import Points
+from certimap.circuits.circuit import Circuit
 from certimap.domain import Domain
-from certimap.errors import DataError
+from certimap.errors import DataError, ModelError
+from certimap.learn.bars import Bars
 from certimap.learn.blas import single_threaded_blas
 from certimap.learn.estimator import DensityEstimator, Seed, split_rows
 from certimap.learn.hidden_model import HiddenChowLiuModel
@@ -19,7 +21,7 @@ from certimap.learn.hidden_passes import Counts, Parameters, Passes
 from certimap.learn.hidden_start import counts_of_clusters
 from certimap.learn.pairs import mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
 from certimap.learn.progress import Progress, deadline_of, is_late
-from certimap.learn.table import Kind, Table, encode, read_table, refuse_real
+from certimap.learn.table import Kind, Table, encode, read_table
 
 HELD_OUT = 0.1
 SMOOTHING = 0.3  # where rows are many: it then hardly matters
@@ -67,7 +69,7 @@ class HiddenChowLiuTree(DensityEstimator):
         Passes without a better validation likelihood before batches are given up, and then before learning
         stops.
     kinds, domain
-        See `LearnSPN`; all variables must be categorical.
+        See `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.bars`).
     random_state
         Seed or generator. The model does not depend on the number of workers.
     workers
@@ -80,7 +82,8 @@ class HiddenChowLiuTree(DensityEstimator):
     Attributes
     ----------
     model_
-        The `HiddenChowLiuModel`; `to_circuit()` and `model_.to_network()` are its views.
+        The `HiddenChowLiuModel`; `to_circuit()` and `model_.to_network()` are its views. Where a column is real, a
+        `Circuit`.
     history_
         A `Step` a pass.
     choice_
@@ -126,16 +129,18 @@ class HiddenChowLiuTree(DensityEstimator):
         self._check()
         deadline = deadline_of(self.time_limit)
         rows = read_table(table, domain=domain, kinds=self.kinds, also=[] if valid is None else [valid])
-        refuse_real(rows, "hclt")
+        bars = Bars.of(rows)
+        domain, rows = rows.domain, bars.coded(rows)
         rng = np.random.default_rng(self.seed_)
-        held_out = None if valid is None else encode(valid, rows.domain)
+        held_out = None if valid is None else bars.coded(encode(valid, domain))
         if held_out is None and len(rows) >= 20:
             kept, held = split_rows(len(rows), HELD_OUT, rng)
             held_out = Table(rows.domain, rows.points[held])
             rows = Table(rows.domain, rows.points[kept])
-        self.domain_ = rows.domain
+        self.domain_ = domain
         with single_threaded_blas():
-            self.model_ = self._learn(rows, held_out, rng, deadline).best_model()
+            model = self._learn(rows, held_out, rng, deadline).best_model()
+        self.model_ = bars.to_circuit(model.to_circuit()) if bars.histograms else model
 
     def _learn(
         self, rows: Table, held_out: Table | None, rng: np.random.Generator, deadline: float | None
@@ -181,16 +186,20 @@ class HiddenChowLiuTree(DensityEstimator):
                 if run.steps_since_best >= self.patience and not run.leave_batches():
                     break
 
-    def _draw(self, model: HiddenChowLiuModel, n: int, rng: np.random.Generator) -> Points:
-        return model.sample(n, rng)
+    def _draw(self, model: HiddenChowLiuModel | Circuit, n: int, rng: np.random.Generator) -> Points:
+        return model.sample(n, rng) if isinstance(model, HiddenChowLiuModel) else super()._draw(model, n, rng)
 
     def to_circuit(self) -> Any:
         """Return the circuit view of the model."""
-        return self._fitted().to_circuit()
+        model = self._fitted()
+        return model if isinstance(model, Circuit) else model.to_circuit()
 
     def to_network(self) -> Any:
-        """Return the network view of the model, with its latent variables."""
-        return self._fitted().to_network()
+        """Return the network view of the model, with its latent variables; ModelError where a column is real."""
+        model = self._fitted()
+        if isinstance(model, Circuit):
+            raise ModelError("a hidden tree with real columns has no network of tables; to_circuit() is its view")
+        return model.to_network()
 
 
 class _Training:
@@ -322,13 +331,13 @@ def _codes(table: Table) -> NDArray[np.int64]:
 
 def hclt(
     data: Any, *, n_states: int = 16, valid: Any = None, rng: Seed = None, **settings: Any
-) -> HiddenChowLiuModel:
+) -> HiddenChowLiuModel | Circuit:
     """Learn a hidden Chow-Liu tree and return it as a latent-variable model.
 
     Parameters
     ----------
     data
-        A table (see `certimap.learn.table`) of categorical columns, missing values allowed, or a `Dataset`.
+        A table (see `certimap.learn.table`) of any columns, missing values allowed, or a `Dataset`.
     n_states
         States of every latent variable; fewer where rows are few and validation rows prefer it.
     valid
@@ -340,7 +349,8 @@ def hclt(
 
     Returns
     -------
-    HiddenChowLiuModel
+    HiddenChowLiuModel or Circuit
+        A circuit where a column is real.
         Its latent variables are never queried.
 
     Raises

@@ -234,9 +234,9 @@ class Histogram:
 
     name = "histogram"
 
-    def __init__(self, values: Floats) -> None:
+    def __init__(self, values: Floats, rows_per_bar: float = 1.0) -> None:
         self.column = _Moments.of(values)
-        n_bars = int(min(max(round(len(values) ** 0.5), 2), MAX_BARS))
+        n_bars = int(min(max(round((len(values) / rows_per_bar) ** 0.5), 2), MAX_BARS))
         margin = 0.05 * max(float(np.ptp(values)) if len(values) else 0.0, self.column.sd)
         cuts = np.quantile(values, np.linspace(0.0, 1.0, n_bars + 1)) if len(values) else np.array([-1.0, 1.0])
         edges = np.unique(np.concatenate([[cuts[0] - margin], cuts[1:-1], [cuts[-1] + margin]]))

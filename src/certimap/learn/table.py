@@ -175,23 +175,13 @@ def decode(points: Points, domain: Domain) -> dict[str, NDArray[Any]]:
     return out
 
 
-def refuse_missing(table: Table, method: str) -> None:
-    """Raise DataError when values are missing, naming the first place."""
-    rows, columns = np.nonzero(table.missing)
-    if len(rows):
+def refuse_categorical(table: Table, method: str) -> None:
+    """Raise DataError when a variable is categorical, naming it."""
+    categorical = [v.name for v in table.domain if isinstance(v, Categorical)]
+    if categorical:
         raise DataError(
-            f"column {table.domain.names[columns[0]]!r} misses a value in row {rows[0]} ({len(rows)} are missing "
-            f"in all), which {method} cannot take; fill or drop them, or learn with hclt, which accepts them"
-        )
-
-
-def refuse_real(table: Table, method: str) -> None:
-    """Raise DataError when a variable is real, naming it."""
-    real = [v.name for v in table.domain if isinstance(v, Real)]
-    if real:
-        raise DataError(
-            f"column {real[0]!r} is continuous, which {method} cannot take; discretise it, declare it with "
-            f"kinds={{{real[0]!r}: 'categorical'}}, or learn with learnspn, which gives it Gaussian leaves"
+            f"column {categorical[0]!r} is categorical, which {method} cannot take; declare numbers with "
+            f"kinds={{{categorical[0]!r}: 'real'}}, or learn with mixture or learnspn, which take all columns"
         )
 
 

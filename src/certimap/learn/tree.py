@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 from certimap.box import Points
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.domain import Domain
-from certimap.errors import DataError
+from certimap.errors import DataError, ModelError
+from certimap.learn.bars import Bars
 from certimap.learn.estimator import DensityEstimator, Seed
 from certimap.learn.pairs import Floats, mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
-from certimap.learn.table import Kind, read_table, refuse_missing, refuse_real
+from certimap.learn.table import Kind, read_table
 
 if TYPE_CHECKING:
     from certimap.networks.bayesian import BayesianNetwork
+
+ROWS_PER_BAR = 10.0  # of real columns: rows per entry of the table of a pair
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +60,9 @@ class Tree:
         return cls(domain, order, parent, tables)
 
     def log_likelihood(self, points: Points) -> Floats:
-        """Return ln p of complete rows, shape (n_rows,)."""
+        """Return ln p of what is known of each row, shape (n_rows,)."""
+        if np.any(points < 0):
+            return self._log_marginals(points.astype(np.int64))
         positions = points.astype(np.int64)
         out = np.zeros(len(points))
         for i, up in enumerate(self.parent.tolist()):
@@ -66,6 +71,26 @@ class Tree:
                 log_table: Floats = np.log(self.tables[i])
             out += log_table[row, positions[:, i]]
         return out
+
+    def _log_marginals(self, positions: NDArray[np.int64]) -> Floats:
+        """Sum missing values (-1) out: messages from the leaves to the root, scaled to a largest entry of 1."""
+        logs = np.zeros(len(positions))
+        inside: list[Floats] = [np.ones((len(positions), int(size))) for size in self.domain.n_states]
+        backwards: list[int] = self.order[::-1].tolist()
+        for i in backwards:
+            seen = np.flatnonzero(positions[:, i] >= 0)
+            other = np.ones(inside[i].shape, np.bool_)
+            other[seen] = False
+            other[seen, positions[seen, i]] = True
+            message: Floats = np.where(other, inside[i], 0.0) @ self.tables[i].T
+            top: Floats = message.max(axis=1)
+            with np.errstate(divide="ignore"):
+                logs += np.log(top)
+            message /= np.where(top > 0.0, top, 1.0)[:, None]
+            up = int(self.parent[i])
+            if up >= 0:
+                inside[up] *= message
+        return logs
 
     def add_to(self, builder: CircuitBuilder, indicators: list[list[int]]) -> int:
         """Add the tree to a circuit and return its root; `indicators[i][s]` are the leaves to use."""
@@ -117,7 +142,7 @@ class ChowLiuTree(DensityEstimator):
     smoothing
         Pseudo-counts of every pair's table, spread evenly over it.
     kinds, domain
-        See `LearnSPN`; all variables must be categorical.
+        See `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.bars`).
     random_state
         Taken for the sake of uniformity: nothing here is random.
     time_limit, progress
@@ -126,7 +151,7 @@ class ChowLiuTree(DensityEstimator):
     Attributes
     ----------
     model_
-        The tree as a `BayesianNetwork`.
+        The tree as a `BayesianNetwork`; as a `Circuit` where a column is real.
     tree_
         The tree itself, with its views `to_network()` and `to_circuit()`.
     """
@@ -151,21 +176,28 @@ class ChowLiuTree(DensityEstimator):
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
         check_smoothing(self.smoothing)
         rows = read_table(table, domain=domain, kinds=self.kinds, also=[] if valid is None else [valid])
-        refuse_real(rows, "chow_liu")
-        refuse_missing(rows, "chow_liu")
         self.domain_ = rows.domain
+        self._bars = Bars.of(rows, ROWS_PER_BAR)
+        rows = self._bars.coded(rows)
         counts = pair_counts(one_hot(rows.domain, rows.points))
         self.tree_ = Tree.of_counts(counts, rows.domain, self.smoothing)
-        self.model_ = self.tree_.to_network()
+        self.model_ = self._circuit() if self._bars.histograms else self.tree_.to_network()
 
     def to_circuit(self) -> Circuit:
         """Return the tree as a circuit."""
         self._fitted()
-        return self.tree_.to_circuit()
+        return self._circuit()
+
+    def _circuit(self) -> Circuit:
+        circuit = self.tree_.to_circuit()
+        return self._bars.to_circuit(circuit) if self._bars.histograms else circuit
 
     def to_network(self) -> BayesianNetwork:
-        """Return the tree as a Bayesian network."""
-        return self._fitted()
+        """Return the tree as a Bayesian network; ModelError where a column is real."""
+        model = self._fitted()
+        if self._bars.histograms:
+            raise ModelError("a tree with real columns has no network of tables; to_circuit() is its view")
+        return model
 
 
 def chow_liu(
@@ -173,7 +205,7 @@ def chow_liu(
     *,
     valid: Any = None,
     rng: Seed = None,
-    form: Literal["network", "circuit"] = "network",
+    form: Literal["network", "circuit"] | None = None,
     **settings: Any,
 ) -> Any:
     """Learn a Chow-Liu tree and return it as a Bayesian network or as a circuit.
@@ -181,13 +213,14 @@ def chow_liu(
     Parameters
     ----------
     data
-        A table of categorical columns without missing values, or a `Dataset`.
+        A table (see `certimap.learn.table`), or a `Dataset`. Where cells are missing, the table of each pair of
+        columns rests on the rows that know both.
     valid
         More rows, whose labels count as states too; nothing is chosen on them.
     rng
         Not needed: nothing here is random.
     form
-        "network" (a `BayesianNetwork`) or "circuit".
+        "network" (a `BayesianNetwork`) or "circuit"; None for a network unless a column is real.
     **settings
         Those of `ChowLiuTree`.
 
@@ -199,12 +232,14 @@ def chow_liu(
     Raises
     ------
     DataError
-        For an empty table, a continuous column or missing values.
+        For an empty table.
+    ModelError
+        For the network of a tree with real columns.
     """
-    if form not in ("network", "circuit"):
+    if form not in ("network", "circuit", None):
         raise DataError(f"form is {form!r}; expected 'network' or 'circuit'")
     learned = ChowLiuTree(random_state=rng, **settings).fit(data, valid=valid)
-    return learned.model_ if form == "network" else learned.to_circuit()
+    return learned.model_ if form is None else learned.to_network() if form == "network" else learned.to_circuit()
 
 
 def indicator_leaves(builder: CircuitBuilder) -> list[list[int]]:

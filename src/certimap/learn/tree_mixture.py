@@ -11,13 +11,14 @@ from certimap.box import Points
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.domain import Domain
 from certimap.errors import DataError
+from certimap.learn.bars import Bars
 from certimap.learn.blas import single_threaded_blas
 from certimap.learn.clusters import row_clusters
 from certimap.learn.estimator import DensityEstimator, Seed, split_rows
 from certimap.learn.pairs import Floats, one_hot, pair_counts
 from certimap.learn.progress import Progress, deadline_of, is_late
-from certimap.learn.table import Kind, Table, encode, read_table, refuse_missing, refuse_real
-from certimap.learn.tree import Tree, check_smoothing, indicator_leaves
+from certimap.learn.table import Kind, Table, encode, read_table
+from certimap.learn.tree import ROWS_PER_BAR, Tree, check_smoothing, indicator_leaves
 
 HELD_OUT = 0.1
 PATIENCE = 3
@@ -37,7 +38,7 @@ class ChowLiuMixture(DensityEstimator):
     smoothing
         Pseudo-counts of every pair's table in every tree, spread evenly over it.
     kinds, domain
-        See `LearnSPN`; all variables must be categorical.
+        See `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.bars`).
     random_state
         Seed or generator (for the k-means clusters that it starts from).
     time_limit
@@ -59,7 +60,8 @@ class ChowLiuMixture(DensityEstimator):
     Notes
     -----
     The mixture kept is the best on validation rows: those given, or a tenth of the rows (of 20 or more),
-    which are not learned from. A step costs one matrix product a component: rows times squared states.
+    which are not learned from. Missing cells are summed out of the likelihoods; the table of each pair of columns
+    rests on the rows that know both. A step costs one matrix product a component: rows times squared states.
     """
 
     def __init__(
@@ -93,19 +95,17 @@ class ChowLiuMixture(DensityEstimator):
         check_smoothing(self.smoothing)
         deadline = deadline_of(self.time_limit)
         rows = read_table(table, domain=domain, kinds=self.kinds, also=[] if valid is None else [valid])
-        refuse_real(rows, "clt_mixture")
-        refuse_missing(rows, "clt_mixture")
-        held_out = None if valid is None else encode(valid, rows.domain)
-        if held_out is not None:
-            refuse_missing(held_out, "clt_mixture (for the validation rows)")
-        elif len(rows) >= 20:
+        bars, self.domain_ = Bars.of(rows, ROWS_PER_BAR * self.n_components), rows.domain
+        held_out = None if valid is None else bars.coded(encode(valid, rows.domain))
+        rows = bars.coded(rows)
+        if held_out is None and len(rows) >= 20:
             kept, held = split_rows(len(rows), HELD_OUT, np.random.default_rng(self.seed_))
             held_out = Table(rows.domain, rows.points[held])
             rows = Table(rows.domain, rows.points[kept])
-        self.domain_ = rows.domain
         with single_threaded_blas():
             self._climb(rows, held_out, deadline)
-        self.model_ = _mixture_circuit(self.domain_, self.weights_, self.trees_)
+        circuit = _mixture_circuit(rows.domain, self.weights_, self.trees_)
+        self.model_ = bars.to_circuit(circuit) if bars.histograms else circuit
 
     def _climb(self, rows: Table, held_out: Table | None, deadline: float | None) -> None:
         """Alternate trees and responsibilities, and keep the best mixture on the held-out rows."""
@@ -153,7 +153,7 @@ def clt_mixture(
     Parameters
     ----------
     data
-        A table of categorical columns without missing values, or a `Dataset`.
+        A table (see `certimap.learn.table`), missing cells allowed, or a `Dataset`.
     n_components
         The number of trees.
     valid
@@ -170,7 +170,7 @@ def clt_mixture(
     Raises
     ------
     DataError
-        For an empty table, a continuous column, missing values, or settings out of range.
+        For an empty table, or settings out of range.
     """
     return ChowLiuMixture(n_components, random_state=rng, **settings).fit(data, valid=valid).model_
 

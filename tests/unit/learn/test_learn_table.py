@@ -8,7 +8,7 @@ import pytest
 
 from certimap.domain import Categorical, Domain, Real
 from certimap.errors import DataError, MissingDependency
-from certimap.learn.table import decode, encode, read_table, refuse_missing, refuse_real
+from certimap.learn.table import decode, encode, read_table
 
 
 def test_columns_become_variables_by_their_type():
@@ -125,10 +125,3 @@ def test_unseen_labels_and_wrong_shapes_are_refused():
         encode({"a": ["x"]}, domain)
     with pytest.raises(DataError, match="3 columns"):
         encode(np.zeros((2, 3), int), domain)
-
-
-def test_refusals_name_the_column():
-    with pytest.raises(DataError, match=r"column 'b' misses a value in row 1"):
-        refuse_missing(read_table({"a": [0, 1], "b": [1.0, np.nan]}), "learnspn")
-    with pytest.raises(DataError, match=r"column 'a' is continuous, which hclt cannot take"):
-        refuse_real(read_table({"a": [0.5, 1.5]}), "hclt")

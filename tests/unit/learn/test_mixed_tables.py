@@ -228,3 +228,84 @@ def test_rows_without_any_value_and_columns_mostly_missing_are_taken():
     for learner in (cm.learn.mixture, cm.learn.learnspn):
         circuit = learner(rows, rng=0)
         assert np.all(np.isfinite(cm.learn.score_samples(circuit, rows)))
+
+
+@pytest.mark.parametrize("learner", [cm.learn.hclt, cm.learn.chow_liu, cm.learn.clt_mixture])
+def test_trees_take_real_columns_as_histograms_and_missing_cells(learner):
+    circuit = learner(mixed_frame(1500, 0, 0.2), kinds={"visits": "count"}, rng=0)
+    assert isinstance(circuit, cm.Circuit)
+    test = mixed_frame(1000, 9)
+    alone = cm.learn.mixture(mixed_frame(1500, 0, 0.2), n_components=1, kinds={"visits": "count"}, rng=0)
+    score = cm.learn.score_samples(circuit, test).mean()
+    assert cm.learn.score_samples(alone, test).mean() < score < true_score(test) + 0.05
+
+
+def test_models_of_bars_integrate_to_one():
+    circuit = cm.learn.hclt({"x": np.random.default_rng(0).gamma(2.0, 3.0, 300)}, rng=0)
+    grid = np.linspace(-200.0, 200.0, 400_001)
+    density = np.exp(cm.learn.score_samples(circuit, {"x": grid}))
+    assert density.sum() * (grid[1] - grid[0]) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_trees_sum_missing_cells_out():
+    rng = np.random.default_rng(5)
+    rows = rng.integers(3, size=(300, 4))
+    rows[:, 2] = np.where(rng.random(300) < 0.7, rows[:, 0], rows[:, 2])
+    tree = cm.learn.ChowLiuTree().fit(rows).tree_
+    points = np.array([[0, -1, 2, 1], [-1, -1, -1, -1], [1, 2, -1, -1]])
+    for point, found in zip(points, tree.log_likelihood(points), strict=True):
+        grids = [range(3) if x < 0 else [x] for x in point]
+        every = np.array(np.meshgrid(*grids)).reshape(4, -1).T
+        assert found == pytest.approx(np.logaddexp.reduce(tree.log_likelihood(every)), abs=1e-12)
+
+
+def correlated(n: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    covariance = np.array([[1.0, 0.9, 0.0], [0.9, 1.0, 0.3], [0.0, 0.3, 1.0]])
+    rows = rng.multivariate_normal([0.0, 0.0, 0.0], covariance, n)
+    return np.where(rng.random((n, 1)) < 0.3, 4.0, 0.0) + rows * [1.0, 2.0, 1.0] + [1000.0, 0.0, 0.001]
+
+
+@pytest.mark.parametrize("holes", [0.0, 0.3])
+def test_full_covariances_are_learned_with_missing_cells(holes, tmp_path):
+    rows, test = correlated(1200, 0), correlated(800, 1)
+    rows[np.random.default_rng(2).random(rows.shape) < holes] = np.nan
+    estimator = cm.learn.FullMixture(random_state=0).fit(rows)
+    best = cm.learn.gaussian_mixture(correlated(20_000, 3), n_components=2, smoothing=0.1, rng=0)
+    assert estimator.score(test) == pytest.approx(best.log_density(test).mean(), abs=0.1)
+    model = estimator.model_
+    model.write(tmp_path / "model.npz")
+    again = cm.read(tmp_path / "model.npz")
+    assert np.array_equal(again.log_density(test), model.log_density(test))
+    assert again.domain == model.domain
+
+
+def test_steps_on_full_covariances_raise_the_likelihood_of_what_is_known():
+    rows = correlated(200, 0)
+    rows[np.random.default_rng(2).random(rows.shape) < 0.3] = np.nan
+    fits = [
+        cm.learn.FullMixture(2, smoothing=1e-9, n_starts=1, max_steps=k, tolerance=0.0, random_state=0).fit(rows)
+        for k in (1, 2, 4, 8, 16)
+    ]
+    assert np.all(np.diff([fit.score(rows) for fit in fits]) > -1e-9)
+
+
+def test_full_covariances_refuse_labels():
+    with pytest.raises(DataError, match="column 'colour' is categorical, which gaussian_mixture cannot take"):
+        cm.learn.gaussian_mixture(mixed_frame(50, 0))
+
+
+def test_two_missing_columns_of_a_flower_are_filled_by_the_mode():
+    datasets = pytest.importorskip("sklearn.datasets")
+    rows = datasets.load_iris().data
+    rows[np.random.default_rng(0).random(rows.shape) < 0.1] = np.nan
+    names = ["sepal_l", "sepal_w", "petal_l", "petal_w"]
+    model = cm.learn.gaussian_mixture(dict(zip(names, rows.T, strict=True)), n_components=3, smoothing=0.1, rng=0)
+    seen = {"sepal_l": 5.5, "sepal_w": 3.0}
+    result = cm.map_query(model, names[2:], seen, epsilon=0.01, rng=0)
+    rest, _ = model.given(seen)
+    mean = np.exp(rest.log_weights) @ rest.means
+    assert result.log_upper_bound - result.log_prob <= 0.0101
+    assert rest.log_density(mean[None])[0] < result.log_prob - 1.0  # between the clusters
+    near = np.nanmin(np.abs(rows[:, 2] - result.assignment["petal_l"]))
+    assert near < 0.1

@@ -1,0 +1,87 @@
+"""Real columns for learners of discrete tables: bars while learning, uniform densities on them in the circuit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.circuits.circuit import Circuit, CircuitBuilder, NodeKind
+from certimap.domain import Categorical, Domain, Real
+from certimap.learn.leaf_families import Histogram
+from certimap.learn.table import MISSING, Table
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Bars:
+    """How the real columns of a table are cut, each at quantiles.
+
+    A distribution over bars is a piecewise constant density over values, of the same likelihood up to the widths:
+    what is learned over bars is the model with histograms as leaves, exactly.
+
+    Attributes
+    ----------
+    domain
+        The variables as users know them.
+    cut
+        The variables with the numbers of bars as the states of real ones.
+    histograms
+        The bars of each real column.
+    """
+
+    domain: Domain
+    cut: Domain
+    histograms: dict[int, Histogram]
+
+    @classmethod
+    def of(cls, table: Table, rows_per_bar: float = 1.0) -> Bars:
+        """Cut the real columns of a table, each into as many bars as the square root of its rows, 32 at most.
+
+        `rows_per_bar` divides the rows before: what learns a table per pair of columns has few rows per entry.
+        """
+        real = [i for i, v in enumerate(table.domain) if isinstance(v, Real)]
+        histograms = {i: Histogram(table.observed(i), rows_per_bar) for i in real}
+        variables = [
+            Categorical(v.name, tuple(range(len(histograms[i].edges) - 1))) if i in histograms else v
+            for i, v in enumerate(table.domain)
+        ]
+        return cls(table.domain, Domain(variables), histograms)
+
+    def coded(self, table: Table) -> Table:
+        """Return the table with bars in place of values; what lies outside of all counts for the nearest."""
+        if not self.histograms:
+            return table
+        codes = np.empty(table.points.shape, np.int16)
+        missing = table.missing
+        for i in range(len(self.domain)):
+            values = np.where(missing[:, i], 0.0, table.points[:, i])
+            if i in self.histograms:
+                edges = self.histograms[i].edges
+                values = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+            codes[:, i] = np.where(missing[:, i], MISSING, values)
+        return Table(self.cut, codes)
+
+    def to_circuit(self, circuit: Circuit) -> Circuit:
+        """Return a circuit over bars as one over values; leaves of bars become histograms with wide tails."""
+        builder = CircuitBuilder(self.domain)
+        ids: list[int] = []
+        for node in range(circuit.n_nodes):
+            variable = int(circuit.leaf_var[node])
+            if circuit.kind[node] == NodeKind.CATEGORICAL:
+                logs = circuit.params_of(node)
+                if variable in self.histograms:
+                    ids.append(self.histograms[variable].add(builder, variable, np.exp(logs)))
+                else:
+                    ids.append(builder.categorical(variable, logs.tolist()))
+                continue
+            numbers: list[int] = circuit.children_of(node).tolist()
+            children = [ids[c] for c in numbers]
+            if circuit.kind[node] == NodeKind.PRODUCT:
+                ids.append(builder.product(children))
+            else:
+                weights = circuit.log_weights[circuit.child_ptr[node] : circuit.child_ptr[node + 1]]
+                ids.append(builder.sum(children, weights.tolist()))
+        return builder.build()
