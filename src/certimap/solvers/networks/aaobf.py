@@ -20,12 +20,14 @@ class AlternatingSearch(AndOrBestFirst):
     """Search the AND/OR graph of the query best first, and dive from its best partial assignment.
 
     A whole dive completes that assignment greedily, depth first, and enters what it meets into the graph, so that
-    answers get better and the upper bound falls in one search. Dives that find nothing better become rarer; between
-    them come short ones of a few nodes. What lies above is revised once per dive, which makes a node cheaper than one
-    of `aobf`. It proves in a few nodes more than `aobf`, and leaves smaller gaps than either where it is cut short.
+    answers get better and the upper bound falls in one search. Dives that find nothing better become rarer;
+    between them come short ones of a few nodes. What lies above is revised once per dive, which makes a node
+    cheaper than one of `aobf`. It proves in a few nodes more than `aobf`, and leaves smaller gaps on average where
+    it is cut short.
 
     Source: Marinescu, Lee, Dechter and Ihler (2018), 'AND/OR search for marginal MAP', whose look-aheads and
-    alternation are both in it. Cost: as `aobb` per node; memory as `aobf`, with the same way on where it is used up.
+    alternation are both in it. Cost: as `aobb` per node; memory as `aobf`, with the same way on where it is used
+    up.
     """
 
     name: ClassVar[str] = "aaobf"

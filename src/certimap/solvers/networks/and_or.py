@@ -32,9 +32,11 @@ class Lookups:
     values
         The tables, one after another.
     starts, own_strides
-        Where each begins in `values`, and its stride of the variable, 0 where it does not depend on it; shape (tables,).
+        Where each begins in `values`, and its stride of the variable, 0 where it does not depend on it; shape
+        (tables,).
     columns, strides
-        The columns that matter besides, and the stride of each in each table; shapes (columns,), (tables, columns).
+        The columns that matter besides, and the stride of each in each table; shapes (columns,),
+        (tables, columns).
     """
 
     values: Floats
@@ -180,9 +182,10 @@ class AndOrSpace:
 
     def _lookups_of(self, tables: Sequence[Table], column: int) -> Lookups:
         ends = np.cumsum([0, *(t.log_values.size for t in tables)])
+        columns = [np.array([self.column[v] for v in t.scope], np.int64) for t in tables]
         laid = [
-            (int(start), np.array([self.column[v] for v in t.scope]), _strides([self.problem.sizes[v] for v in t.scope]))
-            for start, t in zip(ends, tables, strict=False)
+            (int(start), own, _strides(t.log_values.shape))
+            for start, own, t in zip(ends[:-1], columns, tables, strict=True)
         ]
         flat = [np.ravel(t.log_values) for t in tables]
         return Lookups.of(np.concatenate(flat) if flat else np.empty(0), laid, column)

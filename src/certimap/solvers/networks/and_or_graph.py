@@ -20,9 +20,9 @@ SHARE_OF_MEMORY = 0.5
 class Node:
     """A variable in a context, and once expanded its states' children.
 
-    `states` holds the path by which it was reached first; its subproblem depends on the context only. `upper` bounds
-    the subproblem, and `choice` is the state that promises it; `lower` is the value of an assignment that the graph
-    holds, which begins with state `known`.
+    `states` holds the path by which it was reached first; its subproblem depends on the context only. `upper`
+    bounds the subproblem, and `choice` is the state that promises it; `lower` is the value of an assignment that
+    the graph holds, which begins with state `known`.
     """
 
     variable: int
