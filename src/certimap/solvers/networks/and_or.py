@@ -177,7 +177,7 @@ class AndOrSpace:
             else:
                 constants.append(float(part.log_values(np.zeros((1, 0), np.int64))[0]))
         self.constant = math.fsum(constants)
-        self.numbers = [np.arange(n) for n in self.n_states]
+        self.numbers: list[Ints] = [np.arange(int(n), dtype=np.int64) for n in self.n_states]
         self.tables = [self._lookups_of(tables, i) for i, tables in enumerate(placed)]
 
     def _lookups_of(self, tables: Sequence[Table], column: int) -> Lookups:
