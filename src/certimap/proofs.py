@@ -9,12 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from certimap.checker import Proof, Verdict, check_arrays
+from certimap.checker.buckets import Buckets, value_at
+from certimap.checker.leaves import STUDENT_T
 from certimap.checker.models import Question as Asked
 from certimap.checker.models import Reduced, Rejected, reduce, tables_of
-from certimap.checker.sets import Buckets, value_at
+from certimap.checker.real import REAL_KINDS
 from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.circuits.leaves.kind import leaf_kinds
 from certimap.control import Control, TimeUp
 from certimap.domain import Real
 from certimap.errors import ModelError, QueryError, SolverError, TooLarge
@@ -26,7 +30,8 @@ from certimap.result import CertificateKind, MapResult
 from certimap.solvers.base import Solver
 
 WITH_PROOFS = "'frontier' and 'exhaustive' on circuits, and any solver on networks whose tables fit"
-LEAST_SECONDS = 10.0  # for a search that is made for the proof alone; it may take four times the solving too
+MAX_SEARCHES = 5  # for one proof, where each meets a better answer
+LEAST_SECONDS = 10.0  # for a search for the proof alone; it may take four times the solving, or what is left, too
 
 
 def check(model: Any, proof: Proof | str | os.PathLike[str], *, exact: bool = False) -> Verdict:
@@ -80,17 +85,23 @@ def wants_for_proof(
     return wants
 
 
-def finished(model: Model, query: Query, result: MapResult, max_bytes: int) -> MapResult:
-    """Return a result with its proof complete, or with the reason why it has none."""
+def finished(
+    model: Model, query: Query, result: MapResult, max_bytes: int, time_limit: float | None = None
+) -> MapResult:
+    """Return a result with its proof complete, or with the reason why it has none.
+
+    `time_limit` (seconds) is the query's; a search for the proof alone may use what solving has left of it.
+    """
     draft = result.proof
     if draft is None:
         return result
+    seconds = max(LEAST_SECONDS, 4.0 * result.seconds, (time_limit or 0.0) - result.seconds)
     if not isinstance(model, Circuit) and draft.meta["method"] != "draws" and _too_wide(model, query) is not None:
-        draft = _relaxed(model, query, result, max_bytes)
+        draft = _relaxed(model, query, result, max_bytes, seconds)
     reason = _refusal(model, query, result, draft)
     is_discrete = query.query_domain.is_discrete  # bounds of densities, in a search, are closer than the checker's
     if reason is None and isinstance(model, Circuit) and (draft.meta["method"] == "bound" or not is_discrete):
-        draft = _searched(model, query, result, max_bytes)
+        draft = _searched(model, query, result, max_bytes, seconds)
         if draft is None:
             reason = f"a search for a proof did not end in time; {WITH_PROOFS} write one as they go"
     if reason is not None or draft is None:
@@ -126,7 +137,7 @@ def finished(model: Model, query: Query, result: MapResult, max_bytes: int) -> M
     return replace(result, proof=proof)
 
 
-def _searched(model: Circuit, query: Query, result: MapResult, max_bytes: int) -> Proof | None:
+def _searched(model: Circuit, query: Query, result: MapResult, max_bytes: int, seconds: float) -> Proof | None:
     """Search a circuit by boxes, from an answer that something else has found; None where that does not end."""
     from certimap.circuits.posterior import CircuitPosterior
     from certimap.circuits.prober import PlanProber
@@ -139,25 +150,97 @@ def _searched(model: Circuit, query: Query, result: MapResult, max_bytes: int) -
         def prober(self) -> PlanProber:
             return PlanProber(self.plan, self.workers)
 
-    control = Control.starting_now(max(LEAST_SECONDS, 4.0 * result.seconds))
-    certificate = result.certificate
-    try:
-        found = run(
-            Plain.from_circuit(model, query, control=control),
-            Frontier(first_draws=0),
-            epsilon=certificate.epsilon,
-            delta=0.0,
-            rng=0,
-            warm_start=result.assignment if result.top is None else [answer for answer, _ in result.top],
-            top_k=None if result.top is None else len(result.top),
-            tolerance=certificate.tolerance,
-            progress=False,
-            control=control,
-            max_proof=max_bytes,
-        )
-    except (TimeUp, TooLarge):
-        return None
-    return found.proof if found.certified and found.proof is not None and found.proof.arrays else None
+    control = Control.starting_now(seconds)
+    certificate, epsilon = result.certificate, result.certificate.epsilon
+    answers = [result.assignment] if result.top is None else [answer for answer, _ in result.top]
+    log_value = _least_log(result)
+    for _ in range(MAX_SEARCHES):
+        try:
+            found = run(
+                Plain.from_circuit(model, query, control=control),
+                Frontier(first_draws=0),
+                epsilon=epsilon,
+                delta=0.0,
+                rng=0,
+                warm_start=answers,
+                top_k=None if result.top is None else len(answers),
+                tolerance=certificate.tolerance,
+                progress=False,
+                control=control,
+                max_proof=max_bytes,
+            )
+        except (TimeUp, TooLarge):
+            return None
+        if not found.certified or found.proof is None or not found.proof.arrays:
+            return None
+        gain = _least_log(found) - log_value
+        if gain <= 0.0 or certificate.epsilon == 0.0:
+            is_discrete = query.query_domain.is_discrete
+            return (
+                found.proof if is_discrete else Proof(found.proof.meta, _at_ends(model, query, found.proof.arrays))
+            )
+        # it met a better answer and closed boxes by that one's epsilon; the one to be proved allows it less
+        answers.insert(0, found.assignment)
+        answers = answers[: 1 if result.top is None else len(result.top)]
+        log_value += gain
+        epsilon = -math.expm1(math.log1p(-epsilon) + gain)
+        if not epsilon > 0.0:
+            return None
+    return None
+
+
+def _least_log(result: MapResult) -> float:
+    """Return ln of the density or probability of the worst answer."""
+    log_value = result.log_prob if result.top is None else result.top[-1][1]
+    return -math.inf if log_value is None else log_value
+
+
+def _at_ends(model: Circuit, query: Query, arrays: dict[str, Any]) -> dict[str, Any]:
+    """Cut the cells of real variables where densities end as well: in no cell do two bars of a histogram count."""
+    ends: dict[int, set[float]] = {}
+    for code, leaf in leaf_kinds().items():
+        nodes = np.flatnonzero(model.kind == code)
+        if leaf.support is not None and len(nodes):
+            first = model.param_ptr[nodes]
+            low, high = leaf.support(*(model.params[first + k] for k in range(len(leaf.parameters))))
+            for v, a, b in zip(model.leaf_var[nodes].tolist(), low.tolist(), high.tolist(), strict=True):
+                ends.setdefault(v, set()).update((math.nextafter(a, -math.inf), b))
+    whole, ptr = _intervals(query)["intervals"], arrays["cut_ptr"]
+    cuts: list[NDArray[np.float64]] = []
+    columns: list[NDArray[Any]] = []  # for each new column of a variable, the one that it is a part of
+    n_columns = 0
+    for k, v in enumerate(query.variables.tolist()):
+        old = arrays["cuts"][ptr[k] : ptr[k + 1]]
+        inside = [x for x in ends.get(v, ()) if whole[v, 0] < x < whole[v, 1]]
+        cuts.append(np.union1d(old, np.array(inside, np.float64)))
+        is_real = isinstance(query.domain.variables[v], Real)
+        size = len(old) + 1 if is_real else int(query.query_domain.n_states[k])
+        parts = np.searchsorted(old, np.array([*cuts[-1], np.inf])) if is_real else np.arange(size)
+        columns.append(n_columns + parts)
+        n_columns += size
+    at = arrays["at"].copy()
+    for node in np.flatnonzero(at):
+        k = int(arrays["splits"][node])
+        at[node] = np.searchsorted(cuts[k], arrays["cuts"][ptr[k] + at[node] - 1]) + 1
+    kept = np.unpackbits(arrays["kept"], axis=1, count=n_columns)[:, np.concatenate(columns)]
+    return {
+        **arrays,
+        "at": at,
+        "kept": np.packbits(kept, axis=1),
+        "cuts": np.concatenate(cuts),
+        "cut_ptr": np.cumsum([0, *(len(inner) for inner in cuts)]).astype(np.int64),
+    }
+
+
+def _cuts_student_t(model: Circuit, query: Query) -> bool:
+    """Whether a variable that is summed out over a part of its values has a leaf whose masses have no formula."""
+    intervals = _intervals(query).get("intervals")
+    if intervals is None:
+        return False
+    leaves = np.flatnonzero(model.kind == STUDENT_T)
+    variables = np.setdiff1d(model.leaf_var[leaves], query.variables)
+    low, high = intervals[variables].T
+    return bool(np.any((low < high) & (np.isfinite(low) | np.isfinite(high))))
 
 
 def _intervals(query: Query) -> dict[str, Any]:
@@ -185,8 +268,10 @@ def _refusal(model: Model, query: Query, result: MapResult, draft: Proof) -> str
     except ModelError as error:
         return f"the model cannot be handed to the checker: {error}"
     if isinstance(model, Circuit):
-        if not np.all(model.kind >= NodeKind.CATEGORICAL):
-            return "the circuit has leaves of a kind that the checker does not know: Gaussian ones are known"
+        if not np.all(np.isin(model.kind, [NodeKind.CATEGORICAL, NodeKind.PRODUCT, NodeKind.SUM, *REAL_KINDS])):
+            return "the circuit has leaves of a kind that the checker does not know: it knows this package's own"
+        if _cuts_student_t(model, query):
+            return "the checker knows no masses of parts of Student t distributions; query their variables"
         if result.top is not None and len(result.top) > 1 and not query.query_domain.is_discrete:
             return "a proof covers one answer where a variable is real; leave top_k out"
         return None
@@ -209,11 +294,11 @@ def _too_wide(model: Model, query: Query) -> str | None:
     return None
 
 
-def _relaxed(model: Model, query: Query, result: MapResult, max_bytes: int) -> Proof:
+def _relaxed(model: Model, query: Query, result: MapResult, max_bytes: int, seconds: float) -> Proof:
     """Prove an answer by a relaxation, or how much better another one can be at most where it is not certified."""
     from certimap.relaxation_proofs import bounded, covered
 
-    control = Control.starting_now(max(LEAST_SECONDS, 4.0 * result.seconds))
+    control = Control.starting_now(seconds)
     certificate = result.certificate
     answers = [result.assignment] if result.top is None else [answer for answer, _ in result.top]
     try:
@@ -232,5 +317,5 @@ def _relaxed(model: Model, query: Query, result: MapResult, max_bytes: int) -> P
                 return Proof({"method": "relaxation"}, arrays)
     except (Rejected, ModelError, TooLarge) as reason:
         return Proof({"method": "none", "no_proof": f"{reason}; {WITH_PROOFS} can write a proof"}, {})
-    said = f"no relaxation that was found in {LEAST_SECONDS:.0f} s or more proves the answer"
+    said = f"no relaxation that was found in {seconds:.0f} s proves the answer; a higher time_limit may find one"
     return Proof({"method": "none", "no_proof": said}, {})
