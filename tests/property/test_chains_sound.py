@@ -58,8 +58,8 @@ def check(rng, maker, monkeypatch):
     if not values.sum():
         return None
     exact = np.log(np.sort(values)[::-1] / values.sum())
-    query = make_query(model.domain, names, seen)  # what is queried goes first: the tables of all hidden states stay
-    asked = set(query.variables)
+    query = make_query(model.domain, names, seen)
+    asked = set(query.variables)  # they go first, so that all hidden states are left
     order = sorted(range(len(model.domain)), key=lambda v: (v not in asked, v))
     posterior = tree_of_network(model, query, order=order)
     solver = SetElimination(
@@ -120,9 +120,7 @@ def test_runs_that_are_stopped_half_way_bracket_the_optimum(alpha):
         posterior = tree_of_network(model, make_query(model.domain, asked, {}))
         for limits, max_nodes in (((2,), 1), ((2, 8), 2), ((8,), 4), ((64,), 1)):
             solver = SetElimination(limits=limits, split_limit=limits[-1])
-            result = run(
-                posterior, solver, epsilon=0.0, delta=0.0, rng=seed, max_nodes=max_nodes, progress=False
-            )
+            result = run(posterior, solver, epsilon=0.0, delta=0.0, rng=seed, max_nodes=max_nodes, progress=False)
             n_open += not result.certified
             assert result.log_prob <= exact.log_prob + 1e-9 <= result.log_upper_bound + 2e-9
     assert n_open > 6

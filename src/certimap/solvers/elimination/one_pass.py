@@ -162,8 +162,8 @@ class Elimination:
     def threshold(self, top: int, is_whole: bool) -> float:
         """Return the threshold in units of 2^top, about the most that a set can reach.
 
-        One below the floor filters nothing out of a set (or out of the product of two) in which nothing underflowed;
-        else it is raised to the floor.
+        One below the floor filters nothing out of a set (or out of the product of two) in which nothing
+        underflowed; else it is raised to the floor.
         """
         if top == ZERO:
             return 0.0
@@ -267,9 +267,7 @@ class Visit:
             return found
         return self._shrink(found, scores)
 
-    def _multiply(
-        self, left: VectorSet, child: int, functional: Wide, bound: Wide, is_last: bool
-    ) -> VectorSet:
+    def _multiply(self, left: VectorSet, child: int, functional: Wide, bound: Wide, is_last: bool) -> VectorSet:
         run = self.run
         right = run.sets[child]
         link = self._link(child)
@@ -327,7 +325,9 @@ class Visit:
         found, alive = found.undominated(self.run.top_k)
         scores = scores[alive]
         self.run.control.check(DOING)
-        if self.run.top_k == 1:  # of several answers, the better ones that a mixture promises may be one and the same
+        if (
+            self.run.top_k == 1
+        ):  # of several answers, the better ones that a mixture promises may be one and the same
             found, alive, work = found.unmixed(self.run.control)
             scores = scores[alive]
             self.run.work += work

@@ -106,8 +106,8 @@ class VectorSet:
     state
         int16, shape (rows,): the state of the region's own query variable, or None before it is decided.
     is_whole
-        Whether nothing has underflowed: in one frame of one unit, each vector was made of products of two numbers that
-        are 0 or at least `SAFE`.
+        Whether nothing has underflowed: in one frame of one unit, each vector was made of products of two numbers
+        that are 0 or at least `SAFE`.
     """
 
     values: Floats
@@ -218,7 +218,7 @@ class VectorSet:
         return Wide(out, exponents)
 
     def rescaled(self) -> VectorSet:
-        """Scale the largest value to about 1, by a power of two, and note whether the smallest is safe to multiply."""
+        """Scale the largest value to about 1, by a power of two; note whether the smallest is safe to multiply."""
         smallest, largest = kernels.extremes(self.values)
         places = math.frexp(largest)[1] if largest > 0.0 else 0
         places = places if abs(places) > 60 else 0

@@ -1,9 +1,10 @@
 """Vectors that no single other one dominates but a convex combination of several does.
 
 The best completion of a vector is worth the maximum of linear functionals of it, so of the vectors in a convex
-combination that is at least x everywhere, one completes at least as well as x. A combination is looked for by play: one
-player picks a coordinate, the other a kept vector as large as can be there, compared to x. Either the average of what was
-picked is at least x everywhere, or some mixture of coordinates shows a direction in which x exceeds all that is kept.
+combination that is at least x everywhere, one completes at least as well as x. A combination is looked for by
+play: one player picks a coordinate, the other a kept vector as large as can be there, compared to x. Either the
+average of what was picked is at least x everywhere, or some mixture of coordinates shows a direction in which x
+exceeds all that is kept.
 """
 
 from __future__ import annotations
@@ -131,9 +132,9 @@ def unmixed(
     """Mark rows DROPPED that a convex combination of kept rows of their context is at least, everywhere.
 
     Only rows that are kept are combined. A combination is found where there is one with room to spare; one that
-    would take more than `rounds` of play is passed over. The call returns after about `budget` multiplications, with
-    the number done, and goes on when called again with the same arrays: `state`, `order` (one entry per row) and `at`
-    (context, place in it), all zeros at first. It is done when `at[0]` is the number of contexts.
+    would take more than `rounds` of play is passed over. The call returns after about `budget` multiplications,
+    with the number done, and goes on when called again with the same arrays: `state`, `order` (one entry per row)
+    and `at` (context, place in it), all zeros at first. It is done when `at[0]` is the number of contexts.
     """
     width = values.shape[1]
     weight, regret, mean = np.empty(width), np.empty(width), np.empty(width)
