@@ -140,7 +140,7 @@ def unmixed(
     weight, regret, mean = np.empty(width), np.empty(width), np.empty(width)
     work = 0
     while at[0] < len(ptr) - 1 and work < budget:
-        start, stop = ptr[at[0]], ptr[at[0] + 1]
+        start, stop = int(ptr[at[0]]), int(ptr[at[0] + 1])
         n = stop - start
         if n < FEWEST:
             at[0] += 1
@@ -155,7 +155,7 @@ def unmixed(
                 if state[i] == KEPT:
                     n_kept = _keep(values, i, columns, n_kept)
         while at[1] < n:
-            i = order[start + at[1]]
+            i = int(order[start + at[1]])
             at[1] += 1
             while state[i] == UNDECIDED:
                 found = _ratios(values, i, columns, n_kept, ratio)
