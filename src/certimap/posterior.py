@@ -282,6 +282,23 @@ class Modes(Posterior, Protocol):
         ...
 
 
+@runtime_checkable
+class Cuts(Draws, Masses, Protocol):
+    """A posterior over real variables that becomes one over the cells of a partition, by their exact masses."""
+
+    def cut(self, cells: Domain, edges: Sequence[NDArray[np.float64] | None]) -> Posterior:
+        """Return the distribution of the cells.
+
+        Parameters
+        ----------
+        cells
+            The query variables, with one state per cell in place of a real one.
+        edges
+            For each real variable the ends of its cells, rising, one more than there are cells; None for others.
+        """
+        ...
+
+
 class Sweeps(Protocol):
     """Message passing under way."""
 
@@ -413,6 +430,7 @@ OFFERS: dict[type, str] = {
     Modes: "modes()",
     Guesses: "guess()",
     Finds: "possible_point()",
+    Cuts: "cut(), the masses of cells, as circuits of leaves in closed form have it",
     Beams: "beam()",
     Messages: "propagation()",
 }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from certimap.domain import Domain
 from certimap.errors import SolverError, did_you_mean
-from certimap.posterior import Bounds, Capability, Draws, Guesses, Masses, Posterior, TwoSided, offer_of, offers
+from certimap.posterior import Bounds, Capability, Draws, Guesses, Masses, Posterior, Probes, TwoSided, offer_of, offers
 from certimap.solvers.base import Family, Solver
 
 if TYPE_CHECKING:
@@ -59,7 +59,11 @@ _SOLVERS: dict[str, Entry] = {
         ("paper", "sampling.smooth_pac:SmoothPac", _PAPER | {"radius": 1, "period": 250}),
         ("budget", "sampling.budget:Budget", {}),
         ("uniform_exploration", "sampling.uniform_exploration:UniformExploration", {}),
+        ("cells", "cells.cells:Cells", {}),
         ("exhaustive", "exhaustive:Exhaustive", {}),
+        ("doo", "box_search.optimistic:Doo", {}),
+        ("soo", "box_search.optimistic:Soo", {}),
+        ("hoo", "box_search.optimistic:Hoo", {}),
         ("frontier", "box_search.frontier:Frontier", {}),
         ("hbfs", "networks.hbfs:HybridBestFirst", {}),
         ("set_elimination", "elimination.set_elimination:SetElimination", {}),
@@ -257,6 +261,8 @@ def refusal(solver: Solver, posterior: Posterior) -> str | None:
 def alternative(posterior: Posterior, wanted: Family = "other") -> str:
     """Name a solver that runs on any posterior of this kind, one that proves where `wanted` does."""
     if isinstance(posterior, Bounds) and (wanted == "elimination" or not isinstance(posterior, Draws)):
+        return "frontier"
+    if isinstance(posterior, Probes) and not posterior.domain.is_discrete and wanted != "sampling":
         return "frontier"
     return "smooth_pac" if posterior.domain.is_discrete else "pac"
 
