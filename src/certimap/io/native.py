@@ -33,7 +33,7 @@ from certimap.untyped import is_list, is_tuple, plain_scalar
 
 Arrays = dict[str, NDArray[Any]]
 VERSION = 2  # 1, which knew no factors in logs, is read too, and written where there are none
-_OWN = frozenset(
+_OWN = frozenset(  # imported on first use
     {
         "certimap.learn.hidden_model:HiddenChowLiuModel",
         "certimap.densities.gaussian_mixture:GaussianMixture",

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from certimap.domain import Domain
 from certimap.errors import SolverError, did_you_mean
-from certimap.posterior import Bounds, Capability, Draws, Guesses, Masses, Posterior, Probes, TwoSided, offer_of, offers
+from certimap.posterior import (
+    Bounds,
+    Capability,
+    Draws,
+    Guesses,
+    Masses,
+    Posterior,
+    Probes,
+    TwoSided,
+    offer_of,
+    offers,
+)
 from certimap.solvers.base import Family, Solver
 
 if TYPE_CHECKING:
