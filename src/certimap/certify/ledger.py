@@ -155,6 +155,13 @@ class Ledger(Findings):
         # Whatever is not evaluated was closed before, or is open now: true at this moment, so true for good.
         self.log_frontier_bound = min(self.log_frontier_bound, unseen)
 
+    def locate(self, low: NDArray[np.float64], high: NDArray[np.float64]) -> None:
+        """State that every mode lies in [low, high], shape (n,) each; of categorical variables it says nothing.
+
+        Whatever lies outside was closed at a bound of at most `log_strict_threshold`.
+        """
+        self.located = (low.copy(), high.copy())
+
     def upper_bound(self, value: float, source: Source | str) -> None:
         """Take a proof from elsewhere that ln p* <= `value`.
 

@@ -22,7 +22,6 @@ from certimap.certify.pareto import pareto_front
 from certimap.certify.recorder import Recorder
 from certimap.certify.sources import own_source
 from certimap.control import Control, TimeUp
-from certimap.domain import Label
 from certimap.errors import SolverError
 from certimap.posterior import Draws, Finds, Posterior
 from certimap.result import Certificate, CertificateKind, HistoryEntry, MapResult, Status
@@ -30,6 +29,7 @@ from certimap.solvers.base import Effort, Solver
 from certimap.solvers.history import History
 from certimap.solvers.record import draft, unproved
 from certimap.solvers.registry import resolve
+from certimap.solvers.ties import located_by, ties_of
 from certimap.solvers.warm_start import apply_warm_start
 
 DEFAULT_MAX_DRAWS = 10_000_000
@@ -360,7 +360,8 @@ def _result(
         solver=solver.name,
         version=__version__,
         history=history.entries,
-        ties=_ties(ledger, solver),
+        ties=ties_of(ledger, solver),
+        located=located_by(ledger),
         top=[(label, value + to_conditional) for label, (value, _) in zip(labels, best, strict=True)]
         if listed
         else None,
@@ -383,14 +384,3 @@ def _settled(status: Status, certificate: Certificate) -> Status:
     if certificate.kind is not CertificateKind.NONE:
         return status if status is Status.INTERRUPTED else Status.CERTIFIED
     return Status.EXHAUSTED if status is Status.CERTIFIED else status
-
-
-def _ties(ledger: Ledger, solver: Solver) -> list[dict[str, Label]] | None:
-    """Return the other assignments as probable as the answer; None unless these are known to be all."""
-    best = ledger.best_log_prob
-    margin = math.log1p(ledger.tolerance)
-    if best == -math.inf or ledger.log_unseen_bound >= best - margin or ledger.atoms.two_sided:
-        return None
-    ids = np.flatnonzero(ledger.atoms.log_probs >= best - margin)
-    ids = ids[ids != ledger.best[0][1]]
-    return [solver.decode(ledger.posterior, p) for p in ledger.atoms.points(ids)]

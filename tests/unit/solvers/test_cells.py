@@ -97,7 +97,7 @@ def test_edges_are_quantiles_and_grids_have_the_width_asked_for() -> None:
     assert edges[5:8] == pytest.approx(1e6 + 2.0 * expected, abs=1e-6)
     (edges,) = grid_edges(posterior, np.zeros(1, bool), 8, 1e4, rng)
     assert np.diff(edges[1:-1]) == pytest.approx(1e4)
-    with pytest.raises(SolverError, match="cells of width 0.01"):
+    with pytest.raises(SolverError, match="cells of width"):
         grid_edges(posterior, np.zeros(1, bool), 8, 0.01, rng)
 
 
