@@ -188,6 +188,8 @@ class Ledger(Findings):
     def assume_lipschitz(self, bits: float, radius: float) -> None:
         """Assume rule 4 (rule 9 in a real domain): `bits` per changed variable (or unit) within `radius`."""
         if self.lipschitz is None:
+            if not self.domain.is_discrete and not self.posterior.facts.is_density:
+                raise SolverError("a Lipschitz constant is of labels or of densities, and a variable is a count")
             if self._draws.is_partial:
                 raise SolverError("a Lipschitz constant cannot be combined with draws from open boxes")
             self.lipschitz = Lipschitz(self.domain, bits, radius)

@@ -209,7 +209,8 @@ def choose(posterior: Posterior) -> Solver:
       evaluations (2 10^10 where bounds come from a relaxation) or there is no other way to a proof, and points
       have values rather than two sides;
     - else the first of `PROVERS` that the posterior has all it needs for, within its limits;
-    - else `smooth_pac` in a discrete domain, `pac` in a real one (a sampler and an oracle are enough).
+    - else `smooth_pac` in a discrete domain and `pac` for counts (a sampler and an oracle are enough), and for a
+      density `soo` where its variables have two ends, else `budget`.
     """
     if isinstance(posterior, Guesses):
         return make("guess")
@@ -221,7 +222,16 @@ def choose(posterior: Posterior) -> Solver:
             solver = make(name)
             if solver.unsuited(posterior) is None:
                 return _with_outside_help(solver) if name == "hbfs" else solver
-    return make("smooth_pac" if posterior.domain.is_discrete else "pac")
+    return make(_last_resort(posterior))
+
+
+def _last_resort(posterior: Posterior) -> str:
+    """Name a solver that lives on draws or values alone."""
+    if posterior.domain.is_discrete:
+        return "smooth_pac"
+    if not posterior.facts.is_density:
+        return "pac"
+    return "soo" if make("soo").unsuited(posterior) is None else "budget"
 
 
 def _with_outside_help(solver: Solver) -> Solver:
@@ -242,7 +252,7 @@ def expected(choice: Choice) -> str:
     if TwoSided not in available and _is_small(domain, choice.options[-1].estimate.work, limit):
         return "exhaustive"
     found = (name for name in PROVERS if offers(available, entry(name).load().needs))
-    return next(found, "smooth_pac" if domain.is_discrete else "pac")
+    return next(found, "smooth_pac" if domain.is_discrete else "budget")
 
 
 def _is_small(domain: Domain, work: float, limit: float) -> bool:
@@ -275,7 +285,14 @@ def alternative(posterior: Posterior, wanted: Family = "other") -> str:
         return "frontier"
     if isinstance(posterior, Probes) and not posterior.domain.is_discrete and wanted != "sampling":
         return "frontier"
-    return "smooth_pac" if posterior.domain.is_discrete else "pac"
+    if _is_whole(posterior):
+        return _last_resort(posterior)
+    return "smooth_pac" if posterior.domain.is_discrete else "budget"
+
+
+def _is_whole(posterior: object) -> bool:
+    """Whether an object has all that a posterior must have; one that is refused may not."""
+    return isinstance(posterior, Posterior)
 
 
 def resolve(solver: str | Solver, posterior: Posterior, options: dict[str, Any]) -> Solver:

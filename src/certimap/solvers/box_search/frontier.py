@@ -157,7 +157,7 @@ class Frontier(Solver):
         if not posterior.domain.is_discrete and not isinstance(posterior, Probes):
             return (
                 f"solver 'frontier' splits real variables only where the posterior has a prober(), and a "
-                f"{type(posterior).__name__} has none; use solver='pac'"
+                f"{type(posterior).__name__} has none; use solver='soo' or 'budget'"
             )
         return None
 
@@ -419,7 +419,7 @@ class Frontier(Solver):
 
 def _measure(posterior: Posterior, layout: Layout, boxes: Boxes) -> NDArray[np.float64]:
     """Return ln of what boxes are measured by (see `Answers`), before anything was asked about them."""
-    if posterior.facts.has_masses and isinstance(posterior, Masses):
+    if has_masses(posterior) and isinstance(posterior, Masses):
         return rounded_up(posterior.log_mass(boxes), posterior.facts.log_slack)
     return layout.log_share(layout.of_boxes(boxes)) if posterior.domain.is_discrete else np.zeros(len(boxes))
 

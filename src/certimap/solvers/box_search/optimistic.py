@@ -67,7 +67,7 @@ class Optimistic(Solver):
         elif not is_bounded(posterior):
             return (
                 f"solver {self.name!r} needs real variables with two ends (certimap.Real(name, low, high)) where "
-                f"the posterior bounds no boxes, as a {type(posterior).__name__}; use solver='pac' without them"
+                f"the posterior bounds no boxes, as a {type(posterior).__name__}; use solver='budget' without them"
             )
         return None
 
