@@ -265,7 +265,7 @@ class Visit:
         found, scores = found.above(functional, run.threshold(top, found.is_whole))
         if len(found) == 0:
             return found
-        return self._shrink(found, scores)
+        return self._shrink(found, scores, mixtures=run.top_k == 1)
 
     def _multiply(self, left: VectorSet, child: int, functional: Wide, bound: Wide, is_last: bool) -> VectorSet:
         run = self.run
@@ -316,8 +316,11 @@ class Visit:
         self.run.control.check(DOING)
         return found, scores[rows]
 
-    def _shrink(self, found: VectorSet, scores: Floats) -> VectorSet:
-        """Drop rows that others dominate, and merge what are still too many."""
+    def _shrink(self, found: VectorSet, scores: Floats, mixtures: bool = False) -> VectorSet:
+        """Drop rows that others dominate, or mixtures of them, and merge what are still too many.
+
+        Mixtures serve one answer only: of several, the better ones that they promise may be one and the same.
+        """
         found, scores = self._crowded(found.rescaled(), scores)
         self.run.work += len(found) * 64
         if self.run.top_k > 1 and self.run.top_k * len(found) > COMPARED:
@@ -325,9 +328,7 @@ class Visit:
         found, alive = found.undominated(self.run.top_k)
         scores = scores[alive]
         self.run.control.check(DOING)
-        if (
-            self.run.top_k == 1
-        ):  # of several answers, the better ones that a mixture promises may be one and the same
+        if mixtures:
             found, alive, work = found.unmixed(self.run.control)
             scores = scores[alive]
             self.run.work += work
