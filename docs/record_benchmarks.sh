@@ -2,7 +2,7 @@
 # Record every benchmark of docs/benchmarks.md: sh docs/record_benchmarks.sh [DATA] [SECTION ...]
 #
 # DATA is the folder with twenty/, networks/, uai-mpe/ and uai2014-mmap/ (default ../shared/data); without sections, all
-# are recorded: engine learnspn warm hclt auto exact chow-liu networks peers uai-mpe uai-mmap gaps seeded parity growth. 'reproduction', the published
+# are recorded: engine learnspn rows warm hclt auto exact chow-liu networks peers uai-mpe uai-mmap gaps seeded parity growth. 'reproduction', the published
 # protocol in full (docs/reproduction.md), takes days and is recorded only when it is named.
 # Stopped runs go on where they were; runs/ keeps the records. Those from chow-liu to parity take about 25 minutes in all.
 #
@@ -29,7 +29,7 @@ tables() { # SECTION
     $certimap bench tables "runs/$1" --out "docs/benchmarks/$1" --formats png --into "$page" --section "$1" --no-print
 }
 
-for section in ${*:-engine learnspn warm hclt auto exact chow-liu networks peers uai-mpe uai-mmap gaps seeded parity growth}; do
+for section in ${*:-engine learnspn rows warm hclt auto exact chow-liu networks peers uai-mpe uai-mmap gaps seeded parity growth}; do
     echo "== $section"
     case $section in
     engine)
@@ -40,8 +40,12 @@ for section in ${*:-engine learnspn warm hclt auto exact chow-liu networks peers
         twenty learnspn --circuits learnspn --time-limit 10 --jobs 2 \
             --solvers independent,max_product,argmax_product,pac,smooth_pac,frontier,auto
         ;;
+    rows)
+        twenty rows --circuits learnspn,learnspn-large --evidence rows --queries 2 --time-limit 10 --jobs 2 \
+            --solvers independent,max_product,argmax_product,pac,smooth_pac,frontier,auto
+        ;;
     warm)
-        twenty warm --circuits learnspn --splits 25/75 --time-limit 10 --jobs 2 \
+        twenty warm --circuits learnspn --splits 25/75 --queries 20 --time-limit 10 --jobs 2 \
             --solvers argmax_product,smooth_pac,smooth_pac+argmax_product,auto
         twenty warm --circuits learnspn --splits 50/50 --time-limit 10 --jobs 2 \
             --datasets baudio,ocr_letters,msweb --solvers budget
@@ -92,7 +96,7 @@ for section in ${*:-engine learnspn warm hclt auto exact chow-liu networks peers
         ;;
     reproduction)
         twenty reproduction --circuits learnspn --time-limit 0 --max-samples 2500000 --jobs 2 \
-            --solvers independent,max_product,argmax_product,hybrid_bp,itself,paper_pac,paper,auto
+            --solvers independent,paper_max_product,max_product,argmax_product,hybrid_bp,itself,paper_pac,paper,auto
         $certimap bench reproduction runs/reproduction --into docs/reproduction.md
         continue
         ;;

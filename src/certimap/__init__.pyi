@@ -68,12 +68,12 @@ from certimap.query import Query as Query
 from certimap.query import make_query as make_query
 from certimap.result import Certificate as Certificate
 from certimap.result import CertificateKind as CertificateKind
-from certimap.result import FailedQuery as FailedQuery
 from certimap.result import HistoryEntry as HistoryEntry
 from certimap.result import MapResult as MapResult
-from certimap.result import ResultList as ResultList
 from certimap.result import Rule as Rule
 from certimap.result import Status as Status
+from certimap.result_list import FailedQuery as FailedQuery
+from certimap.result_list import ResultList as ResultList
 from certimap.solvers.base import Solver as Solver
 
 __version__: str

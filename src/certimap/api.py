@@ -19,7 +19,8 @@ from certimap.model import Model
 from certimap.networks.network import Network
 from certimap.posterior import Capability, Posterior
 from certimap.query import Query, check_names, make_query
-from certimap.result import FailedQuery, MapResult, Origin, ResultList
+from certimap.result import MapResult, Origin
+from certimap.result_list import FailedQuery, ResultList
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import Progress
 from certimap.solvers.registry import wants_of

@@ -14,7 +14,8 @@ from certimap.certify.checks import check_settings
 from certimap.control import Control
 from certimap.errors import CertimapError, ParseError, SolverError, at_place
 from certimap.posterior import Posterior
-from certimap.result import FailedQuery, MapResult
+from certimap.result import MapResult
+from certimap.result_list import FailedQuery
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import check_limits, n_interrupts, seed_of
 from certimap.solvers.registry import check_solver

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import UnionType
-from typing import NamedTuple, Protocol, get_args, runtime_checkable
+from typing import Any, NamedTuple, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -256,6 +256,15 @@ class Guesses(Posterior, Protocol):
 
 
 @runtime_checkable
+class Unfolded(Posterior, Protocol):
+    """A circuit's posterior on the nodes as they were learned, none folded into another."""
+
+    def most_probable_path(self) -> Points:
+        """Return the assignment of the most probable path from the root to leaves, shape (1, n_variables)."""
+        ...
+
+
+@runtime_checkable
 class Finds(Posterior, Protocol):
     """A posterior that finds an answer where a search was cut short before it had one."""
 
@@ -354,6 +363,19 @@ class Prober(Protocol):
         are all this. `log_factor` is how close (nats) to the truth is close enough; `within` is one box that holds
         everything still open, and what is bounded by `log_threshold` matters no more.
         """
+        ...
+
+
+@runtime_checkable
+class Traces(Prober, Protocol):
+    """A prober that can tell how it came to tighter bounds, for a proof."""
+
+    def keep_trace(self, max_bytes: int) -> None:
+        """Keep that from now on, as far as it takes no more than `max_bytes`."""
+        ...
+
+    def trace(self) -> dict[str, NDArray[Any]] | None:
+        """Return it in the arrays of a proof file (`docs/proofs.md`), or None where it took too much room."""
         ...
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.checker.buckets import MAX_TABLE
 from certimap.checker.models import Reduced
 from certimap.checker.relaxed import Relaxation
-from certimap.checker.sets import MAX_TABLE
 from certimap.control import Control
 from certimap.networks.problem import Problem, Table
 from certimap.networks.relaxation.choose_tree import CLIQUE_BITS

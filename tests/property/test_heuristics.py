@@ -8,12 +8,14 @@ import math
 import numpy as np
 import pytest
 from heuristics_twin import Heuristics
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import certimap as cm
 from certimap.circuits.circuit import CircuitBuilder
+from certimap.circuits.guess import GuessedCircuit
 from certimap.circuits.posterior import CircuitPosterior
+from certimap.errors import ImpossibleEvidence
 from certimap.query import make_query
 
 TOLERANCE = 1e-10
@@ -118,6 +120,27 @@ def test_max_product_decodes_what_its_twin_decodes(posterior):
     point = posterior.max_product()[0]
     assert twin.log_value(root, as_dict(point)) == pytest.approx(twin.log_value(root, expected), abs=TOLERANCE)
     assert twin.log_value(root, as_dict(point)) >= expected_value - TOLERANCE
+
+
+@given(posteriors(st.just(False)))
+@settings(max_examples=100)
+def test_the_published_max_product_walks_the_circuit_as_it_is(posterior):
+    circuit = posterior.circuit
+    names = circuit.domain.names
+    last = len(names) - 1
+    observed = {last: 0} if last else {}
+    query = make_query(circuit.domain, names[: len(names) - len(observed)], {names[i]: 0 for i in observed})
+    try:
+        guessed = GuessedCircuit.of(circuit, query)
+    except ImpossibleEvidence:
+        assume(False)
+    twin = Heuristics(circuit, observed)
+    value, expected = twin.max_product(circuit.root)
+    point = as_dict(guessed.most_probable_path()[0]) | observed
+    assert twin.log_value(circuit.root, point) == pytest.approx(
+        twin.log_value(circuit.root, expected), abs=TOLERANCE
+    )
+    assert twin.log_value(circuit.root, point) >= value - TOLERANCE
 
 
 @given(posteriors())

@@ -15,8 +15,9 @@ def log_add(values):
 class Heuristics:
     """Values of a circuit's nodes at partial assignments, and what each heuristic keeps."""
 
-    def __init__(self, circuit: Circuit) -> None:
+    def __init__(self, circuit: Circuit, observed: dict[int, float] | None = None) -> None:
         self.circuit = circuit
+        self.observed = observed or {}
 
     def leaf_log(self, node: int, value: float) -> float:
         params = self.circuit.params_of(node)
@@ -27,6 +28,8 @@ class Heuristics:
 
     def peak(self, node: int) -> float:
         params = list(self.circuit.params_of(node))
+        if int(self.circuit.leaf_var[node]) in self.observed:
+            return self.observed[int(self.circuit.leaf_var[node])]
         return params[0] if self.circuit.kind[node] == NodeKind.GAUSSIAN else params.index(max(params))
 
     def edges(self, node: int):

@@ -19,13 +19,18 @@ from certimap.query import make_query
 if TYPE_CHECKING:
     from certimap.datasets import Dataset
 
-LEARNERS = {
-    "learnspn": ("LearnSPN", None),
-    "chow-liu": ("ChowLiuTree", None),
-    "clt-mixture": ("ChowLiuMixture", "n_components"),
-    "hclt": ("HiddenChowLiuTree", "n_states"),
+LEARNERS: dict[str, tuple[str, str | None, dict[str, float]]] = {
+    "learnspn": ("LearnSPN", None, {}),
+    "learnspn-large": ("LearnSPN", None, {"threshold": 0.05, "min_rows": 10, "smoothing": 0.1}),
+    "chow-liu": ("ChowLiuTree", None, {}),
+    "clt-mixture": ("ChowLiuMixture", "n_components", {}),
+    "hclt": ("HiddenChowLiuTree", "n_states", {}),
 }
-"""The estimator of each kind of circuit in `certimap.learn`, and the setting that the number in a name sets."""
+"""The estimator of each kind of circuit in `certimap.learn`, what the number in a name sets, and other settings.
+
+LearnSPN chooses its settings on validation rows, which prefer small circuits; the large ones split rows as long as
+ten of them show any dependence.
+"""
 
 
 @dataclass(frozen=True)
@@ -47,18 +52,17 @@ class CircuitKind:
         ):
             return cls(text.strip(), match[1], int(match[2]) if match[2] else None)
         raise BenchError(
-            f"{text!r} is no circuit of the benchmark; expected learnspn, chow-liu, hclt16 or clt-mixture8 (with "
-            "any "
-            "number)"
+            f"{text!r} is no circuit of the benchmark; expected learnspn, learnspn-large, chow-liu, hclt16 or "
+            "clt-mixture8 (with any number)"
         )
 
     def estimator(self, seed: int) -> Any:
         """Return the unfitted estimator."""
         from certimap import learn
 
-        name, size_setting = LEARNERS[self.learner]
+        name, size_setting, settings = LEARNERS[self.learner]
         sizes = {} if size_setting is None or self.size is None else {size_setting: self.size}
-        estimator = getattr(learn, name)(random_state=seed, progress=False, **sizes)
+        estimator = getattr(learn, name)(random_state=seed, progress=False, **settings, **sizes)
         if "workers" in estimator.get_params():
             estimator.set_params(workers=1)  # circuits are learned side by side
         return estimator

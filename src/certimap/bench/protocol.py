@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from certimap.bench.records import BenchError, Record
 from certimap.domain import Domain, Label
@@ -64,8 +65,8 @@ class Split:
 class BenchQuery:
     """One query of the benchmark, by names and labels; the same for every solver.
 
-    `source` is "random" when the evidence was drawn uniformly and "sampled" when every try was
-    impossible and it was sampled from the model instead; `n_redraws` counts the impossible tries.
+    `source` is "random" when the evidence was drawn uniformly, "row" when it is a test row's, and "sampled" when
+    every try was impossible and it was sampled from the model instead; `n_redraws` counts the impossible tries.
     """
 
     variables: tuple[str, ...]
@@ -109,11 +110,14 @@ def solver_seed(seed: int, dataset: str, split: Split, index: int) -> int:
     return int(stream(seed, dataset, split, index, "solver").generate_state(1)[0])
 
 
-def draw_query(model: Any, seed: int, dataset: str, split: Split, index: int) -> BenchQuery:
+def draw_query(
+    model: Any, seed: int, dataset: str, split: Split, index: int, rows: NDArray[np.integer] | None = None
+) -> BenchQuery:
     """Draw query number `index` of a dataset and split.
 
     The partition depends on the arguments other than the model alone, and so does the evidence unless
-    it is impossible under the model.
+    it is impossible under the model. Evidence is uniform, or that of one
+    of the `rows`, shape (n_rows, n_variables).
 
     Raises
     ------
@@ -130,8 +134,12 @@ def draw_query(model: Any, seed: int, dataset: str, split: Split, index: int) ->
     variables = tuple(domain.names[i] for i in queried)
     rng = np.random.default_rng(stream(seed, dataset, split, index, "evidence"))
     for n_redraws in range(N_TRIES):
-        point = rng.integers(0, domain.n_states[observed])
-        query = BenchQuery(variables, _labels(domain, observed, point), "random", n_redraws)
+        if rows is None:
+            point = rng.integers(0, domain.n_states[observed])
+        else:
+            point = rows[rng.integers(len(rows)), observed]
+        source = "random" if rows is None else "row"
+        query = BenchQuery(variables, _labels(domain, observed, point), source, n_redraws)
         if is_possible(model, query):
             return query
     return BenchQuery(variables, _sample_evidence(model, observed, rng), "sampled", N_TRIES)

@@ -16,6 +16,8 @@ from certimap.domain import Domain
 from certimap.errors import CertimapError, did_you_mean
 from certimap.model import Model
 
+SMALLEST = 1e-12  # of drawn weights, which may underflow
+
 
 @dataclass(frozen=True)
 class Question:
@@ -48,7 +50,7 @@ def tree_mixture(n_variables: int, n_trees: int, n_nodes: int, seed: int, n_stat
     """Return a mixture of random region trees, as random sum-product networks and Einsum networks have.
 
     Each tree halves the variables, in a random order of its own, down to single ones. A region has `n_nodes`
-    sums over as many products, each of a node of either half; weights and leaves are drawn from Dirichlet(1).
+    sums over as many products, each of a node of either half; weights and leaves are drawn from Dirichlet(.3).
 
     Parameters
     ----------
@@ -64,8 +66,9 @@ def tree_mixture(n_variables: int, n_trees: int, n_nodes: int, seed: int, n_stat
     rng = np.random.default_rng([seed, n_variables, n_trees, n_nodes, n_states])
     builder = CircuitBuilder(Domain.of_sizes([n_states] * n_variables))
 
-    def log_weights(size: int) -> list[float]:
-        return np.log(rng.dirichlet(np.ones(size))).tolist()
+    def log_weights(size: int, concentration: float = 0.3) -> list[float]:
+        weights = rng.dirichlet(np.full(size, concentration))
+        return np.log(np.maximum(weights, SMALLEST)).tolist()
 
     def region(scope: list[int], n_sums: int) -> list[int]:
         if len(scope) == 1:
@@ -77,7 +80,7 @@ def tree_mixture(n_variables: int, n_trees: int, n_nodes: int, seed: int, n_stat
         return [builder.sum(products, log_weights(n_nodes)) for _ in range(n_sums)]
 
     trees = [region(rng.permutation(n_variables).tolist(), 1)[0] for _ in range(n_trees)]
-    builder.sum(trees, log_weights(n_trees))
+    builder.sum(trees, log_weights(n_trees, 1.0))
     return builder.build()
 
 

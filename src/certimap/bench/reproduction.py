@@ -18,7 +18,7 @@ from certimap.bench.twenty import TRIALS
 
 METHODS = {
     "independent": "independent",
-    "max_product": "max_product",
+    "max_product": "paper_max_product",
     "argmax_product": "argmax_product",
     "hbp": "hybrid_bp",
     "itself": "itself",
@@ -44,7 +44,8 @@ def reproduction(run: Path) -> str:
     trials = Trials.of(kept, tuple(METHODS.values()))
     if not trials.queries:
         raise BenchError(f"{run} holds no trial of {', '.join(METHODS.values())} on {CIRCUIT} circuits")
-    tables = [standing_table(trials), optimum_table(Trials.of(kept)), seconds_table(trials)]
+    every = Trials.of(kept)
+    tables = [standing_table(trials), optimum_table(every), *folding_tables(every), seconds_table(trials)]
     return "\n".join([*run_head(run, records), *(table.to_markdown() for table in tables)])
 
 
@@ -125,6 +126,27 @@ def _pairs(trials: Trials, place: tuple[str, str], dataset: str, solver: str) ->
         proof: dict[str, Any] = by_solver.get(PROVER, {})
         if proof.get("certificate", {}).get("kind") == "exact" and solver in by_solver:
             yield by_solver[solver], float(proof["log_prob"])
+
+
+def folding_tables(trials: Trials) -> list[Table]:
+    """Return a table of max-product on circuits as learned beside that on folded ones, or none without both."""
+    table = Table(
+        "reproduction-folding",
+        "Max-product on the circuit as learned, and conditioned and folded",
+        ("split", "queries", "as learned better", "folded better", "same", "mean of folded - as learned (nats)"),
+    )
+    for split in trials.splits(CIRCUIT):
+        gains: list[float] = []
+        for by_index in trials.queries[CIRCUIT, split].values():
+            for by_solver in by_index.values():
+                pair = [log_prob_of(by_solver[s]) for s in ("paper_max_product", "max_product") if s in by_solver]
+                if len(pair) == 2 and pair[0] is not None and pair[1] is not None:
+                    gains.append(pair[1] - pair[0])
+        if gains:
+            array = np.array(gains)
+            counts = [np.sum(array < -TIE_NATS), np.sum(array > TIE_NATS), np.sum(np.abs(array) <= TIE_NATS)]
+            table.add(split, str(len(gains)), *(str(int(c)) for c in counts), significant(float(array.mean())))
+    return [table] if table.rows else []
 
 
 def seconds_table(trials: Trials) -> Table:

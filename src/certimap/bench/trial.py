@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from certimap import __version__
 from certimap.bench.machine import peak_memory_mib, reset_peak_memory
@@ -24,7 +28,7 @@ class TrialSettings:
     """What all trials of a run share.
 
     `time_limit` is in seconds and on solving alone; `workers` counts the threads of a trial and
-    `max_memory` is in MiB.
+    `max_memory` is in MiB. `evidence` is "random" for uniform evidence and "rows" for that of test rows.
     """
 
     epsilon: float = 0.01
@@ -34,6 +38,7 @@ class TrialSettings:
     max_memory: int | None = 4096
     workers: int = 1
     seed: int = 0
+    evidence: Literal["random", "rows"] = "random"
 
 
 @dataclass(frozen=True)
@@ -199,9 +204,10 @@ class TrialRunner:
     that loading compiled code is not measured.
     """
 
-    def __init__(self, models: Path, settings: TrialSettings) -> None:
+    def __init__(self, models: Path, settings: TrialSettings, data_dir: str | None = None) -> None:
         self.models = models
         self.settings = settings
+        self.data_dir = data_dir
         self._model: tuple[str, str, Any] | None = None
         self._query: tuple[Any, BenchQuery] | None = None
         self._warm: set[tuple[str, str]] = set()
@@ -215,8 +221,17 @@ class TrialRunner:
         place = (task.circuit, task.dataset, task.split, task.index)
         if self._query is None or self._query[0] != place:
             model = self.model(task.dataset, task.circuit)
-            self._query = (place, draw_query(model, self.settings.seed, task.dataset, task.split, task.index))
+            rows = self._test_rows(task.dataset) if self.settings.evidence == "rows" else None
+            query = draw_query(model, self.settings.seed, task.dataset, task.split, task.index, rows)
+            self._query = (place, query)
         return self._query[1]
+
+    def _test_rows(self, dataset: str) -> NDArray[np.integer]:
+        from certimap import datasets
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", datasets.StandInWarning)
+            return np.asarray(datasets.load(dataset, self.data_dir).test)
 
     def warm_up(self, task: Task, method: Method) -> None:
         """Run a method briefly and unrecorded, once a circuit kind."""

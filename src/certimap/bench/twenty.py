@@ -111,8 +111,8 @@ class _Learning:
 class _Solving:
     """Runs trials in a process of its own."""
 
-    def __init__(self, models: Path, settings: TrialSettings) -> None:
-        self._runner = TrialRunner(models, settings)
+    def __init__(self, models: Path, settings: TrialSettings, data_dir: str | None) -> None:
+        self._runner = TrialRunner(models, settings, data_dir)
 
     def __call__(self, job: Any, part: Any) -> Record:
         return self._runner.trial(job, part)
@@ -145,7 +145,7 @@ def run_twenty(plan: Plan, *, command: str = "", report: Report | None = None) -
         pool = WorkerPool(
             plan.n_processes,
             _Solving,
-            (plan.model_dir, plan.settings),
+            (plan.model_dir, plan.settings, plan.data_dir),
             n_threads=plan.settings.workers,
             part_limit=None if limit is None else 2 * limit + plan.overrun,
         )
@@ -169,7 +169,7 @@ def _entered(plan: Plan) -> Iterator[Record]:
     if plan.answers is not None:
         from certimap.bench.answers import score_answers
 
-        yield from score_answers(plan.answers, TrialRunner(plan.model_dir, plan.settings))
+        yield from score_answers(plan.answers, TrialRunner(plan.model_dir, plan.settings, plan.data_dir))
 
 
 def _recorded(task: Task, method: str, record: Record | None, problem: str | None, plan: Plan) -> Record:
@@ -230,10 +230,11 @@ def _open_run(plan: Plan, command: str) -> None:
         write_json(path, about)
         return
     about = json.loads(path.read_text())
+    begun = asdict(TrialSettings()) | about["settings"]  # a run may be older than a setting
     for name, value in settings.items():
-        if about["settings"].get(name) != value:
+        if begun[name] != value:
             raise BenchError(
-                f"{plan.run} was begun with {name} = {about['settings'].get(name)}, now it is {value}; "
+                f"{plan.run} was begun with {name} = {begun[name]}, now it is {value}; "
                 "resume with the same settings or name another folder"
             )
     about["calls"].append(call)

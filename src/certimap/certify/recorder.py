@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.posterior import Prober, Traces
 from certimap.search_boxes import Layout, SearchBoxes
 
 ENTRY_BYTES = 250  # of a split in a dictionary, its masks and intervals apart
@@ -40,15 +41,15 @@ class Recorder:
         Values at which halves of real variables' intervals were dropped, by the variable.
     has_search
         Whether a search by boxes keeps its splits here.
-    is_tightened
-        Whether bounds were tightened by more than the box itself (by caps of subcircuits).
+    tightened
+        What tightened bounds by more than the box itself (by caps of subcircuits), or None.
     """
 
     max_bytes: int
     splits: dict[bytes, Split] = field(default_factory=dict[bytes, Split])
     cuts: dict[int, set[float]] = field(default_factory=dict[int, set[float]])
     has_search: bool = False
-    is_tightened: bool = False
+    tightened: Traces | None = None
     is_full: bool = False
     _n_bytes: int = 0
 
@@ -79,6 +80,19 @@ class Recorder:
         self._n_bytes += 64 * len(variables)
         if self._n_bytes > self.max_bytes:
             self._fill()
+
+    def tightens(self, prober: Prober) -> None:
+        """Have a prober keep how it will tighten its bounds."""
+        if self.tightened is None and isinstance(prober, Traces):
+            prober.keep_trace(self.max_bytes)
+            self.tightened = prober
+
+    def trace(self) -> dict[str, NDArray[Any]]:
+        """Return how bounds were tightened, as proof files hold it."""
+        found = {} if self.tightened is None else self.tightened.trace()
+        if found is None:
+            self._fill()
+        return found or {}
 
     def tree(self, layout: Layout) -> dict[str, NDArray[Any]]:
         """Return the tree of splits in preorder, as proof files hold it."""

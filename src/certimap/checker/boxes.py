@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.circuit import Circuit, Flags, boxes_of
+from certimap.checker.circuit import Circuit, boxes_of
+from certimap.checker.graph import Flags
 from certimap.checker.models import Arrays, Rejected
-from certimap.checker.numbers import Floats, Ints, ranges
+from certimap.checker.numbers import Floats, Ints
 
-CAP_FACTOR = 1e-10  # nats within which a subcircuit's maximum is settled
-CAP_BOXES = 2000  # boxes that the search for one subcircuit's maximum may take
 BATCH = 256
 
 
@@ -21,97 +20,22 @@ def counts_of(boxes: Flags, columns: Ints) -> Ints:
     return np.add.reduceat(boxes, columns[:-1], axis=1, dtype=np.int64)
 
 
-def shrunk(circuit: Circuit, caps: Floats, boxes: Flags, threshold: float) -> tuple[Flags, Floats, Floats]:
+def shrunk(circuit: Circuit, caps: Floats, boxes: Flags, threshold: float) -> tuple[Flags, Floats]:
     """Drop the states whose bound is at most a threshold until none is left to drop.
 
-    Returns the boxes, their bounds (-inf where a variable keeps no state) and those of their states.
+    Returns the boxes and their bounds, at most the threshold where a variable keeps no state.
     """
-    boxes = boxes.copy()
-    bound, each = np.full(len(boxes), np.inf), np.zeros(boxes.shape)
+    boxes, bound = boxes.copy(), np.full(len(boxes), np.inf)
     active = np.arange(len(boxes))
-    mine = np.repeat(np.isin(np.arange(len(circuit.columns) - 1), circuit.scope), np.diff(circuit.columns))
     while len(active):
-        bound[active], each[active] = circuit.bounds(boxes[active], caps)
-        alive = boxes[active] & ((each[active] > threshold) | ~mine)
-        empty = np.any(counts_of(alive, circuit.columns) == 0, axis=1) | (bound[active] <= threshold)
-        bound[active[empty]] = np.minimum(bound[active[empty]], threshold)
+        found, each = circuit.bounds(boxes[active], caps)
+        alive = boxes[active] & (each > threshold)
+        empty = np.any(counts_of(alive, circuit.columns) == 0, axis=1) | (found[:, 0] <= threshold)
+        bound[active] = np.where(empty, np.minimum(found[:, 0], threshold), found[:, 0])
         changed = ~empty & np.any(alive != boxes[active], axis=1)
         boxes[active[changed]] = alive[changed]
         active = active[changed]
-    return boxes, bound, each
-
-
-def caps_of(circuit: Circuit) -> Floats:
-    """Return upper bounds on all sums, found bottom-up by small searches that use those below."""
-    caps = np.full(circuit.n_nodes, np.inf)
-    for layer in circuit.layers:
-        if layer.is_sum:
-            for node in layer.nodes.tolist():
-                caps[node] = _maximum(circuit.below(node), caps)
-    return caps
-
-
-def _maximum(part: Circuit, caps: Floats) -> float:
-    """Search a subcircuit for its maximum; return an upper bound on it."""
-    variables = part.scope
-    boxes = np.ones((1, int(part.columns[-1])), np.bool_)
-    best, n_done = -np.inf, 0
-    while len(boxes):
-        bound, each = part.bounds(boxes, caps)
-        points = _promising(part, boxes, each)
-        best = max(best, float(part.values(points).max()))
-        n_done += len(boxes)
-        threshold = best + CAP_FACTOR
-        keep = bound > threshold
-        if n_done > CAP_BOXES:
-            return float(max(bound.max(initial=-np.inf), threshold))
-        boxes, bound, each = boxes[keep], bound[keep], each[keep]
-        if not len(boxes):
-            break
-        boxes, bound, each = shrunk(part, caps, boxes, threshold)
-        keep = bound > threshold
-        single = np.all(counts_of(boxes, part.columns)[:, variables] == 1, axis=1)
-        if np.any(keep & single):  # a point of its own, which no other one need have been
-            best = max(best, float(bound[keep & single].max()))
-        boxes = _branches(part, boxes[keep], each[keep], bound[keep], variables)
-    return best + CAP_FACTOR
-
-
-def _promising(part: Circuit, boxes: Flags, each: Floats) -> NDArray[np.int64]:
-    """Return the point of largest bounds in each box; variables that a subcircuit lacks stand at 0."""
-    rank = np.where(boxes, each, -np.inf)
-    top = np.repeat(np.maximum.reduceat(rank, part.columns[:-1], axis=1), np.diff(part.columns), axis=1)
-    sizes = np.diff(part.columns)
-    states = ranges(np.zeros(len(sizes), np.int64), sizes)
-    points = np.minimum.reduceat(np.where(rank >= top, states, boxes.shape[1]), part.columns[:-1], axis=1)
-    lacking = np.setdiff1d(np.arange(len(part.columns) - 1), part.scope)
-    points[:, lacking] = 0
-    return points
-
-
-def _branches(part: Circuit, boxes: Flags, each: Floats, bound: Floats, variables: Ints) -> Flags:
-    """Split each box by the states of the variable whose bounds have the smallest sum."""
-    out: list[Flags] = []
-    counts = counts_of(boxes, part.columns)
-    shares = np.where(boxes, np.exp(np.minimum(each - bound[:, None], 0.0)), 0.0)
-    sums = np.where(counts > 1, np.add.reduceat(shares, part.columns[:-1], axis=1), np.inf)
-    lacking = np.setdiff1d(np.arange(len(part.columns) - 1), variables)
-    sums[:, lacking] = np.inf
-    for row in range(len(boxes)):
-        v = int(np.argmin(sums[row]))
-        if np.isfinite(sums[row, v]):
-            out.append(split(boxes[row], v, part.columns))
-    return np.concatenate(out) if out else boxes[:0]
-
-
-def split(box: Flags, v: int, columns: Ints) -> Flags:
-    """Return the parts of a box by the states of a variable that it holds."""
-    start, stop = int(columns[v]), int(columns[v + 1])
-    states = np.arange(start, stop)[box[start:stop]]
-    parts = np.repeat(box[None], len(states), axis=0)
-    parts[:, start:stop] = False
-    parts[np.arange(len(states)), states] = True
-    return parts
+    return boxes, bound
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +116,7 @@ def check_boxes(
     while waiting:
         batch, waiting = waiting[-BATCH:], waiting[:-BATCH]
         nodes = [node for node, _ in batch]
-        found, bound, _ = shrunk(circuit, caps, np.array([box for _, box in batch]), threshold)
+        found, bound = shrunk(circuit, caps, np.array([box for _, box in batch]), threshold)
         for row, node in enumerate(nodes):
             if bound[row] <= threshold or found[row].tobytes() in known:
                 continue
@@ -229,6 +153,3 @@ def check_every_point(circuit: Circuit, answers: NDArray[np.int64], threshold: f
                 f"the joint state {points[worst].tolist()} has the log value {values[worst]:.12g}, above the claim"
             )
     return None
-
-
-__all__ = ["SplitTree", "boxes_of", "caps_of", "check_boxes", "check_every_point"]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.circuit import Graph, read_graph, smooth
+from certimap.checker.graph import Graph, read_graph, smooth
 from certimap.checker.models import Arrays, Question
 from certimap.checker.numbers import Ints
 from certimap.errors import TooLarge

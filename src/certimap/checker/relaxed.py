@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.checker.boxes import SplitTree, boxes_of
-from certimap.checker.circuit import Flags
+from certimap.checker.buckets import MAX_TABLE
+from certimap.checker.graph import Flags
 from certimap.checker.models import Arrays, Reduced, Rejected, Table, spread
 from certimap.checker.numbers import UNIT, Floats, Ints, log_sum, up
-from certimap.checker.sets import MAX_TABLE
 
 BATCH_ENTRIES = 2_000_000
 

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.boxes import SplitTree, caps_of, check_boxes, check_every_point
+from certimap.checker.boxes import SplitTree, check_boxes, check_every_point
+from certimap.checker.buckets import Buckets, value_at
+from certimap.checker.caps import caps_of
 from certimap.checker.circuit import Circuit, circuit_of
 from certimap.checker.exact import MARGIN, largest_value
 from certimap.checker.file import Proof
@@ -19,7 +21,7 @@ from certimap.checker.models import Arrays, Question, Reduced, Rejected, fingerp
 from certimap.checker.numbers import UNIT, Floats
 from certimap.checker.real import Edges, edges_of
 from certimap.checker.relaxed import Relaxation, check_relaxed
-from certimap.checker.sets import Buckets, check_sets, value_at
+from certimap.checker.sets import check_sets
 from certimap.errors import TooLarge
 
 LARGEST_TOLERANCE = 1e-3
@@ -233,10 +235,7 @@ def _circuit(
     if method != "boxes":
         raise Rejected(f"a proof by {method!r} is none that covers this circuit")
     tree = SplitTree.read(given, above.columns)
-    refuted = check_boxes(above, tree, claim.answers, threshold, np.full(above.n_nodes, np.inf))
-    if refuted is not None and proof.meta.get("caps", False):
-        refuted = check_boxes(above, tree, claim.answers, threshold, caps_of(above))
-    return log_value, refuted
+    return log_value, check_boxes(above, tree, claim.answers, threshold, caps_of(above, given))
 
 
 def _residual(circuit: Circuit, claim: Claim, proof: Proof, threshold: float) -> str | None:

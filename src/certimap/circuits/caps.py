@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from certimap.box import Boxes, Points
 from certimap.circuits.evaluation import functions_of
-from certimap.circuits.kernels.caps import scopes, solve_caps
+from certimap.circuits.kernels.caps import LEAF, Trace, scopes, solve_caps, write_traces
 from certimap.circuits.kernels.climb import CapTable, Pool
 from certimap.circuits.kernels.real import fill_peaks, fill_scales
 from certimap.circuits.kernels.space import PlanArrays
@@ -27,6 +27,8 @@ from certimap.rounding import SMALLEST_FACTOR
 MAX_SCOPE_ENTRIES = 30_000_000  # places in all scopes together; circuits beyond this get no caps
 MAX_SCOPE_WORDS = 50_000_000
 POOL_BYTES = 64_000_000
+TRACE_ENTRIES = 1 << 14  # of a trace at first; it grows fourfold
+TRACE_COLUMNS = 32  # bytes of columns for each entry
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +143,13 @@ class Caps:
         A node counts as solved when its bound is within this (nats) of its best value.
     max_boxes
         Boxes that one node's search may open; doubled eightfold for the unsolved ones in every further round.
+    max_trace
+        Bytes within which to keep how searches covered their boxes; 0 keeps nothing.
+
+    Attributes
+    ----------
+    is_traced
+        Whether all of that is kept: it was asked for, and did not take too many bytes.
     """
 
     view: PlanView
@@ -148,11 +157,16 @@ class Caps:
     max_boxes: int = 400
     work: int = 0
     table: CapTable = field(init=False)
+    max_trace: int = 0
+    is_traced: bool = field(init=False)
     _row: int = 0
     _pool: Pool | None = None
+    _trace: Trace = field(init=False)
 
     def __post_init__(self) -> None:
         self.table = _make_table(self.view)
+        self.is_traced = self.max_trace > 0
+        self._trace = _make_trace(len(self.table.targets), TRACE_ENTRIES if self.is_traced else 0)
 
     @property
     def log_caps(self) -> NDArray[np.float64]:
@@ -179,20 +193,51 @@ class Caps:
         if self._pool is None:
             self._pool = _make_pool(self.view, self.max_boxes)
         counters = np.zeros(2, np.int64)
-        self._row = solve_caps(
-            self.view.arrays,
-            self.table,
-            self._row,
-            work_limit,
-            self.max_boxes,
-            self.log_factor,
-            self.view.roundings,
-            self.view.low,
-            self.view.high,
-            self._pool,
-            counters,
-        )
+        while True:
+            self._row = solve_caps(
+                self.view.arrays,
+                self.table,
+                self._row,
+                work_limit - int(counters[0]),
+                self.max_boxes,
+                self.log_factor,
+                self.view.roundings,
+                self.view.low,
+                self.view.high,
+                self._pool,
+                self._trace,
+                counters,
+            )
+            if not (self.is_traced and self._trace.used[2]):
+                break
+            self._grow_trace()
         self.work += int(counters[0])
+
+    def _grow_trace(self) -> None:
+        """Make more room for the trace, or give it up where that takes too many bytes; a search is repeated."""
+        assert self._pool is not None
+        self._pool.stamp[:] = -1
+        n = 4 * len(self._trace.kinds)
+        self.is_traced = 8 * n <= self.max_trace
+        larger = _make_trace(len(self.table.targets), n if self.is_traced else 0)
+        if self.is_traced:
+            for old, new in zip(self._trace, larger, strict=True):
+                new[: len(old)] = old
+            larger.used[2] = 0
+        self._trace = larger
+
+    def trace(self) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint8]]:
+        """Return how searches covered their boxes: nodes, and for each in turn kinds of entries and columns left.
+
+        Entries are in preorder: the variable that a box was split on, -1 for none, -2 where columns were dropped;
+        of these the columns left of the node's scope follow, as bits with the first highest, whole bytes each.
+        """
+        roots = self._trace.roots
+        searched = (roots >= 0) & (self._trace.kinds[np.maximum(roots, 0)] != LEAF) if len(roots) else roots > 0
+        kinds, used = np.empty(int(self._trace.used[0]), np.int32), np.zeros(2, np.int64)
+        kept = np.zeros(int(self._trace.used[1]), np.uint8)
+        write_traces(self.view.arrays, self.table, self._trace, kinds, kept, used)
+        return self.table.targets[searched], kinds[: used[0]], kept[: used[1]]
 
     def best_point(self) -> Points | None:
         """Return the root's best point, put together from those of the nodes below it, shape (1, n); or None."""
@@ -278,6 +323,20 @@ def _make_table(view: PlanView) -> CapTable:
     )
 
 
+def _make_trace(n_targets: int, n_entries: int) -> Trace:
+    """Allocate a trace; without entries it is one that nothing is entered in."""
+    counts = np.zeros((3, n_entries), np.int64)
+    return Trace(
+        np.zeros(n_entries, np.int32),
+        counts[0],
+        counts[1],
+        counts[2],
+        np.zeros(TRACE_COLUMNS * n_entries, np.uint8),
+        np.full(n_targets, -1, np.int64),
+        np.zeros(3, np.int64),
+    )
+
+
 def _make_pool(view: PlanView, max_boxes: int) -> Pool:
     """Allocate the room of one node's search."""
     n, n_nodes, columns = len(view.domain), view.n_nodes, view.n_columns
@@ -288,6 +347,7 @@ def _make_pool(view: PlanView, max_boxes: int) -> Pool:
         np.zeros((rows, real)),
         np.zeros((rows, real)),
         np.zeros(rows),
+        np.zeros(rows, np.int64),
         np.zeros(columns),
         np.zeros(n),
         np.zeros(n),

@@ -238,7 +238,8 @@ def _simplify(circuit: Circuit, query: Query, leaves: Leaves, parents: NDArray[n
     alias = np.empty(circuit.n_nodes, np.int64)
     inputs = (leaves.log_mass, parents, single, n_states, leaves.start, decides)
     simplify.fold(arrays, *inputs, n_table, log_tables, seen_by, seen_at, new, alias)
-    return _laid_out(domain, int(alias[-1]), new, log_tables)
+    sums = np.flatnonzero(circuit.kind == NodeKind.SUM)
+    return _laid_out(domain, int(alias[-1]), new, log_tables, alias[sums])
 
 
 def _decide_histograms(
@@ -262,8 +263,10 @@ def _decide_histograms(
             decides[node] = single[node]
 
 
-def _laid_out(domain: Domain, root: int, new: NewNodes, log_tables: NDArray[np.float64]) -> Plan:
-    """Lay the rewritten nodes out in depth-first postorder."""
+def _laid_out(
+    domain: Domain, root: int, new: NewNodes, log_tables: NDArray[np.float64], sums: NDArray[np.int64]
+) -> Plan:
+    """Lay the rewritten nodes out in depth-first postorder; `sums` are what the circuit's sums became, or -1."""
     from certimap.circuits.kernels import simplify
     from certimap.circuits.kernels.arrays import Layout
 
@@ -286,11 +289,19 @@ def _laid_out(domain: Domain, root: int, new: NewNodes, log_tables: NDArray[np.f
         sizes=np.empty(3, np.int64),
     )
     pools = {"pool_child": new.pool_child[:n_pool], "pool_weight": new.pool_weight[:n_pool]}
-    simplify.lay_out(root, new._replace(**pools), _workspace(root + 1, n_pool), out)
+    work = _workspace(root + 1, n_pool)
+    simplify.lay_out(root, new._replace(**pools), work, out)
     n_nodes, n_inner, n_leaves = (int(x) for x in out.sizes)
     leaf_var = out.leaf_var[:n_leaves].copy()
     tables, log_tables, leaf_start = _used_tables(domain, leaf_var, out.leaf_start[:n_leaves], log_tables)
     log_weights = out.log_weights[:n_inner].copy()
+    numbers = np.flatnonzero((sums >= 0) & (sums <= root))[
+        ::-1
+    ]  # of several that became one node, the first counts
+    places = work.final[sums[numbers]]
+    sum_numbers = np.full(n_nodes, -1, np.int64)
+    sum_numbers[places[places >= 0]] = numbers[places >= 0]
+    sum_numbers[~out.is_sum[:n_nodes]] = -1
     return Plan(
         domain,
         out.is_sum[:n_nodes].copy(),
@@ -304,6 +315,7 @@ def _laid_out(domain: Domain, root: int, new: NewNodes, log_tables: NDArray[np.f
         tables,
         log_tables,
         out.decides[:n_nodes].copy(),
+        sum_numbers,
     )
 
 

@@ -83,14 +83,33 @@ class GuessedCircuit:
 
     def guess(self) -> Points:
         """Walk down from the root to the children of largest value, leaves at their maxima; shape (1, n)."""
-        circuit, leaves, queried = self.circuit, self.leaves, self._queried
+        value = self._peaks()
+        self._pass(value)
+        return self._walk_down(value)
+
+    def most_probable_path(self) -> Points:
+        """Max-product on the circuit as it is: every sum is a maximum, leaves at their maxima; shape (1, n)."""
+        from certimap.circuits import properties
+        from certimap.circuits.kernels import paths
+
+        value = self._peaks()
+        paths.upward_log_maximum(properties.circuit_arrays(self.circuit), value)
+        return self._walk_down(value)
+
+    def _peaks(self) -> NDArray[np.float64]:
+        """Return the largest log value of each leaf, shape (n_nodes,), 0 on inner nodes."""
+        leaves, queried = self.leaves, self._queried
         n_states = self.domain.n_states[leaves.position[queried]]
         peaks = np.array(
             [np.max(leaves.log_tables[a : a + k]) for a, k in zip(leaves.start[queried], n_states, strict=True)]
         )
         value = leaves.log_mass.copy()
         value[queried] += np.where(np.isnan(peaks), -np.inf, peaks)
-        self._pass(value)
+        return value
+
+    def _walk_down(self, value: NDArray[np.float64]) -> Points:
+        """Follow the children of largest weighted value from the root, all children of products; shape (1, n)."""
+        circuit, leaves = self.circuit, self.leaves
         point = np.zeros((1, len(self.domain)), np.int16)
         stack = [circuit.root]
         while stack:

@@ -48,6 +48,9 @@ class Plan:
     decides
         int32, shape (n_nodes,): the query variable that a sum decides (its children allow disjoint
         sets of that variable's states), else -1.
+    sum_numbers
+        int64, shape (n_nodes,): for each sum, which of the sums of the circuit it was made from, in their order;
+        else -1.
     log_error
         How far (nats) conditioning may have moved the log of a probability: weights and leaves are rounded.
     """
@@ -64,6 +67,7 @@ class Plan:
     tables: NDArray[np.float64]
     log_tables: NDArray[np.float64]
     decides: NDArray[np.int32]
+    sum_numbers: NDArray[np.int64]
     log_error: float = 0.0
 
     def __post_init__(self) -> None:

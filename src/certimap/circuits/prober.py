@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,6 +39,7 @@ class PlanProber:
         self.layout = Layout.of(plan.domain, self.view.arrays.scales, self.view.arrays.is_whole)
         self.work = 4 * self.view.n_edges
         self.caps: Caps | None = None
+        self._max_trace = 0
         self._log_caps = empty_table(self.view).caps if log_caps is None else log_caps
 
     @property
@@ -95,7 +98,7 @@ class PlanProber:
     def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:
         """Search sum nodes bottom-up for their maxima; a round done, the next allows each node more boxes."""
         if self.caps is None:
-            self.caps = Caps(self.view, log_factor)
+            self.caps = Caps(self.view, log_factor, max_trace=self._max_trace)
             self._log_caps = self.caps.log_caps
         elif self.caps.round_done:
             if self.caps.complete:
@@ -105,3 +108,20 @@ class PlanProber:
         before = self.caps.work
         self.caps.advance(work)
         return Tightening(self.caps.work - before, self.caps.round_done, self.caps.complete)
+
+    def keep_trace(self, max_bytes: int) -> None:
+        self._max_trace = max_bytes
+
+    def trace(self) -> dict[str, NDArray[Any]] | None:
+        if self.caps is None:
+            return {}
+        if not self.caps.is_traced:
+            return None
+        nodes, kinds, columns = self.caps.trace()
+        if not len(nodes):
+            return {}
+        return {
+            "cap_nodes": self.plan.sum_numbers[nodes].astype(np.int32),
+            "cap_splits": kinds,
+            "cap_kept": columns,
+        }

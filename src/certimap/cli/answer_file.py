@@ -14,7 +14,8 @@ from certimap.cli.output import CUT_SHORT, SOME_FAILED
 from certimap.errors import CertimapError, QueryError
 from certimap.io.files import write_text
 from certimap.learn.progress import Progress
-from certimap.result import FailedQuery, MapResult
+from certimap.result import MapResult
+from certimap.result_list import FailedQuery
 
 if TYPE_CHECKING:
     from certimap.batch import Row

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from enum import Enum
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -26,6 +27,14 @@ from certimap.cli.bench_options import (
     reporter,
     split_names,
 )
+
+
+class Evidence(Enum):
+    """Where evidence of `bench twenty` comes from."""
+
+    RANDOM = "random"
+    ROWS = "rows"
+
 
 app = typer.Typer(
     help="Benchmarks: the Twenty Datasets, networks with known answers, the engine, and their tables.",
@@ -56,7 +65,9 @@ def twenty(
         str | None, typer.Option("--data", envvar="CERTIMAP_DATA", help="Folder with NAME.train.data and so on.")
     ] = None,
     datasets: Annotated[str, typer.Option(help="Names, or 'all' for the twenty.")] = "all",
-    circuits: Annotated[str, typer.Option(help="learnspn, chow-liu, hclt16, clt-mixture8, ...")] = "learnspn",
+    circuits: Annotated[
+        str, typer.Option(help="learnspn, learnspn-large, chow-liu, hclt16, clt-mixture8, ...")
+    ] = "learnspn",
     splits: Annotated[str, typer.Option(help="QUERY/EVIDENCE in percent.")] = "20/80,50/50,20/50,50/30",
     queries: Annotated[int, typer.Option(help="Queries a dataset and split.")] = 10,
     solvers: Annotated[
@@ -70,6 +81,9 @@ def twenty(
     jobs: Jobs = 1,
     workers: Workers = 1,
     seed: Seed = 0,
+    evidence: Annotated[
+        Evidence, typer.Option(help="Uniform values, or those of a row of the test set.")
+    ] = Evidence.RANDOM,
     models: Annotated[
         Path | None, typer.Option("--models", help="Folder of learned models, to share; RUN/models by default.")
     ] = None,
@@ -105,6 +119,7 @@ def twenty(
             max_memory=max_memory,
             workers=workers,
             seed=seed,
+            evidence=evidence.value,
         ),
     )
     try:

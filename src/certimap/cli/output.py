@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from certimap.errors import CertimapError
 from certimap.io.files import write_text
-from certimap.result import FailedQuery
+from certimap.result_list import FailedQuery
 from certimap.summary import aligned, facts_of, log_text, warnings_of
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ from certimap.io.evidence import (
 )
 from certimap.io.files import suffix_of
 from certimap.io.formats import suffixes
-from certimap.result import FailedQuery, MapResult
+from certimap.result import MapResult
+from certimap.result_list import FailedQuery
 
 if TYPE_CHECKING:
     from certimap.model import Model

@@ -13,7 +13,7 @@ from certimap.control import Control, TimeUp
 from certimap.conversions.circuit_to_tree import tree_of_circuit
 from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row
 from certimap.errors import ModelError
-from certimap.posterior import Guesses, Posterior
+from certimap.posterior import Guesses, Posterior, Unfolded
 from certimap.trees.bucket_tree import BucketTreePosterior
 
 MAX_SPREAD = 4  # table entries of a tree per edge of its circuit, where `auto` may choose it
@@ -108,5 +108,5 @@ ROWS = (
         _tree,
         _tree_suits,
     ),
-    Row("circuit as it is", Circuit, frozenset({Guesses, GuessedCircuit}), _size, _guessed, _never),
+    Row("circuit as it is", Circuit, frozenset({Guesses, Unfolded, GuessedCircuit}), _size, _guessed, _never),
 )

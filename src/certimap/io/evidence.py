@@ -17,7 +17,7 @@ from certimap.errors import CertimapError, ParseError, QueryError, at_place
 from certimap.io.files import AnyPath, read_text
 from certimap.io.formats import Format, format_of, table_of
 from certimap.io.text_tables import cell_value, read_text_table
-from certimap.io.uai import read_evidence, read_map, read_query
+from certimap.io.uai_questions import read_evidence, read_map, read_query
 from certimap.query import explicit_form
 from certimap.untyped import is_dict, is_list, is_mapping
 
@@ -36,7 +36,7 @@ class TextOptions:
     separator
         See `certimap.io.text_tables.read_text_table`.
     layout
-        See `certimap.io.uai.read_evidence`.
+        See `certimap.io.uai_questions.read_evidence`.
     """
 
     encoding: str | None = None

@@ -34,10 +34,10 @@ def draft(ledger: Ledger, certificate: Certificate, recorder: Recorder) -> Proof
         points = ledger.atoms.points(np.arange(ledger.atoms.n))
         return Proof({"method": "residual"}, {"points": points})
     if recorder.has_search:
-        tree = {} if recorder.is_full else recorder.tree(Layout.of(ledger.domain))
+        found = {} if recorder.is_full else recorder.trace() | recorder.tree(Layout.of(ledger.domain))
         if recorder.is_full:
             return _none(f"the search has more splits than max_proof={recorder.max_bytes:,} bytes hold")
-        return Proof({"method": "boxes", "caps": recorder.is_tightened}, tree)
+        return Proof({"method": "boxes"}, found)
     return Proof({"method": "bound"}, {})
 
 

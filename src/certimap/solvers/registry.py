@@ -54,6 +54,7 @@ _SOLVERS: dict[str, Entry] = {
         ("pac", "sampling.pac:Pac", {}),
         ("smooth_pac", "sampling.smooth_pac:SmoothPac", {}),
         # The settings of the published experiments, for reproduction.
+        ("paper_max_product", "heuristics.max_product:PaperMaxProduct", {}),
         ("paper_pac", "sampling.pac:Pac", _PAPER),
         ("paper", "sampling.smooth_pac:SmoothPac", _PAPER | {"radius": 1, "period": 250}),
         ("budget", "sampling.budget:Budget", {}),

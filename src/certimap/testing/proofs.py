@@ -27,7 +27,7 @@ from certimap.testing.models import random_circuit, random_network
 ON_CIRCUITS = ("auto", "exhaustive", "frontier", "pac")
 ON_NETWORKS = (*ON_CIRCUITS, "set_elimination", "bucket_elimination", "hbfs", "aobb", "aobf")
 MARGIN = 1e-7  # relative; altered answers that are closer to the best may be accepted
-NEEDED = ("splits", "kept", "log_weights", "log_open", "log_closed")
+NEEDED = ("splits", "kept", "cap_nodes", "cap_splits", "cap_kept", "log_weights", "log_open", "log_closed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,9 +148,12 @@ def altered(proof: Proof, case: Case, rng: np.random.Generator) -> Iterator[tupl
         short = {**arrays, name: values[:-1]}
         if len(values):
             yield f"{name} cut short", Proof(meta, short), name in NEEDED
-        yield f"no {name}", Proof(meta, {k: v for k, v in arrays.items() if k != name}), True
+        left = {k: v for k, v in arrays.items() if k != name}
+        yield f"no {name}", Proof(meta, left), name != "cap_nodes"  # without caps the boxes may close too
     if "splits" in arrays:
         yield from _other_trees(proof)
+    if "cap_nodes" in arrays:
+        yield from _other_caps(proof, rng)
     if "points" in arrays:
         again = np.concatenate([arrays["points"], arrays["points"][:1]])
         yield "a point listed twice", Proof(meta, {**arrays, "points": again}), True
@@ -162,12 +165,29 @@ def altered(proof: Proof, case: Case, rng: np.random.Generator) -> Iterator[tupl
 def _other_trees(proof: Proof) -> Iterator[tuple[str, Proof, bool]]:
     splits, kept = proof.arrays["splits"], proof.arrays["kept"]
     leaf = {**proof.arrays, "splits": np.array([-1], np.int32), "kept": kept[:0]}
-    yield "no splits", Proof({**proof.meta, "caps": False}, leaf), False
+    yield "no splits", Proof(proof.meta, leaf), False
     if len(splits) > 1:
         yield "a missing box", Proof(proof.meta, {**proof.arrays, "splits": splits[:-1]}), True
         yield "a box too many", Proof(proof.meta, {**proof.arrays, "splits": np.append(splits, splits[-1:])}), True
         other = {**proof.arrays, "kept": np.zeros_like(kept)}
         yield "states dropped without cause", Proof(proof.meta, other), True
+
+
+def _other_caps(proof: Proof, rng: np.random.Generator) -> Iterator[tuple[str, Proof, bool]]:
+    """Alter the trees that bound subcircuits; they may lead anywhere, for the bounds are the checker's own."""
+    arrays = proof.arrays
+    nodes, kinds, kept = arrays["cap_nodes"], arrays["cap_splits"], arrays["cap_kept"]
+    for what, change, must_fail in (
+        ("a cap's box too many", {"cap_splits": np.append(kinds, kinds[-1:])}, True),
+        ("a cap of no sum", {"cap_nodes": np.append(nodes[:-1], np.int32(10**6))}, True),
+        ("a cap twice", {"cap_nodes": np.append(nodes, nodes[-1:])}, True),
+        ("caps of other sums", {"cap_nodes": rng.permutation(nodes)}, False),
+        ("caps that split nothing", {"cap_splits": np.full_like(kinds, -1)}, False),
+        ("caps that drop everything", {"cap_kept": np.zeros_like(kept)}, False),
+        ("caps that drop nothing", {"cap_kept": np.full_like(kept, 255)}, False),
+        ("caps that split elsewhere", {"cap_splits": rng.permutation(kinds)}, False),
+    ):
+        yield what, Proof(proof.meta, {**arrays, **change}), must_fail
 
 
 def failures(case: Case, proof: Proof, rng: np.random.Generator) -> list[str]:

@@ -82,6 +82,15 @@ def test_impossible_evidence_is_redrawn_and_then_sampled() -> None:
     assert any(q.source == "random" and q.n_redraws > 0 for q in easy)
 
 
+def test_evidence_may_be_that_of_rows() -> None:
+    rows = np.tile([0, 1, 0, 1, 1, 0, 1, 0], (3, 1))
+    split = Split(50, 50)
+    query = draw_query(mixture(8), 0, "toy", split, 0, rows)
+    assert query.source == "row"
+    assert query.variables == draw_query(mixture(8), 0, "toy", split, 0).variables
+    assert all(rows[0, int(name)] == value for name, value in query.evidence.items())
+
+
 def test_a_query_survives_its_record() -> None:
     circuit = mixture(8)
     query = draw_query(circuit, 0, "toy", Split(50, 25), 0)
@@ -126,6 +135,7 @@ def test_an_error_of_the_library_is_recorded() -> None:
 def test_circuit_names() -> None:
     assert CircuitKind.parse("hclt64") == CircuitKind("hclt64", "hclt", 64)
     assert CircuitKind.parse("chow-liu").size is None
+    assert CircuitKind.parse("learnspn-large").estimator(0).min_rows == 10
     for text in ("spn", "learnspn3", "hclt0", ""):
         with pytest.raises(BenchError):
             CircuitKind.parse(text)

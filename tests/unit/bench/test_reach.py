@@ -21,9 +21,10 @@ def test_a_line_per_family():
     lines: list[str] = []
     table = run_reach([family], [0, 1], 0.01, 20.0, lines.append)
     assert table.rows[0][:2] == ["small ones", "2 of 2"]
-    assert len(lines) == 2 and all("proved" in line for line in lines)
+    assert len(lines) == 2
+    assert all("proved" in line for line in lines)
 
 
 def test_an_unknown_family_is_refused_by_name():
-    with pytest.raises(CertimapError, match="'trees-64-1'.*trees-64-1-10"):
+    with pytest.raises(CertimapError, match=r"'trees-64-1'.*trees-64-1-10"):
         families_named(["trees-64-1"])

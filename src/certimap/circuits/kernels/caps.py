@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.kernels.climb import CapTable, Pool, climb
 from certimap.circuits.kernels.probe import downward, log_column, slack_of, upward
 from certimap.circuits.kernels.space import (
+    Bytes,
     Floats,
     Indices,
     Ints,
@@ -21,6 +24,60 @@ from certimap.kernels.jit import jit, jit_part
 
 MAX_STARTS = 8  # assembled points that a subcircuit's search scores before it climbs
 PROBED_POINTS = 8  # boxes of a subcircuit's search whose most promising point is scored
+LEAF, SHRUNK = -1, -2  # kinds of entries of a trace that are no splits
+
+
+class Trace(NamedTuple):
+    """How searches covered their boxes, one entry per box.
+
+    `kinds` has the variable that a box was split on, else `LEAF`, or `SHRUNK` where columns were dropped. The
+    parts of a split, in the order of their columns, are the `n_below` entries from `below` on; what was left of a
+    box that shrank is the one entry there, and the columns left of the scope of the node searched, a byte each,
+    lie in `kept` from `kept_at` on. `roots` has the first entry of each row of the table, -1 without one. `used`
+    counts entries and bytes; its last number is 1 where they did not fit, and then nothing more is entered.
+    """
+
+    kinds: NDArray[np.int32]
+    below: Ints
+    n_below: Ints
+    kept_at: Ints
+    kept: Bytes
+    roots: Ints
+    used: Ints
+
+
+@jit_part
+def trace_below(trace: Trace, entry: int, kind: int, count: int) -> int:
+    """Give an entry a kind and leaves below it; return the number of the first."""
+    first = trace.used[0]
+    if first + count > len(trace.kinds):
+        trace.used[2] = 1
+    if trace.used[2]:
+        return 0
+    trace.used[0] = first + count
+    trace.kinds[first : first + count] = LEAF
+    trace.kinds[entry], trace.below[entry], trace.n_below[entry] = kind, first, count
+    return first
+
+
+@jit_part
+def trace_shrunk(plan: PlanArrays, variables: Indices, pool: Pool, trace: Trace) -> None:
+    """Enter that of the box at work only those columns are left that it has now."""
+    work = len(pool.bound) - 1
+    entry, at = pool.entries[work], trace.used[1]
+    pool.entries[work] = trace_below(trace, entry, SHRUNK, 1)
+    size = 0
+    for v in variables:
+        size += plan.offsets[v + 1] - plan.offsets[v]
+    if at + size > len(trace.kept):
+        trace.used[2] = 1
+    if trace.used[2]:
+        return
+    trace.kept_at[entry], trace.used[1] = at, at + size
+    for v in variables:
+        for column in range(plan.offsets[v], plan.offsets[v + 1]):
+            trace.kept[at] = pool.mask[work, column]
+            at += 1
 
 
 @jit_part
@@ -83,6 +140,8 @@ def shrink(
                 alive += 1
                 total += np.exp(top - bound)
         if alive == 0:
+            if plan.discrete:
+                mask[start:stop] = 0
             return -2, True
         if plan.n_states[v] == 0:
             if alive == 1:
@@ -115,14 +174,19 @@ def copy_box(plan: PlanArrays, variables: Indices, source: int, target: int, poo
 
 
 @jit_part
-def push_children(plan: PlanArrays, variables: Indices, choice: int, n_open: int, pool: Pool, space: Space) -> int:
+def push_children(
+    plan: PlanArrays, variables: Indices, choice: int, n_open: int, pool: Pool, trace: Trace, space: Space
+) -> int:
     """Append the columns of variable `choice` as boxes of their own; return the new number of open boxes."""
     work = len(pool.bound) - 1
+    count = int(np.sum(pool.mask[work, plan.offsets[choice] : plan.offsets[choice + 1]]))
+    entry = trace_below(trace, pool.entries[work], choice, count)
     for column in range(plan.offsets[choice], plan.offsets[choice + 1]):
         if not pool.mask[work, column]:
             continue
         copy_box(plan, variables, work, n_open, pool)
-        pool.bound[n_open] = pool.each[column]
+        pool.bound[n_open], pool.entries[n_open] = pool.each[column], entry
+        entry += 1
         if plan.n_states[choice]:
             for other in range(plan.offsets[choice], plan.offsets[choice + 1]):
                 pool.mask[n_open, other] = other == column
@@ -142,10 +206,12 @@ def take_best(plan: PlanArrays, variables: Indices, n_open: int, pool: Pool) -> 
         if pool.bound[k] > pool.bound[best]:
             best = k
     bound = pool.bound[best]
-    copy_box(plan, variables, best, len(pool.bound) - 1, pool)
+    work = len(pool.bound) - 1
+    copy_box(plan, variables, best, work, pool)
+    pool.entries[work] = pool.entries[best]
     if best != n_open - 1:
         copy_box(plan, variables, n_open - 1, best, pool)
-        pool.bound[best] = pool.bound[n_open - 1]
+        pool.bound[best], pool.entries[best] = pool.bound[n_open - 1], pool.entries[n_open - 1]
     return bound
 
 
@@ -180,12 +246,14 @@ def search_cap(
     low: Floats,
     high: Floats,
     pool: Pool,
+    trace: Trace,
     space: Space,
 ) -> tuple[float, float, int]:
     """Search the box space of row `row`'s node for its maximum; return (upper bound, best value, passes).
 
     Best first; a box's columns that cannot beat the best value by more than `log_factor` are dropped. The
-    best point found goes to the table. With too many boxes the bound is the largest open one.
+    best point found goes to the table. With too many boxes the bound is the largest open one. How boxes were
+    covered goes to the trace.
     """
     top = table.targets[row]
     saved = table.best[table.scope_ptr[row] : table.scope_ptr[row + 1]]
@@ -197,7 +265,12 @@ def search_cap(
             pool.mask[0, column] = 1
         if plan.n_states[v] == 0:
             pool.low[0, v], pool.high[0, v] = low[v], high[v]
-    pool.bound[0] = np.inf
+    pool.bound[0], pool.entries[0] = np.inf, trace.used[0]
+    if trace.used[0] < len(trace.kinds):
+        trace.kinds[trace.used[0]] = LEAF
+        trace.used[0] += 1
+    else:
+        trace.used[2] = 1
     while n_open and (boxes < max_boxes or boxes == 0):
         bound = take_best(plan, variables, n_open, pool)
         n_open -= 1
@@ -218,6 +291,8 @@ def search_cap(
                 choice, dropped = shrink(
                     plan, variables, space.bound[top], mass, roundings, best + log_factor, pool, space
                 )
+                if dropped:
+                    trace_shrunk(plan, variables, pool, trace)
                 if choice == -2:
                     break
                 if dropped:
@@ -226,7 +301,7 @@ def search_cap(
                 promising_point(plan, variables, pool, space)
                 point_left = choice < 0
                 if choice >= 0 and n_open + plan.offsets[choice + 1] - plan.offsets[choice] <= work:
-                    n_open = push_children(plan, variables, choice, n_open, pool, space)
+                    n_open = push_children(plan, variables, choice, n_open, pool, trace, space)
                 elif choice >= 0 or not plan.discrete:
                     stuck = max(stuck, bound)
             if n_starts or point_left or boxes <= PROBED_POINTS:
@@ -257,20 +332,22 @@ def solve_caps(
     low: Floats,
     high: Floats,
     pool: Pool,
+    trace: Trace,
     counters: Ints,
 ) -> int:
     """Find the caps of `table.targets` from row `start` on, until `work_limit` edges were visited.
 
-    Rows that are solved already are passed over. Returns the row to go on with; `counters` gains (edges
-    visited, passes). Writes `caps`, `values`, `best` and `solved` of the table.
+    Rows that are solved already are passed over. Returns the row to go on with, also where a search did not fit
+    into the trace, unless that is empty; `counters` gains (edges visited, passes). Writes `caps`, `values`, `best`
+    and `solved` of the table, and the trace.
     """
     space = new_space(plan)
-    work = 0
+    work, done = 0, start
     for row in range(start, len(table.targets)):
         if work > work_limit:
-            counters[0] += work
-            return row
+            break
         if table.solved[row]:
+            done = row + 1
             continue
         top = table.targets[row]
         variables = table.scope_vars[table.scope_ptr[row] : table.scope_ptr[row + 1]]
@@ -279,17 +356,61 @@ def solve_caps(
         for k in range(count):
             i = pool.nodes[k]
             size += plan.child_ptr[i + 1] - plan.child_ptr[i] + plan.leaf_ptr[i + 1] - plan.leaf_ptr[i]
+        n_entries, n_bytes = trace.used[0], trace.used[1]
         bound, value, passes = search_cap(
-            plan, row, count, variables, log_factor, roundings, max_boxes, table, low, high, pool, space
+            plan, row, count, variables, log_factor, roundings, max_boxes, table, low, high, pool, trace, space
         )
+        if len(trace.kinds):
+            if trace.used[2]:
+                trace.used[0], trace.used[1] = n_entries, n_bytes
+                break
+            trace.roots[row] = n_entries
         rounding = slack_of(bound, roundings)
         table.values[row] = value
         table.caps[top] = min(table.caps[top], bound + rounding)
         table.solved[row] = bound <= value + log_factor + rounding
         work += size * passes
         counters[1] += passes
+        done = row + 1
     counters[0] += work
-    return len(table.targets)
+    return done
+
+
+@jit()
+def write_traces(
+    plan: PlanArrays, table: CapTable, trace: Trace, kinds: NDArray[np.int32], kept: Bytes, used: Ints
+) -> None:
+    """Write the trace of every row that split or shrank its box, in preorder, columns as bits, the first highest.
+
+    `used` gets the numbers of entries and bytes.
+    """
+    stack = np.empty(len(trace.kinds), np.int64)
+    n_entries, n_bytes = 0, 0
+    for row in range(len(table.targets)):
+        if trace.roots[row] < 0 or trace.kinds[trace.roots[row]] == LEAF:
+            continue
+        variables = table.scope_vars[table.scope_ptr[row] : table.scope_ptr[row + 1]]
+        size = 0
+        for v in variables:
+            size += plan.offsets[v + 1] - plan.offsets[v]
+        stack[0] = trace.roots[row]
+        depth = 1
+        while depth:
+            depth -= 1
+            entry = stack[depth]
+            kind = trace.kinds[entry]
+            kinds[n_entries] = kind
+            n_entries += 1
+            if kind == SHRUNK:
+                at = trace.kept_at[entry]
+                for k in range(size):
+                    kept[n_bytes + k // 8] |= trace.kept[at + k] << (7 - k % 8)
+                n_bytes += (size + 7) // 8
+            if kind != LEAF:
+                for k in range(trace.n_below[entry] - 1, -1, -1):
+                    stack[depth] = trace.below[entry] + k
+                    depth += 1
+    used[0], used[1] = n_entries, n_bytes
 
 
 @jit()

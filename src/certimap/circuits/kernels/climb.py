@@ -43,12 +43,16 @@ class CapTable(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """Room for the open boxes of one subcircuit's search, and scratch; the last row is the box at work."""
+    """Room for the open boxes of one subcircuit's search, and scratch; the last row is the box at work.
+
+    `entries` are those of the boxes in a trace (`kernels/caps.py`).
+    """
 
     mask: NDArray[np.uint8]
     low: NDArray[np.float64]
     high: NDArray[np.float64]
     bound: Floats
+    entries: Ints
     each: Floats
     point: Floats
     trial: Floats

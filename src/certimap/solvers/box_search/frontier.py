@@ -197,7 +197,7 @@ class Frontier(Solver):
     def _tighten(self, state: FrontierState, ledger: Ledger) -> None:
         """Let the prober tighten; when it pauses, or has had its share of work, search."""
         if ledger.recorder is not None:
-            ledger.recorder.is_tightened = True
+            ledger.recorder.tightens(state.prober)
         came_to = state.prober.tighten(
             self.pace.step_work, state.log_factor, state.open.hull(), self._threshold(state, ledger)
         )

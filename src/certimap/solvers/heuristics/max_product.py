@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from certimap.box import Boxes, Points
 from certimap.certify.sources import own_source
-from certimap.posterior import Bounds, Walks
-from certimap.solvers.heuristics.walk import OneStepState, Walk
+from certimap.posterior import Bounds, Capability, Unfolded, Walks
+from certimap.solvers.heuristics.walk import OnePoint, OneStepState, Walk
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger
@@ -40,3 +40,18 @@ class MaxProduct(Walk):
         if isinstance(posterior, Bounds):
             ledger.upper_bound(float(posterior.log_bound(Boxes.full(posterior.domain))[0]), MAXIMA)
         return done
+
+
+@dataclass(frozen=True)
+class PaperMaxProduct(OnePoint):
+    """Max-product as published: on the circuit as it was learned, sums over nuisance variables maximised too.
+
+    `max_product` runs on the conditioned circuit, in which sums of nuisance variables are added up, and sums over
+    one variable or inside other sums are one step: fewer maxima stand in for sums.
+    """
+
+    name: ClassVar[str] = "paper_max_product"
+    needs: ClassVar[tuple[Capability, ...]] = (Unfolded,)
+
+    def point(self, posterior: Unfolded) -> Points:
+        return posterior.most_probable_path()

@@ -193,7 +193,9 @@ def check_density(case: DensityCase, rng: np.random.Generator, report: CaseRepor
         except MissingDependency:
             continue
         except (SolverError, TooLarge) as error:
-            is_refusal = "solver" in str(error) or (solver == "guess" and isinstance(error, TooLarge))
+            is_refusal = "solver" in str(error) or (
+                solver in ("guess", "paper_max_product") and isinstance(error, TooLarge)
+            )
             report.require(is_refusal and solver != "auto", "error", f"{who}: {error}")
             continue
         value = truth.value(result.assignment) / truth.total

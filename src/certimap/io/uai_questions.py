@@ -1,0 +1,241 @@
+"""The evidence, query and result files of UAI: variables and states as numbers, comments accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from certimap.errors import ModelError, ParseError
+from certimap.io.files import AnyPath, cut, read_text, write_text
+from certimap.io.uai_words import INTEGER, Tokens, without_comments
+
+Evidence = dict[int, int]
+EvidenceKind = Literal["single", "cases"]
+
+
+def read_evidence(
+    path: AnyPath, *, kind: EvidenceKind | None = None, encoding: str | None = None
+) -> list[Evidence]:
+    """Read a `.evid` file: for each case, states of observed variables, both by number.
+
+    Parameters
+    ----------
+    path
+        The file. Two layouts exist: "single" has a count k and then k pairs; "cases" has the number of
+        cases and then, for each, a count and its pairs. An empty file and a lone 0 are one case
+        without evidence.
+    kind
+        The layout; None decides. "cases" it is when its first line is one number and as many lines of
+        the right length follow; else "single" when the file has 1 + 2k numbers; else "cases".
+    encoding
+        Of the text; None stands for UTF-8.
+
+    Returns
+    -------
+    list of dict
+        For each case, state numbers by variable number.
+
+    Raises
+    ------
+    ParseError
+        When neither fits, or a case gives a variable two states.
+    """
+    if kind not in (None, "single", "cases"):
+        raise ModelError(f"the kind of an evidence file is {kind!r}; expected 'single' or 'cases'")
+    tokens = Tokens(path, read_text(path, encoding))
+    values = tokens.integers(len(tokens.words), "a number of the evidence")
+    if not values or values == [0]:
+        return [{}]
+    is_single = len(values) == 1 + 2 * values[0]
+    if kind is None:
+        kind = "single" if is_single and not _has_case_lines(tokens.text) else "cases"
+    tokens.at = 0
+    if kind == "single":
+        if not is_single:
+            raise tokens.fail(f"the file has {len(values)} numbers; expected {values[0]} pairs after the count")
+        return [_case(tokens)]
+    cases: list[Evidence] = []
+    for _ in range(tokens.integer("the number of cases")):
+        cases.append(_case(tokens))
+    if tokens.at < len(values):
+        raise tokens.fail(
+            f"{len(values)} numbers are neither {values[0]} pairs after the count nor {values[0]} cases of them; "
+            "expected one or the other"
+        )
+    return cases
+
+
+def _case(tokens: Tokens) -> Evidence:
+    count = tokens.integer("the number of observed variables")
+    case: Evidence = {}
+    for _ in range(count):
+        start = tokens.at
+        variable, state = tokens.integers(2, "an observed variable or its state")
+        if case.setdefault(variable, state) != state:
+            raise tokens.fail(f"variable {variable} has the states {case[variable]} and {state}", start)
+    return case
+
+
+def _has_case_lines(text: str) -> bool:
+    """Whether the lines are a number of cases and then one case each; all words are integers."""
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    return (
+        len(lines) > 1
+        and len(lines[0]) == 1
+        and len(lines) == 1 + int(lines[0][0])
+        and all(len(line) == 1 + 2 * int(line[0]) for line in lines[1:])
+    )
+
+
+def write_evidence(cases: Sequence[Mapping[int, int]] | Mapping[int, int], path: AnyPath) -> None:
+    """Write evidence by number: one case on one line, several after a line with their number.
+
+    Parameters
+    ----------
+    cases
+        State numbers by variable number: one case, or several.
+    path
+        Where to.
+    """
+    if isinstance(cases, Mapping):
+        text = _evidence_line(cases)
+    else:
+        text = "\n".join([str(len(cases)), *(_evidence_line(case) for case in cases)])
+    write_text(path, text + "\n")
+
+
+def _evidence_line(case: Mapping[int, int]) -> str:
+    return " ".join(map(str, (len(case), *(x for pair in case.items() for x in pair))))
+
+
+def read_query(path: AnyPath, encoding: str | None = None) -> list[int]:
+    """Read a `.query` file: a count, then the query variables by number.
+
+    Parameters
+    ----------
+    path
+        The file.
+    encoding
+        Of the text; None stands for UTF-8.
+
+    Returns
+    -------
+    list of int
+        Variable numbers.
+
+    Raises
+    ------
+    ParseError
+        When the file is anything else.
+    """
+    tokens = Tokens(path, read_text(path, encoding))
+    count = tokens.integer("the number of query variables", low=1)
+    variables = tokens.integers(count, "a query variable")
+    if tokens.at < len(tokens.words):
+        raise tokens.fail(
+            f"{cut(tokens.words[tokens.at])} follows the {count} query variables that the file counts"
+        )
+    _check_distinct(tokens, variables)
+    return variables
+
+
+def _check_distinct(tokens: Tokens, variables: list[int]) -> None:
+    if len(set(variables)) < len(variables):
+        doubled = next(v for v in variables if variables.count(v) > 1)
+        raise tokens.fail(f"variable {doubled} is queried twice; name it once", 0)
+
+
+def write_query(variables: Sequence[int], path: AnyPath) -> None:
+    """Write query variables by number, after their count.
+
+    Parameters
+    ----------
+    variables
+        Variable numbers.
+    path
+        Where to.
+    """
+    write_text(path, " ".join(map(str, (len(variables), *variables))) + "\n")
+
+
+def read_map(path: AnyPath, encoding: str | None = None) -> list[tuple[list[int], Evidence]]:
+    """Read a `.map` file of queries: pairs of lines, query variables and then `variable state` pairs.
+
+    All by number and without counts; an empty second line is no evidence.
+
+    Parameters
+    ----------
+    path
+        The file.
+    encoding
+        Of the text; None stands for UTF-8.
+
+    Returns
+    -------
+    list of (list of int, dict)
+        For each query, its variable numbers, and state numbers by variable number.
+
+    Raises
+    ------
+    ParseError
+        When the file is anything else.
+    """
+    lines = _lines_of(path, read_text(path, encoding))
+    while lines and not lines[-1][1].strip() and (len(lines) % 2 or not lines[-2][1].strip()):
+        lines.pop()
+    if len(lines) % 2:
+        lines.append((lines[-1][0], ""))  # the last query has no evidence and its empty line was left out
+    cases: list[tuple[list[int], Evidence]] = []
+    for asked, given in zip(lines[::2], lines[1::2], strict=True):
+        query, pairs = _line_integers(path, *asked), _line_integers(path, *given)
+        if not query or len(set(query)) < len(query):
+            raise ParseError("a query line names distinct variables, at least one", path, asked[0])
+        if len(pairs) % 2:
+            raise ParseError(f"an evidence line has {len(pairs)} numbers; expected pairs of them", path, given[0])
+        evidence = dict(zip(pairs[::2], pairs[1::2], strict=True))
+        if 2 * len(evidence) < len(pairs):
+            raise ParseError("an evidence line names a variable twice; expected once", path, given[0])
+        cases.append((query, evidence))
+    return cases
+
+
+def _lines_of(path: AnyPath, text: str) -> list[tuple[int, str]]:
+    """Return the lines with their numbers; lines that held nothing but a comment are left out."""
+    bare = without_comments(path, text)
+    pairs = zip(text.split("\n"), bare.split("\n"), strict=True)
+    lines = [(k, new) for k, (old, new) in enumerate(pairs, 1) if new.strip() or not old.strip()]
+    return lines[:-1] if text.endswith("\n") else lines
+
+
+def _line_integers(path: AnyPath, number: int, line: str) -> list[int]:
+    words = line.split()
+    wrong = next((w for w in words if not (INTEGER.fullmatch(w) and w[0] not in "+-")), None)
+    if wrong is not None:
+        raise ParseError(f"{cut(wrong)} is no number of a variable or state", path, number)
+    return [int(w) for w in words]
+
+
+def write_mpe(states: Sequence[int], path: AnyPath) -> None:
+    """Write an MPE result file: the states of all variables, in order.
+
+    Parameters
+    ----------
+    states
+        State numbers of all variables.
+    path
+        Where to.
+    """
+    write_text(path, "MPE\n" + " ".join(map(str, (len(states), *map(int, states)))) + "\n")
+
+
+def write_mmap(assignment: Mapping[int, int], path: AnyPath) -> None:
+    """Write an MMAP result file: pairs of query variable and state.
+
+    Parameters
+    ----------
+    assignment
+        State numbers by variable number.
+    path
+        Where to.
+    """
+    write_text(path, "MMAP\n" + _evidence_line(assignment) + "\n")
