@@ -75,7 +75,7 @@ def tree_mixture(n_variables: int, n_trees: int, n_nodes: int, seed: int, n_stat
             return [builder.categorical(scope[0], log_weights(n_states)) for _ in range(n_nodes)]
         half = len(scope) // 2
         parts = [region(part, n_nodes) for part in (scope[:half], scope[half:])]
-        orders = [rng.permutation(n_nodes).tolist() for _ in parts]
+        orders: list[list[int]] = [rng.permutation(n_nodes).tolist() for _ in parts]
         products = [builder.product([parts[0][i], parts[1][j]]) for i, j in zip(*orders, strict=True)]
         return [builder.sum(products, log_weights(n_nodes)) for _ in range(n_sums)]
 
