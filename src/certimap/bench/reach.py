@@ -76,7 +76,8 @@ def tree_mixture(n_variables: int, n_trees: int, n_nodes: int, seed: int, n_stat
         half = len(scope) // 2
         parts = [region(part, n_nodes) for part in (scope[:half], scope[half:])]
         orders: list[list[int]] = [rng.permutation(n_nodes).tolist() for _ in parts]
-        products = [builder.product([parts[0][i], parts[1][j]]) for i, j in zip(*orders, strict=True)]
+        pairs: list[tuple[int, int]] = list(zip(*orders, strict=True))
+        products = [builder.product([parts[0][i], parts[1][j]]) for i, j in pairs]
         return [builder.sum(products, log_weights(n_nodes)) for _ in range(n_sums)]
 
     trees = [region(rng.permutation(n_variables).tolist(), 1)[0] for _ in range(n_trees)]
