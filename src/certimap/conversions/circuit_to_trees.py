@@ -26,12 +26,11 @@ MAX_TREES = 64
 MAX_SPREAD = 4  # table entries of all trees per edge of the circuit
 FIRST_ROWS, MOST_ROWS = 64, 512  # of a set: at first, and after the last tightening
 BOX_ROUNDS = 6
-TIGHTEN_ROUNDS = 16  # between two looks at what the trees' maximisers are worth
-STALE = 3  # such stretches without progress before the sets grow
+TIGHTEN_ROUNDS = 24  # between two looks at what the trees' maximisers are worth
+STALE = 2  # such stretches without progress before the sets grow
 PROGRESS = 1e-3  # nats
 EDGES_PER_ENTRY = 6  # edge visits that a row of a set costs for each table entry
 REMEMBERED = 256  # boxes whose shifts are kept
-DOING = "bounding a mixture of trees"
 Floats = NDArray[np.float64]
 
 
@@ -196,10 +195,7 @@ class TreeMixtureProber(PlanProber):
         return replace(answers, log_bound=log_bound, each_bound=each)
 
     def _bound(self, mask: NDArray[np.bool_], shifts: Floats, n_rounds: int, room: Any) -> BoxBound:
-        return self.trees.bound(mask, shifts, self.log_target, n_rounds, room, self._look)
-
-    def _look(self) -> None:
-        self.control.check(DOING)
+        return self.trees.bound(mask, shifts, self.log_target, n_rounds, room, self.control)
 
     def _shifts_for(self, mask: NDArray[np.bool_]) -> Floats:
         """Return the shifts of the smallest remembered box that holds this one."""
@@ -247,7 +243,7 @@ class TreeMixtureProber(PlanProber):
         self.log_best = min(self.log_best, bound.log_bound)
         self.is_complete = self.n_stale == STALE and self.n_rows >= MOST_ROWS
         is_paused = self.n_stale == STALE or bound.log_bound <= self.log_target
-        return Tightening(TIGHTEN_ROUNDS * self._round_work, is_paused, self.is_complete, True)
+        return Tightening(TIGHTEN_ROUNDS * self._round_work, is_paused, self.is_complete, True, bound.log_bound)
 
     def _aim(self, log_target: float) -> None:
         """Take a new target, in units of which shifts are kept."""

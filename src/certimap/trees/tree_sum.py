@@ -11,16 +11,18 @@ Tziritas 2007, with the step of Polyak and directions averaged as by Barahona an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.control import Control
 from certimap.rounding import ULP
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.kernels import vector_bounds as kernels
 
+DOING = "bounding a mixture of trees"
 Floats = NDArray[np.float64]
 LARGEST_ROOM = 2**23  # numbers that the sets of one tree may hold
 FEWEST_ROWS = 8
@@ -89,11 +91,12 @@ class TreeSum:
         log_target: float,
         n_rounds: int,
         room: kernels.Room,
-        look: Callable[[], None],
+        control: Control,
     ) -> BoxBound:
         """Bound a box by given shifts, and improve them, in `n_rounds` rounds (1 at least).
 
-        Ends early once the bound is at most the target, or the trees agree.
+        Ends early once the bound is at most the target, the trees agree, or the run should stop; raises TimeUp where
+        that comes before the end of the first round.
 
         Parameters
         ----------
@@ -105,13 +108,16 @@ class TreeSum:
             Natural log of the value to get below; more than `rounding.LOG_FLOOR`, so that nothing underflows.
         n_rounds, room
             How often every tree is eliminated, and where.
-        look
-            Called before each elimination; may raise.
+        control
+            The run's limits.
         """
         pass_ = _Rounds(self, mask, np.exp(self.log_weights - log_target), room)
         for _ in range(n_rounds):
-            pass_.eliminate(shifts, look)
-            if pass_.best <= 1.0 or np.all(pass_.points == pass_.points[0]):
+            if (
+                not pass_.eliminate(shifts, control)
+                or pass_.best <= 1.0
+                or np.all(pass_.points == pass_.points[0])
+            ):
                 break
             shifts = pass_.improved(shifts)
         log_bound = math.log(pass_.best) + log_target
@@ -137,10 +143,12 @@ class _Rounds:
         self.states = np.full(len(mask), np.inf)
         self.gap, self.step, self.n_failed = FIRST_GAP, FIRST_STEP, 0
 
-    def eliminate(self, shifts: Floats, look: Callable[[], None]) -> None:
-        """Bound every tree, and keep what is better than before."""
+    def eliminate(self, shifts: Floats, control: Control) -> bool:
+        """Bound every tree, and keep what is better than before; return False where time was up before the end."""
         for t in range(len(self.values)):
-            look()
+            if self.has_points and control.should_stop:
+                return False
+            control.check(DOING)
             self.values[t] = self._tree(t, shifts[t])
         self.has_points = True
         size = float(np.sum(np.abs(self.values))) + float(np.sum(np.max(np.abs(shifts), axis=0)))
@@ -153,6 +161,7 @@ class _Rounds:
             self.n_failed = 0
         else:
             self.n_failed += 1
+        return True
 
     def _tree(self, t: int, shifts: Floats) -> float:
         """Bound one tree's values, and those with each state held; find a maximiser."""

@@ -52,7 +52,7 @@ def test_bounds_hold_for_any_shifts(seed):
     shifts[-1] = -shifts[:-1].sum(axis=0)
     log_target = float(np.log(best) + rng.normal(0.0, rng.choice([0.0, 0.5])))
     room = trees.room(int(rng.choice([8, 64])))
-    found = trees.bound(mask, shifts, log_target, int(rng.integers(1, 12)), room, lambda: None)
+    found = trees.bound(mask, shifts, log_target, int(rng.integers(1, 12)), room, Control())
     assert found.log_bound >= np.log(best) - 1e-12
     assert np.abs(found.shifts.sum(axis=0)).max() < 1e-12
     assert mask[domain.offsets[:-1] + found.points].all()
