@@ -95,8 +95,8 @@ class TreeSum:
     ) -> BoxBound:
         """Bound a box by given shifts, and improve them, in `n_rounds` rounds (1 at least).
 
-        Ends early once the bound is at most the target, the trees agree, or the run should stop; raises TimeUp where
-        that comes before the end of the first round.
+        Ends early once the bound is at most the target, the trees agree, or the run should stop; raises TimeUp
+        where that comes before the end of the first round.
 
         Parameters
         ----------
@@ -162,6 +162,11 @@ class _Rounds:
         else:
             self.n_failed += 1
         return True
+
+    @property
+    def is_agreed(self) -> bool:
+        """Whether all trees have the same maximiser."""
+        return bool(np.all(self.points == self.points[0]))
 
     def _tree(self, t: int, shifts: Floats) -> float:
         """Bound one tree's values, and those with each state held; find a maximiser."""
