@@ -38,7 +38,7 @@ _OWN = frozenset(  # imported on first use
         "certimap.learn.hidden_model:HiddenChowLiuModel",
         "certimap.densities.gaussian_mixture:GaussianMixture",
     }
-)
+)  # imported on first use
 _CIRCUIT_ARRAYS = ("kind", "child_ptr", "children", "log_weights", "leaf_var", "param_ptr", "params")
 _LAST_CHARACTER = 0x10FFFF
 _NETWORKS: dict[str, type[Network]] = {"bayesian": BayesianNetwork, "markov": MarkovNetwork}
