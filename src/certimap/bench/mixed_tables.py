@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from certimap.bench.records import BenchError
 from certimap.bench.tabular import Cell, Table, number
 from certimap.domain import Domain, Real
+from certimap.learn import FullMixture, LearnSPN, ProductMixture
 
 Floats = NDArray[np.float64]
 TABLES = ("iris", "wine", "diabetes", "breast_cancer")
-OURS = {"gaussian_mixture": "FullMixture", "mixture": "ProductMixture", "learnspn": "LearnSPN"}
+OURS = {"gaussian_mixture": FullMixture, "mixture": ProductMixture, "learnspn": LearnSPN}
 MAX_COMPONENTS = 8
 
 
@@ -79,9 +80,16 @@ def _results(
 ) -> dict[str, tuple[float | None, float | None, float | None, float]]:
     """Return nats, nats with holes, error of cells and seconds of each method."""
     try:
-        whole: Floats = np.asarray(getattr(import_module("sklearn.datasets"), f"load_{name}")().data, np.float64)
+        shipped: Any = import_module("sklearn.datasets")
     except ImportError:
         raise BenchError("bench mixed-tables needs scikit-learn: pip install 'certimap[learn]'") from None
+    loaders = {
+        "iris": shipped.load_iris,
+        "wine": shipped.load_wine,
+        "diabetes": shipped.load_diabetes,
+        "breast_cancer": shipped.load_breast_cancer,
+    }
+    whole: Floats = np.asarray(loaders[name]().data, np.float64)
     rng = np.random.default_rng(seed)
     whole = whole[rng.permutation(len(whole))]
     whole = (whole - whole.mean(axis=0)) / whole.std(axis=0)
@@ -95,26 +103,20 @@ def _results(
     for method, cls in OURS.items():
         report(f"{name}: {method}")
         started = time.process_time()
-        learned = [_ours(cls, domain, rows, seed) for rows in (train, holes)]
+        learned = [cls(domain=domain, random_state=seed, progress=False).fit(rows) for rows in (train, holes)]
         error = _error(_modes(learned[1].model_, spoiled, seed), asked, spoiled)
         seconds = time.process_time() - started
         results[method] = (learned[0].score(test), learned[1].score(test), error, seconds)
     started = time.process_time()
     results["GaussianMixture"] = (_theirs(train, seed).score(test), None, None, time.process_time() - started)
     import_module("sklearn.experimental.enable_iterative_imputer")
-    for title, imputer in (("IterativeImputer (BayesianRidge)", "IterativeImputer"), ("mean", "SimpleImputer")):
+    impute: Any = import_module("sklearn.impute")
+    iterative = impute.IterativeImputer(random_state=seed)
+    for title, imputer in (("IterativeImputer (BayesianRidge)", iterative), ("mean", impute.SimpleImputer())):
         started = time.process_time()
-        options = {"random_state": seed} if imputer == "IterativeImputer" else {}
-        made: Any = getattr(import_module("sklearn.impute"), imputer)(**options)
-        filled = np.asarray(made.fit(holes).transform(spoiled), np.float64)
+        filled = np.asarray(imputer.fit(holes).transform(spoiled), np.float64)
         results[title] = (None, None, _error(filled, asked, spoiled), time.process_time() - started)
     return results
-
-
-def _ours(cls: str, domain: Domain, rows: Floats, seed: int) -> Any:
-    return getattr(import_module("certimap.learn"), cls)(domain=domain, random_state=seed, progress=False).fit(
-        rows
-    )
 
 
 def _theirs(train: Floats, seed: int) -> Any:
