@@ -14,10 +14,11 @@ from certimap.errors import DataError
 from certimap.learn.blas import single_threaded_blas
 from certimap.learn.clusters import Clusterer, Clusters, check_clusters
 from certimap.learn.estimator import DensityEstimator, Seed, split_rows
-from certimap.learn.progress import Progress, deadline_of, is_late
+from certimap.learn.progress import deadline_of, is_late
 from certimap.learn.sketch import Sketch
 from certimap.learn.structure import StructureLearner, StructureSettings
 from certimap.learn.table import Kind, Table, encode, read_table, refuse_missing
+from certimap.progress import Progress
 
 THRESHOLDS = (0.05, 0.01, 1e-3, 1e-5, 1e-7, 1e-10)
 SMOOTHINGS = (0.01, 0.1, 0.5, 1.0)
