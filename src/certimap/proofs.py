@@ -9,12 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from certimap.checker import Proof, Verdict, check_arrays
 from certimap.checker.buckets import Buckets, value_at
+from certimap.checker.leaves import STUDENT_T
 from certimap.checker.models import Question as Asked
 from certimap.checker.models import Reduced, Rejected, reduce, tables_of
+from certimap.checker.real import REAL_KINDS
 from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.circuits.leaves.kind import leaf_kinds
 from certimap.control import Control, TimeUp
 from certimap.domain import Real
 from certimap.errors import ModelError, QueryError, SolverError, TooLarge
@@ -26,6 +30,7 @@ from certimap.result import CertificateKind, MapResult
 from certimap.solvers.base import Solver
 
 WITH_PROOFS = "'frontier' and 'exhaustive' on circuits, and any solver on networks whose tables fit"
+MAX_SEARCHES = 5  # for one proof, where each meets a better answer
 LEAST_SECONDS = 10.0  # for a search that is made for the proof alone; it may take four times the solving too
 
 
@@ -140,24 +145,96 @@ def _searched(model: Circuit, query: Query, result: MapResult, max_bytes: int) -
             return PlanProber(self.plan, self.workers)
 
     control = Control.starting_now(max(LEAST_SECONDS, 4.0 * result.seconds))
-    certificate = result.certificate
-    try:
-        found = run(
-            Plain.from_circuit(model, query, control=control),
-            Frontier(first_draws=0),
-            epsilon=certificate.epsilon,
-            delta=0.0,
-            rng=0,
-            warm_start=result.assignment if result.top is None else [answer for answer, _ in result.top],
-            top_k=None if result.top is None else len(result.top),
-            tolerance=certificate.tolerance,
-            progress=False,
-            control=control,
-            max_proof=max_bytes,
-        )
-    except (TimeUp, TooLarge):
-        return None
-    return found.proof if found.certified and found.proof is not None and found.proof.arrays else None
+    certificate, epsilon = result.certificate, result.certificate.epsilon
+    answers = [result.assignment] if result.top is None else [answer for answer, _ in result.top]
+    log_value = _least_log(result)
+    for _ in range(MAX_SEARCHES):
+        try:
+            found = run(
+                Plain.from_circuit(model, query, control=control),
+                Frontier(first_draws=0),
+                epsilon=epsilon,
+                delta=0.0,
+                rng=0,
+                warm_start=answers,
+                top_k=None if result.top is None else len(answers),
+                tolerance=certificate.tolerance,
+                progress=False,
+                control=control,
+                max_proof=max_bytes,
+            )
+        except (TimeUp, TooLarge):
+            return None
+        if not found.certified or found.proof is None or not found.proof.arrays:
+            return None
+        gain = _least_log(found) - log_value
+        if gain <= 0.0 or certificate.epsilon == 0.0:
+            is_discrete = query.query_domain.is_discrete
+            return (
+                found.proof if is_discrete else Proof(found.proof.meta, _at_ends(model, query, found.proof.arrays))
+            )
+        # it met a better answer and closed boxes by that one's epsilon; the one to be proved allows it less
+        answers.insert(0, found.assignment)
+        answers = answers[: 1 if result.top is None else len(result.top)]
+        log_value += gain
+        epsilon = -math.expm1(math.log1p(-epsilon) + gain)
+        if not epsilon > 0.0:
+            return None
+    return None
+
+
+def _least_log(result: MapResult) -> float:
+    """Return ln of the density or probability of the worst answer."""
+    log_value = result.log_prob if result.top is None else result.top[-1][1]
+    return -math.inf if log_value is None else log_value
+
+
+def _at_ends(model: Circuit, query: Query, arrays: dict[str, Any]) -> dict[str, Any]:
+    """Cut the cells of real variables where densities end as well: in no cell do two bars of a histogram count."""
+    ends: dict[int, set[float]] = {}
+    for code, leaf in leaf_kinds().items():
+        nodes = np.flatnonzero(model.kind == code)
+        if leaf.support is not None and len(nodes):
+            first = model.param_ptr[nodes]
+            low, high = leaf.support(*(model.params[first + k] for k in range(len(leaf.parameters))))
+            for v, a, b in zip(model.leaf_var[nodes].tolist(), low.tolist(), high.tolist(), strict=True):
+                ends.setdefault(v, set()).update((math.nextafter(a, -math.inf), b))
+    whole, ptr = _intervals(query)["intervals"], arrays["cut_ptr"]
+    cuts: list[NDArray[np.float64]] = []
+    columns: list[NDArray[Any]] = []  # for each new column of a variable, the one that it is a part of
+    n_columns = 0
+    for k, v in enumerate(query.variables.tolist()):
+        old = arrays["cuts"][ptr[k] : ptr[k + 1]]
+        inside = [x for x in ends.get(v, ()) if whole[v, 0] < x < whole[v, 1]]
+        cuts.append(np.union1d(old, np.array(inside, np.float64)))
+        is_real = isinstance(query.domain.variables[v], Real)
+        size = len(old) + 1 if is_real else int(query.query_domain.n_states[k])
+        parts = np.searchsorted(old, np.array([*cuts[-1], np.inf])) if is_real else np.arange(size)
+        columns.append(n_columns + parts)
+        n_columns += size
+    at = arrays["at"].copy()
+    for node in np.flatnonzero(at):
+        k = int(arrays["splits"][node])
+        at[node] = np.searchsorted(cuts[k], arrays["cuts"][ptr[k] + at[node] - 1]) + 1
+    kept = np.unpackbits(arrays["kept"], axis=1, count=n_columns)[:, np.concatenate(columns)]
+    return {
+        **arrays,
+        "at": at,
+        "kept": np.packbits(kept, axis=1),
+        "cuts": np.concatenate(cuts),
+        "cut_ptr": np.cumsum([0, *(len(inner) for inner in cuts)]).astype(np.int64),
+    }
+
+
+def _cuts_student_t(model: Circuit, query: Query) -> bool:
+    """Whether a variable that is summed out over a part of its values has a leaf whose masses have no formula."""
+    intervals = _intervals(query).get("intervals")
+    if intervals is None:
+        return False
+    leaves = np.flatnonzero(model.kind == STUDENT_T)
+    variables = np.setdiff1d(model.leaf_var[leaves], query.variables)
+    low, high = intervals[variables].T
+    return bool(np.any((low < high) & (np.isfinite(low) | np.isfinite(high))))
 
 
 def _intervals(query: Query) -> dict[str, Any]:
@@ -185,8 +262,10 @@ def _refusal(model: Model, query: Query, result: MapResult, draft: Proof) -> str
     except ModelError as error:
         return f"the model cannot be handed to the checker: {error}"
     if isinstance(model, Circuit):
-        if not np.all(model.kind >= NodeKind.CATEGORICAL):
-            return "the circuit has leaves of a kind that the checker does not know: Gaussian ones are known"
+        if not np.all(np.isin(model.kind, [NodeKind.CATEGORICAL, NodeKind.PRODUCT, NodeKind.SUM, *REAL_KINDS])):
+            return "the circuit has leaves of a kind that the checker does not know: it knows this package's own"
+        if _cuts_student_t(model, query):
+            return "the checker knows no masses of parts of Student t distributions; query their variables"
         if result.top is not None and len(result.top) > 1 and not query.query_domain.is_discrete:
             return "a proof covers one answer where a variable is real; leave top_k out"
         return None

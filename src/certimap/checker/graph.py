@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from certimap.checker.models import Arrays, Rejected
 from certimap.checker.numbers import Floats, Ints, ranges
-from certimap.checker.real import Edges, leaf_logs
+from certimap.checker.real import REAL_KINDS, Edges, leaf_logs
 
 Flags = NDArray[np.bool_]
-CATEGORICAL, GAUSSIAN, PRODUCT, SUM = 0, 1, 2, 3
+CATEGORICAL, PRODUCT, SUM = 0, 2, 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class Graph:
 def read_graph(sizes: Ints, arrays: Arrays, edges: Edges, queried: Ints, side: int) -> Graph:
     """Read a circuit's arrays, real variables in cells; refuse kinds of leaves that are not known here."""
     kind = np.asarray(arrays["kind"], np.int64)
-    if not np.all(np.isin(kind, [CATEGORICAL, GAUSSIAN, PRODUCT, SUM])):
+    if not np.all(np.isin(kind, [CATEGORICAL, PRODUCT, SUM, *REAL_KINDS])):
         raise Rejected("the circuit has leaves of a kind that the checker does not know")
     leaf_var, start = np.asarray(arrays["leaf_var"], np.int64), np.asarray(arrays["param_ptr"], np.int64)
     leaves = np.flatnonzero(kind == CATEGORICAL)
@@ -40,9 +40,12 @@ def read_graph(sizes: Ints, arrays: Arrays, edges: Edges, queried: Ints, side: i
     within = ranges(np.zeros(len(leaves), np.int64), counts)
     tables[np.repeat(leaves, counts), within] = arrays["params"][np.repeat(start[leaves], counts) + within]
     for v, ends in edges.items():
-        rows = np.flatnonzero((kind == GAUSSIAN) & (leaf_var == v))
-        params = np.asarray(arrays["params"][start[rows][:, None] + np.arange(2)], np.float64)
-        tables[rows, : len(ends) - 1] = leaf_logs(params, ends, v in queried, side)
+        for code in REAL_KINDS:
+            rows = np.flatnonzero((kind == code) & (leaf_var == v))
+            if len(rows):
+                width = int(start[rows[0] + 1] - start[rows[0]])
+                params = np.asarray(arrays["params"][start[rows][:, None] + np.arange(width)], np.float64)
+                tables[rows, : len(ends) - 1] = leaf_logs(code, params, ends, v in queried, side)
     return Graph(
         kind == SUM,
         kind < PRODUCT,

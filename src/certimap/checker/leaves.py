@@ -1,0 +1,135 @@
+"""Distributions of real variables besides the Gaussian, as the checker knows them: densities and masses.
+
+Each formula is a sum of terms; what rounding may have moved it by is told from their sizes. Kinds go by the codes
+of model files. Densities have one peak: the largest in an interval is at the mode, or at the end nearest to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from certimap.checker.models import Rejected
+from certimap.checker.normal import FARTHEST, log_mass, log_peak
+from certimap.checker.numbers import UNIT
+
+TRUNCATED, UNIFORM, EXPONENTIAL, LAPLACE, STUDENT_T, POISSON, GEOMETRIC = range(-1, -8, -1)
+KINDS = (TRUNCATED, UNIFORM, EXPONENTIAL, LAPLACE, STUDENT_T, POISSON, GEOMETRIC)
+LOG_PI = 1.1447298858494002
+
+
+def total_of(terms: Sequence[float], side: int) -> float:
+    """Return the sum of terms that are each right to some places, rounded to a side."""
+    size = sum(abs(x) for x in terms)
+    if not size <= FARTHEST:
+        return -FARTHEST if side > 0 else -math.inf
+    return math.fsum(terms) + side * (16.0 + 8.0 * size) * UNIT
+
+
+def support(kind: int, p: Sequence[float]) -> tuple[float, float]:
+    """Return the ends of the interval outside of which a density is 0."""
+    if kind == TRUNCATED:
+        return p[2], p[3]
+    if kind == UNIFORM:
+        return p[0], p[1]
+    return (-math.inf if kind in (LAPLACE, STUDENT_T) else 0.0), math.inf
+
+
+def log_density(kind: int, p: Sequence[float], x: float, side: int) -> float:
+    """Return the log of a density, or of the probability of a whole number, inside the support."""
+    if kind == TRUNCATED:
+        return total_of([log_peak(p[0], p[1], x, x, side), -log_mass(p[0], p[1], p[2], p[3], -side)], side)
+    if kind == UNIFORM:
+        return total_of([-math.log(0.5 * p[1] - 0.5 * p[0]), -math.log(2.0)], side)
+    if kind == EXPONENTIAL:
+        return total_of([math.log(p[0]), -p[0] * x], side)
+    if kind == LAPLACE:
+        return total_of([-abs(x - p[0]) / p[1], -math.log(2.0), -math.log(p[1])], side)
+    if kind == STUDENT_T:
+        half, z = 0.5 * p[2], abs(x - p[0]) / p[1]
+        log_ratio = math.log1p(z * z / p[2]) if z < 1e150 else 2.0 * math.log(z) - math.log(p[2])
+        terms = [math.lgamma(half + 0.5), -math.lgamma(half), -0.5 * math.log(p[2]), -0.5 * LOG_PI]
+        return total_of([*terms, -math.log(p[1]), -(half + 0.5) * log_ratio], side)
+    if x != math.floor(x) or x == math.inf:
+        return -math.inf
+    if kind == POISSON:
+        return total_of([x * math.log(p[0]), -p[0], -math.lgamma(x + 1.0)], side)
+    return total_of([math.log(p[0]), x * math.log1p(-p[0])], side)
+
+
+def log_largest(kind: int, p: Sequence[float], low: float, high: float, side: int) -> float:
+    """Return the log of the largest density, or probability, in [low, high], rounded to a side."""
+    least, most = support(kind, p)
+    low, high = max(low, least), min(high, most)
+    if not low <= high:
+        return -math.inf
+    mode = 0.0 if kind in (UNIFORM, EXPONENTIAL, GEOMETRIC) else p[0]
+    if kind in (POISSON, GEOMETRIC):
+        low, high, mode = _whole(low, 1), _whole(high, -1), math.floor(mode)
+        if not low <= high:
+            return -math.inf
+    return log_density(kind, p, min(max(mode, low), high), side)
+
+
+def _whole(x: float, step: int) -> float:
+    """Return the whole number next to x from above (step 1) or below."""
+    return x if math.isinf(x) else float(math.ceil(x) if step > 0 else math.floor(x))
+
+
+def log_share(kind: int, p: Sequence[float], low: float, high: float, side: int) -> float:
+    """Return the log of the mass of [low, high], rounded to a side; where that is one value, of its density."""
+    if low == high:
+        return log_largest(kind, p, low, high, side)
+    least, most = support(kind, p)
+    if low <= least and high >= most:
+        return 0.0
+    a, b = max(low, least), min(high, most)
+    if not a <= b:
+        return -math.inf
+    if kind == TRUNCATED:
+        return total_of([log_mass(p[0], p[1], a, b, side), -log_mass(p[0], p[1], p[2], p[3], -side)], side)
+    if kind == UNIFORM:
+        return _log_of([0.5 * b - 0.5 * a], -math.log(0.5 * p[1] - 0.5 * p[0]), side)
+    if kind == EXPONENTIAL:
+        return _log_of([-math.expm1(-p[0] * (b - a))], -p[0] * a, side)
+    if kind == LAPLACE:
+        below, above = (p[0] - b) / p[1], (a - p[0]) / p[1]
+        if max(below, above) >= 0.0:  # on one side of the peak
+            return _log_of([-0.5 * math.expm1(-(b - a) / p[1])], -max(below, above), side)
+        return _log_of([-0.5 * math.expm1(above), -0.5 * math.expm1(below)], 0.0, side)
+    if kind == STUDENT_T:
+        raise Rejected(
+            "a part of the line is asked of a Student t distribution, and the checker knows no mass of it"
+        )
+    a, b = _whole(a, 1), _whole(b, -1)
+    if not a <= b:
+        return -math.inf
+    if kind == GEOMETRIC:
+        rate = math.log1p(-p[0])
+        return _log_of([-math.expm1((b - a + 1.0) * rate)], a * rate, side)
+    return _log_poisson(p[0], a, b, side)
+
+
+def _log_of(masses: Sequence[float], log_factor: float, side: int) -> float:
+    """Return the log of a sum of masses, none of them a difference, times a factor."""
+    mass = math.fsum(masses)
+    if not mass > 0.0:
+        return -FARTHEST if side > 0 else -math.inf
+    return total_of([math.log(mass), log_factor], side)
+
+
+def _log_poisson(mean: float, low: float, high: float, side: int) -> float:
+    """Add up the probabilities near the largest; what is further out is less than a geometric series."""
+    top = min(max(math.floor(mean), low), high)
+    reach = math.ceil(20.0 * math.sqrt(mean)) + 200.0
+    first, last = max(low, top - reach), min(high, top + reach)
+    n = int(last - first) + 1
+    logs = [log_density(POISSON, (mean,), first + k, side) for k in range(n)]
+    if side > 0 and last < high and mean < last + 1.0:
+        ratio = mean / (last + 1.0)
+        logs.append(logs[-1] + math.log(ratio / (1.0 - ratio)))
+    if side > 0 and first > low and first < mean:
+        ratio = first / mean
+        logs.append(logs[0] + math.log(ratio / (1.0 - ratio)))
+    peak = max(logs)
+    return total_of([peak, math.log(math.fsum(math.exp(x - peak) for x in logs))], side)

@@ -1,0 +1,168 @@
+"""Leaves of real variables and counts as the checker knows them: rounded outward, close to scipy, and proved."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import certimap as cm
+from certimap.checker import Proof
+from certimap.checker import leaves as ours
+from certimap.circuits.leaves import leaf_kind
+from certimap.io.native import exported
+
+LAWS = {
+    "truncated_gaussian": ((0.25, 1.5, -1.0, 2.0), stats.truncnorm(-1.25 / 1.5, 1.75 / 1.5, 0.25, 1.5)),
+    "uniform": ((-1.0, 3.0), stats.uniform(-1.0, 4.0)),
+    "exponential": ((0.7,), stats.expon(scale=1 / 0.7)),
+    "laplace": ((0.3, 1.4), stats.laplace(0.3, 1.4)),
+    "student_t": ((0.3, 1.4, 2.5), stats.t(2.5, 0.3, 1.4)),
+    "poisson": ((3.7,), stats.poisson(3.7)),
+    "geometric": ((0.3,), stats.geom(0.3, loc=-1)),
+}
+WHOLE = ("poisson", "geometric")
+INTERVALS = [(-0.5, 0.8), (1.0, 1.0), (-3.0, 9.0), (2.5, math.inf), (-math.inf, 1.0), (0.9, 1.9), (-9.0, -1.5)]
+
+
+def test_codes_are_those_of_the_table_of_kinds():
+    for code, name in enumerate(LAWS, 1):
+        assert leaf_kind(name)[0] == -code == ours.KINDS[code - 1]
+
+
+def largest(name, law, low, high):
+    if name in WHOLE:
+        whole = np.arange(max(math.ceil(low) if low > -math.inf else 0, 0), min(high, 60.0) + 1e-9)
+        return float(law.logpmf(whole).max()) if len(whole) else -math.inf
+    points = np.append(np.linspace(max(low, -40.0), min(high, 40.0), 4001), np.clip([0.0, 0.25, 0.3], low, high))
+    return float(law.logpdf(points).max())
+
+
+def mass(name, law, low, high):
+    if low == high:
+        return largest(name, law, low, high)
+    if name in WHOLE:
+        whole = np.arange(max(math.ceil(low) if low > -math.inf else 0, 0), min(high, 200.0) + 1e-9)
+        total = float(law.pmf(whole).sum())
+    else:
+        total = float(law.cdf(high) - law.cdf(low))
+    return math.log(total) if total > 0.0 else -math.inf
+
+
+@pytest.mark.parametrize("interval", INTERVALS)
+@pytest.mark.parametrize("name", LAWS)
+def test_densities_and_masses_enclose_the_truth(name, interval):
+    parameters, law = LAWS[name]
+    code = leaf_kind(name)[0]
+    for of_ours, truth in ((ours.log_largest, largest), (ours.log_share, mass)):
+        if name == "student_t" and of_ours is ours.log_share and interval[0] < interval[1]:
+            continue
+        below, above = (of_ours(code, parameters, *interval, side) for side in (-1, 1))
+        true = truth(name, law, *interval)
+        assert below <= above
+        if math.isinf(true):
+            assert below == above == true
+        else:
+            assert below <= true + 1e-6 * (of_ours is ours.log_largest) + 1e-12
+            assert above >= true - 1e-12
+            assert above - below < 1e-10
+            assert above == pytest.approx(true, abs=1e-5)
+
+
+def test_far_out_nothing_is_called_impossible():
+    for name, parameters in (
+        ("exponential", (1e200,)),
+        ("laplace", (0.0, 1e-200)),
+        ("student_t", (0.0, 1.0, 1.0)),
+    ):
+        code = leaf_kind(name)[0]
+        assert -math.inf < ours.log_density(code, parameters, 1e200, 1) < 0.0
+
+
+def mixture(seed, kinds, n_parts=3):
+    """Return a mixture of products of leaves of some kinds over "u" and "v", with a table over "c"."""
+    rng = np.random.default_rng(seed)
+    build = cm.CircuitBuilder(cm.Domain([cm.Real("u"), cm.Real("v"), cm.Categorical("c", "abc")]))
+
+    def leaf(variable):
+        kind = kinds[int(rng.integers(len(kinds)))]
+        if kind == "gaussian":
+            return build.gaussian(variable, rng.normal(), rng.uniform(0.5, 2))
+        if kind == "histogram":
+            edges, shares = [-2.0, -1.0, 0.0, 0.5, 1.5, 3.0], rng.dirichlet(np.ones(5))
+            return build.histogram(variable, edges, np.log(shares))
+        first = {
+            "poisson": rng.uniform(1, 9),
+            "geometric": rng.uniform(0.1, 0.6),
+            "exponential": rng.uniform(0.5, 2),
+        }
+        given = (first[kind],) if kind in first else LAWS[kind][0]
+        if kind in ("laplace", "student_t"):
+            given = (rng.normal(), rng.uniform(0.5, 2), *given[2:])
+        return build.real(kind, variable, *given)
+
+    parts = [
+        build.product([leaf(0), leaf(1), build.categorical(2, np.log(rng.dirichlet(np.ones(3))))])
+        for _ in range(n_parts)
+    ]
+    build.sum(parts, np.log(rng.dirichlet(np.ones(n_parts))))
+    return build.build()
+
+
+REAL = ("gaussian", "truncated_gaussian", "uniform", "histogram", "exponential", "laplace", "student_t")
+
+
+@pytest.mark.parametrize("kinds", [REAL, ("histogram",), ("poisson", "geometric")])
+@pytest.mark.parametrize("seed", range(4))
+def test_answers_on_such_leaves_are_proved(seed, kinds):
+    model = mixture(seed, kinds)
+    for variables, evidence in ((None, {}), (["u", "c"], {"v": 1.0}), (["v"], {"u": (0.0, 2.0)})):
+        try:
+            result = cm.map_query(model, variables, evidence, epsilon=0.05, delta=0, rng=0, proof=True)
+        except cm.ImpossibleEvidence:
+            continue
+        if result.proof is None:
+            assert "no masses of parts of Student t" in result.no_proof
+            continue
+        verdict = cm.check(model, result.proof)
+        assert verdict.accepted, verdict.message
+        assert verdict.log_joint == pytest.approx(result.log_joint, abs=1e-9)
+        meta, claim = result.proof.meta, result.proof.meta["claim"]
+        name = next(iter(meta["answer"]))
+        away = {
+            **meta,
+            "answer": {**meta["answer"], name: meta["answer"][name] + 4.0},
+            "claim": {**claim, "log_joint": None},
+        }
+        if model_value(model, variables, evidence, away["answer"]) < result.log_prob - 0.1:
+            assert not cm.check(model, Proof(away, result.proof.arrays)).accepted
+
+
+def model_value(model, variables, evidence, answer):
+    posterior = cm.condition(model, variables, evidence)
+    return float(posterior.log_prob(posterior.domain.encode(answer)[None])[0])
+
+
+def test_a_better_answer_met_on_the_way_does_not_spoil_the_proof():
+    """The search for a proof closes boxes by the answer to be proved, also where it finds a better one."""
+    model = mixture(2, ("gaussian", "truncated_gaussian", "student_t"))
+    for epsilon in (0.3, 0.1, 0.02):
+        result = cm.map_query(model, solver="frontier", epsilon=epsilon, delta=0, rng=0, proof=True)
+        assert cm.check(model, result.proof).accepted
+
+
+def test_kinds_of_other_packages_are_refused_in_a_sentence():
+    model = mixture(0, ("gaussian",))
+    result = cm.map_query(model, epsilon=0.1, delta=0, rng=0, proof=True)
+    kind, variables, arrays, hidden = exported(model)
+    codes = arrays["kind"].copy()
+    codes[codes == 1] = -40
+    from certimap.checker import check_arrays
+    from certimap.checker.models import fingerprint
+
+    other = {**arrays, "kind": codes}
+    meta = {**result.proof.meta, "model": fingerprint(kind, variables, other, hidden)}
+    verdict = check_arrays(kind, variables, other, Proof(meta, result.proof.arrays), hidden=hidden)
+    assert verdict.message == "rejected: the circuit has leaves of a kind that the checker does not know"
