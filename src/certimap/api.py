@@ -174,9 +174,9 @@ def map_query(
     proof, max_proof
         Whether `result.proof` is wanted (see `certimap.check`), and the most bytes that it may take.
     n_jobs, executor
-        Who answers the rows of a data frame: so many processes of this machine (-1 for one per core), or any
-        `concurrent.futures.Executor`, such as that of a cluster. Each worker has one thread unless `workers` says
-        otherwise; answers depend on neither number. See docs/many-machines.md.
+        Who answers the rows of a data frame, or searches the parts of one hard query: so many processes of this
+        machine (-1 for one per core), or any `concurrent.futures.Executor`, such as a cluster's. Each worker has
+        one thread unless `workers` says otherwise; answers depend on neither number. See docs/many-machines.md.
     **solver_options
         Settings of a named solver.
 
@@ -228,11 +228,15 @@ def map_query(
             answers, interrupted = collect(bar.counted(found))
         labels = list(evidence.index)[: len(answers)]
         return ResultList(answers, labels, interrupted=interrupted)
-    if n_jobs is not None or executor is not None:
-        raise SolverError(
-            "n_jobs and executor share out the rows of a data frame; this is one query, which workers= serves"
-        )
     asked = Asked.of(model, limits, solver, settings)
+    given: Any = evidence.copy() if is_dict(evidence) else evidence  # theirs may change later
+    if n_jobs is not None or executor is not None:
+        from certimap.shared_query import answer_shared
+
+        with workers_of(n_jobs, executor) as pool:
+            assert pool is not None
+            shared = answer_shared(asked, variables, evidence, solver, rng, settings, pool)
+        return asked.completed(shared, lambda: (variables, given))
     found = answer_query(
         lambda control: asked.condition(variables, evidence, control),
         lambda control: asked.fallback(variables, evidence, control),
@@ -240,7 +244,6 @@ def map_query(
         rng,
         settings,
     )
-    given: Any = evidence.copy() if is_dict(evidence) else evidence  # theirs may change later
     return asked.completed(found, lambda: (variables, given))
 
 

@@ -65,6 +65,7 @@ class Asked:
     limits: Limits
     wants: Sequence[Capability] | None
     max_proof: int | None
+    time_limit: float | None
 
     @classmethod
     def of(cls, model: Any, limits: Limits, solver: str | Solver, settings: Mapping[str, Any]) -> Asked:
@@ -74,7 +75,7 @@ class Asked:
             from certimap.proofs import wants_for_proof
 
             wants = wants_for_proof(model, solver, wants)
-        return cls(model, limits, wants, max_proof)
+        return cls(model, limits, wants, max_proof, settings.get("time_limit"))
 
     def completed(self, found: MapResult, ask: Callable[[], tuple[Any, Any]]) -> MapResult:
         """Note what was asked, and complete the proof where one is wanted."""
@@ -84,7 +85,7 @@ class Asked:
         from certimap.proofs import finished
 
         query = make_query(self.model.domain, *ask(), hidden=self.model.hidden)
-        return finished(self.model, query, signed, self.max_proof)
+        return finished(self.model, query, signed, self.max_proof, self.time_limit)
 
     def condition(self, variables: Any, evidence: Any, control: Control) -> Posterior:
         return posterior_of(self.model, variables, evidence, replace(self.limits, control=control), self.wants)

@@ -31,7 +31,7 @@ from certimap.solvers.base import Solver
 
 WITH_PROOFS = "'frontier' and 'exhaustive' on circuits, and any solver on networks whose tables fit"
 MAX_SEARCHES = 5  # for one proof, where each meets a better answer
-LEAST_SECONDS = 10.0  # for a search that is made for the proof alone; it may take four times the solving too
+LEAST_SECONDS = 10.0  # for a search for the proof alone; it may take four times the solving, or what is left, too
 
 
 def check(model: Any, proof: Proof | str | os.PathLike[str], *, exact: bool = False) -> Verdict:
@@ -85,17 +85,23 @@ def wants_for_proof(
     return wants
 
 
-def finished(model: Model, query: Query, result: MapResult, max_bytes: int) -> MapResult:
-    """Return a result with its proof complete, or with the reason why it has none."""
+def finished(
+    model: Model, query: Query, result: MapResult, max_bytes: int, time_limit: float | None = None
+) -> MapResult:
+    """Return a result with its proof complete, or with the reason why it has none.
+
+    `time_limit` (seconds) is the query's; a search for the proof alone may use what solving has left of it.
+    """
     draft = result.proof
     if draft is None:
         return result
+    seconds = max(LEAST_SECONDS, 4.0 * result.seconds, (time_limit or 0.0) - result.seconds)
     if not isinstance(model, Circuit) and draft.meta["method"] != "draws" and _too_wide(model, query) is not None:
-        draft = _relaxed(model, query, result, max_bytes)
+        draft = _relaxed(model, query, result, max_bytes, seconds)
     reason = _refusal(model, query, result, draft)
     is_discrete = query.query_domain.is_discrete  # bounds of densities, in a search, are closer than the checker's
     if reason is None and isinstance(model, Circuit) and (draft.meta["method"] == "bound" or not is_discrete):
-        draft = _searched(model, query, result, max_bytes)
+        draft = _searched(model, query, result, max_bytes, seconds)
         if draft is None:
             reason = f"a search for a proof did not end in time; {WITH_PROOFS} write one as they go"
     if reason is not None or draft is None:
@@ -131,7 +137,7 @@ def finished(model: Model, query: Query, result: MapResult, max_bytes: int) -> M
     return replace(result, proof=proof)
 
 
-def _searched(model: Circuit, query: Query, result: MapResult, max_bytes: int) -> Proof | None:
+def _searched(model: Circuit, query: Query, result: MapResult, max_bytes: int, seconds: float) -> Proof | None:
     """Search a circuit by boxes, from an answer that something else has found; None where that does not end."""
     from certimap.circuits.posterior import CircuitPosterior
     from certimap.circuits.prober import PlanProber
@@ -144,7 +150,7 @@ def _searched(model: Circuit, query: Query, result: MapResult, max_bytes: int) -
         def prober(self) -> PlanProber:
             return PlanProber(self.plan, self.workers)
 
-    control = Control.starting_now(max(LEAST_SECONDS, 4.0 * result.seconds))
+    control = Control.starting_now(seconds)
     certificate, epsilon = result.certificate, result.certificate.epsilon
     answers = [result.assignment] if result.top is None else [answer for answer, _ in result.top]
     log_value = _least_log(result)
@@ -288,11 +294,11 @@ def _too_wide(model: Model, query: Query) -> str | None:
     return None
 
 
-def _relaxed(model: Model, query: Query, result: MapResult, max_bytes: int) -> Proof:
+def _relaxed(model: Model, query: Query, result: MapResult, max_bytes: int, seconds: float) -> Proof:
     """Prove an answer by a relaxation, or how much better another one can be at most where it is not certified."""
     from certimap.relaxation_proofs import bounded, covered
 
-    control = Control.starting_now(max(LEAST_SECONDS, 4.0 * result.seconds))
+    control = Control.starting_now(seconds)
     certificate = result.certificate
     answers = [result.assignment] if result.top is None else [answer for answer, _ in result.top]
     try:
@@ -311,5 +317,5 @@ def _relaxed(model: Model, query: Query, result: MapResult, max_bytes: int) -> P
                 return Proof({"method": "relaxation"}, arrays)
     except (Rejected, ModelError, TooLarge) as reason:
         return Proof({"method": "none", "no_proof": f"{reason}; {WITH_PROOFS} can write a proof"}, {})
-    said = f"no relaxation that was found in {LEAST_SECONDS:.0f} s or more proves the answer"
+    said = f"no relaxation that was found in {seconds:.0f} s proves the answer; a higher time_limit may find one"
     return Proof({"method": "none", "no_proof": said}, {})

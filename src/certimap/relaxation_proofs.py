@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -70,6 +72,10 @@ class Relaxed:
             "shifts": self.tree.shifts,
         }
 
+    @cached_property
+    def _scratch(self) -> Any:
+        return self.tree.scratch()
+
     def probe(self, box: Mask) -> tuple[float, NDArray[np.float64]]:
         """Bound a box of the query and each of its states, in nats."""
         bounds, each = self.tree.probe(self._mask(box)[None])
@@ -82,13 +88,21 @@ class Relaxed:
         """
         left = box & (each > level)
         if self.tree.problem.nuisance and not self.tree.is_exact:
-            for column in np.flatnonzero(box & ~left):
-                v = int(np.searchsorted(self.offsets, column, side="right")) - 1
-                held = box.copy()
-                held[self.offsets[v] : self.offsets[v + 1]] = False
-                held[column] = True
-                left[column] = self.tree.bound(self._mask(held)) > level
+            for start, stop in pairwise(self.offsets.tolist()):
+                gone = start + np.flatnonzero(box[start:stop] & ~left[start:stop])
+                if len(gone) and self._bound(box, start, stop, gone) > level:
+                    for column in gone:
+                        left[column] = (
+                            len(gone) == 1 or self._bound(box, start, stop, gone[gone == column]) > level
+                        )
         return left
+
+    def _bound(self, box: Mask, start: int, stop: int, columns: NDArray[np.int64]) -> float:
+        """Bound the part of a box that has some states alone of one variable."""
+        held = box.copy()
+        held[start:stop] = False
+        held[columns] = True
+        return self.tree.bound(self._mask(held), self._scratch)
 
     def _mask(self, box: Mask) -> NDArray[np.uint8]:
         mask = self.tree.full_mask()

@@ -209,8 +209,6 @@ def log_upper(log_p_hat: float, log_unseen: float, log_external: float) -> float
 
 def achieved_epsilon(log_p_hat: float, log_u: float, tolerance: float) -> float:
     """Return the smallest ε that an upper bound proves: 1 - p̂/u rounded up; 0 when u <= p̂ (1 + tol)."""
-    if log_u == -math.inf or log_u <= log_p_hat + math.log1p(tolerance):
+    if log_u <= log_p_hat + math.log1p(tolerance):
         return 0.0
-    if log_p_hat == -math.inf:
-        return 1.0
     return min(-math.expm1(log_p_hat - log_u) * (1.0 + 1e-15), 1.0)

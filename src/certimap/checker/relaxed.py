@@ -161,20 +161,27 @@ def check_relaxed(
 ) -> str | None:
     """Close every box of a tree by the relaxation's bound; return the sentence about one that stays open, or None.
 
-    A state that a box drops is a box of its own. Boxes of one point may close by its value, `value_of`.
+    The states of a variable that a box drops are a box of their own, or one each where that is needed. Boxes of
+    one point may close by its value, `value_of`.
     """
     known = {box.tobytes() for box in boxes_of(answers, columns)}
     waiting: list[tuple[int, Flags]] = [(0, np.ones(int(columns[-1]), np.bool_))]
     while waiting:
         node, box = waiting.pop()
         v = int(tree.variables[node])
-        closed = [box] if v < 0 else _dropped(box, tree.kept[node], columns)
-        for part, bound in zip(closed, _bounds_of(relaxation, closed, columns), strict=True):
-            if not bound <= threshold and part.tobytes() not in known:
-                counts = np.add.reduceat(part, columns[:-1], dtype=np.int64)
-                point = [int(np.argmax(part[a:b])) for a, b in pairwise(columns.tolist())]
-                if np.any(counts > 1) or not value_of(point) <= threshold:
+        parts = [(box, -1)] if v < 0 else _dropped(box, tree.kept[node], columns)
+        while parts:
+            open_ones: list[tuple[Flags, int]] = []
+            bounds = _bounds_of(relaxation, [part for part, _ in parts], columns)
+            for (part, lost), bound in zip(parts, bounds, strict=True):
+                if bound <= threshold or part.tobytes() in known:
+                    continue
+                states = _by_state(part, lost, columns) if lost >= 0 else []
+                if len(states) > 1:
+                    open_ones += [(state, -1) for state in states]
+                elif not _closes(part, columns, threshold, value_of):
                     return f"box {node} does not close: its bound is {bound:.12g}, above {threshold:.12g}"
+            parts = open_ones
         if v >= 0:
             start, stop = int(columns[v]), int(columns[v + 1])
             groups = tree.groups(node, columns)
@@ -186,20 +193,35 @@ def check_relaxed(
     return None
 
 
-def _dropped(box: Flags, kept: Flags, columns: Ints) -> list[Flags]:
-    """Split what a box holds beside the states kept of it: by the states dropped, one variable after the other."""
-    out: list[Flags] = []
+def _dropped(box: Flags, kept: Flags, columns: Ints) -> list[tuple[Flags, int]]:
+    """Split what a box holds beside the states kept of it: a box for each variable that loses some, and which."""
+    out: list[tuple[Flags, int]] = []
     left = box.copy()
-    for start, stop in pairwise(columns.tolist()):
-        gone = np.zeros_like(box)
-        gone[start:stop] = left[start:stop] & ~kept[start:stop]
-        for state in np.flatnonzero(gone):
-            part = left.copy()
-            part[start:stop] = False
-            part[state] = True
-            out.append(part)
-        left &= ~gone
+    for v, (start, stop) in enumerate(pairwise(columns.tolist())):
+        part = left.copy()
+        part[start:stop] &= ~kept[start:stop]
+        if np.any(part[start:stop]):
+            out.append((part, v))
+        left[start:stop] &= kept[start:stop]
     return out
+
+
+def _by_state(box: Flags, v: int, columns: Ints) -> list[Flags]:
+    """Split a box by the states that it has of a variable."""
+    out: list[Flags] = []
+    for column in columns[v] + np.flatnonzero(box[columns[v] : columns[v + 1]]):
+        part = box.copy()
+        part[columns[v] : columns[v + 1]] = False
+        part[column] = True
+        out.append(part)
+    return out
+
+
+def _closes(box: Flags, columns: Ints, threshold: float, value_of: Callable[[list[int]], float]) -> bool:
+    """Whether a box is a single point, of a value that is small enough."""
+    if np.any(np.add.reduceat(box, columns[:-1], dtype=np.int64) > 1):
+        return False
+    return value_of([int(np.argmax(box[a:b])) for a, b in pairwise(columns.tolist())]) <= threshold
 
 
 def _bounds_of(relaxation: Relaxation, boxes: list[Flags], columns: Ints) -> list[float]:

@@ -23,6 +23,7 @@ class Method(StrEnum):
     CHOW_LIU = "chow-liu"
     CLT_MIXTURE = "clt-mixture"
     HCLT = "hclt"
+    MIXTURE = "mixture"
 
 
 def learn(

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from certimap.learn.hidden_model import HiddenChowLiuModel as HiddenChowLiuModel
     from certimap.learn.hidden_tree import HiddenChowLiuTree as HiddenChowLiuTree
     from certimap.learn.hidden_tree import hclt as hclt
+    from certimap.learn.product_mixture import ProductMixture as ProductMixture
+    from certimap.learn.product_mixture import mixture as mixture
     from certimap.learn.scoring import score_samples as score_samples
     from certimap.learn.spn import LearnSPN as LearnSPN
     from certimap.learn.spn import learnspn as learnspn
@@ -27,6 +29,8 @@ _PLACES = {
     "HiddenChowLiuTree": "hidden_tree",
     "hclt": "hidden_tree",
     "HiddenChowLiuModel": "hidden_model",
+    "ProductMixture": "product_mixture",
+    "mixture": "product_mixture",
     "score_samples": "scoring",
 }
 

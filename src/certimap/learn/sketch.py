@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from certimap.box import Points
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.domain import Domain
+from certimap.learn.leaf_families import Family
+from certimap.learn.table import missing_in
 
-LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 LOWEST = -1e6  # stands for ln 0 while settings are compared: a matrix product cannot hold infinities
 
 
@@ -30,7 +31,7 @@ class Node:
     leaves
         For a product, the variables of its leaves.
     statistics
-        For each leaf the counts of its states, or (mean, sd) of a real variable, concatenated.
+        For each leaf the counts of its states, or the values of a real variable that its rows have.
     """
 
     children: list[int] = field(default_factory=lambda: [])
@@ -41,26 +42,38 @@ class Node:
 
 @dataclass
 class Sketch:
-    """Nodes, parents before children, node 0 the root; leaves are smoothed when they are read."""
+    """Nodes, parents before children, node 0 the root; leaves are fitted and smoothed when they are read.
+
+    Attributes
+    ----------
+    families
+        The family of leaves of each real variable.
+    """
 
     domain: Domain
     nodes: list[Node]
+    families: Mapping[int, Family] = field(default_factory=dict[int, Family])
 
     def leaf_log_params(self, node: Node, smoothing: float) -> list[NDArray[np.float64]]:
-        """Return for each leaf its natural-log probabilities, or (mean, sd)."""
+        """Return for each leaf its natural-log probabilities, or the parameters of its family."""
         out: list[NDArray[np.float64]] = []
         assert node.leaves is not None
         for variable, counts in zip(node.leaves, node.statistics, strict=True):
             if self.domain.n_states[variable] == 0:
-                out.append(counts)
+                out.append(self.real_params(int(variable), counts, smoothing))
                 continue
             smoothed = counts + smoothing
             with np.errstate(divide="ignore"):
                 out.append(np.log(smoothed / smoothed.sum()))
         return out
 
+    def real_params(self, variable: int, values: NDArray[np.float64], smoothing: float) -> NDArray[np.float64]:
+        """Return the parameters of a leaf of a real variable; that of the whole column where no value is known."""
+        weights = np.ones((len(values), 1))
+        return self.families[variable].fit(values, weights, smoothing if len(values) else max(smoothing, 1.0))[0]
+
     def evaluator(self, points: Points) -> Callable[[float], NDArray[np.float64]]:
-        """Prepare complete rows; the function returned gives their log-likelihoods for a smoothing."""
+        """Prepare rows; the function returned gives their log-likelihoods for a smoothing, missing cells aside."""
         return _Evaluator(self, points)
 
     def to_circuit(self, smoothing: float) -> Circuit:
@@ -80,7 +93,7 @@ class Sketch:
                     if self.domain.n_states[variable]:
                         inner.append(builder.categorical(variable, values.tolist()))
                     else:
-                        inner.append(builder.gaussian(variable, float(values[0]), float(values[1])))
+                        inner.append(self.families[variable].add(builder, variable, values))
             ids[i] = inner[0] if len(inner) == 1 else builder.product(inner)
         return builder.build()
 
@@ -99,7 +112,8 @@ class _Evaluator:
         self.one_hot = np.zeros((domain.total_states, len(points)), np.float32)
         rows = np.arange(len(points))
         for i in np.flatnonzero(domain.n_states).tolist():
-            self.one_hot[domain.offsets[i] + points[:, i].astype(np.int64), rows] = 1.0
+            known = rows[~missing_in(points[:, i])]
+            self.one_hot[domain.offsets[i] + points[known, i].astype(np.int64), known] = 1.0
         nodes = sketch.nodes
         owned = [(i, node.leaves) for i, node in enumerate(nodes) if node.leaves is not None and len(node.leaves)]
         self.owners = [i for i, _ in owned]
@@ -115,7 +129,7 @@ class _Evaluator:
         within = np.arange(len(self.counts)) - np.repeat(self.starts, sizes)
         self.columns = np.repeat(domain.offsets[variables[discrete]], sizes) + within
         self.ranks = np.repeat(ranks[discrete], sizes)
-        self.gaussians = [(int(ranks[k]), int(variables[k]), statistics[k]) for k in np.flatnonzero(~discrete)]
+        self.reals = [(int(ranks[k]), int(variables[k]), statistics[k]) for k in np.flatnonzero(~discrete)]
 
     def __call__(self, smoothing: float) -> NDArray[np.float64]:
         nodes = self.sketch.nodes
@@ -148,11 +162,9 @@ class _Evaluator:
             log_params = np.zeros((stop - start, len(self.one_hot)), np.float32)
             log_params[self.ranks[some] - start, self.columns[some]] = logs[some]
             np.matmul(log_params, self.one_hot, out=products[start:stop])
-        for rank, variable, (mean, sd) in self.gaussians:
-            products[rank] += gaussian_log_density(self.points[:, variable], mean, sd)
+        for rank, variable, values in self.reals:
+            known = np.flatnonzero(~missing_in(self.points[:, variable]))
+            params = self.sketch.real_params(variable, values, smoothing)
+            log_densities = self.sketch.families[variable].log_density(self.points[known, variable], params[None])
+            products[rank, known] += np.maximum(log_densities[:, 0], LOWEST)
         return dict(zip(self.owners, products, strict=True))
-
-
-def gaussian_log_density(x: Points, mean: float, sd: float) -> NDArray[np.float64]:
-    """Return the natural-log density of a Gaussian at each value."""
-    return -0.5 * ((x - mean) / sd) ** 2 - math.log(sd) - LOG_SQRT_2PI

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
@@ -14,10 +15,12 @@ from certimap.errors import DataError
 from certimap.learn.blas import single_threaded_blas
 from certimap.learn.clusters import Clusterer, Clusters, check_clusters
 from certimap.learn.estimator import DensityEstimator, Seed, split_rows
+from certimap.learn.leaf_choice import check_leaves, densest, families_of
+from certimap.learn.leaf_families import Family
 from certimap.learn.progress import deadline_of, is_late
 from certimap.learn.sketch import Sketch
 from certimap.learn.structure import StructureLearner, StructureSettings
-from certimap.learn.table import Kind, Table, encode, read_table, refuse_missing
+from certimap.learn.table import Kind, Table, encode, read_table
 from certimap.progress import Progress
 
 THRESHOLDS = (0.05, 0.01, 1e-3, 1e-5, 1e-7, 1e-10)
@@ -50,8 +53,10 @@ class LearnSPN(DensityEstimator):
     """Learn a sum-product network (Gens and Domingos 2013).
 
     Variables that G-tests find independent become factors; otherwise rows are clustered and each cluster
-    is modelled in turn. Categorical variables get smoothed counts as leaves, real ones Gaussians (tested
-    in quartile bins). The significance level of the tests decides the quality, and no one level suits all
+    is modelled in turn. Categorical variables get smoothed counts as leaves, real ones (tested in quartile
+    bins) a family of densities per column. Missing cells are left out of tests and leaves, each pair of
+    variables being tested on the rows that know both, stand at the mean where rows are clustered, and are
+    summed out of likelihoods. The significance level of the tests decides the quality, and no one level suits all
     data: by default it is chosen on validation rows, together with the smoothing.
 
     Parameters
@@ -60,7 +65,10 @@ class LearnSPN(DensityEstimator):
         Significance level of the G-tests in (0, 1), or several to choose from; smaller ones find more
         independence.
     smoothing
-        Pseudo-counts added to every state of a leaf (Laplace), or several to choose from.
+        Pseudo-counts added to every state of a leaf (Laplace), or several to choose from; for real columns rows
+        that look like the whole column.
+    leaves
+        Families of real columns, as `ProductMixture` has them. Several are chosen from on validation rows.
     min_rows
         Regions with fewer rows become products of leaves; or several numbers to choose from.
     n_clusters
@@ -68,7 +76,7 @@ class LearnSPN(DensityEstimator):
     clusters
         "kmeans", "em", "sklearn" (scikit-learn's KMeans), or a scikit-learn clusterer.
     kinds
-        Overrules which columns are "categorical" and which "real"; see `certimap.learn.table`.
+        Overrules which columns are "categorical", "real" or a "count"; see `certimap.learn.table`.
     domain
         The variables and their states; by default they are read off the table.
     random_state
@@ -86,6 +94,8 @@ class LearnSPN(DensityEstimator):
         The settings chosen, with the validation log-likelihood.
     choices_
         All settings tried.
+    leaves_
+        The family of each real column.
     timed_out_
         Whether the time limit cut learning short.
 
@@ -104,6 +114,7 @@ class LearnSPN(DensityEstimator):
         min_rows: int | Sequence[int] = 30,
         n_clusters: int | Sequence[int] = 2,
         clusters: Names | Clusterer = "kmeans",
+        leaves: Mapping[str, str | Sequence[str]] | None = None,
         kinds: Mapping[str, Kind] | None = None,
         domain: Domain | None = None,
         random_state: Seed = None,
@@ -115,6 +126,7 @@ class LearnSPN(DensityEstimator):
         self.min_rows = min_rows
         self.n_clusters = n_clusters
         self.clusters = clusters
+        self.leaves = leaves
         self.kinds = kinds
         self.domain = domain
         self.random_state = random_state
@@ -124,23 +136,32 @@ class LearnSPN(DensityEstimator):
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
         grid = self._grid()
         deadline = deadline_of(self.time_limit)
-        rows = read_table(table, domain=domain, kinds=self.kinds, also=[] if valid is None else [valid])
-        refuse_missing(rows, "learnspn")
+        also = [] if valid is None else [valid]
+        rows = read_table(table, domain=domain, kinds=self.kinds, also=also, counts=True)
+        self._options = self._families(rows)
         held_out = None if valid is None else encode(valid, rows.domain)
         train, refit = rows, False
-        if held_out is None and len(grid) * len(_several("smoothing", self.smoothing)) > 1 and len(rows) > 1:
+        is_open = len(grid) * len(_several("smoothing", self.smoothing)) > 1
+        is_open = is_open or any(len(some) > 1 for some in self._options.values())
+        if held_out is None and is_open and len(rows) > 1:
             kept, held = split_rows(len(rows), HELD_OUT, np.random.default_rng(self.seed_))
-            train, held_out = Table(rows.domain, rows.points[kept]), Table(rows.domain, rows.points[held])
-            refit = True
-        if held_out is not None:
-            refuse_missing(held_out, "learnspn (for the validation rows)")
+            train, held_out, refit = rows.rows(kept), rows.rows(held), True
         with single_threaded_blas():
             sketch = self._choose(train, held_out, grid, deadline)
             if refit:
-                sketch = self._learner(rows, self.choice_).learn(self.choice_.threshold, deadline)
+                learner = self._learner(rows, self.choice_, sketch.families)
+                sketch = learner.learn(self.choice_.threshold, deadline)
                 self.timed_out_ = is_late(deadline)
         self.domain_ = rows.domain
+        self.leaves_ = {rows.domain.names[i]: family.name for i, family in sketch.families.items()}
         self.model_ = sketch.to_circuit(self.choice_.smoothing)
+
+    def _families(self, rows: Table) -> dict[int, list[Family]]:
+        """Return the families to choose from for each real column."""
+        check_leaves(self.leaves, rows.domain)
+        wanted = {name: (self.leaves or {}).get(name) for name in rows.domain.names}
+        found = {i: families_of(rows, i, wanted[name]) for i, name in enumerate(rows.domain.names)}
+        return {i: some for i, some in found.items() if rows.domain.n_states[i] == 0}
 
     def _grid(self) -> list[tuple[int, int, float]]:
         """Return (min_rows, n_clusters, threshold) to try, checked."""
@@ -151,9 +172,9 @@ class LearnSPN(DensityEstimator):
         _several("smoothing", self.smoothing, _at_least(0), "a nonnegative number")
         return list(product(rows, clusters, thresholds))
 
-    def _learner(self, table: Table, choice: Choice) -> StructureLearner:
+    def _learner(self, table: Table, choice: Choice, families: Mapping[int, Family]) -> StructureLearner:
         settings = StructureSettings(int(choice.min_rows), int(choice.n_clusters), cast("Clusters", self.clusters))
-        return StructureLearner(table.domain, table.points, settings, self.seed_ & ((1 << 64) - 1))
+        return StructureLearner(table, settings, self.seed_ & ((1 << 64) - 1), families)
 
     def _choose(
         self, train: Table, held_out: Table | None, grid: list[tuple[int, int, float]], deadline: float | None
@@ -163,13 +184,14 @@ class LearnSPN(DensityEstimator):
         self.choices_: list[Choice] = []
         best: tuple[float, Sketch, Choice] | None = None
         learner, learner_for = None, None
+        plain = {i: some[0] for i, some in self._options.items()}
         with Progress("LearnSPN", len(grid), self.progress) as bar:
             for min_rows, n_clusters, threshold in grid:
                 if best is not None and is_late(deadline):
                     break
                 trial = Choice(threshold, smoothings[0], min_rows, n_clusters, None)
                 if learner is None or learner_for != (min_rows, n_clusters):
-                    learner, learner_for = self._learner(train, trial), (min_rows, n_clusters)
+                    learner, learner_for = self._learner(train, trial, plain), (min_rows, n_clusters)
                 sketch = learner.learn(threshold, deadline)
                 for choice in _judge(sketch, held_out, smoothings, trial):
                     self.choices_.append(choice)
@@ -178,9 +200,24 @@ class LearnSPN(DensityEstimator):
                         best = worth, sketch, choice
                 bar.step(f"threshold {threshold:g}, {len(sketch.nodes)} nodes")
         assert best is not None
+        sketch, self.choice_ = best[1], best[2]
+        if held_out is not None:
+            sketch = self._with_best_leaves(sketch, held_out, deadline)
         self.timed_out_ = is_late(deadline)
-        self.choice_ = best[2]
-        return best[1]
+        return sketch
+
+    def _with_best_leaves(self, sketch: Sketch, held_out: Table, deadline: float | None) -> Sketch:
+        """Choose the family of each real column in turn, by the held-out rows."""
+        if not any(len(some) > 1 for some in self._options.values()):
+            return sketch
+        for i, some in self._options.items():
+            if len(some) > 1 and not is_late(deadline):
+                tried = [replace(sketch, families={**sketch.families, i: family}) for family in some]
+                judged = [trial.evaluator(held_out.points)(self.choice_.smoothing) for trial in tried]
+                sketch = tried[densest(judged)]
+        value = float(np.mean(sketch.evaluator(held_out.points)(self.choice_.smoothing)))
+        self.choice_ = self.choice_._replace(log_likelihood=value)
+        return sketch
 
 
 def _judge(sketch: Sketch, held_out: Table | None, smoothings: Sequence[float], trial: Choice) -> Iterable[Choice]:
@@ -238,6 +275,6 @@ def learnspn(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Any)
     Raises
     ------
     DataError
-        For an empty table, missing values, or settings out of range.
+        For an empty table, columns that leaves cannot hold, or settings out of range.
     """
     return LearnSPN(random_state=rng, **settings).fit(data, valid=valid).model_

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -14,7 +15,10 @@ from certimap.box import Points
 from certimap.domain import Domain
 from certimap.learn.clusters import Clusters, mix, row_clusters
 from certimap.learn.kernels.rows import independent_components
+from certimap.learn.known_pairs import components_of_known
+from certimap.learn.leaf_families import Family
 from certimap.learn.sketch import Node, Sketch
+from certimap.learn.table import Table
 
 REAL_BINS = 4
 MAX_DOF = 1024
@@ -34,7 +38,8 @@ class _Region:
     """Rows and variables still to be modelled.
 
     `indicators` is float32, (n_rows, columns): for each categorical variable one column for each state
-    but the first; `reals` is float64, (n_rows, number of real variables).
+    but the first; `reals` is float64, (n_rows, number of real variables). `known` says which cells are, (n_rows,
+    n_variables), None where all are; unknown ones hold 0 in `indicators` and NaN in `reals`.
     """
 
     node: int
@@ -42,6 +47,7 @@ class _Region:
     variables: NDArray[np.int64]
     indicators: NDArray[np.float32]
     reals: NDArray[np.float64]
+    known: NDArray[np.bool_] | None = None
 
 
 class StructureLearner:
@@ -51,8 +57,12 @@ class StructureLearner:
     agree down to a region cluster it once.
     """
 
-    def __init__(self, domain: Domain, points: Points, settings: StructureSettings, key: int) -> None:
+    def __init__(
+        self, table: Table, settings: StructureSettings, key: int, families: Mapping[int, Family]
+    ) -> None:
+        domain, points = table.domain, table.points
         self.domain = domain
+        self.families = families
         self.settings = settings
         self.key = key
         self._labels: dict[int, NDArray[np.int64]] = {}
@@ -64,7 +74,9 @@ class StructureLearner:
         self._indicators = _indicators(domain, points)
         real = np.flatnonzero(self._is_real)
         self._reals: NDArray[np.float64] = np.array(points[:, real], np.float64)
-        spread = self._reals.std(axis=0)
+        missing = table.missing
+        self._known = ~missing if missing.any() else None
+        spread = np.array([table.observed(i).std() if len(table.observed(i)) else 0.0 for i in real.tolist()])
         self._scale = np.where(spread > 0, spread, 1.0)
         self._real_rank = np.cumsum(self._is_real) - 1
 
@@ -76,7 +88,7 @@ class StructureLearner:
         critical = _critical_values(threshold)
         nodes = [Node()]
         everything = np.arange(len(self.domain), dtype=np.int64)
-        stack = [_Region(0, self.key, everything, self._indicators, self._reals)]
+        stack = [_Region(0, self.key, everything, self._indicators, self._reals, self._known)]
         while stack:
             region = stack.pop()
             late = deadline is not None and time.monotonic() > deadline
@@ -88,7 +100,7 @@ class StructureLearner:
                 self._split_variables(nodes, stack, region, component, n_components)
             else:
                 self._split_rows(nodes, stack, region)
-        return Sketch(self.domain, nodes)
+        return Sketch(self.domain, nodes, self.families)
 
     # ------------------------------------------------------------ independence
 
@@ -98,6 +110,8 @@ class StructureLearner:
         if region.reals.shape[1]:
             n_states = np.where(n_states == 0, REAL_BINS, n_states)
             indicators = self._with_bins(region)
+        if region.known is not None:
+            return components_of_known(indicators, n_states, region.known, critical)
         first = np.concatenate([[0], np.cumsum(n_states - 1)[:-1]]).astype(np.int64)
         pair_counts = indicators.T @ indicators
         component = np.empty(len(n_states), np.int64)
@@ -116,9 +130,11 @@ class StructureLearner:
                 column += width
                 continue
             values = region.reals[:, real]
-            cuts = np.quantile(values, np.arange(1, REAL_BINS) / REAL_BINS)
+            known = values[~np.isnan(values)]
+            cuts = np.quantile(known if len(known) else np.zeros(1), np.arange(1, REAL_BINS) / REAL_BINS)
             bins = np.searchsorted(cuts, values, side="right")
-            parts.append((bins[:, None] == np.arange(1, REAL_BINS)).astype(np.float32))
+            chosen = (bins[:, None] == np.arange(1, REAL_BINS)) & ~np.isnan(values)[:, None]
+            parts.append(chosen.astype(np.float32))
             real += 1
         return np.ascontiguousarray(np.hstack(parts))
 
@@ -138,6 +154,7 @@ class StructureLearner:
                 variables,
                 np.ascontiguousarray(region.indicators[:, column_component == c]),
                 region.reals[:, real_component == c],
+                None if region.known is None else region.known[:, component == c],
             )
             nodes[region.node].children.append(child.node)
             nodes.append(Node())
@@ -160,7 +177,12 @@ class StructureLearner:
         for c, size in enumerate(sizes.tolist()):
             rows = np.flatnonzero(labels == c)
             child = _Region(
-                len(nodes), mix(region.key, c), region.variables, region.indicators[rows], region.reals[rows]
+                len(nodes),
+                mix(region.key, c),
+                region.variables,
+                region.indicators[rows],
+                region.reals[rows],
+                None if region.known is None else region.known[rows],
             )
             node.children.append(child.node)
             node.weights.append(float(size))
@@ -168,31 +190,50 @@ class StructureLearner:
             stack.append(child)
 
     def _features(self, region: _Region) -> NDArray[np.float32]:
-        """Return what rows are clustered on: 0/1 columns and standardised real ones."""
-        parts: list[NDArray[Any]] = [region.indicators]
+        """Return what rows are clustered on: 0/1 columns and standardised real ones; missing cells at the mean."""
+        indicators = region.indicators
+        if region.known is not None:
+            indicators = self._filled(region)
+        parts: list[NDArray[Any]] = [indicators]
         if self._wide:  # with more than two states, the first one needs a column of its own
             start = 0
             for width in self._n_columns[region.variables].tolist():
                 if width > 1:
-                    parts.append(1.0 - region.indicators[:, start : start + width].sum(axis=1, keepdims=True))
+                    parts.append(1.0 - indicators[:, start : start + width].sum(axis=1, keepdims=True))
                 start += width
         if region.reals.shape[1]:
             real = region.variables[self._is_real[region.variables]]
-            parts.append(region.reals / self._scale[self._real_rank[real]])
-        return np.ascontiguousarray(np.hstack(parts), np.float32) if len(parts) > 1 else region.indicators
+            reals = region.reals
+            if region.known is not None:
+                known = ~np.isnan(reals)
+                means = np.where(known, reals, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+                reals = np.where(known, reals, means)
+            parts.append(reals / self._scale[self._real_rank[real]])
+        return np.ascontiguousarray(np.hstack(parts), np.float32) if len(parts) > 1 else indicators
+
+    def _filled(self, region: _Region) -> NDArray[np.float32]:
+        """Return the indicators with the shares of the states in place of missing cells."""
+        assert region.known is not None
+        known = np.repeat(region.known, self._n_columns[region.variables], axis=1)
+        shares = region.indicators.sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+        return np.where(known, region.indicators, shares).astype(np.float32)
 
     # ------------------------------------------------------------ leaves
 
     def _make_leaves(self, node: Node, region: _Region, chosen: NDArray[np.bool_]) -> None:
         variables = region.variables
         node.leaves = variables[chosen]
-        n = float(len(region.indicators))
+        n_rows = float(len(region.indicators))
+        n_known = (
+            np.full(len(variables), n_rows) if region.known is None else region.known.sum(axis=0, dtype=float)
+        )
         counts = region.indicators.sum(axis=0, dtype=np.float64)
         column, real = 0, 0
-        for variable, wanted in zip(variables.tolist(), chosen.tolist(), strict=True):
+        for variable, wanted, n in zip(variables.tolist(), chosen.tolist(), n_known.tolist(), strict=True):
             if self._is_real[variable]:
                 if wanted:
-                    node.statistics.append(self._moments(region.reals[:, real], variable))
+                    values = region.reals[:, real]
+                    node.statistics.append(values[~np.isnan(values)])
                 real += 1
                 continue
             width = int(self._n_columns[variable])
@@ -200,11 +241,6 @@ class StructureLearner:
                 some = counts[column : column + width]
                 node.statistics.append(np.concatenate([[n - some.sum()], some]))
             column += width
-
-    def _moments(self, values: NDArray[np.float64], variable: int) -> NDArray[np.float64]:
-        """Return (mean, sd), the sd no smaller than a hundredth of the column's."""
-        floor = 0.01 * float(self._scale[self._real_rank[variable]])
-        return np.array([values.mean(), max(float(values.std()), floor)])
 
 
 def _indicators(domain: Domain, points: Points) -> NDArray[np.float32]:

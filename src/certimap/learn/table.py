@@ -8,7 +8,9 @@ What a column becomes:
 - floating-point numbers: a categorical variable with integer states when every value present is a whole
   number and at most `MAX_WHOLE_LEVELS` distinct ones occur (that is what integers with gaps look like in
   pandas), otherwise a real variable;
-- `kinds={"column": "categorical" | "real"}` overrules this, `domain=` settles it for all columns.
+- `kinds={"column": "categorical" | "real" | "count"}` overrules this, `domain=` settles it for all columns. A
+  count is a real variable that holds whole numbers from 0, and gets leaves of counts;
+- learners that have leaves of counts make integer columns of more than `MAX_WHOLE_LEVELS` values real too.
 
 NaN, None and the missing marks of pandas are missing values everywhere.
 """
@@ -16,7 +18,7 @@ NaN, None and the missing marks of pandas are missing values everywhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -27,7 +29,8 @@ from certimap.domain import Categorical, Domain, Label, Real, Variable
 from certimap.errors import DataError, MissingDependency
 from certimap.untyped import is_mapping
 
-Kind = Literal["categorical", "real"]
+Kind = Literal["categorical", "real", "count"]
+Whole = Literal["whole", "count"]
 MAX_WHOLE_LEVELS = 20
 MISSING = -1
 _BINARY: tuple[Label, ...] = (0, 1)
@@ -45,13 +48,25 @@ class Table:
     points
         Shape (n_rows, n_variables): int16 positions with -1 for missing, or float64 with NaN for missing
         when a variable is real (states are positions there too).
+    whole
+        Which real variables hold integers, by position: "count" where the user said so.
     """
 
     domain: Domain
     points: Points
+    whole: Mapping[int, Whole] = field(default_factory=dict[int, Whole])
 
     def __len__(self) -> int:
         return len(self.points)
+
+    def rows(self, numbers: NDArray[np.int64]) -> Table:
+        """Return some of the rows."""
+        return Table(self.domain, self.points[numbers], self.whole)
+
+    def observed(self, i: int) -> NDArray[np.float64]:
+        """Return what is known of a column, as float64."""
+        column = self.points[:, i : i + 1]
+        return column[~missing_in(column)].astype(np.float64)
 
     @property
     def missing(self) -> NDArray[np.bool_]:
@@ -75,7 +90,12 @@ class _Column:
 
 
 def read_table(
-    data: Any, *, domain: Domain | None = None, kinds: Mapping[str, Kind] | None = None, also: Sequence[Any] = ()
+    data: Any,
+    *,
+    domain: Domain | None = None,
+    kinds: Mapping[str, Kind] | None = None,
+    also: Sequence[Any] = (),
+    counts: bool = False,
 ) -> Table:
     """Read a table and settle its domain.
 
@@ -91,6 +111,8 @@ def read_table(
         Overrules what a column becomes, by name.
     also
         More tables whose labels belong to the domain (a validation split).
+    counts
+        Whether integer columns of many values become real.
 
     Raises
     ------
@@ -107,11 +129,17 @@ def read_table(
     if unknown:
         raise DataError(f"kinds names the column {unknown[0]!r}, which the table does not have")
     others = [{c.name: c for c in _columns_of(more)} for more in also]
-    variables = [
-        _variable_of(c, (kinds or {}).get(c.name), [o[c.name] for o in others if c.name in o]) for c in columns
-    ]
+    wanted: dict[str, Kind | None] = {c.name: (kinds or {}).get(c.name) for c in columns}
+    whole: dict[int, Whole] = {}
+    for i, c in enumerate(columns):
+        if wanted[c.name] == "count":
+            _check_counts(c)
+            wanted[c.name], whole[i] = "real", "count"
+        elif counts and wanted[c.name] is None and _is_many_integers(c):
+            wanted[c.name], whole[i] = "real", "whole"
+    variables = [_variable_of(c, wanted[c.name], [o[c.name] for o in others if c.name in o]) for c in columns]
     found = Domain(variables)
-    return Table(found, _encode_columns(columns, found))
+    return Table(found, _encode_columns(columns, found), whole)
 
 
 def encode(data: Any, domain: Domain) -> Table:
@@ -296,13 +324,17 @@ def _labels_in(column: _Column) -> list[Label]:
 
 def _variable_of(column: _Column, kind: Kind | None, others: list[_Column]) -> Variable:
     if kind not in (None, "categorical", "real"):
-        raise DataError(f"the kind of column {column.name!r} is {kind!r}; expected 'categorical' or 'real'")
+        raise DataError(
+            f"the kind of column {column.name!r} is {kind!r}; expected 'categorical', 'real' or 'count'"
+        )
     if column.categories is not None and kind != "real":
         return Categorical(column.name, column.categories)
     if np.all(column.missing):
         raise DataError(f"column {column.name!r} has no value at all; drop it or give a domain")
     everything = [column, *others]
-    numeric = column.values.dtype.kind in "biuf"
+    numeric = column.values.dtype.kind in "biuf" or (
+        kind == "real" and all(isinstance(v, int | float) for v in column.values[~column.missing])
+    )
     if kind == "real" or (kind is None and any(_is_real(c) for c in everything)):
         if not numeric or column.categories is not None:
             raise DataError(f"column {column.name!r} holds labels and cannot become a real variable")
@@ -322,6 +354,30 @@ def _is_real(column: _Column) -> bool:
     present = column.values[~column.missing]
     whole = bool(np.all(np.isfinite(present)) and np.all(present == np.rint(present)))
     return not (whole and len(np.unique(present)) <= MAX_WHOLE_LEVELS)
+
+
+def _is_many_integers(column: _Column) -> bool:
+    """Whether a column of integers has more values than labels usually have."""
+    present = column.values[~column.missing]
+    if present.dtype.kind == "O":
+        if not all(isinstance(v, int) and not isinstance(v, bool) for v in present):
+            return False
+    elif present.dtype.kind not in "iu":
+        return False
+    return column.categories is None and len(set(present.tolist())) > MAX_WHOLE_LEVELS
+
+
+def _check_counts(column: _Column) -> None:
+    """Raise DataError unless a column holds whole numbers from 0."""
+    present = column.values[~column.missing]
+    try:
+        values = present.astype(np.float64)
+    except (TypeError, ValueError):
+        values = np.full(1, np.nan)
+    wrong = np.flatnonzero(~((values >= 0) & (values == np.rint(values)) & np.isfinite(values)))
+    if len(wrong) or column.categories is not None:
+        shown = repr(present[wrong[0]]) if len(wrong) else "categories"
+        raise DataError(f"column {column.name!r} holds {shown}; a count is a whole number from 0")
 
 
 def _sorted(labels: list[Any]) -> list[Label]:

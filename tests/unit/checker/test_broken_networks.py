@@ -16,6 +16,7 @@ from certimap.proofs import _reduced
 from certimap.query import make_query
 from certimap.relaxation_proofs import covered
 from certimap.solvers.networks import hbfs
+from certimap.solvers.networks.and_or import AndOrSpace
 from certimap.testing.enumeration import all_points
 from certimap.testing.models import random_network
 from certimap.testing.proofs import Case, random_case, solved
@@ -45,7 +46,19 @@ def _relaxation(monkeypatch):
     monkeypatch.setattr(SplitTree, "bound", lambda self, *given, **named: before(self, *given, **named) - 50.0)
 
 
+def _and_or(monkeypatch):
+    """Subproblems promise too little, so that whatever comes first is never overtaken."""
+    before = AndOrSpace.branches
+
+    def branches(self, variable, states):
+        found = before(self, variable, states)
+        return replace(found, bounds=found.bounds - 50.0)
+
+    monkeypatch.setattr(AndOrSpace, "branches", branches)
+
+
 BROKEN = {
+    "and/or": (_and_or, "aobb", {"i_bound": 1, "iterations": 0}),
     "rounding": (_rounding, "hbfs", {"quick_entries": 0}),
     "hbfs": (_hbfs, "hbfs", {"quick_entries": 0, "max_entries": 0}),
     "relaxation": (_relaxation, "wmb", {"i_bound": 1, "iterations": 0}),

@@ -1,0 +1,152 @@
+"""Changes of single places in `certify` that no other test noticed: each of these tests fails on some."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal, localcontext
+
+import numpy as np
+import pytest
+
+import certimap as cm
+from certimap.certify import bounds
+from certimap.certify.certificate import issue
+from certimap.certify.ledger import Ledger
+from certimap.result import CertificateKind
+from certimap.testing import TablePosterior
+
+
+def at(*states: int) -> np.ndarray:
+    return np.array(states, np.int16)[:, None]
+
+
+@pytest.mark.parametrize("log_x", [-4000.0, -1.0, -1e-13, 0.0, 3.0])
+def test_rounding_goes_to_its_own_side(log_x):
+    assert bounds.round_down(log_x) < log_x < bounds.round_up(log_x)
+    assert bounds.round_down(-math.inf) == bounds.round_up(-math.inf) == -math.inf
+    assert bounds.slack(-math.inf) == bounds.slack(math.inf) == 0.0
+
+
+def test_a_residual_of_nothing_is_impossible_and_none_is_above_one():
+    assert bounds.log_p_check(1.0, 0.0, 0.0) == -math.inf
+    assert bounds.log_p_check(0.0, -0.1) == 0.0
+
+
+def test_one_answer_is_what_is_asked_for_unless_said():
+    assert bounds.log_delta(3.0) == -3.0
+    assert bounds.required_evidence(0.1) == pytest.approx(math.log(10.0))
+    assert bounds.log_delta(0.1, top_k=3) == 0.0
+    assert bounds.delta_of(0.5) == 1.0
+
+
+def test_no_fewer_than_one_draw_is_needed_and_none_where_nothing_is_asked():
+    assert bounds.log_draws_needed(-0.01, 0.5) == 0.0
+    assert bounds.log_draws_needed(-3.0, 1.0) == 0.0
+    assert bounds.draws_between(-1.0, -800.0, 0.0, 0.01)[1] == math.inf
+
+
+def test_min_entropy_is_in_bits_and_never_negative():
+    assert bounds.min_entropy_bits(math.log(0.5), math.log(0.125)) == pytest.approx((1.0, 3.0))
+    assert bounds.min_entropy_bits(0.1, 0.2) == (0.0, 0.0)
+
+
+def test_the_epsilon_that_a_bound_proves_is_rounded_up():
+    rng = np.random.default_rng(0)
+    with localcontext() as context:
+        context.prec = 60
+        for log_u, gap in zip(rng.uniform(-50, 0, 400), np.exp(rng.uniform(-15, 1, 400)), strict=True):
+            log_p = float(log_u) - float(gap)
+            exact = 1 - (Decimal(log_p) - Decimal(float(log_u))).exp()
+            given = bounds.achieved_epsilon(log_p, float(log_u), 0.0)
+            assert exact <= Decimal(given) <= exact * (1 + Decimal("2e-15"))
+    assert bounds.achieved_epsilon(-2000.0, 0.0, 1e-9) == 1.0
+    assert bounds.achieved_epsilon(-math.inf, -3.0, 1e-9) == 1.0
+    assert bounds.achieved_epsilon(-math.inf, -math.inf, 1e-9) == 0.0
+
+
+def test_evidence_is_never_short_of_what_is_asked_for():
+    """A stop at the needed evidence, but for its last digit, would be too early."""
+    for delta in (0.3, 0.1, 0.05, 0.01):
+        for p_hat in (0.02, 0.1, 0.3):
+            rest = (1.0 - p_hat) / 99
+            ledger = Ledger(TablePosterior([100], [p_hat, *[rest] * 99]), epsilon=0.0, delta=delta)
+            ledger.draws(at(*[0] * 2000))
+            evidence = ledger.n_draws * bounds.evidence_per_draw(math.log(p_hat))
+            assert evidence >= math.log(1.0 / delta) * (1.0 - 1e-13)
+            assert evidence - bounds.evidence_per_draw(math.log(p_hat)) < math.log(1.0 / delta) * (1.0 + 2e-12)
+
+
+def test_points_of_real_domains_close_nothing():
+    build = cm.CircuitBuilder(cm.Domain([cm.Real("x")]))
+    build.gaussian(0, 0.0, 1.0)
+    ledger = Ledger(cm.condition(build.build()), epsilon=0.1, delta=0.0)
+    before = ledger.log_closed_measure
+    assert len(ledger.settle(np.array([[0.3]]))) == 1
+    assert ledger.log_closed_measure == before
+    assert ledger.candidates(np.empty((0, 1))).shape == (0,)
+
+
+def test_a_mass_within_rounding_of_one_is_one():
+    ledger = Ledger(TablePosterior([4], [0.4, 0.3, 0.2, 0.1]), epsilon=0.0, delta=0.1)
+    ledger.draws(at(1), -1.5 * bounds.SLACK)
+    assert ledger.draw_groups[0][0] == 0.0
+
+
+def test_what_is_tried_between_draws_counts_with_the_draws_so_far():
+    ledger = Ledger(TablePosterior([4], [0.4, 0.3, 0.2, 0.1]), epsilon=0.0, delta=0.01)
+    ledger.draws(at(3, 2, 3))
+    assert ledger.n_draws_to_best == 2
+    ledger.candidates(at(1))
+    assert ledger.n_draws_to_best == 3
+    ledger.draws(at(2, 0))
+    assert ledger.n_draws_to_best == 5
+
+
+def test_merged_runs_keep_the_loosest_closed_bound_and_the_tightest_proof():
+    posterior = TablePosterior([4], [0.4, 0.3, 0.2, 0.1])
+    first, second = (Ledger(posterior, epsilon=0.0, delta=0.01) for _ in range(2))
+    first.draws(at(2, 2))
+    second.draws(at(1))
+    second.close(math.log(0.4), math.log(0.4))
+    second.frontier(math.log(0.6), math.log(0.45))
+    merged = Ledger.merge([first, second])
+    assert merged.log_closed_bound == second.log_closed_bound > first.log_closed_bound
+    assert merged.log_frontier_bound == second.log_frontier_bound < first.log_frontier_bound
+    assert merged.n_draws_to_best == second.n_draws_to_best
+    assert merged.log_open_mass is None
+    assert not merged.is_enumerated
+    listed = Ledger(posterior, epsilon=0.0, delta=0.01)
+    listed.candidates(at(0, 1, 2, 3))
+    listed.enumerated()
+    assert Ledger.merge([first, listed]).is_enumerated
+
+
+def test_an_answer_that_no_draw_supports_is_not_certified_at_delta_zero():
+    ledger = Ledger(TablePosterior([4], [0.4, 0.3, 0.2, 0.1]), epsilon=0.0, delta=0.0)
+    ledger.draws(at(0, 0, 0))
+    assert not ledger.satisfied
+    assert issue(ledger).kind is CertificateKind.NONE
+    assert Ledger(TablePosterior([2], [0.5, 0.5]), epsilon=0.0, delta=0.1).log_threshold == -math.inf
+    assert Ledger(TablePosterior([2], [0.5, 0.5]), epsilon=0.0, delta=0.1).log_exact_threshold == -math.inf
+
+
+def test_a_solver_of_another_package_is_trusted_by_name_where_books_are_not_kept():
+    build = cm.CircuitBuilder(cm.Domain([cm.Real("x")]))
+    build.gaussian(0, 0.0, 1.0)
+    posterior = cm.condition(build.build())
+    theirs = Ledger(posterior, epsilon=0.1, delta=0.0, trusting="solver 'theirs'")
+    assert theirs.assumed_coverage == ("the boxes that solver 'theirs' reported cover the whole space",)
+    assert Ledger(posterior, epsilon=0.1, delta=0.0).assumed_coverage == ()
+    discrete = TablePosterior([2], [0.5, 0.5])
+    assert Ledger(discrete, epsilon=0.1, delta=0.0, trusting="solver 'theirs'").assumed_coverage == ()
+    assert Ledger.merge([theirs, theirs]).assumed_coverage == theirs.assumed_coverage
+
+
+def test_the_stop_does_not_come_a_hair_too_early():
+    each = bounds.evidence_per_draw(math.log(0.1))
+    for m in (5, 20, 43):
+        short, enough = (math.exp(-m * each * (1.0 + change)) for change in (5e-13, -5e-12))
+        for delta, n in ((short, m + 1), (enough, m)):
+            ledger = Ledger(TablePosterior([91], [0.1, *[0.01] * 90]), epsilon=0.0, delta=delta)
+            ledger.draws(at(*[0] * 100))
+            assert ledger.n_draws == n

@@ -1,0 +1,230 @@
+"""Learning from tables as they are: leaf families against scipy, mixed columns, missing cells."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+import certimap as cm
+from certimap.circuits.circuit import CircuitBuilder
+from certimap.domain import Categorical, Domain, Real
+from certimap.errors import DataError
+from certimap.learn.known_pairs import components_of_known
+from certimap.learn.leaf_choice import densest, families_of
+from certimap.learn.structure import _critical_values
+from certimap.learn.table import Table, read_table
+
+REAL = ("gaussian", "laplace", "student_t", "truncated_gaussian", "exponential", "histogram")
+COUNTS = ("poisson", "geometric")
+
+
+def one_column(values: np.ndarray) -> Table:
+    return Table(Domain([Real("x")]), values[:, None].astype(np.float64))
+
+
+@pytest.mark.parametrize("name", REAL + COUNTS)
+def test_families_are_the_densities_of_the_leaves_that_they_add(name):
+    rng = np.random.default_rng(1)
+    values = rng.poisson(4.0, 60).astype(float) if name in COUNTS else rng.gamma(2.0, 3.0, 60)
+    (family,) = families_of(one_column(values), 0, name)
+    params = family.fit(values, rng.dirichlet(np.ones(3), 60), 0.5)
+    builder = CircuitBuilder(Domain([Real("x")]))
+    family.add(builder, 0, params[1])
+    circuit = builder.build()
+    points = np.concatenate([values, [0.0, 1.0, 25.0]])
+    posterior = cm.condition(circuit)
+    assert family.log_density(points, params)[:, 1] == pytest.approx(posterior.log_prob(points[:, None]), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "law"),
+    [
+        ("gaussian", stats.norm(3.0, 0.7)),
+        ("laplace", stats.laplace(-2.0, 1.5)),
+        ("student_t", stats.t(4.0, 1.0, 0.5)),
+        ("truncated_gaussian", stats.truncnorm(-0.5, np.inf, 1.0, 2.0)),
+        ("exponential", stats.expon(scale=3.0)),
+        ("poisson", stats.poisson(6.0)),
+        ("geometric", stats.geom(0.3, -1)),
+    ],
+)
+def test_families_find_the_law_that_rows_come_from(name, law):
+    values = np.asarray(law.rvs(20_000, random_state=0), np.float64)
+    (family,) = families_of(one_column(values), 0, name)
+    found = family.log_density(values, family.fit(values, np.ones((len(values), 1)), 1.0))[:, 0]
+    true = law.logpmf(values) if name in COUNTS else law.logpdf(values)
+    assert found.mean() == pytest.approx(true.mean(), abs=5e-4)
+    assert found.mean() > true.mean() - 1e-5  # the most likely parameters are likelier than the true ones
+
+
+def test_the_plainest_family_stays_unless_another_leads_by_more_than_its_error():
+    rng = np.random.default_rng(0)
+    base = rng.normal(size=100)
+    assert densest([base, base + rng.normal(0.0, 1.0, 100) - 0.05, base + 0.5]) == 2
+    assert densest([base, base + np.where(np.arange(100) == 0, 5.0, -0.01)]) == 0
+    assert densest([np.where(np.arange(100) == 0, -np.inf, base), base - 1.0]) == 1
+
+
+def by_hand(table: np.ndarray) -> float:
+    """G of a table of counts, and the critical comparison's degrees of freedom, by scipy."""
+    rows, columns = table.sum(axis=1) > 0, table.sum(axis=0) > 0
+    return stats.chi2_contingency(table[rows][:, columns], correction=False, lambda_="log-likelihood")
+
+
+def test_pairs_are_tested_on_the_rows_that_know_both():
+    rng = np.random.default_rng(3)
+    codes = rng.integers(3, size=(200, 4))
+    codes[:, 1] = np.where(rng.random(200) < 0.5, codes[:, 0], codes[:, 1])
+    known = rng.random(codes.shape) > 0.3
+    indicators = np.concatenate(
+        [(codes[:, [i]] == np.arange(1, 3)) & known[:, [i]] for i in range(4)], axis=1
+    ).astype(np.float32)
+    for threshold in (0.2, 0.05, 1e-3):
+        linked = np.zeros((4, 4), bool)
+        for i in range(4):
+            for j in range(i):
+                rows = known[:, i] & known[:, j]
+                counts = np.zeros((3, 3))
+                np.add.at(counts, (codes[rows, i], codes[rows, j]), 1.0)
+                linked[i, j] = by_hand(counts).pvalue < threshold
+        labels, count = components_of_known(indicators, np.full(4, 3), known, _critical_values(threshold))
+        reached = np.linalg.matrix_power((linked | linked.T | np.eye(4, dtype=bool)).astype(int), 4) > 0
+        assert np.array_equal(labels[:, None] == labels, reached)
+        assert count == len(np.unique(labels))
+
+
+def mixed_frame(n: int, seed: int, holes: float = 0.0) -> pd.DataFrame:
+    """Two groups that all columns tell apart, of all kinds."""
+    rng = np.random.default_rng(seed)
+    group = rng.random(n) < 0.4
+    frame = pd.DataFrame(
+        {
+            "length": np.where(group, rng.normal(500.0, 20.0, n), rng.normal(620.0, 30.0, n)),
+            "wait": rng.exponential(np.where(group, 2.0, 30.0)),
+            "visits": rng.poisson(np.where(group, 60.0, 12.0)),
+            "colour": np.where(rng.random(n) < np.where(group, 0.9, 0.2), "red", "blue"),
+            "children": rng.integers(3, size=n),
+        }
+    )
+    if holes:
+        frame = frame.astype({"children": "Int64"})
+        for name in ("length", "wait", "colour", "children"):
+            frame.loc[rng.random(n) < holes, name] = pd.NA if name == "children" else None
+    return frame
+
+
+TRUE = {
+    "length": lambda g: stats.norm(500.0, 20.0) if g else stats.norm(620.0, 30.0),
+    "wait": lambda g: stats.expon(scale=2.0 if g else 30.0),
+}
+
+
+def true_score(frame: pd.DataFrame) -> float:
+    total = np.zeros(len(frame))
+    for g, share in ((True, 0.4), (False, 0.6)):
+        red = 0.9 if g else 0.2
+        total += share * (
+            TRUE["length"](g).pdf(frame["length"])
+            * TRUE["wait"](g).pdf(frame["wait"])
+            * stats.poisson(60.0 if g else 12.0).pmf(frame["visits"])
+            * np.where(frame["colour"] == "red", red, 1.0 - red)
+            / 3.0
+        )
+    return float(np.log(total).mean())
+
+
+@pytest.mark.parametrize("learner", [cm.learn.mixture, cm.learn.learnspn])
+@pytest.mark.parametrize("holes", [0.0, 0.2])
+def test_mixed_tables_are_learned_in_their_own_units(learner, holes):
+    circuit = learner(mixed_frame(1500, 0, holes), rng=0)
+    assert circuit.domain["visits"] == Real("visits")
+    assert circuit.domain["children"] == Categorical("children", (0, 1, 2))
+    test = mixed_frame(1000, 9)
+    score = cm.learn.score_samples(circuit, test).mean()
+    assert true_score(test) - 0.25 < score < true_score(test) + 0.05
+    result = cm.map_query(circuit, ["length", "visits"], {"colour": "red", "wait": 1.0}, rng=0)
+    assert 480.0 < result.assignment["length"] < 520.0
+    assert 50.0 < result.assignment["visits"] < 70.0
+    assert result.assignment["visits"] == round(result.assignment["visits"])
+
+
+def test_leaves_are_chosen_where_the_column_asks_for_them():
+    estimator = cm.learn.ProductMixture(n_components=2, smoothing=0.1, random_state=0).fit(mixed_frame(1500, 0))
+    leaves = dict(estimator.choice_.leaves)
+    assert leaves["length"] == "gaussian"
+    assert leaves["wait"] in ("exponential", "truncated_gaussian", "histogram")
+    assert leaves["visits"] == "poisson"
+    assert estimator.choice_ in estimator.choices_
+    again = cm.learn.ProductMixture(n_components=2, smoothing=0.1, random_state=0).fit(mixed_frame(1500, 0))
+    assert np.array_equal(again.model_.params, estimator.model_.params)
+
+
+def test_each_step_of_the_mixture_raises_the_likelihood_of_tables_with_holes():
+    frame = mixed_frame(300, 4, 0.3)
+    scores = []
+    for steps in (1, 2, 4, 8, 16):
+        estimator = cm.learn.ProductMixture(
+            3,
+            smoothing=1e-6,
+            leaves={"length": "gaussian", "wait": "exponential", "visits": "poisson"},
+            n_starts=1,
+            max_steps=steps,
+            tolerance=0.0,
+            random_state=0,
+        ).fit(frame)
+        scores.append(estimator.score(frame))
+    assert np.all(np.diff(scores) > -1e-9)
+
+
+def test_counts_and_leaves_can_be_asked_for():
+    frame = pd.DataFrame({"n": [0, 3, 1, 2] * 10, "x": [0.5, -1.5, 2.0, 1.0] * 10})
+    spn = cm.learn.LearnSPN(kinds={"n": "count"}, leaves={"x": "laplace"}, random_state=0).fit(frame)
+    assert spn.leaves_["n"] in COUNTS
+    assert spn.leaves_["x"] == "laplace"
+    for settings, message in (
+        ({"kinds": {"x": "count"}}, r"column 'x' holds .* a count is a whole number from 0"),
+        ({"leaves": {"x": "exponential"}}, r"column 'x' holds -1.5; exponential leaves take numbers from 0"),
+        ({"leaves": {"x": "poisson"}}, r"poisson leaves take whole numbers from 0"),
+        ({"leaves": {"x": "beta"}}, r"the leaves of column 'x' are 'beta'; expected one of gaussian"),
+        ({"leaves": {"y": "laplace"}}, r"leaves names the column 'y'"),
+        ({"leaves": {"n": "laplace"}}, r"leaves names the column 'n', which is categorical"),
+    ):
+        for estimator in (cm.learn.LearnSPN, cm.learn.ProductMixture):
+            with pytest.raises(DataError, match=message):
+                estimator(**settings).fit(frame)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_components": 0}, "n_components is 0"),
+        ({"n_components": ()}, "is empty"),
+        ({"smoothing": 0.0}, "smoothing is 0.0"),
+        ({"max_steps": 1.5}, "max_steps is 1.5"),
+    ],
+)
+def test_settings_of_the_mixture_are_checked(settings, message):
+    with pytest.raises(DataError, match=message):
+        cm.learn.ProductMixture(**settings).fit([[0.5, 1.0], [1.5, 2.0]])
+
+
+def test_many_integers_become_real_where_leaves_hold_them():
+    rows = {"many": np.arange(60), "few": np.arange(60) % 3, "text": ["a", "b", "c"] * 20}
+    assert isinstance(read_table(rows).domain["many"], Categorical)
+    table = read_table(rows, counts=True)
+    assert table.domain["many"] == Real("many")
+    assert table.whole == {0: "whole"}
+    assert isinstance(table.domain["few"], Categorical)
+    assert isinstance(table.domain["text"], Categorical)
+
+
+def test_rows_without_any_value_and_columns_mostly_missing_are_taken():
+    rows = np.full((40, 3), np.nan)
+    rows[:20, 0] = np.linspace(0.1, 5.0, 20)
+    rows[10:30, 1] = np.linspace(-3.0, 8.5, 20)
+    rows[3, 2] = 1.25
+    for learner in (cm.learn.mixture, cm.learn.learnspn):
+        circuit = learner(rows, rng=0)
+        assert np.all(np.isfinite(cm.learn.score_samples(circuit, rows)))
