@@ -122,8 +122,6 @@ def test_settings_say_what_they_expect(asia):
                         ({"executor": Inline(), "n_jobs": 2}, "both given")):  # fmt: skip
         with pytest.raises(SolverError, match=says):
             cm.map_query(asia, ["lung"], frame(2), **wrong)
-    with pytest.raises(SolverError, match="rows of a data frame"):
-        cm.map_query(asia, ["lung"], {"xray": "yes"}, n_jobs=2)
 
 
 def die_once(payload, task):
