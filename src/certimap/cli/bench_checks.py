@@ -81,6 +81,29 @@ def continuous(
         insert_section(into, "continuous", text)
 
 
+def reach(
+    family: Annotated[
+        list[str] | None,
+        typer.Option("--family", help="A family by name; give it again for several. All by default."),
+    ] = None,
+    limit: Annotated[float, typer.Option(help="Seconds per query.")] = 60.0,
+    models: Annotated[int, typer.Option(help="How many models of each family.", min=1)] = 1,
+    seed: Annotated[int, typer.Option(help="The first model; the others follow.")] = 0,
+    epsilon: Annotated[float, typer.Option(help="Tolerance asked for.")] = 0.01,
+    into: Annotated[Path | None, typer.Option("--into", help="Page whose section 'reach' gets the table.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Ask random models at the edge of what can be proved, and tell the gaps that are left."""
+    from certimap.bench.reach import families_named, run_reach
+    from certimap.bench.report import insert_section
+
+    chosen = families_named(family or ())
+    text = run_reach(chosen, range(seed, seed + models), epsilon, limit, reporter(quiet)).to_markdown()
+    typer.echo(text)
+    if into is not None:
+        insert_section(into, "reach", text)
+
+
 def heuristics(
     circuits: Annotated[int, typer.Option(help="Random circuits, small enough to list all assignments.")] = 200,
     models: Annotated[
