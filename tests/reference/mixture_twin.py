@@ -1,7 +1,7 @@
-"""A slow twin of the bounds of second order on mixtures: the formula of `docs/what-a-certificate-means.md`, in numpy.
+"""A slow twin of the bounds of second order on mixtures, by the formula of `docs/what-a-certificate-means.md`.
 
-No rounding is added, and the quadratic part is maximised by scipy, where the kernel bounds it. So the kernel's bound
-is never below the twin's but for the digits that both round, and close to it.
+No rounding is added, and the quadratic part is maximised by scipy, where the kernel bounds it. So the kernel's
+bound is never below the twin's but for the digits that both round, and close to it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def rest(z):
 
 
 def largest_quadratic(slope, matrix):
-    """Max of slope t - t M t / 2 over [-1, 1]^n, M made concave by the smallest of three shifts of its diagonal."""
+    """Max of slope t - t M t / 2 over [-1, 1]^n, M concave by the smallest of three shifts of its diagonal."""
     off = np.maximum(0.0, (1.0 + 1e-9) * (np.abs(matrix).sum(1) - np.abs(np.diag(matrix))) - np.diag(matrix))
     for share in SHIFTS:
         shifted = matrix + share * np.diag(off)

@@ -1,4 +1,4 @@
-"""Bounds of second order against their slow twin, and against dense grids of boxes, on random mixtures of Gaussians."""
+"""Bounds of second order against their slow twin, and against dense grids, on random mixtures of Gaussians."""
 
 from __future__ import annotations
 
