@@ -1,77 +1,77 @@
-"""Bounds of second order against their slow twin, and against dense grids, on random mixtures of Gaussians."""
+"""The kernel that drops vectors for mixtures of others, against linear programs."""
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
-from mixture_twin import highest, log_bound
+from bucket_twin import slow_skyband
+from mixture_twin import best_share
 
-import certimap as cm
-from certimap.search_boxes import SearchBoxes
-
-
-def random_case(rng: np.random.Generator, n: int):
-    k = int(rng.integers(1, 9))
-    means, sds = rng.uniform(-1.0, 1.0, (k, n)), 10.0 ** rng.uniform(-0.7, 0.5, (k, n))
-    log_weights = np.log(rng.dirichlet(np.ones(k)))
-    builder = cm.CircuitBuilder(cm.Domain([cm.Real(f"x{d}") for d in range(n)]))
-    parts = [
-        builder.product([builder.gaussian(d, float(means[j, d]), float(sds[j, d])) for d in range(n)])
-        for j in range(k)
-    ]
-    builder.sum(parts, log_weights.tolist())
-    return means, sds, log_weights, cm.condition(builder.build()).prober()
+from certimap.solvers.elimination.kernels import mixtures
+from certimap.solvers.elimination.kernels.vector_sets import extremes
 
 
-def inner_boxes(rng: np.random.Generator, means: np.ndarray, batch: int):
-    """Boxes inside the hull of the means, where the kernel takes them as they are."""
-    low, high = means.min(axis=0), means.max(axis=0)
-    ends = low + rng.random((2, batch, means.shape[1])) * (high - low)
-    middle, radius = ends.mean(axis=0), 0.5 * np.abs(ends[1] - ends[0]) * 10.0 ** -rng.uniform(0, 3, (batch, 1))
-    return middle - radius, middle + radius
+def undropped(values, ptr, rounds=400, budget=1 << 40):
+    state, order = np.zeros(len(values), np.int8), np.empty(len(values), np.int64)
+    at, calls = np.zeros(2, np.int64), 0
+    while at[0] < len(ptr) - 1:
+        mixtures.unmixed(values, ptr, rounds, budget, state, order, at)
+        calls += 1
+    return state != mixtures.DROPPED, calls
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_the_kernel_is_its_twin_rounded_up(seed: int) -> None:
-    rng = np.random.default_rng([seed, 1])
-    n = int(rng.integers(1, 4))
-    means, sds, log_weights, prober = random_case(rng, n)
-    if len(means) < 2:
-        return
-    low, high = inner_boxes(rng, means, 10)
-    found = prober.probe(SearchBoxes(np.ones((10, 2 * n), np.uint8), low, high)).log_bound
-    for row in range(10):
-        expected = log_bound(means, sds, log_weights, low[row], high[row])
-        assert found[row] >= expected - 1e-10
-        assert found[row] <= expected + 1e-6 + 0.02 * abs(
-            expected - highest(means, sds, log_weights, low[row], high[row], 5)
-        )
+def random_rows(rng):
+    """Contexts of rows that are products of smooth factors, some entries 0 or tiny, duplicates among them."""
+    width = int(rng.integers(1, 7))
+    counts = rng.integers(0, 40, 3)
+    ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    values = rng.dirichlet(np.full(width, rng.choice([0.3, 1.0, 4.0])), int(ptr[-1]))
+    values *= rng.choice([1.0, 1e-3, 1e-290], (1, width))
+    values[rng.random(values.shape) < rng.choice([0.0, 0.2])] = 0.0
+    return values, ptr
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_no_place_of_a_dense_grid_is_above_a_bound(seed: int) -> None:
-    """30 models with 20 boxes each, of 1,000 places and more."""
-    rng = np.random.default_rng([seed, 2])
-    n = int(rng.integers(1, 4))
-    means, sds, log_weights, prober = random_case(rng, n)
-    middle, radius = rng.normal(size=(20, n)), 10.0 ** rng.uniform(-6.0, 0.7, (20, n))
-    low, high = middle - radius, middle + radius
-    found = prober.probe(SearchBoxes(np.ones((20, 2 * n), np.uint8), low, high)).log_bound
-    n_points = {1: 4001, 2: 65, 3: 15}[n]
-    for row in range(20):
-        assert found[row] >= highest(means, sds, log_weights, low[row], high[row], n_points) - 1e-13 * abs(
-            found[row]
-        )
+@pytest.mark.nojit
+def test_what_is_dropped_lies_below_a_mixture_of_what_is_kept():
+    for t in range(8):
+        values, ptr = random_rows(np.random.default_rng(t))
+        kept, _ = undropped(values, ptr, rounds=60)
+        for c in range(len(ptr) - 1):
+            rows = np.arange(ptr[c], ptr[c + 1])
+            for i in rows[~kept[rows]]:
+                assert best_share(values[i], values[rows[kept[rows]]]) >= 1.0 - 1e-9
 
 
-def test_the_twin_is_above_grids_too() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(40):
-        n = int(rng.integers(1, 3))
-        means, sds, log_weights, _ = random_case(rng, n)
-        middle, radius = rng.normal(size=n), 10.0 ** rng.uniform(-3.0, 0.5, n)
-        bound = log_bound(means, sds, log_weights, middle - radius, middle + radius)
-        assert bound >= highest(means, sds, log_weights, middle - radius, middle + radius, 33) - 1e-9
-        assert math.isfinite(bound)
+def test_most_of_what_lies_well_below_a_mixture_is_dropped():
+    n_dropped = n_missed = 0
+    for t in range(30):
+        values, ptr = random_rows(np.random.default_rng([1, t]))
+        alive = slow_skyband(values, ptr, 1)
+        kept, _ = undropped(values, ptr, rounds=1000)
+        for c in range(len(ptr) - 1):
+            rows = np.arange(ptr[c], ptr[c + 1])
+            if len(rows) < mixtures.FEWEST:
+                continue
+            n_dropped += int(np.count_nonzero(alive[rows] & ~kept[rows]))  # that no single row dominates
+            for i in rows[kept[rows]][:3]:
+                others = np.minimum(values[rows[kept[rows] & (rows != i)]], mixtures.MOST * values[i])
+                n_missed += best_share(values[i], others) > 1.05
+    assert n_dropped > 50
+    assert n_missed < n_dropped / 5
+
+
+def test_pieces_of_work_end_as_one():
+    rng = np.random.default_rng(2)
+    values, ptr = rng.dirichlet(np.full(5, 3.0), 300), np.array([0, 3, 200, 200, 300], np.int64)
+    whole, one = undropped(values, ptr)
+    pieces, many = undropped(values, ptr, budget=1000)
+    assert one == 1
+    assert many > 20
+    np.testing.assert_array_equal(whole, pieces)
+
+
+@pytest.mark.nojit
+def test_extremes():
+    values = np.array([[0.0, 3.0], [1e-300, 2.0]])
+    assert extremes(values) == (1e-300, 3.0)
+    assert extremes(np.zeros((2, 2))) == (np.inf, 0.0)
