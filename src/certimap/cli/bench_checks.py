@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -112,6 +113,9 @@ def heuristics(
         ),
     ] = None,
     queries: Annotated[int, typer.Option(help="Queries of learned models.")] = 100,
+    solvers: Annotated[
+        str | None, typer.Option(help="Names of heuristics; all that can run here by default.")
+    ] = None,
     time_limit: Annotated[float, typer.Option(help="Seconds per answer.")] = 20.0,
     seed: Annotated[int, typer.Option(help="Seed of circuits, queries and solvers.")] = 0,
     into: Annotated[
@@ -125,6 +129,8 @@ def heuristics(
 
     files = () if models is None else models_in(models)
     plan = HeuristicsPlan(circuits, files, queries, time_limit=time_limit, seed=seed)
+    if solvers is not None:
+        plan = replace(plan, solvers=split_names(solvers))
     text = heuristics_table(run_heuristics(plan, report=reporter(quiet))).to_markdown()
     typer.echo(text)
     if into is not None:
