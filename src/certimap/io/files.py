@@ -7,9 +7,11 @@ import gzip
 import os
 import re
 import zlib
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from os import PathLike, fspath
 from pathlib import Path
+from typing import IO
 
 from certimap.errors import ModelError, ParseError, did_you_mean
 
@@ -125,19 +127,17 @@ def read_text(path: AnyPath, encoding: str | None = None) -> str:
         ) from None
 
 
-def write_bytes(path: AnyPath, data: bytes) -> None:
-    """Write a whole file or nothing: the content goes to a neighbour that then takes the name.
+@contextmanager
+def replacing(path: AnyPath) -> Generator[IO[bytes]]:
+    """Write a whole file or nothing: the content goes to a neighbour that takes the name at the end.
 
-    A name that ends in .gz is compressed, without a time stamp, so that equal content gives equal files. Raises
-    OSError, with the file's name, where that fails.
+    Raises OSError, with the file's name, where that fails.
     """
     target = Path(path)
-    if is_packed(target):
-        data = gzip.compress(data, mtime=0)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         part.replace(target)
@@ -146,6 +146,15 @@ def write_bytes(path: AnyPath, data: bytes) -> None:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def write_bytes(path: AnyPath, data: bytes) -> None:
+    """Write a whole file or nothing, as `replacing` does.
+
+    A name that ends in .gz is compressed, without a time stamp, so that equal content gives equal files.
+    """
+    with replacing(path) as file:
+        file.write(gzip.compress(data, mtime=0) if is_packed(path) else data)
 
 
 def write_text(path: AnyPath, text: str) -> None:
