@@ -25,7 +25,7 @@ from certimap.solvers.driver import run
 from certimap.solvers.registry import make, refusal, wants_of
 
 I_BOUNDS = (1, 2, 3, 4)
-EXACT = ("auto", "hbfs", "bucket_elimination", "set_elimination", "frontier", "aobb", "aobf")
+EXACT = ("auto", "hbfs", "bucket_elimination", "set_elimination", "frontier", "aobb", "aobf", "aaobf")
 SOLVERS: tuple[tuple[str, dict[str, Any]], ...] = (
     *((name, {}) for name in EXACT),
     *(("wmb", {"i_bound": i}) for i in I_BOUNDS),

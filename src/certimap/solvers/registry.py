@@ -68,6 +68,7 @@ _SOLVERS: dict[str, Entry] = {
         ("ijgp", "networks.ijgp:JoinGraphPropagation", {}),
         ("aobb", "networks.aobb:AndOrBranchAndBound", {}),
         ("aobf", "networks.aobf:AndOrBestFirst", {}),
+        ("aaobf", "networks.aaobf:AlternatingSearch", {}),
         ("toulbar2", "networks.toulbar2:Toulbar2", {}),
     )
 }

@@ -96,7 +96,9 @@ def test_samplers_draw_inside_their_box(name):
         assert issue(merged).kind is not CertificateKind.NONE
 
 
-@pytest.mark.parametrize("name", ["max_product", "wmb", "bucket_elimination", "aobb", "aobf", "ijgp", "guess"])
+@pytest.mark.parametrize(
+    "name", ["max_product", "wmb", "bucket_elimination", "aobb", "aobf", "aaobf", "ijgp", "guess"]
+)
 def test_what_knows_the_whole_space_only_says_so(name):
     domain = TablePosterior([2, 2], [0.4, 0.3, 0.2, 0.1]).domain
     with pytest.raises(SolverError, match="whole space only"):

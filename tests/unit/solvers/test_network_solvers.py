@@ -37,8 +37,8 @@ def grid(n, rng):
     return MarkovNetwork(domain, factors)
 
 
-EXACT = {"bucket_elimination", "aobb", "aobf"}
-CASES = [(name, i) for name in ("wmb", "ijgp", "aobb", "aobf") for i in (1, 2, 3, 4)] + [
+EXACT = {"bucket_elimination", "aobb", "aobf", "aaobf"}
+CASES = [(name, i) for name in ("wmb", "ijgp", "aobb", "aobf", "aaobf") for i in (1, 2, 3, 4)] + [
     ("bucket_elimination", None)
 ]
 
@@ -58,7 +58,7 @@ def test_answers_and_bounds_hold_against_enumeration(name, i_bound):
             assert result.log_prob == pytest.approx(best, abs=1e-8)
 
 
-@pytest.mark.parametrize("name", ["wmb", "bucket_elimination", "ijgp", "aobb", "aobf"])
+@pytest.mark.parametrize("name", ["wmb", "bucket_elimination", "ijgp", "aobb", "aobf", "aaobf"])
 def test_conformance(name):
     rng = np.random.default_rng(5)
     posteriors = [random_case(rng, 0.4)[0] for _ in range(6)]
@@ -104,7 +104,7 @@ def test_settings_out_of_range_are_refused(options):
         run(posterior, "wmb", options=options)
 
 
-@pytest.mark.parametrize("name", ["aobb", "aobf"])
+@pytest.mark.parametrize("name", ["aobb", "aobf", "aaobf"])
 @pytest.mark.parametrize("nuisance", [False, True])
 def test_searches_agree_with_elimination_on_grids(name, nuisance):
     for seed in range(2):
@@ -120,7 +120,7 @@ def test_searches_agree_with_elimination_on_grids(name, nuisance):
 def test_a_search_cut_short_has_an_answer_and_a_bound():
     network = grid(7, np.random.default_rng(3))
     best = cm.map_query(network, solver="bucket_elimination", epsilon=0.0, delta=0.0, progress=False).log_joint
-    for name in ("aobb", "aobf"):
+    for name in ("aobb", "aobf", "aaobf"):
         result = cm.map_query(
             network, solver=name, i_bound=1, iterations=0, max_nodes=20, epsilon=0.0, delta=0.0, progress=False
         )
@@ -128,11 +128,14 @@ def test_a_search_cut_short_has_an_answer_and_a_bound():
         assert best - 1e-9 <= result.log_joint_upper_bound < np.inf
 
 
-def test_best_first_goes_on_depth_first_when_memory_is_short(monkeypatch):
-    monkeypatch.setattr("certimap.solvers.networks.aobf.NODE_BYTES", 10**9)
+@pytest.mark.parametrize("name", ["aobf", "aaobf"])
+@pytest.mark.parametrize("steps", [1, 60])
+def test_best_first_goes_on_depth_first_when_memory_is_short(monkeypatch, name, steps):
+    monkeypatch.setattr("certimap.solvers.networks.and_or_graph.NODE_BYTES", 10**9)
+    monkeypatch.setattr("certimap.solvers.networks.aobf.STEP_NODES", steps)
     network = grid(5, np.random.default_rng(1))
     names = network.domain.names[::2]
     best = cm.map_query(network, names, solver="bucket_elimination", epsilon=0.0, delta=0.0).log_joint
-    result = cm.map_query(network, names, solver="aobf", i_bound=2, iterations=0, epsilon=0.0, delta=0.0)
+    result = cm.map_query(network, names, solver=name, i_bound=2, iterations=0, epsilon=0.0, delta=0.0)
     assert result.log_joint == pytest.approx(best, abs=1e-8)
     assert result.certificate.kind is CertificateKind.EXACT

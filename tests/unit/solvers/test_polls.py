@@ -117,7 +117,7 @@ def wide_query(rng, side=7):
     return network, make_query(network.domain, names)
 
 
-@pytest.mark.parametrize("solver", ["frontier", "wmb", "aobb", "aobf", "ijgp", "bucket_elimination"])
+@pytest.mark.parametrize("solver", ["frontier", "wmb", "aobb", "aobf", "aaobf", "ijgp", "bucket_elimination"])
 @pytest.mark.parametrize("n_before", [0, 2, 5, 12, 40])
 def test_a_solver_of_networks_ends_soon_and_has_an_answer(solver, n_before):
     network, query = wide_query(np.random.default_rng(4))

@@ -23,23 +23,48 @@ TEMPERATURES = (0.1, 0.01)
 MARGIN = 1e-12  # nats by which a subproblem must promise more than is known to be searched
 
 
-@dataclass(frozen=True)
-class Message:
-    """A bound sent up from a subtree: its entries, and the columns and strides that select one."""
+@dataclass(frozen=True, eq=False)
+class Lookups:
+    """Entries of tables that the states of a path select, for every state of one variable.
+
+    Attributes
+    ----------
+    values
+        The tables, one after another.
+    starts, own_strides
+        Where each begins in `values`, and its stride of the variable, 0 where it does not depend on it; shape
+        (tables,).
+    columns, strides
+        The columns that matter besides, and the stride of each in each table; shapes (columns,),
+        (tables, columns).
+    """
 
     values: Floats
+    starts: Ints
+    own_strides: Ints
     columns: Ints
     strides: Ints
 
-    def at(self, states: Ints, column: int, n_states: int) -> Floats:
-        """Return its entries at the states of a path, for every state of one column."""
-        base = int(states[self.columns] @ self.strides)
-        here = np.flatnonzero(self.columns == column)
-        if not len(here):
-            return np.full(n_states, self.values[base])
-        stride = int(self.strides[here[0]])
-        base -= int(states[column]) * stride
-        return self.values[base : base + stride * n_states : stride][:n_states]
+    @classmethod
+    def of(cls, values: Floats, tables: Sequence[tuple[int, Ints, Ints]], column: int) -> Lookups:
+        """Lay out (start, columns, strides) of tables, for the states of one column."""
+        columns = sorted({int(c) for _, own, _ in tables for c in own} - {column})
+        place = {c: k for k, c in enumerate(columns)}
+        own_strides = np.zeros(len(tables), np.int64)
+        strides = np.zeros((len(tables), len(columns)), np.int64)
+        for row, (_, own, steps) in enumerate(tables):
+            for c, step in zip(own, steps, strict=True):
+                if int(c) == column:
+                    own_strides[row] = step
+                else:
+                    strides[row, place[int(c)]] = step
+        starts = np.array([start for start, _, _ in tables], np.int64)
+        return cls(values, starts, own_strides, np.array(columns, np.int64), strides)
+
+    def total(self, states: Ints, numbers: Ints) -> Floats:
+        """Return the sum of the entries at the states of a path and at each number of the variable's states."""
+        at = self.starts + self.strides @ states[self.columns]
+        return self.values[at[:, None] + self.own_strides[:, None] * numbers].sum(axis=0)
 
 
 @dataclass(frozen=True)
@@ -135,13 +160,13 @@ class AndOrSpace:
     def _place_values(self) -> None:
         """Give each table and each nuisance sum to the lowest query variable that it depends on."""
         problem = self.problem
-        self.tables: list[list[Table]] = [[] for _ in self.query]
+        placed: list[list[Table]] = [[] for _ in self.query]
         self.sums: list[list[tuple[ConditionalSum, Ints]]] = [[] for _ in self.query]
         constants = [float(problem.constant)]
         for table in problem.tables:
             if all(v in self.column for v in table.scope):
                 if table.scope:
-                    self.tables[max(self.column[v] for v in table.scope)].append(table)
+                    placed[max(self.column[v] for v in table.scope)].append(table)
                 else:
                     constants.append(float(table.log_values))
         variables = self.posterior.states.variables
@@ -152,6 +177,18 @@ class AndOrSpace:
             else:
                 constants.append(float(part.log_values(np.zeros((1, 0), np.int64))[0]))
         self.constant = math.fsum(constants)
+        self.numbers: list[Ints] = [np.arange(int(n), dtype=np.int64) for n in self.n_states]
+        self.tables = [self._lookups_of(tables, i) for i, tables in enumerate(placed)]
+
+    def _lookups_of(self, tables: Sequence[Table], column: int) -> Lookups:
+        ends = np.cumsum([0, *(t.log_values.size for t in tables)])
+        columns = [np.array([self.column[v] for v in t.scope], np.int64) for t in tables]
+        laid = [
+            (int(start), own, _strides(t.log_values.shape))
+            for start, own, t in zip(ends[:-1], columns, tables, strict=True)
+        ]
+        flat = [np.ravel(t.log_values) for t in tables]
+        return Lookups.of(np.concatenate(flat) if flat else np.empty(0), laid, column)
 
     def _place_messages(self) -> None:
         """Collect, for each query variable, the messages that leave its subtree, and the scales within it."""
@@ -159,57 +196,54 @@ class AndOrSpace:
         s = tree.scratch()
         self.is_possible = tree.bound(scratch=s, clock=self.clock) > -np.inf  # fills the messages in
         at = np.array([self.column.get(v, self.below.get(v, -1)) for v in tree.variables], np.int64)
-        self.messages: list[list[Message]] = [[] for _ in self.query]
+        messages: list[list[tuple[int, Ints, Ints]]] = [[] for _ in self.query]
         self.scale = np.full(len(self.query), 0.0)
         for r in range(len(a.own)):
             place = int(at[a.own[r]])
             if place < 0:
                 continue
             leaves_to = int(at[a.own[a.parent[r]]]) if a.parent[r] >= 0 else -1
-            message = self._message(r, s.message)
+            message = self._message(r)
             i = place
             while i >= 0 and i != leaves_to:
                 self.scale[i] += float(s.offset[r] + tree.scales[r])
                 if message is not None:
-                    self.messages[i].append(message)
+                    messages[i].append(message)
                 i = int(self.parent[i])
             while i >= 0:
                 self.scale[i] += float(s.offset[r] + tree.scales[r])
                 i = int(self.parent[i])
 
-    def _message(self, region: int, messages: Floats) -> Message | None:
-        """Return a region's message if queried variables select its entries; one over hidden ones never leaves."""
+        values = s.message.copy()
+        self.messages = [Lookups.of(values, row, int(p)) for row, p in zip(messages, self.parent, strict=True)]
+
+    def _message(self, region: int) -> tuple[int, Ints, Ints] | None:
+        """Return where a region's message lies if queried variables select its entries; one over hidden ones never
+        leaves.
+        """
         a = self.tree.arrays
         first, last = int(a.axis_ptr[region]), int(a.axis_ptr[region + 1]) - 1
         if first == last or a.n_query_axes[region] < last - first:
             return None
-        values = messages[a.message_ptr[region] : a.message_ptr[region + 1]].copy()
         variables = [self.tree.variables[int(a.axes[i])] for i in range(first, last)]
-        strides = np.ones(len(variables), np.int64)
-        for k in range(len(variables) - 2, -1, -1):
-            strides[k] = strides[k + 1] * self.problem.sizes[variables[k + 1]]
-        return Message(values, np.array([self.column[v] for v in variables], np.int64), strides)
+        strides = _strides([self.problem.sizes[v] for v in variables])
+        return int(a.message_ptr[region]), np.array([self.column[v] for v in variables], np.int64), strides
 
     # --- questions ---------------------------------------------------------------------------------------
 
     def branches(self, variable: int, states: Ints) -> Branches:
         """Return values and bounds of a variable's states; `states` holds the path's (others are ignored)."""
-        n = int(self.n_states[variable])
-        value = np.zeros(n)
-        for table in self.tables[variable]:
-            places = [self.column[v] for v in table.scope]
-            index = tuple(slice(None) if i == variable else int(states[i]) for i in places)
-            value += table.log_values[index]
+        numbers = self.numbers[variable]
+        n = len(numbers)
+        value = self.tables[variable].total(states, numbers)
         for part, columns in self.sums[variable]:
             rows = np.repeat(states[columns][None, :], n, axis=0)
-            rows[:, columns == variable] = np.arange(n)[:, None]
+            rows[:, columns == variable] = numbers[:, None]
             value += part.log_values(np.ascontiguousarray(rows))
         children = self.children[variable]
         bounds = np.empty((len(children), n))
         for k, child in enumerate(children):
-            bounds[k] = self.scale[child]
-            for message in self.messages[child]:
-                bounds[k] += message.at(states, variable, n)
+            bounds[k] = self.messages[child].total(states, numbers) + self.scale[child]
         return Branches(value, bounds)
 
     def root_bound(self, root: int) -> float:
@@ -228,3 +262,10 @@ class AndOrSpace:
     def assignment(self, states: Ints) -> Mapping[int, int]:
         """Return states by query variable."""
         return {v: int(states[i]) for i, v in enumerate(self.query)}
+
+
+def _strides(sizes: Sequence[int]) -> Ints:
+    """Return the strides of a table in row-major order, in entries."""
+    strides = np.ones(len(sizes), np.int64)
+    strides[:-1] = np.cumprod(sizes[:0:-1])[::-1]
+    return strides
