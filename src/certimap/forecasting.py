@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from certimap.box import Boxes, Points
 from certimap.certify.bounds import draws_between, min_entropy_bits
+from certimap.certify.lipschitz import Lipschitz
 from certimap.domain import Label
 from certimap.errors import QueryError
 from certimap.posterior import Bounds, Draws, Masses, Modes, Posterior, Walks
 from certimap.solvers.heuristics.independent import modes_of
 from certimap.solvers.heuristics.neighbours import first_points, log_probs_of_neighbours
-from certimap.solvers.registry import choose
+from certimap.solvers.registry import choose, make
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +42,10 @@ class Forecast:
         -log2 p* lies between these two, (-log2 u, -log2 of what was found); None for densities.
     draws
         How many draws `pac` would need for (epsilon, delta): at least the first number (if p* were `log_upper`),
-        about the second if nothing better than `assignment` turns up; None where draws certify nothing.
+        about the second if nothing better than `assignment` turns up; None where draws certify nothing. For a
+        density, how many `smooth_pac` would need under the Lipschitz constant given.
+    no_draws
+        Why draws certify nothing, and what else to ask, in words; None where they do.
     work
         What one evaluation costs, in edge visits.
     log_space
@@ -58,6 +62,7 @@ class Forecast:
     work: float
     log_space: float
     solver: str
+    no_draws: str | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,15 @@ class LipschitzEstimate:
         )
 
 
-def forecast(posterior: Posterior, *, epsilon: float = 0.01, delta: float = 0.01, rng: Any = 0) -> Forecast:
+def forecast(
+    posterior: Posterior,
+    *,
+    epsilon: float = 0.01,
+    delta: float = 0.01,
+    rng: Any = 0,
+    lipschitz: float | None = None,
+    radius: float = math.inf,
+) -> Forecast:
     """Say what to expect of a query: bounds on the min-entropy, draws that `pac` would need, the solver of `auto`.
 
     Parameters
@@ -110,6 +123,9 @@ def forecast(posterior: Posterior, *, epsilon: float = 0.01, delta: float = 0.01
         The tolerance and failure probability that draws would have to certify.
     rng
         A seed or a numpy Generator, for the few draws of a first look.
+    lipschitz, radius
+        For a density: log2 of it is promised to fall by at most so many bits per unit of Euclidean distance from
+        the mode, within the radius, as for `smooth_pac`.
 
     Returns
     -------
@@ -119,6 +135,8 @@ def forecast(posterior: Posterior, *, epsilon: float = 0.01, delta: float = 0.01
     ------
     QueryError
         For epsilon or delta out of range.
+    SolverError
+        For a Lipschitz constant that is not positive, or over variables of both kinds.
 
     Notes
     -----
@@ -148,6 +166,9 @@ def forecast(posterior: Posterior, *, epsilon: float = 0.01, delta: float = 0.01
         entropy = min_entropy_bits(log_upper, log_found)
         if isinstance(posterior, Draws) and delta > 0.0:
             draws = draws_between(log_upper, log_found, epsilon, delta)
+    elif facts.is_density and lipschitz is not None and isinstance(posterior, Draws) and delta > 0.0:
+        promise = Lipschitz(domain, lipschitz, radius)
+        draws = promise.draws_needed(epsilon, delta, log_upper), promise.draws_needed(epsilon, delta, log_found)
     return Forecast(
         domain.decode(points[best]),
         log_found,
@@ -157,6 +178,7 @@ def forecast(posterior: Posterior, *, epsilon: float = 0.01, delta: float = 0.01
         facts.work,
         domain.log_size if domain.is_discrete else math.inf,
         choose(posterior).name,
+        None if draws is not None else make("pac").unsuited(posterior),
     )
 
 

@@ -36,7 +36,8 @@ class Facts:
     is_normalised
         Whether `log_prob` is ln p(q | e); False where it is ln p(q, e) because p(e) is unknown.
     has_masses
-        Whether a probability may be weighed against the mass 1: normalised, and every variable categorical.
+        Whether a probability may be weighed against the mass 1: normalised, and every variable categorical or a
+        count.
     work
         What one row of `log_prob` costs, in visits of an edge of a circuit (some nanoseconds each; 1,000 where
         nobody knows); decides batch sizes and whether enumeration is worth it.
@@ -86,9 +87,9 @@ class Facts:
         -------
         Facts
         """
-        has_masses = is_normalised and domain.is_discrete
         work, log_slack = max(float(work), 1.0), float(log_slack)
         is_density = not domain.is_discrete if is_density is None else is_density
+        has_masses = is_normalised and not is_density
         return cls(
             log_evidence,
             is_normalised,
@@ -282,6 +283,23 @@ class Modes(Posterior, Protocol):
         ...
 
 
+@runtime_checkable
+class Cuts(Draws, Masses, Protocol):
+    """A posterior over real variables that becomes one over the cells of a partition, by their exact masses."""
+
+    def cut(self, cells: Domain, edges: Sequence[NDArray[np.float64] | None]) -> Posterior:
+        """Return the distribution of the cells.
+
+        Parameters
+        ----------
+        cells
+            The query variables, with one state per cell in place of a real one.
+        edges
+            For each real variable the ends of its cells, rising, one more than there are cells; None for others.
+        """
+        ...
+
+
 class Sweeps(Protocol):
     """Message passing under way."""
 
@@ -426,6 +444,7 @@ OFFERS: dict[type, str] = {
     Modes: "modes()",
     Guesses: "guess()",
     Finds: "possible_point()",
+    Cuts: "cut(), the masses of cells, as circuits of leaves in closed form have it",
     Beams: "beam()",
     Messages: "propagation()",
 }

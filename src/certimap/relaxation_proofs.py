@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -25,6 +26,7 @@ from certimap.networks.relaxation.tighten import TEMPERATURES, Tightener
 UNSPLIT_BITS = math.log2(MAX_TABLE)
 MOST_ENTRIES = 2.0**23  # of all regions together
 TABLE_BITS = (10.0, 14.0, 18.0)  # of the largest tables of relaxations with copies, one after the other
+FEW_BOXES, MANY_BOXES, MOST_BOXES = 40, 1000, 10**9  # tried before a relaxation is tightened further
 STEPS = 40  # of the optimiser at each temperature
 TIGHTENING_SHARE = 0.4  # of the time
 MARGIN = 1e-10  # relative; how far below the threshold boxes close here, so that the checker's rounding fits in
@@ -110,30 +112,35 @@ class Relaxed:
         return mask
 
 
-def relaxed(checked: Reduced, control: Control, threshold: float = -math.inf) -> Relaxed | None:
-    """Return the relaxation with the lowest bound that is found in a share of the time; None where none fits.
+def relaxations(checked: Reduced, control: Control) -> Iterator[tuple[Relaxed, int]]:
+    """Yield relaxations, cheap ones first, each whenever it has been tightened some more, in a share of the time.
 
-    Ends early where the bound is at most `threshold` (nats).
+    With each goes the number of boxes that are worth a try before the next; the one of the lowest bound comes once
+    more at the end, with no such limit.
     """
     problem = problem_of(checked)
     limits = Control.starting_now(TIGHTENING_SHARE * control.seconds_left)
     orders = [nuisance_first(problem, bits) for bits in (CLIQUE_BITS if problem.nuisance else CLIQUE_BITS[:1])]
     best: tuple[float, Relaxed] | None = None
-    for order, bits in [*((order, UNSPLIT_BITS) for order in orders), *((orders[0], bits) for bits in TABLE_BITS)]:
+    small, *large = ((orders[0], bits) for bits in TABLE_BITS)
+    for order, bits in [small, *((order, UNSPLIT_BITS) for order in orders), *large]:
         found = Relaxed.of(problem, checked.queried, order, bits)
         if found is None or (bits == UNSPLIT_BITS and found.tree.is_split):
             continue
+        yield found, FEW_BOXES
         tightener = Tightener(found.tree, PassClock(limits))
         for temperature in TEMPERATURES if found.tree.is_split else ():
-            tightener.run(temperature, STEPS)
-            if found.tree.bound() <= threshold:
+            if limits.is_late:
                 break
+            tightener.run(temperature, STEPS)
+            yield found, FEW_BOXES if temperature > TEMPERATURES[-1] else MANY_BOXES
         bound = found.tree.bound()
         if best is None or bound < best[0]:
             best = (bound, found)
-        if best[0] <= threshold or limits.is_late:
+        if limits.is_late:
             break
-    return None if best is None else best[1]
+    if best is not None:
+        yield best[1], MOST_BOXES
 
 
 def problem_of(checked: Reduced) -> Problem:
@@ -149,14 +156,20 @@ def problem_of(checked: Reduced) -> Problem:
 
 
 def covered(checked: Reduced, threshold: float, control: Control, max_bytes: int) -> Arrays | None:
-    """Return a relaxation and a tree of boxes that it closes at a threshold (nats); None where time or room ends.
+    """Return a relaxation and a tree of boxes that it closes at a threshold (nats); None where none was found."""
+    level = threshold - MARGIN * (1.0 + abs(threshold))
+    for found, n_boxes in relaxations(checked, control):
+        tree = _closed(found, level, control, max_bytes, n_boxes)
+        if tree is not None:
+            return {**tree, **found.arrays}
+    return None
+
+
+def _closed(found: Relaxed, level: float, control: Control, max_bytes: int, n_boxes: int) -> Arrays | None:
+    """Return a tree of boxes that a relaxation closes at a level; None where it takes too many.
 
     Goes into depth, and splits on the variable whose states' bounds have the smallest sum.
     """
-    level = threshold - MARGIN * (1.0 + abs(threshold))
-    found = relaxed(checked, control, level)
-    if found is None:
-        return None
     offsets = found.offsets
     splits: list[int] = []
     cuts: list[int] = []
@@ -171,7 +184,7 @@ def covered(checked: Reduced, threshold: float, control: Control, max_bytes: int
             splits.append(-1)
             cuts.append(0)
             continue
-        if control.is_late or len(kept) * (len(box) // 8 + 1) > max_bytes:
+        if control.is_late or len(splits) > n_boxes or len(kept) * (len(box) // 8 + 1) > max_bytes:
             return None
         kept.append(np.packbits(left))
         is_smaller = not np.array_equal(left, box)
@@ -187,8 +200,7 @@ def covered(checked: Reduced, threshold: float, control: Control, max_bytes: int
             part[offsets[v] + state] = True
             waiting.append(part)
     bits = np.array(kept, np.uint8).reshape(len(kept), (int(offsets[-1]) + 7) // 8)
-    tree = {"splits": np.array(splits, np.int32), "at": np.array(cuts, np.int32), "kept": bits}
-    return {**tree, **found.arrays}
+    return {"splits": np.array(splits, np.int32), "at": np.array(cuts, np.int32), "kept": bits}
 
 
 def _variable(left: Mask, each: NDArray[np.float64], counts: NDArray[np.int64], offsets: NDArray[np.int64]) -> int:
@@ -199,9 +211,10 @@ def _variable(left: Mask, each: NDArray[np.float64], counts: NDArray[np.int64], 
 
 def bounded(checked: Reduced, control: Control) -> tuple[Arrays, float] | None:
     """Return a relaxation with one box, and the bound (nats) that it proves."""
-    found = relaxed(checked, control)
-    if found is None:
+    tried = [found for found, _ in relaxations(checked, control)]
+    if not tried:
         return None
+    found = tried[-1]
     arrays: Arrays = {
         "splits": np.full(1, -1, np.int32),
         "kept": np.zeros((0, (int(found.offsets[-1]) + 7) // 8), np.uint8),

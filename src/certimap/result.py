@@ -187,7 +187,10 @@ class MapResult:
     pareto
         Admissible pairs (epsilon, delta), by rising epsilon.
     ties
-        Other assignments as probable as the answer, and known to be all of them, or None.
+        Other assignments as probable as the answer, and known to be all of them, or None. Of a density: other
+        peaks of the same height, within the tolerance, which were found (there may be more), or None.
+    located
+        With the setting `width` of `frontier`: intervals of the real variables that hold every mode.
     top
         With `top_k`, the k best as (assignment, log_prob) pairs, best first; log_joint where p(e) is unknown.
     note
@@ -248,6 +251,7 @@ class MapResult:
     is_density: bool = False
     min_entropy_bits: tuple[float, float] | None = None
     draws_needed: tuple[float, float] | None = None
+    located: dict[str, tuple[float, float]] | None = None
     origin: Origin | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -307,7 +311,7 @@ class MapResult:
         data = asdict(replace(self, proof=None, origin=None))
         data["status"] = {"code": self.status.value, "message": self.status.message}
         del data["history"], data["proof"], data["origin"]
-        for name in ("top", "note", "no_proof", "min_entropy_bits", "draws_needed"):
+        for name in ("top", "note", "no_proof", "min_entropy_bits", "draws_needed", "located"):
             if data[name] is None:
                 del data[name]
         if not self.is_density:

@@ -20,6 +20,15 @@ _RULES = {
     "enumeration": "every assignment was evaluated",
     "external": "an upper bound was proved by a separate method",
 }
+_DENSE = (
+    ("as probable as the most probable", "as dense as the densest"),
+    ("as probable as", "as dense as"),
+    ("less probable than", "less dense than"),
+    ("most probable", "densest"),
+    ("more probable", "denser"),
+    ("natural log of probability", "natural log of density"),
+    ("best probability", "best density"),
+)
 
 
 def aligned(rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:
@@ -60,10 +69,7 @@ def certificate_sentence(
 ) -> str:
     """Say in plain words what is proved about an answer."""
     if is_density:
-        sentence = certificate_sentence(certificate, tolerance_shown)
-        return sentence.replace("as probable as the best", "as dense as the best").replace(
-            "more probable", "denser"
-        )
+        return in_words_of_density(certificate_sentence(certificate, tolerance_shown))
     epsilon, delta = certificate.epsilon, certificate.delta
     factor = f"{1.0 - epsilon:.6g}"
     if certificate.kind == "exact":
@@ -80,6 +86,13 @@ def certificate_sentence(
         f"none: asked for epsilon {certificate.requested_epsilon:.3g}, delta {certificate.requested_delta:.3g}; "
         f"at epsilon {epsilon:.3g} the run supports delta {delta:.3g}"
     )
+
+
+def in_words_of_density(text: str) -> str:
+    """Say of a density what a text says of a probability."""
+    for plain, dense in _DENSE:
+        text = text.replace(plain, dense)
+    return text
 
 
 def warnings_of(result: MapResult) -> list[str]:
@@ -118,7 +131,13 @@ def facts_of(result: MapResult) -> list[tuple[str, str]]:
     if not result.certified and result.min_entropy_bits is not None:
         rows.append(("min-entropy", _entropy_text(result)))
     if result.ties:
-        rows.append(("ties", f"{len(result.ties)} other assignments are exactly as probable"))
+        found = (
+            "peaks of the same height were found" if result.is_density else "assignments are exactly as probable"
+        )
+        rows.append(("ties", f"{len(result.ties)} other {found}"))
+    if result.located is not None:
+        sides = ", ".join(f"{name} in [{low:.6g}, {high:.6g}]" for name, (low, high) in result.located.items())
+        rows.append(("located", f"every mode has {sides}"))
     work = f"{result.n_draws:,} draws, {result.n_evaluations:,} evaluations, {result.seconds:.2f} s"
     rows.append(("run", f"solver {result.solver}, {work}, seed {result.seed}"))
     if result.certified:

@@ -97,16 +97,26 @@ def learned_queries(folder: Path, n_queries: int) -> Iterator[Asked]:
 
 
 def network_queries(folder: Path) -> Iterator[Asked]:
-    """Yield the recorded queries of a folder with `cases.json`."""
+    """Yield the recorded queries of a folder with `cases.json`: by names, or positions with all else queried."""
     path = folder / "cases.json"
     if not path.is_file():
         raise BenchError(f"{folder} holds no cases.json, which names the queries")
     models: dict[str, Any] = {}
     for case in json.loads(path.read_text())["cases"]:
+        if "model" in case:
+            yield _by_position(read(folder / case["model"]), case["evidence"], folder.name)
+            continue
         name = case["network"]
         if name not in models:
             models[name] = read(next(folder.glob(f"{name}.bif*")))
         yield "networks", models[name], case["query"], case["evidence"]
+
+
+def _by_position(model: Any, evidence: dict[str, int], group: str) -> Asked:
+    """Return a query for all variables that are not observed; evidence is states by position."""
+    observed = {model.domain.variables[int(v)]: state for v, state in evidence.items()}
+    known = {variable.name: variable.states[state] for variable, state in observed.items()}
+    return group, model, [name for name in model.domain.names if name not in known], known
 
 
 def weigh(queries: Iterable[Asked], time_limit: float, tell: Told = print) -> list[Cost]:

@@ -6,6 +6,7 @@ import math
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from certimap.box import Boxes, Points
 from certimap.certify import bounds
@@ -103,6 +104,7 @@ class Findings:
         self.external: Proof | None = None
         self.is_enumerated = False
         self.lipschitz: Lipschitz | None = None
+        self.located: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
         self._draws = DrawRecord(
             published=rule == "published",
             tolerance=tolerance,
@@ -156,6 +158,12 @@ class Findings:
         """
         best = self.log_kth_best
         return bounds.log_closing_threshold(best, 0.0, self.tolerance, self._slack) if best > -math.inf else best
+
+    @property
+    def log_strict_threshold(self) -> float:
+        """The largest bound (nats) at which a box may close and is known to hold no mode, whatever was rounded."""
+        best = self.best_log_prob
+        return best - 3.0 * bounds.slack(best, self._slack) if best > -math.inf else best
 
     @property
     def remaining_draws(self) -> int | None:

@@ -155,6 +155,13 @@ class Ledger(Findings):
         # Whatever is not evaluated was closed before, or is open now: true at this moment, so true for good.
         self.log_frontier_bound = min(self.log_frontier_bound, unseen)
 
+    def locate(self, low: NDArray[np.float64], high: NDArray[np.float64]) -> None:
+        """State that every mode lies in [low, high], shape (n,) each; of categorical variables it says nothing.
+
+        Whatever lies outside was closed at a bound of at most `log_strict_threshold`.
+        """
+        self.located = (low.copy(), high.copy())
+
     def upper_bound(self, value: float, source: Source | str) -> None:
         """Take a proof from elsewhere that ln p* <= `value`.
 
@@ -181,6 +188,8 @@ class Ledger(Findings):
     def assume_lipschitz(self, bits: float, radius: float) -> None:
         """Assume rule 4 (rule 9 in a real domain): `bits` per changed variable (or unit) within `radius`."""
         if self.lipschitz is None:
+            if not self.domain.is_discrete and not self.posterior.facts.is_density:
+                raise SolverError("a Lipschitz constant is of labels or of densities, and a variable is a count")
             if self._draws.is_partial:
                 raise SolverError("a Lipschitz constant cannot be combined with draws from open boxes")
             self.lipschitz = Lipschitz(self.domain, bits, radius)

@@ -43,6 +43,11 @@ class Lipschitz:
             self._weights[epsilon] = weight
         return self._weights[epsilon]
 
+    def draws_needed(self, epsilon: float, delta: float, log_best: float) -> float:
+        """Return how many draws certify at a mode of that height, natural log; inf beyond all floats."""
+        log_m = bounds.log_draws_needed(bounds.log_tau(log_best, epsilon) + self.log_weight(epsilon), delta)
+        return math.exp(log_m) if log_m < 700.0 else math.inf
+
     def describe(self, epsilon: float, delta: float, log_best: float) -> tuple[str, ...]:
         """Say what is assumed, and in a real domain how many draws it takes at the density found."""
         if self.domain.is_discrete:

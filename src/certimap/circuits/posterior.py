@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from certimap.errors import QueryError
 from certimap.kernels.parallel import default_workers
 from certimap.model import Model
 from certimap.posterior import Facts
-from certimap.query import Query
+from certimap.query import Query, make_query
 
 if TYPE_CHECKING:
     from certimap.circuits.messages import Propagation
@@ -122,6 +123,28 @@ class CircuitPosterior:
     def __getstate__(self) -> dict[str, Any]:
         given = {"log_evidence": self.log_evidence, "workers": self.workers, "origin": self.origin}
         return {"plan": self.plan, **given}
+
+    def cut(self, cells: Domain, edges: Sequence[NDArray[np.float64] | None]) -> CircuitPosterior:
+        """Return the distribution of the cells of a partition, a circuit of the same structure.
+
+        Parameters
+        ----------
+        cells
+            The query variables, with one state per cell in place of a real one.
+        edges
+            For each real variable the ends of its cells, rising, one more than there are cells; None for others.
+
+        Returns
+        -------
+        CircuitPosterior
+            Whose `log_prob` is ln P(box | e). Cost: one mass per leaf and cell.
+        """
+        from certimap.circuits.cells import cut_plan
+
+        circuit, log_error = cut_plan(self.plan, cells, edges)
+        made = CircuitPosterior.from_circuit(circuit, make_query(cells), workers=self.workers)
+        plan = replace(made.plan, log_error=made.plan.log_error + log_error)
+        return CircuitPosterior(plan, self.log_evidence, self.workers, made.origin)
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
         """Draw n independent points, shape (n, n_vars), from p(q | e) or from the union of disjoint boxes.

@@ -18,8 +18,12 @@ def proofs(
         ),
     ] = None,
     networks: Annotated[
-        Path | None,
-        typer.Option("--networks", help="Folder with cases.json and the networks it names.", show_default=False),
+        list[Path] | None,
+        typer.Option(
+            "--networks",
+            help="Folder with cases.json and the networks it names; may be repeated.",
+            show_default=False,
+        ),
     ] = None,
     queries: Annotated[int, typer.Option(help="Queries of each learned model.")] = 3,
     time_limit: Annotated[float, typer.Option(help="Seconds per answer.")] = 60.0,
@@ -39,7 +43,8 @@ def proofs(
     typer.echo(f"{trial.n_proofs:,} proofs of {models:,} models ({by_method or 'none'}),")
     typer.echo(f"{trial.n_altered:,} alterations of them, {len(trial.failing)} failures")
     costs = [] if learned is None else weigh(learned_queries(learned, queries), time_limit, typer.echo)
-    costs += [] if networks is None else weigh(network_queries(networks), time_limit, typer.echo)
+    for folder in networks or ():
+        costs += weigh(network_queries(folder), time_limit, typer.echo)
     if costs:
         text = cost_table(costs).to_markdown()
         typer.echo(text)

@@ -159,6 +159,8 @@ def _expectation(source: Model, query: Query, with_lipschitz: bool) -> dict[str,
         found["min_entropy_bits_at_least"], found["min_entropy_bits_at_most"] = look.min_entropy_bits
     if look.draws is not None:
         found["draws_of_pac_at_least"], found["draws_of_pac_likely"] = look.draws
+    if look.no_draws is not None:
+        found["draws_of_pac"] = f"none suffice: {look.no_draws}"
     if with_lipschitz and posterior.domain.is_discrete:
         found["lipschitz"] = certimap.estimate_lipschitz(posterior, look.assignment).sentence
     elif with_lipschitz:

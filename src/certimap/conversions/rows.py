@@ -11,14 +11,26 @@ from certimap.limits import Limits
 from certimap.model import Model
 from certimap.networks.elimination_posterior import EliminationPosterior
 from certimap.networks.mpe_posterior import Maximisation, MpePosterior
-from certimap.posterior import Beams, Bounds, Draws, Masses, Messages, Modes, Posterior, Probes, Regions, Walks
+from certimap.posterior import (
+    Beams,
+    Bounds,
+    Cuts,
+    Draws,
+    Masses,
+    Messages,
+    Modes,
+    Posterior,
+    Probes,
+    Regions,
+    Walks,
+)
 from certimap.query import Query
 from certimap.trees.bucket_tree import BucketTreePosterior
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Model)
 OF_ELIMINATION = frozenset({Maximisation, EliminationPosterior, Draws, Masses, Bounds})
-OF_CIRCUIT = frozenset({Draws, Masses, Bounds, Probes, Walks, Modes, Beams, Messages, CircuitPosterior})
+OF_CIRCUIT = frozenset({Draws, Masses, Bounds, Probes, Cuts, Walks, Modes, Beams, Messages, CircuitPosterior})
 OF_MAXIMISATION = frozenset({Maximisation, MpePosterior})
 OF_TREE = frozenset({Draws, Masses, Bounds, Probes, Regions, BucketTreePosterior})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -173,6 +174,48 @@ class GaussianMixture(Model):
         return self._with(
             logs - log_evidence, means, covariances, [self.domain.names[i] for i in rest]
         ), log_evidence
+
+    def to_arrays(self) -> dict[str, Floats]:
+        """Return what files hold, by name.
+
+        Returns
+        -------
+        dict
+            `log_weights`, `means` and `covariances`.
+        """
+        return {"log_weights": self.log_weights, "means": self.means, "covariances": self.covariances}
+
+    @classmethod
+    def from_arrays(cls, domain: Domain, arrays: Mapping[str, NDArray[Any]]) -> GaussianMixture:
+        """Build a mixture from what `to_arrays` returned.
+
+        Parameters
+        ----------
+        domain
+            Its variables.
+        arrays
+            By name.
+
+        Returns
+        -------
+        GaussianMixture
+            With the same numbers, to the last digit.
+
+        Raises
+        ------
+        ModelError
+            For what is no mixture.
+        """
+        logs, means, covariances = (
+            np.array(arrays[name], np.float64) for name in ("log_weights", "means", "covariances")
+        )
+        made = cls(np.ones(len(logs)), means, covariances, domain.names)
+        if logs.ndim != 1 or not np.all(np.isfinite(logs)) or abs(float(log_sum(logs))) > 1e-6:
+            raise ModelError("log_weights are no natural logs of weights that add to 1")
+        if made.domain != domain:
+            raise ModelError(f"the variables are {domain.names}; expected real ones without limits")
+        made._fill(domain, logs, made.means.copy(), made.covariances.copy())
+        return made
 
     def _real(self, i: int) -> Real:
         variable = self.domain.variables[i]

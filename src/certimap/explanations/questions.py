@@ -105,9 +105,14 @@ def explain(
     query = make_query(source.domain, variables, given, hidden=source.hidden)
     names = [source.domain.names[int(i)] for i in query.variables]
     ask = Asking(source, names, {"rng": rng, "time_limit": time_limit, "workers": workers, "progress": False})
-    both = answer if answer is not None and _has_runner_up(answer) else ask(given, top_k=2)
-    asked_for, answer = answer, _best_of(ask, given, both, answer)
-    lead = _lead(both, answer)
+    is_real = not query.query_domain.is_discrete  # the next best point of a density lies beside the best
+    if is_real:
+        both = asked_for = answer = answer if answer is not None and answer.certified else ask(given)
+        lead = None
+    else:
+        both = answer if answer is not None and _has_runner_up(answer) else ask(given, top_k=2)
+        asked_for, answer = answer, _best_of(ask, given, both, answer)
+        lead = _lead(both, answer)
     observed = [source.domain.names[i] for i in sorted(query.observed) if source.domain.names[i] in given]
     removed = [_swing(ask, answer, given, name, None) for name in observed]
     changed = [

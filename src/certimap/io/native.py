@@ -32,7 +32,12 @@ from certimap.untyped import is_list, is_tuple, plain_scalar
 
 Arrays = dict[str, NDArray[Any]]
 VERSION = 2  # 1, which knew no factors in logs, is read too, and written where there are none
-_OWN = frozenset({"certimap.learn.hidden_model:HiddenChowLiuModel"})  # imported on first use
+_OWN = frozenset(  # imported on first use
+    {
+        "certimap.learn.hidden_model:HiddenChowLiuModel",
+        "certimap.densities.gaussian_mixture:GaussianMixture",
+    }
+)  # imported on first use
 _NETWORKS: dict[str, type[Network]] = {"bayesian": BayesianNetwork, "markov": MarkovNetwork}
 _registered: dict[str, type[Any]] = {}
 

@@ -54,7 +54,7 @@ def plot_history(result: MapResult, ax: Axes | None = None, *, against: str = "s
     ax.step(series.x, series.upper, where="post", color=UPPER, label="upper bound")
     ax.fill_between(series.x, series.lower, series.upper, step="post", color=NEUTRAL, alpha=0.12, linewidth=0)
     ax.set_xlabel(_AXES[against])
-    ax.set_ylabel("natural log of probability")
+    ax.set_ylabel(f"natural log of {'density' if result.is_density else 'probability'}")
     _draw_open_mass(ax, series)
     ax.set_title(f"{result.solver}: {_earned(result)}", fontsize="medium")
     ax.legend(frameon=False, fontsize="small")
@@ -220,7 +220,7 @@ def plot_top(result: MapResult, ax: Axes | None = None, *, n_shown: int = 3) -> 
     ax.set_yticks(range(len(ranks)), [str(k) for k in range(1, len(ranks) + 1)])
     ax.set_ylim(len(ranks) - 0.5, -0.5)
     ax.set_ylabel("rank")
-    ax.set_xlabel("natural log of probability")
+    ax.set_xlabel(f"natural log of {'density' if result.is_density else 'probability'}")
     return ax
 
 

@@ -16,8 +16,15 @@ from certimap.replay import read_records
 from certimap.reports.reading import explanation_of, result_of
 from certimap.reports.tables import escaped, table
 from certimap.reports.why import why
-from certimap.result import MapResult
-from certimap.summary import certificate_sentence, facts_of, log_text, probability_text, warnings_of
+from certimap.result import Certificate, MapResult
+from certimap.summary import (
+    certificate_sentence,
+    facts_of,
+    in_words_of_density,
+    log_text,
+    probability_text,
+    warnings_of,
+)
 
 MAX_ANSWERS = 100
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
@@ -125,7 +132,11 @@ def _answer(
 
 def _plain(result: MapResult) -> str:
     """Say for a reader without the vocabulary what is proved."""
-    c = result.certificate
+    text = _plain_of(result.certificate)
+    return in_words_of_density(text) if result.is_density else text
+
+
+def _plain_of(c: Certificate) -> str:
     if c.kind == "exact":
         return "It is proved that no other assignment is more probable than this one."
     factor = f"{1.0 - c.epsilon:.4g}"
@@ -149,6 +160,8 @@ def _question(asked: Mapping[str, Any], result: MapResult) -> str:
     )
     counted = f"{n} variable" if n == 1 else f"{n:,} variables"
     lead = f"<p>Which states of {escaped(what)} ({counted}) are the most probable together"
+    if result.is_density:
+        lead = f"<p>At which values of {escaped(what)} ({counted}) is the density highest"
     if not asked["evidence"]:
         return f"{lead}, with nothing observed?</p>"
     rows = [(name, _observed(form)) for name, form in asked["evidence"].items()]
@@ -170,7 +183,7 @@ def _observed(form: Mapping[str, Any]) -> str:
 def _answers(result: MapResult) -> str:
     """Show the assignment, and the next best where they were asked for."""
     shown = [(name, str(label)) for name, label in result.assignment.items()]
-    text = table("The assignment found", ("variable", "state"), shown)
+    text = table("The assignment found", ("variable", "value" if result.is_density else "state"), shown)
     if not result.top or len(result.top) < 2:
         return text
     first = result.top[0][0]
@@ -181,7 +194,9 @@ def _answers(result: MapResult) -> str:
         )
         for rank, (assignment, value) in enumerate(result.top, 1)
     ]  # fmt: skip
-    return text + table("The most probable assignments", ("rank", "ln p", "probability", "differs in"), rows)
+    name = "density" if result.is_density else "probability"
+    title = "The densest points found" if result.is_density else "The most probable assignments"
+    return text + table(title, ("rank", "ln p", name, "differs in"), rows)
 
 
 def _history(i: int, result: MapResult) -> str:
@@ -190,6 +205,7 @@ def _history(i: int, result: MapResult) -> str:
     if not columns["seconds"]:
         return "<h3>Bounds over time</h3><p>The file holds no history of the run.</p>"
     label = "Chart: best probability found and upper bound, as natural logs, against seconds; a table follows."
+    label = in_words_of_density(label) if result.is_density else label
     rows = [
         (f"{seconds:.4g}", f"{draws:,}", f"{evaluations:,}", _log(best), _log(upper))
         for seconds, draws, evaluations, best, upper in zip(
@@ -213,12 +229,14 @@ def _front(i: int, result: MapResult) -> str:
     """Show which pairs the run supports: a slider, a chart, a table."""
     if not result.pareto:
         return "<h3>Tolerance against failure probability</h3><p>The run supports no pair (epsilon, delta).</p>"
+    less = "how much less probable than the best the answer may be"
+    less = in_words_of_density(less) if result.is_density else less
     start = round(min(max(result.certificate.epsilon, 0.0), 1.0), 3)
     label = "Chart: smallest failure probability delta against tolerance epsilon; a table follows."
     rows = [(f"{epsilon:.6g}", f"{delta:.6g}") for epsilon, delta in result.pareto]
     return (
         "<h3>Tolerance against failure probability</h3>"
-        f"<p><label for='epsilon-{i}'>Tolerance epsilon: how much less probable than the best the answer may be"
+        f"<p><label for='epsilon-{i}'>Tolerance epsilon: {less}"
         f"</label><input type='range' id='epsilon-{i}' min='0' max='1' step='0.001' value='{start}'>"
         f"<output id='delta-{i}' for='epsilon-{i}'></output></p>"
         f"<div class='chart'><canvas id='front-{i}' role='img' aria-label='{label}'></canvas></div>"

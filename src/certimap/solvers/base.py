@@ -11,9 +11,10 @@ import numpy as np
 from certimap.errors import SolverError
 
 if TYPE_CHECKING:
-    from certimap.box import Boxes
+    from certimap.box import Boxes, Points
     from certimap.certify.ledger import Ledger
     from certimap.control import Control
+    from certimap.domain import Label
     from certimap.posterior import Capability, Posterior
 
 Family = Literal["sampling", "heuristic", "search", "elimination", "enumeration", "other"]
@@ -93,6 +94,41 @@ class Solver(ABC):
             A sentence that names an alternative; None where it suits.
         """
         return None
+
+    def posed(self, posterior: Any, rng: np.random.Generator) -> Posterior:
+        """Return the posterior that the solver answers about; another one where it changes the question.
+
+        Whatever comes back is what the ledger judges, and what `init` gets.
+
+        Parameters
+        ----------
+        posterior
+            Offers all that the solver `needs`.
+        rng
+            For what is drawn to put the question; none of it counts as evidence.
+
+        Returns
+        -------
+        Posterior
+        """
+        return posterior
+
+    def decode(self, posterior: Posterior, point: Points) -> dict[str, Label]:
+        """Return the answer that a point stands for, in the words of the user.
+
+        Parameters
+        ----------
+        posterior
+            What `posed` returned.
+        point
+            One point of it, shape (n,).
+
+        Returns
+        -------
+        dict
+            Labels by name.
+        """
+        return posterior.domain.decode(point)
 
     def effort(self, state: Any) -> Effort:
         """Return what a state has cost, for the limits on nodes and memory.

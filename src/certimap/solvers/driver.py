@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -21,18 +22,19 @@ from certimap.certify.pareto import pareto_front
 from certimap.certify.recorder import Recorder
 from certimap.certify.sources import own_source
 from certimap.control import Control, TimeUp
-from certimap.domain import Label
 from certimap.errors import SolverError
 from certimap.posterior import Draws, Finds, Posterior
 from certimap.result import Certificate, CertificateKind, HistoryEntry, MapResult, Status
 from certimap.solvers.base import Effort, Solver
 from certimap.solvers.history import History
-from certimap.solvers.record import draft
+from certimap.solvers.record import draft, unproved
 from certimap.solvers.registry import resolve
+from certimap.solvers.ties import located_by, ties_of
 from certimap.solvers.warm_start import apply_warm_start
 
 DEFAULT_MAX_DRAWS = 10_000_000
 CEILING = own_source("ceiling")  # what a posterior's facts say, where a run ended before it had a bound
+POSING = 2  # the stream of randomness that questions are put with, see `Solver.posed`
 MAX_IDLE_STEPS = 1000  # steps without draws left and without anything new, after which a run ends
 Progress = bool | Callable[[HistoryEntry], None] | None
 
@@ -111,6 +113,11 @@ def run(
     seed = seed_of(rng)
     if control is None:
         control = Control.starting_now(time_limit, max_nodes=max_nodes, max_memory=max_memory)
+    given, posterior = posterior, chosen.posed(posterior, np.random.default_rng([seed, POSING]))
+    if external is not None and posterior is not given:
+        raise SolverError(
+            f"upper_bound is of the query, and solver {chosen.name!r} answers another one; leave it out"
+        )
     judging = chosen.judging()
     cap = judging.max_draws if max_samples is None else max_samples
     if cap is None and control.deadline is None:
@@ -126,7 +133,7 @@ def run(
         early_stop=judging.early_stop,
         control=control,
         trusting=None if _is_own(chosen) else f"solver {chosen.name!r}",
-        recorder=None if max_proof is None else Recorder(max_proof),
+        recorder=None if max_proof is None or posterior is not given else Recorder(max_proof),
         checks_draws=True,
     )
     if external is not None:
@@ -144,7 +151,12 @@ def run(
         if posterior.facts.log_ceiling < ledger.log_upper_bound:
             ledger.upper_bound(posterior.facts.log_ceiling, CEILING)
         history.record(force=True)
-    return _result(ledger, chosen, status, history, seed, time.perf_counter() - started, listed=top_k is not None)
+    result = _result(
+        ledger, chosen, status, history, seed, time.perf_counter() - started, listed=top_k is not None
+    )
+    if max_proof is None or posterior is given:
+        return result
+    return replace(result, proof=unproved(f"proofs cover no answer of solver {chosen.name!r}"))
 
 
 def _loop(
@@ -317,9 +329,9 @@ def _result(
 
     certificate = issue(ledger)
     status = _settled(status, certificate)
-    domain = ledger.domain
     best = ledger.best
-    labels = [domain.decode(p) for p in ledger.atoms.points(np.array([i for _, i in best], np.int64))]
+    points = ledger.atoms.points(np.array([i for _, i in best], np.int64))
+    labels = [solver.decode(ledger.posterior, p) for p in points]
     facts = ledger.posterior.facts
     evidence, normalised = facts.log_evidence, facts.is_normalised
     upper = ledger.log_upper_bound
@@ -348,7 +360,8 @@ def _result(
         solver=solver.name,
         version=__version__,
         history=history.entries,
-        ties=_ties(ledger),
+        ties=ties_of(ledger, solver),
+        located=located_by(ledger),
         top=[(label, value + to_conditional) for label, (value, _) in zip(labels, best, strict=True)]
         if listed
         else None,
@@ -371,14 +384,3 @@ def _settled(status: Status, certificate: Certificate) -> Status:
     if certificate.kind is not CertificateKind.NONE:
         return status if status is Status.INTERRUPTED else Status.CERTIFIED
     return Status.EXHAUSTED if status is Status.CERTIFIED else status
-
-
-def _ties(ledger: Ledger) -> list[dict[str, Label]] | None:
-    """Return the other assignments as probable as the answer; None unless these are known to be all."""
-    best = ledger.best_log_prob
-    margin = math.log1p(ledger.tolerance)
-    if best == -math.inf or ledger.log_unseen_bound >= best - margin or ledger.atoms.two_sided:
-        return None
-    ids = np.flatnonzero(ledger.atoms.log_probs >= best - margin)
-    ids = ids[ids != ledger.best[0][1]]
-    return [ledger.domain.decode(p) for p in ledger.atoms.points(ids)]

@@ -61,7 +61,9 @@ class Exhaustive(Solver):
     def unsuited(self, posterior: Posterior) -> str | None:
         """Refuse real variables and spaces beyond `max_states`."""
         if not posterior.domain.is_discrete:
-            return "solver 'exhaustive' cannot list the values of a real variable; use solver='frontier' or 'pac'"
+            return (
+                "solver 'exhaustive' cannot list the values of a real variable; use solver='frontier' or 'budget'"
+            )
         if posterior.domain.log_size > math.log(self.max_states) + 1e-9:
             digits = posterior.domain.log_size / math.log(10)
             return (

@@ -17,9 +17,9 @@ from certimap.search_boxes import Layout
 def draft(ledger: Ledger, certificate: Certificate, recorder: Recorder) -> Proof:
     """Return the method by which a certificate can be checked and its arrays, or the reason why it cannot."""
     if certificate.kind is CertificateKind.NONE:
-        return _none("the run earned no certificate; raise its limits")
+        return unproved("the run earned no certificate; raise its limits")
     if certificate.assumptions and certificate.rule is not Rule.EXTERNAL:
-        return _none(f"the certificate rests on an assumption ({certificate.assumptions[0]})")
+        return unproved(f"the certificate rests on an assumption ({certificate.assumptions[0]})")
     if certificate.rule in (Rule.DRAWS, Rule.FRONTIER):
         log_open, log_closed, counts = zip(*ledger.draw_groups, strict=True)
         record: dict[str, NDArray[Any]] = {
@@ -36,10 +36,11 @@ def draft(ledger: Ledger, certificate: Certificate, recorder: Recorder) -> Proof
     if recorder.has_search:
         found = {} if recorder.is_full else recorder.trace() | recorder.tree(Layout.of(ledger.domain))
         if recorder.is_full:
-            return _none(f"the search has more splits than max_proof={recorder.max_bytes:,} bytes hold")
+            return unproved(f"the search has more splits than max_proof={recorder.max_bytes:,} bytes hold")
         return Proof({"method": "boxes"}, found)
     return Proof({"method": "bound"}, {})
 
 
-def _none(reason: str) -> Proof:
+def unproved(reason: str) -> Proof:
+    """Return what stands for a proof where there is none: the reason, in words."""
     return Proof({"method": "none", "no_proof": reason}, {})

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from certimap.domain import Domain
 from certimap.errors import SolverError, did_you_mean
-from certimap.posterior import Bounds, Capability, Draws, Guesses, Masses, Posterior, TwoSided, offer_of, offers
+from certimap.posterior import (
+    Bounds,
+    Capability,
+    Draws,
+    Guesses,
+    Masses,
+    Posterior,
+    Probes,
+    TwoSided,
+    offer_of,
+    offers,
+)
 from certimap.solvers.base import Family, Solver
 
 if TYPE_CHECKING:
@@ -59,7 +70,11 @@ _SOLVERS: dict[str, Entry] = {
         ("paper", "sampling.smooth_pac:SmoothPac", _PAPER | {"radius": 1, "period": 250}),
         ("budget", "sampling.budget:Budget", {}),
         ("uniform_exploration", "sampling.uniform_exploration:UniformExploration", {}),
+        ("cells", "cells.cells:Cells", {}),
         ("exhaustive", "exhaustive:Exhaustive", {}),
+        ("doo", "box_search.optimistic:Doo", {}),
+        ("soo", "box_search.optimistic:Soo", {}),
+        ("hoo", "box_search.optimistic:Hoo", {}),
         ("frontier", "box_search.frontier:Frontier", {}),
         ("hbfs", "networks.hbfs:HybridBestFirst", {}),
         ("set_elimination", "elimination.set_elimination:SetElimination", {}),
@@ -195,7 +210,8 @@ def choose(posterior: Posterior) -> Solver:
       evaluations (2 10^10 where bounds come from a relaxation) or there is no other way to a proof, and points
       have values rather than two sides;
     - else the first of `PROVERS` that the posterior has all it needs for, within its limits;
-    - else `smooth_pac` in a discrete domain, `pac` in a real one (a sampler and an oracle are enough).
+    - else `smooth_pac` in a discrete domain and `pac` for counts (a sampler and an oracle are enough), and for a
+      density `soo` where its variables have two ends, else `budget`.
     """
     if isinstance(posterior, Guesses):
         return make("guess")
@@ -207,7 +223,16 @@ def choose(posterior: Posterior) -> Solver:
             solver = make(name)
             if solver.unsuited(posterior) is None:
                 return _with_outside_help(solver) if name == "hbfs" else solver
-    return make("smooth_pac" if posterior.domain.is_discrete else "pac")
+    return make(_last_resort(posterior))
+
+
+def _last_resort(posterior: Posterior) -> str:
+    """Name a solver that lives on draws or values alone."""
+    if posterior.domain.is_discrete:
+        return "smooth_pac"
+    if not posterior.facts.is_density:
+        return "pac"
+    return "soo" if make("soo").unsuited(posterior) is None else "budget"
 
 
 def _with_outside_help(solver: Solver) -> Solver:
@@ -228,7 +253,7 @@ def expected(choice: Choice) -> str:
     if TwoSided not in available and _is_small(domain, choice.options[-1].estimate.work, limit):
         return "exhaustive"
     found = (name for name in PROVERS if offers(available, entry(name).load().needs))
-    return next(found, "smooth_pac" if domain.is_discrete else "pac")
+    return next(found, "smooth_pac" if domain.is_discrete else "budget")
 
 
 def _is_small(domain: Domain, work: float, limit: float) -> bool:
@@ -259,7 +284,16 @@ def alternative(posterior: Posterior, wanted: Family = "other") -> str:
     """Name a solver that runs on any posterior of this kind, one that proves where `wanted` does."""
     if isinstance(posterior, Bounds) and (wanted == "elimination" or not isinstance(posterior, Draws)):
         return "frontier"
-    return "smooth_pac" if posterior.domain.is_discrete else "pac"
+    if isinstance(posterior, Probes) and not posterior.domain.is_discrete and wanted != "sampling":
+        return "frontier"
+    if _is_whole(posterior):
+        return _last_resort(posterior)
+    return "smooth_pac" if posterior.domain.is_discrete else "budget"
+
+
+def _is_whole(posterior: object) -> bool:
+    """Whether an object has all that a posterior must have; one that is refused may not."""
+    return isinstance(posterior, Posterior)
 
 
 def resolve(solver: str | Solver, posterior: Posterior, options: dict[str, Any]) -> Solver:

@@ -74,8 +74,8 @@ class PosteriorCases(Cases):
     def test_facts_stay_the_same(self) -> None:
         posterior = self.make_posterior()
         require(posterior.facts == posterior.facts, "facts change from call to call")
-        masses = posterior.facts.is_normalised and posterior.domain.is_discrete
-        require(posterior.facts.has_masses <= masses, "has_masses needs a normalised, discrete posterior")
+        masses = posterior.facts.is_normalised and not posterior.facts.is_density
+        require(posterior.facts.has_masses <= masses, "has_masses needs a normalised posterior that is no density")
         require(posterior.facts.work >= 1.0, "work is below 1")
 
     def test_there_is_one_value_per_point(self) -> None:

@@ -11,6 +11,7 @@ import pytest
 import certimap as cm
 from certimap.certify import bounds
 from certimap.certify.certificate import issue
+from certimap.certify.draw_record import DrawRecord
 from certimap.certify.ledger import Ledger
 from certimap.result import CertificateKind
 from certimap.testing import TablePosterior
@@ -150,3 +151,44 @@ def test_the_stop_does_not_come_a_hair_too_early():
             ledger = Ledger(TablePosterior([91], [0.1, *[0.01] * 90]), epsilon=0.0, delta=delta)
             ledger.draws(at(*[0] * 100))
             assert ledger.n_draws == n
+
+
+def record(**settings) -> DrawRecord:
+    return DrawRecord(published=settings.pop("published", False), tolerance=1e-9, slack=1e-12, **settings)
+
+
+def counted(draws: DrawRecord, need: float, log_p: float, log_r: float, log_closed: float) -> int:
+    """Return how many draws it takes, one at a time, until what is recorded suffices."""
+    for n in range(10_000):
+        if draws.evidence(log_p, 0.0) >= need:
+            return n
+        draws.add(log_r, log_closed, 1)
+    raise AssertionError
+
+
+@pytest.mark.parametrize("log_p", [math.log(0.9), math.log(0.3), math.log(0.02)])
+@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("before", [[], [(0.0, -math.inf, 3)], [(0.0, -9.0, 2), (0.0, -8.0, 4)]])
+@pytest.mark.parametrize("log_r", [0.0, math.log(0.95)])
+def test_draws_needed_are_those_that_are_recorded_one_by_one(log_p, published, before, log_r):
+    if published and log_r:
+        return  # the published rule has no draws from parts
+    draws, again = record(published=published), record(published=published)
+    for group in before:
+        draws.add(*group)
+        again.add(*group)
+    found = draws.needed(4.6, log_p, 0.0, log_r, -8.0)
+    assert max(found, 0) == counted(again, 4.6, log_p, log_r, -8.0)
+
+
+def test_draws_that_are_no_evidence_are_never_enough():
+    assert record(is_evidence=False).needed(1.0, -1.0, 0.0, 0.0, -math.inf) == math.inf
+
+
+def test_draws_inside_parts_are_counted_when_records_are_joined():
+    one, part, whole = record(), record(), record()
+    part.add(-0.5, -math.inf, 7)
+    one.split([(part, -math.inf), (part, -math.inf)])
+    whole.add(0.0, -math.inf, 5)
+    whole.append(one)
+    assert whole.n == 5 + 14

@@ -169,3 +169,24 @@ def test_a_fitted_mixture_of_scikit_learn(kind: str) -> None:
     result = cm.map_query(model, ["2", "3"], {"0": 5.0, "1": 3.4}, epsilon=0.01, rng=0, time_limit=20)
     assert result.certified
     assert result.assignment["2"] == pytest.approx(1.46, abs=0.2)
+
+
+def test_files_hold_every_digit_and_damage_is_refused(tmp_path) -> None:
+    model = random_mixture(np.random.default_rng(5), 6, 3)
+    model.write(tmp_path / "mixture.npz")
+    again = cm.read(tmp_path / "mixture.npz")
+    assert again.domain == model.domain
+    for name, values in model.to_arrays().items():
+        assert np.array_equal(again.to_arrays()[name], values)
+    points = np.random.default_rng(6).normal(size=(20, 3))
+    assert np.array_equal(again.log_density(points), model.log_density(points))
+    for name, values in (
+        ("log_weights", np.zeros(6)),
+        ("log_weights", np.full(6, np.nan)),
+        ("covariances", -model.covariances),
+        ("means", model.means[:5]),
+    ):
+        with pytest.raises(ModelError):
+            cm.GaussianMixture.from_arrays(model.domain, {**model.to_arrays(), name: values})
+    with pytest.raises(ModelError, match="without limits"):
+        cm.GaussianMixture.from_arrays(cm.Domain([cm.Real(x, 0.0) for x in "012"]), model.to_arrays())

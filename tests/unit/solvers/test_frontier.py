@@ -347,7 +347,7 @@ def test_what_cannot_be_searched_is_refused():
         def log_bound_each(self, boxes):
             return np.zeros((len(boxes), 0))
 
-    with pytest.raises(SolverError, match="pac"):
+    with pytest.raises(SolverError, match="budget"):
         run(Bounded(), "frontier", progress=False)
 
 

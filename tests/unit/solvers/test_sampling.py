@@ -318,7 +318,9 @@ def test_auto_enumerates_small_spaces_and_samples_what_it_cannot_search(thirty_s
         registry.choose(cm.FunctionPosterior([2] * 40, lambda n, rng: None, lambda x: None)).name == "smooth_pac"
     )
     real = cm.FunctionPosterior(cm.Domain([cm.Real("x")]), lambda n, rng: None, lambda x: None)
-    assert registry.choose(real).name == "pac"
+    assert registry.choose(real).name == "budget"
+    bounded = cm.FunctionPosterior(cm.Domain([cm.Real("x", 0.0, 1.0)]), lambda n, rng: None, lambda x: None)
+    assert registry.choose(bounded).name == "soo"
 
 
 def test_a_posterior_that_lacks_a_question_is_refused_with_an_alternative():

@@ -14,7 +14,7 @@ from certimap.control import TimeUp
 from certimap.errors import SolverError
 from certimap.posterior import Bounds, Capability, Draws, Masses, Prober, Probes
 from certimap.search_boxes import rounded_up
-from certimap.solvers.base import Effort, Family, Solver
+from certimap.solvers.base import Effort, Family, Judging, Solver
 from certimap.solvers.box_search.expand import Expansion, expand
 from certimap.solvers.box_search.open_boxes import OpenBoxes
 from certimap.solvers.box_search.points import N_STARTS, fill_up, first_answers, sample_open
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 EXACT_FACTOR = 1e-10  # nats within which a tightened bound counts as exact, at first
 TIGHTEN_WORK = 400_000_000  # edge visits before the first search, or 100 boxes' work where that is more
+APART = 1.0 / 64.0  # of the width asked for: open boxes this short that lie farther apart hold different modes
 HOPELESS = math.log(1e9)  # ln of the draws needed beyond which only a small share of work goes to them
 
 
@@ -115,6 +116,10 @@ class Frontier(Solver):
         Whether to let the prober tighten its bounds first (on circuits, find the maxima of subcircuits).
     incumbent
         Whether to look for a good answer before the search; False leaves that to the search itself.
+    width
+        In a real domain: go on, beyond epsilon, until every mode is known to lie in a box whose sides are at most
+        this long, in the units of the variables, or modes are told apart; `result.located` is that box. None stops
+        at epsilon.
     pace
         Sizes of the pieces that it works in.
     """
@@ -124,6 +129,7 @@ class Frontier(Solver):
     exact_work: int = 400_000_000
     caps: bool = True
     incumbent: bool = True
+    width: float | None = None
     pace: Pace = field(default_factory=Pace)
 
     name: ClassVar[str] = "frontier"
@@ -138,12 +144,20 @@ class Frontier(Solver):
                 f"first_draws is {self.first_draws} and exact_work {self.exact_work}; neither may be negative"
             )
 
+        if self.width is not None and not self.width > 0.0:
+            raise SolverError(f"width is {self.width}; expected a positive length, or None to stop at epsilon")
+
+    def judging(self) -> Judging:
+        return Judging(early_stop=self.width is None)
+
     def unsuited(self, posterior: Posterior) -> str | None:
         """Return why a posterior cannot be searched, or None."""
+        if self.width is not None and posterior.domain.is_discrete:
+            return "width is of real query variables, and the query has none; leave it out"
         if not posterior.domain.is_discrete and not isinstance(posterior, Probes):
             return (
                 f"solver 'frontier' splits real variables only where the posterior has a prober(), and a "
-                f"{type(posterior).__name__} has none; use solver='pac'"
+                f"{type(posterior).__name__} has none; use solver='soo' or 'budget'"
             )
         return None
 
@@ -224,6 +238,10 @@ class Frontier(Solver):
         start = state.work
         while len(state.open) and state.work - start < self.pace.step_work:
             self._expand_batch(state, ledger, self._batch_size(state, ledger))
+            if self.width is not None:
+                self._report(state, ledger)
+                if state.done:
+                    return
             if state.control.should_stop or state.control.nodes_left(state.n_nodes) == 0:
                 break
             if not self._aims_for_exact(state) and self._wants_draws(state, ledger):
@@ -256,7 +274,7 @@ class Frontier(Solver):
 
     def _expand_batch(self, state: FrontierState, ledger: Ledger, count: int) -> None:
         """Take boxes off the open list, expand them, and report what that closed and found."""
-        boxes, bounds, masses, depths = state.open.take(count, self._is_full(state))
+        boxes, bounds, masses, depths = state.open.take(count, self._is_full(state), self._scales(state))
         threshold = self._threshold(state, ledger)
         try:
             found = expand(state.layout, state.prober, boxes, bounds, depths, threshold, ledger.recorder)
@@ -307,9 +325,30 @@ class Frontier(Solver):
             return
         bound = max(state.open.log_bound, state.stuck)
         ledger.frontier(min(state.open.log_mass, 0.0), bound)
+        if self.width is not None:
+            self._locate(state, ledger, self.width)
         if not len(state.open):
             fill_up(state, ledger)
             state.done = True
+
+    def _scales(self, state: FrontierState) -> NDArray[np.float64] | None:
+        """Return what boxes are measured by where modes are to be located: wide ones come first then."""
+        return None if self.width is None else np.where(state.layout.is_real, state.layout.scales, np.inf)
+
+    def _locate(self, state: FrontierState, ledger: Ledger, width: float) -> None:
+        """State which box holds all that is open and the best point; done where its sides are short enough."""
+        best = ledger.best_point
+        if best is None or state.stuck > ledger.log_strict_threshold:
+            return
+        low, high = np.array(best, np.float64), np.array(best, np.float64)
+        if len(state.open):
+            hull = state.open.hull()
+            low, high = np.minimum(low, hull.low[0]), np.maximum(high, hull.high[0])
+        ledger.locate(low, high)
+        short = bool(np.all((high - low)[state.layout.is_real] <= width))
+        # Where each open box is far shorter than asked and all together are not, modes lie apart.
+        apart = state.open.longest(state.layout.is_real) <= APART * width
+        state.done = state.done or ((short or apart) and ledger.satisfied)
 
     def _aims_for_exact(self, state: FrontierState) -> bool:
         """Whether the search is young enough to go on past epsilon, which costs little where it is easy.
@@ -324,6 +363,8 @@ class Frontier(Solver):
 
     def _threshold(self, state: FrontierState, ledger: Ledger) -> float:
         """Return the largest bound (nats) at which a box may close."""
+        if self.width is not None:
+            return ledger.log_strict_threshold
         return ledger.log_exact_threshold if self._aims_for_exact(state) else ledger.log_threshold
 
     # --- draws -------------------------------------------------------------------------------------------
@@ -378,7 +419,7 @@ class Frontier(Solver):
 
 def _measure(posterior: Posterior, layout: Layout, boxes: Boxes) -> NDArray[np.float64]:
     """Return ln of what boxes are measured by (see `Answers`), before anything was asked about them."""
-    if posterior.facts.has_masses and isinstance(posterior, Masses):
+    if has_masses(posterior) and isinstance(posterior, Masses):
         return rounded_up(posterior.log_mass(boxes), posterior.facts.log_slack)
     return layout.log_share(layout.of_boxes(boxes)) if posterior.domain.is_discrete else np.zeros(len(boxes))
 

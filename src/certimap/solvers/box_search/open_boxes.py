@@ -51,6 +51,10 @@ class OpenBoxes:
         low, high = self._low[: self.n].min(axis=0), self._high[: self.n].max(axis=0)
         return SearchBoxes(mask, low[None], high[None])
 
+    def longest(self, is_real: NDArray[np.bool_]) -> float:
+        """Return the longest side of any box; 0 when nothing is open."""
+        return float(np.max((self._high - self._low)[: self.n, is_real], initial=0.0))
+
     @property
     def log_bound(self) -> float:
         """The largest bound; -inf when nothing is open."""
@@ -95,13 +99,19 @@ class OpenBoxes:
         return SearchBoxes(mask, self._low[: self.n][rows].copy(), self._high[: self.n][rows].copy())
 
     def take(
-        self, count: int, deepest: bool
+        self, count: int, deepest: bool, scales: NDArray[np.float64] | None = None
     ) -> tuple[SearchBoxes, NDArray[np.float64], NDArray[np.float64], NDArray[np.int32]]:
-        """Remove and return up to `count` boxes, with their bounds, masses and depths."""
+        """Remove and return up to `count` boxes, with their bounds, masses and depths.
+
+        Given `scales` of the real variables (inf for others), the widest in units of these.
+        """
         if count >= self.n:
             rows = np.arange(self.n)
         elif deepest:
             rows = np.lexsort((-self.bounds, -self._depths[: self.n]))[:count]
+        elif scales is not None:
+            widths = np.max((self._high[: self.n] - self._low[: self.n]) / scales, axis=1)
+            rows = np.argpartition(-widths, count - 1)[:count]
         else:
             rows = np.argpartition(-self.bounds, count - 1)[:count]
         taken = (self.boxes(rows), self.bounds[rows], self.log_masses[rows], self._depths[rows])

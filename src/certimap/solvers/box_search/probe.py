@@ -19,8 +19,8 @@ def prober_of(posterior: Probes | Bounds) -> Prober:
 
 
 def has_masses(posterior: Posterior) -> bool:
-    """Whether the masses of boxes are known and bound their points."""
-    return posterior.facts.has_masses and isinstance(posterior, Masses)
+    """Whether the masses of boxes are known and bound their points, and searches measure boxes by them."""
+    return posterior.facts.has_masses and posterior.domain.is_discrete and isinstance(posterior, Masses)
 
 
 class BoxProber:

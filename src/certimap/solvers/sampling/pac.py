@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
     from certimap.control import Control
+    from certimap.posterior import Posterior
 
 
 @dataclass
@@ -30,6 +31,17 @@ def next_batch(stream: DrawStream, batch: int | None, ledger: Ledger) -> int:
     """Return how many draws to make now: `batch`, or what the stream has ready, within the limit."""
     n = stream.n_ready if batch is None else batch
     return n if ledger.remaining_draws is None else min(n, ledger.remaining_draws)
+
+
+def unsuited_to_densities(name: str, posterior: Posterior) -> str | None:
+    """Return the sentence that refuses a density to a method that counts draws, or None."""
+    if not posterior.facts.is_density:
+        return None
+    return (
+        f"solver {name!r} weighs probabilities against the mass 1, and a density may exceed 1, so that draws "
+        "alone certify nothing; use solver='smooth_pac' with lipschitz=, 'doo' with lipschitz=, 'frontier' "
+        "(bounds) or 'cells' (the most probable cell), or 'budget' for an answer without a certificate"
+    )
 
 
 def check_batch(batch: int | None) -> None:
@@ -69,6 +81,10 @@ class Pac(Solver):
 
     def judging(self) -> Judging:
         return Judging(self.rule, max_draws=self.max_draws)
+
+    def unsuited(self, posterior: Posterior) -> str | None:
+        """Refuse densities, of which draws prove nothing by themselves."""
+        return unsuited_to_densities(self.name, posterior)
 
     def init(
         self, posterior: Draws, control: Control, rng: np.random.Generator, boxes: Boxes | None = None

@@ -14,7 +14,7 @@ from certimap.posterior import Capability, Draws
 from certimap.solvers.base import Family, Judging, Solver
 from certimap.solvers.sampling.draws import DrawStream
 from certimap.solvers.sampling.hamming import ball, ball_size, grouped
-from certimap.solvers.sampling.pac import check_batch, next_batch
+from certimap.solvers.sampling.pac import check_batch, next_batch, unsuited_to_densities
 
 if TYPE_CHECKING:
     from certimap.box import Boxes
@@ -88,8 +88,12 @@ class SmoothPac(Solver):
         return Judging(self.rule, max_draws=self.max_draws)
 
     def unsuited(self, posterior: Posterior) -> str | None:
-        """Refuse balls that are too large, and a Lipschitz constant over both kinds of variables."""
+        """Refuse balls that are too large, densities without a Lipschitz constant, and it over mixed variables."""
         domain = posterior.domain
+        if self.lipschitz is None:
+            sentence = unsuited_to_densities(self.name, posterior)
+            if sentence is not None:
+                return sentence
         if domain.total_states and ball_size(domain, int(self.radius)) > LARGEST_BALL:
             return (
                 f"a Hamming ball of radius {int(self.radius)} over {len(domain)} variables has more than "
@@ -97,9 +101,11 @@ class SmoothPac(Solver):
             )
         if self.lipschitz is not None and not domain.is_discrete and domain.total_states:
             return (
-                "a Lipschitz constant needs query variables of one kind, all categorical or all real; leave it "
-                "out, or use solver='pac'"
+                "a Lipschitz constant needs query variables of one kind, all categorical or all real; use "
+                "solver='frontier', or 'budget' without a certificate"
             )
+        if self.lipschitz is not None and not domain.is_discrete and not posterior.facts.is_density:
+            return "a Lipschitz constant is of labels or of densities, and a query variable is a count; use 'pac'"
         return None
 
     def init(

@@ -1,0 +1,66 @@
+"""A circuit over real variables as one over the cells of a partition, by the exact masses of its leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.circuits.circuit import Circuit
+from certimap.circuits.kernels.cells import fill_cell_masses
+from certimap.circuits.leaves.kind import function_table, leaf_kinds
+from certimap.circuits.plan import Plan
+from certimap.domain import Domain
+from certimap.rounding import ULP
+
+# What ln of the mass of a cell is at least, if it is possible: exponents of two of products of thousands of them
+# stay whole numbers. What is raised to it lies below any p* that is not itself e^-1e9.
+LEAST_LOG_MASS = -1e9
+Edges = Sequence[NDArray[np.float64] | None]
+
+
+def cut_plan(plan: Plan, cells: Domain, edges: Edges) -> tuple[Circuit, float]:
+    """Give every real leaf a table of the masses of its variable's cells, in place of its density.
+
+    Parameters
+    ----------
+    plan
+        A conditioned circuit.
+    cells
+        Its variables, with one state per cell where they are real.
+    edges
+        For each real variable the ends of its cells, rising, one more than there are cells; None for others.
+
+    Returns
+    -------
+    circuit
+        Over `cells`; the value of a point is the mass of a box.
+    log_error
+        How far (nats) the masses may be off, beside what grows with their own logs.
+    """
+    is_real = plan.domain.n_states[plan.leaf_var] == 0
+    starts, first = np.unique(plan.leaf_start[is_real], return_index=True)
+    variables = plan.leaf_var[is_real][first].astype(np.int64)
+    n_cells = cells.n_states[variables]
+    first_cell = np.concatenate([[0], np.cumsum(n_cells)]).astype(np.int64)
+    ends = [np.zeros(0) if e is None else np.asarray(e, np.float64) for e in edges]
+    first_edge = np.concatenate([[0], np.cumsum([len(e) for e in ends])]).astype(np.int64)[variables]
+    masses = np.empty(int(first_cell[-1]))
+    fill_cell_masses(
+        function_table(),
+        plan.log_tables,
+        starts,
+        first_edge,
+        first_cell,
+        np.concatenate(ends),
+        LEAST_LOG_MASS,
+        masses,
+    )
+    moved = np.array(plan.leaf_start)
+    moved[is_real] = len(plan.log_tables) + first_cell[np.searchsorted(starts, plan.leaf_start[is_real])]
+    logs = np.concatenate([plan.log_tables, masses])
+    made = replace(plan, domain=cells, leaf_start=moved, log_tables=logs, tables=np.exp(logs))
+    roundings = max(kind.roundings for kind in leaf_kinds().values())
+    return made.to_circuit(), plan.log_error + ULP * roundings * int(np.sum(plan.domain.n_states == 0))

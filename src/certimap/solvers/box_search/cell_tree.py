@@ -1,0 +1,213 @@
+"""A tree of cells over real variables, each with the density at its centre and a bound."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Points
+from certimap.certify.ledger import Ledger
+from certimap.domain import Real
+from certimap.posterior import Posterior, Prober, Probes
+from certimap.search_boxes import Layout, SearchBoxes
+
+Floats = NDArray[np.float64]
+PARTS = 3  # a cell is cut into, so that the middle one keeps its parent's centre
+REACH = 8.0  # scales beyond the outermost start, where an unbounded domain is first cut
+LN2 = math.log(2.0)
+Kind = TypeVar("Kind", bound=np.generic)
+
+
+@dataclass(eq=False)
+class CellTree:
+    """Cells in the order in which they were made; the first is the whole space.
+
+    Attributes
+    ----------
+    low, high
+        float64, shape (capacity, n).
+    value
+        ln of the density at each cell's centre, shape (capacity,).
+    log_bound
+        What no density in the cell exceeds, natural logs; inf where nothing is known.
+    depth
+        int64, shape (capacity,).
+    first_child
+        int64, shape (capacity,): the first of `PARTS` children, which follow each other; -1 for a leaf.
+    is_stuck
+        bool, shape (capacity,): cells too narrow to be cut.
+    log_optimism
+        The smaller of `log_bound` and what a Lipschitz constant of `bits` leaves room for, shape (capacity,).
+    window
+        Where an unbounded domain is looked at first: its ends, shape (n,) each.
+    n
+        How many cells there are.
+    """
+
+    posterior: Posterior
+    prober: Prober | None
+    bits: float | None
+    layout: Layout
+    low: Floats
+    high: Floats
+    value: Floats
+    log_bound: Floats
+    log_optimism: Floats
+    depth: NDArray[np.int64]
+    first_child: NDArray[np.int64]
+    is_stuck: NDArray[np.bool_]
+    window: tuple[Floats, Floats]
+    n: int = 0
+
+    @classmethod
+    def of(cls, posterior: Posterior, bits: float | None) -> CellTree:
+        """Return a tree without cells; `bits` is the Lipschitz constant that cells are bounded by, or None."""
+        prober = posterior.prober() if isinstance(posterior, Probes) else None
+        layout = Layout.of(posterior.domain) if prober is None else prober.layout
+        n = len(posterior.domain)
+        window = np.full(n, -1.0), np.full(n, 1.0)
+        if prober is not None:
+            starts = np.asarray(prober.starts(), np.float64)
+            if len(starts):
+                reach = REACH * layout.scales
+                window = starts.min(axis=0) - reach, starts.max(axis=0) + reach
+        empty = np.empty(0)
+        return cls(
+            posterior,
+            prober,
+            bits,
+            layout,
+            np.empty((0, n)),
+            np.empty((0, n)),
+            empty,
+            empty,
+            empty,
+            np.empty(0, np.int64),
+            np.empty(0, np.int64),
+            np.empty(0, np.bool_),
+            window,
+        )
+
+    @property
+    def n_bytes(self) -> int:
+        """The memory that it holds."""
+        return self.low.nbytes * 2 + 40 * len(self.value)
+
+    def plant(self, ledger: Ledger) -> None:
+        """Make the first cell."""
+        whole = self.layout.full()
+        self._add(ledger, whole.low, whole.high, np.zeros(1, np.int64), np.full(1, np.inf))
+
+    def leaves(self) -> NDArray[np.int64]:
+        """Return the cells that are not cut."""
+        return np.flatnonzero(self.first_child[: self.n] < 0)
+
+    def cut(self, ledger: Ledger, cells: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Cut leaves along their longest sides; return the children, `PARTS` for each that could be cut."""
+        low, high = self.low[cells], self.high[cells]
+        side, ends = self._places(low, high)
+        rows = np.arange(len(cells))
+        can = (low[rows, side] < ends[:, 0]) & (ends[:, 0] < ends[:, 1]) & (ends[:, 1] < high[rows, side])
+        self.is_stuck[cells[~can]] = True
+        cells, side, ends = cells[can], side[can], ends[can]
+        if not len(cells):
+            return cells
+        low, high = (np.repeat(x[cells], PARTS, axis=0) for x in (self.low, self.high))
+        first = np.arange(len(cells)) * PARTS
+        high[first, side] = low[first + 1, side] = ends[:, 0]
+        high[first + 1, side] = low[first + 2, side] = ends[:, 1]
+        start = self.n
+        self.first_child[cells] = start + first
+        parents = np.repeat(cells, PARTS)
+        self._add(ledger, low, high, self.depth[parents] + 1, self.log_bound[parents])
+        return np.arange(start, self.n)
+
+    def inside(self, cell: int, rng: np.random.Generator) -> Points:
+        """Return a point of a cell, uniform where it is bounded, shape (1, n)."""
+        low, high = self._finite(self.low[cell], self.high[cell])
+        return rng.uniform(low, high)[None, :]
+
+    def centres(self, low: Floats, high: Floats) -> Points:
+        """Return the middles of cells; where a side has no end, a place inside the window or at the other end."""
+        low, high = self._finite(low, high)
+        return np.clip(0.5 * low + 0.5 * high, low, high)
+
+    def _finite(self, low: Floats, high: Floats) -> tuple[Floats, Floats]:
+        """Cut off what has no end: at the window, or at the end that there is."""
+        start, end = self.window
+        bounded_low = np.where(np.isfinite(low), low, np.where(np.isfinite(high), np.minimum(start, high), start))
+        bounded_high = np.where(np.isfinite(high), high, np.where(np.isfinite(low), np.maximum(end, low), end))
+        return bounded_low, bounded_high
+
+    def _places(self, low: Floats, high: Floats) -> tuple[NDArray[np.int64], Floats]:
+        """Return the side that each cell is cut along, and the two places, shapes (batch,) and (batch, 2)."""
+        rows = np.arange(len(low))
+        with np.errstate(over="ignore", invalid="ignore"):
+            lengths = high - low
+            side = np.argmax(lengths if self.bits is not None else lengths / self.layout.scales, axis=1)
+            a, b = low[rows, side], high[rows, side]
+            third = b / PARTS - a / PARTS
+            first, second = a + third, b - third
+        start, end, scale = self.window[0][side], self.window[1][side], self.layout.scales[side]
+        width = np.maximum(end - start, scale)
+        with np.errstate(invalid="ignore"):  # tails grow with the distance from the window
+            far = np.maximum(np.where(np.isfinite(a), a - end, 0.0), np.where(np.isfinite(b), start - b, 0.0))
+        width = np.maximum(width, far)
+        no_low, no_high = np.isinf(a), np.isinf(b)
+        reach = REACH * width
+        first = np.where(no_high & ~no_low, a + reach, first)  # a tail: two pieces that have ends, and the rest
+        second = np.where(no_high & ~no_low, a + 4.0 * reach, second)
+        first = np.where(no_low & ~no_high, b - 4.0 * reach, first)
+        second = np.where(no_low & ~no_high, b - reach, second)
+        first = np.where(no_low & no_high, start, first)
+        second = np.where(no_low & no_high, end, second)
+        # From an end that lies far outside, the window is what is cut to first.
+        first = np.where(no_high & ~no_low & (a < start), start, first)
+        second = np.where(no_high & ~no_low & (a < end) & (end > first), end, second)
+        second = np.where(no_low & ~no_high & (b > end), end, second)
+        first = np.where(no_low & ~no_high & (b > start) & (start < second), start, first)
+        return side.astype(np.int64), np.stack([first, second], axis=1)
+
+    def _add(self, ledger: Ledger, low: Floats, high: Floats, depth: NDArray[np.int64], log_bound: Floats) -> None:
+        """Evaluate and bound new cells."""
+        batch = len(low)
+        if self.n + batch > len(self.value):
+            self._grow(max(2 * len(self.value), self.n + batch, 1024))
+        rows = slice(self.n, self.n + batch)
+        self.low[rows], self.high[rows], self.depth[rows] = low, high, depth
+        self.first_child[rows], self.is_stuck[rows] = -1, False
+        self.value[rows] = ledger.candidates(self.centres(low, high))
+        if self.prober is not None:
+            mask = np.ones((batch, int(self.layout.offsets[-1])), np.uint8)
+            found = self.prober.probe(SearchBoxes(mask, np.ascontiguousarray(low), np.ascontiguousarray(high)))
+            log_bound = np.minimum(log_bound, found.log_bound)
+        self.log_bound[rows] = log_bound
+        self.log_optimism[rows] = log_bound
+        if self.bits is not None:
+            radius = 0.5 * np.sqrt(np.sum(np.square(high - low), axis=1)) * (1.0 + 1e-12)
+            self.log_optimism[rows] = np.minimum(log_bound, self.value[rows] + self.bits * LN2 * radius)
+        self.n += batch
+
+    def _grow(self, capacity: int) -> None:
+        n = self.n
+        self.low, self.high = _grown(self.low, n, capacity), _grown(self.high, n, capacity)
+        self.value, self.log_bound = _grown(self.value, n, capacity), _grown(self.log_bound, n, capacity)
+        self.log_optimism = _grown(self.log_optimism, n, capacity)
+        self.depth, self.first_child = _grown(self.depth, n, capacity), _grown(self.first_child, n, capacity)
+        self.is_stuck = _grown(self.is_stuck, n, capacity)
+
+
+def _grown(array: NDArray[Kind], n: int, capacity: int) -> NDArray[Kind]:
+    """Return an array of more rows, of which the first n are kept."""
+    out = np.empty((capacity, *array.shape[1:]), array.dtype)
+    out[:n] = array[:n]
+    return out
+
+
+def is_bounded(posterior: Posterior) -> bool:
+    """Whether every real variable has an interval with two ends."""
+    return all(isinstance(v, Real) and math.isfinite(v.low) and math.isfinite(v.high) for v in posterior.domain)

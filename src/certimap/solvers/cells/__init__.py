@@ -1,0 +1,1 @@
+"""The most probable cell of a partition of real variables."""
