@@ -217,5 +217,6 @@ for _command in (
     bench_theory.reproduction,
     bench_checks.random_networks,
     bench_checks.continuous,
+    bench_checks.scale,
 ):
     app.command()(_command)

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ def write_arrays(arrays: Mapping[str, NDArray[Any]], path: AnyPath) -> None:
         _write_archive(file, arrays)
 
 
-def _write_archive(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
+def _write_archive(file: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, values in arrays.items():
             in_rows = np.asarray(values, order="C")

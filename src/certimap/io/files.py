@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import gzip
+import io
 import os
 import re
 import zlib
@@ -11,7 +12,6 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from os import PathLike, fspath
 from pathlib import Path
-from typing import IO
 
 from certimap.errors import ModelError, ParseError, did_you_mean
 
@@ -58,8 +58,6 @@ def read_bytes(path: AnyPath) -> bytes:
 
 
 def _unpacked(path: AnyPath, data: bytes) -> bytes:
-    import io
-
     limit = max(FREE_BYTES, MAX_RATIO * len(data))
     parts: list[bytes] = []
     n_bytes = 0
@@ -128,16 +126,22 @@ def read_text(path: AnyPath, encoding: str | None = None) -> str:
 
 
 @contextmanager
-def replacing(path: AnyPath) -> Generator[IO[bytes]]:
+def replacing(path: AnyPath) -> Generator[io.BufferedIOBase]:
     """Write a whole file or nothing: the content goes to a neighbour that takes the name at the end.
 
-    Raises OSError, with the file's name, where that fails.
+    A name that ends in .gz is compressed, without a time stamp, so that equal content gives equal files.
+
+    Raises OSError, with the file's name, where writing fails.
     """
     target = Path(path)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:
-            yield file
+            if is_packed(target):
+                with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
+                    yield packed
+            else:
+                yield file
             file.flush()
             os.fsync(file.fileno())
         part.replace(target)
@@ -149,12 +153,9 @@ def replacing(path: AnyPath) -> Generator[IO[bytes]]:
 
 
 def write_bytes(path: AnyPath, data: bytes) -> None:
-    """Write a whole file or nothing, as `replacing` does.
-
-    A name that ends in .gz is compressed, without a time stamp, so that equal content gives equal files.
-    """
+    """Write a whole file or nothing, as `replacing` does."""
     with replacing(path) as file:
-        file.write(gzip.compress(data, mtime=0) if is_packed(path) else data)
+        file.write(data)
 
 
 def write_text(path: AnyPath, text: str) -> None:
