@@ -23,6 +23,8 @@ from certimap.checker.verdict import Verdict as Verdict
 from certimap.circuits.circuit import Circuit as Circuit
 from certimap.circuits.circuit import CircuitBuilder as CircuitBuilder
 from certimap.densities.gaussian_mixture import GaussianMixture as GaussianMixture
+from certimap.densities.linear_gaussian import LinearGaussian as LinearGaussian
+from certimap.densities.linear_gaussian import LinearGaussianNetwork as LinearGaussianNetwork
 from certimap.domain import Categorical as Categorical
 from certimap.domain import Domain as Domain
 from certimap.domain import Real as Real

@@ -74,6 +74,10 @@ PRODUCT_LOG, MESSAGE_LOW = -690.0, 1e-40
 # most NEARLY, which searches add to their slack, so that any value above 1 is sound.
 NEARLY = 1.0 + 1e-14
 
+# A vector is dropped for a convex combination of others when that comes out above it by this factor: it is a sum
+# of at most some hundreds of weighted ratios, each rounded a few times, so that nothing is lost.
+SURELY = 1.0 + 1e-12
+
 # One elimination keeps sets in units of what they can reach, where what underflows is less than 2^-893. Its
 # threshold is at least 2^SET_FLOOR of that: N steps change a probability above it by a share of at most N 2^-293.
 SET_FLOOR = -600

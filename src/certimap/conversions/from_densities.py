@@ -1,11 +1,23 @@
-"""The representation of a mixture of Gaussians: its conditional in closed form."""
+"""The representations of mixtures of Gaussians and of linear-Gaussian networks: conditionals in closed form."""
 
 from __future__ import annotations
 
-from certimap.conversions.rows import Case, Estimate, Row
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from certimap.circuits.circuit import CircuitBuilder
+from certimap.circuits.posterior import CircuitPosterior
+from certimap.conversions.rows import OF_CIRCUIT, Case, Estimate, Row
 from certimap.densities.gaussian_mixture import GaussianMixture
-from certimap.densities.posterior import NormalsPosterior
+from certimap.densities.linear_gaussian import MAX_CONFIGURATIONS, Components, LinearGaussianNetwork
+from certimap.densities.mixed import MixedNormals, SampledMixed
+from certimap.densities.posterior import NormalsPosterior, refuse_hidden_intervals, within_limits
+from certimap.errors import QueryError
+from certimap.logs import log_sum
 from certimap.posterior import Posterior, Probes
+from certimap.query import make_query
 
 
 def _size(case: Case[GaussianMixture]) -> Estimate:
@@ -17,4 +29,92 @@ def _conditioned(case: Case[GaussianMixture]) -> Posterior:
     return NormalsPosterior.of(case.model, case.query, case.limits.workers)
 
 
-ROWS = (Row("mixture of Gaussians", GaussianMixture, frozenset({Probes, NormalsPosterior}), _size, _conditioned),)
+def _network_size(case: Case[LinearGaussianNetwork], exists: bool) -> Estimate:
+    n = case.model.n_configurations(case.query)
+    text = f"{n} configurations of discrete variables"
+    if n > MAX_CONFIGURATIONS:
+        text += f", of at most {MAX_CONFIGURATIONS}"
+    return Estimate(text, n * max(len(case.query.variables), 1) ** 2, exists and n <= MAX_CONFIGURATIONS, exists)
+
+
+def _kinds(case: Case[LinearGaussianNetwork]) -> tuple[bool, bool]:
+    """Return whether discrete and whether real variables are queried."""
+    n_states = case.query.query_domain.n_states
+    return bool(np.any(n_states > 0)), bool(np.any(n_states == 0))
+
+
+def _components(case: Case[LinearGaussianNetwork]) -> Components:
+    refuse_hidden_intervals(case.query)
+    return case.shared("components", lambda: case.model.components(case.query))
+
+
+def _table_of_states(case: Case[LinearGaussianNetwork]) -> Posterior:
+    """Return p(states | evidence) by Bayes' rule: a circuit of indicators that weighs as the evidence does."""
+    found = _components(case)
+    domain = case.query.query_domain
+    if not len(domain):
+        raise QueryError("evidence on every variable leaves nothing to ask; expected one variable without")
+    states, which = np.unique(found.states, axis=0, return_inverse=True)
+    builder = CircuitBuilder(domain)
+    products: list[int] = []
+    for state in states.tolist():
+        leaves = [builder.indicator(i, s) for i, s in enumerate(state)]
+        products.append(builder.product(leaves) if len(leaves) > 1 else leaves[0])
+    logs = [float(log_sum(found.log_weights[which.ravel() == k])) for k in range(len(states))]
+    builder.sum(products, [log + found.log_evidence for log in logs])
+    limits = case.limits
+    return CircuitPosterior.from_circuit(
+        builder.build(),
+        make_query(domain),
+        max_edges=limits.edges_allowed,
+        workers=limits.workers,
+        control=limits.control,
+    )
+
+
+def _one_mixture(case: Case[LinearGaussianNetwork]) -> Posterior:
+    found = _components(case)
+    assert found.mixture is not None
+    return within_limits(found.mixture, found.log_evidence, case.query, case.limits.workers)
+
+
+def _mixture_per_state(case: Case[LinearGaussianNetwork]) -> Posterior:
+    found = _components(case)
+    assert found.mixture is not None
+    states, which = np.unique(found.states, axis=0, return_inverse=True)
+    parts = [
+        within_limits(
+            found.mixture.part(np.flatnonzero(which.ravel() == k)),
+            found.log_evidence,
+            case.query,
+            case.limits.workers,
+        )
+        for k in range(len(states))
+    ]
+    made = MixedNormals if parts[0].is_restricted else SampledMixed
+    return made(case.query.query_domain, states, parts, found.log_evidence)
+
+
+_Network = Case[LinearGaussianNetwork]
+
+
+def _row(
+    name: str, offers: frozenset[type], build: Callable[[_Network], Posterior], kinds: Sequence[tuple[bool, bool]]
+) -> Row[LinearGaussianNetwork]:
+    """Return a row for queries of some kinds: whether they ask for discrete and for real variables."""
+
+    def suits(case: _Network) -> bool:
+        return _kinds(case) in kinds
+
+    def estimate(case: _Network) -> Estimate:
+        return _network_size(case, suits(case))
+
+    return Row(name, LinearGaussianNetwork, offers, estimate, build, suits)
+
+
+ROWS: tuple[Row[Any], ...] = (
+    Row("mixture of Gaussians", GaussianMixture, frozenset({Probes, NormalsPosterior}), _size, _conditioned),
+    _row("probabilities of states", OF_CIRCUIT, _table_of_states, [(True, False), (False, False)]),
+    _row("one mixture of Gaussians", frozenset({Probes, NormalsPosterior}), _one_mixture, [(False, True)]),
+    _row("a mixture per state", frozenset({Probes, MixedNormals}), _mixture_per_state, [(True, True)]),
+)

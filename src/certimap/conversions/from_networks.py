@@ -21,7 +21,7 @@ from certimap.conversions.rows import (
 from certimap.errors import TooLarge
 from certimap.kernels.parallel import default_workers
 from certimap.networks.bayesian import BayesianNetwork
-from certimap.networks.conditional import Total, conditional_work
+from certimap.networks.conditional import Total
 from certimap.networks.elimination import Elimination, plan_elimination
 from certimap.networks.elimination_posterior import EliminationPosterior
 from certimap.networks.max_elimination import EliminationPlan, plan
@@ -123,7 +123,7 @@ def _quickly_summed(case: Case[Network]) -> tuple[Prepared, EliminationPlan] | N
             pairs = zip(known.order, known.separators, strict=True)
             return prepared, plan(problem, [(v, near) for v, near in pairs if v in problem.sizes])
         case.limits.control.check("summing nuisance variables out")
-        problem = sum_out(problem, QUICKLY_SUMMED)
+        problem = sum_out(problem, QUICKLY_SUMMED, case.limits.control)
         if problem.nuisance:
             return None
         order = plan(problem)
@@ -162,7 +162,7 @@ def _elimination(case: Case[Network]) -> Posterior:
 
 
 def _relaxed_size(case: Case[Network]) -> Estimate:
-    work = conditional_work(_relaxed(case).problem)
+    work = _relaxed(case).point_work
     text = f"{work:.3g} table entries per point, where nuisance is summed out"
     return Estimate(text, work, work <= MAX_POINT_WORK)
 
@@ -194,7 +194,7 @@ def _summed(case: Case[Network]) -> Prepared:
     def make() -> Prepared:
         prepared = _prepared(case)
         limits.control.check("summing nuisance variables out")
-        return replace(prepared, problem=sum_out(prepared.problem, MAX_SUMMED))
+        return replace(prepared, problem=sum_out(prepared.problem, MAX_SUMMED, limits.control))
 
     return case.shared("summed", make)
 
@@ -218,7 +218,7 @@ def _log_evidence(case: Case[Network]) -> float | None:
     problem = replace(_summed(case).problem, query=frozenset())
     if plan(problem).n_entries > FREE_SUM:
         return None
-    total = sum_out(problem, int(FREE_SUM))
+    total = sum_out(problem, int(FREE_SUM), case.limits.control)
     return None if total.sizes else float(total.constant)
 
 

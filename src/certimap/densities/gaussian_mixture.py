@@ -132,6 +132,21 @@ class GaussianMixture(Model):
         at = [self.domain.index(name) for name in variables]
         return self._with(self.log_weights, self.means[:, at], self.covariances[:, at][:, :, at], variables)
 
+    def part(self, components: NDArray[np.int64]) -> GaussianMixture:
+        """Return some of the components with the weights that they have, which then add to less than 1.
+
+        Parameters
+        ----------
+        components
+            Their numbers.
+
+        Returns
+        -------
+        GaussianMixture
+        """
+        logs, means, covariances = (a[components] for a in (self.log_weights, self.means, self.covariances))
+        return self._with(logs, means, covariances, self.domain.names)
+
     def given(self, evidence: Mapping[str, float]) -> tuple[GaussianMixture, float]:
         """Observe some variables, not all.
 

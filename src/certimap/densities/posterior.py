@@ -63,21 +63,12 @@ class NormalsPosterior:
 
         Raises ModelError where a variable that is summed out is restricted to an interval, and ImpossibleEvidence.
         """
+        refuse_hidden_intervals(query)
         names = query.domain.names
         queried = [int(i) for i in query.variables]
-        for i in query.intervals:
-            if i not in queried:
-                raise ModelError(
-                    f"variable {names[i]!r} is restricted to an interval and not queried, whose mass under a full "
-                    "covariance has no closed form; query it too, or give a value"
-                )
         kept = model.marginal([names[i] for i in sorted({*queried, *query.values})])
         kept, log_evidence = kept.given({names[i]: value for i, value in query.values.items()})
-        mixture = kept.marginal([names[i] for i in queried])
-        whole = (-np.inf, np.inf)
-        limits = np.array([query.intervals.get(i, whole) for i in queried])
-        made = SampledNormals if not query.intervals else NormalsPosterior
-        return made(mixture, log_evidence, limits[:, 0].copy(), limits[:, 1].copy(), workers)
+        return within_limits(kept.marginal([names[i] for i in queried]), log_evidence, query, workers)
 
     @property
     def domain(self) -> Domain:
@@ -118,6 +109,28 @@ class SampledNormals(NormalsPosterior):
             rows = which == k
             points[rows] = mixture.means[k] + np.linalg.solve(mixture.factors[k], normal[rows].T).T
         return points
+
+
+def refuse_hidden_intervals(query: Query) -> None:
+    """Raise ModelError where a variable that is summed out is restricted to an interval."""
+    queried = query.variables.tolist()
+    for i in query.intervals:
+        if i not in queried:
+            raise ModelError(
+                f"variable {query.domain.names[i]!r} is restricted to an interval and not queried, whose mass "
+                "under a full covariance has no closed form; query it too, or give a value"
+            )
+
+
+def within_limits(
+    mixture: GaussianMixture, log_evidence: float, query: Query, workers: int | None
+) -> NormalsPosterior:
+    """Return p(real query variables | values observed) inside the query's intervals."""
+    whole = (-np.inf, np.inf)
+    real = [i for i in query.variables.tolist() if query.domain.n_states[i] == 0]
+    limits = np.array([query.intervals.get(i, whole) for i in real])
+    made = NormalsPosterior if any(i in query.intervals for i in real) else SampledNormals
+    return made(mixture, log_evidence, limits[:, 0].copy(), limits[:, 1].copy(), workers)
 
 
 class NormalsProber:

@@ -20,8 +20,9 @@ READERS = {
     "cirkit": "cirkit_circuits",
     "pysdd": "pysdd_nodes",
     "sklearn": "sklearn_models",
+    "arfpy": "arfpy_forests",
 }
-LIBRARIES = "pgmpy, pyagrum, pomegranate, hmmlearn, spflow, cirkit, PySDD and scikit-learn"
+LIBRARIES = "pgmpy, pyagrum, pomegranate, hmmlearn, spflow, cirkit, PySDD, scikit-learn and arfpy"
 
 
 def from_object(x: Any, *, steps: int | None = None, names: Sequence[str] | None = None) -> Model:
@@ -40,6 +41,7 @@ def from_object(x: Any, *, steps: int | None = None, names: Sequence[str] | None
         - cirkit: circuits compiled to torch, with real weights that are not negative;
         - PySDD: an `SddNode` (all models weigh the same) or a `WmcManager` (literals have its weights);
         - scikit-learn: `GaussianMixture`, `CategoricalNB`, `BernoulliNB`, `GaussianNB`;
+        - arfpy: adversarial random forests (`arf`) after their `forde()`;
 
         or a model of certimap, which is returned as it is.
     steps

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.control import Control
 from certimap.errors import ImpossibleEvidence
 from certimap.kernels.parallel import for_blocks
 from certimap.logs import add_to
@@ -80,6 +81,19 @@ class ConditionalSum:
         return out + self.log_scale
 
 
+class Part(NamedTuple):
+    """A group of connected nuisance variables with all that they meet, and an order in which to sum them."""
+
+    problem: Problem
+    order: Sequence[tuple[int, tuple[int, ...]]]
+
+    @property
+    def n_entries(self) -> float:
+        """Joint states of all cliques: what summing it at one point takes."""
+        sizes = self.problem.sizes
+        return sum(math.exp(min(sum(math.log(sizes[u]) for u in (v, *near)), 600.0)) for v, near in self.order)
+
+
 class Evaluator:
     """Values of full assignments of the query, ln of (product of tables, nuisance summed out), in nats.
 
@@ -91,13 +105,22 @@ class Evaluator:
         The columns of the points: every query variable of the problem, and possibly others.
     workers
         Threads; the values do not depend on it.
+    parts
+        What `ordered_parts` returns for the problem, if that is known already.
     """
 
-    def __init__(self, problem: Problem, variables: Sequence[int], workers: int = 1) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        variables: Sequence[int],
+        workers: int = 1,
+        parts: Sequence[Part] | None = None,
+    ) -> None:
         self.problem, self.workers = problem, workers
         self.column = {v: i for i, v in enumerate(variables)}
         self.plain = [t for t in problem.tables if all(v in problem.query for v in t.scope)]
-        self.sums = [_conditional_sum(part, self.column) for part in _nuisance_parts(problem)]
+        known = ordered_parts(problem) if parts is None else parts
+        self.sums = [_conditional_sum(part, self.column) for part in known]
         terms = len(problem.tables) + sum(s.n_roundings for s in self.sums) + 4
         reach = abs(problem.constant) + sum(largest(t.log_values) for t in self.plain)
         reach += sum(s.reach for s in self.sums)
@@ -205,18 +228,21 @@ class Total(NamedTuple):
     log_slack: float
 
 
-def log_total(problem: Problem, max_work: float) -> Total | None:
+def log_total(problem: Problem, max_work: float, control: Control | None = None) -> Total | None:
     """Return the log (nats) of the sum over all variables; None where it would visit more than `max_work` entries.
 
     Raises
     ------
+    TimeUp
+        When `control` says that the time was up before an order was found.
     ImpossibleEvidence
         When the sum is 0.
     """
     everything = replace(problem, query=frozenset())
-    if conditional_work(everything) > max_work:
+    parts = ordered_parts(everything, control)
+    if work_of(everything, parts) > max_work:
         return None
-    evaluator = Evaluator(everything, ())
+    evaluator = Evaluator(everything, (), parts=parts)
     total = float(evaluator.log_values(np.zeros((1, 0), np.int64))[0])
     if total == -math.inf:
         raise ImpossibleEvidence(
@@ -234,17 +260,29 @@ def relative_to(problem: Problem, total: Total) -> Problem:
 
 def conditional_work(problem: Problem) -> float:
     """Return how many joint states the cliques of a conditional elimination have, before any table is built."""
-    total = float(len(problem.tables))
-    for part in _nuisance_parts(problem):
-        sizes, pairs = _nuisance_order(part)
-        total += sum(math.exp(min(sum(math.log(sizes[u]) for u in (v, *near)), 600.0)) for v, near in pairs)
-    return total
+    return work_of(problem, ordered_parts(problem))
 
 
-def _nuisance_order(part: Problem) -> tuple[dict[int, int], list[tuple[int, tuple[int, ...]]]]:
-    """Order a part's nuisance variables by least fill, as if its query were observed."""
+def work_of(problem: Problem, parts: Sequence[Part]) -> float:
+    """Return the same where the parts are known."""
+    return len(problem.tables) + sum(part.n_entries for part in parts)
+
+
+def ordered_parts(problem: Problem, control: Control | None = None) -> list[Part]:
+    """Order the nuisance variables of each part by least fill, as if the query were observed.
+
+    Raises
+    ------
+    TimeUp
+        When `control` says that the time is up.
+    """
+    return [Part(part, _nuisance_order(part, control)) for part in _nuisance_parts(problem)]
+
+
+def _nuisance_order(part: Problem, control: Control | None) -> list[tuple[int, tuple[int, ...]]]:
     sizes = {v: n for v, n in part.sizes.items() if v not in part.query}
-    return sizes, min_fill([tuple(v for v in t.scope if v in sizes) for t in part.tables], sizes)
+    scopes = [tuple(v for v in t.scope if v in sizes) for t in part.tables]
+    return min_fill(scopes, sizes, control=control)
 
 
 def _nuisance_parts(problem: Problem) -> list[Problem]:
@@ -279,9 +317,9 @@ def _nuisance_parts(problem: Problem) -> list[Problem]:
     ]
 
 
-def _conditional_sum(part: Problem, column: dict[int, int]) -> ConditionalSum:
-    """Order one group of nuisance variables by least fill and lay its elimination out as arrays."""
-    _, pairs = _nuisance_order(part)
+def _conditional_sum(ordered: Part, column: dict[int, int]) -> ConditionalSum:
+    """Lay the elimination of one group of nuisance variables out as arrays."""
+    part, pairs = ordered
     place = {v: i for i, (v, _) in enumerate(pairs)}
     query = sorted({column[v] for t in part.tables for v in t.scope if v in part.query})
     layout = SumLayout(part, place, {c: i for i, c in enumerate(query)}, column)

@@ -14,6 +14,7 @@ from certimap.control import Control
 CONSTRAINT_BONUS = 8.0
 _GRAIN = 2**20
 FREE_EDGES = 100_000.0
+COST_OF_ENTRY = 0.05  # of a table entry, in edges of the compiled circuit
 POLL_EVERY = 64  # variables eliminated, or rows of fill-in edges added, between two looks at the clock
 _ORDERING = "looking for an elimination order"
 CLIQUE_LIMITS = (math.inf, 22.0, 16.0, 10.0)  # log2 of the largest clique that nuisance goes first in
@@ -61,6 +62,7 @@ def min_fill(
     first: Collection[int] = (),
     log2_limit: float = math.inf,
     *,
+    most_entries: float = math.inf,
     control: Control | None = None,
 ) -> list[tuple[int, tuple[int, ...]]]:
     """Order variables by fewest fill-in edges, ties by the smaller clique and then by position.
@@ -73,6 +75,8 @@ def min_fill(
         The number of states of every variable to eliminate.
     first
         Variables to take before others while their clique has at most `2 ** log2_limit` entries.
+    most_entries
+        The ordering ends early, with what it has, once its cliques together have more entries.
     control
         Polled; TimeUp is raised when the time is up.
 
@@ -85,7 +89,7 @@ def min_fill(
     Fill-in counts are kept up to date edge by edge, so that a hub with thousands of neighbours is not
     counted again each time that one of them goes: 1,000 variables take some tens of milliseconds.
     """
-    return _Graph(scopes, sizes, set(first), log2_limit, control or Control()).eliminate()
+    return _Graph(scopes, sizes, set(first), log2_limit, control or Control()).eliminate(most_entries)
 
 
 class _Graph:
@@ -141,18 +145,19 @@ class _Graph:
         late = not (v in self.first and self.weight[v] <= self.limit)
         return late, self.missing[v], self.weight[v], v
 
-    def eliminate(self) -> list[tuple[int, tuple[int, ...]]]:
-        current = {v: self.rank(v) for v in self.own}
+    def eliminate(self, most_entries: float) -> list[tuple[int, tuple[int, ...]]]:
+        current, n_entries = {v: self.rank(v) for v in self.own}, 0.0
         heap = list(current.values())
         heapq.heapify(heap)
         order: list[tuple[int, tuple[int, ...]]] = []
-        while heap:
+        while heap and n_entries <= most_entries:
             entry = heapq.heappop(heap)
             v = entry[3]
             if current.get(v) != entry:
                 continue
             del current[v]
             self.poll()
+            n_entries += 2.0 ** min(entry[2] / _GRAIN, 1000.0)
             order.append((v, tuple(sorted(self.near[v]))))
             touched = self.join_neighbours(v) if entry[1] else set[int]()
             touched |= self.remove(v)
@@ -216,16 +221,20 @@ def plan_elimination(
     nuisance = [v for v in sizes if v not in queried]
     limits = CLIQUE_LIMITS if nuisance and queried else ()
     free = measure(min_fill(scopes, sizes, control=control), sizes, queried)
-    tried = [
-        measure(min_fill(scopes, sizes, nuisance, limit, control=control), sizes, queried) for limit in limits
-    ]
+    # An order whose cliques alone cost more is not taken; following it to its end may be far more work than that.
+    most_entries = max(CONSTRAINT_BONUS * _cost(free), FREE_EDGES) / COST_OF_ENTRY
+    tried: list[Elimination] = []
+    for limit in limits:
+        order = min_fill(scopes, sizes, nuisance, limit, most_entries=most_entries, control=control)
+        if len(order) == len(sizes):
+            tried.append(measure(order, sizes, queried))
     tried.append(free)
     cheapest = min(_cost(e) for e in tried)
     return next(e for e in tried if _cost(e) <= max(CONSTRAINT_BONUS * cheapest, FREE_EDGES))
 
 
 def _cost(elimination: Elimination) -> float:
-    return elimination.n_edges + 0.05 * 2.0**elimination.log2_size
+    return elimination.n_edges + COST_OF_ENTRY * 2.0**elimination.log2_size
 
 
 def measure(

@@ -13,7 +13,7 @@ from certimap.box import Boxes, Points
 from certimap.control import Control
 from certimap.domain import Domain
 from certimap.networks.bayesian import BayesianNetwork
-from certimap.networks.conditional import Evaluator, log_total, relative_to
+from certimap.networks.conditional import Evaluator, Part, log_total, ordered_parts, relative_to, work_of
 from certimap.networks.network import Network
 from certimap.networks.prober import NetworkProber
 from certimap.networks.problem import Prepared, Problem, problem_of
@@ -78,7 +78,7 @@ class NetworkPosterior:
         """
         prepared = problem_of(network, query)
         problem = prepared.problem
-        total = log_total(problem, KNOWN_WORK)
+        total = log_total(problem, KNOWN_WORK, control)
         log_ceiling = log_largest_joint(network, query)
         log_evidence = None if total is None else total.log_value
         if total is not None:
@@ -107,9 +107,18 @@ class NetworkPosterior:
         return QueryStates.of(self.domain, self.prepared)
 
     @cached_property
+    def _parts(self) -> list[Part]:
+        return ordered_parts(self.problem, self.control)
+
+    @property
+    def point_work(self) -> float:
+        """Joint states of all cliques when a point is evaluated, before any table is built."""
+        return work_of(self.problem, self._parts)
+
+    @cached_property
     def evaluator(self) -> Evaluator:
         """The values of points."""
-        return Evaluator(self.problem, self.prepared.query, self.workers)
+        return Evaluator(self.problem, self.prepared.query, self.workers, self._parts)
 
     @property
     def facts(self) -> Facts:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.axes import spread
+from certimap.control import Control
 from certimap.errors import ImpossibleEvidence
 from certimap.logs import add_to, log_sum
 from certimap.networks.problem import (
@@ -30,6 +31,7 @@ from certimap.networks.problem import (
 
 SMALL_TABLE = 64  # a new table of at most so many entries may be larger than those that it replaces
 SMALL_SCOPE = 4
+DOING = "reducing a network exactly"
 
 
 class Chosen(NamedTuple):
@@ -78,7 +80,7 @@ class Simplified:
         return states
 
 
-def simplify(problem: Problem, *, keep_all: bool = False) -> Simplified:
+def simplify(problem: Problem, *, keep_all: bool = False, control: Control | None = None) -> Simplified:
     """Apply every exact reduction until none applies.
 
     Impossible states go; nuisance variables are summed out, and query variables without nuisance in their tables
@@ -89,21 +91,29 @@ def simplify(problem: Problem, *, keep_all: bool = False) -> Simplified:
     ----------
     keep_all
         Leave out the reductions that keep only a best assignment: what asks for the k best needs them all.
+    control
+        Looked at between reductions of single variables.
 
     Raises
     ------
+    TimeUp
+        When `control` says that the time is up.
     ImpossibleEvidence
         When every assignment turns out to have probability 0.
     """
-    problem, steps = drop_impossible(problem)
-    work = _Work(problem)
+    problem, steps = drop_impossible(problem, control)
+    work = _Work(problem, control)
     work.reduce(keep_all=keep_all)
     steps.extend(work.steps)
     return Simplified(work.result(), tuple(steps))
 
 
-def drop_impossible(problem: Problem) -> tuple[Problem, list[Chosen | Kept]]:
-    """Drop states that some table makes impossible, until nothing changes (generalised arc consistency)."""
+def drop_impossible(problem: Problem, control: Control | None = None) -> tuple[Problem, list[Chosen | Kept]]:
+    """Drop states that some table makes impossible, until nothing changes (generalised arc consistency).
+
+    TimeUp is raised when `control` says that the time is up.
+    """
+    control = control or Control()
     states = {v: np.arange(n) for v, n in problem.sizes.items()}
     bearing = [t for t in problem.tables if bool(is_hard(t.log_values).any())]
     touching: dict[int, list[int]] = {}
@@ -112,6 +122,7 @@ def drop_impossible(problem: Problem) -> tuple[Problem, list[Chosen | Kept]]:
             touching.setdefault(v, []).append(k)
     waiting = dict.fromkeys(range(len(bearing)))  # an ordered set
     while waiting:
+        control.check(DOING)
         k = next(iter(waiting))
         del waiting[k]
         scope, values = bearing[k]
@@ -140,12 +151,13 @@ def impossible() -> ImpossibleEvidence:
     )
 
 
-def sum_out(problem: Problem, max_entries: int) -> Problem:
+def sum_out(problem: Problem, max_entries: int, control: Control | None = None) -> Problem:
     """Sum nuisance variables out, smallest tables first, while the product has at most `max_entries` entries.
 
-    Cost: the number of entries of the products times the number of tables in them.
+    Cost: the number of entries of the products times the number of tables in them. TimeUp is raised when `control`
+    says that the time is up.
     """
-    work = _Work(problem)
+    work = _Work(problem, control)
     waiting = [(work.bucket_size(v), v) for v in sorted(work.sizes) if v not in work.query]
     heapq.heapify(waiting)
     while waiting:
@@ -175,8 +187,8 @@ class _Work:
         The tables by number, and the numbers of those that mention each open variable.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, control: Control | None = None) -> None:
+        self.problem, self.control = problem, control or Control()
         self.sizes = dict(problem.sizes)
         self.query = problem.query
         self.constants: list[float | int | Values] = [problem.constant]
@@ -259,6 +271,7 @@ class _Work:
 
     def eliminate(self, v: int) -> tuple[int, ...]:
         """Sum or maximise a variable out; return its neighbours."""
+        self.control.check(DOING)
         bucket = self.bucket(v)
         tables = [self.pop(k) for k in sorted(self.touching[v])]
         total = product(tables, bucket, [self.sizes[u] for u in bucket])
@@ -297,6 +310,7 @@ class _Work:
         """Add every table to the smallest one whose scope holds its own; drop tables without effect."""
         lost: dict[int, Values] = {}  # what rounding has taken away from tables that others were added to
         for k in sorted(self.tables, key=lambda k: (len(self.tables[k].scope), k)):
+            self.control.check(DOING)
             scope = self.tables[k].scope
             hosts = self.touching[scope[0]].intersection(*(self.touching[v] for v in scope[1:])) - {k}
             self.complete(k, lost)
@@ -348,6 +362,7 @@ class _Work:
         """
         changed = False
         for v in sorted(self.query & frozenset(self.sizes)):
+            self.control.check(DOING)
             best: tuple[int, int] | None = None
             for k in sorted(self.touching[v]):
                 growth = self.growth_by_function(v, k)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
@@ -10,16 +11,17 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from certimap.box import Boxes, Points
+from certimap.control import Control, TimeUp
 from certimap.errors import SolverError
 from certimap.solvers.base import Family, Judging, Solver
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger
-    from certimap.control import Control
     from certimap.posterior import Posterior
 
 EDGES_PER_STEP = 200_000_000
 LARGEST_STEP = 65536
+LEAST_STEP = 64  # points, which kernels take together
 
 
 @dataclass(frozen=True)
@@ -77,14 +79,31 @@ class Exhaustive(Solver):
     ) -> EnumerationState:
         n_edges = int(posterior.facts.work)
         box = Boxes.full(posterior.domain) if boxes is None else boxes
-        return EnumerationState(0, box.sizes()[0], max(256, min(LARGEST_STEP, EDGES_PER_STEP // n_edges)), box)
+        return EnumerationState(
+            0, box.sizes()[0], max(LEAST_STEP, min(LARGEST_STEP, EDGES_PER_STEP // n_edges)), box
+        )
 
     def step(self, state: EnumerationState, ledger: Ledger) -> EnumerationState:
         end = min(state.n_done + state.n_step, state.n_total)
         ledger.candidates(joint_states(state.box, state.n_done, end))
+        if state.n_done == 0 and end < state.n_total and state.box.mask.all():
+            _bound_whole(state.box, ledger)
         if end == state.n_total:
             ledger.enumerated()
         return replace(state, n_done=end)
+
+
+def _bound_whole(box: Boxes, ledger: Ledger) -> None:
+    """Report what a relaxed network bounds the whole by, for where the time does not suffice to list it."""
+    if ledger.posterior.facts.is_normalised:
+        return
+    from certimap.networks.posterior import NetworkPosterior
+    from certimap.solvers.networks.relaxed import RELAXATION
+
+    if isinstance(ledger.posterior, NetworkPosterior):
+        with suppress(TimeUp):
+            bound = float(ledger.posterior.log_bound(box)[0])
+            ledger.upper_bound(max(bound, ledger.best_log_prob), RELAXATION)
 
 
 def joint_states(box: Boxes, start: int, end: int) -> Points:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from certimap import Domain, Factor, MarkovNetwork
 from certimap.control import Control, TimeUp
+from certimap.networks.conditional import log_total, ordered_parts
 from certimap.networks.elimination import min_fill, plan_elimination
+from certimap.networks.posterior import NetworkPosterior
+from certimap.networks.problem import Table, problem_of
 from certimap.networks.reduction import reduce_network
+from certimap.networks.simplify import drop_impossible, simplify, sum_out
+from certimap.query import make_query
+from certimap.solvers import exhaustive
+from certimap.solvers.driver import run
 
 
 def grid_scopes(side: int) -> list[tuple[int, int]]:
@@ -36,3 +45,50 @@ def test_absorbing_evidence_is_given_up_at_the_deadline():
     assert len(reduce_network(network).sizes) == 200
     with pytest.raises(TimeUp, match="absorbing the evidence"):
         reduce_network(network, control=Control.starting_now(0.0))
+
+
+def wide_problem(side: int = 8, share: int = 5):
+    """Return a grid's network and a query of every so many-th variable, whose tables do not fit."""
+    rng = np.random.default_rng(3)
+    factors = [Factor(scope, np.exp(rng.normal(size=(2, 2)))) for scope in grid_scopes(side)]
+    network = MarkovNetwork(Domain.of_sizes([2] * side**2), factors)
+    return network, make_query(network.domain, network.domain.names[::share])
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda problem, control: sum_out(problem, 2**10, control),
+        lambda problem, control: simplify(problem, control=control),
+        lambda problem, control: drop_impossible(problem, control),
+        lambda problem, control: ordered_parts(problem, control),
+        lambda problem, control: log_total(problem, 2.0**20, control),
+    ],
+)
+def test_reductions_and_orders_are_given_up_at_the_deadline(work, monkeypatch):
+    monkeypatch.setattr("certimap.networks.elimination.POLL_EVERY", 1)
+    network, query = wide_problem()
+    problem = problem_of(network, query).problem
+    hard = Table(problem.tables[0].scope, np.array([[0.0, -np.inf], [-np.inf, 0.0]]))
+    problem = replace(problem, tables=(*problem.tables, hard))
+    work(problem, Control.starting_now(1000.0))
+    with pytest.raises(TimeUp):
+        work(problem, Control.starting_now(0.0))
+
+
+def test_a_list_cut_short_is_bounded_by_the_relaxation(monkeypatch):
+    network, query = wide_problem(6, 3)
+    posterior = NetworkPosterior(query.query_domain, problem_of(network, query))
+    best = run(posterior, "exhaustive", epsilon=0.0, delta=0.0, progress=False)
+    assert best.certified
+    listed = exhaustive.joint_states
+
+    def once(box, start, end):
+        if start:
+            raise TimeUp("listing")
+        return listed(box, start, end)
+
+    monkeypatch.setattr(exhaustive, "joint_states", once)
+    cut = run(posterior, "exhaustive", epsilon=0.0, delta=0.0, progress=False)
+    assert cut.log_joint <= best.log_joint <= cut.log_joint_upper_bound + 1e-9
+    assert cut.log_joint_upper_bound < posterior.facts.log_ceiling - 1.0

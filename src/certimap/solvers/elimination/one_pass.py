@@ -32,6 +32,7 @@ WORK = 4_000_000  # done between two looks at limits and draws
 # each takes a few tenths of a second at most. A first elimination with a small limit gets a share of these.
 SET_ENTRIES, PRODUCT_ENTRIES = 2**22, 2**24
 FULL_LIMIT = 1024
+NO_THRESHOLD = -1.0  # every score exceeds it
 FEWEST_ROWS = 16  # that a set may keep, whatever their length
 DOING = "multiplying sets of vectors"
 
@@ -158,12 +159,18 @@ class Elimination:
         """Return how many vectors of a length the elimination's share of so many entries holds."""
         return max(FEWEST_ROWS, 4 * self.top_k, min(entries, entries * self.limit // FULL_LIMIT) // width)
 
-    def threshold(self, top: int) -> float:
-        """Return the threshold in units of 2^top, about the most that a set can reach; raise it to the floor."""
+    def threshold(self, top: int, is_whole: bool) -> float:
+        """Return the threshold in units of 2^top, about the most that a set can reach.
+
+        One below the floor filters nothing out of a set (or out of the product of two) in which nothing
+        underflowed; else it is raised to the floor.
+        """
         if top == ZERO:
             return 0.0
         exponent = self.log_threshold / LN2 - top
         if exponent < SET_FLOOR:
+            if is_whole:
+                return NO_THRESHOLD
             self.is_raised = True
             self.log_threshold = (top + SET_FLOOR) * LN2
             return 2.0**SET_FLOOR
@@ -247,7 +254,7 @@ class Visit:
         bound = Wide.of_values(np.ones(self.joint.shape) * self.open[:, None])
         for child, functional in zip(children, suffix, strict=True):
             bound = self._link(child).fold(bound, run.messages.values[child])
-            found = self._multiply(found, child, functional, bound)
+            found = self._multiply(found, child, functional, bound, is_last=child == children[-1])
             run.sets[child].release()
             if len(found) == 0:
                 return found
@@ -255,17 +262,17 @@ class Visit:
             self._note_states(found, bound)
         found = self._lift(found)
         functional, top = found.frame.scaled(self.outside, run.messages.values[r])
-        found, scores = found.above(functional, run.threshold(top))
+        found, scores = found.above(functional, run.threshold(top, found.is_whole))
         if len(found) == 0:
             return found
-        return self._shrink(found, scores)
+        return self._shrink(found, scores, mixtures=run.top_k == 1)
 
-    def _multiply(self, left: VectorSet, child: int, functional: Wide, bound: Wide) -> VectorSet:
+    def _multiply(self, left: VectorSet, child: int, functional: Wide, bound: Wide, is_last: bool) -> VectorSet:
         run = self.run
         right = run.sets[child]
         link = self._link(child)
         linear, top = left.frame.times(right.frame, link).scaled(functional, bound)
-        threshold = run.threshold(top)
+        threshold = run.threshold(top, left.is_whole and right.is_whole)
         rows: NDArray[np.int64] | None = None
         max_pairs = max(run.pair_limit(linear.shape[1]), 2 * len(linear))
         while True:
@@ -288,7 +295,7 @@ class Visit:
             last, pointer = out.pointers[-1]
             out.pointers[-1] = (last, compact(rows[pointer], len(run.sets[child])))
         run.work += work * linear.shape[1] + 2000
-        return self._shrink(out, scores)
+        return self._crowded(out.rescaled(), scores)[0] if is_last else self._shrink(out, scores)
 
     def _limited(self, found: VectorSet, scores: Floats) -> VectorSet:
         self.run.peak = max(self.run.peak, len(found))
@@ -298,21 +305,34 @@ class Visit:
         self.run.n_merged += 1
         return found.merged(scores, limit)[0]
 
-    def _shrink(self, found: VectorSet, scores: Floats) -> VectorSet:
+    def _crowded(self, found: VectorSet, scores: Floats) -> tuple[VectorSet, Floats]:
+        """Merge a set in which comparing all pairs would cost more than it saves."""
         self.run.control.check(DOING)
-        found = found.rescaled()
         crowd = CROWD * self.run.row_limit(found.values.shape[1])
-        if len(found) > crowd:  # comparing all pairs would cost more than it saves
-            self.run.n_merged += 1
-            found, rows = found.merged(scores, crowd // 2)
-            scores = scores[rows]
-            self.run.control.check(DOING)
+        if len(found) <= crowd:
+            return found, scores
+        self.run.n_merged += 1
+        found, rows = found.merged(scores, crowd // 2)
+        self.run.control.check(DOING)
+        return found, scores[rows]
+
+    def _shrink(self, found: VectorSet, scores: Floats, mixtures: bool = False) -> VectorSet:
+        """Drop rows that others dominate, or mixtures of them, and merge what are still too many.
+
+        Mixtures serve one answer only: of several, the better ones that they promise may be one and the same.
+        """
+        found, scores = self._crowded(found.rescaled(), scores)
         self.run.work += len(found) * 64
         if self.run.top_k > 1 and self.run.top_k * len(found) > COMPARED:
             return self._limited(found, scores)
-        kept, alive = found.undominated(self.run.top_k)
+        found, alive = found.undominated(self.run.top_k)
+        scores = scores[alive]
         self.run.control.check(DOING)
-        return self._limited(kept, scores[alive])
+        if mixtures:
+            found, alive, work = found.unmixed(self.run.control)
+            scores = scores[alive]
+            self.run.work += work
+        return self._limited(found, scores)
 
     def _note_states(self, found: VectorSet, bound: Wide) -> None:
         """Record the best score of each state of the own query variable."""
@@ -322,7 +342,8 @@ class Visit:
         functional, top = found.frame.scaled(self.joint, bound)
         scores, _ = found.scores(functional)
         state = np.repeat(np.arange(len(found.ptr) - 1) % k, np.diff(found.ptr))
-        best = np.zeros(k)
+        # Where the threshold lies below the floor, a score that underflowed may exceed it: it is below the floor.
+        best = np.full(k, 2.0**SET_FLOOR if run.log_threshold / LN2 - top < SET_FLOOR else 0.0)
         np.maximum.at(best, state, scores)
         with np.errstate(divide="ignore"):
             run.log_states[column : column + k] = np.log(best) + top * LN2
@@ -334,7 +355,7 @@ class Visit:
         table, frame = geometry.table_from(r, found.frame, self.run.messages.values[r])
         if sq * sh * rq == 1 and not is_query:
             values = found.values @ table.reshape(rh, k).T
-            lifted = VectorSet(values, found.ptr, found.relaxed, frame, found.pointers, None)
+            lifted = VectorSet(values, found.ptr, found.relaxed, frame, found.pointers)
         else:
             n = len(found) * rq
             values, ptr = np.empty((n, sh * rh)), np.empty(sq * rq + 1, np.int64)
@@ -344,4 +365,5 @@ class Visit:
             lifted = VectorSet(values, ptr, found.relaxed[source], frame, pointers, state if is_query else None)
         if not frame.is_flat:
             np.minimum(values, LARGEST, out=values)
+        lifted.is_whole = found.is_whole and frame.is_flat and not geometry.tree.is_delicate
         return lifted

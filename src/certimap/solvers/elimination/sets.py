@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.control import Control
 from certimap.kernels.wide import ZERO
-from certimap.solvers.elimination.kernels import functionals
+from certimap.rounding import SAFE
+from certimap.solvers.elimination.kernels import functionals, mixtures
 from certimap.solvers.elimination.kernels import vector_sets as kernels
 from certimap.solvers.elimination.kernels.dominance import skyband
 from certimap.trees.wide import Wide
@@ -19,6 +22,8 @@ Ints = NDArray[np.int64]
 NO_OFFSETS: Ints = np.empty((0, 0), np.int64)
 LARGEST_EXPONENT = 400  # entries of vectors in a frame are cut here; those that matter are at most 2^129
 LARGEST = 2.0**LARGEST_EXPONENT
+ROUNDS = 200  # of play before a mixture of vectors that dominates another one is given up
+MIXING_PIECE, MOST_MIXING = 100_000_000, 20_000_000_000  # multiplications in one call, and for one set
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +105,9 @@ class VectorSet:
         For each child of the region multiplied so far: (child, row of the child's set for each row here).
     state
         int16, shape (rows,): the state of the region's own query variable, or None before it is decided.
+    is_whole
+        Whether nothing has underflowed: in one frame of one unit, each vector was made of products of two numbers
+        that are 0 or at least `SAFE`.
     """
 
     values: Floats
@@ -108,6 +116,7 @@ class VectorSet:
     frame: Frame
     pointers: list[tuple[int, NDArray[np.integer]]]
     state: NDArray[np.int16] | None = None
+    is_whole: bool = True
 
     def __len__(self) -> int:
         return len(self.values)
@@ -143,6 +152,7 @@ class VectorSet:
             self.frame,
             [(c, p[rows]) for c, p in self.pointers],
             None if self.state is None else self.state[rows],
+            self.is_whole,
         )
 
     def scores(self, functional: Floats, threshold: float = -1.0) -> tuple[Floats, NDArray[np.bool_]]:
@@ -163,6 +173,19 @@ class VectorSet:
         if len(self) > k:
             skyband(self.values, self.ptr, k, alive)
         return self.keep(alive), alive
+
+    def unmixed(self, control: Control) -> tuple[VectorSet, NDArray[np.bool_], int]:
+        """Drop rows that a convex combination of others of their context is at least.
+
+        Returns the mask of the kept and the multiplications done, too. Raises TimeUp.
+        """
+        state, order, at = np.zeros(len(self), np.int8), np.empty(len(self), np.int64), np.zeros(2, np.int64)
+        work = 0
+        while at[0] < len(self.ptr) - 1 and work < MOST_MIXING:
+            control.check("comparing vectors with mixtures of others")
+            work += mixtures.unmixed(self.values, self.ptr, ROUNDS, MIXING_PIECE, state, order, at)
+        alive = state != mixtures.DROPPED
+        return self.keep(alive), alive, work
 
     def merged(self, scores: Floats, limit: int) -> tuple[VectorSet, Ints]:
         """Shrink to about `limit` rows: the best by score stay, the others merge into pointwise maxima.
@@ -195,9 +218,12 @@ class VectorSet:
         return Wide(out, exponents)
 
     def rescaled(self) -> VectorSet:
-        """Scale the largest value to about 1, by a power of two."""
-        places = int(np.frexp(self.values.max(initial=0.0))[1])
-        if abs(places) > 60:
+        """Scale the largest value to about 1, by a power of two; note whether the smallest is safe to multiply."""
+        smallest, largest = kernels.extremes(self.values)
+        places = math.frexp(largest)[1] if largest > 0.0 else 0
+        places = places if abs(places) > 60 else 0
+        self.is_whole = self.is_whole and math.ldexp(smallest, -places) >= SAFE
+        if places:
             self.values = np.ldexp(self.values, -places)
             self.frame = replace(self.frame, exponent=self.frame.exponent + places)
         return self
@@ -320,4 +346,5 @@ def product(
         factors = np.broadcast_to(given.factors_to(frame), bound.shape)
         values *= factors[np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))]
         np.minimum(values, LARGEST, out=values)
-    return VectorSet(values, ptr, relaxed, frame, pointers), scores[:n], total_work
+    is_whole = left.is_whole and right.is_whole and given.is_flat and frame.is_flat
+    return VectorSet(values, ptr, relaxed, frame, pointers, None, is_whole), scores[:n], total_work

@@ -287,7 +287,7 @@ class Reduction:
     """
 
     def __init__(self, problem: Problem, context: Context, known: Mapping[int, int] | None = None) -> None:
-        self.simplified: Simplified = simplify(problem, keep_all=context.lists_all)
+        self.simplified: Simplified = simplify(problem, keep_all=context.lists_all, control=context.control)
         small = self.simplified.problem
         # Where all good assignments are wanted, the problem stays whole: else those of parts would be combined.
         self._is_whole = context.lists_all

@@ -207,6 +207,19 @@ def filter_rows(
 
 
 @jit()
+def extremes(values: Floats) -> tuple[float, float]:
+    """Return the smallest positive entry (inf where all are 0) and the largest."""
+    smallest, largest = np.inf, 0.0
+    for i in range(values.shape[0]):
+        for h in range(values.shape[1]):
+            x = values[i, h]
+            largest = max(largest, x)
+            if x > 0.0:
+                smallest = min(smallest, x)
+    return smallest, largest
+
+
+@jit()
 def context_maxima(values: Floats, ptr: Ints, out: Floats) -> None:
     """Write the pointwise maximum of each context's rows (0 where it has none)."""
     for c in range(len(ptr) - 1):

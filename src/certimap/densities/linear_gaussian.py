@@ -1,0 +1,330 @@
+"""Networks of linear-Gaussian variables, which may also depend on discrete ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from certimap.densities.gaussian_mixture import GaussianMixture
+from certimap.domain import Categorical, Domain, Real
+from certimap.errors import ImpossibleEvidence, ModelError, QueryError, TooLarge
+from certimap.logs import log_sum
+from certimap.model import Model
+from certimap.query import Query, make_query
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+MAX_CONFIGURATIONS = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class LinearGaussian:
+    """The distribution of a real variable given its parents: Gaussian around a linear function of the real ones.
+
+    Parameters
+    ----------
+    variable
+        Its name.
+    parents
+        Names of real and discrete variables.
+    intercept, sd
+        The constant of the linear function, and the standard deviation around it: a number, or an array with one
+        axis per discrete parent, in their order.
+    coefficients
+        One number per real parent, in their order, along the last axis; the axes before it as above, or absent.
+    """
+
+    variable: str
+    parents: Sequence[str] = ()
+    intercept: ArrayLike = 0.0
+    coefficients: ArrayLike = ()
+    sd: ArrayLike = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class _Node:
+    """A variable: its parents' positions in the network's domain, and arrays with an axis per discrete one."""
+
+    real: tuple[int, ...]
+    discrete: tuple[int, ...]
+    intercept: Floats
+    coefficients: Floats
+    sd: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Components:
+    """A network under evidence: one Gaussian per configuration of discrete variables.
+
+    Attributes
+    ----------
+    states
+        The states of the queried discrete variables, in the query's order, shape (K, n).
+    log_weights
+        ln p(configuration | evidence), shape (K,).
+    mixture
+        The queried real variables, in the query's order, with those weights; None where there are none.
+    log_evidence
+        ln of the probability, or density, of the evidence.
+    """
+
+    states: Ints
+    log_weights: Floats
+    mixture: GaussianMixture | None
+    log_evidence: float
+
+
+class LinearGaussianNetwork(Model):
+    """A Bayesian network of real variables with linear-Gaussian distributions, and of discrete ones before them.
+
+    Discrete variables have discrete parents alone (a conditional linear Gaussian network; Lauritzen 1992). Under
+    evidence it is a mixture of Gaussians with one component per configuration of the discrete variables that
+    matter, of which there may be 4096: conditionals and marginals have closed forms, and modes are certified.
+
+    Parameters
+    ----------
+    nodes
+        The real variables, in any order.
+    discrete
+        A model of the discrete variables, a `BayesianNetwork` for instance; None where there are none.
+
+    Raises
+    ------
+    ModelError
+        For names that are taken or unknown, shapes that do not fit, standard deviations that are not positive, and
+        directed cycles.
+    """
+
+    def __init__(self, nodes: Sequence[LinearGaussian], discrete: Model | None = None) -> None:
+        if discrete is not None and not discrete.domain.is_discrete:
+            raise ModelError("the model of the discrete variables has a real one; expected categorical ones alone")
+        if not nodes:
+            raise ModelError("a linear-Gaussian network without real variables was given; expected at least one")
+        self.discrete = discrete
+        self.hidden = frozenset[str]() if discrete is None else discrete.hidden
+        before = () if discrete is None else discrete.domain.variables
+        self.domain = Domain([*before, *(Real(node.variable) for node in nodes)])
+        self._n_discrete = len(before)
+        made = {self.domain.index(node.variable): _checked(self.domain, node) for node in nodes}
+        self._nodes = {i: made[i] for i in _ordered(self.domain, made)}
+
+    def __repr__(self) -> str:
+        return f"LinearGaussianNetwork({len(self._nodes)} real variables, {self._n_discrete} discrete ones)"
+
+    def mixture(self, variables: Sequence[str] | str | None = None, evidence: Any = None) -> GaussianMixture:
+        """Return p(real variables | evidence), all others summed out.
+
+        Parameters
+        ----------
+        variables
+            Their names, in the order wanted; None for all that are not observed.
+        evidence
+            Values of real variables, states (or likelihoods) of discrete ones, as for `map_query`.
+
+        Returns
+        -------
+        GaussianMixture
+            With one component per possible configuration of the discrete variables that matter.
+
+        Raises
+        ------
+        QueryError
+            For a discrete variable, a name that is unknown, or intervals.
+        TooLarge
+            For more than 4096 configurations.
+        ImpossibleEvidence
+            Where the evidence has no probability.
+        """
+        if variables is None:
+            observed = make_query(self.domain, None, evidence).observed
+            variables = [self.domain.names[i] for i in sorted(self._nodes) if i not in observed]
+        query = make_query(self.domain, variables, evidence)
+        if query.intervals:
+            raise QueryError("a mixture restricted to an interval is no mixture of Gaussians; expected values")
+        for i in query.variables.tolist():
+            if i < self._n_discrete:
+                raise QueryError(
+                    f"variable {self.domain.names[i]!r} is discrete; expected names of real variables"
+                )
+        found = self.components(query).mixture
+        if found is None:
+            raise QueryError("no real variable is left to ask for; expected one that is not observed")
+        return found
+
+    def n_configurations(self, query: Query) -> int:
+        """Return how many configurations of discrete variables a query leaves, possible or not.
+
+        Parameters
+        ----------
+        query
+            A query over the network's domain.
+
+        Returns
+        -------
+        int
+        """
+        return math.prod(int(self.domain.n_states[i]) for i in self._open(query)[1])
+
+    def components(self, query: Query) -> Components:
+        """Condition on a query's evidence, its intervals left aside.
+
+        Parameters
+        ----------
+        query
+            A query over the network's domain.
+
+        Returns
+        -------
+        Components
+
+        Raises
+        ------
+        TooLarge
+            For more than 4096 configurations.
+        ImpossibleEvidence
+            Where the evidence has no probability.
+        """
+        states, log_weights, log_evidence = self._configurations(query)
+        queried: list[int] = query.variables.tolist()
+        own = (
+            np.stack([states[i] for i in queried if i < self._n_discrete], axis=1)
+            if any(i < self._n_discrete for i in queried)
+            else np.zeros((len(log_weights), 0), np.int64)
+        )
+        asked: list[int] = [i for i in queried if i >= self._n_discrete]
+        known = dict(sorted(query.values.items()))
+        if not asked and not known:
+            return Components(own, log_weights, None, log_evidence)
+        names = self.domain.names
+        means, covariances = self._moments([*asked, *known], states, len(log_weights))
+        joint = GaussianMixture(
+            np.exp(log_weights - log_weights.max()), means, covariances, [names[i] for i in [*asked, *known]]
+        )
+        if not asked:
+            logs = joint.log_components(np.array([list(known.values())], np.float64))[0]
+            of_values = float(log_sum(logs))
+            return Components(own, logs - of_values, None, log_evidence + of_values)
+        mixture, of_values = joint.given({names[i]: value for i, value in known.items()})
+        mixture = mixture.marginal([names[i] for i in asked])
+        return Components(own, mixture.log_weights, mixture, log_evidence + of_values)
+
+    def _open(self, query: Query) -> tuple[list[int], list[int]]:
+        """Return the discrete variables that real ones depend on or that are queried, and those not observed."""
+        needed = set(self._closure([*query.variables.tolist(), *query.values, *query.intervals]))
+        parents = {i for real in needed for i in self._nodes[real].discrete}
+        used = sorted(parents | {i for i in query.variables.tolist() if i < self._n_discrete})
+        return used, [i for i in used if i not in query.observed]
+
+    def _closure(self, wanted: Sequence[int]) -> list[int]:
+        """Return real variables and all their real ancestors, parents first."""
+        needed = {i for i in wanted if i >= self._n_discrete}
+        for i in reversed(list(self._nodes)):
+            if i in needed:
+                needed.update(self._nodes[i].real)
+        return [i for i in self._nodes if i in needed]
+
+    def _configurations(self, query: Query) -> tuple[dict[int, Ints], Floats, float]:
+        """Return states by variable, ln p(configuration | discrete evidence), and ln p(discrete evidence)."""
+        used, free = self._open(query)
+        n = self.n_configurations(query)
+        if n > MAX_CONFIGURATIONS:
+            raise TooLarge(
+                f"{n} configurations of {len(free)} discrete variables are left; expected at most "
+                f"{MAX_CONFIGURATIONS}: observe some of them, or ask for fewer"
+            )
+        sizes = [int(self.domain.n_states[i]) for i in free]
+        points = np.stack(np.unravel_index(np.arange(n), sizes), axis=1) if free else np.zeros((1, 0), np.int64)
+        logs, log_evidence = np.zeros(1), 0.0
+        if self.discrete is not None and (free or np.any(query.log_weights != 0.0)):
+            domain = self.discrete.domain
+            observed = frozenset(i for i in query.observed if i < self._n_discrete)
+            part = Query(domain, np.array(free, np.int64), query.log_weights, {}, {}, observed)
+            posterior = self.discrete.condition(part)
+            assert posterior.facts.log_evidence is not None
+            log_evidence = posterior.facts.log_evidence
+            if free:
+                logs = posterior.log_prob(points.astype(part.query_domain.point_dtype))
+        kept = logs > -np.inf
+        if not kept.any():
+            raise ImpossibleEvidence("the evidence has probability 0 under every configuration")
+        states = {i: points[kept, column].astype(np.int64) for column, i in enumerate(free)}
+        for i in used:
+            if i in query.observed:
+                weights = query.log_weights[self.domain.offsets[i] : self.domain.offsets[i + 1]]
+                states[i] = np.full(int(kept.sum()), int(np.argmax(weights)), np.int64)
+        return states, logs[kept], log_evidence
+
+    def _moments(self, wanted: Sequence[int], states: Mapping[int, Ints], n: int) -> tuple[Floats, Floats]:
+        """Return means and covariances of real variables under each configuration, parents before children."""
+        order = self._closure(wanted)
+        place = {i: k for k, i in enumerate(order)}
+        means, covariances = np.zeros((n, len(order))), np.zeros((n, len(order), len(order)))
+        for k, i in enumerate(order):
+            node = self._nodes[i]
+            rows = tuple(states[j] for j in node.discrete)
+            weights = np.broadcast_to(node.coefficients[rows], (n, len(node.real)))
+            at = [place[j] for j in node.real]
+            means[:, k] = node.intercept[rows] + np.einsum("bp,bp->b", weights, means[:, at])
+            across = np.einsum("bp,bpe->be", weights, covariances[:, at])
+            covariances[:, k], covariances[:, :, k] = across, across
+            covariances[:, k, k] = node.sd[rows] ** 2 + np.einsum("bp,bp->b", weights, across[:, at])
+        chosen = [place[i] for i in wanted]
+        return means[:, chosen], covariances[:, chosen][:, :, chosen]
+
+
+def _checked(domain: Domain, node: LinearGaussian) -> _Node:
+    """Sort parents out and give all arrays their full shapes; raise ModelError for what does not fit."""
+    name = node.variable
+    for parent in node.parents:
+        if parent not in domain:
+            raise ModelError(f"the parent {parent!r} of variable {name!r} is no variable of the network")
+    if len(set(node.parents)) != len(node.parents):
+        raise ModelError(f"variable {name!r} has a parent twice: {list(node.parents)}; expected each once")
+    positions = [domain.index(parent) for parent in node.parents]
+    discrete = tuple(i for i in positions if isinstance(domain.variables[i], Categorical))
+    real = tuple(i for i in positions if i not in discrete)
+    shape = tuple(int(domain.n_states[i]) for i in discrete)
+    intercept = _full(f"intercept of variable {name!r}", node.intercept, shape)
+    coefficients = _full(f"coefficients of variable {name!r}", node.coefficients, shape, len(real))
+    sd = _full(f"sd of variable {name!r}", node.sd, shape)
+    if not np.all(sd > 0):
+        raise ModelError(
+            f"the sd of variable {name!r} is {np.asarray(node.sd).tolist()}; expected positive numbers"
+        )
+    return _Node(real, discrete, intercept, coefficients, sd)
+
+
+def _full(what: str, values: ArrayLike, shape: tuple[int, ...], n_real: int | None = None) -> Floats:
+    """Return an array with one axis per discrete parent, and a last one of `n_real` where that is given."""
+    array = np.array(values, np.float64)
+    wanted = shape if n_real is None else (*shape, n_real)
+    fits = array.shape in ((), wanted) if n_real is None else array.shape in ((n_real,), wanted)
+    if not fits:
+        also = "a number" if n_real is None else f"({n_real},)"
+        raise ModelError(
+            f"the {what} has the shape {array.shape}; expected {wanted}, or {also} for all states alike"
+        )
+    if not np.all(np.isfinite(array)):
+        raise ModelError(f"the {what} is {array.tolist()}; expected finite numbers")
+    return np.broadcast_to(array, wanted)
+
+
+def _ordered(domain: Domain, nodes: Mapping[int, _Node]) -> list[int]:
+    """Return real variables with parents before children; raise ModelError for a cycle, naming one on it."""
+    order: list[int] = []
+    left = dict(nodes)
+    while left:
+        ready = [i for i, node in left.items() if not any(j in left for j in node.real)]
+        if not ready:
+            raise ModelError(
+                f"variable {domain.names[min(left)]!r} is on, or behind, a directed cycle; expected none"
+            )
+        order += ready
+        for i in ready:
+            del left[i]
+    return order

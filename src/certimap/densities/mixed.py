@@ -1,0 +1,145 @@
+"""p(q | e) of discrete and real query variables together: a mixture of Gaussians for each state."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.box import Boxes, Points
+from certimap.densities.posterior import NormalsPosterior, NormalsProber, SampledNormals
+from certimap.domain import Domain
+from certimap.errors import QueryError
+from certimap.posterior import Facts, Tightening
+from certimap.search_boxes import Answers, Layout, SearchBoxes
+
+Floats = NDArray[np.float64]
+
+
+class MixedNormals:
+    """The probability of each state of the discrete query variables times the density of the real ones there.
+
+    Parameters
+    ----------
+    domain
+        The query variables, in the query's order.
+    states
+        One row per joint state that is possible, in the order of the discrete ones.
+    parts
+        For each row p(real ones, state | values observed), a mixture whose weights add to p(state | values).
+    log_evidence
+        ln of the probability, or density, of the evidence.
+    """
+
+    def __init__(
+        self, domain: Domain, states: NDArray[np.int64], parts: list[NormalsPosterior], log_evidence: float
+    ) -> None:
+        self.domain, self.states, self.parts = domain, states, parts
+        self.discrete: NDArray[np.int64] = np.flatnonzero(domain.n_states > 0)
+        self.real: NDArray[np.int64] = np.flatnonzero(domain.n_states == 0)
+        self.facts = Facts.of(
+            domain,
+            log_evidence=None if parts[0].is_restricted else log_evidence,
+            is_normalised=not parts[0].is_restricted,
+            work=sum(part.facts.work for part in parts),
+            log_slack=max(part.facts.log_slack for part in parts),
+        )
+
+    def log_prob(self, points: Points) -> Floats:
+        """Return ln of probability times density at each row, shape (batch,); -inf where it is impossible."""
+        points = np.asarray(points, np.float64)
+        if points.ndim != 2 or points.shape[1] != len(self.domain):
+            raise QueryError(f"points have shape {points.shape}; expected (batch, {len(self.domain)})")
+        out = np.full(len(points), -np.inf)
+        for state, part in zip(self.states, self.parts, strict=True):
+            rows = np.flatnonzero(np.all(points[:, self.discrete] == state, axis=1))
+            if len(rows):
+                out[rows] = part.log_prob(points[np.ix_(rows, self.real)])
+        return out
+
+    def placed(self, k: int, values: Points) -> Points:
+        """Return points of the query's variables from values of the real ones in state k."""
+        out = np.empty((len(values), len(self.domain)))
+        out[:, self.discrete], out[:, self.real] = self.states[k], values
+        return out
+
+    def prober(self) -> MixedProber:
+        """Return how a search asks about boxes."""
+        return MixedProber(self)
+
+
+class SampledMixed(MixedNormals):
+    """One without intervals, which can be drawn from."""
+
+    def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
+        """Draw n independent points, shape (n, n_variables); boxes are refused, their masses being unknown."""
+        if boxes is not None:
+            raise QueryError("draws inside boxes need their masses, which a full covariance has in no closed form")
+        shares = np.array([float(np.exp(part.mixture.log_weights).sum()) for part in self.parts])
+        which = rng.choice(len(shares), size=n, p=shares / shares.sum())
+        points = np.empty((n, len(self.domain)))
+        for k in range(len(self.parts)):
+            rows = np.flatnonzero(which == k)
+            part = self.parts[k]
+            assert isinstance(part, SampledNormals)
+            points[rows] = self.placed(k, part.sample(len(rows), rng))
+        return points
+
+
+class MixedProber:
+    """Probes the mixture of each state that a box holds: its bound is the largest of theirs."""
+
+    def __init__(self, posterior: MixedNormals) -> None:
+        self.posterior = posterior
+        self.parts: list[NormalsProber] = [part.prober() for part in posterior.parts]
+        scales = np.ones(len(posterior.domain))
+        scales[posterior.real] = np.min([part.layout.scales for part in self.parts], axis=0)
+        self.layout = Layout.of(posterior.domain, scales)
+        self.work = sum(part.work for part in self.parts)
+        self.n_bytes = sum(part.n_bytes for part in self.parts)
+        # for each part and discrete variable, the column of its state
+        self.columns = self.layout.offsets[posterior.discrete] + posterior.states
+
+    def probe(self, boxes: SearchBoxes) -> Answers:
+        """Bound boxes; a real variable is split where the mixture of the largest bound would be."""
+        posterior, batch, n = self.posterior, len(boxes), len(self.posterior.domain)
+        best = np.full(batch, -np.inf)
+        each = np.full(boxes.mask.shape, -np.inf)
+        splits, middles = np.full((batch, n), np.nan), np.full((batch, n), np.nan)
+        is_real = self.layout.is_real[self.layout.variable_of]
+        for part, columns in zip(self.parts, self.columns, strict=True):
+            rows = np.flatnonzero(np.all(boxes.mask[:, columns] > 0, axis=1))
+            if not len(rows):
+                continue
+            real = np.ix_(rows, posterior.real)
+            inside = SearchBoxes(
+                np.ones((len(rows), 2 * len(posterior.real)), np.uint8), boxes.low[real], boxes.high[real]
+            )
+            answers = part.probe(inside)
+            for column in columns.tolist():
+                each[rows, column] = np.maximum(each[rows, column], answers.log_bound)
+            better = (answers.log_bound > best[rows]) | np.isnan(middles[real]).all(axis=1)
+            best[rows] = np.maximum(best[rows], answers.log_bound)
+            chosen = np.ix_(rows[better], posterior.real)
+            splits[chosen] = answers.splits[better]
+            middles[chosen] = (answers.splits if answers.middles is None else answers.middles)[better]
+        each[:, is_real] = best[:, None]
+        unknown = np.full(batch, np.nan)
+        return Answers(unknown, best, np.full(each.shape, np.nan), each, splits, middles)
+
+    def starts(self) -> Points:
+        """Return what climbing from the components' means reaches, in every state."""
+        return np.concatenate([self.posterior.placed(k, part.starts()) for k, part in enumerate(self.parts)])
+
+    def climb(self, points: Points) -> Points:
+        """Return what expectation-maximisation reaches from each row, its state left as it is."""
+        posterior = self.posterior
+        out = np.array(points, np.float64)
+        for k, state in enumerate(posterior.states):
+            rows = np.flatnonzero(np.all(out[:, posterior.discrete] == state, axis=1))
+            if len(rows):
+                out[rows] = posterior.placed(k, self.parts[k].climb(out[np.ix_(rows, posterior.real)]))
+        return out
+
+    def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:
+        """There is nothing to tighten."""
+        return Tightening(0, True, True)

@@ -1,0 +1,238 @@
+"""Linear-Gaussian networks against dense formulas, enumeration of configurations, and searches on grids."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize, stats
+from scipy.special import logsumexp
+
+import certimap as cm
+from certimap.densities.mixed import MixedNormals
+from certimap.errors import ImpossibleEvidence, ModelError, QueryError, TooLarge
+from certimap.query import make_query
+from certimap.search_boxes import SearchBoxes
+
+
+def switches(rng):
+    """Discrete variables a and b, of which b depends on a; the network, and ln of its joint table."""
+    of_a, of_b = rng.dirichlet(np.ones(2)), rng.dirichlet(np.ones(3), 2)
+    labels = {"a": [0, 1], "b": ["b0", "b1", "b2"]}
+    network = cm.BayesianNetwork.from_cpts(labels, {"b": ["a"]}, {"a": of_a, "b": of_b})
+    return network, np.log(of_a[:, None] * of_b)
+
+
+def random_network(rng):
+    """x depends on a; y on b, x and a; z on y and x. Returns it, and ln p(a, b, x, y, z) by its factors."""
+    discrete, table = switches(rng)
+    mean_x, sd_x = rng.normal(0, 2, 2), rng.uniform(0.5, 1.5, 2)
+    start_y, slope_y, sd_y = rng.normal(size=(3, 2)), rng.normal(size=(3, 2)), rng.uniform(0.5, 1.5, (3, 2))
+    nodes = [
+        cm.LinearGaussian("z", ["y", "x"], 0.3, [0.8, -0.5], 0.7),
+        cm.LinearGaussian("x", ["a"], mean_x, sd=sd_x),
+        cm.LinearGaussian("y", ["b", "x", "a"], start_y, slope_y[..., None], sd_y),
+    ]
+
+    def log_joint(a, b, x, y, z):
+        of_x = stats.norm.logpdf(x, mean_x[a], sd_x[a])
+        of_y = stats.norm.logpdf(y, start_y[b, a] + slope_y[b, a] * x, sd_y[b, a])
+        return table[a, b] + of_x + of_y + stats.norm.logpdf(z, 0.3 + 0.8 * y - 0.5 * x, 0.7)
+
+    return cm.LinearGaussianNetwork(nodes, discrete), log_joint
+
+
+CONFIGURATIONS = list(itertools.product(range(2), range(3)))
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10_000))
+def test_the_density_is_the_product_of_the_factors(seed):
+    rng = np.random.default_rng(seed)
+    network, log_joint = random_network(rng)
+    x, y, z = rng.normal(0, 2, 3)
+    mixture = network.mixture(["x", "y", "z"])
+    factors = [log_joint(a, b, x, y, z) for a, b in CONFIGURATIONS]
+    assert mixture.log_density([[x, y, z]])[0] == pytest.approx(logsumexp(factors), abs=1e-9)
+    rest = network.mixture(["y"], {"x": x, "z": z})
+    grid = np.linspace(-30.0, 30.0, 3001)
+    terms = np.array([log_joint(a, b, x, grid, z) for a, b in CONFIGURATIONS])
+    dense = logsumexp(terms, axis=0) - np.log(np.trapezoid(np.exp(logsumexp(terms, axis=0)), grid))
+    at = np.abs(grid) < 4
+    np.testing.assert_allclose(rest.log_density(grid[at, None]), dense[at], atol=1e-6)
+
+
+def test_one_gaussian_is_the_dense_formula():
+    """x = (I - W)^-1 (b + noise): mean and covariance by matrices, in any order of the nodes."""
+    rng = np.random.default_rng(1)
+    weights = np.tril(rng.normal(size=(5, 5)), -1)
+    intercepts, sds = rng.normal(size=5), rng.uniform(0.2, 2.0, 5)
+    nodes = [
+        cm.LinearGaussian(f"v{i}", [f"v{j}" for j in range(i)], intercepts[i], weights[i, :i], sds[i])
+        for i in range(5)
+    ]
+    mixture = cm.LinearGaussianNetwork(nodes[::-1]).mixture([f"v{i}" for i in range(5)])
+    inverse = np.linalg.inv(np.eye(5) - weights)
+    np.testing.assert_allclose(mixture.means[0], inverse @ intercepts)
+    np.testing.assert_allclose(mixture.covariances[0], inverse @ np.diag(sds**2) @ inverse.T)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10_000))
+def test_states_given_values_follow_bayes_rule(seed):
+    rng = np.random.default_rng(seed)
+    network, log_joint = random_network(rng)
+    x, y, z = rng.normal(0, 2, 3)
+    logs = {c: log_joint(*c, x, y, z) for c in CONFIGURATIONS}
+    seen = {"x": x, "y": y, "z": z}
+    result = cm.map_query(network, ["b"], seen, epsilon=0, rng=0)
+    each = np.array([logsumexp([logs[a, b] for a in range(2)]) for b in range(3)])
+    assert result.assignment["b"] == f"b{np.argmax(each)}"
+    assert result.certificate.kind == "exact"
+    assert result.log_prob == pytest.approx(each.max() - logsumexp(each), abs=1e-9)
+    assert result.log_joint == pytest.approx(each.max(), abs=1e-9)
+    soft = cm.map_query(network, ["b"], {**seen, "a": {"likelihood": [0.2, 0.9]}}, epsilon=0, rng=0)
+    weighted = np.array([logsumexp([logs[a, b] + np.log([0.2, 0.9][a]) for a in range(2)]) for b in range(3)])
+    assert soft.log_joint == pytest.approx(weighted.max(), abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_mixed_modes_against_local_searches_in_every_state(seed):
+    rng = np.random.default_rng(seed)
+    network, log_joint = random_network(rng)
+    evidence, limits = {"z": float(rng.normal())}, [(-np.inf, np.inf)] * 2
+    if seed % 2:
+        evidence["x"] = (0.5, 2.0)
+        limits[0] = (0.5, 2.0)
+    result = cm.map_query(network, ["b", "x", "y"], evidence, epsilon=1e-6, rng=0)
+    found = []
+    for b in range(3):
+
+        def loss(p, b=b):
+            return -logsumexp([log_joint(a, b, *p, evidence["z"]) for a in range(2)])
+
+        for start in rng.normal(0, 2, (6, 2)):
+            start[0] = np.clip(start[0], *limits[0])
+            found.append(-optimize.minimize(loss, start, bounds=limits, method="L-BFGS-B").fun)
+    assert result.certificate.kind in ("epsilon", "exact")
+    assert result.log_joint == pytest.approx(max(found), abs=1e-5)
+    assert result.log_joint + 1e-6 >= max(found)
+    at = [
+        log_joint(
+            a,
+            int(result.assignment["b"][1]),
+            result.assignment["x"],
+            result.assignment["y"],
+            evidence["z"],
+        )
+        for a in range(2)
+    ]
+    assert result.log_joint == pytest.approx(logsumexp(at), abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_point_of_a_mixed_box_is_above_its_bound(seed):
+    rng = np.random.default_rng(seed)
+    network, _ = random_network(rng)
+    posterior = cm.condition(network, ["x", "b", "y"], {"z": 0.4})
+    assert isinstance(posterior, MixedNormals)
+    layout = posterior.prober().layout
+    mask = np.ones((20, 7), np.uint8)
+    mask[:, 2:5] = rng.random((20, 3)) < 0.6
+    low = rng.normal(0, 2, (20, 3))
+    boxes = SearchBoxes(mask, low, low + 10.0 ** rng.uniform(-6, 1, (20, 3)))
+    answers = posterior.prober().probe(boxes)
+    for row in range(20):
+        shares = rng.random((100, 3))
+        points = boxes.low[row] + shares * (boxes.high[row] - boxes.low[row])
+        for b in range(3):
+            points[:, 1] = b
+            values = posterior.log_prob(points)
+            column = layout.offsets[1] + b
+            if mask[row, column]:
+                assert answers.log_bound[row] >= answers.each_bound[row, column] >= values.max()
+            else:
+                assert answers.each_bound[row, column] == -np.inf
+
+
+def test_the_highest_peak_wins_over_the_larger_mass():
+    coin = cm.BayesianNetwork.from_cpts({"c": ["wide", "narrow"]}, {}, {"c": [0.8, 0.2]})
+    network = cm.LinearGaussianNetwork([cm.LinearGaussian("x", ["c"], [0.0, 3.0], sd=[1.0, 0.01])], coin)
+    assert cm.map_query(network, ["c"], rng=0).assignment == {"c": "wide"}
+    both = cm.map_query(network, ["c", "x"], epsilon=1e-6, rng=0)
+    assert both.assignment["c"] == "narrow"
+    assert both.assignment["x"] == pytest.approx(3.0)
+    assert both.is_density
+    assert both.log_prob == pytest.approx(np.log(0.2) + stats.norm.logpdf(0, 0, 0.01))
+
+
+def test_draws_have_the_moments_of_the_network():
+    rng = np.random.default_rng(3)
+    network, _ = random_network(rng)
+    posterior = cm.condition(network, ["x", "b", "y"])
+    points = posterior.sample(20_000, np.random.default_rng(0))
+    mixture = network.mixture(["x", "y"])
+    mean = np.exp(mixture.log_weights) @ mixture.means
+    np.testing.assert_allclose(points[:, [0, 2]].mean(axis=0), mean, atol=0.1)
+    p = [np.exp(cm.map_query(network, ["b"], {"b": {"states": [f"b{i}"]}}, rng=0).log_joint) for i in range(3)]
+    np.testing.assert_allclose(np.bincount(points[:, 1].astype(int), minlength=3) / 20_000, p, atol=0.02)
+
+
+def test_barren_and_unused_variables_do_not_count():
+    variables = {f"d{i}": [0, 1] for i in range(14)}
+    discrete = cm.BayesianNetwork.from_cpts(variables, {}, {name: [0.4, 0.6] for name in variables})
+    nodes = [cm.LinearGaussian("x0", ["d0"], [0.0, 4.0])]
+    nodes += [cm.LinearGaussian(f"x{i}", [f"x{i - 1}", f"d{i}"], [0.0, 1.0], 1.0) for i in range(1, 14)]
+    for i in range(1, 14):
+        nodes[i] = cm.LinearGaussian(f"x{i}", [f"x{i - 1}", f"d{i}"], [0.0, 1.0], [[1.0], [1.0]])
+    network = cm.LinearGaussianNetwork(nodes, discrete)
+    assert len(network.mixture(["x2"]).log_weights) == 8
+    with pytest.raises(TooLarge, match="16384 configurations"):
+        network.mixture(["x13"])
+    with pytest.raises(ModelError, match="16384 configurations of discrete variables, of at most 4096"):
+        cm.map_query(network, ["x13"], rng=0)
+    seen = {f"d{i}": 0 for i in range(4)}
+    assert len(network.mixture(["x13"], seen).log_weights) == 1024
+
+
+GOOD = [cm.LinearGaussian("x", ["a"], [0.0, 1.0])]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "sentence"),
+    [
+        ([], "without real variables"),
+        ([cm.LinearGaussian("a")], "declared twice"),
+        ([cm.LinearGaussian("x", ["q"])], "the parent 'q' of variable 'x' is no variable"),
+        ([cm.LinearGaussian("x", ["a", "a"])], "has a parent twice"),
+        ([cm.LinearGaussian("x", ["a"], [0.0, 1.0, 2.0])], r"the intercept of variable 'x' has the shape \(3,\)"),
+        ([*GOOD, cm.LinearGaussian("y", ["x"])], r"the coefficients of variable 'y' has the shape \(0,\)"),
+        ([cm.LinearGaussian("x", sd=0.0)], "the sd of variable 'x' is 0.0; expected positive numbers"),
+        ([cm.LinearGaussian("x", intercept=np.nan)], "expected finite numbers"),
+        (
+            [cm.LinearGaussian("x", ["y"], 0.0, [1.0]), cm.LinearGaussian("y", ["x"], 0.0, [1.0])],
+            "directed cycle",
+        ),
+    ],
+)
+def test_what_is_refused_is_one_sentence(nodes, sentence):
+    with pytest.raises(ModelError, match=sentence):
+        cm.LinearGaussianNetwork(nodes, switches(np.random.default_rng(0))[0])
+
+
+def test_queries_that_are_refused():
+    network, _ = random_network(np.random.default_rng(0))
+    with pytest.raises(QueryError, match="'a' is discrete"):
+        network.mixture(["a", "x"])
+    with pytest.raises(QueryError, match="restricted to an interval"):
+        network.mixture(["x"], {"x": (0.0, 1.0)})
+    with pytest.raises(ModelError, match="restricted to an interval and not queried"):
+        cm.map_query(network, ["x"], {"y": (0.0, 1.0)}, rng=0)
+    sure = cm.BayesianNetwork.from_cpts({"c": [0, 1]}, {}, {"c": [1.0, 0.0]})
+    with pytest.raises(ImpossibleEvidence):
+        cm.LinearGaussianNetwork([cm.LinearGaussian("x", ["c"], [0.0, 1.0])], sure).mixture(["x"], {"c": 1})
+    assert len(cm.LinearGaussianNetwork([cm.LinearGaussian("x", ["c"], [0.0, 1.0])], sure).mixture().means) == 1
+    assert make_query(network.domain).variables.tolist() == [0, 1, 2, 3, 4]
