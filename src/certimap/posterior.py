@@ -330,12 +330,15 @@ class Tightening(NamedTuple):
         Whether nothing is left to tighten.
     has_starts
         Whether `starts` has something new; the search scores it, and goes on tightening unless paused.
+    log_bound
+        An upper bound on everything in the box that was given, where one came out; natural log.
     """
 
     work: int
     is_paused: bool
     is_complete: bool
     has_starts: bool = False
+    log_bound: float = math.inf
 
 
 class Prober(Protocol):

@@ -218,5 +218,6 @@ for _command in (
     bench_checks.random_networks,
     bench_checks.continuous,
     bench_checks.scale,
+    bench_checks.reach,
 ):
     app.command()(_command)

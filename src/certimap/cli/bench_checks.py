@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -80,6 +81,29 @@ def continuous(
         insert_section(into, "continuous", text)
 
 
+def reach(
+    family: Annotated[
+        list[str] | None,
+        typer.Option("--family", help="A family by name; give it again for several. All by default."),
+    ] = None,
+    limit: Annotated[float, typer.Option(help="Seconds per query.")] = 60.0,
+    models: Annotated[int, typer.Option(help="How many models of each family.", min=1)] = 1,
+    seed: Annotated[int, typer.Option(help="The first model; the others follow.")] = 0,
+    epsilon: Annotated[float, typer.Option(help="Tolerance asked for.")] = 0.01,
+    into: Annotated[Path | None, typer.Option("--into", help="Page whose section 'reach' gets the table.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Ask random models at the edge of what can be proved, and tell the gaps that are left."""
+    from certimap.bench.reach import families_named, run_reach
+    from certimap.bench.report import insert_section
+
+    chosen = families_named(family or ())
+    text = run_reach(chosen, range(seed, seed + models), epsilon, limit, reporter(quiet)).to_markdown()
+    typer.echo(text)
+    if into is not None:
+        insert_section(into, "reach", text)
+
+
 def heuristics(
     circuits: Annotated[int, typer.Option(help="Random circuits, small enough to list all assignments.")] = 200,
     models: Annotated[
@@ -89,6 +113,9 @@ def heuristics(
         ),
     ] = None,
     queries: Annotated[int, typer.Option(help="Queries of learned models.")] = 100,
+    solvers: Annotated[
+        str | None, typer.Option(help="Names of heuristics; all that can run here by default.")
+    ] = None,
     time_limit: Annotated[float, typer.Option(help="Seconds per answer.")] = 20.0,
     seed: Annotated[int, typer.Option(help="Seed of circuits, queries and solvers.")] = 0,
     into: Annotated[
@@ -102,6 +129,8 @@ def heuristics(
 
     files = () if models is None else models_in(models)
     plan = HeuristicsPlan(circuits, files, queries, time_limit=time_limit, seed=seed)
+    if solvers is not None:
+        plan = replace(plan, solvers=split_names(solvers))
     text = heuristics_table(run_heuristics(plan, report=reporter(quiet))).to_markdown()
     typer.echo(text)
     if into is not None:

@@ -1,4 +1,4 @@
-"""The representations of a circuit: itself, conditioned, and the tree of a structured one."""
+"""The representations of a circuit: itself, conditioned, the tree of a structured one, the trees of a mixture."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from certimap.circuits.guess import GuessedCircuit
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.control import Control, TimeUp
 from certimap.conversions.circuit_to_tree import tree_of_circuit
+from certimap.conversions.circuit_to_trees import TreeMixturePosterior, trees_of_circuit
 from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row
 from certimap.errors import ModelError
 from certimap.posterior import Guesses, Posterior, Unfolded
 from certimap.trees.bucket_tree import BucketTreePosterior
+from certimap.trees.tree_sum import TreeSum
 
 MAX_SPREAD = 4  # table entries of a tree per edge of its circuit, where `auto` may choose it
 
@@ -90,6 +92,37 @@ def _tree(case: Case[Circuit]) -> Posterior:
     return tree
 
 
+def _trees_of(case: Case[Circuit]) -> TreeSum | None:
+    """Return the conditioned circuit as a sum of trees; None where it is none, or time is short."""
+    half = replace(case.limits.control)
+    if half.deadline is not None:
+        half.deadline -= 0.5 * half.seconds_left
+
+    def find() -> TreeSum | None:
+        try:
+            return trees_of_circuit(_conditioned(case).plan, half)
+        except TimeUp:
+            return None
+
+    return case.shared("trees", find)
+
+
+def _trees_size(case: Case[Circuit]) -> Estimate:
+    size = _size(case)
+    trees = _trees_of(case) if size.fits else None
+    if trees is None:
+        return replace(size, text="the circuit is no mixture of structured ones", fits=False, exists=False)
+    text = f"{len(trees.trees)} trees of {trees.n_entries} table entries in all"
+    return Estimate(text, _conditioned(case).n_edges, fits=True)
+
+
+def _trees(case: Case[Circuit]) -> Posterior:
+    trees = _trees_of(case)
+    if trees is None:
+        raise ModelError(_trees_size(case).text)
+    return TreeMixturePosterior(_conditioned(case), trees, case.limits.control)
+
+
 def _guessed(case: Case[Circuit]) -> Posterior:
     return GuessedCircuit.of(case.model, case.query)
 
@@ -99,6 +132,7 @@ def _never(case: Case[Circuit]) -> bool:
 
 
 ROWS = (
+    Row("mixture of trees", Circuit, OF_CIRCUIT | {TreeMixturePosterior}, _trees_size, _trees),
     Row("circuit", Circuit, OF_CIRCUIT, _size, _conditioned),
     Row(
         "tree of the circuit",

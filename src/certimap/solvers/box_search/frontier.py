@@ -218,6 +218,10 @@ class Frontier(Solver):
         state.work += came_to.work
         state.stage_work += came_to.work
         state.is_tight = came_to.is_complete
+        if came_to.log_bound < state.open.log_bound:
+            state.open.cap(came_to.log_bound)
+            self._prune(state, ledger)
+            self._report(state, ledger)
         leaves = came_to.is_paused or state.stage_work > state.budget
         if self.incumbent and (came_to.has_starts or (leaves and came_to.work)):
             starts = state.prober.starts()

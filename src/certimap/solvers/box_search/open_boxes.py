@@ -120,6 +120,10 @@ class OpenBoxes:
         self._fill_gaps(rows, keep)
         return taken
 
+    def cap(self, log_bound: float) -> None:
+        """Let a bound on everything open bound each box."""
+        np.minimum(self.bounds, log_bound, out=self.bounds)
+
     def prune(self, threshold: float) -> tuple[float, float]:
         """Remove the boxes whose bound is at most `threshold`; return ln of their mass and their largest bound."""
         dead = self.bounds <= threshold
