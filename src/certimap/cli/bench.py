@@ -217,6 +217,7 @@ for _command in (
     bench_theory.reproduction,
     bench_checks.random_networks,
     bench_checks.continuous,
+    bench_checks.scale,
     bench_checks.reach,
 ):
     app.command()(_command)
