@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, cast, overload
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any, Literal, Protocol, overload
 
 import numpy as np
 
 from certimap.answer import answer_query
-from certimap.batch import Batch, OnError, Row, collect, rows_of_frame
-from certimap.control import Control
-from certimap.domain import Domain
-from certimap.errors import CertimapError, QueryError, SolverError
-from certimap.limits import DEFAULT_PROOF, Limits
-from certimap.model import Model
-from certimap.networks.network import Network
-from certimap.posterior import Capability, Posterior
-from certimap.query import Query, check_names, make_query
-from certimap.result import MapResult, Origin
+from certimap.asking import Asked, domain_of, limits_of, map_rows, model_of, posterior_of
+from certimap.batch import OnError, collect, rows_of_frame
+from certimap.errors import SolverError
+from certimap.executors import workers_of
+from certimap.limits import DEFAULT_PROOF
+from certimap.posterior import Posterior
+from certimap.progress import Progress as Bar
+from certimap.query import check_names
+from certimap.result import MapResult
 from certimap.result_list import FailedQuery, ResultList
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import Progress
@@ -119,6 +117,8 @@ def map_query(
     show_progress: bool | None = None,
     proof: bool = False,
     max_proof: int = DEFAULT_PROOF,
+    n_jobs: int | None = None,
+    executor: Executor | None = None,
     **solver_options: Any,
 ) -> Any:
     """Return the most probable assignment of some variables given others, everything else summed out.
@@ -173,6 +173,10 @@ def map_query(
         As pgmpy has them: tables over single variables, which join `evidence` as likelihoods; and `progress`.
     proof, max_proof
         Whether `result.proof` is wanted (see `certimap.check`), and the most bytes that it may take.
+    n_jobs, executor
+        Who answers the rows of a data frame, or searches the parts of one hard query: so many processes of this
+        machine (-1 for one per core), or any `concurrent.futures.Executor`, such as a cluster's. Each worker has
+        one thread unless `workers` says otherwise; answers depend on neither number. See docs/many-machines.md.
     **solver_options
         Settings of a named solver.
 
@@ -211,16 +215,28 @@ def map_query(
         "max_proof": max_proof if proof else None,
     }
     limits = limits_of(max_edges, workers, device)
-    model = _model_of(model)
+    model = model_of(model)
     if _is_frame(evidence):
         if upper_bound is not None:
             raise SolverError("upper_bound is of one query, and a data frame asks many; ask them one by one")
-        check_names(_domain_of(model), variables, evidence.columns)
+        check_names(domain_of(model), variables, evidence.columns)
         rows = rows_of_frame(variables, evidence)
-        answers, interrupted = collect(map_rows(model, rows, solver, rng, settings, limits, errors))
+        shown = False if callable(settings["progress"]) else settings["progress"]
+        with Bar("rows", len(rows), shown) as bar, workers_of(n_jobs, executor) as pool:
+            own = {**settings, "progress": False} if bar.is_shown else settings
+            found = map_rows(model, rows, solver, rng, own, limits, errors, pool)
+            answers, interrupted = collect(bar.counted(found))
         labels = list(evidence.index)[: len(answers)]
         return ResultList(answers, labels, interrupted=interrupted)
-    asked = _Asked.of(model, limits, solver, settings)
+    asked = Asked.of(model, limits, solver, settings)
+    given: Any = evidence.copy() if is_dict(evidence) else evidence  # theirs may change later
+    if n_jobs is not None or executor is not None:
+        from certimap.shared_query import answer_shared
+
+        with workers_of(n_jobs, executor) as pool:
+            assert pool is not None
+            shared = answer_shared(asked, variables, evidence, solver, rng, settings, pool)
+        return asked.completed(shared, lambda: (variables, given))
     found = answer_query(
         lambda control: asked.condition(variables, evidence, control),
         lambda control: asked.fallback(variables, evidence, control),
@@ -228,89 +244,7 @@ def map_query(
         rng,
         settings,
     )
-    given: Any = evidence.copy() if is_dict(evidence) else evidence  # theirs may change later
     return asked.completed(found, lambda: (variables, given))
-
-
-def limits_of(max_edges: int | None, workers: int | None, device: str | None = None) -> Limits:
-    """Return what conditioning may take; refuse no threads."""
-    if workers is not None and workers < 1:
-        raise SolverError(f"workers is {workers}; expected a positive number of threads, or None for every core")
-    return Limits(max_edges, workers, device=device)
-
-
-def map_rows(
-    model: Any,
-    rows: Sequence[Row],
-    solver: str | Solver,
-    rng: int | np.random.Generator | None,
-    settings: Mapping[str, Any],
-    limits: Limits,
-    errors: OnError,
-) -> Iterator[MapResult | FailedQuery]:
-    """Yield the answers to many queries of one model as they are found; see `certimap.batch.Batch`."""
-    asked = _Asked.of(model, limits, solver, settings)
-    answers = Batch(asked.condition, asked.fallback, asked.share, solver, settings, errors).answers(rows, rng)
-    return (
-        answer if isinstance(answer, FailedQuery) else asked.completed(answer, row.ask)
-        for row, answer in zip(rows, answers, strict=False)
-    )
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """A model whose queries are conditioned one after another, each under a control of its own."""
-
-    model: Any
-    limits: Limits
-    wants: Sequence[Capability] | None
-    max_proof: int | None
-    time_limit: float | None
-
-    @classmethod
-    def of(cls, model: Any, limits: Limits, solver: str | Solver, settings: Mapping[str, Any]) -> _Asked:
-        """Work out what the solver, and a proof if one is wanted, want of the representation."""
-        wants, max_proof = wants_of(solver, settings.get("warm_start")), settings.get("max_proof")
-        if max_proof is not None:
-            from certimap.proofs import wants_for_proof
-
-            wants = wants_for_proof(model, solver, wants)
-        return cls(model, limits, wants, max_proof, settings.get("time_limit"))
-
-    def completed(self, found: MapResult, ask: Callable[[], tuple[Any, Any]]) -> MapResult:
-        """Note what was asked, and complete the proof where one is wanted."""
-        signed = replace(found, origin=Origin(self.model, ask))
-        if self.max_proof is None:
-            return signed
-        from certimap.proofs import finished
-
-        query = make_query(self.model.domain, *ask(), hidden=self.model.hidden)
-        return finished(self.model, query, signed, self.max_proof, self.time_limit)
-
-    def condition(self, variables: Any, evidence: Any, control: Control) -> Posterior:
-        return _posterior(self.model, variables, evidence, replace(self.limits, control=control), self.wants)
-
-    def share(self, asked: Mapping[int, tuple[Any, Any]]) -> Mapping[int, Posterior]:
-        """Return the posteriors of those rows that can share their conditioning."""
-        from certimap.conversions import trees_of_rows
-
-        queries: dict[int, Query] = {}
-        if isinstance(self.model, Network) and self.limits.device is None:
-            for i, (variables, evidence) in asked.items():
-                with suppress(CertimapError):  # the row's own failure, when it is its turn
-                    queries[i] = make_query(self.model.domain, variables, evidence, hidden=self.model.hidden)
-        places = list(queries)
-        found = trees_of_rows(self.model, list(queries.values()), wants=self.wants, limits=self.limits)
-        return {places[k]: tree for k, tree in found.items()}
-
-    def fallback(self, variables: Any, evidence: Any, control: Control) -> Posterior:
-        """Return a posterior that is there at once, for where the one that is wanted takes too long."""
-        from certimap.conversions import condition_quickly
-
-        if is_posterior(self.model):
-            return cast("Posterior", self.model)
-        query = make_query(_domain_of(self.model), variables, evidence, hidden=self.model.hidden)
-        return condition_quickly(self.model, query, limits=replace(self.limits, control=control))
 
 
 def condition(
@@ -349,50 +283,7 @@ def condition(
         As `map_query` does.
     """
     limits = limits_of(max_edges, workers, device)
-    return _posterior(_model_of(model), variables, evidence, limits, wants_of(solver))
-
-
-def _posterior(
-    model: Any,
-    variables: Any,
-    evidence: Any,
-    limits: Limits,
-    wants: Sequence[Capability] | None,
-) -> Posterior:
-    if is_posterior(model) and variables is None and evidence is None:
-        if limits.device is None:
-            return cast("Posterior", model)
-        from certimap.circuits.tensor_posterior import on_device
-
-        return on_device(model, limits.device)
-    query = make_query(_domain_of(model), variables, evidence, hidden=model.hidden)
-    from certimap.conversions import condition
-
-    return condition(model, query, wants=wants, limits=limits)
-
-
-def _domain_of(model: Any) -> Domain:
-    """Return the variables of a model; refuse a posterior, which takes no query."""
-    if is_posterior(model):
-        raise QueryError(
-            f"a {type(model).__name__} is a posterior already; its query and evidence are fixed, so leave "
-            "variables and evidence out"
-        )
-    return model.domain
-
-
-def _model_of(model: Any) -> Any:
-    """Return a posterior or a model of ours as it is, and a model of another library as one of ours."""
-    if isinstance(model, Model) or is_posterior(model):
-        return model
-    from certimap.interop import as_model
-
-    return as_model(model)
-
-
-def is_posterior(model: Any) -> bool:
-    """Whether an object is a posterior rather than a model to condition."""
-    return isinstance(model, Posterior)
+    return posterior_of(model_of(model), variables, evidence, limits, wants_of(solver))
 
 
 def _is_frame(evidence: Any) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from certimap.answer import answer_one, answer_query
 from certimap.certify.checks import check_settings
 from certimap.control import Control
 from certimap.errors import CertimapError, ParseError, SolverError, at_place
+from certimap.executors import Spread
 from certimap.posterior import Posterior
 from certimap.result import MapResult
 from certimap.result_list import FailedQuery
@@ -24,6 +26,8 @@ OnError = Literal["raise", "keep"]
 Condition = Callable[[Any, Any, Control], Posterior]
 Share = Callable[[Mapping[int, tuple[Any, Any]]], Mapping[int, Posterior]]
 TOGETHER = 256  # rows that are looked at together
+N_PARTS = 64  # parts that few rows are shared out in, for up to so many workers
+Outcome = MapResult | CertimapError | MemoryError
 _NO_MEMORY = "memory ran out; lower max_memory or max_edges, or ask a smaller query"
 
 
@@ -44,6 +48,16 @@ class Row:
     label: Any
     ask: Callable[[], tuple[Any, Any]]
     place: str
+
+
+class _Sent(NamedTuple):
+    """A row as it goes to a worker."""
+
+    number: int
+    label: Any
+    variables: Any
+    evidence: Any
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -91,17 +105,47 @@ class Batch:
         other row's answer; a row alone has the seed given. Ctrl-C ends the batch: the row at work is yielded with
         what it has earned, and KeyboardInterrupt is raised after it.
         """
-        seed = seed_of(rng)
-        generator = np.random.default_rng(seed)
+        outcomes = self.outcomes(rows, seeds_of(rng, len(rows)))
+        return (self._judged(row, outcome) for row, outcome in zip(rows, outcomes, strict=False))
+
+    def spread_answers(
+        self, rows: Sequence[Row], rng: int | np.random.Generator | None, executor: Executor
+    ) -> Iterator[MapResult | FailedQuery]:
+        """Yield the same answers, found by the workers of an executor; Ctrl-C raises KeyboardInterrupt at once.
+
+        Rows go out in parts whose size follows from their number alone.
+        """
+        seeds = seeds_of(rng, len(rows))
+        size = max(1, min(TOGETHER, -(-len(rows) // N_PARTS)))
+        parts = [range(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
+        refused: dict[int, CertimapError] = {}
+
+        def make(i: int) -> list[_Sent]:
+            sent: list[_Sent] = []
+            for k in parts[i]:
+                try:
+                    sent.append(_Sent(k, rows[k].label, *rows[k].ask(), seeds[k]))
+                except CertimapError as error:  # the row's own failure, when it is its turn
+                    refused[k] = error
+            return sent
+
+        settings = {**self.settings, "progress": False}
+        results = Spread(executor, _answer_part, replace(self, settings=settings)).results(len(parts), make)
+        for part, outcomes in zip(parts, results, strict=True):
+            for k in part:
+                yield self._judged(rows[k], refused[k] if k in refused else outcomes[k])
+
+    def outcomes(self, rows: Sequence[Row], seeds: Sequence[int]) -> Iterator[Outcome]:
+        """Yield a result, or why there is none, for each row in order; after Ctrl-C raise KeyboardInterrupt."""
         for start in range(0, len(rows), TOGETHER):
             part = rows[start : start + TOGETHER]
             shared = self._shared(part)
             for k, row in enumerate(part):
                 before = n_interrupts()
-                answer = self._answer(row, seed_of(generator) if len(rows) > 1 else seed, shared.get(k))
+                outcome = self._outcome(row, seeds[start + k], shared.get(k))
                 is_last = n_interrupts() > before
-                if not (is_last and isinstance(answer, FailedQuery)):  # a row cut short has not failed
-                    yield answer
+                if not is_last or isinstance(outcome, MapResult):  # a row cut short has not failed
+                    yield outcome
                 if is_last:
                     raise KeyboardInterrupt
 
@@ -117,7 +161,7 @@ class Batch:
             return self.share(asked)
         return {}
 
-    def _answer(self, row: Row, seed: int, shared: Posterior | None) -> MapResult | FailedQuery:
+    def _outcome(self, row: Row, seed: int, shared: Posterior | None) -> Outcome:
         try:
             if shared is not None:
                 return answer_one(shared, self.solver, seed, self.settings)
@@ -129,15 +173,37 @@ class Batch:
                 seed,
                 self.settings,
             )
-        except CertimapError as error:
+        except (CertimapError, MemoryError) as error:
+            return error
+
+    def _judged(self, row: Row, outcome: Outcome) -> MapResult | FailedQuery:
+        """Return a result as it is; raise what stands for one, or keep it as the row's failure."""
+        if isinstance(outcome, MapResult):
+            return outcome
+        if isinstance(outcome, MemoryError):
             if self.errors == "raise":
-                named = isinstance(error, ParseError) or not row.place  # a ParseError names its file and line
-                raise error if named else at_place(error, row.place) from None
-            return FailedQuery(row.label, type(error).__name__, str(error))
-        except MemoryError:
-            if self.errors == "raise":
-                raise
+                raise outcome
             return FailedQuery(row.label, "MemoryError", _NO_MEMORY)
+        if self.errors == "raise":
+            named = isinstance(outcome, ParseError) or not row.place  # a ParseError names its file and line
+            raise outcome if named else at_place(outcome, row.place) from None
+        return FailedQuery(row.label, type(outcome).__name__, str(outcome))
+
+
+def seeds_of(rng: int | np.random.Generator | None, n_rows: int) -> list[int]:
+    """Return a seed per row; a row alone has the seed given."""
+    seed = seed_of(rng)
+    if n_rows == 1:
+        return [seed]
+    generator = np.random.default_rng(seed)
+    return [seed_of(generator) for _ in range(n_rows)]
+
+
+def _answer_part(batch: Batch, sent: Sequence[_Sent]) -> dict[int, Outcome]:
+    """Answer rows in a worker; return what became of each, by its number."""
+    rows = [Row(s.label, lambda s=s: (s.variables, s.evidence), "") for s in sent]
+    outcomes = batch.outcomes(rows, [s.seed for s in sent])
+    return {s.number: outcome for s, outcome in zip(sent, outcomes, strict=True)}
 
 
 def rows_of_frame(variables: Any, frame: Any) -> list[Row]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.api import limits_of, map_rows
+from certimap.asking import limits_of, map_rows
 from certimap.batch import Row
 from certimap.box import Points
 from certimap.domain import Domain

@@ -208,6 +208,19 @@ def test_growth_is_measured_without_data(tmp_path: Path, capsys: pytest.CaptureF
     assert "| evidence rows of a network | 1,000 |" in printed
 
 
+def test_large_circuits_are_measured_without_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- begin scale -->\n<!-- end scale -->\n")
+    assert main(["bench", "scale", "--sizes", "20000", "--quiet", "--into", str(page)]) == 0
+    row = next(line for line in page.read_text().splitlines() if "| 150 |" in line)
+    assert "| exact |" in row
+    assert "--" not in row
+    assert main(["bench", "scale", "--sizes", "many"]) == 2
+    assert "'many'" in capsys.readouterr().err
+    assert main(["bench", "scale", "--sizes", "30"]) == 2
+    assert "too few" in capsys.readouterr().err
+
+
 def test_networks_need_cases_or_growth(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "networks"]) == 2
     assert "--growth" in capsys.readouterr().err

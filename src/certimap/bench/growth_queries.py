@@ -61,7 +61,7 @@ class _Measuring:
     def _rows(self) -> Callable[[int], list[Any]]:
         """Ask for the most probable rest of rows drawn from the model, a quarter of the variables observed."""
         import certimap as cm
-        from certimap.api import map_rows
+        from certimap.asking import map_rows
         from certimap.batch import Row
         from certimap.inference import sample
         from certimap.limits import Limits

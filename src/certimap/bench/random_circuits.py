@@ -17,19 +17,20 @@ def random_learnspn(n_variables: int, n_edges: int, *, seed: int = 0, n_states: 
     Deterministic in `seed`. A tree over few variables has an end to its size: take more than
     `n_edges` / 1000 variables.
     """
-    budget, best = float(n_edges), _grow(n_variables, float(n_edges), seed, n_states)
+    budget, best = float(n_edges), grown_learnspn(n_variables, n_edges, seed=seed, n_states=n_states)
     for _ in range(6):  # what is asked for and what grows differ by a factor that changes slowly
         if abs(best.n_edges - n_edges) <= 0.02 * n_edges:
             break
         budget *= n_edges / best.n_edges
-        tree = _grow(n_variables, budget, seed, n_states)
+        tree = grown_learnspn(n_variables, budget, seed=seed, n_states=n_states)
         best = min(best, tree, key=lambda c: abs(c.n_edges - n_edges))
     return best
 
 
-def _grow(n_variables: int, budget: float, seed: int, n_states: int) -> Circuit:
+def grown_learnspn(n_variables: int, n_edges: float, *, seed: int = 0, n_states: int = 2) -> Circuit:
+    """Return such a tree at the first attempt, whose size may be off by a tenth or so."""
     tree = _Tree(n_variables, seed, n_states)
-    tree.add_sum(list(range(n_variables)), budget)
+    tree.add_sum(list(range(n_variables)), float(n_edges))
     return tree.builder.build()
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from certimap.api import map_query
+from certimap.bench.random_chains import random_chain, random_classes
 from certimap.bench.tabular import Table, significant
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.domain import Domain
@@ -94,6 +95,23 @@ def _trees(n_variables: int, n_trees: int, n_nodes: int) -> ReachFamily:
     )
 
 
+def _chains(steps: int, n_states: int, n_symbols: int, concentration: float = 1.0) -> ReachFamily:
+    sparse = "" if concentration == 1.0 else f", drawn from Dirichlet({concentration:g})"
+    return ReachFamily(
+        f"hmm-{steps}-{n_states}-{n_symbols}",
+        f"output of a hidden Markov model: {steps} steps, {n_states} states, {n_symbols} symbols{sparse}",
+        lambda seed: Question(*random_chain(steps, n_states, n_symbols, seed, concentration)),
+    )
+
+
+def _classes(n_classes: int, n_features: int, n_states: int) -> ReachFamily:
+    return ReachFamily(
+        f"latent-class-{n_classes}-{n_features}-{n_states}",
+        f"{n_features} features of {n_states} states, {n_classes} latent classes",
+        lambda seed: Question(*random_classes(n_classes, n_features, n_states, seed)),
+    )
+
+
 FAMILIES = (
     _trees(64, 1, 10),
     _trees(64, 5, 10),
@@ -101,6 +119,14 @@ FAMILIES = (
     _trees(128, 5, 10),
     _trees(64, 3, 20),
     _trees(128, 10, 20),
+    _chains(100, 5, 10),
+    _chains(1000, 5, 10),
+    _chains(200, 10, 10),
+    _chains(30, 50, 30),
+    _chains(200, 50, 20, 0.2),
+    _classes(100, 200, 2),
+    _classes(1000, 60, 2),
+    _classes(1000, 60, 3),
 )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from certimap.cli.output import CUT_SHORT, SOME_FAILED
 from certimap.errors import CertimapError, QueryError
 from certimap.io.files import write_text
-from certimap.learn.progress import Progress
+from certimap.progress import Progress
 from certimap.result import MapResult
 from certimap.result_list import FailedQuery
 

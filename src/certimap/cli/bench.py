@@ -218,6 +218,7 @@ for _command in (
     bench_checks.random_networks,
     bench_checks.continuous,
     bench_checks.mixed_tables,
+    bench_checks.scale,
     bench_checks.reach,
 ):
     app.command()(_command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -132,6 +133,9 @@ def heuristics(
         ),
     ] = None,
     queries: Annotated[int, typer.Option(help="Queries of learned models.")] = 100,
+    solvers: Annotated[
+        str | None, typer.Option(help="Names of heuristics; all that can run here by default.")
+    ] = None,
     time_limit: Annotated[float, typer.Option(help="Seconds per answer.")] = 20.0,
     seed: Annotated[int, typer.Option(help="Seed of circuits, queries and solvers.")] = 0,
     into: Annotated[
@@ -145,6 +149,8 @@ def heuristics(
 
     files = () if models is None else models_in(models)
     plan = HeuristicsPlan(circuits, files, queries, time_limit=time_limit, seed=seed)
+    if solvers is not None:
+        plan = replace(plan, solvers=split_names(solvers))
     text = heuristics_table(run_heuristics(plan, report=reporter(quiet))).to_markdown()
     typer.echo(text)
     if into is not None:
@@ -219,3 +225,27 @@ def fuzz(
     if any(tally.n_failed for tally in tallies):
         typer.echo(failures_text(tallies), err=True)
         raise typer.Exit(1)
+
+
+def scale(
+    sizes: Annotated[str, typer.Option(help="Numbers of edges, about.")] = "1000000,10000000,50000000",
+    time_limit: Annotated[float, typer.Option(help="Seconds that the query may take.")] = 60.0,
+    text_limit: Annotated[int, typer.Option(help="Edges up to which .spn files are measured too.")] = 10_000_000,
+    seed: Annotated[int, typer.Option(help="Seed of circuits, queries and draws.")] = 0,
+    into: Annotated[Path | None, typer.Option("--into", help="Page whose section 'scale' gets the table.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Measure circuits of millions of edges: files, conditioning, a query, draws, points, bytes per edge."""
+    from certimap.bench.machine import describe_machine, machine_line
+    from certimap.bench.report import insert_section
+    from certimap.bench.scale import ScalePlan, run_scale, scale_table
+
+    wrong = [part for part in split_names(sizes) if not part.isdecimal()]
+    if wrong:
+        raise typer.BadParameter(f"{wrong[0]!r} is no whole number", param_hint="--sizes")
+    plan = ScalePlan(tuple(map(int, split_names(sizes))), seed, time_limit, text_limit)
+    table = scale_table(run_scale(plan, reporter(quiet))).to_markdown(4)
+    text = f"{machine_line(describe_machine())}; one thread.\n\n{table}"
+    typer.echo(text)
+    if into is not None:
+        insert_section(into, "scale", text)

@@ -174,6 +174,10 @@ def solve(
             show_default=False,
         ),
     ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", help="Processes that share the rows out, -1 for one per core.", show_default=False),
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option("--workers", help="Threads; the answer does not depend on it.", show_default=False),
@@ -225,10 +229,11 @@ def solve(
     that Ctrl-C left out have the status "not reached".
     """
     import certimap
-    from certimap.api import limits_of, map_rows
+    from certimap.asking import limits_of, map_rows
     from certimap.cli.answer_file import check_folder, write_answers
     from certimap.cli.notice import announce_compilation
     from certimap.cli.output import AnswerPrinter
+    from certimap.executors import workers_of
 
     table = output if output is not None and suffix_of(output) == "csv" else None
     if table is not None:
@@ -262,6 +267,8 @@ def solve(
     }
     if upper_bound is not None and len(rows) > 1:
         raise QueryError(f"--upper-bound is of one query, and there are {len(rows)} cases; ask one case")
+    if jobs is not None and len(rows) == 1:
+        raise QueryError(f"--jobs {jobs} shares out the rows of a table, and there is one case; leave it out")
     if proof is not None:
         if len(rows) > 1:
             raise QueryError(f"--proof {proof} is one file, and there are {len(rows)} cases; ask one case")
@@ -269,18 +276,20 @@ def solve(
     if table is not None:
         run_settings["progress"] = False
     on_error = "raise" if len(rows) == 1 else errors.value
-    answers = map_rows(source, rows, chosen, rng, run_settings, limits_of(max_edges, workers, device), on_error)
-    if proof is not None:
-        answers = _proved(answers, proof)
-    if table is not None:
-        code = write_answers(table, rows, answers)
-    else:
-        describe = None
-        how = {"solver": chosen, "max_edges": max_edges, "device": device}
-        if as_json or output is not None:
-            describe = _describer(source, str(model), {**run_settings, **how})
-        wishes = {"time_limit": time_limit, "workers": workers} if explain else None
-        code = AnswerPrinter(rows, as_json, describe, output, wishes).print_all(answers)
+    limits = limits_of(max_edges, workers, device)
+    with workers_of(jobs, None) as pool:
+        answers = map_rows(source, rows, chosen, rng, run_settings, limits, on_error, pool)
+        if proof is not None:
+            answers = _proved(answers, proof)
+        if table is not None:
+            code = write_answers(table, rows, answers)
+        else:
+            describe = None
+            how = {"solver": chosen, "max_edges": max_edges, "device": device}
+            if as_json or output is not None:
+                describe = _describer(source, str(model), {**run_settings, **how})
+            wishes = {"time_limit": time_limit, "workers": workers} if explain else None
+            code = AnswerPrinter(rows, as_json, describe, output, wishes).print_all(answers)
     if code:
         raise typer.Exit(code)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from certimap.densities.mixed import MixedNormals, SampledMixed
 from certimap.densities.posterior import NormalsPosterior, refuse_hidden_intervals, within_limits
 from certimap.errors import QueryError
 from certimap.logs import log_sum
-from certimap.posterior import Posterior, Probes
+from certimap.posterior import Facts, Posterior, Probes
 from certimap.query import make_query
 
 
@@ -48,6 +49,18 @@ def _components(case: Case[LinearGaussianNetwork]) -> Components:
     return case.shared("components", lambda: case.model.components(case.query))
 
 
+class WeighedStates(CircuitPosterior):
+    """A circuit whose weights were worked out by another posterior, and are off by as much as its logs."""
+
+    weight_slack: float = 0.0
+
+    @property
+    def facts(self) -> Facts:
+        """What solvers may know of it beforehand."""
+        known = super().facts
+        return replace(known, log_slack=known.log_slack + self.weight_slack)
+
+
 def _table_of_states(case: Case[LinearGaussianNetwork]) -> Posterior:
     """Return p(states | evidence) by Bayes' rule: a circuit of indicators that weighs as the evidence does."""
     found = _components(case)
@@ -63,19 +76,22 @@ def _table_of_states(case: Case[LinearGaussianNetwork]) -> Posterior:
     logs = [float(log_sum(found.log_weights[which.ravel() == k])) for k in range(len(states))]
     builder.sum(products, [log + found.log_evidence for log in logs])
     limits = case.limits
-    return CircuitPosterior.from_circuit(
+    posterior = WeighedStates.from_circuit(
         builder.build(),
         make_query(domain),
         max_edges=limits.edges_allowed,
         workers=limits.workers,
         control=limits.control,
     )
+    assert isinstance(posterior, WeighedStates)
+    posterior.weight_slack = found.log_slack
+    return posterior
 
 
 def _one_mixture(case: Case[LinearGaussianNetwork]) -> Posterior:
     found = _components(case)
     assert found.mixture is not None
-    return within_limits(found.mixture, found.log_evidence, case.query, case.limits.workers)
+    return within_limits(found.mixture, found.log_evidence, case.query, case.limits.workers, found.log_slack)
 
 
 def _mixture_per_state(case: Case[LinearGaussianNetwork]) -> Posterior:
@@ -88,6 +104,7 @@ def _mixture_per_state(case: Case[LinearGaussianNetwork]) -> Posterior:
             found.log_evidence,
             case.query,
             case.limits.workers,
+            found.log_slack,
         )
         for k in range(len(states))
     ]

@@ -71,12 +71,15 @@ class Components:
         The queried real variables, in the query's order, with those weights; None where there are none.
     log_evidence
         ln of the probability, or density, of the evidence.
+    log_slack
+        How far (nats) rounding may have moved the discrete model's logs, from which the weights come.
     """
 
     states: Ints
     log_weights: Floats
     mixture: GaussianMixture | None
     log_evidence: float
+    log_slack: float
 
 
 class LinearGaussianNetwork(Model):
@@ -189,7 +192,7 @@ class LinearGaussianNetwork(Model):
         ImpossibleEvidence
             Where the evidence has no probability.
         """
-        states, log_weights, log_evidence = self._configurations(query)
+        states, log_weights, log_evidence, log_slack = self._configurations(query)
         queried: list[int] = query.variables.tolist()
         own = (
             np.stack([states[i] for i in queried if i < self._n_discrete], axis=1)
@@ -199,7 +202,7 @@ class LinearGaussianNetwork(Model):
         asked: list[int] = [i for i in queried if i >= self._n_discrete]
         known = dict(sorted(query.values.items()))
         if not asked and not known:
-            return Components(own, log_weights, None, log_evidence)
+            return Components(own, log_weights, None, log_evidence, log_slack)
         names = self.domain.names
         means, covariances = self._moments([*asked, *known], states, len(log_weights))
         joint = GaussianMixture(
@@ -208,10 +211,10 @@ class LinearGaussianNetwork(Model):
         if not asked:
             logs = joint.log_components(np.array([list(known.values())], np.float64))[0]
             of_values = float(log_sum(logs))
-            return Components(own, logs - of_values, None, log_evidence + of_values)
+            return Components(own, logs - of_values, None, log_evidence + of_values, log_slack)
         mixture, of_values = joint.given({names[i]: value for i, value in known.items()})
         mixture = mixture.marginal([names[i] for i in asked])
-        return Components(own, mixture.log_weights, mixture, log_evidence + of_values)
+        return Components(own, mixture.log_weights, mixture, log_evidence + of_values, log_slack)
 
     def _open(self, query: Query) -> tuple[list[int], list[int]]:
         """Return the discrete variables that real ones depend on or that are queried, and those not observed."""
@@ -228,8 +231,8 @@ class LinearGaussianNetwork(Model):
                 needed.update(self._nodes[i].real)
         return [i for i in self._nodes if i in needed]
 
-    def _configurations(self, query: Query) -> tuple[dict[int, Ints], Floats, float]:
-        """Return states by variable, ln p(configuration | discrete evidence), and ln p(discrete evidence)."""
+    def _configurations(self, query: Query) -> tuple[dict[int, Ints], Floats, float, float]:
+        """Return states by variable, ln p(configuration | discrete evidence), ln p of that, and its log slack."""
         used, free = self._open(query)
         n = self.n_configurations(query)
         if n > MAX_CONFIGURATIONS:
@@ -239,14 +242,14 @@ class LinearGaussianNetwork(Model):
             )
         sizes = [int(self.domain.n_states[i]) for i in free]
         points = np.stack(np.unravel_index(np.arange(n), sizes), axis=1) if free else np.zeros((1, 0), np.int64)
-        logs, log_evidence = np.zeros(1), 0.0
+        logs, log_evidence, log_slack = np.zeros(1), 0.0, 0.0
         if self.discrete is not None and (free or np.any(query.log_weights != 0.0)):
             domain = self.discrete.domain
             observed = frozenset(i for i in query.observed if i < self._n_discrete)
             part = Query(domain, np.array(free, np.int64), query.log_weights, {}, {}, observed)
             posterior = self.discrete.condition(part)
             assert posterior.facts.log_evidence is not None
-            log_evidence = posterior.facts.log_evidence
+            log_evidence, log_slack = posterior.facts.log_evidence, posterior.facts.log_slack
             if free:
                 logs = posterior.log_prob(points.astype(part.query_domain.point_dtype))
         kept = logs > -np.inf
@@ -257,7 +260,7 @@ class LinearGaussianNetwork(Model):
             if i in query.observed:
                 weights = query.log_weights[self.domain.offsets[i] : self.domain.offsets[i + 1]]
                 states[i] = np.full(int(kept.sum()), int(np.argmax(weights)), np.int64)
-        return states, logs[kept], log_evidence
+        return states, logs[kept], log_evidence, log_slack
 
     def _moments(self, wanted: Sequence[int], states: Mapping[int, Ints], n: int) -> tuple[Floats, Floats]:
         """Return means and covariances of real variables under each configuration, parents before children."""

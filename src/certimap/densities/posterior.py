@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -123,14 +125,19 @@ def refuse_hidden_intervals(query: Query) -> None:
 
 
 def within_limits(
-    mixture: GaussianMixture, log_evidence: float, query: Query, workers: int | None
+    mixture: GaussianMixture, log_evidence: float, query: Query, workers: int | None, log_slack: float = 0.0
 ) -> NormalsPosterior:
-    """Return p(real query variables | values observed) inside the query's intervals."""
+    """Return p(real query variables | values observed) inside the query's intervals.
+
+    `log_slack` is how far (nats) rounding may have moved the logs of the weights.
+    """
     whole = (-np.inf, np.inf)
     real = [i for i in query.variables.tolist() if query.domain.n_states[i] == 0]
     limits = np.array([query.intervals.get(i, whole) for i in real])
     made = NormalsPosterior if any(i in query.intervals for i in real) else SampledNormals
-    return made(mixture, log_evidence, limits[:, 0].copy(), limits[:, 1].copy(), workers)
+    posterior = made(mixture, log_evidence, limits[:, 0].copy(), limits[:, 1].copy(), workers)
+    posterior.facts = replace(posterior.facts, log_slack=posterior.facts.log_slack + log_slack)
+    return posterior
 
 
 class NormalsProber:

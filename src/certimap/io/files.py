@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import bisect
 import gzip
+import io
 import os
 import re
 import zlib
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from os import PathLike, fspath
 from pathlib import Path
 
@@ -56,8 +58,6 @@ def read_bytes(path: AnyPath) -> bytes:
 
 
 def _unpacked(path: AnyPath, data: bytes) -> bytes:
-    import io
-
     limit = max(FREE_BYTES, MAX_RATIO * len(data))
     parts: list[bytes] = []
     n_bytes = 0
@@ -125,19 +125,23 @@ def read_text(path: AnyPath, encoding: str | None = None) -> str:
         ) from None
 
 
-def write_bytes(path: AnyPath, data: bytes) -> None:
-    """Write a whole file or nothing: the content goes to a neighbour that then takes the name.
+@contextmanager
+def replacing(path: AnyPath) -> Generator[io.BufferedIOBase]:
+    """Write a whole file or nothing: the content goes to a neighbour that takes the name at the end.
 
-    A name that ends in .gz is compressed, without a time stamp, so that equal content gives equal files. Raises
-    OSError, with the file's name, where that fails.
+    A name that ends in .gz is compressed, without a time stamp, so that equal content gives equal files.
+
+    Raises OSError, with the file's name, where writing fails.
     """
     target = Path(path)
-    if is_packed(target):
-        data = gzip.compress(data, mtime=0)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:
-            file.write(data)
+            if is_packed(target):
+                with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
+                    yield packed
+            else:
+                yield file
             file.flush()
             os.fsync(file.fileno())
         part.replace(target)
@@ -146,6 +150,12 @@ def write_bytes(path: AnyPath, data: bytes) -> None:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def write_bytes(path: AnyPath, data: bytes) -> None:
+    """Write a whole file or nothing, as `replacing` does."""
+    with replacing(path) as file:
+        file.write(data)
 
 
 def write_text(path: AnyPath, text: str) -> None:

@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import io
 import json
 import math
-import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.circuits.circuit import Circuit, NodeKind
-from certimap.circuits.leaves import leaf_kind, leaf_kinds
+from certimap.circuits.circuit import Circuit
 from certimap.domain import Categorical, Domain, Label, Real, Variable
 from certimap.errors import CertimapError, ModelError, ParseError
-from certimap.io.files import FREE_BYTES, MAX_RATIO, AnyPath, read_bytes, write_bytes
+from certimap.io.array_files import read_arrays, write_arrays
+from certimap.io.circuit_arrays import arrays_of_circuit, circuit_of_arrays
+from certimap.io.files import AnyPath
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
@@ -39,8 +38,6 @@ _OWN = frozenset(  # imported on first use
         "certimap.densities.gaussian_mixture:GaussianMixture",
     }
 )  # imported on first use
-_CIRCUIT_ARRAYS = ("kind", "child_ptr", "children", "log_weights", "leaf_var", "param_ptr", "params")
-_LAST_CHARACTER = 0x10FFFF
 _NETWORKS: dict[str, type[Network]] = {"bayesian": BayesianNetwork, "markov": MarkovNetwork}
 _registered: dict[str, type[Any]] = {}
 
@@ -71,9 +68,7 @@ def write_native(model: Any, path: AnyPath) -> None:
     for name, values in arrays.items():
         if values.dtype.hasobject:
             raise ModelError(f"array {name!r} of a {type(model).__name__} holds objects; expected numbers or text")
-    buffer = io.BytesIO()
-    np.savez(buffer, meta=np.array(json.dumps(meta)), **arrays)  # pyright: ignore[reportArgumentType]
-    write_bytes(path, buffer.getvalue())
+    write_arrays({"meta": np.array(json.dumps(meta)), **arrays}, path)
 
 
 def exported(model: Any) -> tuple[str, list[dict[str, Any]], Arrays, list[str]]:
@@ -102,8 +97,13 @@ def fingerprint(model: Any) -> str:
 
 
 def read_native(path: AnyPath) -> Any:
-    """Read a model; raises ParseError when the file is damaged or of a kind that is not known."""
-    arrays = _arrays_in(path, read_bytes(path))
+    """Read a model; raises ParseError when the file is damaged or of a kind that is not known.
+
+    The arrays of a circuit in a file of 16 MiB and more are mapped into memory, not copied: processes that read
+    the file share them, and its pages are given up when memory is short. Such a file may be replaced, as
+    `write_native` does, but not changed in place while its model is in use.
+    """
+    arrays = read_arrays(path)
     try:
         meta = json.loads(str(arrays.pop("meta")[()]))
         version, kind, encoded = meta["version"], str(meta["kind"]), meta["domain"]
@@ -119,42 +119,6 @@ def read_native(path: AnyPath) -> Any:
         raise ParseError(f"is a damaged certimap file of kind {kind!r} ({error})", path) from None
 
 
-def _arrays_in(path: AnyPath, data: bytes) -> Arrays:
-    """Return the arrays of a zip archive of `.npy` files; every size is checked before memory is taken."""
-    limit = max(FREE_BYTES, MAX_RATIO * len(data))
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            entries = archive.infolist()
-            if sum(entry.file_size for entry in entries) > limit:
-                raise ParseError(f"unpacks to more than {limit:,} bytes, over {MAX_RATIO} times its size", path)
-            if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in entries):
-                raise ParseError("is compressed by another method than deflate, which is what is accepted", path)
-            return {entry.filename.removesuffix(".npy"): _array(archive.read(entry)) for entry in entries}
-    except ParseError:
-        raise
-    except Exception as error:  # damage makes zipfile and numpy's header parser raise a dozen types
-        raise ParseError(f"is no certimap file, or a damaged one ({error})", path) from None
-
-
-def _array(content: bytes) -> NDArray[Any]:
-    """Return the array in a `.npy` file; ValueError unless its header, checked first, fits what follows."""
-    file = io.BytesIO(content)
-    version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"an array of the version {version}")
-    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, in_columns, dtype = read_header(file)
-    start = file.tell()
-    if dtype.kind not in "biufUS" or not dtype.itemsize or any(size < 0 for size in shape):
-        raise ValueError(f"an array of the type {dtype} and the shape {shape}")
-    if math.prod(shape) * dtype.itemsize != len(content) - start:
-        raise ValueError(f"{len(content) - start} bytes for an array of the shape {shape}")
-    if dtype.kind == "U" and np.any(np.frombuffer(content, f"{dtype.str[0]}u4", offset=start) > _LAST_CHARACTER):
-        raise ValueError("a text with a character that does not exist")
-    values: NDArray[Any] = np.frombuffer(content, dtype, offset=start)
-    return values.reshape(shape, order="F" if in_columns else "C")
-
-
 @runtime_checkable
 class Storable(Protocol):
     """A model that tells its content as named arrays; its class builds one from them (`from_arrays`)."""
@@ -164,11 +128,7 @@ class Storable(Protocol):
 
 def _to_arrays(model: Any) -> tuple[str, Arrays]:
     if isinstance(model, Circuit):
-        arrays = {name: getattr(model, name) for name in _CIRCUIT_ARRAYS}
-        if np.any(model.kind < 0):  # codes depend on the order of registration, names do not
-            names = {code: kind.name for code, kind in leaf_kinds().items()}
-            arrays["leaf_names"] = np.array([names[-k] for k in range(1, 1 - int(model.kind.min()))])
-        return "circuit", arrays
+        return "circuit", arrays_of_circuit(model)
     for kind, cls in _NETWORKS.items():
         if isinstance(model, cls):
             return kind, _network_arrays(model)
@@ -189,7 +149,7 @@ def _to_arrays(model: Any) -> tuple[str, Arrays]:
 
 def _from_arrays(kind: str, domain: Domain, arrays: Arrays, hidden: Sequence[str] = ()) -> Any:
     if kind == "circuit":
-        return _circuit(domain, arrays)
+        return circuit_of_arrays(domain, arrays)
     if kind in _NETWORKS:
         return _network(kind, domain, arrays, hidden)
     cls = _registered.get(kind)
@@ -199,83 +159,6 @@ def _from_arrays(kind: str, domain: Domain, arrays: Arrays, hidden: Sequence[str
         module, _, name = kind.partition(":")
         cls: Any = getattr(importlib.import_module(module), name)
     return cls.from_arrays(domain, arrays)
-
-
-def _circuit(domain: Domain, arrays: Arrays) -> Circuit:
-    """Build a circuit from its arrays; check what would otherwise read outside of them."""
-    kind, child_ptr, children, param_ptr, leaf_var = (
-        _integers(arrays[name]) for name in ("kind", "child_ptr", "children", "param_ptr", "leaf_var")
-    )
-    log_weights, params = _floats(arrays["log_weights"]), _floats(arrays["params"])
-    stored = kind.copy()
-    for k, name in enumerate(arrays.get("leaf_names", np.zeros(0, str)).tolist(), 1):
-        kind[stored == -k] = leaf_kind(str(name))[0]
-    kinds = leaf_kinds()
-    n = len(kind)
-    fits = (
-        n > 0
-        and len(leaf_var) == n
-        and len(child_ptr) == len(param_ptr) == n + 1
-        and child_ptr[0] == param_ptr[0] == 0
-        and child_ptr[-1] == len(children) == len(log_weights)
-        and param_ptr[-1] == len(params)
-        and bool(np.all(np.diff(child_ptr) >= 0) and np.all(np.diff(param_ptr) >= 0))
-        and bool(np.all(np.isin(kind, [NodeKind.CATEGORICAL, NodeKind.PRODUCT, NodeKind.SUM, *kinds])))
-    )
-    if not fits:
-        raise ModelError("is a damaged circuit: its arrays do not fit each other")
-    n_children, n_params = np.diff(child_ptr), np.diff(param_ptr)
-    owner = np.repeat(np.arange(n), n_children)
-    is_leaf, is_real = kind < NodeKind.PRODUCT, np.isin(kind, list(kinds))
-    sizes = domain.n_states[np.clip(leaf_var, 0, max(len(domain) - 1, 0))] if len(domain) else leaf_var
-    leaf_sizes = np.where(is_real, 0, sizes)
-    for code, leaf in kinds.items():
-        leaf_sizes[kind == code] = len(leaf.parameters)
-    sound = (
-        np.all((children >= 0) & (children < owner))
-        and np.all(np.where(is_leaf, (leaf_var >= 0) & (leaf_var < len(domain)), leaf_var == -1))
-        and np.all(np.where(is_leaf, n_children == 0, n_children > 0))
-        and np.all(n_params == np.where(is_leaf, leaf_sizes, 0))
-        and np.all((sizes == 0)[is_real])
-        and np.all(sizes[kind == NodeKind.CATEGORICAL] > 0)
-        and not np.any(
-            np.isnan(log_weights) | (log_weights == np.inf) | (log_weights != 0.0) & (kind[owner] != NodeKind.SUM)
-        )
-        and _sound_params(kind, params, param_ptr[:-1])
-    )
-    if not sound:
-        raise ModelError("is a damaged circuit: its nodes are not those of a circuit")
-    return Circuit(
-        domain,
-        kind.astype(np.int8),
-        child_ptr,
-        children,
-        log_weights,
-        leaf_var.astype(np.int32),
-        param_ptr,
-        params,
-    )
-
-
-def _sound_params(kind: NDArray[np.int64], params: NDArray[np.float64], first: NDArray[np.int64]) -> bool:
-    """Whether leaf parameters are log weights, and what the kinds of real leaves accept."""
-    for code, leaf in leaf_kinds().items():
-        starts = first[kind == code]
-        if not np.all(leaf.accepts(*(params[starts + k] for k in range(len(leaf.parameters))))):
-            return False
-    return not np.any(np.isnan(params) | (params == np.inf))
-
-
-def _integers(values: NDArray[Any]) -> NDArray[np.int64]:
-    if values.dtype.kind not in "iu" or values.ndim != 1:
-        raise ModelError(f"has an array of {values.dtype} in {values.ndim} dimensions where integers are needed")
-    return values.astype(np.int64, copy=False)
-
-
-def _floats(values: NDArray[Any]) -> NDArray[np.float64]:
-    if values.dtype.kind != "f" or values.ndim != 1:
-        raise ModelError(f"has an array of {values.dtype} in {values.ndim} dimensions where numbers are needed")
-    return values.astype(np.float64, copy=False)
 
 
 def _network_arrays(model: Network) -> Arrays:

@@ -16,9 +16,10 @@ from certimap.errors import DataError
 from certimap.learn.blas import single_threaded_blas
 from certimap.learn.clusters import mix, row_clusters
 from certimap.learn.estimator import DensityEstimator, Seed, split_rows
-from certimap.learn.progress import Progress, deadline_of, is_late
+from certimap.learn.progress import deadline_of, is_late
 from certimap.learn.table import Kind, encode, missing_in, read_table, refuse_categorical
 from certimap.logs import log_sum
+from certimap.progress import Progress
 
 Floats = NDArray[np.float64]
 COMPONENTS = (1, 2, 3, 4, 5, 6, 8)

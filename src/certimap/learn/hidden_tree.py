@@ -20,8 +20,9 @@ from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.learn.hidden_passes import Counts, Parameters, Passes
 from certimap.learn.hidden_start import counts_of_clusters
 from certimap.learn.pairs import mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
-from certimap.learn.progress import Progress, deadline_of, is_late
+from certimap.learn.progress import deadline_of, is_late
 from certimap.learn.table import Kind, Table, encode, read_table
+from certimap.progress import Progress
 
 HELD_OUT = 0.1
 SMOOTHING = 0.3  # where rows are many: it then hardly matters

@@ -17,9 +17,10 @@ from certimap.learn.clusters import mix, row_clusters
 from certimap.learn.estimator import DensityEstimator, Seed, split_rows
 from certimap.learn.leaf_choice import check_leaves, densest, families_of
 from certimap.learn.leaf_families import Family
-from certimap.learn.progress import Progress, deadline_of, is_late
+from certimap.learn.progress import deadline_of, is_late
 from certimap.learn.table import Kind, Table, encode, read_table
 from certimap.logs import log_sum
+from certimap.progress import Progress
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

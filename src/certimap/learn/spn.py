@@ -17,10 +17,11 @@ from certimap.learn.clusters import Clusterer, Clusters, check_clusters
 from certimap.learn.estimator import DensityEstimator, Seed, split_rows
 from certimap.learn.leaf_choice import check_leaves, densest, families_of
 from certimap.learn.leaf_families import Family
-from certimap.learn.progress import Progress, deadline_of, is_late
+from certimap.learn.progress import deadline_of, is_late
 from certimap.learn.sketch import Sketch
 from certimap.learn.structure import StructureLearner, StructureSettings
 from certimap.learn.table import Kind, Table, encode, read_table
+from certimap.progress import Progress
 
 THRESHOLDS = (0.05, 0.01, 1e-3, 1e-5, 1e-7, 1e-10)
 SMOOTHINGS = (0.01, 0.1, 0.5, 1.0)

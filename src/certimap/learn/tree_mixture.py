@@ -16,9 +16,10 @@ from certimap.learn.blas import single_threaded_blas
 from certimap.learn.clusters import row_clusters
 from certimap.learn.estimator import DensityEstimator, Seed, split_rows
 from certimap.learn.pairs import Floats, one_hot, pair_counts
-from certimap.learn.progress import Progress, deadline_of, is_late
+from certimap.learn.progress import deadline_of, is_late
 from certimap.learn.table import Kind, Table, encode, read_table
 from certimap.learn.tree import ROWS_PER_BAR, Tree, check_smoothing, indicator_leaves
+from certimap.progress import Progress
 
 HELD_OUT = 0.1
 PATIENCE = 3

@@ -102,6 +102,15 @@ class Factor:
         factor.__dict__["log_table"] = values
         return factor
 
+    def part(self, scope: tuple[int, ...], values: Floats) -> Factor:
+        """Return a factor with some of this one's entries, held as it holds them; nothing is checked again."""
+        factor = Factor.__new__(Factor)
+        factor.scope, factor.in_logs = scope, self.in_logs
+        values = values if values.base is None and values.flags.owndata else values.copy()
+        values.setflags(write=False)
+        factor.__dict__["log_table" if self.in_logs else "table"] = values
+        return factor
+
     @cached_property
     def table(self) -> Floats:
         """The values, float64; 0 or inf where the log is out of range."""

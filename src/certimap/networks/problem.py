@@ -263,12 +263,14 @@ class Joined(NamedTuple):
 
 def narrow_reach(problem: Problem) -> float:
     """Return a `reach` that suffices unless messages spread over far more nats than the tables do."""
-    spreads = [float(t.log_values.max()) - _lowest_finite(t.log_values) for t in problem.tables]
-    return min(max(4.0 * max(spreads, default=0.0), 32.0), WIDE_REACH)
-
-
-def _lowest_finite(log_values: Values) -> float:
-    return float(log_values.min(where=log_values > -np.inf, initial=float(log_values.max())))
+    joined = Joined.of(problem.tables)
+    if not len(joined.tables):
+        return 32.0
+    finite = np.where(joined.values > -np.inf, joined.values, np.inf)
+    least = np.minimum.reduceat(finite, joined.starts)
+    is_possible = joined.tops > -np.inf
+    widest = float(np.max(joined.tops[is_possible] - least[is_possible], initial=0.0))
+    return min(max(4.0 * widest, 32.0), WIDE_REACH)
 
 
 def rounded_up(log_values: Values, unit: float) -> Values:

@@ -174,7 +174,7 @@ def _take(factor: Factor, states: dict[int, NDArray[np.int64]]) -> Factor:
     table, _ = _restricted(factor, states)
     scope = tuple(v for v in factor.scope if len(states[v]) > 1)
     table = table.reshape([len(states[v]) for v in scope])
-    return Factor.from_log(scope, table) if factor.in_logs else Factor(scope, table)
+    return factor.part(scope, table)
 
 
 def _impossible(domain: Domain) -> ImpossibleEvidence:

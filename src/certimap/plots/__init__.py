@@ -5,7 +5,7 @@ Each figure has a function that computes what it shows (without matplotlib) and 
 the picture.
 """
 
-from certimap.plots.densities import DensityGrid, density_grid, plot_density
+from certimap.plots.densities import DensityGrid, OpenCells, density_grid, open_cells, plot_density
 from certimap.plots.figure import new_figure
 from certimap.plots.models import plot_circuit, plot_network, plot_region_tree
 from certimap.plots.results import (
@@ -32,12 +32,14 @@ from certimap.plots.series import (
 
 __all__ = [
     "DensityGrid",
+    "OpenCells",
     "bound_series",
     "circuit_summary",
     "density_grid",
     "moments",
     "network_graph",
     "new_figure",
+    "open_cells",
     "pareto_series",
     "plot_certified_over_time",
     "plot_circuit",

@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.certify.ledger import Ledger
+from certimap.control import Control
 from certimap.domain import Real
 from certimap.errors import QueryError
-from certimap.plots.figure import LOWER, MASS, UPPER, new_figure
-from certimap.posterior import Posterior
+from certimap.plots.figure import LOWER, MASS, NEUTRAL, UPPER, new_figure
+from certimap.posterior import Posterior, Probes
 from certimap.result import MapResult
+from certimap.solvers.box_search.frontier import Frontier, Pace
+from certimap.solvers.registry import resolve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,10 +79,61 @@ def density_grid(posterior: Posterior, intervals: Sequence[Interval], *, n_point
     return DensityGrid(domain.names, axes, values.reshape(points.shape[:-1]))
 
 
-def plot_density(grid: DensityGrid, result: MapResult | None = None, ax: Axes | None = None) -> Axes:
+@dataclass(frozen=True, eq=False)
+class OpenCells:
+    """What a search of a density has not closed yet.
+
+    Attributes
+    ----------
+    low, high
+        The ends of each box, shape (batch, n_variables).
+    log_bound
+        What no density inside exceeds, natural logs, shape (batch,).
+    """
+
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    log_bound: NDArray[np.float64]
+
+
+def open_cells(posterior: Posterior, *, epsilon: float = 0.01, max_nodes: int = 200, rng: int = 0) -> OpenCells:
+    """Search a density for a while, and return the boxes that are still open.
+
+    Parameters
+    ----------
+    posterior
+        One that a search can bound (`certimap.condition`).
+    epsilon
+        What the search is to prove.
+    max_nodes
+        Boxes that it looks at.
+    rng
+        Its seed.
+
+    Returns
+    -------
+    OpenCells
+        Empty where the search has ended by then.
+    """
+    control = Control.starting_now(None, max_nodes=max_nodes)
+    ledger = Ledger(posterior, epsilon=epsilon, delta=0.0, control=control)
+    chosen = resolve(Frontier(pace=Pace(step_work=1)), posterior, {})
+    assert isinstance(chosen, Frontier)
+    assert isinstance(posterior, Probes)  # otherwise it was refused
+    state = chosen.init(posterior, control, np.random.default_rng(rng))
+    while not (state.done or ledger.satisfied or control.nodes_left(state.n_nodes) == 0):
+        state = chosen.step(state, ledger)
+    boxes = state.open.boxes(slice(None))
+    return OpenCells(boxes.low, boxes.high, state.open.bounds.copy())
+
+
+def plot_density(
+    grid: DensityGrid, result: MapResult | None = None, ax: Axes | None = None, *, cells: OpenCells | None = None
+) -> Axes:
     """Draw a density, and where its certified mode is.
 
-    A line over one variable, with the proved bound above it; lines of equal density over two.
+    A line over one variable, with the proved bound above it; lines of equal density over two. Boxes of a search
+    are drawn at their bounds over one variable, and as outlines over two.
 
     Parameters
     ----------
@@ -88,6 +143,8 @@ def plot_density(grid: DensityGrid, result: MapResult | None = None, ax: Axes | 
         An answer about the same variables; None draws the density alone.
     ax
         Where to draw; None makes a figure.
+    cells
+        What `open_cells` returns; None draws none.
 
     Returns
     -------
@@ -109,6 +166,23 @@ def plot_density(grid: DensityGrid, result: MapResult | None = None, ax: Axes | 
         ax.set_ylabel(grid.names[1])
         if mode is not None:
             ax.plot(*([x] for x in mode), "o", color=UPPER, label="mode")
+    if cells is not None:
+        _draw_cells(ax, grid, cells)
     if mode is not None:
         ax.legend(frameon=False, fontsize="small")
     return ax
+
+
+def _draw_cells(ax: Axes, grid: DensityGrid, cells: OpenCells) -> None:
+    """Draw the boxes that are still open, as far as they lie inside the picture."""
+    low = np.stack([np.maximum(cells.low[:, i], axis[0]) for i, axis in enumerate(grid.axes)], axis=1)
+    high = np.stack([np.minimum(cells.high[:, i], axis[-1]) for i, axis in enumerate(grid.axes)], axis=1)
+    seen = np.all(low <= high, axis=1)
+    low, high, heights = low[seen], high[seen], np.exp(cells.log_bound[seen])
+    if len(grid.axes) == 1:
+        ax.hlines(heights, low[:, 0], high[:, 0], color=NEUTRAL, label="boxes still open")
+        return
+    corners = np.stack([low, high], axis=1)  # (batch, 2, 2)
+    xs, ys = corners[:, [0, 1, 1, 0, 0], 0], corners[:, [0, 0, 1, 1, 0], 1]
+    for k, (x, y) in enumerate(zip(xs, ys, strict=True)):
+        ax.plot(x, y, color=NEUTRAL, linewidth=0.8, label="boxes still open" if k == 0 else None)

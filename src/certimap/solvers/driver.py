@@ -132,7 +132,7 @@ def run(
         max_draws=cap,
         early_stop=judging.early_stop,
         control=control,
-        trusting=None if _is_own(chosen) else f"solver {chosen.name!r}",
+        trusting=trust_in(chosen),
         recorder=None if max_proof is None or posterior is not given else Recorder(max_proof),
         checks_draws=True,
     )
@@ -179,6 +179,28 @@ def _loop(
         return Status.INTERRUPTED if ledger.control.interrupted else Status.TIME_LIMIT
 
 
+def search_box(posterior: Posterior, solver: Solver, ledger: Ledger, rng: np.random.Generator) -> Status:
+    """Search the box of a ledger, under the ledger's control; return what ended the search."""
+    history = History(ledger, time.perf_counter(), False)
+    if ledger.early_stop and ledger.satisfied:
+        return Status.CERTIFIED
+    try:
+        return _stepped(solver, solver.init(posterior, ledger.control, rng, ledger.boxes), ledger, history)
+    except TimeUp:
+        return Status.TIME_LIMIT
+
+
+def assemble(
+    ledger: Ledger, solver: Solver, status: Status, started: float, seed: int, seconds: float, listed: bool
+) -> MapResult:
+    """Return the result of a ledger that was put together from parts; its history is its end."""
+    if ledger.posterior.facts.log_ceiling < ledger.log_upper_bound:
+        ledger.upper_bound(ledger.posterior.facts.log_ceiling, CEILING)
+    history = History(ledger, started, False)
+    history.record(force=True)
+    return _result(ledger, solver, status, history, seed, seconds, listed=listed)
+
+
 def _stepped(solver: Solver, state: Any, ledger: Ledger, history: History) -> Status:
     """Step until something ends the run; return what did."""
     idle = _IdleSteps()
@@ -216,8 +238,9 @@ class _IdleSteps:
         return Status.SAMPLE_LIMIT if self._n >= MAX_IDLE_STEPS else None
 
 
-def _is_own(solver: Solver) -> bool:
-    return type(solver).__module__.startswith("certimap.")
+def trust_in(solver: Solver) -> str | None:
+    """Return whom proofs of a solver rest on where the books cannot be checked; None for those of this package."""
+    return None if type(solver).__module__.startswith("certimap.") else f"solver {solver.name!r}"
 
 
 def _ending(solver: Solver, ledger: Ledger) -> Status:

@@ -3,6 +3,7 @@
 from certimap.function_posterior import FunctionPosterior
 from certimap.testing.check_posterior import check_posterior
 from certimap.testing.check_solver import check_solver
+from certimap.testing.density_cases import DensityCases
 from certimap.testing.enumeration import random_boxes
 from certimap.testing.models import random_circuit, random_domain, random_table
 from certimap.testing.posterior_cases import (
@@ -20,6 +21,7 @@ from certimap.testing.solver_cases import SolverCases
 __all__ = [
     "BoundCases",
     "BoundedTable",
+    "DensityCases",
     "DrawCases",
     "FunctionPosterior",
     "IntervalTable",

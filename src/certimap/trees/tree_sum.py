@@ -28,7 +28,7 @@ LARGEST_ROOM = 2**23  # numbers that the sets of one tree may hold
 FEWEST_ROWS = 8
 POOL = 16  # products held before they are merged, in limits of a set
 FIRST_GAP = 0.2  # taken for the gap before it is known
-MARGIN = 0.5  # of the gap: how far below its best known value a tree's values are told apart
+MARGIN = 0.25  # of a tree's best known value: how far below it values are told apart, but the gap at most
 FIRST_STEP = 0.5
 MEMORY = 0.7  # of earlier maximisers, in the direction of a step
 PATIENCE = 3  # steps without progress before they are halved
@@ -177,7 +177,8 @@ class _Rounds:
         kernels.bound_states(tree, self.mask, shifts, scale, -math.inf, room, each)
         ceiling = scale * float(room.tops[root, 0]) + float(room.adds[root])
         kernels.best_states(tree, each, point)
-        floor = max(floor, self._value(t, point, shifts)) - MARGIN * min(self.gap, 1.0)
+        floor = max(floor, self._value(t, point, shifts))
+        floor -= min(self.gap, MARGIN * max(floor, 1.0 / len(self.values)))
         kernels.bound_messages(tree, self.mask, shifts, room.tops, room.adds)
         value, row = kernels.eliminate(tree, self.mask, shifts, scale, floor, room)
         if row < 0:  # nothing exceeds the floor

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import certimap as cm
+from certimap.bench.random_chains import random_chain, random_classes
 from certimap.bench.reach import Question, ReachFamily, families_named, run_reach, tree_mixture
 from certimap.errors import CertimapError
 
@@ -28,3 +29,23 @@ def test_a_line_per_family():
 def test_an_unknown_family_is_refused_by_name():
     with pytest.raises(CertimapError, match=r"'trees-64-1'.*trees-64-1-10"):
         families_named(["trees-64-1"])
+
+
+@pytest.mark.parametrize("name", ["hmm-100-5-10", "latent-class-1000-60-2"])
+def test_chains_and_classes_ask_for_what_is_seen(name):
+    (family,) = families_named([name])
+    question = family.make(3)
+    assert question.variables is not None
+    assert len(question.variables) == {"hmm-100-5-10": 100, "latent-class-1000-60-2": 60}[name]
+    hidden = len(question.model.domain) - len(question.variables)
+    assert hidden == {"hmm-100-5-10": 100, "latent-class-1000-60-2": 1}[name]
+
+
+def test_a_chain_is_the_same_for_a_seed():
+    first, second = (random_chain(4, 3, 2, 5) for _ in range(2))
+    values = [
+        cm.map_query(model, names, epsilon=0.0, rng=0, progress=False).log_prob for model, names in (first, second)
+    ]
+    assert values[0] == values[1]
+    model, names = random_classes(3, 2, 2, 5)
+    assert cm.map_query(model, names, epsilon=0.0, rng=0, progress=False).certified

@@ -18,7 +18,9 @@ from certimap.checker.models import Question
 from certimap.circuits import caps as traced
 from certimap.circuits.prober import PlanProber
 from certimap.io.native import exported
+from certimap.testing.enumeration import all_points
 from certimap.testing.models import random_circuit
+from certimap.testing.proofs import Case, failures, solved
 
 
 def questioned(circuit, queried, log_weights=None):
@@ -170,3 +172,13 @@ def test_caps_that_are_needed_are_missed(monkeypatch):
         left = {name: a for name, a in result.proof.arrays.items() if not name.startswith("cap_")}
         n_needed += not cm.check(circuit, Proof(result.proof.meta, left)).accepted
     assert n_needed
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_altered_trees_prove_nothing_false(seed):
+    circuit = random_circuit(np.random.default_rng(seed), cm.Domain.of_sizes([2] * 8), n_components=6, zeros=0.0)
+    listed = cm.condition(circuit, solver="pac")
+    case = Case(circuit, list(circuit.domain.names), {}, listed.log_prob(all_points(listed.domain)))
+    proof = solved(case, "frontier", seed=seed).proof
+    assert len(proof.arrays["cap_nodes"])
+    assert failures(case, proof, np.random.default_rng(seed)) == []

@@ -198,6 +198,15 @@ def test_barren_and_unused_variables_do_not_count():
     assert len(network.mixture(["x13"], seen).log_weights) == 1024
 
 
+@pytest.mark.parametrize("variables", [["b"], ["x"], ["b", "x"]])
+def test_rounding_of_the_discrete_model_counts(variables, monkeypatch):
+    network, _ = random_network(np.random.default_rng(0))
+    before = cm.condition(network, variables, {"z": 0.1}).facts.log_slack
+    inner = network._configurations
+    monkeypatch.setattr(network, "_configurations", lambda query: (*inner(query)[:3], inner(query)[3] + 1e-3))
+    assert cm.condition(network, variables, {"z": 0.1}).facts.log_slack == pytest.approx(before + 1e-3)
+
+
 GOOD = [cm.LinearGaussian("x", ["a"], [0.0, 1.0])]
 
 

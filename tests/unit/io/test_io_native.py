@@ -141,7 +141,67 @@ def test_learned_models_join_without_registration(tmp_path):
         assert again.to_arrays()[name].tobytes() == values.tobytes()
 
 
-def test_damaged_files_are_refused(tmp_path):
+@pytest.fixture(params=["read", "mapped"])
+def mapping(request, monkeypatch):
+    """Let files be read, or mapped as large ones are."""
+    if request.param == "mapped":
+        monkeypatch.setattr("certimap.io.array_files.MAPPED_BYTES", 1)
+
+
+def test_large_files_are_mapped_aligned_and_survive_their_replacement(tmp_path, monkeypatch):
+    monkeypatch.setattr("certimap.io.array_files.MAPPED_BYTES", 1)
+    path = tmp_path / "m.npz"
+    circuit = build_mixed()
+    circuit.write(path)
+    again = io.read(path)
+    MarkovNetwork(LABELS, []).write(path)  # the old file lives on where it is mapped
+    for name in ("kind", "child_ptr", "children", "log_weights", "leaf_var", "param_ptr", "params"):
+        values = getattr(again, name)
+        assert not values.flags.owndata
+        assert values.ctypes.data % 64 == 0
+        np.testing.assert_array_equal(values, getattr(circuit, name))
+
+
+def test_files_of_numpy_itself_are_mapped_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("certimap.io.array_files.MAPPED_BYTES", 1)
+    path = tmp_path / "m.npz"
+    circuit = build_mixed()
+    circuit.write(path)
+    arrays = dict(np.load(path))
+    for save in (np.savez, np.savez_compressed):
+        save(path, **arrays)
+        again = io.read(path)
+        assert again.log_weights.flags.aligned
+        assert again.log_weights.tobytes() == circuit.log_weights.tobytes()
+
+
+def test_no_changed_byte_of_a_mapped_file_goes_unnoticed(tmp_path, monkeypatch):
+    monkeypatch.setattr("certimap.io.array_files.MAPPED_BYTES", 1)
+    path = tmp_path / "m.npz"
+    circuit = build_mixed()
+    circuit.write(path)
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 7):
+        changed = bytearray(whole)
+        changed[place] ^= 0x15
+        path.with_name("n.npz").write_bytes(changed)
+        try:
+            again = io.read(path.with_name("n.npz"))
+        except CertimapError:
+            continue
+        assert again.params.tobytes() == circuit.params.tobytes()
+        assert again.children.tobytes() == circuit.children.tobytes()
+
+
+def test_equal_models_give_equal_files(tmp_path):
+    for name in ("a.npz", "b.npz"):
+        build_mixed().write(tmp_path / name)
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
+@pytest.mark.usefixtures("mapping")
+def test_damaged_files_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("certimap.io.circuit_arrays.NODES_TOGETHER", 3)
     path = tmp_path / "m.npz"
     build_mixed().write(path)
     whole = path.read_bytes()

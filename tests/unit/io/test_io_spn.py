@@ -111,6 +111,25 @@ def test_written_circuits_mean_the_same(tmp_path, name):
     assert again.log_weights[-2:] == pytest.approx([math.log(0.3), -800.0], rel=1e-14)
 
 
+@pytest.mark.parametrize("together", [1, 3, 100_000])
+def test_any_number_of_nodes_is_written_together(tmp_path, monkeypatch, together):
+    monkeypatch.setattr("certimap.io.spn.NODES_TOGETHER", together)
+    circuit = build_mixed()
+    circuit.write(tmp_path / "m.spn")
+    again = io.read(tmp_path / "m.spn")
+    for x in (-0.4, 0.2):
+        for point in ([0, x, 0], [2, x, 1], [1, x, 0]):
+            assert circuit_value(again, point) == pytest.approx(circuit_value(circuit, point), rel=1e-14)
+
+
+def test_a_root_that_is_an_indicator_gets_the_last_line(tmp_path):
+    build = CircuitBuilder(Domain.of_sizes([3]))
+    build.indicator(0, 1)
+    build.build().write(tmp_path / "m.spn")
+    again = io.read(tmp_path / "m.spn")
+    assert [circuit_value(again, [s]) for s in range(3)] == [0.0, 1.0, 0.0]
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_compiled_network_survives_and_large_files_are_quick(tmp_path, examples):
     circuit = io.read(examples / "asia.bif").compile()

@@ -10,7 +10,7 @@ from problem_twin import all_values, random_problem
 
 from certimap.networks import max_elimination as module
 from certimap.networks.max_elimination import MaxElimination, plan
-from certimap.networks.problem import FLOOR, to_integers, value_at
+from certimap.networks.problem import FLOOR, Problem, Table, narrow_reach, to_integers, value_at
 
 
 @pytest.fixture(params=["numpy", "streamed"])
@@ -42,3 +42,13 @@ def test_ranked_yields_every_possible_assignment_in_order(seed, small_limit):
     points = np.array([[states[v] for v in variables] for _, states in ranked])
     assert len(np.unique(points, axis=0)) == len(points)
     np.testing.assert_array_equal(value_at(problem, points, variables), expected)
+
+
+def test_the_reach_follows_the_widest_table():
+    impossible = Table((0,), np.full(2, -np.inf))
+    wide = Table((0, 1), np.array([[-np.inf, -30.0], [2.0, 0.0]]))
+    flat = Table((1,), np.array([1.0, 1.5]))
+    sizes, query = {0: 2, 1: 2}, frozenset({0, 1})
+    assert narrow_reach(Problem(sizes, query, ())) == 32.0
+    assert narrow_reach(Problem(sizes, query, (flat, impossible))) == 32.0
+    assert narrow_reach(Problem(sizes, query, (flat, wide))) == 4.0 * 32.0

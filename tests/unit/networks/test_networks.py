@@ -362,3 +362,15 @@ def test_a_table_of_a_variable_beyond_the_domain_is_refused():
     tables = [Factor((0,), [0.5, 0.5]), Factor((1,), [0.5, 0.5])]
     with pytest.raises(ModelError, match="is of variable 1; expected 0 to 0"):
         BayesianNetwork(Domain.of_sizes([2]), tables)
+
+
+def test_a_part_of_a_factor_is_held_as_the_factor_is_and_shares_nothing():
+    for factor in (Factor((0, 1), np.array([[0.2, 0.8]])), Factor.from_log((0, 1), np.array([[-900.0, 1.0]]))):
+        held = factor.log_table if factor.in_logs else factor.table
+        part = factor.part((1,), held.reshape(2))
+        assert part.scope == (1,)
+        assert part.in_logs == factor.in_logs
+        own = part.log_table if part.in_logs else part.table
+        assert not np.shares_memory(own, held)
+        assert not own.flags.writeable
+        np.testing.assert_array_equal(part.log_table, factor.log_table.reshape(2))

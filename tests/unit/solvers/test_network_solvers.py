@@ -11,6 +11,9 @@ from certimap.networks.posterior import NetworkPosterior
 from certimap.query import make_query
 from certimap.result import CertificateKind
 from certimap.solvers.driver import run
+from certimap.solvers.networks.aaobf import dive
+from certimap.solvers.networks.and_or import AndOrSpace
+from certimap.solvers.networks.and_or_graph import AndOrGraph
 from certimap.testing import check_solver
 
 
@@ -139,3 +142,19 @@ def test_best_first_goes_on_depth_first_when_memory_is_short(monkeypatch, name, 
     result = cm.map_query(network, names, solver=name, i_bound=2, iterations=0, epsilon=0.0, delta=0.0)
     assert result.log_joint == pytest.approx(best, abs=1e-8)
     assert result.certificate.kind is CertificateKind.EXACT
+
+
+@pytest.mark.parametrize("n_nodes", [1, 3, 500])
+def test_bounds_of_a_graph_close_in_on_the_optimum_from_both_sides(n_nodes):
+    """Without answers from elsewhere: a bound that falls too far, or a value too high, shows at every dive."""
+    rng = np.random.default_rng(23)
+    for _ in range(25):
+        posterior, best = random_case(rng, float(rng.choice([0.0, 0.4, 0.8])))
+        graph = AndOrGraph(AndOrSpace(posterior, 1, 0))
+        while not graph.is_solved:
+            assert graph.lower - 1e-9 <= best <= graph.upper + 1e-9
+            dive(graph, n_nodes)
+        assert graph.upper == pytest.approx(best, abs=1e-8)
+        assert graph.lower == pytest.approx(best, abs=1e-8)
+        for solved in graph.solutions().values():
+            assert solved.value <= solved.upper + 1e-9

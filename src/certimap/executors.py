@@ -1,0 +1,220 @@
+"""Work shared out over the workers of any `concurrent.futures.Executor`: processes here, or a cluster."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import platform
+import signal
+import threading
+import warnings
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import Any
+
+from certimap.errors import SolverError
+
+N_KEPT = 4  # payloads that a worker remembers
+SMALL = 2**16  # bytes of a payload that goes with every task
+N_TRIES = 2  # how often a task is handed to the workers before it is done here
+Function = Callable[[Any, Any], Any]
+_kept: OrderedDict[str, Any] = OrderedDict()
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a worker sends back; without a value where it lacks the payload."""
+
+    worker: str
+    has_payload: bool
+    value: Any = None
+
+
+def serve(key: str, data: bytes | None, function: Function, task: Any) -> _Answer:
+    """Do a task in a worker: `function(payload, task)`, the payload being the one sent last under its key."""
+    worker = f"{platform.node()}-{os.getpid()}"
+    if key not in _kept:
+        if data is None:
+            return _Answer(worker, has_payload=False)
+        _kept[key] = pickle.loads(data)
+        while len(_kept) > N_KEPT:
+            _kept.popitem(last=False)
+    _kept.move_to_end(key)
+    with _interruptible():
+        return _Answer(worker, True, function(_kept[key], task))
+
+
+@contextmanager
+def workers_of(n_jobs: int | None, executor: Executor | None) -> Generator[Executor | None]:
+    """Yield the executor given, a pool of `n_jobs` processes that ends with the block, or None for neither.
+
+    Raises
+    ------
+    SolverError
+        For both, for what is no executor, and for numbers of processes other than -1 that are not positive.
+    """
+    if executor is not None and n_jobs is not None:
+        raise SolverError("n_jobs and executor were both given; one of them says who answers the rows")
+    if executor is not None and not isinstance(executor, Executor):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SolverError(
+            f"executor is a {type(executor).__name__}; a concurrent.futures.Executor is expected, such as that of "
+            "client.get_executor() in dask.distributed"
+        )
+    if n_jobs is None:
+        yield executor
+        return
+    pool = process_pool(n_jobs)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def process_pool(n_jobs: int) -> Executor:
+    """Return processes of this machine, -1 for one per core; Ctrl-C ends what they do, and not them."""
+    if n_jobs < 1 and n_jobs != -1:
+        raise SolverError(
+            f"n_jobs is {n_jobs}; expected a number of processes, -1 for one per core, or None for none"
+        )
+    n_processes = (os.cpu_count() or 1) if n_jobs == -1 else n_jobs
+    return ProcessPoolExecutor(n_processes, mp_context=get_context("spawn"), initializer=_ignore_interrupts)
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def _interruptible() -> Generator[None]:
+    """Let Ctrl-C end a task in a process that otherwise ignores it."""
+    is_main = threading.current_thread() is threading.main_thread()
+    ignores = is_main and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignores:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if ignores:
+            _ignore_interrupts()
+
+
+@dataclass
+class Spread:
+    """Tasks that are handed out in order, and whose answers are taken in order.
+
+    Parameters
+    ----------
+    executor
+        Where they are done. Its workers need this package, and nothing else.
+    function
+        Of a module, so that its name is enough; called with the payload and a task.
+    payload
+        What all tasks share; it is pickled once and sent to each worker once (small ones go with every task).
+    window
+        How far handing out may run ahead of taking: task i is made when the answers before i - window have been
+        taken and no later one, so that what tasks know of answers depends on no worker's pace.
+
+    Notes
+    -----
+    A task whose worker dies is handed out again, and done here when that fails twice or the executor is broken for
+    good (a process pool is, when one of its processes dies); one warning says so.
+    """
+
+    executor: Executor
+    function: Function
+    payload: Any
+    window: int = 2**30
+    _at_work: dict[Future[_Answer], int] = field(default_factory=dict[Future[_Answer], int])
+    _tasks: dict[int, Any] = field(default_factory=dict[int, Any])
+    _ready: dict[int, Any] = field(default_factory=dict[int, Any])
+    _held: list[int] = field(default_factory=list[int])  # what came back because its worker lacks the payload
+    _carrying: set[int] = field(default_factory=set[int])  # tasks under way with the payload
+    _lacking: set[str] = field(default_factory=set[str])  # workers known to lack it
+    _n_failed: Counter[int] = field(default_factory=Counter[int])
+    _is_broken: bool = False
+
+    def __post_init__(self) -> None:
+        self._data = pickle.dumps(self.payload, protocol=pickle.HIGHEST_PROTOCOL)
+        self._key = hashlib.sha256(self._data).hexdigest()
+
+    def results(self, n_tasks: int, make: Callable[[int], Any]) -> Iterator[Any]:
+        """Yield `function(payload, make(i))` for i = 0, 1, ...; what is left is cancelled when this is closed."""
+        n_made = 0
+        try:
+            for i in range(n_tasks):
+                while n_made < min(n_tasks, i + self.window):
+                    self._tasks[n_made] = make(n_made)
+                    self._hand_out(n_made)
+                    n_made += 1
+                yield self._answer_of(i)
+        finally:
+            for future in self._at_work:
+                future.cancel()
+
+    def _answer_of(self, i: int) -> Any:
+        """Wait for an answer, taking in all others that come meanwhile."""
+        while i not in self._ready and (i in self._at_work.values() or i in self._held):
+            done, _ = wait(self._at_work, return_when=FIRST_COMPLETED)
+            for future in done:
+                self._take_in(future)
+            self._release()
+        task = self._tasks.pop(i)
+        return self._ready.pop(i) if i in self._ready else self.function(self.payload, task)
+
+    def _take_in(self, future: Future[_Answer]) -> None:
+        k = self._at_work.pop(future)
+        self._carrying.discard(k)
+        if future.cancelled() or future.exception() is not None:
+            self._n_failed[k] += 1
+            if self._n_failed[k] < N_TRIES:
+                self._hand_out(k)
+            else:
+                self._say_lost(None if future.cancelled() else future.exception())
+            return
+        answer = future.result()
+        if answer.has_payload:
+            self._ready[k] = answer.value
+            self._lacking.discard(answer.worker)
+        else:
+            self._held.append(k)
+            self._lacking.add(answer.worker)
+
+    def _release(self) -> None:
+        """Hand held tasks out: with the payload to as many workers as lack it, the others once these have it."""
+        held, self._held = self._held, []
+        for k in held:
+            if not self._lacking:
+                self._hand_out(k)
+            elif len(self._carrying) < len(self._lacking):
+                self._hand_out(k, with_payload=True)
+            else:
+                self._held.append(k)
+
+    def _hand_out(self, k: int, *, with_payload: bool = False) -> None:
+        """Submit a task; where the executor takes no more, it is left to be done here."""
+        if self._is_broken:
+            return
+        with_payload = with_payload or len(self._data) <= SMALL
+        data = self._data if with_payload else None
+        try:
+            future = self.executor.submit(serve, self._key, data, self.function, self._tasks[k])
+        except RuntimeError as problem:  # a broken executor's, and that of one which was shut down
+            self._is_broken = True
+            self._say_lost(problem)
+            return
+        self._at_work[future] = k
+        if with_payload:
+            self._carrying.add(k)
+
+    def _say_lost(self, problem: BaseException | None) -> None:
+        reason = "cancelled" if problem is None else f"{type(problem).__name__}: {problem}"
+        warnings.warn(
+            f"a worker of the executor was lost ({reason}); what it had to do is done by the calling process",
+            RuntimeWarning,
+            stacklevel=2,
+        )

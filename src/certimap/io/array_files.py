@@ -1,0 +1,157 @@
+"""Named arrays in one file: a zip archive of stored `.npy` files, as numpy has them, mapped where it is large."""
+
+from __future__ import annotations
+
+import io
+import math
+import mmap
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.errors import ParseError
+from certimap.io.files import FREE_BYTES, MAX_RATIO, AnyPath, is_packed, read_bytes, replacing, write_bytes
+
+MAPPED_BYTES = 2**24  # files of this size and more are mapped
+ALIGNMENT = 64  # where the numbers of an array begin
+_LAST_CHARACTER = 0x10FFFF
+_MOST_HEADER = 2**16 + 16  # bytes before the numbers of an array
+_LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # before each member; its name and extra fields follow
+_ZIP64_FIELD = 20  # bytes that zipfile adds to the extra fields
+_PADDING_FIELD = 0xD935  # the extra field that zipalign fills up with
+
+
+def write_arrays(arrays: Mapping[str, NDArray[Any]], path: AnyPath) -> None:
+    """Write a whole file or nothing; equal arrays give equal files."""
+    if is_packed(path):
+        buffer = io.BytesIO()
+        _write_archive(buffer, arrays)
+        write_bytes(path, buffer.getvalue())
+        return
+    with replacing(path) as file:
+        _write_archive(file, arrays)
+
+
+def _write_archive(file: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, values in arrays.items():
+            in_rows = np.asarray(values, order="C")
+            header = io.BytesIO()
+            np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(in_rows))
+            entry = zipfile.ZipInfo(f"{name}.npy")
+            before = file.tell() + _LOCAL_HEADER.size + len(entry.filename.encode()) + _ZIP64_FIELD
+            n_padding = -(before + 4) % ALIGNMENT  # numpy fills its header up to as much by itself
+            entry.extra = struct.pack("<HH", _PADDING_FIELD, n_padding) + bytes(n_padding)
+            with archive.open(entry, "w", force_zip64=True) as member:
+                member.write(header.getvalue())
+                if in_rows.size:
+                    member.write(in_rows.reshape(-1).view(np.uint8).data)
+
+
+def read_arrays(path: AnyPath) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a file, read-only; those of large files are mapped, not copied.
+
+    Raises
+    ------
+    ParseError
+        For damage, found by checksums and by every size before memory is taken, and for arrays of anything but
+        numbers and text.
+    """
+    data = _content(path)
+    limit = max(FREE_BYTES, MAX_RATIO * len(data))
+    try:
+        with zipfile.ZipFile(io.BytesIO(data) if isinstance(data, bytes) else _Mapped(data)) as archive:
+            entries = archive.infolist()
+            if sum(entry.file_size for entry in entries) > limit:
+                raise ParseError(f"unpacks to more than {limit:,} bytes, over {MAX_RATIO} times its size", path)
+            if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in entries):
+                raise ParseError("is compressed by another method than deflate, which is what is accepted", path)
+            return {
+                entry.filename.removesuffix(".npy"): _array(_member(archive, entry, data)) for entry in entries
+            }
+    except ParseError:
+        raise
+    except Exception as error:  # damage makes zipfile and numpy's header parser raise a dozen types
+        raise ParseError(f"is no certimap file, or a damaged one ({error})", path) from None
+
+
+class _Mapped(io.RawIOBase):
+    """Mapped bytes as a file that zipfile reads; closing it leaves them mapped."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data = data
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: len(self._data)}[whence]
+        if base + offset < 0:
+            raise ValueError("a place before the file's first byte")
+        self._at = base + offset
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        part = self._data[self._at : self._at + len(buffer)]
+        buffer[: len(part)] = part
+        self._at += len(part)
+        return len(part)
+
+
+def _content(path: AnyPath) -> bytes | mmap.mmap:
+    """Return what a file holds: mapped where it is large and not packed as a whole, else read."""
+    if not is_packed(path):
+        with suppress(OSError, ValueError), Path(path).open("rb") as file:  # reading says what is wrong with it
+            if os.fstat(file.fileno()).st_size >= MAPPED_BYTES:
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return read_bytes(path)
+
+
+def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, data: bytes | mmap.mmap) -> bytes | memoryview:
+    """Return what a member holds, its checksum compared: where it is stored in a mapped file, a view of it."""
+    if isinstance(data, bytes) or entry.compress_type != zipfile.ZIP_STORED:
+        return archive.read(entry)
+    archive.open(entry).close()  # compares the header before the member with the archive's directory
+    *_, name_length, extra_length = _LOCAL_HEADER.unpack_from(data, entry.header_offset)
+    start = entry.header_offset + _LOCAL_HEADER.size + name_length + extra_length
+    view = memoryview(data)[start : start + entry.file_size]
+    if len(view) != entry.file_size or zlib.crc32(view) != entry.CRC:
+        raise ValueError(f"{entry.filename} does not have its checksum")
+    return view
+
+
+def _array(content: bytes | memoryview) -> NDArray[Any]:
+    """Return the array in a `.npy` file; ValueError unless its header, checked first, fits what follows."""
+    file = io.BytesIO(content[:_MOST_HEADER])
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"an array of the version {version}")
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, in_columns, dtype = read_header(file)
+    start = file.tell()
+    if dtype.kind not in "biufUS" or not dtype.itemsize or any(size < 0 for size in shape):
+        raise ValueError(f"an array of the type {dtype} and the shape {shape}")
+    if math.prod(shape) * dtype.itemsize != len(content) - start:
+        raise ValueError(f"{len(content) - start} bytes for an array of the shape {shape}")
+    if dtype.kind == "U" and np.any(np.frombuffer(content, f"{dtype.str[0]}u4", offset=start) > _LAST_CHARACTER):
+        raise ValueError("a text with a character that does not exist")
+    values: NDArray[Any] = np.frombuffer(content, dtype, offset=start)
+    if not values.flags.aligned:  # mapped from a file that others wrote; compiled code wants it aligned
+        values = values.copy()
+        values.setflags(write=False)
+    return values.reshape(shape, order="F" if in_columns else "C")

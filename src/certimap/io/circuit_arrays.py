@@ -1,0 +1,161 @@
+"""A circuit as named arrays, and the checks without which compiled code would read outside of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.circuits.leaves import leaf_kind, leaf_kinds
+from certimap.domain import Domain
+from certimap.errors import ModelError
+
+NODES_TOGETHER = 2**16  # nodes that are checked together
+
+
+def arrays_of_circuit(circuit: Circuit) -> dict[str, NDArray[Any]]:
+    """Return the arrays that `circuit_of_arrays` takes."""
+    arrays: dict[str, NDArray[Any]] = {
+        "kind": circuit.kind,
+        "child_ptr": circuit.child_ptr,
+        "children": circuit.children,
+        "log_weights": circuit.log_weights,
+        "leaf_var": circuit.leaf_var,
+        "param_ptr": circuit.param_ptr,
+        "params": circuit.params,
+    }
+    lowest = int(circuit.kind.min())
+    if lowest < 0:  # codes depend on the order of registration, names do not
+        names = {code: kind.name for code, kind in leaf_kinds().items()}
+        arrays["leaf_names"] = np.array([names[-k] for k in range(1, 1 - lowest)])
+    return arrays
+
+
+def circuit_of_arrays(domain: Domain, arrays: Mapping[str, NDArray[Any]]) -> Circuit:
+    """Build a circuit from its arrays, which are kept as they are where their types fit."""
+    stored, child_ptr, children, param_ptr, leaf_var = (
+        _integers(arrays[name]) for name in ("kind", "child_ptr", "children", "param_ptr", "leaf_var")
+    )
+    names = [str(name) for name in arrays.get("leaf_names", np.zeros(0, str)).tolist()]
+    circuit = _Unchecked(
+        domain,
+        _with_codes(stored, names),
+        child_ptr.astype(np.int64, copy=False),
+        children.astype(np.int64, copy=False),
+        _floats(arrays["log_weights"]),
+        leaf_var,
+        param_ptr.astype(np.int64, copy=False),
+        _floats(arrays["params"]),
+    )
+    if not circuit.fits():
+        raise ModelError("is a damaged circuit: its arrays do not fit each other")
+    for start in range(0, len(circuit.kind), NODES_TOGETHER):
+        if not circuit.is_sound(start, min(start + NODES_TOGETHER, len(circuit.kind))):
+            raise ModelError("is a damaged circuit: its nodes are not those of a circuit")
+    return Circuit(
+        domain,
+        circuit.kind.astype(np.int8, copy=False),
+        circuit.child_ptr,
+        circuit.children,
+        circuit.log_weights,
+        circuit.leaf_var.astype(np.int32, copy=False),
+        circuit.param_ptr,
+        circuit.params,
+    )
+
+
+def _with_codes(stored: NDArray[Any], names: Sequence[str]) -> NDArray[Any]:
+    """Return kinds of nodes with the codes that leaves have here, for the places of their names in the file."""
+    if not names:
+        return stored
+    kind = stored.astype(np.int64)
+    for k, name in enumerate(names, 1):
+        kind[stored == -k] = leaf_kind(name)[0]
+    return kind
+
+
+@dataclass(frozen=True, eq=False)
+class _Unchecked:
+    """The arrays of a file that says it holds a circuit.
+
+    They are checked in pieces of nodes: what a check holds itself stays small, and what it reads is still near.
+    """
+
+    domain: Domain
+    kind: NDArray[Any]
+    child_ptr: NDArray[np.int64]
+    children: NDArray[np.int64]
+    log_weights: NDArray[np.float64]
+    leaf_var: NDArray[Any]
+    param_ptr: NDArray[np.int64]
+    params: NDArray[np.float64]
+
+    def fits(self) -> bool:
+        """Whether nothing would be read outside of the arrays."""
+        n, child_ptr, param_ptr = len(self.kind), self.child_ptr, self.param_ptr
+        return (
+            n > 0
+            and len(self.leaf_var) == n
+            and len(child_ptr) == len(param_ptr) == n + 1
+            and child_ptr[0] == param_ptr[0] == 0
+            and child_ptr[-1] == len(self.children) == len(self.log_weights)
+            and param_ptr[-1] == len(self.params)
+            and bool(np.all(child_ptr[1:] >= child_ptr[:-1]) and np.all(param_ptr[1:] >= param_ptr[:-1]))
+        )
+
+    def is_sound(self, start: int, stop: int) -> bool:
+        """Whether nodes `start` to `stop` are nodes of a circuit."""
+        kinds = leaf_kinds()
+        kind = self.kind[start:stop].astype(np.int64)
+        leaf_var = self.leaf_var[start:stop].astype(np.int64)
+        child_ptr, param_ptr = self.child_ptr[start : stop + 1], self.param_ptr[start : stop + 1]
+        n_children, n_params = np.diff(child_ptr), np.diff(param_ptr)
+        edges, entries = slice(child_ptr[0], child_ptr[-1]), slice(param_ptr[0], param_ptr[-1])
+        owner = np.repeat(np.arange(len(kind)), n_children)
+        is_leaf, is_real = kind < NodeKind.PRODUCT, np.isin(kind, list(kinds))
+        n = len(self.domain)
+        sizes = self.domain.n_states[np.clip(leaf_var, 0, max(n - 1, 0))] if n else leaf_var
+        leaf_sizes = np.where(is_real, 0, sizes)
+        for code, leaf in kinds.items():
+            leaf_sizes[kind == code] = len(leaf.parameters)
+        children, log_weights = self.children[edges], self.log_weights[edges]
+        return bool(
+            np.all(np.isin(kind, [NodeKind.CATEGORICAL, NodeKind.PRODUCT, NodeKind.SUM, *kinds]))
+            and np.all((children >= 0) & (children < owner + start))
+            and np.all(np.where(is_leaf, (leaf_var >= 0) & (leaf_var < n), leaf_var == -1))
+            and np.all(np.where(is_leaf, n_children == 0, n_children > 0))
+            and np.all(n_params == np.where(is_leaf, leaf_sizes, 0))
+            and np.all((sizes == 0)[is_real])
+            and np.all(sizes[kind == NodeKind.CATEGORICAL] > 0)
+            and not np.any(
+                np.isnan(log_weights)
+                | (log_weights == np.inf)
+                | (log_weights != 0.0) & (kind[owner] != NodeKind.SUM)
+            )
+            and _sound_params(kind, self.params[entries], param_ptr[:-1] - param_ptr[0])
+        )
+
+
+def _sound_params(kind: NDArray[np.int64], params: NDArray[np.float64], first: NDArray[np.int64]) -> bool:
+    """Whether leaf parameters are log weights, and what the kinds of real leaves accept."""
+    for code, leaf in leaf_kinds().items():
+        starts = first[kind == code]
+        if not np.all(leaf.accepts(*(params[starts + k] for k in range(len(leaf.parameters))))):
+            return False
+    return not np.any(np.isnan(params) | (params == np.inf))
+
+
+def _integers(values: NDArray[Any]) -> NDArray[Any]:
+    if values.dtype.kind not in "iu" or values.ndim != 1:
+        raise ModelError(f"has an array of {values.dtype} in {values.ndim} dimensions where integers are needed")
+    return values
+
+
+def _floats(values: NDArray[Any]) -> NDArray[np.float64]:
+    if values.dtype.kind != "f" or values.ndim != 1:
+        raise ModelError(f"has an array of {values.dtype} in {values.ndim} dimensions where numbers are needed")
+    return values.astype(np.float64, copy=False)

@@ -1,0 +1,77 @@
+"""Bounds of second order against their slow twin, and against dense grids, on random mixtures of Gaussians."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from density_bounds_twin import highest, log_bound
+
+import certimap as cm
+from certimap.search_boxes import SearchBoxes
+
+
+def random_case(rng: np.random.Generator, n: int):
+    k = int(rng.integers(1, 9))
+    means, sds = rng.uniform(-1.0, 1.0, (k, n)), 10.0 ** rng.uniform(-0.7, 0.5, (k, n))
+    log_weights = np.log(rng.dirichlet(np.ones(k)))
+    builder = cm.CircuitBuilder(cm.Domain([cm.Real(f"x{d}") for d in range(n)]))
+    parts = [
+        builder.product([builder.gaussian(d, float(means[j, d]), float(sds[j, d])) for d in range(n)])
+        for j in range(k)
+    ]
+    builder.sum(parts, log_weights.tolist())
+    return means, sds, log_weights, cm.condition(builder.build()).prober()
+
+
+def inner_boxes(rng: np.random.Generator, means: np.ndarray, batch: int):
+    """Boxes inside the hull of the means, where the kernel takes them as they are."""
+    low, high = means.min(axis=0), means.max(axis=0)
+    ends = low + rng.random((2, batch, means.shape[1])) * (high - low)
+    middle, radius = ends.mean(axis=0), 0.5 * np.abs(ends[1] - ends[0]) * 10.0 ** -rng.uniform(0, 3, (batch, 1))
+    return middle - radius, middle + radius
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_kernel_is_its_twin_rounded_up(seed: int) -> None:
+    rng = np.random.default_rng([seed, 1])
+    n = int(rng.integers(1, 4))
+    means, sds, log_weights, prober = random_case(rng, n)
+    if len(means) < 2:
+        return
+    low, high = inner_boxes(rng, means, 10)
+    found = prober.probe(SearchBoxes(np.ones((10, 2 * n), np.uint8), low, high)).log_bound
+    for row in range(10):
+        expected = log_bound(means, sds, log_weights, low[row], high[row])
+        assert found[row] >= expected - 1e-10
+        assert found[row] <= expected + 1e-6 + 0.02 * abs(
+            expected - highest(means, sds, log_weights, low[row], high[row], 5)
+        )
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_place_of_a_dense_grid_is_above_a_bound(seed: int) -> None:
+    """30 models with 20 boxes each, of 1,000 places and more."""
+    rng = np.random.default_rng([seed, 2])
+    n = int(rng.integers(1, 4))
+    means, sds, log_weights, prober = random_case(rng, n)
+    middle, radius = rng.normal(size=(20, n)), 10.0 ** rng.uniform(-6.0, 0.7, (20, n))
+    low, high = middle - radius, middle + radius
+    found = prober.probe(SearchBoxes(np.ones((20, 2 * n), np.uint8), low, high)).log_bound
+    n_points = {1: 4001, 2: 65, 3: 15}[n]
+    for row in range(20):
+        assert found[row] >= highest(means, sds, log_weights, low[row], high[row], n_points) - 1e-13 * abs(
+            found[row]
+        )
+
+
+def test_the_twin_is_above_grids_too() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        n = int(rng.integers(1, 3))
+        means, sds, log_weights, _ = random_case(rng, n)
+        middle, radius = rng.normal(size=n), 10.0 ** rng.uniform(-3.0, 0.5, n)
+        bound = log_bound(means, sds, log_weights, middle - radius, middle + radius)
+        assert bound >= highest(means, sds, log_weights, middle - radius, middle + radius, 33) - 1e-9
+        assert math.isfinite(bound)
