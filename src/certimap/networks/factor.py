@@ -103,7 +103,19 @@ class Factor:
         return factor
 
     def part(self, scope: tuple[int, ...], values: Floats) -> Factor:
-        """Return a factor with some of this one's entries, held as it holds them; nothing is checked again."""
+        """Return a factor with some of this one's entries, held as it holds them; nothing is checked again.
+
+        Parameters
+        ----------
+        scope
+            Positions of the variables that are left.
+        values
+            One entry per combination of their states; logs where this factor holds logs.
+
+        Returns
+        -------
+        Factor
+        """
         factor = Factor.__new__(Factor)
         factor.scope, factor.in_logs = scope, self.in_logs
         values = values if values.base is None and values.flags.owndata else values.copy()
