@@ -41,7 +41,9 @@ def spoil(monkeypatch):
 
     monkeypatch.setattr(Elimination, "decode", worst_rows)
     monkeypatch.setattr(Elimination, "advance", looser_advance)
-    monkeypatch.setattr(Elimination, "threshold", lambda self, top: threshold(self, top + 2))  # two bits lower
+    monkeypatch.setattr(  # two bits lower
+        Elimination, "threshold", lambda self, top, *how: threshold(self, top + 2, *how)
+    )
     monkeypatch.setattr(Search, "_candidates", looser_candidates)
     monkeypatch.setattr(search, "START_WORK", 0)  # no climbs
     monkeypatch.setattr(search, "DRAW_ROWS", 3)

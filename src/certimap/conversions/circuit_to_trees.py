@@ -23,6 +23,7 @@ from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.tree_sum import BoxBound, TreeSum, is_simple
 
 MAX_TREES = 64
+MIN_DENSITY = 8  # edges per tree and variable; where they are fewer, the circuit's own bounds are cheaper
 MAX_SPREAD = 4  # table entries of all trees per edge of the circuit
 FIRST_ROWS, MOST_ROWS = 64, 512  # of a set: at first, and after the last tightening
 BOX_ROUNDS = 6
@@ -49,7 +50,8 @@ def trees_of_circuit(plan: Plan, control: Control | None = None) -> TreeSum | No
     Returns
     -------
     TreeSum or None
-        None also where there are more than 64 trees, or their tables have more than four entries per edge.
+        None also where there are more than 64 trees, trees of fewer than eight edges per variable on average, or
+        more than four table entries per edge.
 
     Notes
     -----
@@ -61,7 +63,8 @@ def trees_of_circuit(plan: Plan, control: Control | None = None) -> TreeSum | No
         return None
     label = _connected(plan)
     labels = np.unique(label[parts])
-    if not 2 <= len(labels) <= MAX_TREES:
+    is_dense = plan.n_edges >= MIN_DENSITY * len(labels) * len(plan.domain)
+    if not 2 <= len(labels) <= MAX_TREES or not is_dense:
         return None
     weights = plan.log_weights[plan.child_ptr[root] : plan.child_ptr[root + 1]]
     trees: list[BucketTreePosterior] = []

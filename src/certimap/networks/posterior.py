@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.box import Boxes, Points
-from certimap.control import Control
+from certimap.control import Control, TimeUp
 from certimap.domain import Domain
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.conditional import Evaluator, Part, log_total, ordered_parts, relative_to, work_of
@@ -69,7 +70,7 @@ class NetworkPosterior:
     def of_network(
         cls, network: Network, query: Query, *, workers: int | None = None, control: Control | None = None
     ) -> NetworkPosterior:
-        """Condition a network on a query; p(e) is computed where its tables are small.
+        """Condition a network on a query; p(e) is computed where its tables are small and there is time.
 
         Raises
         ------
@@ -78,7 +79,9 @@ class NetworkPosterior:
         """
         prepared = problem_of(network, query)
         problem = prepared.problem
-        total = log_total(problem, KNOWN_WORK, control)
+        total = None
+        with suppress(TimeUp):  # then p(e) is not known
+            total = log_total(problem, KNOWN_WORK, control)
         log_ceiling = log_largest_joint(network, query)
         log_evidence = None if total is None else total.log_value
         if total is not None:
@@ -108,7 +111,10 @@ class NetworkPosterior:
 
     @cached_property
     def _parts(self) -> list[Part]:
-        return ordered_parts(self.problem, self.control)
+        try:
+            return ordered_parts(self.problem, self.control)
+        except TimeUp:  # no answer has a value without an order: it is found all the same
+            return ordered_parts(self.problem)
 
     @property
     def point_work(self) -> float:

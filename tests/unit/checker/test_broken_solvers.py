@@ -37,7 +37,7 @@ def _dominance(monkeypatch):
 def _outside(monkeypatch):
     """The outside is thought a hundred times less helpful than it is."""
     before = Elimination.threshold
-    monkeypatch.setattr(Elimination, "threshold", lambda self, top: 100.0 * before(self, top))
+    monkeypatch.setattr(Elimination, "threshold", lambda self, top, *how: 100.0 * before(self, top, *how))
 
 
 def _caps(monkeypatch):

@@ -177,6 +177,8 @@ def check_density(case: DensityCase, rng: np.random.Generator, report: CaseRepor
     condition(case.model, case.query, case.evidence)  # what it compiles is not to count against the time limit
     known = max(truth.value(point) for point in truth.candidates(rng)) / truth.total
     for solver in names():
+        if solver == "cells":
+            continue  # it asks another question: its answers are intervals
         settings: dict[str, Any] = {
             "epsilon": float(rng.choice([0.0, 0.01, 0.5])),
             "delta": float(rng.choice([0.0, 0.01])),
