@@ -22,8 +22,8 @@ class AlternatingSearch(AndOrBestFirst):
     A whole dive completes that assignment greedily, depth first, and enters what it meets into the graph, so that
     answers get better and the upper bound falls in one search. Dives that find nothing better become rarer;
     between them come short ones of a few nodes. What lies above is revised once per dive, which makes a node
-    cheaper than one of `aobf`. It proves in a few nodes more than `aobf`, and leaves smaller gaps on average where
-    it is cut short.
+    cheaper than one of `aobf`. It proves in somewhat more nodes than `aobf`, and helps where the first answer is
+    poor.
 
     Source: Marinescu, Lee, Dechter and Ihler (2018), 'AND/OR search for marginal MAP', whose look-aheads and
     alternation are both in it. Cost: as `aobb` per node; memory as `aobf`, with the same way on where it is used
