@@ -18,6 +18,7 @@ from certimap.posterior import Guesses, Posterior, Unfolded
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.tree_sum import TreeSum
 
+MIN_MIXTURE = 5_500  # edges below which the search of the circuit itself takes less time than looking for trees
 MAX_SPREAD = 4  # table entries of a tree per edge of its circuit, where `auto` may choose it
 
 
@@ -93,7 +94,9 @@ def _tree(case: Case[Circuit]) -> Posterior:
 
 
 def _trees_of(case: Case[Circuit]) -> TreeSum | None:
-    """Return the conditioned circuit as a sum of trees; None where it is none, or time is short."""
+    """Return the conditioned circuit as a sum of trees; None where it is none or small, or time is short."""
+    if _conditioned(case).plan.n_edges < MIN_MIXTURE:
+        return None
     half = replace(case.limits.control)
     if half.deadline is not None:
         half.deadline -= 0.5 * half.seconds_left
@@ -111,7 +114,7 @@ def _trees_size(case: Case[Circuit]) -> Estimate:
     size = _size(case)
     trees = _trees_of(case) if size.fits else None
     if trees is None:
-        return replace(size, text="the circuit is no mixture of structured ones", fits=False, exists=False)
+        return replace(size, text="the circuit is no large mixture of structured ones", fits=False, exists=False)
     text = f"{len(trees.trees)} trees of {trees.n_entries} table entries in all"
     return Estimate(text, _conditioned(case).n_edges, fits=True)
 

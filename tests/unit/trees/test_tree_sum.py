@@ -121,7 +121,7 @@ def test_auto_takes_the_trees_and_proves_what_the_circuit_leaves_open():
 
 
 def test_an_elimination_ends_with_its_control():
-    posterior = cm.condition(tree_mixture(16, 3, 4, 2))
+    posterior = cm.condition(tree_mixture(32, 4, 6, 2))
     prober = posterior.prober()
     prober.control = Control.starting_now(0.0)
     with pytest.raises(TimeUp):
