@@ -72,7 +72,7 @@ for section in ${*:-engine learnspn rows warm hclt auto exact chow-liu networks 
             --only asia,child,alarm,insurance,hepar2 --epsilon 0 --delta 0 --time-limit 3 --max-memory 8192
         ;;
     uai-mpe)
-        $certimap bench uai --dir "$data/uai-mpe" --out runs/uai-mpe --peers toulbar2 --time-limit 60
+        $certimap bench uai --dir "$data/uai-mpe" --out runs/uai-mpe --peers toulbar2 --time-limit 20
         ;;
     uai-mmap)
         $certimap bench uai --dir "$data/uai2014-mmap" --out runs/uai-mmap --time-limit 60
