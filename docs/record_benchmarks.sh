@@ -41,13 +41,13 @@ for section in ${*:-engine learnspn rows warm hclt auto exact chow-liu networks 
             --solvers independent,max_product,argmax_product,pac,smooth_pac,frontier,auto
         ;;
     rows)
-        twenty rows --circuits learnspn,learnspn-large --evidence rows --queries 2 --time-limit 10 --jobs 2 \
+        twenty rows --circuits learnspn,learnspn-large --evidence rows --splits 20/80,50/50 --queries 2 --time-limit 0 --jobs 2 \
             --solvers independent,max_product,argmax_product,pac,smooth_pac,frontier,auto
         ;;
     warm)
-        twenty warm --circuits learnspn --splits 25/75 --queries 20 --time-limit 10 --jobs 2 \
-            --solvers argmax_product,smooth_pac,smooth_pac+argmax_product,auto
-        twenty warm --circuits learnspn --splits 50/50 --time-limit 10 --jobs 2 \
+        twenty warm --circuits learnspn --splits 25/75 --queries 20 --time-limit 0 --jobs 2 \
+            --solvers argmax_product,smooth_pac+argmax_product,auto
+        twenty warm --circuits learnspn --splits 50/50 --time-limit 0 --jobs 2 \
             --datasets baudio,ocr_letters,msweb --solvers budget
         ;;
     hclt)
