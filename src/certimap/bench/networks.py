@@ -220,6 +220,7 @@ def _record(outcome: Outcome, prefix: str, settings: TrialSettings) -> Record:
 def _open(plan: NetworkPlan, out: Path, command: str, missing: list[str]) -> RecordFile:
     """Open the records of a run, or go on with those of one with the same settings."""
     settings = asdict(plan.settings)
+    del settings["evidence"]  # the cases have their own
     kept = _about(out)
     for name, value in kept.get("settings", {}).items():
         if name in settings and settings[name] != value:
