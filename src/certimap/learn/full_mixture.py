@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from certimap.densities.gaussian_mixture import LOG_2PI, GaussianMixture
 from certimap.domain import Domain
-from certimap.errors import DataError
 from certimap.learn.blas import single_threaded_blas
 from certimap.learn.clusters import mix, row_clusters
 from certimap.learn.estimator import DensityEstimator, Seed, split_rows
+from certimap.learn.mixture_grid import mixture_grid
 from certimap.learn.progress import deadline_of, is_late
 from certimap.learn.table import Kind, encode, missing_in, read_table, refuse_categorical
 from certimap.logs import log_sum
@@ -109,7 +109,7 @@ class FullMixture(DensityEstimator):
         self.progress = progress
 
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
-        components, smoothings = self._grid()
+        components, smoothings = mixture_grid(self.n_components, self.smoothing, self.n_starts, self.max_steps)
         deadline = deadline_of(self.time_limit)
         rows = read_table(
             table, domain=domain, kinds=self.kinds, also=[] if valid is None else [valid], counts=True
@@ -139,20 +139,6 @@ class FullMixture(DensityEstimator):
             found.covariances * scale[:, None] * scale,
             rows.domain.names,
         )
-
-    def _grid(self) -> tuple[list[Any], list[Any]]:
-        components: list[Any] = np.atleast_1d(np.array(self.n_components, object)).tolist()
-        smoothings: list[Any] = np.atleast_1d(np.array(self.smoothing, object)).tolist()
-        counts: list[tuple[str, Any]] = [("n_components", k) for k in components]
-        for name, k in [*counts, ("n_starts", self.n_starts), ("max_steps", self.max_steps)]:
-            if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
-                raise DataError(f"{name} is {k!r}; expected an integer of at least 1")
-        for s in smoothings:
-            if not (isinstance(s, int | float | np.number) and 0 < s < np.inf):
-                raise DataError(f"smoothing is {s!r}; expected a positive number, or several of them")
-        if not components or not smoothings:
-            raise DataError("n_components or smoothing is empty; at least one value is needed")
-        return components, smoothings
 
     def _choose(
         self,

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.domain import Domain
-from certimap.errors import DataError
 from certimap.learn.blas import single_threaded_blas
 from certimap.learn.clusters import mix, row_clusters
 from certimap.learn.estimator import DensityEstimator, Seed, split_rows
 from certimap.learn.leaf_choice import check_leaves, densest, families_of
 from certimap.learn.leaf_families import Family
+from certimap.learn.mixture_grid import mixture_grid
 from certimap.learn.progress import deadline_of, is_late
 from certimap.learn.table import Kind, Table, encode, read_table
 from certimap.logs import log_sum
@@ -123,7 +123,7 @@ class ProductMixture(DensityEstimator):
         self.progress = progress
 
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
-        components, smoothings = self._grid()
+        components, smoothings = mixture_grid(self.n_components, self.smoothing, self.n_starts, self.max_steps)
         deadline = deadline_of(self.time_limit)
         also = [] if valid is None else [valid]
         rows = read_table(table, domain=domain, kinds=self.kinds, also=also, counts=True)
@@ -144,20 +144,6 @@ class ProductMixture(DensityEstimator):
                 fitted = again if again is not None else fitted
         self.timed_out_ = is_late(deadline)
         self.model_ = fitted.to_circuit(rows.domain)
-
-    def _grid(self) -> tuple[list[int], list[float]]:
-        components: list[Any] = np.atleast_1d(np.array(self.n_components, object)).tolist()
-        smoothings: list[Any] = np.atleast_1d(np.array(self.smoothing, object)).tolist()
-        counts: list[tuple[str, Any]] = [("n_components", k) for k in components]
-        for name, k in [*counts, ("n_starts", self.n_starts), ("max_steps", self.max_steps)]:
-            if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
-                raise DataError(f"{name} is {k!r}; expected an integer of at least 1")
-        for s in smoothings:
-            if not (isinstance(s, int | float | np.number) and 0 < s < np.inf):
-                raise DataError(f"smoothing is {s!r}; expected a positive number, or several of them")
-        if not components or not smoothings:
-            raise DataError("n_components or smoothing is empty; at least one value is needed")
-        return components, smoothings
 
     def _choose(
         self,
