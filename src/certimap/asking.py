@@ -32,6 +32,11 @@ def limits_of(max_edges: int | None, workers: int | None, device: str | None = N
     return Limits(max_edges, workers, device=device)
 
 
+def in_worker(limits: Limits) -> Limits:
+    """Return what conditioning may take in a worker of an executor: one thread, unless a number was asked for."""
+    return replace(limits, workers=1) if limits.workers is None else limits
+
+
 def map_rows(
     model: Any,
     rows: Sequence[Row],
@@ -46,8 +51,8 @@ def map_rows(
 
     With an executor its workers find them, with one thread each unless `limits` says otherwise.
     """
-    if executor is not None and limits.workers is None:
-        limits = replace(limits, workers=1)
+    if executor is not None:
+        limits = in_worker(limits)
     asked = Asked.of(model, limits, solver, settings)
     batch = Batch(asked.condition, asked.fallback, asked.share, solver, settings, errors)
     answers = batch.answers(rows, rng) if executor is None else batch.spread_answers(rows, rng, executor)

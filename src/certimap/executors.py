@@ -11,10 +11,9 @@ import threading
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from typing import Any
 
 from certimap.errors import SolverError
@@ -81,6 +80,9 @@ def process_pool(n_jobs: int) -> Executor:
         raise SolverError(
             f"n_jobs is {n_jobs}; expected a number of processes, -1 for one per core, or None for none"
         )
+    from concurrent.futures import ProcessPoolExecutor  # 13 ms, for those who start processes
+    from multiprocessing import get_context
+
     n_processes = (os.cpu_count() or 1) if n_jobs == -1 else n_jobs
     return ProcessPoolExecutor(n_processes, mp_context=get_context("spawn"), initializer=_ignore_interrupts)
 

@@ -8,14 +8,14 @@ import pickle
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.answer import answer_one
-from certimap.asking import Asked
+from certimap.asking import Asked, in_worker
 from certimap.box import Boxes, Points
 from certimap.certify.external import ExternalBound
 from certimap.certify.ledger import Ledger
@@ -93,7 +93,7 @@ def answer_shared(
     check_limits(*(settings.get(name) for name in ("time_limit", "max_samples", "max_nodes", "max_memory")))
     if settings.get("max_proof") is not None:
         raise SolverError("proof files are written by searches of one process; leave executor and n_jobs out")
-    seed = seed_of(rng)
+    seed, asked = seed_of(rng), replace(asked, limits=in_worker(asked.limits))
     control = Control.starting_now(settings.get("time_limit"), max_memory=settings.get("max_memory"))
     posterior = asked.condition(variables, evidence, control)
     chosen = resolve(solver, posterior, settings.get("options") or {})
