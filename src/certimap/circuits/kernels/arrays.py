@@ -83,6 +83,21 @@ class Layout(NamedTuple):
     sizes: NDArray[np.int64]
 
 
+class LeafPlaces(NamedTuple):
+    """What `PlanArrays` says of leaves, while it is written; `floors` (n_leaves + 1,) are its `leaf_floors`."""
+
+    leaf_ptr: NDArray[np.int64]
+    binary_end: NDArray[np.int64]
+    narrow_end: NDArray[np.int64]
+    wide_end: NDArray[np.int64]
+    leaf_var: NDArray[np.int32]
+    leaf_start: NDArray[np.int64]
+    first: NDArray[np.float64]
+    second: NDArray[np.float64]
+    mantissas: NDArray[np.float64]
+    floors: NDArray[np.float64]
+
+
 class PlanArrays(NamedTuple):
     """A `Plan` as the evaluation kernels take it.
 
