@@ -52,8 +52,8 @@ class HiddenChowLiuTree(DensityEstimator):
     The tree is the Chow-Liu tree of the data (Chow and Liu 1968); each variable gets a latent one, and the
     latent ones form that tree. Parameters start from clusters of each variable's neighbourhood in the tree
     and are improved by expectation-maximisation, at first on batches of rows, then on all rows.
-    More than 64 states are learned in stages: a quarter of them first, each of which is then split in four and
-    improved on all rows.
+    More than 64 states are learned in stages: a quarter of them first, each of which is then split in four, with
+    its pseudo-counts, and improved on all rows.
 
     Parameters
     ----------
@@ -175,7 +175,8 @@ class HiddenChowLiuTree(DensityEstimator):
         for n_states in larger if best.choice.n_states == first else ():
             if self.timed_out_:
                 break
-            grown = trained(n_states, best.choice.smoothing, best)
+            smoothing = best.choice.smoothing * best.choice.n_states / n_states  # pseudo-counts are split as well
+            grown = trained(n_states, smoothing, best)
             if chooses and len(rows) < FEW_ROWS * n_states and grown.worth() <= best.worth():
                 break
             best = grown
