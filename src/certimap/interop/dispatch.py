@@ -54,8 +54,9 @@ def from_object(x: Any, *, steps: int | None = None, names: Sequence[str] | None
     Returns
     -------
     Model
-        A `BayesianNetwork`, `LinearGaussianNetwork`, `MarkovNetwork`, `Circuit` or `GaussianMixture` with the object's parameters as they
-        are now; later changes of the object do not reach it. States have the object's labels, or numbers from 0.
+        A `BayesianNetwork`, `LinearGaussianNetwork`, `MarkovNetwork`, `Circuit` or `GaussianMixture` with the
+        object's parameters as they are now; later changes of the object do not reach it. States have the object's
+        labels, or numbers from 0.
 
     Raises
     ------
