@@ -18,7 +18,7 @@ from certimap.networks.support import likely_states
 from certimap.posterior import OFFERS, Facts, Posterior
 
 if TYPE_CHECKING:
-    from certimap.networks.max_elimination import EliminationPlan
+    from certimap.networks.elimination_plan import EliminationPlan
     from certimap.query import Query
 
 MAX_SUMMED = 2**20  # entries of the largest table that summing nuisance variables out may make

@@ -13,11 +13,12 @@ import certimap as cm
 from certimap.box import Boxes
 from certimap.conversions import from_networks
 from certimap.errors import ImpossibleEvidence
-from certimap.networks import sum_elimination
+from certimap.networks import buckets, sum_elimination
+from certimap.networks.elimination_plan import most_added, plan
 from certimap.networks.elimination_posterior import EliminationPosterior
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
-from certimap.networks.max_elimination import MaxElimination, most_added, plan
+from certimap.networks.max_elimination import MaxElimination
 from certimap.networks.problem import Problem, Table, above_nats, prepared_of, to_fine_integers
 from certimap.networks.reduction import reduce_network
 from certimap.networks.sum_elimination import sum_all
@@ -41,8 +42,9 @@ def test_sum_is_that_of_enumeration(seed, monkeypatch):
     problem = random_problem(np.random.default_rng(seed))
     values = np.array(list(all_values(problem).values()))
     expected = float(np.logaddexp.reduce(values))
-    for safe in (sum_elimination.SAFE_LOG2, 0.5):  # the second one sends everything to logs
-        monkeypatch.setattr(sum_elimination, "SAFE_LOG2", safe)
+    for safe, small in ((sum_elimination.SAFE_LOG2, 2**13), (sum_elimination.SAFE_LOG2, 6), (0.5, 2**13)):
+        monkeypatch.setattr(sum_elimination, "SAFE_LOG2", safe)  # the last one sends everything to logs
+        monkeypatch.setattr(buckets, "SMALL_PRODUCT", small)
         found = sum_all(problem, plan(problem))
         assert found.log_value == pytest.approx(expected, abs=1e-12 * (1.0 + abs(expected)))
         assert 0.0 < found.log_slack < 1e-11

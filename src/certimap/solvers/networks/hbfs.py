@@ -11,7 +11,8 @@ import numpy as np
 
 from certimap.control import TimeUp
 from certimap.errors import SolverError, TooLarge
-from certimap.networks.max_elimination import EliminationPlan, MaxElimination, most_added, plan
+from certimap.networks.elimination_plan import EliminationPlan, most_added, plan
+from certimap.networks.max_elimination import MaxElimination
 from certimap.networks.mpe_posterior import Maximisation, Ordered
 from certimap.networks.problem import (
     FLOOR,
