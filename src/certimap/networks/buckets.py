@@ -16,7 +16,6 @@ from certimap.networks.elimination_plan import (
     SMALL_PRODUCT,
     EliminationPlan,
     first_places,
-    flattened,
 )
 from certimap.networks.kernels.buckets import BucketArrays
 from certimap.networks.problem import Problem, Table, Values
@@ -57,7 +56,9 @@ class Buckets:
     Attributes
     ----------
     arrays
-        For the kernels. Tables and messages of up to `SMALL_PRODUCT` entries share a buffer of `n_buffered` entries.
+        For the kernels. Tables and messages of up to `SMALL_PRODUCT` entries share a buffer.
+    n_buffered
+        Entries of that buffer.
     n_tables
         Tables, which are the first pieces; the others are the buckets' messages.
     is_small
@@ -75,15 +76,12 @@ class Buckets:
         self.is_small = self._n_entries <= SMALL_PRODUCT
         self.largest = int(self._n_entries[self.is_small].max(initial=1.0))
         is_kept = n_message <= SMALL_PRODUCT
-        lengths = np.concatenate([
-            np.array([t.log_values.size for t in self.tables], np.int64),
-            np.where(is_kept, n_message, 0.0).astype(np.int64),
-        ])  # fmt: skip
+        lengths = np.concatenate([problem.joined.sizes, np.where(is_kept, n_message, 0.0).astype(np.int64)])
         start = np.cumsum(lengths) - lengths
         self.n_buffered = int(lengths.sum())
         start[self.n_tables :][~is_kept] = -1
-        scope_ptr, scopes = flattened([t.scope for t in self.tables])
-        inputs = np.concatenate([first_places(cliques, scope_ptr, scopes), cliques.parents])
+        scope_ptr, scopes = problem.joined.scopes
+        inputs = np.concatenate([first_places(cliques, problem.joined), cliques.parents])
         self.arrays = BucketArrays(
             n_states,
             np.concatenate([cliques.place[scopes], cliques.members]),

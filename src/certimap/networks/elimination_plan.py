@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.networks.elimination import min_fill
+from certimap.networks.joined import Joined, flattened
 from certimap.networks.problem import Problem
 
 Ints = NDArray[np.int64]
@@ -107,7 +107,7 @@ def plan(problem: Problem, order: Order | None = None) -> EliminationPlan:
     np.add.at(released, cliques.parents[goes], 8.0 * messages[goes])
     taken = messages * (8.0 + np.where(is_small, 2, _bytes_of_state(n_states)))
     held = np.cumsum(taken) - (np.cumsum(released) - released)
-    most = float(held.max(initial=0.0)) + 8.0 * problem.n_entries
+    most = float(held.max(initial=0.0)) + (8.0 + 2.0) * problem.n_entries
     return EliminationPlan(
         tuple(place), separators, float(products.sum()), most, 8.0 * float(messages.sum()), cliques
     )
@@ -117,26 +117,15 @@ def most_added(problem: Problem, plan: EliminationPlan) -> int:
     """Return how many tables, messages included, meet in one bucket at most."""
     if not plan.order:
         return 0
-    pointers, scopes = flattened([t.scope for t in problem.tables])
     parents = plan.cliques.parents
-    first = first_places(plan.cliques, pointers, scopes)
-    counts = np.bincount(first, minlength=len(plan.order))
+    counts = np.bincount(first_places(plan.cliques, problem.joined), minlength=len(plan.order))
     return int((counts + np.bincount(parents[parents >= 0], minlength=len(plan.order))).max())
 
 
-def first_places(cliques: Cliques, pointers: Ints, scopes: Ints) -> Ints:
+def first_places(cliques: Cliques, joined: Joined) -> Ints:
     """Return the place of the first variable of each table to be eliminated, which is where it is multiplied."""
-    return (
-        np.minimum.reduceat(cliques.place[scopes], pointers[:-1]) if len(pointers) > 1 else np.empty(0, np.int64)
-    )
-
-
-def flattened(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-    """Return where each row begins, and all rows one after another."""
-    flat = np.fromiter(itertools.chain.from_iterable(rows), np.int64)
-    pointers = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum([len(row) for row in rows], out=pointers[1:])
-    return pointers, flat
+    pointers, scopes = joined.scopes
+    return np.minimum.reduceat(cliques.place[scopes], pointers[:-1]) if len(joined.tables) else scopes
 
 
 def best_type(n_states: int) -> type[np.uint8] | type[np.uint16] | type[np.int64]:

@@ -15,7 +15,7 @@ from certimap.networks.buckets import Buckets, Pieces
 from certimap.networks.elimination_plan import EliminationPlan, best_type
 from certimap.networks.kernels.buckets import decode_buckets, max_buckets
 from certimap.networks.kernels.max_elimination import MAX_TABLES, max_out
-from certimap.networks.problem import FLOOR, HARD, Problem, Table, Values, product
+from certimap.networks.problem import FLOOR, HARD, FineIntegers, Problem, Table, Values, product
 from certimap.networks.simplify import impossible
 
 SMALL_TABLE = 2**12  # tables are multiplied beforehand while the result has at most so many entries
@@ -31,16 +31,15 @@ class MaxElimination:
     Parameters
     ----------
     problem
-        Integers (`to_integers`), without nuisance variables.
+        Without nuisance variables; of integers (`to_integers`), or, with `fine`, of floats.
     workers
         Threads for large products; the result does not depend on it.
     control
         Looked at between blocks of a product; TimeUp is raised when work should stop.
     keep_tables
         Keep every table, for `ranked`.
-    lowest
-        For problems of `to_fine_integers`: the lowest finite entry of a message, whose largest is 0. None leaves
-        messages as they are.
+    fine
+        The problem in a unit of its own (`to_fine_integers`): the largest entry of each message is taken off then.
 
     Raises
     ------
@@ -63,25 +62,25 @@ class MaxElimination:
         workers: int = 1,
         control: Control | None = None,
         keep_tables: bool = False,
-        lowest: int | None = None,
+        fine: FineIntegers | None = None,
     ) -> None:
-        assert problem.is_integral
+        assert problem.is_integral or fine is not None
         self.problem = problem
         self.plan = plan
         self._workers = workers
         self._control = control or Control()
-        self._lowest = lowest
+        self._fine = fine
         self._best: dict[int, Values] = {}
         self._kept: list[list[Table]] = []
         self.value = self._eliminate(keep_tables)
 
     def _eliminate(self, keep_tables: bool) -> int:
         buckets = Buckets(self.problem, self.plan)
-        tables = [t.log_values.reshape(-1) for t in self.problem.tables]
-        pieces, scratch = Pieces(buckets, np.concatenate([np.zeros(0, np.int64), *tables])), buckets.scratch()
+        tables = self.problem.joined.values.astype(np.int64) if self._fine is None else self._fine.values
+        pieces, scratch = Pieces(buckets, tables), buckets.scratch()
         acc, tops = np.empty(buckets.largest, np.int64), np.zeros(len(self.plan.order), np.int64)
         best = np.empty(buckets.n_buffered, np.uint16)
-        lowers, lowest = self._lowest is not None, self._lowest or 0
+        lowers, lowest = self._fine is not None, 0 if self._fine is None else self._fine.lowest
         for run in buckets.runs():
             self._control.check("eliminating variables")
             if run.is_small:
@@ -100,7 +99,8 @@ class MaxElimination:
             pieces.put(i, self._lowered(message, int(tops[i])))
             if not keep_tables:
                 pieces.drop_inputs(i)
-        value = int(self.problem.constant) + sum(tops.tolist())
+        constant = int(self.problem.constant) if self._fine is None else self._fine.constant
+        value = constant + sum(tops.tolist())
         if not lowers and value <= FLOOR:
             raise impossible()
         if keep_tables:
@@ -110,10 +110,10 @@ class MaxElimination:
 
     def _lowered(self, message: Values, top: int) -> Values:
         """Take the largest entry off a message, and raise finite ones to the lowest that is allowed."""
-        if self._lowest is None:
+        if self._fine is None:
             return message
         is_possible = message > FLOOR
-        return np.where(is_possible, np.maximum(message - top, self._lowest), HARD)
+        return np.where(is_possible, np.maximum(message - top, self._fine.lowest), HARD)
 
     def _large_message(self, i: int, tables: list[Table]) -> tuple[Values, Values]:
         """Return the maximum over the variable of a large bucket of a product of tables, and the best states."""

@@ -13,7 +13,7 @@ from certimap.networks.buckets import Buckets, Pieces, Run
 from certimap.networks.conditional import Total, log_total
 from certimap.networks.elimination_plan import EliminationPlan
 from certimap.networks.kernels.buckets import DONE, IMPOSSIBLE, UNSAFE, sum_buckets
-from certimap.networks.problem import ROUNDING, Joined, Problem, Table
+from certimap.networks.problem import ROUNDING, Problem, Table
 from certimap.networks.simplify import impossible
 from certimap.rounding import SAFE_LOG2
 
@@ -37,12 +37,11 @@ def sum_all(problem: Problem, plan: EliminationPlan, control: Control | None = N
         When `control` asks to stop.
     """
     pace = Pace(control or Control(), "summing for p(e)", SECONDS_PER_ENTRY)
-    joined = Joined.of(problem.tables)
+    joined = problem.joined
     if np.any(joined.tops == -np.inf):
         raise impossible()
     top = joined.each(joined.tops)
-    finite = np.where(joined.values > -np.inf, joined.values, top)
-    least = np.minimum.reduceat(finite, joined.starts) - joined.tops if len(problem.tables) else joined.tops
+    least = joined.lowest() - joined.tops
     found = _Pass(problem, plan, np.exp(joined.values - top), least / LN2 - 1.0)
     for run in found.buckets.runs():
         pace.ahead(ENTRIES_PER_SUM + found.inputs_per_sum * run.n_entries)

@@ -66,8 +66,8 @@ def test_sum_of_what_doubles_do_not_hold():
 def test_fine_integers_bound_every_assignment_and_attain_the_best(seed):
     problem = random_problem(np.random.default_rng(100 + seed), max_variables=6)
     order = plan(problem)
-    fine, lowest = to_fine_integers(problem, most_added(problem, order))
-    found = MaxElimination(fine, order, lowest=lowest, keep_tables=True)
+    fine = to_fine_integers(problem, most_added(problem, order))
+    found = MaxElimination(problem, order, fine=fine, keep_tables=True)
     values = sorted(all_values(problem).values(), reverse=True)
     bound = above_nats(found.value, fine.unit)
     assert values[0] <= bound <= values[0] + 1e-11
@@ -81,9 +81,9 @@ def test_entries_below_the_limit_are_raised_and_stay_possible():
     tables = tuple(Table((0, i), -rng.random((2, 2)) * 1e9) for i in range(1, 40))
     problem = Problem(dict.fromkeys(range(40), 2), frozenset(range(40)), tables)
     order = plan(problem)
-    fine, lowest = to_fine_integers(problem, most_added(problem, order))
+    fine = to_fine_integers(problem, most_added(problem, order))
     true = max(sum(t.log_values[s].max() for t in tables) for s in range(2))
-    assert above_nats(MaxElimination(fine, order, lowest=lowest).value, fine.unit) >= true
+    assert above_nats(MaxElimination(problem, order, fine=fine).value, fine.unit) >= true
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -54,13 +54,12 @@ AXIS, DIMS, STEP, DIGIT = 0, 1, 2, 3  # rows of scratch: the axis of a variable;
 def _open(a: BucketArrays, scratch: Ints, i: int) -> Scalar:
     """Set the axes of a bucket's product; return how many entries it has."""
     piece = len(a.start) - len(a.sizes) + i
-    size, axis = 1, 0
-    for k in range(a.first[piece] - 1, a.last[piece]):
+    size, first = 1, a.first[piece] - 1
+    for k in range(first, a.last[piece]):
         v = a.members[k]
-        scratch[AXIS, v] = axis
-        scratch[DIMS, axis] = a.sizes[v]
+        scratch[AXIS, v] = k - first
+        scratch[DIMS, k - first] = a.sizes[v]
         size *= a.sizes[v]
-        axis += 1
     return size
 
 
