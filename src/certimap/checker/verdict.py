@@ -143,6 +143,7 @@ def _checked(
     if refuted is not None:
         raise Rejected(refuted)
     said = "" if not exact else _exactly(kind, arrays, claim)
+    clock.look()
     if claim.kind == "pac":
         seed = proof.meta["seed"]
         unchecked = tuple(text.format(seed=seed) for text in DRAWS_UNCHECKED)
