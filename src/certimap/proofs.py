@@ -22,7 +22,8 @@ from certimap.circuits.leaves.kind import leaf_kinds
 from certimap.control import Control, TimeUp
 from certimap.domain import Real
 from certimap.errors import ModelError, QueryError, SolverError, TooLarge
-from certimap.io.native import encoded_label, exported, fingerprint
+from certimap.io.labels import encoded_label
+from certimap.io.native import exported, fingerprint
 from certimap.model import Model
 from certimap.posterior import Capability
 from certimap.query import Query
