@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from certimap.densities.conditioned import Hidden, hidden_variables, hide, masses_of, total_of
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.domain import Categorical, Domain, Real
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError, TooLarge
 from certimap.logs import log_sum
 from certimap.model import Model
 from certimap.query import Query, make_query
+
+if TYPE_CHECKING:
+    from certimap.densities.conditioned import Hidden
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -208,6 +210,8 @@ class LinearGaussianNetwork(Model):
         ModelError
             Where variables that are summed out are restricted to intervals and depend on each other.
         """
+        from certimap.densities.conditioned import hidden_variables, hide, masses_of, total_of  # compiled code
+
         states, log_weights, log_evidence, log_slack = self._configurations(query)
         queried: list[int] = query.variables.tolist()
         own = (
