@@ -96,6 +96,11 @@ class LinearGaussianNetwork(Model):
     discrete
         A model of the discrete variables, a `BayesianNetwork` for instance; None where there are none.
 
+    Attributes
+    ----------
+    nodes, discrete
+        As given; numbers that hold for all states alike stand there once per state.
+
     Raises
     ------
     ModelError
@@ -115,6 +120,11 @@ class LinearGaussianNetwork(Model):
         self._n_discrete = len(before)
         made = {self.domain.index(node.variable): _checked(self.domain, node) for node in nodes}
         self._nodes = {i: made[i] for i in _ordered(self.domain, made)}
+        full = [made[self.domain.index(node.variable)] for node in nodes]
+        self.nodes: tuple[LinearGaussian, ...] = tuple(
+            LinearGaussian(given.variable, tuple(given.parents), node.intercept, node.coefficients, node.sd)
+            for given, node in zip(nodes, full, strict=True)
+        )
 
     def __repr__(self) -> str:
         return f"LinearGaussianNetwork({len(self._nodes)} real variables, {self._n_discrete} discrete ones)"
