@@ -139,10 +139,14 @@ class RegionGraphCircuit(DensityEstimator):
         self.history_ = run.history
 
     def _check(self) -> None:
-        for name, least in (("n_nodes", 1), ("step", 1), ("max_steps", 0), ("patience", 1), ("batch_rows", 1)):
-            value = getattr(self, name)
-            if value is None and name in ("step", "batch_rows"):
-                continue
+        counts: list[tuple[str, Any, int]] = [
+            ("n_nodes", self.n_nodes, 1),
+            ("step", 1 if self.step is None else self.step, 1),
+            ("max_steps", self.max_steps, 0),
+            ("batch_rows", 1 if self.batch_rows is None else self.batch_rows, 1),
+            ("patience", self.patience, 1),
+        ]
+        for name, value, least in counts:
             if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
                 raise DataError(f"{name} is {value!r}; expected an integer of at least {least}")
         smoothing: Any = self.smoothing
