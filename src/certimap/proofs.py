@@ -22,7 +22,8 @@ from certimap.circuits.leaves.kind import leaf_kinds
 from certimap.control import Control, TimeUp
 from certimap.domain import Real
 from certimap.errors import ModelError, QueryError, SolverError, TooLarge
-from certimap.io.native import encoded_label, exported, fingerprint
+from certimap.io.labels import encoded_label
+from certimap.io.native import exported, fingerprint
 from certimap.model import Model
 from certimap.posterior import Capability
 from certimap.query import Query
@@ -34,7 +35,13 @@ MAX_SEARCHES = 5  # for one proof, where each meets a better answer
 LEAST_SECONDS = 10.0  # for a search for the proof alone; it may take four times the solving, or what is left, too
 
 
-def check(model: Any, proof: Proof | str | os.PathLike[str], *, exact: bool = False) -> Verdict:
+def check(
+    model: Any,
+    proof: Proof | str | os.PathLike[str],
+    *,
+    exact: bool = False,
+    time_limit: float | None = None,
+) -> Verdict:
     """Check a proof by code that shares nothing with what found the answer; see `docs/proofs.md`.
 
     Parameters
@@ -45,6 +52,8 @@ def check(model: Any, proof: Proof | str | os.PathLike[str], *, exact: bool = Fa
         A proof (`result.proof`) or the path of its file.
     exact
         Check a small model by enumeration in exact numbers too.
+    time_limit
+        Seconds after which the check gives up, and rejects the proof for want of time; None: none.
 
     Returns
     -------
@@ -57,12 +66,16 @@ def check(model: Any, proof: Proof | str | os.PathLike[str], *, exact: bool = Fa
         When the file is no proof.
     ModelError
         For a model that has no plain arrays.
+    QueryError
+        For what is no model, and a limit that is no time.
     """
     if not isinstance(model, Model):
         raise QueryError(f"a {type(model).__name__} is no model; a proof is checked against the model it is about")
+    if time_limit is not None and not time_limit > 0.0:
+        raise QueryError(f"time_limit is {time_limit}; expected seconds above 0, or None for no limit")
     found = proof if isinstance(proof, Proof) else Proof.read(proof)
     kind, variables, arrays, hidden = exported(model)
-    return check_arrays(kind, variables, arrays, found, hidden=hidden, exact=exact)
+    return check_arrays(kind, variables, arrays, found, hidden=hidden, exact=exact, time_limit=time_limit)
 
 
 def wants_for_proof(

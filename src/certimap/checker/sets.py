@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.checker.buckets import Bucket, Buckets, index_map
+from certimap.checker.clock import Clock
 from certimap.checker.models import Rejected
 from certimap.checker.numbers import UNIT, Floats, Ints, log_sum, ranges, run_starts, up
 from certimap.checker.vectors import Vectors, maxima_of, merged, scores_of, undominated
@@ -42,6 +43,7 @@ class Elimination:
     messages: list[Floats]
     threshold: float
     limit: int
+    clock: Clock
     lost: float = 0.0
     n_merged: int = 0
     states: list[Floats] = field(default_factory=list[Floats])
@@ -54,6 +56,7 @@ class Elimination:
         outside: dict[int, Floats] = {last: np.full((1, 1), self.tree.log_constant)}
         stack: list[tuple[int, int]] = [(last, 0)]
         while stack:
+            self.clock.look()
             k, at = stack.pop()
             bucket = self.tree.buckets[k]
             if at < len(bucket.children):
@@ -145,6 +148,7 @@ class Elimination:
         at = 0
         ends = np.cumsum(counts)
         while at < len(counts):
+            self.clock.look()
             stop = max(at + 1, int(np.searchsorted(ends, (ends[at - 1] if at else 0) + rows, side="right")))
             lefts = np.repeat(np.arange(at, stop), counts[at:stop])
             rights = ranges(starts[at:stop], counts[at:stop])
@@ -180,7 +184,7 @@ class Elimination:
         if len(found.context) > 8 * self.limit:
             self.n_merged += 1
             found = merged(found, 4 * self.limit, scores_of(found, acting))
-        found, lost = undominated(found)
+        found, lost = undominated(found, self.clock)
         self.lost += lost
         if len(found.context) > max(self.limit, 2 * len(acting)):
             self.n_merged += 1
@@ -189,7 +193,7 @@ class Elimination:
 
 
 def check_sets(
-    tree: Buckets, answers: list[list[NDArray[np.bool_]]], threshold: float, allowance: float
+    tree: Buckets, answers: list[list[NDArray[np.bool_]]], threshold: float, allowance: float, clock: Clock
 ) -> str | None:
     """Exclude every assignment above a threshold but the answers; return a sentence about another one, or None.
 
@@ -220,7 +224,7 @@ def check_sets(
         for limit in LIMITS if n_boxes == 1 else LIMITS[1:]:
             if float(messages[-1][0, 0]) + tree.log_constant <= threshold - allowance:
                 break
-            run = Elimination(tree, box, messages, threshold - allowance, limit)
+            run = Elimination(tree, box, messages, threshold - allowance, limit, clock)
             last = run.run()
             if run.lost > allowance:
                 return f"ties of vectors cost {run.lost:.3g} nats, and the tolerance leaves {allowance:.3g}"

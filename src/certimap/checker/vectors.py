@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.checker.clock import Clock
 from certimap.checker.numbers import UNIT, Floats, Ints, log_sum, up
 
 TIE = 1e-12  # nats by which a vector may lose to another that is as large but for rounding
@@ -46,7 +47,7 @@ def maxima_of(found: Vectors, shape: tuple[int, ...]) -> Floats:
     return out
 
 
-def undominated(found: Vectors) -> tuple[Vectors, float]:
+def undominated(found: Vectors, clock: Clock) -> tuple[Vectors, float]:
     """Drop rows that others of their context exceed everywhere; return what ties cost, in nats."""
     alive = np.ones(len(found.context), np.bool_)
     order = np.lexsort((-log_sum(found.values), found.context))
@@ -57,6 +58,7 @@ def undominated(found: Vectors) -> tuple[Vectors, float]:
             continue
         kept = found.values[rows[:1]]
         for start in range(1, len(rows), 64):
+            clock.look()
             block = rows[start : start + 64]
             values = found.values[block]
             surely = _below(values, kept, -margin)
