@@ -22,7 +22,8 @@ from certimap.circuits.leaves.kind import leaf_kinds
 from certimap.control import Control, TimeUp
 from certimap.domain import Real
 from certimap.errors import ModelError, QueryError, SolverError, TooLarge
-from certimap.io.native import encoded_label, exported, fingerprint
+from certimap.io.labels import encoded_label
+from certimap.io.native import exported, fingerprint
 from certimap.model import Model
 from certimap.posterior import Capability
 from certimap.query import Query
@@ -31,10 +32,17 @@ from certimap.solvers.base import Solver
 
 WITH_PROOFS = "'frontier' and 'exhaustive' on circuits, and any solver on networks whose tables fit"
 MAX_SEARCHES = 5  # for one proof, where each meets a better answer
+EASY = 0.1  # seconds of solving a network; the checker finds by itself which vectors count where it took less
 LEAST_SECONDS = 10.0  # for a search for the proof alone; it may take four times the solving, or what is left, too
 
 
-def check(model: Any, proof: Proof | str | os.PathLike[str], *, exact: bool = False) -> Verdict:
+def check(
+    model: Any,
+    proof: Proof | str | os.PathLike[str],
+    *,
+    exact: bool = False,
+    time_limit: float | None = None,
+) -> Verdict:
     """Check a proof by code that shares nothing with what found the answer; see `docs/proofs.md`.
 
     Parameters
@@ -45,6 +53,8 @@ def check(model: Any, proof: Proof | str | os.PathLike[str], *, exact: bool = Fa
         A proof (`result.proof`) or the path of its file.
     exact
         Check a small model by enumeration in exact numbers too.
+    time_limit
+        Seconds after which the check gives up, and rejects the proof for want of time; None: none.
 
     Returns
     -------
@@ -57,12 +67,16 @@ def check(model: Any, proof: Proof | str | os.PathLike[str], *, exact: bool = Fa
         When the file is no proof.
     ModelError
         For a model that has no plain arrays.
+    QueryError
+        For what is no model, and a limit that is no time.
     """
     if not isinstance(model, Model):
         raise QueryError(f"a {type(model).__name__} is no model; a proof is checked against the model it is about")
+    if time_limit is not None and not time_limit > 0.0:
+        raise QueryError(f"time_limit is {time_limit}; expected seconds above 0, or None for no limit")
     found = proof if isinstance(proof, Proof) else Proof.read(proof)
     kind, variables, arrays, hidden = exported(model)
-    return check_arrays(kind, variables, arrays, found, hidden=hidden, exact=exact)
+    return check_arrays(kind, variables, arrays, found, hidden=hidden, exact=exact, time_limit=time_limit)
 
 
 def wants_for_proof(
@@ -109,7 +123,7 @@ def finished(
     certificate = result.certificate
     method, arrays = draft.meta["method"], draft.arrays
     if not isinstance(model, Circuit) and method not in ("draws", "relaxation"):
-        method, arrays = "sets", {}
+        method, arrays = _eliminated(model, query, result, max_bytes)
     answers = [result.assignment] if result.top is None else [assignment for assignment, _ in result.top]
     encoded = [{name: encoded_label(label, name) for name, label in answer.items()} for answer in answers]
     meta = {
@@ -292,6 +306,28 @@ def _too_wide(model: Model, query: Query) -> str | None:
     except (Rejected, ModelError) as reason:
         return f"{reason}; {WITH_PROOFS} can write a proof"
     return None
+
+
+def _eliminated(
+    model: Model, query: Query, result: MapResult, max_bytes: int
+) -> tuple[str, dict[str, NDArray[Any]]]:
+    """Return method and arrays of a proof by elimination: why which vectors go, where that is dear to find."""
+    if result.certificate.kind is CertificateKind.NONE or result.seconds < EASY:
+        return "sets", {}
+    from certimap.vector_proofs import recorded
+
+    answers = [result.assignment] if result.top is None else [answer for answer, _ in result.top]
+    points = [query.query_domain.encode(dict(answer)).tolist() for answer in answers]
+    certificate = result.certificate
+    arrays = recorded(
+        _reduced(model, query),
+        points,
+        certificate.epsilon,
+        certificate.tolerance,
+        1.0 + 4.0 * result.seconds,
+        max_bytes,
+    )
+    return ("sets", {}) if arrays is None else ("vectors", arrays)
 
 
 def _relaxed(model: Model, query: Query, result: MapResult, max_bytes: int, seconds: float) -> Proof:

@@ -167,6 +167,8 @@ def _interval(variable: Real, value: Sequence[Any]) -> tuple[float, float]:
 
 def _state_weights(variable: Categorical, value: Any) -> tuple[NDArray[np.float64], bool]:
     """Return the log weight of each state, and whether one state is observed for certain."""
+    if isinstance(value, str | int):
+        return _of_label(variable, value), True
     if isinstance(value, np.ndarray):
         return _state_weights(variable, value.tolist())
     if is_set(value):
@@ -178,9 +180,14 @@ def _state_weights(variable: Categorical, value: Any) -> tuple[NDArray[np.float6
         return _of_likelihood(variable, value), False
     if is_sequence(value) and (isinstance(value, list) or not _is_state(variable, value)):
         return _of_sequence(variable, list(value)), False
+    return _of_label(variable, value), True
+
+
+def _of_label(variable: Categorical, label: Label) -> NDArray[np.float64]:
+    """Keep one state."""
     weights = np.full(variable.n_states, -math.inf)
-    weights[variable.index(value)] = 0.0
-    return weights, True
+    weights[variable.index(label)] = 0.0
+    return weights
 
 
 def explicit_form(value: Any) -> str | None:

@@ -8,6 +8,9 @@ import certimap as cm
 pytest.importorskip("pgmpy")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+import networkx as nx  # noqa: E402
+import pandas as pd  # noqa: E402
+from pgmpy.factors.continuous import LinearGaussianCPD  # noqa: E402
 from pgmpy.factors.discrete import DiscreteFactor, TabularCPD  # noqa: E402
 from pgmpy.inference import VariableElimination  # noqa: E402
 from pgmpy.models import (  # noqa: E402
@@ -132,9 +135,37 @@ class TestHabits:
             cm.map_query(random_network(0), ["a"], {"d": "p"}, virtual_evidence=[soft])
 
 
+def gaussian_network() -> LinearGaussianBayesianNetwork:
+    theirs = LinearGaussianBayesianNetwork([("a", "b"), ("a", "c"), ("b", "c")])
+    theirs.add_cpds(
+        LinearGaussianCPD("c", [0.5, -2.0, 0.3], 0.7, ["b", "a"]),
+        LinearGaussianCPD("a", [1.0], 2.0),
+        LinearGaussianCPD("b", [-1.0, 0.5], 1.5, ["a"]),
+    )
+    return theirs
+
+
+def test_a_linear_gaussian_network_has_the_same_joint():
+    theirs = gaussian_network()
+    ours = cm.from_object(theirs)
+    mean, covariance = theirs.to_joint_gaussian()
+    order = list(nx.topological_sort(theirs))
+    mixture = ours.mixture(order)
+    np.testing.assert_allclose(mixture.means[0], mean, atol=1e-3)  # rounded to three digits there
+    np.testing.assert_allclose(mixture.covariances[0], covariance, atol=1e-3)
+    result = cm.map_query(theirs, ["a", "b"], {"c": 1.0}, rng=0)
+    found = theirs.predict(pd.DataFrame({"c": [1.0]})).iloc[0]
+    for name in ("a", "b"):
+        assert result.assignment[name] == pytest.approx(found[name], abs=1e-2)
+
+
 def test_what_has_no_tables_is_refused():
-    with pytest.raises(cm.ModelError, match="LinearGaussianBayesianNetwork cannot be read"):
+    with pytest.raises(cm.ModelError, match="no conditional density"):
         cm.from_object(LinearGaussianBayesianNetwork([("a", "b")]))
+    broken = gaussian_network()
+    broken.get_cpds("c").beta = np.array([1.0])
+    with pytest.raises(cm.ModelError, match="has 1 numbers as beta; expected an intercept and one per parent"):
+        cm.from_object(broken)
     with pytest.raises(cm.ModelError, match="no conditional table"):
         cm.from_object(DiscreteBayesianNetwork([("a", "b")]))
     with pytest.raises(cm.ModelError, match="leave names out"):

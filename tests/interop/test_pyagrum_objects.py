@@ -43,6 +43,23 @@ def test_a_random_field_has_the_same_partition():
     assert cm.log_evidence(ours) == pytest.approx(np.log(product.sum()))
 
 
+def test_a_linear_gaussian_network_has_the_same_posteriors():
+    clg = pytest.importorskip("pyagrum.clg")
+    theirs = clg.CLG()
+    for name, mean, sd in (("a", 1.0, 2.0), ("b", -1.0, 1.5), ("c", 0.5, 0.7)):
+        theirs.add(clg.GaussianVariable(name, mean, sd))
+    for parent, child, weight in (("a", "b", 0.5), ("a", "c", 0.3), ("b", "c", -2.0)):
+        theirs.addArc(parent, child, weight)
+    ours = cm.from_object(theirs)
+    inference = clg.CLGVariableElimination(theirs)
+    inference.updateEvidence({"c": 1.0})
+    for name in ("a", "b"):
+        found = inference.posterior(name)
+        mixture = ours.mixture([name], {"c": 1.0})
+        assert mixture.means[0, 0] == pytest.approx(found.mu(), abs=1e-6)
+        assert mixture.covariances[0, 0, 0] == pytest.approx(found.sigma() ** 2, abs=1e-6)
+
+
 def test_influence_diagrams_are_refused():
     with pytest.raises(cm.ModelError, match="InfluenceDiagram cannot be read"):
         cm.from_object(gum.fastID("a->*d->$u"))

@@ -128,7 +128,7 @@ def targets() -> dict[str, Target]:
         "psdd": Target("psdd", (seeds.PSDD,), read),
         "jpc": Target("jpc", (seeds.JPC,), read),
         "pyjuice": Target("jpc", seeds.pyjuice_seeds(), read),
-        "circuit": Target("json", (seeds.DEEPROB, seeds.SPARC), read),
+        "circuit": Target("json", (seeds.DEEPROB, seeds.SPARC, seeds.LINEAR), read),
         "weights": Target(
             "weights", (seeds.LITERALS, seeds.CNF, b"c weights .5 .5 1 1\n"), lambda path: log_weights(path, path)
         ),

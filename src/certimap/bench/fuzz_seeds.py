@@ -98,6 +98,11 @@ SPARC = b"""{"format": "gcw-circuit-v1", "backend": "numpy", "root": 6, "nodes":
 {"id": 3, "kind": "discrete_logistic", "children": [], "scope": [1], "mu": 1.3, "s": 0.7, "num_cats": 3},
 {"id": 4, "kind": "product", "children": [0, 2]}, {"id": 5, "kind": "product", "children": [1, 3]},
 {"id": 6, "kind": "sum", "children": [4, 5], "params": [0.3, 0.7]}]}"""
+LINEAR = b"""{"format": "linear-gaussian", "hidden": ["B"], "variables": [
+{"name": "A", "states": ["lo", 1, null], "table": [0.2, 0.3, 0.5]},
+{"name": "B", "states": [true, ["x", 2]], "parents": ["A"], "table": [[0.1, 0.9], [1, 0], [2e-1, 0.8]]},
+{"name": "X", "parents": ["A"], "intercept": [0, -1.5, 2], "sd": [1, 0.5, 1e-3]},
+{"name": "Y", "parents": ["X", "B"], "intercept": 1, "coefficients": [[0.5], [-2]], "sd": 2}]}"""
 LITERALS = b"1 .5\n-1 0.25\n3 1e-400\n-3 2\n"
 CNF = b"c weights .5 .5 1 1\nc p weight 3 .5 0\nc p weight -3 .5 0\np cnf 3 1\n1 -2 0\n"
 CSV = b'A,"B c",X\nlo,"x, y",1.0\n,?,1e0\nhi,na,nan\n'
@@ -149,6 +154,9 @@ def native_seeds() -> tuple[bytes, ...]:
             path = Path(folder) / f"m.{suffix}"
             path.write_bytes(text)
             models.append(read(path))
+        path = Path(folder) / "m.json"
+        path.write_bytes(LINEAR)
+        models.append(read(path))
         half = np.full((2, 2), 0.5)
         models.append(
             HiddenChowLiuModel(

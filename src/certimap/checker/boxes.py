@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.checker.circuit import Circuit, boxes_of
+from certimap.checker.clock import Clock
 from certimap.checker.graph import Flags
 from certimap.checker.models import Arrays, Rejected
 from certimap.checker.numbers import Floats, Ints
@@ -103,7 +104,12 @@ class SplitTree:
 
 
 def check_boxes(
-    circuit: Circuit, tree: SplitTree, answers: NDArray[np.int64], threshold: float, caps: Floats
+    circuit: Circuit,
+    tree: SplitTree,
+    answers: NDArray[np.int64],
+    threshold: float,
+    caps: Floats,
+    clock: Clock,
 ) -> str | None:
     """Close every box of a tree; return the sentence about the first that does not, or None.
 
@@ -114,6 +120,7 @@ def check_boxes(
     boxes = np.ones((1, int(circuit.columns[-1])), np.bool_)
     waiting: list[tuple[int, Flags]] = [(0, boxes[0])]
     while waiting:
+        clock.look()
         batch, waiting = waiting[-BATCH:], waiting[:-BATCH]
         nodes = [node for node, _ in batch]
         found, bound = shrunk(circuit, caps, np.array([box for _, box in batch]), threshold)
@@ -138,12 +145,13 @@ def check_boxes(
     return None
 
 
-def check_every_point(circuit: Circuit, answers: NDArray[np.int64], threshold: float) -> str | None:
+def check_every_point(circuit: Circuit, answers: NDArray[np.int64], threshold: float, clock: Clock) -> str | None:
     """Evaluate every joint state but the answers; return a sentence about one above the threshold, or None."""
     sizes = np.diff(circuit.columns)
     total = int(np.prod(sizes.astype(object)))
     known = np.ravel_multi_index(tuple(answers.T), tuple(sizes.tolist()))
     for start in range(0, total, 65536):
+        clock.look()
         index = np.arange(start, min(start + 65536, total))
         points = np.stack(np.unravel_index(index, tuple(sizes.tolist())), axis=1).astype(np.int64)
         values = np.where(np.isin(index, known), -np.inf, circuit.values(points))

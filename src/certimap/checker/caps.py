@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from certimap.checker.circuit import Circuit
+from certimap.checker.clock import Clock
 from certimap.checker.graph import Flags
 from certimap.checker.models import Arrays, Rejected
 from certimap.checker.numbers import Floats, Ints
@@ -110,7 +111,7 @@ def read_trees(arrays: Arrays, circuit: Circuit) -> dict[int, CapTree]:
     return found
 
 
-def caps_of(circuit: Circuit, arrays: Arrays) -> Floats:
+def caps_of(circuit: Circuit, arrays: Arrays, clock: Clock) -> Floats:
     """Return upper bounds on all sums, by their numbers; infinite for those without a tree."""
     caps = np.full(int(circuit.numbers.max(initial=-1)) + 2, np.inf)
     if "cap_nodes" not in arrays:
@@ -124,6 +125,7 @@ def caps_of(circuit: Circuit, arrays: Arrays) -> Floats:
             classes = np.ceil(np.log2(lengths))
             waiting = [np.array(nodes)[classes == c] for c in np.unique(classes)]
         while waiting:
+            clock.look()
             group = waiting.pop()
             parts = circuit.below(group)
             if parts is None:

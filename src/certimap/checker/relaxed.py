@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from certimap.checker.boxes import SplitTree, boxes_of
 from certimap.checker.buckets import MAX_TABLE
+from certimap.checker.clock import Clock
 from certimap.checker.graph import Flags
 from certimap.checker.models import Arrays, Reduced, Rejected, Table, spread
 from certimap.checker.numbers import UNIT, Floats, Ints, log_sum, up
@@ -158,6 +159,7 @@ def check_relaxed(
     answers: NDArray[np.int64],
     threshold: float,
     value_of: Callable[[list[int]], float],
+    clock: Clock,
 ) -> str | None:
     """Close every box of a tree by the relaxation's bound; return the sentence about one that stays open, or None.
 
@@ -171,6 +173,7 @@ def check_relaxed(
         v = int(tree.variables[node])
         parts = [(box, -1)] if v < 0 else _dropped(box, tree.kept[node], columns)
         while parts:
+            clock.look()
             open_ones: list[tuple[Flags, int]] = []
             bounds = _bounds_of(relaxation, [part for part, _ in parts], columns)
             for (part, lost), bound in zip(parts, bounds, strict=True):

@@ -15,8 +15,10 @@ from certimap.checker.boxes import SplitTree, check_boxes, check_every_point
 from certimap.checker.buckets import Buckets, value_at
 from certimap.checker.caps import caps_of
 from certimap.checker.circuit import Circuit, circuit_of
+from certimap.checker.clock import Clock
 from certimap.checker.exact import MARGIN, largest_value
 from certimap.checker.file import Proof
+from certimap.checker.kept import check_kept
 from certimap.checker.models import Arrays, Question, Reduced, Rejected, fingerprint, reduce, tables_of
 from certimap.checker.numbers import UNIT, Floats
 from certimap.checker.real import Edges, edges_of
@@ -98,6 +100,7 @@ def check_arrays(
     *,
     hidden: Sequence[str] = (),
     exact: bool = False,
+    time_limit: float | None = None,
 ) -> Verdict:
     """Check a proof against a model.
 
@@ -110,6 +113,8 @@ def check_arrays(
         The proof.
     exact
         Check a small model once more by enumeration in exact numbers.
+    time_limit
+        Seconds after which the check gives up, and rejects; None: none.
 
     Returns
     -------
@@ -119,7 +124,7 @@ def check_arrays(
     try:
         if proof.meta["model"] != fingerprint(kind, variables, arrays, hidden):
             raise Rejected("the proof is about another model: the fingerprints differ")
-        return _checked(kind, variables, arrays, proof, exact)
+        return _checked(kind, variables, arrays, proof, exact, Clock.starting_now(time_limit))
     except Rejected as reason:
         return Verdict(False, f"rejected: {reason}")
     except (KeyError, IndexError, ValueError, TypeError, AttributeError, OverflowError, ArithmeticError) as error:
@@ -129,16 +134,17 @@ def check_arrays(
 
 
 def _checked(
-    kind: str, variables: Sequence[Mapping[str, Any]], arrays: Arrays, proof: Proof, exact: bool
+    kind: str, variables: Sequence[Mapping[str, Any]], arrays: Arrays, proof: Proof, exact: bool, clock: Clock
 ) -> Verdict:
     claim = _claim(variables, proof)
     if kind == "circuit":
-        log_value, refuted = _circuit(variables, arrays, claim, proof)
+        log_value, refuted = _circuit(variables, arrays, claim, proof, clock)
     else:
-        log_value, refuted = _network(kind, arrays, claim, proof)
+        log_value, refuted = _network(kind, arrays, claim, proof, clock)
     if refuted is not None:
         raise Rejected(refuted)
     said = "" if not exact else _exactly(kind, arrays, claim)
+    clock.look()
     if claim.kind == "pac":
         seed = proof.meta["seed"]
         unchecked = tuple(text.format(seed=seed) for text in DRAWS_UNCHECKED)
@@ -214,7 +220,7 @@ def _in_cells(question: Question, edges: Edges) -> Question:
 
 
 def _circuit(
-    variables: Sequence[Mapping[str, Any]], arrays: Arrays, claim: Claim, proof: Proof
+    variables: Sequence[Mapping[str, Any]], arrays: Arrays, claim: Claim, proof: Proof, clock: Clock
 ) -> tuple[float, str | None]:
     """Return the value of the worst answer, and why not all of the rest is covered, or None."""
     asked, given = claim.question, proof.arrays
@@ -229,13 +235,14 @@ def _circuit(
     if claim.kind == "pac":
         raise Rejected("a claim with delta above 0 needs the method 'draws'")
     if method == "enumeration" and not cells:
-        return log_value, check_every_point(above, claim.answers, threshold)
+        return log_value, check_every_point(above, claim.answers, threshold, clock)
     if method == "residual" and not cells:
         return log_value, _residual(above, claim, proof, threshold)
     if method != "boxes":
         raise Rejected(f"a proof by {method!r} is none that covers this circuit")
     tree = SplitTree.read(given, above.columns)
-    return log_value, check_boxes(above, tree, claim.answers, threshold, caps_of(above, given))
+    caps = caps_of(above, given, clock)
+    return log_value, check_boxes(above, tree, claim.answers, threshold, caps, clock)
 
 
 def _residual(circuit: Circuit, claim: Claim, proof: Proof, threshold: float) -> str | None:
@@ -257,12 +264,12 @@ def _residual(circuit: Circuit, claim: Claim, proof: Proof, threshold: float) ->
     return None
 
 
-def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof) -> tuple[float, str | None]:
+def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof, clock: Clock) -> tuple[float, str | None]:
     """Return the value of the worst answer, and why not all of the rest is covered, or None."""
     tables, all_sizes = tables_of(kind, claim.question.sizes, arrays)
     problem = reduce(tables, all_sizes, claim.question)
     if proof.meta["method"] == "relaxation":
-        return _relaxed(problem, claim, proof)
+        return _relaxed(problem, claim, proof, clock)
     tree = Buckets.of(problem)
     points = [
         [np.arange(all_sizes[v]) == a for v, a in zip(problem.queried, answer, strict=True)]
@@ -275,12 +282,14 @@ def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof) -> tuple[flo
         return log_value, _draws(claim, proof, log_value - everything.bound([], 1))
     if claim.kind == "pac":
         raise Rejected("a claim with delta above 0 needs the method 'draws'")
+    if method == "vectors":
+        return log_value, check_kept(tree, points, threshold, 0.5 * claim.slack, proof.arrays, clock)
     if method != "sets":
         raise Rejected(f"a proof by {method!r} is none that covers a network")
-    return log_value, check_sets(tree, points, threshold, 0.5 * claim.slack)
+    return log_value, check_sets(tree, points, threshold, 0.5 * claim.slack, clock)
 
 
-def _relaxed(problem: Reduced, claim: Claim, proof: Proof) -> tuple[float, str | None]:
+def _relaxed(problem: Reduced, claim: Claim, proof: Proof, clock: Clock) -> tuple[float, str | None]:
     """The same by a relaxation, for networks too wide to be eliminated; only hidden variables are, at points."""
     log_value = _least(proof, [value_at(problem, answer, -1) for answer in claim.answers.tolist()])
     if claim.kind == "pac":
@@ -293,7 +302,7 @@ def _relaxed(problem: Reduced, claim: Claim, proof: Proof) -> tuple[float, str |
     def value_of(point: list[int]) -> float:
         return value_at(problem, point, 1)
 
-    return log_value, check_relaxed(relaxation, tree, columns, claim.answers, threshold, value_of)
+    return log_value, check_relaxed(relaxation, tree, columns, claim.answers, threshold, value_of, clock)
 
 
 def _draws(claim: Claim, proof: Proof, log_prob: float) -> str | None:

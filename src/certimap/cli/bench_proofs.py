@@ -21,34 +21,48 @@ def proofs(
         list[Path] | None,
         typer.Option(
             "--networks",
-            help="Folder with cases.json and the networks it names; may be repeated.",
+            help="Folder with cases.json, or with .uai, .evid and .query files; may be repeated.",
             show_default=False,
         ),
     ] = None,
-    queries: Annotated[int, typer.Option(help="Queries of each learned model.")] = 3,
+    queries: Annotated[int, typer.Option(min=1, help="Queries of each learned model and split.")] = 10,
     time_limit: Annotated[float, typer.Option(help="Seconds per answer.")] = 60.0,
+    check_limit: Annotated[float, typer.Option(help="Seconds per check.")] = 300.0,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder of records and proofs; a stopped run goes on where it was.")
+    ] = Path("proofs"),
     into: Annotated[
-        Path | None, typer.Option("--into", help="Page whose section 'proofs' gets the table.", show_default=False)
+        Path | None,
+        typer.Option("--into", help="Page whose section 'proofs' gets the tables.", show_default=False),
     ] = None,
 ) -> None:
     """Have the proofs of every solver checked, as written and altered; weigh those of learned models and networks.
 
     Exits with 1 when a valid proof is not accepted, or a false one is.
     """
-    from certimap.bench.proofs import cost_table, learned_queries, network_queries, try_models, weigh
+    from certimap.bench.proof_costs import (
+        REJECTED,
+        Limits,
+        cost_tables,
+        network_queries,
+        twenty_queries,
+        weigh,
+    )
+    from certimap.bench.proofs import try_models
     from certimap.bench.report import insert_section
 
     trial = try_models(models, seed, typer.echo)
     by_method = ", ".join(f"{n} by {method}" for method, n in sorted(trial.methods.items()))
     typer.echo(f"{trial.n_proofs:,} proofs of {models:,} models ({by_method or 'none'}),")
     typer.echo(f"{trial.n_altered:,} alterations of them, {len(trial.failing)} failures")
-    costs = [] if learned is None else weigh(learned_queries(learned, queries), time_limit, typer.echo)
-    for folder in networks or ():
-        costs += weigh(network_queries(folder), time_limit, typer.echo)
-    if costs:
-        text = cost_table(costs).to_markdown()
+    asked = [item for folder in networks or () for item in network_queries(folder)]
+    if learned is not None:
+        asked += twenty_queries(learned, queries)
+    records = weigh(out, asked, Limits(time_limit, check_limit), typer.echo) if asked else []
+    if records:
+        text = "\n\n".join(table.to_markdown() for table in cost_tables(records))
         typer.echo(text)
         if into is not None:
             insert_section(into, "proofs", text)
-    if trial.failing or any(cost.n_bytes and not cost.text.startswith("accepted") for cost in costs):
+    if trial.failing or any(record["outcome"] == REJECTED for record in records):
         raise typer.Exit(1)

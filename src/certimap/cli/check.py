@@ -18,6 +18,9 @@ def check(
     exact: Annotated[
         bool, typer.Option("--exact", help="Check a small model by enumeration in exact numbers too.")
     ] = False,
+    time_limit: Annotated[
+        float | None, typer.Option(help="Seconds after which the check gives up, and rejects.", show_default=False)
+    ] = None,
     encoding: EncodingOption = None,
 ) -> None:
     """Check a proof by code that shares nothing with what found the answer.
@@ -26,7 +29,7 @@ def check(
     """
     import certimap
 
-    verdict = certimap.check(certimap.read(model, encoding=encoding), proof, exact=exact)
+    verdict = certimap.check(certimap.read(model, encoding=encoding), proof, exact=exact, time_limit=time_limit)
     print(verdict.message)
     for text in verdict.unchecked:
         print(f"not checked: {text}")

@@ -23,8 +23,8 @@ from certimap.kernels.parallel import default_workers
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.conditional import Total
 from certimap.networks.elimination import Elimination, plan_elimination
+from certimap.networks.elimination_plan import EliminationPlan, plan
 from certimap.networks.elimination_posterior import EliminationPosterior
-from certimap.networks.max_elimination import EliminationPlan, plan
 from certimap.networks.mpe_posterior import MAX_SUMMED, WORK_PER_TABLE, MpePosterior
 from certimap.networks.network import Network
 from certimap.networks.posterior import NetworkPosterior

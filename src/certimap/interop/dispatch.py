@@ -33,8 +33,9 @@ def from_object(x: Any, *, steps: int | None = None, names: Sequence[str] | None
     x
         One of
 
-        - pgmpy: `DiscreteBayesianNetwork` (and `NaiveBayes`), `DiscreteMarkovNetwork`, `FactorGraph`;
-        - pyagrum: `BayesNet`, `MarkovRandomField`;
+        - pgmpy: `DiscreteBayesianNetwork` (and `NaiveBayes`), `LinearGaussianBayesianNetwork`,
+          `DiscreteMarkovNetwork`, `FactorGraph`;
+        - pyagrum: `BayesNet`, `MarkovRandomField`, `CLG`;
         - pomegranate: `BayesianNetwork` of categorical distributions, `DenseHMM`, `SparseHMM`;
         - hmmlearn: `CategoricalHMM`, `GaussianHMM` and `GMMHMM` with diagonal or spherical covariances;
         - spflow: modules with one output, with Categorical, Bernoulli, Binomial and Normal leaves;
@@ -53,8 +54,9 @@ def from_object(x: Any, *, steps: int | None = None, names: Sequence[str] | None
     Returns
     -------
     Model
-        A `BayesianNetwork`, `MarkovNetwork`, `Circuit` or `GaussianMixture` with the object's parameters as they
-        are now; later changes of the object do not reach it. States have the object's labels, or numbers from 0.
+        A `BayesianNetwork`, `LinearGaussianNetwork`, `MarkovNetwork`, `Circuit` or `GaussianMixture` with the
+        object's parameters as they are now; later changes of the object do not reach it. States have the object's
+        labels, or numbers from 0.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Bayesian and Markov networks of pgmpy, read and written."""
+"""Bayesian, linear-Gaussian and Markov networks of pgmpy, read; discrete ones written too."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
 from certimap.domain import Categorical, Domain
 from certimap.errors import MissingDependency, ModelError
 from certimap.interop.reading import Wishes, attribute, classes_of, kind_of, labels_of, numbers, refuse
@@ -13,17 +14,23 @@ from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
 
-_ACCEPTED = "expected DiscreteBayesianNetwork, NaiveBayes, DiscreteMarkovNetwork or FactorGraph"
+_ACCEPTED = (
+    "expected DiscreteBayesianNetwork, NaiveBayes, LinearGaussianBayesianNetwork, DiscreteMarkovNetwork or "
+    "FactorGraph"
+)
 _BAYESIAN = {"DiscreteBayesianNetwork", "BayesianNetwork", "BayesianModel"}
 _MARKOV = {"DiscreteMarkovNetwork", "MarkovNetwork", "MarkovModel", "FactorGraph"}
-_OTHERS = {"LinearGaussianBayesianNetwork", "FunctionalBayesianNetwork", "DynamicBayesianNetwork"}
+_GAUSSIAN = "LinearGaussianBayesianNetwork"
+_OTHERS = {"FunctionalBayesianNetwork", "DynamicBayesianNetwork"}
 
 
-def convert(x: Any, wishes: Wishes) -> BayesianNetwork | MarkovNetwork:
+def convert(x: Any, wishes: Wishes) -> BayesianNetwork | LinearGaussianNetwork | MarkovNetwork:
     """Read a network of pgmpy; names that are no text become text."""
     if wishes.names is not None:
         raise ModelError(f"the variables of a {kind_of(x)} have names of their own; leave names out")
     kinds = set(classes_of(x))
+    if _GAUSSIAN in kinds:
+        return _linear_gaussian(x)
     if kinds & _OTHERS or not kinds & (_BAYESIAN | _MARKOV):
         raise refuse(x, _ACCEPTED)
     if kinds & _BAYESIAN:
@@ -47,6 +54,27 @@ def _bayesian(x: Any) -> BayesianNetwork:
         table = np.moveaxis(_aligned(tables[node], domain, place), 0, -1)
         factors.append(Factor([place[v] for v in (*parents, child)], table))
     return BayesianNetwork(domain, factors)
+
+
+def _linear_gaussian(x: Any) -> LinearGaussianNetwork:
+    nodes: list[Any] = list(attribute(x, "nodes")())
+    found: dict[Any, Any] = {attribute(cpd, "variable"): cpd for cpd in attribute(x, "get_cpds")()}
+    made: list[LinearGaussian] = []
+    for node in nodes:
+        if node not in found:
+            raise ModelError(f"node {node!r} of this {kind_of(x)} has no conditional density; each needs one")
+        parents = list(attribute(found[node], "evidence"))
+        if set(parents) != set(attribute(x, "predecessors")(node)):
+            raise ModelError(f"the density of node {node!r} has the parents {parents}; the graph has others")
+        weights = numbers(attribute(found[node], "beta")).reshape(-1)
+        if len(weights) != 1 + len(parents):
+            raise ModelError(
+                f"node {node!r} has {len(weights)} numbers as beta; expected an intercept and one per parent"
+            )
+        sd = float(attribute(found[node], "std"))
+        above = [str(parent) for parent in parents]
+        made.append(LinearGaussian(str(node), above, weights[0], weights[1:], sd))
+    return LinearGaussianNetwork(made)
 
 
 def _markov(x: Any) -> MarkovNetwork:

@@ -8,15 +8,17 @@ from os import fspath
 from typing import Any
 
 from certimap.circuits.circuit import Circuit
+from certimap.densities.linear_gaussian import LinearGaussianNetwork
 from certimap.errors import ModelError, ParseError, did_you_mean
 from certimap.io.bif import read_bif
 from certimap.io.bif_writer import write_bif
-from certimap.io.circuit_json import read_circuit_json
 from certimap.io.dne import read_dne, write_dne
 from certimap.io.dsc import read_dsc, write_dsc
 from certimap.io.dsl import read_dsl, write_dsl
 from certimap.io.files import AnyPath, suffix_of
 from certimap.io.jpc import read_jpc, write_jpc
+from certimap.io.json_models import read_json
+from certimap.io.linear_gaussian import write_linear_gaussian
 from certimap.io.literal_weights import Weights
 from certimap.io.native import read_native, write_native
 from certimap.io.net import read_net, write_net
@@ -78,7 +80,13 @@ FORMATS: dict[str, Format] = table_of(
     Format("bifxml", "Bayesian networks (XMLBIF)", read_xmlbif, write_xmlbif, (BayesianNetwork,)),
     Format("xml", "Bayesian networks (XMLBIF)", read_xmlbif, write_xmlbif, (BayesianNetwork,)),
     Format("spn", "circuits", read_spn, write_spn, (Circuit,)),
-    Format("json", "circuits (deeprob-kit, SparC)", read_circuit_json),
+    Format(
+        "json",
+        "linear-Gaussian networks, and circuits of deeprob-kit and SparC, which are only read",
+        read_json,
+        write_linear_gaussian,
+        (LinearGaussianNetwork,),
+    ),
     Format("jpc", "circuits (Juice)", read_jpc, write_jpc, (Circuit,)),
     Format("nnf", "Boolean circuits (d4, c2d)", read_nnf, is_weighted=True),
     Format("sdd", "Boolean circuits (SDD)", read_sdd, is_weighted=True),
@@ -145,7 +153,7 @@ def read(
 
     Returns
     -------
-    A `BayesianNetwork`, `MarkovNetwork`, `Circuit` or learned model.
+    A `BayesianNetwork`, `MarkovNetwork`, `LinearGaussianNetwork`, `Circuit` or learned model.
 
     Raises
     ------

@@ -19,16 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit
-from certimap.domain import Categorical, Domain, Label, Real, Variable
+from certimap.densities.linear_gaussian import LinearGaussianNetwork
+from certimap.domain import Categorical, Domain, Real, Variable
 from certimap.errors import CertimapError, ModelError, ParseError
 from certimap.io.array_files import read_arrays, write_arrays
 from certimap.io.circuit_arrays import arrays_of_circuit, circuit_of_arrays
 from certimap.io.files import AnyPath
+from certimap.io.labels import decoded_label, encoded_label
+from certimap.io.linear_gaussian import arrays_of_linear_gaussian, linear_gaussian_of_arrays
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
 from certimap.networks.network import Network
-from certimap.untyped import is_list, is_tuple, plain_scalar
 
 Arrays = dict[str, NDArray[Any]]
 VERSION = 2  # 1, which knew no factors in logs, is read too, and written where there are none
@@ -129,6 +131,8 @@ class Storable(Protocol):
 def _to_arrays(model: Any) -> tuple[str, Arrays]:
     if isinstance(model, Circuit):
         return "circuit", arrays_of_circuit(model)
+    if isinstance(model, LinearGaussianNetwork):
+        return "linear-gaussian", arrays_of_linear_gaussian(model)
     for kind, cls in _NETWORKS.items():
         if isinstance(model, cls):
             return kind, _network_arrays(model)
@@ -150,6 +154,8 @@ def _to_arrays(model: Any) -> tuple[str, Arrays]:
 def _from_arrays(kind: str, domain: Domain, arrays: Arrays, hidden: Sequence[str] = ()) -> Any:
     if kind == "circuit":
         return circuit_of_arrays(domain, arrays)
+    if kind == "linear-gaussian":
+        return linear_gaussian_of_arrays(domain, arrays)
     if kind in _NETWORKS:
         return _network(kind, domain, arrays, hidden)
     cls = _registered.get(kind)
@@ -203,31 +209,11 @@ def _encoded_domain(domain: Domain) -> list[dict[str, Any]]:
     return encoded
 
 
-def encoded_label(label: Any, variable: str) -> Any:
-    """Return what JSON holds of a label; a tuple becomes a list, which nothing else does.
-
-    Raises ModelError for a label that it cannot hold.
-    """
-    value = plain_scalar(label)
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if is_tuple(value):
-        return [encoded_label(part, variable) for part in value]
-    raise ModelError(
-        f"the state {label!r} of variable {variable!r} is a {type(value).__name__}; text, numbers, booleans, None "
-        "and tuples of these can be written"
-    )
-
-
-def _decoded_label(value: Any) -> Label:
-    return tuple(_decoded_label(part) for part in value) if is_list(value) else value
-
-
 def _decoded_domain(encoded: list[Mapping[str, Any]]) -> Domain:
     variables: list[Variable] = []
     for item in encoded:
         if "states" in item:
-            variables.append(Categorical(str(item["name"]), tuple(_decoded_label(s) for s in item["states"])))
+            variables.append(Categorical(str(item["name"]), tuple(decoded_label(s) for s in item["states"])))
         else:
             variables.append(Real(str(item["name"]), float(item["interval"][0]), float(item["interval"][1])))
     return Domain(variables)

@@ -107,6 +107,11 @@ class Evaluator:
         Threads; the values do not depend on it.
     parts
         What `ordered_parts` returns for the problem, if that is known already.
+
+    Attributes
+    ----------
+    work
+        Table entries that climbs have visited so far.
     """
 
     def __init__(
@@ -117,6 +122,7 @@ class Evaluator:
         parts: Sequence[Part] | None = None,
     ) -> None:
         self.problem, self.workers = problem, workers
+        self.work = 0.0
         self.column = {v: i for i, v in enumerate(variables)}
         self.plain = [t for t in problem.tables if all(v in problem.query for v in t.scope)]
         known = ordered_parts(problem) if parts is None else parts
@@ -182,9 +188,11 @@ class Evaluator:
         while moved:
             moved = False
             for i in np.flatnonzero(n_states > 1):
-                max_work -= float(n_states[i]) * sum(part.n_entries for part in touching[i])
+                work = float(n_states[i]) * sum(part.n_entries for part in touching[i])
+                max_work -= work
                 if max_work < 0.0 or should_stop():
                     return now
+                self.work += work
                 rows = np.repeat(now[None, :], n_states[i], axis=0)
                 rows[:, i] = np.arange(n_states[i])
                 values = self._part_values(rows, tables[i], touching[i])
@@ -202,6 +210,7 @@ class Evaluator:
             rows[np.arange(len(rows)), variables] = states
             values = self.log_values(rows)
             max_work -= len(rows) * self.n_entries
+            self.work += len(rows) * self.n_entries
             best = int(np.argmax(values))
             if not values[best] > values[states == now[variables]].min() + 1e-12:
                 break

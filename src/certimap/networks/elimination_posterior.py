@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from certimap.box import Boxes, Points
 from certimap.networks.conditional import Total, relative_to
-from certimap.networks.max_elimination import EliminationPlan
+from certimap.networks.elimination_plan import EliminationPlan
 from certimap.networks.mpe_posterior import MpePosterior
 from certimap.networks.problem import Prepared
 from certimap.posterior import BoxPosterior, Facts

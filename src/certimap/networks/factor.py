@@ -16,6 +16,7 @@ from certimap.logs import log_sum
 
 Floats = NDArray[np.float64]
 Number = TypeVar("Number", np.float64, np.int64)
+SMALL_TABLE = 2**10  # entries of tables whose logs are taken together
 MAX_SCOPE = 60  # numpy allows 64 axes
 
 
@@ -257,6 +258,19 @@ class Factor:
             raise ModelError(f"variable {min(unknown)} is not in the factor's scope {self.scope}")
         axes = tuple(i for i, v in enumerate(self.scope) if v in gone)
         return axes, tuple(v for v in self.scope if v not in gone)
+
+
+def take_logs(factors: Iterable[Factor]) -> None:
+    """Take the logs of factors that hold none yet; of small ones, of all entries at once."""
+    missing = [f for f in factors if "log_table" not in f.__dict__ and f.table.size <= SMALL_TABLE]
+    if not missing:
+        return
+    with np.errstate(divide="ignore"):
+        logs = np.log(np.concatenate([f.table.reshape(-1) for f in missing]))
+    end = 0
+    for factor in missing:
+        start, end = end, end + factor.table.size
+        factor.__dict__["log_table"] = logs[start:end].reshape(factor.table.shape)
 
 
 def add_logs(parts: Iterable[Floats], shape: tuple[int, ...]) -> Floats:

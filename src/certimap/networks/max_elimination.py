@@ -5,89 +5,24 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from certimap.axes import spread
 from certimap.control import Control
 from certimap.kernels.parallel import for_blocks
-from certimap.networks.elimination import min_fill
+from certimap.networks.buckets import Buckets, Pieces
+from certimap.networks.elimination_plan import EliminationPlan, best_type
+from certimap.networks.kernels.buckets import decode_buckets, max_buckets
 from certimap.networks.kernels.max_elimination import MAX_TABLES, max_out
-from certimap.networks.problem import FLOOR, HARD, Problem, Table, Values, product
+from certimap.networks.problem import FLOOR, HARD, FineIntegers, Problem, Table, Values, product
 from certimap.networks.simplify import impossible
 
-SMALL_PRODUCT = 2**13  # entries of a product that numpy forms as a whole
 SMALL_TABLE = 2**12  # tables are multiplied beforehand while the result has at most so many entries
 LEAST_ROW, LARGEST_ROW = 16, 2048
 ROWS_PER_TASK = 2**20  # entries of a product between two looks at the clock
 
-Order = Sequence[tuple[int, tuple[int, ...]]]
 _NO_TABLE = np.zeros(1, np.int64)
-
-
-@dataclass(frozen=True)
-class EliminationPlan:
-    """An elimination order and what it takes.
-
-    Attributes
-    ----------
-    order
-        Variables, the first eliminated first.
-    separators
-        For each of them the variables that its message is over, in elimination order.
-    n_entries
-        Table entries over all products: the work.
-    n_bytes
-        The most memory held at once, best states included.
-    n_bytes_kept
-        The memory of all messages together, which decoding the k best needs.
-    """
-
-    order: tuple[int, ...]
-    separators: tuple[tuple[int, ...], ...]
-    n_entries: float
-    n_bytes: float
-    n_bytes_kept: float
-
-
-def plan(problem: Problem, order: Order | None = None) -> EliminationPlan:
-    """Return the cost of eliminating in an order of (variable, neighbours); None takes min-fill."""
-    if order is None:
-        order = min_fill([t.scope for t in problem.tables], problem.sizes)
-    place = {v: i for i, (v, _) in enumerate(order)}
-    separators = [tuple(sorted(near, key=place.__getitem__)) for _, near in order]
-    entries, held, most, kept = 0.0, 0.0, 0.0, 0.0
-    arriving = [0.0] * len(order)
-    for i, (v, _) in enumerate(order):
-        log2_message = sum(math.log2(problem.sizes[u]) for u in separators[i])
-        message = 2.0 ** min(log2_message, 500.0)
-        entries += message * problem.sizes[v]
-        held += message * (8.0 + _best_type(problem.sizes[v])(0).itemsize)
-        most = max(most, held)
-        held -= arriving[i]
-        kept += 8.0 * message
-        if separators[i]:
-            arriving[place[separators[i][0]]] += 8.0 * message
-        else:
-            held -= 8.0 * message
-    return EliminationPlan(tuple(place), tuple(separators), entries, most, kept)
-
-
-def most_added(problem: Problem, plan: EliminationPlan) -> int:
-    """Return how many tables, messages included, meet in one bucket at most."""
-    place = {v: i for i, v in enumerate(plan.order)}
-    counts = [0] * len(plan.order)
-    for first in (min(place[v] for v in t.scope) for t in problem.tables):
-        counts[first] += 1
-    for separator in plan.separators:
-        if separator:
-            counts[place[separator[0]]] += 1
-    return max(counts, default=0)
-
-
-def _best_type(n_states: int) -> type[np.uint8] | type[np.uint16] | type[np.int64]:
-    return np.uint8 if n_states <= 256 else np.uint16 if n_states <= 65536 else np.int64
 
 
 class MaxElimination:
@@ -96,16 +31,15 @@ class MaxElimination:
     Parameters
     ----------
     problem
-        Integers (`to_integers`), without nuisance variables.
+        Without nuisance variables; of integers (`to_integers`), or, with `fine`, of floats.
     workers
         Threads for large products; the result does not depend on it.
     control
         Looked at between blocks of a product; TimeUp is raised when work should stop.
     keep_tables
         Keep every table, for `ranked`.
-    lowest
-        For problems of `to_fine_integers`: the lowest finite entry of a message, whose largest is 0. None leaves
-        messages as they are.
+    fine
+        The problem in a unit of its own (`to_fine_integers`): the largest entry of each message is taken off then.
 
     Raises
     ------
@@ -128,59 +62,64 @@ class MaxElimination:
         workers: int = 1,
         control: Control | None = None,
         keep_tables: bool = False,
-        lowest: int | None = None,
+        fine: FineIntegers | None = None,
     ) -> None:
-        assert problem.is_integral
+        assert problem.is_integral or fine is not None
         self.problem = problem
         self.plan = plan
         self._workers = workers
         self._control = control or Control()
-        self._lowest = lowest
-        self._best: list[Values] = []
-        self._buckets: list[list[Table]] = []
+        self._fine = fine
+        self._best: dict[int, Values] = {}
+        self._kept: list[list[Table]] = []
         self.value = self._eliminate(keep_tables)
 
     def _eliminate(self, keep_tables: bool) -> int:
-        place = {v: i for i, v in enumerate(self.plan.order)}
-        waiting: list[list[Table]] = [[] for _ in self.plan.order]
-        value = int(self.problem.constant)
-        for scope, values in self.problem.tables:
-            ordered = tuple(sorted(scope, key=place.__getitem__))
-            aligned = np.ascontiguousarray(values if ordered == scope else spread(values, scope, ordered))
-            waiting[place[ordered[0]]].append(Table(ordered, aligned))
-        for i, (v, separator) in enumerate(zip(self.plan.order, self.plan.separators, strict=True)):
-            tables, waiting[i] = waiting[i], []
-            if keep_tables:
-                self._buckets.append(tables)
-            message, best = self._message(v, separator, tables)
+        buckets = Buckets(self.problem, self.plan)
+        tables = self.problem.joined.values.astype(np.int64) if self._fine is None else self._fine.values
+        pieces, scratch = Pieces(buckets, tables), buckets.scratch()
+        acc, tops = np.empty(buckets.largest, np.int64), np.zeros(len(self.plan.order), np.int64)
+        best = np.empty(buckets.n_buffered, np.uint16)
+        lowers, lowest = self._fine is not None, 0 if self._fine is None else self._fine.lowest
+        for run in buckets.runs():
+            self._control.check("eliminating variables")
+            if run.is_small:
+                is_possible = max_buckets(
+                    run.first, run.last, buckets.arrays, scratch, lowers, lowest, acc, pieces.buffer, best, tops
+                )
+                if not is_possible:
+                    raise impossible()
+                continue
+            i = run.first
+            message, self._best[i] = self._large_message(i, pieces.inputs(i))
+            if lowers or not self.plan.separators[i]:
+                tops[i] = top = int(message.max())
+                if top <= FLOOR:
+                    raise impossible()
+            pieces.put(i, self._lowered(message, int(tops[i])))
             if not keep_tables:
-                self._best.append(best)
-            top = 0 if separator and self._lowest is None else int(message.max())
-            if top <= FLOOR:
-                raise impossible()
-            value += top
-            if separator:
-                waiting[place[separator[0]]].append(Table(separator, self._lowered(message, top)))
-        if self._lowest is None and value <= FLOOR:
+                pieces.drop_inputs(i)
+        constant = int(self.problem.constant) if self._fine is None else self._fine.constant
+        value = constant + sum(tops.tolist())
+        if not lowers and value <= FLOOR:
             raise impossible()
+        if keep_tables:
+            self._kept = [list(map(pieces.get, buckets.inputs(i))) for i in range(len(self.plan.order))]
+        self._buckets, self._small_best = buckets, best
         return value
 
     def _lowered(self, message: Values, top: int) -> Values:
         """Take the largest entry off a message, and raise finite ones to the lowest that is allowed."""
-        if self._lowest is None:
+        if self._fine is None:
             return message
         is_possible = message > FLOOR
-        return np.where(is_possible, np.maximum(message - top, self._lowest), HARD)
+        return np.where(is_possible, np.maximum(message - top, self._fine.lowest), HARD)
 
-    def _message(self, v: int, separator: tuple[int, ...], tables: list[Table]) -> tuple[Values, Values]:
-        """Return the maximum over v of a product of tables, and the best states."""
-        shape = self.problem.shape(separator)
-        n_states = self.problem.sizes[v]
-        if n_states * math.prod(shape) <= SMALL_PRODUCT or not tables:
-            total = (
-                product(tables, (v, *separator), (n_states, *shape)) if tables else np.zeros(n_states, np.int64)
-            )
-            return total.max(axis=0), total.argmax(axis=0).astype(_best_type(n_states))
+    def _large_message(self, i: int, tables: list[Table]) -> tuple[Values, Values]:
+        """Return the maximum over the variable of a large bucket of a product of tables, and the best states."""
+        v, separator = self.plan.order[i], self.plan.separators[i]
+        if not tables:
+            return np.zeros((), np.int64), np.zeros((), np.int64)
         return self._streamed(v, separator, _merged(tables, self.problem, self.plan.order))
 
     def _streamed(self, v: int, separator: tuple[int, ...], tables: list[Table]) -> tuple[Values, Values]:
@@ -206,7 +145,7 @@ class MaxElimination:
             flat.append(values.reshape(-1))
         flat += [_NO_TABLE] * (MAX_TABLES - len(flat))
         out = np.empty((n_blocks, n_low), np.int64)
-        best = np.empty((n_blocks, n_low), _best_type(sizes[v]))
+        best = np.empty((n_blocks, n_low), best_type(sizes[v]))
         t0, t1, t2, t3, t4, t5 = flat
 
         def task(start: int, stop: int) -> None:
@@ -221,14 +160,18 @@ class MaxElimination:
 
     def assignment(self) -> dict[int, int]:
         """Return a best assignment of the problem's variables."""
-        states: dict[int, int] = {}
-        if self._buckets:
+        if self._kept:
             return next(self.ranked())[1]
-        for v, separator, best in zip(
-            reversed(self.plan.order), reversed(self.plan.separators), reversed(self._best), strict=True
-        ):
-            states[v] = int(best[tuple(states[u] for u in separator)])
-        return states
+        states = np.zeros(len(self.plan.order), np.int64)
+        arrays, cliques = self._buckets.arrays, self.plan.cliques
+        for run in reversed(list(self._buckets.runs())):
+            if run.is_small:
+                decode_buckets(run.first, run.last, arrays, self._small_best, states)
+            else:
+                i = run.first
+                separator = cliques.members[cliques.pointers[i] + 1 : cliques.pointers[i + 1]]
+                states[i] = self._best[i][tuple(states[separator])]
+        return dict(zip(self.plan.order, states.tolist(), strict=True))
 
     def ranked(self) -> Iterator[tuple[int, dict[int, int]]]:
         """Yield values and assignments, the best first, every possible one once; needs `keep_tables`.
@@ -261,7 +204,7 @@ class MaxElimination:
         """Return the best total of everything eliminated up to variable number i, for each of its states."""
         v = self.plan.order[i]
         total = np.zeros(self.problem.sizes[v], np.int64)
-        for scope, values in self._buckets[i]:
+        for scope, values in self._kept[i]:
             total += values[tuple(slice(None) if u == v else states[u] for u in scope)]
             np.maximum(total, HARD, out=total)
         return total

@@ -18,7 +18,7 @@ from certimap.networks.support import likely_states
 from certimap.posterior import OFFERS, Facts, Posterior
 
 if TYPE_CHECKING:
-    from certimap.networks.max_elimination import EliminationPlan
+    from certimap.networks.elimination_plan import EliminationPlan
     from certimap.query import Query
 
 MAX_SUMMED = 2**20  # entries of the largest table that summing nuisance variables out may make
@@ -116,11 +116,15 @@ class MpePosterior:
             log_slack=problem.log_slack + rounding_at(problem),
         )
         self._open = [(i, v) for i, v in enumerate(self.query) if v in problem.sizes]
-        self._positions: list[NDArray[np.int64]] = []
-        for i, v in enumerate(self.query):
-            position = np.full(int(self.domain.n_states[i]), -1, np.int64)
-            position[self.states[v]] = np.arange(len(self.states[v]))
-            self._positions.append(position)
+        # For each state of the query variables its place among the surviving ones, -1 where it is impossible.
+        lengths = np.array([len(self.states[v]) for v in self.query], np.int64)
+        surviving = np.concatenate([self.states[v] for v in self.query]) + np.repeat(self._offsets, lengths)
+        self._places = np.full(self.domain.total_states, -1, np.int64)
+        self._places[surviving] = np.arange(len(surviving)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+
+    @property
+    def _offsets(self) -> NDArray[np.int64]:
+        return self.domain.offsets[:-1]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.domain)} variables, {len(self.problem.tables)} tables)"
@@ -131,7 +135,7 @@ class MpePosterior:
         Cost: batch times the number of tables.
         """
         rows = np.atleast_2d(np.asarray(points)).astype(np.int64)
-        positions = np.column_stack([p[rows[:, i]] for i, p in enumerate(self._positions)])
+        positions = self._places[rows + self._offsets]
         possible = (positions >= 0).all(axis=1)
         total = np.full(len(rows), -np.inf)
         if possible.any():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from certimap.axes import spread
 from certimap.logs import add_to
+from certimap.networks.factor import take_logs
+from certimap.networks.joined import Joined
 from certimap.networks.reduction import Reduced, reduce_network
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ HARD = -(2**60)  # the integer that stands for ln 0
 FLOOR = -(2**59)  # integers at or below it stand for ln 0 as well: no finite product comes near
 RANGE_BITS = 57  # all finite integers, and sums of one entry per table, stay below 2 ** RANGE_BITS
 FINEST_UNIT = 2.0**-48
+KEPT_ENTRIES = 2**22  # of joined tables that are kept, so that no large model lies in memory twice
 WIDE_REACH = 1000.0  # nats below the largest entry of a table that `to_fine_integers` keeps apart
 
 
@@ -55,6 +58,8 @@ class Problem:
         operation adds its worst rounding error. 0 for integers, whose arithmetic is exact.
     unit
         Nats per unit of constant and tables: 1.0 for floats, a power of two for integers.
+    known
+        What `joined` has found, if anything.
     """
 
     sizes: Mapping[int, int]
@@ -63,6 +68,17 @@ class Problem:
     constant: float | int = 0.0
     log_slack: float = 0.0
     unit: float = 1.0
+    known: list[Joined] = field(default_factory=list[Joined], compare=False, repr=False)
+
+    @property
+    def joined(self) -> Joined:
+        """The tables one after another; kept for problems of the same tables that are made of this one."""
+        found = next((k for k in self.known if k.tables is self.tables), None)
+        if found is None:
+            found = Joined(self.tables)
+            if found.values.size <= KEPT_ENTRIES:
+                self.known[:] = [found]
+        return found
 
     @property
     def is_integral(self) -> bool:
@@ -116,6 +132,7 @@ def problem_of(model: Network, query: Query | None = None, *, control: Control |
 
 def prepared_of(reduced: Reduced) -> Prepared:
     """Return the problem that a reduced network leaves; free nuisance variables are counted."""
+    take_logs(reduced.factors)
     tables = tuple(Table(f.scope, f.log_table) for f in reduced.factors)
     mentioned = {v for t in tables for v in t.scope}
     query_set = frozenset(reduced.query)
@@ -123,24 +140,15 @@ def prepared_of(reduced: Reduced) -> Prepared:
     free = [len(s) for v, s in reduced.states.items() if v not in mentioned and v not in query_set]
     constants = [*reduced.log_constants, *(math.log(n) for n in free if n > 1)]  # of free nuisance variables
     constant, slack = math.fsum(constants), 2.0 * ROUNDING * sum(abs(c) for c in constants)
-    slack += 2.0 * ROUNDING * sum_of_largest(tables)
-    problem = Problem(sizes, query_set & frozenset(sizes), tables, constant, slack)
-    return Prepared(problem, reduced.states, reduced.query)
+    problem = Problem(sizes, query_set & frozenset(sizes), tables, constant)
+    slack += 2.0 * ROUNDING * problem.joined.reach()
+    return Prepared(replace(problem, log_slack=slack), reduced.states, reduced.query)
 
 
 def largest(log_values: Values) -> float:
     """Return the largest magnitude among finite entries, 0 where there is none."""
     finite = np.abs(log_values[log_values > -np.inf])
     return float(finite.max()) if finite.size else 0.0
-
-
-def sum_of_largest(tables: Sequence[Table]) -> float:
-    """Return the sum over tables of the largest magnitude among finite entries."""
-    if not tables:
-        return 0.0
-    joined = Joined.of(tables)
-    reach = np.abs(np.where(joined.values > -np.inf, joined.values, 0.0))
-    return float(np.maximum.reduceat(reach, joined.starts).sum())
 
 
 def product(tables: Sequence[Table], scope: Sequence[int], shape: Sequence[int]) -> Values:
@@ -188,12 +196,32 @@ def to_integers(problem: Problem) -> Problem:
     return replace(problem, tables=tables, constant=constant, log_slack=0.0, unit=unit)
 
 
-def to_fine_integers(problem: Problem, n_added: int, reach: float = WIDE_REACH) -> tuple[Problem, int]:
+class FineIntegers(NamedTuple):
+    """The tables of a problem in a unit that does not grow with their number: for `MaxElimination` alone.
+
+    Attributes
+    ----------
+    values
+        The entries of all tables one after another, the largest of each being 0; `HARD` for zeros.
+    constant
+        In units, an integer of any size.
+    lowest
+        No finite entry is lower.
+    unit
+        Nats per unit.
+    """
+
+    values: NDArray[np.int64]
+    constant: int
+    lowest: int
+    unit: float
+
+
+def to_fine_integers(problem: Problem, n_added: int, reach: float = WIDE_REACH) -> FineIntegers:
     """Round as `to_integers` does, to a unit that does not grow with the number of tables.
 
-    The largest entry of each table goes to the constant, and finite entries below the limit returned are raised to
-    it, so that sums of `n_added` entries fit: values still fall nowhere. The constant is a Python integer of any
-    size; integers of this kind are for `MaxElimination` alone, which keeps its messages in the same shape.
+    The largest entry of each table goes to the constant, and finite entries below the lowest are raised to
+    it, so that sums of `n_added` entries fit: values still fall nowhere.
 
     Parameters
     ----------
@@ -207,7 +235,7 @@ def to_fine_integers(problem: Problem, n_added: int, reach: float = WIDE_REACH) 
     unit = 2.0 ** math.ceil(math.log2(reach / -lowest))
     constant = problem.constant + problem.log_slack
     units = math.ceil((constant + 4.0 * ROUNDING * abs(constant)) / unit)
-    joined = Joined.of(problem.tables)
+    joined = problem.joined
     shift = np.floor(np.where(joined.tops > -np.inf, joined.tops, 0.0) / unit)
     units += sum(map(int, shift.tolist()))
     finite = joined.values > -np.inf
@@ -215,61 +243,16 @@ def to_fine_integers(problem: Problem, n_added: int, reach: float = WIDE_REACH) 
     with np.errstate(invalid="ignore"):  # of tables without a positive entry, whose entries are replaced
         scaled = np.ceil((scaled + 2.0 * ROUNDING * np.abs(scaled)) / unit - joined.each(shift))
     integers = np.where(finite, np.maximum(np.where(finite, scaled, 0.0), lowest), HARD).astype(np.int64)
-    return replace(problem, tables=joined.split(integers), constant=units, log_slack=0.0, unit=unit), lowest
-
-
-class Joined(NamedTuple):
-    """Tables one after another: what is done to thousands of small ones is done to all entries at once.
-
-    Attributes
-    ----------
-    tables
-        The tables.
-    values
-        Their entries, floats.
-    starts, sizes
-        Where each table begins, and how many entries it has.
-    tops
-        The largest entry of each.
-    """
-
-    tables: Sequence[Table]
-    values: NDArray[np.float64]
-    starts: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    tops: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, tables: Sequence[Table]) -> Joined:
-        sizes = np.array([t.log_values.size for t in tables], np.int64)
-        starts = np.cumsum(sizes) - sizes
-        if not len(tables):
-            return cls(tables, np.empty(0), starts, sizes, np.empty(0))
-        values = np.concatenate([t.log_values.reshape(-1) for t in tables]).astype(np.float64)
-        return cls(tables, values, starts, sizes, np.maximum.reduceat(values, starts))
-
-    def each(self, of_table: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return a number per table once for each of its entries."""
-        return np.repeat(of_table, self.sizes)
-
-    def split(self, values: Values) -> tuple[Table, ...]:
-        """Return the tables with other entries."""
-        ends = self.starts + self.sizes
-        return tuple(
-            Table(t.scope, values[start:end].reshape(t.log_values.shape))
-            for t, start, end in zip(self.tables, self.starts.tolist(), ends.tolist(), strict=True)
-        )
+    return FineIntegers(integers, units, lowest, unit)
 
 
 def narrow_reach(problem: Problem) -> float:
     """Return a `reach` that suffices unless messages spread over far more nats than the tables do."""
-    joined = Joined.of(problem.tables)
+    joined = problem.joined
     if not len(joined.tables):
         return 32.0
-    finite = np.where(joined.values > -np.inf, joined.values, np.inf)
-    least = np.minimum.reduceat(finite, joined.starts)
     is_possible = joined.tops > -np.inf
-    widest = float(np.max(joined.tops[is_possible] - least[is_possible], initial=0.0))
+    widest = float(np.max(joined.tops[is_possible] - joined.lowest()[is_possible], initial=0.0))
     return min(max(4.0 * widest, 32.0), WIDE_REACH)
 
 
@@ -384,9 +367,11 @@ def value_at(problem: Problem, points: NDArray[np.integer], variables: Sequence[
     points
         States among the surviving ones, shape (batch, n); columns follow `variables`.
     """
-    column = {v: i for i, v in enumerate(variables)}
     if len(points) == 1:
-        return np.array([_value_at_one(problem, points[0].tolist(), column)])
+        states = np.zeros(max(variables, default=-1) + 1, np.int64)
+        states[np.array(variables, np.int64)] = points[0]
+        return np.array([_value_at_one(problem, states)])
+    column = {v: i for i, v in enumerate(variables)}
     total: Values = np.full(len(points), problem.constant, np.int64 if problem.is_integral else np.float64)
     lost = np.zeros(len(points))  # what rounding took away; thousands of logs may add up here
     for table in problem.tables:
@@ -404,9 +389,9 @@ def entries_at(table: Table, points: NDArray[np.integer], column: Mapping[int, i
     return table.log_values.reshape(-1)[flat]
 
 
-def _value_at_one(problem: Problem, row: list[int], column: Mapping[int, int]) -> float | int:
-    """Return what `value_at` does of one point, rounded once."""
-    entries = [t.log_values.item(tuple(row[column[v]] for v in t.scope)) for t in problem.tables]
+def _value_at_one(problem: Problem, states: States) -> float | int:
+    """Return what `value_at` does of one point, rounded once; states by position in the model."""
+    entries = problem.joined.entries_at(states).tolist()
     if not problem.is_integral:
         return math.fsum([problem.constant, *entries])
     return HARD if min(entries, default=0) <= FLOOR else max(HARD, int(problem.constant) + sum(entries))
@@ -414,4 +399,4 @@ def _value_at_one(problem: Problem, row: list[int], column: Mapping[int, int]) -
 
 def rounding_at(problem: Problem) -> float:
     """Return how far (nats) `value_at` may be off the sum of the entries that it adds, at any point."""
-    return 2.0 * ROUNDING * (abs(float(problem.constant)) + sum_of_largest(problem.tables))
+    return 2.0 * ROUNDING * (abs(float(problem.constant)) + problem.joined.reach())

@@ -85,7 +85,9 @@ def reduce_network(model: Network, query: Query | None = None, *, control: Contr
         factors, allowed = _with_evidence(model, query)
     control = control or Control()
     states = _surviving_states(factors, allowed, domain, control)
-    taken = [_take(f, states) for f in factors]
+    n_states: list[int] = domain.n_states.tolist()
+    cut = {v for v, left in states.items() if len(left) == 1 or len(left) < n_states[v]}
+    taken = [f if cut.isdisjoint(f.scope) else _take(f, states) for f in factors]
     control.check(_REDUCING)
     log_constants = [float(f.log_table) for f in taken if not f.scope]
     if -math.inf in log_constants:
@@ -98,16 +100,21 @@ def reduce_network(model: Network, query: Query | None = None, *, control: Contr
 def _with_evidence(model: Network, query: Query) -> tuple[list[Factor], dict[int, NDArray[np.int64]]]:
     """Return the factors that matter, weights of soft evidence added, and the states allowed."""
     domain = model.domain
-    is_weighed = query.log_weights != 0.0
-    touched = np.flatnonzero(np.logical_or.reduceat(is_weighed, domain.offsets[:-1])).tolist()
-    weighed = {i: query.log_weights[domain.offsets[i] : domain.offsets[i + 1]] for i in touched}
+    weights = query.log_weights
+    is_weighed = np.logical_or.reduceat(weights != 0.0, domain.offsets[:-1])
+    is_soft = np.logical_or.reduceat((weights != 0.0) & (weights > -np.inf), domain.offsets[:-1])
+    weighed: list[int] = np.flatnonzero(is_weighed).tolist()
     needed = model.relevant({*(int(i) for i in query.variables), *weighed})
     factors = [f for f, own in zip(model.factors, model.owners, strict=True) if own is None or own in needed]
     allowed = _all_states(domain, sorted(needed))
-    for i, weights in weighed.items():
-        allowed[i] = np.flatnonzero(weights > -np.inf)
-        if np.any(weights[allowed[i]] != 0.0):
-            factors.append(Factor.from_log((i,), weights))
+    left = np.flatnonzero(weights > -np.inf)
+    bounds = np.searchsorted(left, domain.offsets)
+    starts: list[int] = bounds.tolist()
+    left -= np.repeat(domain.offsets[:-1], np.diff(bounds))
+    for i in weighed:
+        allowed[i] = left[starts[i] : starts[i + 1]]
+    for i in np.flatnonzero(is_soft).tolist():
+        factors.append(Factor.from_log((i,), weights[domain.offsets[i] : domain.offsets[i + 1]]))
     return factors, allowed
 
 
@@ -169,11 +176,13 @@ def _restricted(factor: Factor, states: dict[int, NDArray[np.int64]]) -> tuple[N
 
 def _take(factor: Factor, states: dict[int, NDArray[np.int64]]) -> Factor:
     """Restrict a factor to surviving states; a variable with one left leaves the scope."""
-    if all(1 < size == len(states[v]) for v, size in zip(factor.scope, factor.shape, strict=True)):
-        return factor
-    table, _ = _restricted(factor, states)
+    table = factor.log_table if factor.in_logs else factor.table
+    index = tuple(int(states[v][0]) if len(states[v]) == 1 else slice(None) for v in factor.scope)
     scope = tuple(v for v in factor.scope if len(states[v]) > 1)
-    table = table.reshape([len(states[v]) for v in scope])
+    table = np.asarray(table[index])
+    for axis, v in enumerate(scope):
+        if len(states[v]) < table.shape[axis]:
+            table = table.take(states[v], axis=axis)
     return factor.part(scope, table)
 
 

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.axes import spread
 from certimap.control import Control, Pace
+from certimap.networks.buckets import Buckets, Pieces, Run
 from certimap.networks.conditional import Total, log_total
-from certimap.networks.max_elimination import EliminationPlan
-from certimap.networks.problem import ROUNDING, Joined, Problem
+from certimap.networks.elimination_plan import EliminationPlan
+from certimap.networks.kernels.buckets import DONE, IMPOSSIBLE, UNSAFE, sum_buckets
+from certimap.networks.problem import ROUNDING, Problem, Table
 from certimap.networks.simplify import impossible
 from certimap.rounding import SAFE_LOG2
 
+Floats = NDArray[np.float64]
 LN2 = math.log(2.0)
 SECONDS_PER_ENTRY = 3e-9  # to multiply one of a table, or to add it to a sum
 ENTRIES_PER_SUM = 5_000  # that a sum over one variable costs besides, in entries
-
-
-class _Linear(NamedTuple):
-    """A table scaled so that its largest entry lies in [0.5, 1), and the log2 of its least positive one."""
-
-    scope: tuple[int, ...]
-    values: NDArray[np.float64]
-    log2_least: float
 
 
 def sum_all(problem: Problem, plan: EliminationPlan, control: Control | None = None) -> Total:
@@ -43,55 +37,98 @@ def sum_all(problem: Problem, plan: EliminationPlan, control: Control | None = N
         When `control` asks to stop.
     """
     pace = Pace(control or Control(), "summing for p(e)", SECONDS_PER_ENTRY)
-    place = {v: i for i, v in enumerate(plan.order)}
-    waiting: list[list[_Linear]] = [[] for _ in plan.order]
-    constants, exponent = [float(problem.constant)], 0
-    n_rounded = float(len(problem.tables))  # roundings of half a unit that an entry goes through, at most
-    joined = Joined.of(problem.tables)
+    joined = problem.joined
     if np.any(joined.tops == -np.inf):
         raise impossible()
-    constants += joined.tops.tolist()
     top = joined.each(joined.tops)
-    finite = np.where(joined.values > -np.inf, joined.values, top)
-    least = np.minimum.reduceat(finite, joined.starts) - joined.tops if len(problem.tables) else joined.tops
-    n_rounded += float((2.0 + np.abs(least)).sum())
-    for (scope, scaled), low in zip(joined.split(np.exp(joined.values - top)), least.tolist(), strict=True):
-        ordered = tuple(sorted(scope, key=place.__getitem__))
-        aligned = scaled if ordered == scope else spread(scaled, scope, ordered)
-        waiting[place[ordered[0]]].append(_Linear(ordered, aligned, low / LN2 - 1.0))
-    for i, (v, separator) in enumerate(zip(plan.order, plan.separators, strict=True)):
-        tables, waiting[i] = waiting[i], []
-        pace.ahead(ENTRIES_PER_SUM + (len(tables) + 2) * math.prod(problem.sizes[u] for u in (v, *separator)))
-        n_rounded += len(tables) + problem.sizes[v] + 1.0
-        if not tables:  # no table mentions it
-            constants.append(math.log(problem.sizes[v]))
-            continue
-        if sum(t.log2_least for t in tables) < SAFE_LOG2:
+    least = joined.lowest() - joined.tops
+    found = _Pass(problem, plan, np.exp(joined.values - top), least / LN2 - 1.0)
+    for run in found.buckets.runs():
+        pace.ahead(ENTRIES_PER_SUM + found.inputs_per_sum * run.n_entries)
+        outcome = found.small(run) if run.is_small else found.large(run.first)
+        if outcome == IMPOSSIBLE:
+            raise impossible()
+        if outcome == UNSAFE:
             total = log_total(problem, math.inf)
             assert total is not None
             return total
-        message = _summed(tables, (v, *separator), problem)
-        largest = float(message.max())
-        if largest <= 0.0:
-            raise impossible()
-        _, shift = math.frexp(largest)
-        exponent += shift
-        if separator:
-            scaled = np.ldexp(message, -shift)
-            least = float(scaled.min(where=scaled > 0.0, initial=1.0))
-            waiting[place[separator[0]]].append(_Linear(separator, scaled, math.log2(least)))
-        else:
-            constants.append(math.log(math.ldexp(largest, -shift)))
+    exponent, n_rounded = found.totals.tolist()
+    constants = [float(problem.constant), *joined.tops.tolist(), *found.log_roots.tolist()]
     value = math.fsum([*constants, exponent * LN2])
     reach = sum(abs(c) for c in constants) + abs(exponent * LN2)
+    # Roundings of half a unit that an entry goes through at most: of its tables, and of all sums.
+    n_rounded += len(problem.tables) + float((2.0 + np.abs(least)).sum())
     return Total(value, problem.log_slack + 2.0 * ROUNDING * (n_rounded + reach))
 
 
-def _summed(tables: list[_Linear], scope: tuple[int, ...], problem: Problem) -> NDArray[np.float64]:
+class _Pass:
+    """Sums over one variable after another, messages scaled by powers of two.
+
+    Parameters
+    ----------
+    problem, plan
+        What is summed, and in which order.
+    tables
+        All tables one after another, each scaled so that its largest entry is about 1.
+    log2_least
+        At most log base 2 of the least positive entry of each.
+
+    Attributes
+    ----------
+    log_roots
+        Natural logs of the sums that no other follows, powers of two apart.
+    totals
+        The sum of all powers, and how many roundings an entry may have gone through.
+    inputs_per_sum
+        Tables and messages that a sum multiplies, in the mean, and two.
+    """
+
+    def __init__(self, problem: Problem, plan: EliminationPlan, tables: Floats, log2_least: Floats) -> None:
+        n = len(plan.order)
+        self.buckets = Buckets(problem, plan)
+        self._problem, self._pieces, self._scratch = problem, Pieces(self.buckets, tables), self.buckets.scratch()
+        self._acc, self._log2_least = np.empty(self.buckets.largest), np.concatenate([log2_least, np.zeros(n)])
+        self.log_roots, self.totals = np.zeros(n), np.zeros(2)
+        self.inputs_per_sum = (len(problem.tables) + n) / max(n, 1) + 2.0
+
+    def small(self, run: Run) -> int:
+        """Sum over the variables of small buckets; return whether that was safe and possible."""
+        return sum_buckets(
+            run.first, run.last, self.buckets.arrays, self._scratch, SAFE_LOG2,
+            self._acc, self._pieces.buffer, self._log2_least, self.log_roots, self.totals,
+        )  # fmt: skip
+
+    def large(self, i: int) -> int:
+        """Do the same for one large bucket."""
+        if float(self._log2_least[self.buckets.inputs(i)].sum()) < SAFE_LOG2:
+            return UNSAFE
+        tables, scope = self._pieces.inputs(i), self.buckets.scope(i)
+        self.totals[1] += len(tables) + self._problem.sizes[scope[0]] + 1.0
+        if not tables:  # no table mentions it
+            self.log_roots[i] = math.log(self._problem.sizes[scope[0]])
+            return DONE
+        message = _summed(tables, scope, self._problem)
+        self._pieces.drop_inputs(i)
+        largest = float(message.max())
+        if largest <= 0.0:
+            return IMPOSSIBLE
+        _, shift = math.frexp(largest)
+        self.totals[0] += shift
+        if len(scope) == 1:
+            self.log_roots[i] = math.log(math.ldexp(largest, -shift))
+            return DONE
+        scaled = np.ldexp(message, -shift)
+        least = float(scaled.min(where=scaled > 0.0, initial=1.0))
+        self._log2_least[self.buckets.n_tables + i] = math.log2(least)
+        self._pieces.put(i, scaled)
+        return DONE
+
+
+def _summed(tables: list[Table], scope: tuple[int, ...], problem: Problem) -> Floats:
     """Return the sum over the first variable of a scope of a product of tables, small ones multiplied first."""
-    first, *others = sorted(tables, key=lambda t: t.values.size)
-    total = first.values if first.scope == scope else spread(first.values, first.scope, scope)
-    for table in others:
-        total = total * (table.values if table.scope == scope else spread(table.values, table.scope, scope))
+    parts = sorted(tables, key=lambda t: t.log_values.size)
+    total = spread(parts[0].log_values, parts[0].scope, scope)
+    for values_of, values in parts[1:]:
+        total = total * spread(values, values_of, scope)
     summed, shape = total.sum(axis=0), problem.shape(scope[1:])
     return np.ascontiguousarray(summed if summed.shape == shape else np.broadcast_to(summed, shape))

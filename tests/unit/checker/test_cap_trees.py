@@ -14,6 +14,7 @@ import certimap as cm
 from certimap.checker import Proof
 from certimap.checker.caps import caps_of
 from certimap.checker.circuit import circuit_of
+from certimap.checker.clock import Clock
 from certimap.checker.models import Question
 from certimap.circuits import caps as traced
 from certimap.circuits.prober import PlanProber
@@ -77,7 +78,7 @@ def test_trees_of_a_search_give_the_maxima(seed):
     queried = [0, 1, 3, 4, 6] if seed % 3 else list(range(7))
     below, truth = questioned(circuit, queried)
     arrays = searched(circuit, queried)
-    caps = caps_of(below, arrays)
+    caps = caps_of(below, arrays, Clock())
     assert len(arrays["cap_nodes"])
     for number in arrays["cap_nodes"].tolist():
         assert truth[number] <= caps[number] <= truth[number] + 1e-9
@@ -99,7 +100,7 @@ def test_sums_keep_their_numbers_where_a_circuit_is_made_smooth():
     circuit = build.build()
     below, _ = questioned(circuit, range(4))
     arrays = searched(circuit, range(4))
-    caps = caps_of(below, arrays)
+    caps = caps_of(below, arrays, Clock())
     points = np.array(list(itertools.product(range(2), range(3), range(2), range(2))))
     best = float(below.values(points).max())
     assert best <= caps[int(arrays["cap_nodes"].max())] <= best + 1e-9  # the root is the last of the sums
@@ -125,7 +126,7 @@ def test_any_tree_bounds_its_sum(seed, data):
         "cap_splits": np.array(kinds, np.int32),
         "cap_kept": np.array(kept, np.uint8),
     }
-    caps = caps_of(below, arrays)
+    caps = caps_of(below, arrays, Clock())
     for number in nodes:
         assert caps[number] >= truth[number]
 

@@ -148,3 +148,15 @@ def test_a_missing_proof_is_an_error_on_the_shell(tmp_path, examples, capsys):
     assert code == 2
     assert not file.exists()
     assert "was not written: the run earned no certificate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_check_ends_at_its_limit(seed):
+    case = random_case(seed)
+    proof = solved(case, "auto").proof
+    assert cm.check(case.model, proof, time_limit=60.0)
+    verdict = cm.check(case.model, proof, time_limit=1e-9)
+    assert not verdict.accepted
+    assert "did not end within 1e-09 s" in verdict.message
+    with pytest.raises(cm.QueryError, match="time_limit is 0"):
+        cm.check(case.model, proof, time_limit=0.0)

@@ -13,11 +13,12 @@ import certimap as cm
 from certimap.box import Boxes
 from certimap.conversions import from_networks
 from certimap.errors import ImpossibleEvidence
-from certimap.networks import sum_elimination
+from certimap.networks import buckets, sum_elimination
+from certimap.networks.elimination_plan import most_added, plan
 from certimap.networks.elimination_posterior import EliminationPosterior
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
-from certimap.networks.max_elimination import MaxElimination, most_added, plan
+from certimap.networks.max_elimination import MaxElimination
 from certimap.networks.problem import Problem, Table, above_nats, prepared_of, to_fine_integers
 from certimap.networks.reduction import reduce_network
 from certimap.networks.sum_elimination import sum_all
@@ -41,8 +42,9 @@ def test_sum_is_that_of_enumeration(seed, monkeypatch):
     problem = random_problem(np.random.default_rng(seed))
     values = np.array(list(all_values(problem).values()))
     expected = float(np.logaddexp.reduce(values))
-    for safe in (sum_elimination.SAFE_LOG2, 0.5):  # the second one sends everything to logs
-        monkeypatch.setattr(sum_elimination, "SAFE_LOG2", safe)
+    for safe, small in ((sum_elimination.SAFE_LOG2, 2**13), (sum_elimination.SAFE_LOG2, 6), (0.5, 2**13)):
+        monkeypatch.setattr(sum_elimination, "SAFE_LOG2", safe)  # the last one sends everything to logs
+        monkeypatch.setattr(buckets, "SMALL_PRODUCT", small)
         found = sum_all(problem, plan(problem))
         assert found.log_value == pytest.approx(expected, abs=1e-12 * (1.0 + abs(expected)))
         assert 0.0 < found.log_slack < 1e-11
@@ -64,8 +66,8 @@ def test_sum_of_what_doubles_do_not_hold():
 def test_fine_integers_bound_every_assignment_and_attain_the_best(seed):
     problem = random_problem(np.random.default_rng(100 + seed), max_variables=6)
     order = plan(problem)
-    fine, lowest = to_fine_integers(problem, most_added(problem, order))
-    found = MaxElimination(fine, order, lowest=lowest, keep_tables=True)
+    fine = to_fine_integers(problem, most_added(problem, order))
+    found = MaxElimination(problem, order, fine=fine, keep_tables=True)
     values = sorted(all_values(problem).values(), reverse=True)
     bound = above_nats(found.value, fine.unit)
     assert values[0] <= bound <= values[0] + 1e-11
@@ -79,9 +81,9 @@ def test_entries_below_the_limit_are_raised_and_stay_possible():
     tables = tuple(Table((0, i), -rng.random((2, 2)) * 1e9) for i in range(1, 40))
     problem = Problem(dict.fromkeys(range(40), 2), frozenset(range(40)), tables)
     order = plan(problem)
-    fine, lowest = to_fine_integers(problem, most_added(problem, order))
+    fine = to_fine_integers(problem, most_added(problem, order))
     true = max(sum(t.log_values[s].max() for t in tables) for s in range(2))
-    assert above_nats(MaxElimination(fine, order, lowest=lowest).value, fine.unit) >= true
+    assert above_nats(MaxElimination(problem, order, fine=fine).value, fine.unit) >= true
 
 
 @pytest.mark.parametrize("seed", range(30))

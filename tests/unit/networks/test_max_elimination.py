@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 from problem_twin import all_values, random_problem
 
+from certimap.networks import buckets
 from certimap.networks import max_elimination as module
-from certimap.networks.max_elimination import MaxElimination, plan
+from certimap.networks.elimination_plan import plan
+from certimap.networks.max_elimination import MaxElimination
 from certimap.networks.problem import FLOOR, Problem, Table, narrow_reach, to_integers, value_at
 
 
-@pytest.fixture(params=["numpy", "streamed"])
+@pytest.fixture(params=["one pass", "mixed", "streamed"])
 def small_limit(request, monkeypatch):
-    if request.param == "streamed":
-        monkeypatch.setattr(module, "SMALL_PRODUCT", 0)
+    """Which products are small: all, some, or none."""
+    if request.param != "one pass":
+        monkeypatch.setattr(buckets, "SMALL_PRODUCT", 6 if request.param == "mixed" else 0)
         monkeypatch.setattr(module, "SMALL_TABLE", 0)
         monkeypatch.setattr(module, "LEAST_ROW", 1)
 

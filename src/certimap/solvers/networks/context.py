@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from certimap.control import Control
-from certimap.networks.max_elimination import EliminationPlan
+from certimap.networks.elimination_plan import EliminationPlan
 from certimap.networks.problem import HARD
 
 

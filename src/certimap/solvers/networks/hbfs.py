@@ -11,12 +11,14 @@ import numpy as np
 
 from certimap.control import TimeUp
 from certimap.errors import SolverError, TooLarge
-from certimap.networks.max_elimination import EliminationPlan, MaxElimination, most_added, plan
+from certimap.networks.elimination_plan import EliminationPlan, most_added, plan
+from certimap.networks.max_elimination import MaxElimination
 from certimap.networks.mpe_posterior import Maximisation, Ordered
 from certimap.networks.problem import (
     FLOOR,
     HARD,
     WIDE_REACH,
+    FineIntegers,
     Problem,
     States,
     above_nats,
@@ -198,8 +200,8 @@ class HybridBestFirst(Solver):
         if not context.lists_all:
             state.is_eliminated = self._is_maximised(state, ledger, order)
             return state.is_eliminated
-        fine, lowest = to_fine_integers(problem, most_added(problem, order))
-        found = self._maximum(context, order, fine, lowest)
+        fine = to_fine_integers(problem, most_added(problem, order))
+        found = self._maximum(context, order, problem, fine)
         if found is None:
             return False
         ranked = list(itertools.islice(found.ranked(), context.top_k + 1))
@@ -213,8 +215,8 @@ class HybridBestFirst(Solver):
         """Report the maximum and its bound, in a wider unit where a fine one raised small entries too far."""
         problem, bound = state.posterior.problem, math.inf
         for reach in dict.fromkeys((narrow_reach(problem), WIDE_REACH)):
-            fine, lowest = to_fine_integers(problem, most_added(problem, order), reach)
-            found = self._maximum(state.context, order, fine, lowest)
+            fine = to_fine_integers(problem, most_added(problem, order), reach)
+            found = self._maximum(state.context, order, problem, fine)
             if found is None:
                 return bound < math.inf
             value = float(ledger.candidates(state.point(found.assignment())[None, :])[0])
@@ -225,17 +227,17 @@ class HybridBestFirst(Solver):
         return True
 
     def _maximum(
-        self, context: Context, order: EliminationPlan, fine: Problem, lowest: int
+        self, context: Context, order: EliminationPlan, problem: Problem, fine: FineIntegers
     ) -> MaxElimination | None:
         """Eliminate a problem of integers; None where the time does not suffice."""
         try:
             found = MaxElimination(
-                fine,
+                problem,
                 order,
                 workers=context.workers,
                 control=context.control,
                 keep_tables=context.lists_all,
-                lowest=lowest,
+                fine=fine,
             )
         except TimeUp:
             return None

@@ -15,7 +15,8 @@ from certimap.control import TimeUp
 from certimap.networks.best_first import BestFirstSearch, copy_of
 from certimap.networks.climbing import STALLED, climb
 from certimap.networks.costs import Costs, DualState
-from certimap.networks.max_elimination import MaxElimination, plan
+from certimap.networks.elimination_plan import plan
+from certimap.networks.max_elimination import MaxElimination
 from certimap.networks.orders import best_order
 from certimap.networks.problem import FLOOR, HARD, Problem, components, value_at
 from certimap.networks.simplify import Simplified, impossible, simplify

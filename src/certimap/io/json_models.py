@@ -1,6 +1,6 @@
-"""Circuits as JSON: those of deeprob-kit and of SparC, told apart by what they hold.
+"""Models as JSON, told apart by what they hold: circuits of deeprob-kit and SparC, linear-Gaussian networks.
 
-Both name variables by number from 0, and so do the circuits read here; states are 0, 1, ....
+Circuits name variables by number from 0, and so do those read here; states are 0, 1, ....
 """
 
 from __future__ import annotations
@@ -8,20 +8,21 @@ from __future__ import annotations
 import json
 
 from certimap.circuits.circuit import Circuit
+from certimap.densities.linear_gaussian import LinearGaussianNetwork
 from certimap.errors import ModelError, ParseError
-from certimap.io import sparc
+from certimap.io import linear_gaussian, sparc
 from certimap.io.circuit_records import is_record
 from certimap.io.deeprob import DeeprobCircuit
 from certimap.io.files import AnyPath, read_text
 
 
-def read_circuit_json(path: AnyPath, encoding: str | None = None) -> Circuit:
-    """Read a circuit of deeprob-kit or SparC.
+def read_json(path: AnyPath, encoding: str | None = None) -> Circuit | LinearGaussianNetwork:
+    """Read a circuit of deeprob-kit or SparC, or a linear-Gaussian network.
 
     Raises
     ------
     ParseError
-        For anything that does not follow either format, leaves of other kinds than those named there, a cycle.
+        For anything that follows none of the formats, leaves of other kinds than those named there, a cycle.
     """
     try:
         data = json.loads(read_text(path, encoding))
@@ -31,8 +32,14 @@ def read_circuit_json(path: AnyPath, encoding: str | None = None) -> Circuit:
         raise ParseError("nests too deeply; expected an object with a list of nodes", path) from None
     except ValueError as error:  # a number of thousands of digits
         raise ParseError(f"holds a number that is too long ({error})", path) from None
+    if is_record(data) and data.get("format") == linear_gaussian.FORMAT:
+        return linear_gaussian.linear_gaussian_of_record(path, data)
     if not is_record(data) or not isinstance(data.get("nodes"), list):
-        raise ParseError("has no list of nodes; expected a circuit of deeprob-kit or SparC", path)
+        raise ParseError(
+            "has no list of nodes; expected a circuit of deeprob-kit or SparC, or the format "
+            f"{linear_gaussian.FORMAT!r}",
+            path,
+        )
     reader = sparc.SparcCircuit(path, data) if "format" in data else DeeprobCircuit(path, data)
     try:
         return reader.circuit()

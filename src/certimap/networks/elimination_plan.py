@@ -1,0 +1,137 @@
+"""An elimination order laid out flat, and what maximising along it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.networks.elimination import min_fill
+from certimap.networks.joined import Joined, flattened
+from certimap.networks.problem import Problem
+
+Ints = NDArray[np.int64]
+Order = Sequence[tuple[int, tuple[int, ...]]]
+SMALL_PRODUCT = 2**13  # entries of a product that a compiled pass holds as a whole
+MOST_LOG2 = 500.0  # sizes beyond any memory are not told apart
+
+
+class Cliques(NamedTuple):
+    """The cliques of an elimination order, variables named by their places in it.
+
+    Attributes
+    ----------
+    place
+        The place of each variable, by its position in the model.
+    pointers, members
+        For each place where its clique begins among the members: first itself, then its separator in order.
+    parents
+        For each place the one that its message goes to, -1 where it has none.
+    """
+
+    place: Ints
+    pointers: Ints
+    members: Ints
+    parents: Ints
+
+    @classmethod
+    def of(cls, order: Sequence[int], separators: Sequence[Sequence[int]]) -> Cliques:
+        """Lay out variables and their separators, both in elimination order."""
+        n = len(order)
+        place = np.zeros(max(order, default=-1) + 1, np.int64)
+        place[np.array(order, np.int64)] = np.arange(n)
+        separator_ptr, flat = flattened(separators)
+        pointers = separator_ptr + np.arange(n + 1)
+        members = np.empty(len(flat) + n, np.int64)
+        is_own = np.zeros(len(members), np.bool_)
+        is_own[pointers[:-1]] = True
+        members[is_own] = np.arange(n)
+        members[~is_own] = place[flat]
+        parents = np.full(n, -1, np.int64)
+        has_parent = np.flatnonzero(np.diff(separator_ptr))
+        parents[has_parent] = members[pointers[has_parent] + 1]
+        return cls(place, pointers, members, parents)
+
+    def log2_entries(self, n_states: Ints) -> NDArray[np.float64]:
+        """Return log base 2 of the joint states of each clique, given the states of the variable at each place."""
+        if not len(n_states):
+            return np.empty(0)
+        return np.add.reduceat(np.log2(n_states)[self.members], self.pointers[:-1])
+
+
+@dataclass(frozen=True)
+class EliminationPlan:
+    """An elimination order and what it takes.
+
+    Attributes
+    ----------
+    order
+        Variables, the first eliminated first.
+    separators
+        For each of them the variables that its message is over, in elimination order.
+    n_entries
+        Table entries over all products: the work.
+    n_bytes
+        The most memory held at once, best states included.
+    n_bytes_kept
+        The memory of all messages together, which decoding the k best needs.
+    cliques
+        The order laid out flat.
+    """
+
+    order: tuple[int, ...]
+    separators: tuple[tuple[int, ...], ...]
+    n_entries: float
+    n_bytes: float
+    n_bytes_kept: float
+    cliques: Cliques = field(repr=False, compare=False)
+
+
+def plan(problem: Problem, order: Order | None = None) -> EliminationPlan:
+    """Return the cost of eliminating in an order of (variable, neighbours); None takes min-fill."""
+    if order is None:
+        order = min_fill([t.scope for t in problem.tables], problem.sizes)
+    place = {v: i for i, (v, _) in enumerate(order)}
+    separators = tuple(tuple(sorted(near, key=place.__getitem__)) for _, near in order)
+    cliques = Cliques.of(tuple(place), separators)
+    n_states = np.array([problem.sizes[v] for v in place], np.int64)
+    products = 2.0 ** np.minimum(cliques.log2_entries(n_states), MOST_LOG2)
+    messages = products / np.maximum(n_states, 1)
+    # A large message goes when it has been multiplied, small ones and all best states when decoding is over.
+    is_small = products <= SMALL_PRODUCT
+    released = np.zeros(len(n_states))
+    goes = np.flatnonzero(~is_small & (cliques.parents >= 0))
+    np.add.at(released, cliques.parents[goes], 8.0 * messages[goes])
+    taken = messages * (8.0 + np.where(is_small, 2, _bytes_of_state(n_states)))
+    held = np.cumsum(taken) - (np.cumsum(released) - released)
+    most = float(held.max(initial=0.0)) + (8.0 + 2.0) * problem.n_entries
+    return EliminationPlan(
+        tuple(place), separators, float(products.sum()), most, 8.0 * float(messages.sum()), cliques
+    )
+
+
+def most_added(problem: Problem, plan: EliminationPlan) -> int:
+    """Return how many tables, messages included, meet in one bucket at most."""
+    if not plan.order:
+        return 0
+    parents = plan.cliques.parents
+    counts = np.bincount(first_places(plan.cliques, problem.joined), minlength=len(plan.order))
+    return int((counts + np.bincount(parents[parents >= 0], minlength=len(plan.order))).max())
+
+
+def first_places(cliques: Cliques, joined: Joined) -> Ints:
+    """Return the place of the first variable of each table to be eliminated, which is where it is multiplied."""
+    pointers, scopes = joined.scopes
+    return np.minimum.reduceat(cliques.place[scopes], pointers[:-1]) if len(joined.tables) else scopes
+
+
+def best_type(n_states: int) -> type[np.uint8] | type[np.uint16] | type[np.int64]:
+    """Return the smallest type that holds a state."""
+    return np.uint8 if n_states <= 256 else np.uint16 if n_states <= 65536 else np.int64
+
+
+def _bytes_of_state(n_states: Ints) -> Ints:
+    return np.where(n_states <= 256, 1, np.where(n_states <= 65536, 2, 8))
