@@ -23,7 +23,12 @@ def random_case(rng: np.random.Generator, n: int, full: bool = False):
         shapes = np.swapaxes(rows, 1, 2) @ rows / (n + 2)
         covariances = sds[:, :, None] * shapes * sds[:, None, :]
         covariances = 0.5 * (covariances + np.swapaxes(covariances, 1, 2))
-        return means, covariances, log_weights, cm.condition(cm.GaussianMixture(weights, means, covariances)).prober()
+        return (
+            means,
+            covariances,
+            log_weights,
+            cm.condition(cm.GaussianMixture(weights, means, covariances)).prober(),
+        )
     builder = cm.CircuitBuilder(cm.Domain([cm.Real(f"x{d}") for d in range(n)]))
     parts = [
         builder.product([builder.gaussian(d, float(means[j, d]), float(sds[j, d])) for d in range(n)])
