@@ -35,8 +35,8 @@ class Expansion(NamedTuple):
     `log_value` and `log_peak` (K,) are natural logs at the middle and bounds over the box, weights included and
     rounded up. `slope` (K, D) and `bend` (K, D), or (K, D * D) where curvatures are full matrices, are first and
     second derivatives of the log in t; `spread` (K, D) is how far a bend may be off in the box, inf where unknown.
-    `lift` (K,) is by what factor bends that differ from their mean may raise a component. `score` (D,) says by which
-    variables the bound is loose.
+    `lift` (K,) is by what factor bends that differ from their mean may raise a component. `score` (D,) says by
+    which variables the bound is loose.
     """
 
     log_value: Floats
@@ -315,13 +315,11 @@ def mixture_bound(x: Expansion) -> Number:
     The lower of the sum of the components' own bounds and the bound of second order. Cost: K (D + 10) D / 2
     multiplications, 6 K exponentials.
     """
-    n_components, n = x.slope.shape
     x.score[:] = 0.0
     plain = log_sum_of(x.log_peak)
     if plain == -math.inf:
         return plain
-    rounding = EPS * (n_components + 16.0)
-    plain += rounding + EPS * abs(plain)
+    plain += EPS * (len(x.log_peak) + 16.0) + EPS * abs(plain)
     middle = log_sum_of(x.log_value)
     if plain > middle + 1e-13 and middle > -math.inf:
         second = second_order(x, middle)
