@@ -11,10 +11,11 @@ import numpy as np
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions.rows import OF_CIRCUIT, Case, Estimate, Row
+from certimap.densities.conditioned import conditioned, within_limits
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.densities.linear_gaussian import MAX_CONFIGURATIONS, Components, LinearGaussianNetwork
 from certimap.densities.mixed import MixedNormals, SampledMixed
-from certimap.densities.posterior import NormalsPosterior, refuse_hidden_intervals, within_limits
+from certimap.densities.posterior import NormalsPosterior, SampledNormals
 from certimap.errors import QueryError
 from certimap.logs import log_sum
 from certimap.posterior import Facts, Posterior, Probes
@@ -27,7 +28,7 @@ def _size(case: Case[GaussianMixture]) -> Estimate:
 
 
 def _conditioned(case: Case[GaussianMixture]) -> Posterior:
-    return NormalsPosterior.of(case.model, case.query, case.limits.workers)
+    return conditioned(case.model, case.query, case.limits.workers)
 
 
 def _network_size(case: Case[LinearGaussianNetwork], exists: bool) -> Estimate:
@@ -45,7 +46,6 @@ def _kinds(case: Case[LinearGaussianNetwork]) -> tuple[bool, bool]:
 
 
 def _components(case: Case[LinearGaussianNetwork]) -> Components:
-    refuse_hidden_intervals(case.query)
     return case.shared("components", lambda: case.model.components(case.query))
 
 
@@ -91,25 +91,27 @@ def _table_of_states(case: Case[LinearGaussianNetwork]) -> Posterior:
 def _one_mixture(case: Case[LinearGaussianNetwork]) -> Posterior:
     found = _components(case)
     assert found.mixture is not None
-    return within_limits(found.mixture, found.log_evidence, case.query, case.limits.workers, found.log_slack)
+    return within_limits(
+        found.mixture, found.log_evidence, case.query, case.limits.workers, found.hidden, found.log_slack
+    )
 
 
 def _mixture_per_state(case: Case[LinearGaussianNetwork]) -> Posterior:
     found = _components(case)
     assert found.mixture is not None
     states, which = np.unique(found.states, axis=0, return_inverse=True)
-    parts = [
-        within_limits(
-            found.mixture.part(np.flatnonzero(which.ravel() == k)),
-            found.log_evidence,
-            case.query,
-            case.limits.workers,
-            found.log_slack,
-        )
-        for k in range(len(states))
-    ]
-    made = MixedNormals if parts[0].is_restricted else SampledMixed
-    return made(case.query.query_domain, states, parts, found.log_evidence)
+    parts: list[NormalsPosterior] = []
+    for k in range(len(states)):
+        chosen = np.flatnonzero(which.ravel() == k)
+        hidden = found.hidden
+        if hidden is not None:
+            hidden = hidden._replace(windows=hidden.windows.part(chosen))
+        mixture = found.mixture.part(chosen)
+        workers = case.limits.workers
+        parts.append(within_limits(mixture, found.log_evidence, case.query, workers, hidden, found.log_slack))
+    made = SampledMixed if isinstance(parts[0], SampledNormals) else MixedNormals
+    log_mass = 0.0 if found.hidden is None or found.hidden.log_mass is None else found.hidden.log_mass
+    return made(case.query.query_domain, states, parts, found.log_evidence + log_mass)
 
 
 _Network = Case[LinearGaussianNetwork]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +16,9 @@ from certimap.errors import ImpossibleEvidence, ModelError, QueryError, TooLarge
 from certimap.logs import log_sum
 from certimap.model import Model
 from certimap.query import Query, make_query
+
+if TYPE_CHECKING:
+    from certimap.densities.conditioned import Hidden
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -70,9 +73,11 @@ class Components:
     mixture
         The queried real variables, in the query's order, with those weights; None where there are none.
     log_evidence
-        ln of the probability, or density, of the evidence.
+        ln of the probability, or density, of the evidence, without the intervals of `hidden`.
     log_slack
         How far (nats) rounding may have moved the discrete model's logs, from which the weights come.
+    hidden
+        The intervals of real variables that are summed out, where real ones are queried.
     """
 
     states: Ints
@@ -80,6 +85,7 @@ class Components:
     mixture: GaussianMixture | None
     log_evidence: float
     log_slack: float
+    hidden: Hidden | None = None
 
 
 class LinearGaussianNetwork(Model):
@@ -184,7 +190,7 @@ class LinearGaussianNetwork(Model):
         return math.prod(int(self.domain.n_states[i]) for i in self._open(query)[1])
 
     def components(self, query: Query) -> Components:
-        """Condition on a query's evidence, its intervals left aside.
+        """Condition on a query's evidence, the intervals of queried variables left aside.
 
         Parameters
         ----------
@@ -201,7 +207,11 @@ class LinearGaussianNetwork(Model):
             For more than 4096 configurations.
         ImpossibleEvidence
             Where the evidence has no probability.
+        ModelError
+            Where variables that are summed out are restricted to intervals and depend on each other.
         """
+        from certimap.densities.conditioned import hidden_variables, hide, masses_of, total_of  # compiled code
+
         states, log_weights, log_evidence, log_slack = self._configurations(query)
         queried: list[int] = query.variables.tolist()
         own = (
@@ -210,21 +220,29 @@ class LinearGaussianNetwork(Model):
             else np.zeros((len(log_weights), 0), np.int64)
         )
         asked: list[int] = [i for i in queried if i >= self._n_discrete]
-        known = dict(sorted(query.values.items()))
-        if not asked and not known:
+        others, known = hidden_variables(query), dict(sorted(query.values.items()))
+        if not asked and not others and not known:
             return Components(own, log_weights, None, log_evidence, log_slack)
         names = self.domain.names
-        means, covariances = self._moments([*asked, *known], states, len(log_weights))
+        kept = [*asked, *others, *known]
+        means, covariances = self._moments(kept, states, len(log_weights))
         joint = GaussianMixture(
-            np.exp(log_weights - log_weights.max()), means, covariances, [names[i] for i in [*asked, *known]]
+            np.exp(log_weights - log_weights.max()), means, covariances, [names[i] for i in kept]
         )
-        if not asked:
+        if not asked and not others:
             logs = joint.log_components(np.array([list(known.values())], np.float64))[0]
             of_values = float(log_sum(logs))
             return Components(own, logs - of_values, None, log_evidence + of_values, log_slack)
-        mixture, of_values = joint.given({names[i]: value for i, value in known.items()})
-        mixture = mixture.marginal([names[i] for i in asked])
-        return Components(own, mixture.log_weights, mixture, log_evidence + of_values, log_slack)
+        joint, of_values = joint.given({names[i]: value for i, value in known.items()})
+        if asked:
+            mixture, hidden = hide(joint, query, asked)
+            logs, log_evidence = mixture.log_weights, log_evidence + of_values
+            return Components(own, logs, mixture, log_evidence, log_slack, hidden)
+        masses, rounding = masses_of(joint, query)
+        logs = joint.log_weights + masses
+        of_intervals = total_of(logs)
+        log_evidence += of_values + of_intervals
+        return Components(own, logs - of_intervals, None, log_evidence, log_slack + rounding)
 
     def _open(self, query: Query) -> tuple[list[int], list[int]]:
         """Return the discrete variables that real ones depend on or that are queried, and those not observed."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,12 +9,11 @@ from certimap.box import Boxes, Points
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.densities.kernels.normals import Normals, bound_normals
 from certimap.domain import Domain
-from certimap.errors import ModelError, QueryError
+from certimap.errors import QueryError
 from certimap.kernels.mixture_bounds import EPS, room_for
 from certimap.kernels.parallel import default_workers, for_blocks
 from certimap.logs import log_sum
 from certimap.posterior import Facts, Tightening
-from certimap.query import Query
 from certimap.search_boxes import Answers, Layout, SearchBoxes
 
 Floats = NDArray[np.float64]
@@ -59,19 +56,6 @@ class NormalsPosterior:
             log_slack=EPS * ((n + 8.0) * n * (50.0 + max(conditions)) + k + abs(self.log_shift)),
         )
 
-    @classmethod
-    def of(cls, model: GaussianMixture, query: Query, workers: int | None) -> NormalsPosterior:
-        """Condition a mixture on a query.
-
-        Raises ModelError where a variable that is summed out is restricted to an interval, and ImpossibleEvidence.
-        """
-        refuse_hidden_intervals(query)
-        names = query.domain.names
-        queried = [int(i) for i in query.variables]
-        kept = model.marginal([names[i] for i in sorted({*queried, *query.values})])
-        kept, log_evidence = kept.given({names[i]: value for i, value in query.values.items()})
-        return within_limits(kept.marginal([names[i] for i in queried]), log_evidence, query, workers)
-
     @property
     def domain(self) -> Domain:
         """The query variables."""
@@ -88,7 +72,11 @@ class NormalsPosterior:
         if points.ndim != 2 or points.shape[1] != len(self.domain):
             raise QueryError(f"points have shape {points.shape}; expected (batch, {len(self.domain)})")
         inside = np.all((points >= self.low) & (points <= self.high), axis=1)
-        return np.where(inside, self.mixture.log_density(points) + self.log_shift, -np.inf)
+        return np.where(inside, self.log_density(points) + self.log_shift, -np.inf)
+
+    def log_density(self, points: Floats) -> Floats:
+        """Return ln of the density at points, without the shift and whatever the intervals."""
+        return self.mixture.log_density(points)
 
     def prober(self) -> NormalsProber:
         """Return how a search asks about boxes."""
@@ -111,33 +99,6 @@ class SampledNormals(NormalsPosterior):
             rows = which == k
             points[rows] = mixture.means[k] + np.linalg.solve(mixture.factors[k], normal[rows].T).T
         return points
-
-
-def refuse_hidden_intervals(query: Query) -> None:
-    """Raise ModelError where a variable that is summed out is restricted to an interval."""
-    queried = query.variables.tolist()
-    for i in query.intervals:
-        if i not in queried:
-            raise ModelError(
-                f"variable {query.domain.names[i]!r} is restricted to an interval and not queried, whose mass "
-                "under a full covariance has no closed form; query it too, or give a value"
-            )
-
-
-def within_limits(
-    mixture: GaussianMixture, log_evidence: float, query: Query, workers: int | None, log_slack: float = 0.0
-) -> NormalsPosterior:
-    """Return p(real query variables | values observed) inside the query's intervals.
-
-    `log_slack` is how far (nats) rounding may have moved the logs of the weights.
-    """
-    whole = (-np.inf, np.inf)
-    real = [i for i in query.variables.tolist() if query.domain.n_states[i] == 0]
-    limits = np.array([query.intervals.get(i, whole) for i in real])
-    made = NormalsPosterior if any(i in query.intervals for i in real) else SampledNormals
-    posterior = made(mixture, log_evidence, limits[:, 0].copy(), limits[:, 1].copy(), workers)
-    posterior.facts = replace(posterior.facts, log_slack=posterior.facts.log_slack + log_slack)
-    return posterior
 
 
 class NormalsProber:

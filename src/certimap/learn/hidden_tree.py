@@ -16,6 +16,7 @@ from certimap.errors import DataError, ModelError
 from certimap.learn.bars import Bars
 from certimap.learn.blas import single_threaded_blas
 from certimap.learn.estimator import DensityEstimator, Seed, split_rows
+from certimap.learn.hidden_leaves import chosen_leaves, circuit_with
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.learn.hidden_passes import Counts, Parameters, Passes
 from certimap.learn.hidden_start import counts_of_clusters
@@ -70,7 +71,8 @@ class HiddenChowLiuTree(DensityEstimator):
         Passes without a better validation likelihood before batches are given up, and then before learning
         stops.
     kinds, domain
-        See `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.bars`).
+        See `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.bars`), and get leaves of
+        another family in the end where held-out rows are denser under it; counts get Poisson or geometric ones.
     random_state
         Seed or generator. The model does not depend on the number of workers.
     workers
@@ -89,6 +91,8 @@ class HiddenChowLiuTree(DensityEstimator):
         A `Step` a pass.
     choice_
         The `HiddenChoice` (states and smoothing) of the model.
+    leaves_
+        The family of leaves of each real column, by name.
     timed_out_
         Whether the time limit ended learning.
 
@@ -129,19 +133,21 @@ class HiddenChowLiuTree(DensityEstimator):
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
         self._check()
         deadline = deadline_of(self.time_limit)
-        rows = read_table(table, domain=domain, kinds=self.kinds, also=[] if valid is None else [valid])
+        also = [] if valid is None else [valid]
+        rows = read_table(table, domain=domain, kinds=self.kinds, also=also, integers="chosen")
         bars = Bars.of(rows)
-        domain, rows = rows.domain, bars.coded(rows)
+        self.domain_ = rows.domain
         rng = np.random.default_rng(self.seed_)
-        held_out = None if valid is None else bars.coded(encode(valid, domain))
+        held_out = None if valid is None else encode(valid, rows.domain)
         if held_out is None and len(rows) >= 20:
             kept, held = split_rows(len(rows), HELD_OUT, rng)
-            held_out = Table(rows.domain, rows.points[held])
-            rows = Table(rows.domain, rows.points[kept])
-        self.domain_ = domain
+            rows, held_out = rows.rows(kept), rows.rows(held)
         with single_threaded_blas():
-            model = self._learn(rows, held_out, rng, deadline).best_model()
-        self.model_ = bars.to_circuit(model.to_circuit()) if bars.histograms else model
+            judge = None if held_out is None else bars.coded(held_out)
+            model = self._learn(bars.coded(rows), judge, rng, deadline).best_model()
+            leaves = chosen_leaves(model, bars, rows, held_out, self.choice_.smoothing)
+        self.leaves_ = {self.domain_.names[i]: own.family.name for i, own in leaves.items()}
+        self.model_ = circuit_with(model, bars, leaves) if leaves else model
 
     def _learn(
         self, rows: Table, held_out: Table | None, rng: np.random.Generator, deadline: float | None

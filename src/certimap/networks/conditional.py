@@ -108,6 +108,11 @@ class Evaluator:
         Threads; the values do not depend on it.
     parts
         What `ordered_parts` returns for the problem, if that is known already.
+
+    Attributes
+    ----------
+    work
+        Table entries that climbs have visited so far.
     """
 
     def __init__(
@@ -118,6 +123,7 @@ class Evaluator:
         parts: Sequence[Part] | None = None,
     ) -> None:
         self.problem, self.workers = problem, workers
+        self.work = 0.0
         self.column = {v: i for i, v in enumerate(variables)}
         self.plain = [t for t in problem.tables if all(v in problem.query for v in t.scope)]
         known = ordered_parts(problem) if parts is None else parts
@@ -183,9 +189,11 @@ class Evaluator:
         while moved:
             moved = False
             for i in np.flatnonzero(n_states > 1):
-                max_work -= float(n_states[i]) * sum(part.n_entries for part in touching[i])
+                work = float(n_states[i]) * sum(part.n_entries for part in touching[i])
+                max_work -= work
                 if max_work < 0.0 or should_stop():
                     return now
+                self.work += work
                 rows = np.repeat(now[None, :], n_states[i], axis=0)
                 rows[:, i] = np.arange(n_states[i])
                 values = self._part_values(rows, tables[i], touching[i])
@@ -209,6 +217,7 @@ class Evaluator:
                 piece = slice(first, first + n_together)
                 values = self._changed(now, variables[piece], states[piece])
                 max_work -= len(values) * self.n_entries
+                self.work += len(values) * self.n_entries
                 k = int(np.argmax(values))
                 if values[k] > known + 1e-12:
                     improved, known, best = True, float(values[k]), now.copy()

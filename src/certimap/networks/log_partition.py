@@ -11,6 +11,7 @@ import numpy as np
 from certimap.control import Control
 from certimap.networks.conditional import Evaluator, conditional_work
 from certimap.networks.problem import Problem, restrict
+from certimap.networks.relaxation.decoding import decode
 from certimap.networks.relaxation.partition import limit, nuisance_first
 from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.split_tree import SplitTree
@@ -69,7 +70,7 @@ def _lower(everything: Problem, i_bound: int, control: Control) -> float:
     """Return the log of a part of the sum, rounded down; -inf where the states found are impossible."""
     maximised = replace(everything, query=frozenset(everything.sizes))
     fits = limit(everything.sizes, i_bound=i_bound)
-    states = SplitTree.of(maximised, nuisance_first(maximised), fits, control.memory_limit).decode()
+    states = decode(SplitTree.of(maximised, nuisance_first(maximised), fits, control.memory_limit))
     variables = sorted(everything.sizes)
     n_states = np.array([everything.sizes[v] for v in variables], np.int64)
     found = np.array([states.get(v, 0) for v in variables], np.int64)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.networks.problem import Problem, restrict
+from certimap.networks.relaxation.decoding import decode, decode_possible
 from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.networks.states import QueryStates
@@ -97,7 +99,14 @@ class PlacedTree:
 
     def decode(self, mask: Mask, clock: PassClock | None = None) -> Ints:
         """Return a point read off the relaxation within a mask (shape (columns,)), in the problem's numbers."""
-        decoded = self.tree.decode(self.masks(mask[None])[0], clock=clock)
+        return self._point(decode(self.tree, self.masks(mask[None])[0], clock=clock))
+
+    def decode_possible(self, mask: Mask, clock: PassClock, should_stop: Callable[[], bool]) -> Ints | None:
+        """Return one that no table gives probability 0, where one is found soon."""
+        found = decode_possible(self.tree, self.masks(mask[None])[0], clock, should_stop)
+        return None if found is None else self._point(found)
+
+    def _point(self, decoded: Mapping[int, int]) -> Ints:
         point = np.zeros(len(self.alive), np.int64)
         for i, (v, own) in enumerate(zip(self.states.variables, self.alive, strict=True)):
             point[i] = self.states.position[own[decoded.get(v, 0)]]

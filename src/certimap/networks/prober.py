@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from certimap.box import Points
 from certimap.control import Control
+from certimap.errors import TooLarge
 from certimap.networks.conditional import Evaluator
 from certimap.networks.placed_tree import PlacedTree, restricted
 from certimap.networks.problem import Problem
@@ -17,7 +18,6 @@ from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.networks.relaxation.tighten import TEMPERATURES, Tightener
 from certimap.networks.states import QueryStates
-from certimap.networks.support import supported_states
 from certimap.posterior import Tightening
 from certimap.search_boxes import Answers, Layout, SearchBoxes
 
@@ -27,7 +27,10 @@ STEP_COST = 6  # passes over all entries that one step of the optimiser costs, a
 PERTURBED = 3  # climbs from around the best point at every pause
 SHARE_MOVED = 0.12
 CLIMB_WORK = 1e8  # table entries that one climb may cost
+FIRST_CLIMBS = 1e8  # and those before anything was tightened, together
+CLIMB_SHARE = 0.5  # of the work of tightening and probing that climbs may cost from then on
 SHRINK_ROUNDS = 4
+MEMORY_SHARE = 0.25  # that tables larger than the first ones may take
 
 
 class NetworkProber:
@@ -49,6 +52,13 @@ class NetworkProber:
         How large the relaxation may grow.
     log_ceiling
         Nats that no point exceeds, known beforehand.
+
+    Attributes
+    ----------
+    log_bound
+        Nats that no point exceeds in the boxes that `tighten` was last given: the lowest bound so far.
+    credit
+        Table entries that climbs may visit until more is probed or tightened.
     """
 
     def __init__(
@@ -69,6 +79,7 @@ class NetworkProber:
         self.rng = np.random.default_rng(0)
         self.plan = plan or RelaxationPlan()
         self.bits, self.stage, self.steps_left = self.plan.first_bits, 0, self.plan.steps
+        self.credit, self.log_bound = FIRST_CLIMBS, log_ceiling
         self.best: NDArray[np.int64] | None = None
         self.best_value = -math.inf
         self.kept = np.zeros(domain.total_states, np.uint8)
@@ -109,6 +120,7 @@ class NetworkProber:
     def probe(self, boxes: SearchBoxes) -> Answers:
         """Bound boxes and columns."""
         bound, each = self.bounds(boxes.mask)
+        self.credit += CLIMB_SHARE * len(boxes) * self.work
         share, share_each = self.layout.log_share(boxes), self.layout.log_share_each(boxes)
         splits = np.full((len(boxes), len(self.layout.domain)), np.nan)
         return Answers(share, bound, share_each, each, splits)
@@ -119,24 +131,13 @@ class NetworkProber:
         for placed in (self.now, self.next):
             if placed is not None:
                 found.append(placed.decode(self.kept, self.clock))
+                if self.evaluator.log_values(found[-1][None])[0] == -np.inf:
+                    possible = placed.decode_possible(self.kept, self.clock, lambda: self.control.should_stop)
+                    found.extend([] if possible is None else [possible])
                 found.append(self._climb(found[-1]))
-        if self.best_value == -math.inf:
-            found.extend(self._possible())
         if self.stage > 0 and not self.now.tree.is_exact:
             found.extend(self._climb(p) for p in self._perturbed())
         return self.states.to_domain(np.stack(found))
-
-    def _possible(self) -> list[NDArray[np.int64]]:
-        """Return a point that is not impossible, and a climb from it, where zeros left none to the relaxation."""
-        remaining = restricted(self.original, self.states, self.kept)
-        states = supported_states(remaining, lambda: self.control.should_stop)
-        if states is None:
-            return []
-        point = np.zeros(len(self.states.columns), np.int64)
-        for i, (v, own) in enumerate(zip(self.states.variables, self.states.columns, strict=True)):
-            alive = own[self.kept[own] > 0]
-            point[i] = self.states.position[alive[states.get(v, 0)]]
-        return [point, self._climb(point)]
 
     def _perturbed(self) -> list[NDArray[np.int64]]:
         """Return the best point with some variables moved to random states that are left."""
@@ -154,7 +155,11 @@ class NetworkProber:
 
     def _climb(self, inner: NDArray[np.int64]) -> NDArray[np.int64]:
         n_states = np.array([len(c) for c in self.states.columns], np.int64)
-        point = self.evaluator.climb(inner, n_states, CLIMB_WORK, lambda: self.control.should_stop)
+        before, point = self.evaluator.work, np.array(inner, np.int64)
+        if self.evaluator.log_values(point[None])[0] > -np.inf:  # single changes lead away from nowhere else
+            most = min(CLIMB_WORK, self.credit)
+            point = self.evaluator.climb(point, n_states, most, lambda: self.control.should_stop)
+        self.credit -= self.evaluator.work - before
         value = float(self.evaluator.log_values(point[None])[0])
         if value > self.best_value or self.best is None:
             self.best, self.best_value = point, value
@@ -172,6 +177,11 @@ class NetworkProber:
 
     def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:
         """Drop states, shift costs for about `work` entries' worth of steps, or build a better tree."""
+        came_to = self._tighten(work, within, log_threshold)
+        self.credit += CLIMB_SHARE * came_to.work
+        return came_to._replace(log_bound=self.log_bound)
+
+    def _tighten(self, work: int, within: SearchBoxes, log_threshold: float) -> Tightening:
         if not self._shrink(within.mask[0], log_threshold) or not self.now.tree.is_split:
             return Tightening(self.now.tree.n_entries, is_paused=True, is_complete=True)
         at_work = self.now if self.next is None else self.next
@@ -181,6 +191,7 @@ class NetworkProber:
         cost = STEP_COST * at_work.tree.n_entries
         steps = max(2, min(self.steps_left, work // cost))
         goes_on = self.tightener.run(TEMPERATURES[self.stage], steps)
+        self._note(self._bound_of(at_work))
         self.steps_left -= steps
         if goes_on and self.steps_left > 0:
             return Tightening(steps * cost, is_paused=False, is_complete=False)
@@ -191,6 +202,7 @@ class NetworkProber:
         self.kept &= within
         for _ in range(SHRINK_ROUNDS):
             bound, each = self.now.bounds(self.kept[None], 1, self.clock)
+            self._note(float(bound[0]))
             if bound[0] <= log_threshold:
                 self._drop(self.kept > 0, np.full(len(self.kept), bound[0]))
                 return False
@@ -201,6 +213,10 @@ class NetworkProber:
             if np.any(np.add.reduceat(self.kept, self.layout.offsets[:-1], dtype=np.int64) == 0):
                 return False
         return True
+
+    def _note(self, bound: float) -> None:
+        """Keep a bound on what is kept, as one on everything within: what was dropped from it counts as well."""
+        self.log_bound = min(self.log_bound, max(bound, float(np.max(self.dropped, initial=-np.inf))))
 
     def _drop(self, gone: NDArray[np.bool_], bounds: Floats) -> None:
         self.dropped[gone] = np.maximum(self.dropped[gone], bounds[gone])
@@ -215,15 +231,23 @@ class NetworkProber:
                 return Tightening(work, is_paused=True, is_complete=True, has_starts=True)
         if self.next is not None and self._bound_of(self.next) < self._bound_of(self.now):
             self.now, self.next = self.next, None
-        if self.stage + 1 < len(TEMPERATURES):
-            self.stage += 1
+        is_first = self.bits == self.plan.first_bits
+        self.stage += 1 if is_first else 2
+        if self.stage < len(TEMPERATURES):
             return Tightening(work, is_paused=False, is_complete=False, has_starts=True)
         self.stage, self.bits = 1, self.bits + self.plan.raise_bits
         self.next, self.tightener = None, None
-        if self.bits > self.plan.last_bits:
-            return Tightening(work, is_paused=True, is_complete=True, has_starts=True)
-        self.next = self._placed(split_tree(restricted(self.original, self.states, self.kept), self.bits))
-        return Tightening(work, is_paused=True, is_complete=False, has_starts=True)
+        is_last = self.bits > self.plan.last_bits or not self._enlarge()
+        return Tightening(work, is_paused=is_first or is_last, is_complete=is_last, has_starts=True)
+
+    def _enlarge(self) -> bool:
+        """Begin with larger tables; return whether the memory allows it."""
+        problem = restricted(self.original, self.states, self.kept)
+        try:
+            self.next = self._placed(split_tree(problem, self.bits, MEMORY_SHARE * self.control.memory_limit))
+        except TooLarge:
+            return False
+        return True
 
     def _simplify_tree(self) -> bool:
         """Take a tree without copies over what is left, where one fits and bounds better than the present one."""

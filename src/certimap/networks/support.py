@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,33 +15,70 @@ from certimap.posterior import FIND_SECONDS
 
 Bools = NDArray[np.bool_]
 FAILURES_PER_VARIABLE = 4
+GUIDED_FAILURES_PER_VARIABLE = 0.5
+
+Masks = Mapping[int, Bools]
 
 
-def supported_states(problem: Problem, should_stop: Callable[[], bool] = lambda: False) -> dict[int, int] | None:
+class Guide(Protocol):
+    """Picks states for a search of assignments without zeros."""
+
+    @property
+    def within(self) -> Masks:
+        """The states to begin with, of every variable."""
+        ...
+
+    def state(self, v: int, left: Masks) -> int:
+        """Return the state to try first for a queried variable, of those left."""
+        ...
+
+
+def supported_states(
+    problem: Problem,
+    should_stop: Callable[[], bool] = lambda: False,
+    guide: Guide | None = None,
+) -> dict[int, int] | None:
     """Return states of all variables, queried or not, at which no table is 0; None where none is found.
 
     Depth first: the variable with the fewest states left takes the state that its tables weigh most, and states
     without support in some table are dropped (generalised arc consistency). It gives up after
     `FAILURES_PER_VARIABLE` failures per variable, so that None does not mean that there is no such assignment.
 
+    Parameters
+    ----------
+    problem
+        Whose zeros count.
+    should_stop
+        Ends the search.
+    guide
+        Queried variables are decided first, to states that it picks, and fewer failures are forgiven.
+
     Cost: per assigned variable about one pass over the tables whose variables lose states.
     """
     search = _Search(problem)
     left = _Left({v: np.ones(n, np.bool_) for v, n in problem.sizes.items()}, dict(problem.sizes))
+    if guide is not None:
+        for v, mask in guide.within.items():
+            left.put(v, mask)
     if not search.propagate(left, range(len(problem.tables))):
         return None
     decisions: list[tuple[_Left, int, int]] = []  # what was left before, the variable and its state
-    n_failures, most = 0, FAILURES_PER_VARIABLE * len(problem.sizes)
+    n_failures = 0
+    most = (FAILURES_PER_VARIABLE if guide is None else GUIDED_FAILURES_PER_VARIABLE) * len(problem.sizes)
     while not should_stop():
-        v = search.next_variable(left)
-        if v is None:
-            return {u: int(np.argmax(alive)) for u, alive in left.masks.items()}
-        state = search.likely_state(v, left.masks)
+        v = None if guide is None else search.next_variable(left, problem.query)
+        if v is not None and guide is not None:
+            state = guide.state(v, left.masks)
+        else:
+            v = search.next_variable(left, problem.sizes)
+            if v is None:
+                return {u: int(np.argmax(alive)) for u, alive in left.masks.items()}
+            state = search.likely_state(v, left.masks)
         decisions.append((_Left(dict(left.masks), dict(left.counts)), v, state))
         left.put(v, np.arange(problem.sizes[v]) == state)
         while not search.propagate(left, search.touching[v]):
             n_failures += 1
-            if not decisions or n_failures > most:
+            if not decisions or n_failures > most or should_stop():
                 return None
             left, v, state = decisions.pop()
             left.put(v, left.masks[v] & (np.arange(problem.sizes[v]) != state))
@@ -102,10 +139,10 @@ class _Search:
                     queued.update(fresh)
         return True
 
-    def next_variable(self, left: _Left) -> int | None:
+    def next_variable(self, left: _Left, among: Collection[int]) -> int | None:
         """Return the open variable with the fewest states left, of these one in most tables."""
-        fewest = min((n for n in left.counts.values() if n > 1), default=0)
-        is_next = [v for v, n in left.counts.items() if n == fewest]
+        fewest = min((n for v, n in left.counts.items() if n > 1 and v in among), default=0)
+        is_next = [v for v, n in left.counts.items() if n == fewest and v in among]
         return min(is_next, key=lambda v: (-len(self.touching[v]), v)) if fewest else None
 
     def likely_state(self, v: int, left: dict[int, Bools]) -> int:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from certimap.certify.ledger import Ledger
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
+from certimap.densities.conditioned import conditioned
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.densities.posterior import NormalsPosterior
 from certimap.domain import Categorical, Domain, Real
@@ -58,7 +59,7 @@ def random_normals(rng: np.random.Generator, n: int) -> NormalsPosterior:
     roots = rng.normal(0.0, 1.0, (k, n, n))
     covariances = roots @ np.swapaxes(roots, 1, 2) / n + 0.1 * np.eye(n)
     model = GaussianMixture(rng.dirichlet(np.ones(k)), rng.normal(0.0, 1.0, (k, n)), covariances)
-    return NormalsPosterior.of(model, make_query(model.domain), None)
+    return conditioned(model, make_query(model.domain), None)
 
 
 def highest_found(posterior: Any, rng: np.random.Generator) -> float:

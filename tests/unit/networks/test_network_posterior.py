@@ -71,6 +71,27 @@ def test_searches_prove_the_maximum(seed, plan):
         assert result.log_upper_bound >= values.max() - 1e-9
 
 
+def test_tightening_bounds_what_it_was_given_whatever_it_drops():
+    """Thresholds above the best value make it drop everything; the bound counts what was dropped."""
+    rng = np.random.default_rng(12)
+    n_fell = 0
+    for _ in range(30):
+        posterior, _, values = random_case(rng, nuisance=float(rng.choice([0.0, 0.5])))
+        prober = dataclasses.replace(posterior, plan=NARROW, log_ceiling=50.0).prober()
+        best, last = values.max(), np.inf
+        threshold = float(rng.choice([best - 1.0, best - 1e-6, best + 0.5]))
+        for _ in range(60):
+            came_to = prober.tighten(400, 1e-10, prober.layout.full(), threshold)
+            assert best <= came_to.log_bound <= last
+            n_fell += came_to.log_bound < last
+            last = came_to.log_bound
+            if came_to.is_complete:
+                break
+        found = posterior.log_prob(prober.starts())
+        assert np.all(found <= best + 1e-9)
+    assert n_fell > 60
+
+
 def test_the_k_best_are_found():
     rng = np.random.default_rng(7)
     for _ in range(10):

@@ -5,7 +5,9 @@ import pytest
 from problem_twin import random_problem, value_array
 
 from certimap.errors import TooLarge
+from certimap.networks.relaxation.decoding import decode, decode_possible
 from certimap.networks.relaxation.partition import limit, nuisance_first, split
+from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.quasi_newton import QuasiNewton
 from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.networks.relaxation.tighten import Tightener
@@ -88,12 +90,35 @@ def test_exact_trees_decode_a_best_assignment():
     for _, query, values, tree in relaxations(rng, 40):
         if values.max() == -np.inf:
             continue
-        state = tree.decode()
+        state = decode(tree)
         value = values[tuple(state[v] for v in query)]
         if tree.is_exact:
             n_exact += 1
             assert value == pytest.approx(values.max(), abs=1e-9)
     assert n_exact > 30
+
+
+def test_possible_assignments_are_read_off_where_decoding_fails():
+    """Guided by bounds, with zeros propagated: never an impossible assignment, never outside of the mask."""
+    rng = np.random.default_rng(21)
+    n_found = n_missed = n_saved = 0
+    for _ in range(300):
+        problem = random_problem(rng, max_variables=8, max_states=3, nuisance=0.3, zeros=0.6)
+        query, values = value_array(problem)
+        tree = SplitTree.of(problem, nuisance_first(problem), limit(problem.sizes, i_bound=1))
+        mask = random_masks(rng, tree, query, 2)[1]
+        found = decode_possible(tree, mask, PassClock(), lambda: False)
+        if found is None:
+            n_missed += inside(tree, mask, query, values) > -np.inf
+            continue
+        n_found += 1
+        assert values[tuple(found[v] for v in query)] > -np.inf
+        assert all(mask[tree.arrays.state_ptr[tree.variables.index(v)] + found[v]] for v in query)
+        plain = decode(tree, mask)
+        n_saved += values[tuple(plain[v] for v in query)] == -np.inf
+    assert n_found > 20
+    assert n_saved > 3
+    assert n_missed < 3
 
 
 def test_slopes_are_those_of_differences():

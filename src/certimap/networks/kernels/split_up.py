@@ -17,6 +17,7 @@ from certimap.kernels.jit import jit, jit_part
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+NEGLIGIBLE = -45.0  # ln of a share that even a thousand of do not change a sum in its last place
 
 
 class TreeArrays(NamedTuple):
@@ -159,8 +160,11 @@ def send(t: TreeArrays, r: int, start: Ints, tables: Floats, shifts: Floats, wei
         if weight > 0.0 and top > -np.inf:
             total = 0.0
             for k in range(n_own):
-                total += np.exp((s.values[k] - top) / weight)
-            top += weight * np.log(total)
+                log_share = (s.values[k] - top) / weight
+                if log_share > NEGLIGIBLE:
+                    total += np.exp(log_share)
+            if total > 1.0:
+                top += weight * np.log(total)
         s.message[s.at[0]] = top
         best = max(best, top)
         if not advance(t, r, n, 0, last, last, s):
@@ -262,16 +266,12 @@ def gradient(
         while True:
             mass = s.outside[s.at[0]]
             if mass > 0.0:
-                top = own_values(t, r, n, tables, shifts, s)
-                total = 0.0
+                own_values(t, r, n, tables, shifts, s)
+                total = s.message[s.at[0]] + s.offset[r]
                 for k in range(s.n_alive[v]):
-                    s.values[k] = (s.values[k] - top) / w
-                    total += np.exp(s.values[k])
-                log_total = np.log(total)
-                for k in range(s.n_alive[v]):
-                    log_share = s.values[k] - log_total
-                    share = mass * np.exp(log_share)
-                    if share > 0.0:
+                    log_share = (s.values[k] - total) / w
+                    if log_share > NEGLIGIBLE:
+                        share = mass * np.exp(log_share)
                         state = s.alive[p + k]
                         entropy -= share * log_share
                         to_shifts[t.shift_ptr[r] + state] += share

@@ -31,7 +31,7 @@ class RelaxationPlan:
     exact_entries: float = 2.0**23
     first_bits: float = 10.0
     raise_bits: float = 3.0
-    last_bits: float = 19.0
+    last_bits: float = 22.0
     steps: int = 40
 
 
@@ -60,13 +60,16 @@ def mixed_tree(problem: Problem, max_entries: float) -> SplitTree | None:
     return next((tree for tree in trees if tree is not None), None)
 
 
-def split_tree(problem: Problem, bits: float) -> SplitTree:
-    """Return the relaxation of nuisance-first elimination with tables of at most 2^bits entries if they can."""
-    return _split(problem, nuisance_first(problem), bits)
+def split_tree(problem: Problem, bits: float, max_bytes: float = math.inf) -> SplitTree:
+    """Return the relaxation of nuisance-first elimination with tables of at most 2^bits entries if they can.
+
+    Raises TooLarge when all of it would take more than `max_bytes`.
+    """
+    return _split(problem, nuisance_first(problem), bits, max_bytes)
 
 
-def _split(problem: Problem, order: Sequence[int], bits: float) -> SplitTree:
-    return SplitTree.of(problem, order, limit(problem.sizes, 2.0**bits))
+def _split(problem: Problem, order: Sequence[int], bits: float, max_bytes: float = math.inf) -> SplitTree:
+    return SplitTree.of(problem, order, limit(problem.sizes, 2.0**bits), max_bytes)
 
 
 def _unsplit(problem: Problem, order: Sequence[int], max_entries: float) -> SplitTree | None:

@@ -233,7 +233,7 @@ class SplitTree:
             clock.check(self.arrays, 0.0)
             if is_long:
                 for b in range(start, stop):
-                    self._probe_in_pieces(masks[b], self.scratch(), bounds[b : b + 1], each[b], clock)
+                    self.probe_in_pieces(masks[b], self.scratch(), bounds[b : b + 1], each[b], clock)
             else:
                 self._probe(np.ascontiguousarray(masks[rows]), self.scratch(), bounds[rows], each[rows])
 
@@ -242,8 +242,8 @@ class SplitTree:
         each += self.constant + self.log_slack
         return bounds, np.minimum(each, bounds[:, None])
 
-    def _probe_in_pieces(self, mask: Mask, s: Scratch, bound: Floats, each: Floats, clock: PassClock) -> Floats:
-        """Probe one box as `_probe` does; return the bounds of copies."""
+    def probe_in_pieces(self, mask: Mask, s: Scratch, bound: Floats, each: Floats, clock: PassClock) -> Floats:
+        """Write what `probe` returns of one box, but for the constant; return the bounds of copies."""
         by_copy = np.full(len(self.shifts), -np.inf)
         bound[:], each[:] = -np.inf, -np.inf
         if not split_up.restrict_to(self.arrays, mask, s):
@@ -278,37 +278,6 @@ class SplitTree:
             each,
         )
         return by_copy
-
-    def decode(
-        self, mask: Mask | None = None, scratch: Scratch | None = None, clock: PassClock | None = None
-    ) -> dict[int, int]:
-        """Return a state of every query variable within a mask, read off the relaxation.
-
-        Cost: one upward pass; with nuisance variables one probe. `scratch` as a bound of the same mask left it
-        saves the pass. Raises TimeUp as `bound` does.
-        """
-        clock = clock or PassClock()
-        row = self.full_mask() if mask is None else mask
-        by_copy = np.empty(len(self.shifts))
-        s = scratch or self.scratch()
-        if self.problem.nuisance:  # copies with hidden variables count with their bounds
-            by_copy = self._probe_in_pieces(row, s, np.empty(1), np.empty(len(row)), clock)
-        elif scratch is None:
-            self.bound(row, s, clock)
-        point = np.zeros(len(self.variables), np.int64)
-        split_down.decode(
-            self.arrays,
-            self.order,
-            self.arrays.start,
-            self.tables,
-            self.shifts,
-            self.copies,
-            self.copy_ptr,
-            by_copy,
-            s,
-            point,
-        )
-        return {v: int(point[i]) for i, v in enumerate(self.variables) if v in self.problem.query}
 
 
 def tree_bytes(problem: Problem, regions: Sequence[Region]) -> float:

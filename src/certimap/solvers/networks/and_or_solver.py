@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from certimap.errors import SolverError
 from certimap.networks.posterior import NetworkPosterior
+from certimap.networks.relaxation.decoding import decode
 from certimap.networks.two_sided import TwoSidedNetworkPosterior
 from certimap.posterior import Capability, Posterior
 from certimap.solvers.base import Family, Solver
@@ -59,7 +60,7 @@ class AndOrSolver(Solver):
         space = AndOrSpace(posterior, self.i_bound, self.iterations)
         s = space.tree.scratch()
         ledger.upper_bound(min(space.tree.bound(scratch=s, clock=space.clock), posterior.log_ceiling), RELAXATION)
-        start = point_of(posterior, space.tree.decode(scratch=s, clock=space.clock))
+        start = point_of(posterior, decode(space.tree, scratch=s, clock=space.clock))
         ledger.candidates(start)
         ledger.candidates(posterior.prober().climb(start))
         return space

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from certimap.networks.posterior import NetworkPosterior
+from certimap.networks.relaxation.decoding import decode
 from certimap.networks.relaxation.partition import nuisance_first, split
 from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.split_tree import SplitTree, tree_bytes
@@ -80,6 +81,6 @@ class BucketElimination(Solver):
         state.n_bytes = tree.n_bytes
         s, clock = tree.scratch(), PassClock(state.control)
         ledger.upper_bound(tree.bound(scratch=s, clock=clock), RELAXATION)
-        ledger.candidates(point_of(state.posterior, tree.decode(scratch=s, clock=clock)))
+        ledger.candidates(point_of(state.posterior, decode(tree, scratch=s, clock=clock)))
         state.done = True
         return state

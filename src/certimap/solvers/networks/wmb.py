@@ -10,6 +10,7 @@ import numpy as np
 from certimap.control import TimeUp
 from certimap.errors import SolverError
 from certimap.networks.posterior import NetworkPosterior
+from certimap.networks.relaxation.decoding import decode
 from certimap.networks.relaxation.partition import limit, nuisance_first
 from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.split_tree import SplitTree
@@ -105,7 +106,7 @@ class WeightedMiniBuckets(Solver):
         s = state.tightener.scratch
         split_bound = state.tree.bound(scratch=s, clock=state.clock)
         ledger.upper_bound(min(split_bound, state.posterior.log_ceiling), RELAXATION)
-        ledger.candidates(point_of(state.posterior, state.tree.decode(scratch=s, clock=state.clock)))
+        ledger.candidates(point_of(state.posterior, decode(state.tree, scratch=s, clock=state.clock)))
         if state.tightener.is_cut:
             raise TimeUp("shifting costs")
         state.done = state.n_done >= self.iterations or not state.tree.is_split

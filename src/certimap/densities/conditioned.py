@@ -1,0 +1,144 @@
+"""What a query leaves of a mixture of Gaussians: values observed, intervals, and what is summed out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.circuits.leaves.kind import LEAST_LOG
+from certimap.densities.gaussian_mixture import GaussianMixture
+from certimap.densities.kernels.windows import SLACK
+from certimap.densities.posterior import NormalsPosterior, SampledNormals
+from certimap.densities.windows import WindowedNormals, Windows, windows_of
+from certimap.errors import ImpossibleEvidence, ModelError
+from certimap.logs import log_sum
+from certimap.query import Query
+
+Floats = NDArray[np.float64]
+
+
+class Hidden(NamedTuple):
+    """Intervals of variables that are summed out.
+
+    `log_mass` is ln of their probability given the values observed, None where it is not known.
+    """
+
+    windows: Windows
+    log_mass: float | None
+
+
+def hidden_variables(query: Query) -> list[int]:
+    """Return the variables that are restricted to an interval and not queried."""
+    queried: list[int] = query.variables.tolist()
+    return [i for i in sorted(query.intervals) if i not in queried]
+
+
+def limits_of(query: Query, variables: list[int]) -> tuple[Floats, Floats]:
+    """Return the ends of variables' intervals; infinite where there is none."""
+    ends = np.array([query.intervals.get(i, (-np.inf, np.inf)) for i in variables], np.float64).reshape(-1, 2)
+    return ends[:, 0].copy(), ends[:, 1].copy()
+
+
+def hide(joint: GaussianMixture, query: Query, asked: list[int]) -> tuple[GaussianMixture, Hidden | None]:
+    """Sum out of p(asked, others | values) the others, which are restricted to intervals, in that order.
+
+    Returns
+    -------
+    GaussianMixture
+        Of those asked for, without what the intervals of the others say.
+    Hidden or None
+        That, where there are others.
+
+    Raises
+    ------
+    ModelError
+        Where two of the others depend on each other given those asked for.
+    """
+    names, others = query.domain.names, hidden_variables(query)
+    mixture = joint.marginal([names[i] for i in asked])
+    if not others:
+        return mixture, None
+    limits = limits_of(query, others)
+    windows = windows_of(joint, len(asked), *limits)
+    try:
+        masses, slack = masses_of(joint.marginal([names[i] for i in others]), query)
+    except ModelError:  # they depend on each other where nothing is queried
+        return mixture, Hidden(windows, None)
+    log_mass = total_of(joint.log_weights + masses)
+    return mixture, Hidden(replace(windows, log_slack=windows.log_slack + slack), log_mass)
+
+
+def total_of(log_masses: Floats) -> float:
+    """Return ln of the sum of the components' masses of intervals; ImpossibleEvidence where no float holds it."""
+    total = float(log_sum(log_masses))
+    if not total > 0.5 * LEAST_LOG:
+        raise ImpossibleEvidence("the intervals observed are too far out: their mass is 0 in floating point")
+    return total
+
+
+def masses_of(joint: GaussianMixture, query: Query) -> tuple[Floats, float]:
+    """Return ln of the mass of the intervals of all variables under each component, and its log slack.
+
+    Raises
+    ------
+    ModelError
+        Where two of the variables depend on each other within a component.
+    """
+    limits = limits_of(query, [query.domain.index(name) for name in joint.domain.names])
+    windows = windows_of(joint, 0, *limits)
+    logs = windows.log_masses(np.zeros((1, len(joint.means), 0)))[0]
+    return logs, windows.log_slack + SLACK * (1.0 + float(np.abs(logs).max()))
+
+
+def conditioned(model: GaussianMixture, query: Query, workers: int | None) -> NormalsPosterior:
+    """Condition a mixture on a query.
+
+    Parameters
+    ----------
+    model
+        The mixture.
+    query
+        A query over its domain, of one variable at least.
+    workers
+        Threads; None for as many as there are cores.
+
+    Raises
+    ------
+    ModelError
+        Where variables that are summed out are restricted to intervals and depend on each other.
+    ImpossibleEvidence
+        Where the evidence has no density.
+    """
+    names = query.domain.names
+    queried: list[int] = query.variables.tolist()
+    kept = [*queried, *hidden_variables(query)]
+    joint = model.marginal([names[i] for i in [*kept, *query.values]])
+    joint, log_evidence = joint.given({names[i]: value for i, value in query.values.items()})
+    mixture, hidden = hide(joint.marginal([names[i] for i in kept]), query, queried)
+    return within_limits(mixture, log_evidence, query, workers, hidden)
+
+
+def within_limits(
+    mixture: GaussianMixture,
+    log_evidence: float,
+    query: Query,
+    workers: int | None,
+    hidden: Hidden | None = None,
+    log_slack: float = 0.0,
+) -> NormalsPosterior:
+    """Return p(real query variables | values observed) inside the query's intervals.
+
+    `log_slack` is how far (nats) rounding may have moved the logs of the weights.
+    """
+    real = [i for i in query.variables.tolist() if query.domain.n_states[i] == 0]
+    low, high = limits_of(query, real)
+    if hidden is not None:
+        posterior = WindowedNormals(mixture, log_evidence, low, high, workers, *hidden)
+    else:
+        made = NormalsPosterior if any(i in query.intervals for i in real) else SampledNormals
+        posterior = made(mixture, log_evidence, low, high, workers)
+    posterior.facts = replace(posterior.facts, log_slack=posterior.facts.log_slack + log_slack)
+    return posterior
