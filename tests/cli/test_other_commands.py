@@ -71,7 +71,12 @@ def test_learn_turns_a_table_into_a_model(capsys, tmp_path):
     capsys.readouterr()
     assert main(["solve", str(model), "-q", "weather", "-e", "umbrella=yes", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["assignment"] == {"weather": "wet"}
-    assert main(["learn", str(tmp_path / "table.csv"), "-o", str(model), "--set", "colour=1"]) == 2
+    table = str(tmp_path / "table.csv")
+    picture = ["learn", table, "-o", str(model), "--method", "region-graph", "--set", "max_steps=2"]
+    assert main([*picture, "--set", "shape=[1,3]", "--set", "n_nodes=2"]) == 0
+    assert main([*picture, "--set", "shape=3"]) == 2
+    assert "shape is 3; expected height and width of a picture of 3 pixels" in capsys.readouterr().err
+    assert main(["learn", table, "-o", str(model), "--set", "colour=1"]) == 2
     assert "colour" in capsys.readouterr().err
 
 

@@ -1,12 +1,18 @@
-"""Random circuits in the shape that LearnSPN gives, for measuring the engine without learning first."""
+"""Random circuits in the shapes that learners give, for measuring the engine without learning first."""
 
 from __future__ import annotations
 
 import math
 import random
 
+import numpy as np
+
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.domain import Domain
+from certimap.learn.rectangles import pixel_of, region_graph_of
+
+CONCENTRATION = 0.3
+SMALLEST = 1e-12  # of drawn weights, which may underflow
 
 
 def random_learnspn(n_variables: int, n_edges: int, *, seed: int = 0, n_states: int = 2) -> Circuit:
@@ -32,6 +38,35 @@ def grown_learnspn(n_variables: int, n_edges: float, *, seed: int = 0, n_states:
     tree = _Tree(n_variables, seed, n_states)
     tree.add_sum(list(range(n_variables)), float(n_edges))
     return tree.builder.build()
+
+
+def random_region_graph(
+    height: int, width: int, n_nodes: int, *, step: int | None = None, seed: int = 0, n_states: int = 2
+) -> Circuit:
+    """Return a random circuit over a picture whose rectangles are split in several ways.
+
+    Regions have `n_nodes` sums over all their splits' products, product k of a split being that of the nodes k of
+    its two parts; weights and leaves are drawn from Dirichlet(.3). `step` is that of
+    `certimap.learn.RegionGraphCircuit`. Deterministic in `seed`.
+    """
+    rng = np.random.default_rng([seed, height, width, n_nodes, n_states, step or 0])
+    builder = CircuitBuilder(Domain.of_sizes([n_states] * (height * width)))
+    graph = region_graph_of(height, width, step)
+    nodes: list[list[int]] = []
+
+    def log_weights(size: int) -> list[float]:
+        return np.log(np.maximum(rng.dirichlet(np.full(size, CONCENTRATION)), SMALLEST)).tolist()
+
+    for r, splits in enumerate(graph.splits):
+        n_here = 1 if r == len(graph.splits) - 1 else n_nodes
+        if not splits:
+            pixel = pixel_of(graph.rectangles[r], width)
+            nodes.append([builder.categorical(pixel, log_weights(n_states)) for _ in range(n_here)])
+            continue
+        pairs = [pair for a, b in splits for pair in zip(nodes[a], nodes[b], strict=True)]
+        products = [builder.product(pair) for pair in pairs]
+        nodes.append([builder.sum(products, log_weights(len(products))) for _ in range(n_here)])
+    return builder.build()
 
 
 class _Tree:

@@ -220,5 +220,6 @@ for _command in (
     bench_checks.mixed_tables,
     bench_checks.scale,
     bench_checks.reach,
+    bench_checks.digits,
 ):
     app.command()(_command)

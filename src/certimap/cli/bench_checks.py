@@ -124,6 +124,32 @@ def reach(
         insert_section(into, "reach", text)
 
 
+def digits(
+    methods: Annotated[str, typer.Option(help="Models to learn, by name.")] = "hclt-64,quad-32,poon-domingos-20",
+    levels: Annotated[
+        list[int] | None,
+        typer.Option("--levels", help="Grey levels, 2 to 17; give it again for several. 4 and 17 by default."),
+    ] = None,
+    pictures: Annotated[int, typer.Option(help="Pictures held out, one half of each hidden.", min=1)] = 100,
+    epsilon: Annotated[float, typer.Option(help="Tolerance asked for.")] = 0.01,
+    limit: Annotated[float, typer.Option(help="Seconds per query.")] = 60.0,
+    seed: Annotated[int, typer.Option(help="Seed of pictures, learners and queries.")] = 0,
+    into: Annotated[
+        Path | None, typer.Option("--into", help="Page whose section 'digits' gets the table.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Learn circuits of scikit-learn's digits, hide half of each held-out one, and prove the best other half."""
+    from certimap.bench.digits import DigitsPlan, run_digits
+    from certimap.bench.report import insert_section
+
+    plan = DigitsPlan(split_names(methods), tuple(levels or (4, 17)), pictures, epsilon, limit, seed)
+    text = run_digits(plan, reporter(quiet)).to_markdown()
+    typer.echo(text)
+    if into is not None:
+        insert_section(into, "digits", text)
+
+
 def heuristics(
     circuits: Annotated[int, typer.Option(help="Random circuits, small enough to list all assignments.")] = 200,
     models: Annotated[

@@ -25,6 +25,7 @@ class Method(StrEnum):
     HCLT = "hclt"
     MIXTURE = "mixture"
     GAUSSIAN_MIXTURE = "gaussian-mixture"
+    REGION_GRAPH = "region-graph"
 
 
 def learn(

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from certimap.learn.hidden_tree import hclt as hclt
     from certimap.learn.product_mixture import ProductMixture as ProductMixture
     from certimap.learn.product_mixture import mixture as mixture
+    from certimap.learn.region_circuit import RegionGraphCircuit as RegionGraphCircuit
+    from certimap.learn.region_circuit import region_graph as region_graph
     from certimap.learn.scoring import score_samples as score_samples
     from certimap.learn.spn import LearnSPN as LearnSPN
     from certimap.learn.spn import learnspn as learnspn
@@ -35,6 +37,8 @@ _PLACES = {
     "gaussian_mixture": "full_mixture",
     "ProductMixture": "product_mixture",
     "mixture": "product_mixture",
+    "RegionGraphCircuit": "region_circuit",
+    "region_graph": "region_circuit",
     "score_samples": "scoring",
 }
 

@@ -1,0 +1,377 @@
+"""RegionGraphCircuit: circuits over pictures whose regions are split in several ways, learned by EM."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.domain import Domain
+from certimap.errors import DataError
+from certimap.learn.bars import Bars
+from certimap.learn.blas import single_threaded_blas
+from certimap.learn.clusters import row_clusters
+from certimap.learn.estimator import DensityEstimator, Seed, split_rows
+from certimap.learn.hidden_tree import Step
+from certimap.learn.pairs import one_hot
+from certimap.learn.progress import deadline_of, is_late
+from certimap.learn.rectangles import RegionGraph, pixel_of, region_graph_of
+from certimap.learn.region_passes import RegionPasses, Tables
+from certimap.learn.table import Kind, Table, encode, read_table
+from certimap.progress import Progress
+
+HELD_OUT = 0.1
+SPREAD = 0.5  # of the first weights, which are drawn between 1 - SPREAD and 1 + SPREAD of their shares
+OWN = 0.5  # of a node's first weights: for products of the same cluster
+ROWS_CLUSTERED = 4000
+BATCHED_SHARE = 0.8  # of the passes, at most, that take rows in batches
+
+
+class RegionGraphCircuit(DensityEstimator):
+    """Learn a circuit over a picture whose regions are split in several ways (after Poon and Domingos 2011).
+
+    Columns are the pixels of a picture, row by row. By default squares are halved across and along, and halves
+    back into squares (quad graphs, Mari et al. 2023); regions that several splits share are there once. A region
+    has `n_nodes` sums over all its splits' products, product k of a split being that of the nodes k of its two
+    parts. Parameters start from clusters of the rows and are improved by expectation-maximisation, at first on
+    batches of rows, then on all rows.
+
+    Parameters
+    ----------
+    n_nodes
+        Nodes of every region.
+    shape
+        Height and width of the picture. By default a square.
+    step
+        None takes quad graphs; a number cuts rectangles at all its multiples, both ways.
+    max_steps
+        Passes over the data at most.
+    batch_rows
+        Rows of a batch in the first four fifths of the passes at most; None takes a hundredth of the rows
+        and at least 100. The last passes use all rows.
+    smoothing
+        Pseudo-counts of every distribution, spread over its states: leaves towards the pixel's margin, weights
+        evenly.
+    patience
+        Passes without a better validation likelihood before batches are given up, and then before learning
+        stops.
+    kinds, domain
+        See `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.bars`).
+    random_state
+        Seed or generator. The model does not depend on the number of workers.
+    workers
+        Threads; None takes one a processor.
+    time_limit
+        Seconds; the best circuit so far is kept.
+    progress
+        Whether to show progress; None means on a terminal.
+
+    Attributes
+    ----------
+    model_
+        The `Circuit`.
+    history_
+        A `Step` a pass: mean natural-log likelihoods before it (train) and after it (validation).
+    timed_out_
+        Whether the time limit ended learning.
+
+    Notes
+    -----
+    The circuit kept is that of the pass with the best validation likelihood. Validation rows are those given, or a
+    tenth of the rows (of 20 or more), drawn at random and not learned from. Missing cells are summed out. One pass
+    costs about 6 multiplications per row and edge.
+    """
+
+    def __init__(
+        self,
+        n_nodes: int = 16,
+        *,
+        shape: Sequence[int] | None = None,
+        step: int | None = None,
+        max_steps: int = 100,
+        batch_rows: int | None = None,
+        smoothing: float = 0.3,
+        patience: int = 6,
+        kinds: Mapping[str, Kind] | None = None,
+        domain: Domain | None = None,
+        random_state: Seed = None,
+        workers: int | None = None,
+        time_limit: float | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.n_nodes = n_nodes
+        self.shape = shape
+        self.step = step
+        self.max_steps = max_steps
+        self.batch_rows = batch_rows
+        self.smoothing = smoothing
+        self.patience = patience
+        self.kinds = kinds
+        self.domain = domain
+        self.random_state = random_state
+        self.workers = workers
+        self.time_limit = time_limit
+        self.progress = progress
+
+    def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
+        self._check()
+        deadline = deadline_of(self.time_limit)
+        rows = read_table(table, domain=domain, kinds=self.kinds, also=[] if valid is None else [valid])
+        height, width = _shape_of(self.shape, len(rows.domain))
+        bars = Bars.of(rows)
+        domain, rows = rows.domain, bars.coded(rows)
+        rng = np.random.default_rng(self.seed_)
+        held_out = None if valid is None else bars.coded(encode(valid, domain))
+        if held_out is None and len(rows) >= 20:
+            kept, held = split_rows(len(rows), HELD_OUT, rng)
+            rows, held_out = rows.rows(kept), rows.rows(held)
+        self.domain_ = domain
+        graph = region_graph_of(height, width, self.step)
+        with single_threaded_blas():
+            run = _Training(self, graph, width, rows, held_out, rng)
+            self._train(run, deadline)
+        circuit = run.best_circuit()
+        self.model_ = bars.to_circuit(circuit) if bars.histograms else circuit
+        self.history_ = run.history
+
+    def _check(self) -> None:
+        counts: list[tuple[str, Any, int]] = [
+            ("n_nodes", self.n_nodes, 1),
+            ("step", 1 if self.step is None else self.step, 1),
+            ("max_steps", self.max_steps, 0),
+            ("batch_rows", 1 if self.batch_rows is None else self.batch_rows, 1),
+            ("patience", self.patience, 1),
+        ]
+        for name, value, least in counts:
+            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+                raise DataError(f"{name} is {value!r}; expected an integer of at least {least}")
+        smoothing: Any = self.smoothing
+        if not (isinstance(smoothing, int | float | np.number) and 0 < smoothing < math.inf):
+            raise DataError(f"smoothing is {smoothing!r}; expected a positive number")
+
+    def _train(self, run: _Training, deadline: float | None) -> None:
+        self.timed_out_ = False
+        with Progress(f"Region graph, {self.n_nodes} nodes per region", self.max_steps, self.progress) as bar:
+            for number in range(self.max_steps):
+                if is_late(deadline):
+                    self.timed_out_ = True
+                    break
+                run.step(number)
+                bar.step(f"{run.history[-1].train:.3f} nats per row")
+                if run.steps_since_best >= self.patience and not run.leave_batches():
+                    break
+
+
+class _Training:
+    """The state of one run: parameters, running counts, and the best parameters so far."""
+
+    def __init__(
+        self,
+        settings: RegionGraphCircuit,
+        graph: RegionGraph,
+        width: int,
+        table: Table,
+        held_out: Table | None,
+        rng: np.random.Generator,
+    ) -> None:
+        self.settings, self.graph, self.domain, self.rng = settings, graph, table.domain, rng
+        self.pixels = [
+            -1 if ways else pixel_of(rectangle, width)
+            for rectangle, ways in zip(graph.rectangles, graph.splits, strict=True)
+        ]
+        k = int(settings.n_nodes)
+        self.passes = RegionPasses(graph, self.pixels, _codes(table), k, settings.workers)
+        self.held_out = None
+        if held_out is not None:
+            self.held_out = RegionPasses(graph, self.pixels, _codes(held_out), k, settings.workers)
+        self.margins = _margins(table)
+        self.history: list[Step] = []
+        self.running = self._first_counts(table, k)
+        self.tables = self.best = self.maximise(self.running)
+        self.best_value = -math.inf if self.held_out is None else self.held_out.mean_log_likelihood(self.best)
+        self.steps_since_best = 0
+        self.in_batches = True
+
+    def _first_counts(self, table: Table, k: int) -> Tables:
+        """Return counts as if nodes number c of all regions were cluster c of the rows, half of the time."""
+        rng, nothing, last = self.rng, np.empty((0, 0)), len(self.pixels) - 1
+        found = _clusters(table, k, rng)
+        of_cluster = np.bincount(found.labels, minlength=k) + 1.0
+        weights: list[NDArray[np.float64]] = []
+        leaves: list[NDArray[np.float64]] = []
+        for r, ways in enumerate(self.graph.splits):
+            if not ways:
+                pixel = self.pixels[r]
+                columns = slice(self.domain.offsets[pixel], self.domain.offsets[pixel + 1])
+                counts = found.counts[:, columns] + self.margins[pixel]
+                if r == last:
+                    counts = counts.sum(axis=0, keepdims=True)
+                leaves.append(np.append(counts, np.zeros((len(counts), 1)), axis=1))
+                weights.append(nothing)
+                continue
+            shares = of_cluster[:, None] * (OWN * np.eye(k) + (1.0 - OWN) / k)
+            if r == last:
+                shares = shares.sum(axis=0, keepdims=True)
+            shares = np.tile(shares, (1, len(ways))) / len(ways)
+            weights.append(shares * rng.uniform(1.0 - SPREAD, 1.0 + SPREAD, shares.shape))
+            leaves.append(nothing)
+        return Tables(weights, leaves)
+
+    def leave_batches(self) -> bool:
+        """Go back to the best parameters and take all rows from now on; False if that was so before."""
+        if not self.in_batches:
+            return False
+        self.in_batches = False
+        self.tables, self.steps_since_best = self.best, 0
+        return True
+
+    def step(self, number: int) -> None:
+        """Make one pass over the data, in batches at first, and judge it."""
+        n_rows = self.passes.n_rows
+        batch = self.settings.batch_rows or max(100, n_rows // 100)
+        is_early = number < BATCHED_SHARE * self.settings.max_steps
+        self.in_batches = self.in_batches and is_early and batch < n_rows
+        total = 0.0
+        if self.in_batches:
+            order = self.rng.permutation(n_rows)
+            cuts = range(0, n_rows, batch)
+            for b, start in enumerate(cuts):
+                rows = np.sort(order[start : start + batch])
+                counts, log_likelihood = self.passes.expected_counts(self.tables, rows)
+                total += log_likelihood
+                rate = 1.0 / (2.0 + number + b / len(cuts))
+                self.running.blend(counts, 1.0 - rate, rate * n_rows / len(rows))
+                self.tables = self.maximise(self.running)
+        else:
+            self.running, total = self.passes.expected_counts(self.tables)
+            self.tables = self.maximise(self.running)
+        train = total / n_rows
+        valid = None if self.held_out is None else self.held_out.mean_log_likelihood(self.tables)
+        value = train if valid is None else valid
+        self.steps_since_best += 1
+        if value > self.best_value:
+            self.best, self.best_value, self.steps_since_best = self.tables, value, 0
+        self.history.append(Step(train, valid))
+
+    def maximise(self, counts: Tables) -> Tables:
+        """Return the parameters that expected counts and the smoothing make most probable."""
+        smoothing = self.settings.smoothing
+        weights = [_shares(w + smoothing / w.shape[1]) if w.size else w for w in counts.weights]
+        leaves: list[NDArray[np.float64]] = []
+        for e, pixel in zip(counts.leaves, self.pixels, strict=True):
+            if not e.size:
+                leaves.append(e)
+                continue
+            states = _shares(e[:, :-1] + smoothing * self.margins[pixel])
+            leaves.append(np.concatenate([states, np.ones((len(e), 1))], axis=1))
+        return Tables(weights, leaves)
+
+    def best_circuit(self) -> Circuit:
+        """Return the best parameters as a circuit."""
+        builder = CircuitBuilder(self.domain)
+        nodes: list[list[int]] = []
+        for r, ways in enumerate(self.graph.splits):
+            if not ways:
+                logs = np.log(self.best.leaves[r][:, :-1]).tolist()
+                nodes.append([builder.categorical(self.pixels[r], row) for row in logs])
+                continue
+            products = [builder.product(pair) for a, b in ways for pair in zip(nodes[a], nodes[b], strict=True)]
+            logs = np.log(self.best.weights[r]).tolist()
+            nodes.append([builder.sum(products, row) for row in logs])
+        return builder.build()
+
+
+class _Clusters(NamedTuple):
+    """Cluster numbers of some rows, and how often each cluster takes each state, (clusters, total_states)."""
+
+    labels: NDArray[np.int64]
+    counts: NDArray[np.float64]
+
+
+def _clusters(table: Table, k: int, rng: np.random.Generator) -> _Clusters:
+    """Cluster the rows, some of them where they are many."""
+    rows = np.sort(rng.permutation(len(table))[:ROWS_CLUSTERED])
+    indicators = one_hot(table.domain, table.points[rows])
+    labels = np.zeros(len(rows), np.int64)
+    if k > 1 and len(rows) > 1:
+        labels = row_clusters(indicators, k, "kmeans", int(rng.integers(1 << 63)))
+    members = (labels == np.arange(k)[:, None]).astype(np.float32)
+    return _Clusters(labels, (members @ indicators).astype(np.float64))
+
+
+def _shares(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    return counts / counts.sum(axis=1, keepdims=True)
+
+
+def _codes(table: Table) -> NDArray[np.int64]:
+    """Return positions, missing ones after the last state."""
+    points = table.points.astype(np.int64)
+    return np.where(points < 0, table.domain.n_states, points)
+
+
+def _margins(table: Table) -> list[NDArray[np.float64]]:
+    """Return each variable's share of states, one row spread over them added."""
+    sizes: list[int] = table.domain.n_states.tolist()
+    columns = [table.observed(i).astype(np.int64) for i in range(len(sizes))]
+    counts = [np.bincount(column, minlength=size) for column, size in zip(columns, sizes, strict=True)]
+    return [(c + 1.0 / len(c)) / (c.sum() + 1.0) for c in counts]
+
+
+def _shape_of(shape: Sequence[int] | None, n_columns: int) -> tuple[int, int]:
+    """Return height and width; raise DataError where they do not fit the number of columns."""
+    side = math.isqrt(n_columns)
+    if shape is None:
+        if side * side != n_columns:
+            raise DataError(f"{n_columns} columns make no square picture; give its shape, height and width")
+        return side, side
+    try:
+        sides: list[Any] = [*shape]
+    except TypeError:  # a single number, where a setting was typed
+        sides = []
+    whole = all(isinstance(s, int | np.integer) and s >= 1 for s in sides)
+    if len(sides) != 2 or not whole or sides[0] * sides[1] != n_columns:
+        raise DataError(f"shape is {shape!r}; expected height and width of a picture of {n_columns} pixels")
+    return int(sides[0]), int(sides[1])
+
+
+def region_graph(
+    data: Any,
+    *,
+    n_nodes: int = 16,
+    shape: Sequence[int] | None = None,
+    valid: Any = None,
+    rng: Seed = None,
+    **settings: Any,
+) -> Circuit:
+    """Learn a circuit over pictures whose regions are split in several ways.
+
+    Parameters
+    ----------
+    data
+        A table (see `certimap.learn.table`) with a column per pixel, row by row, missing values allowed, or a
+        `Dataset`.
+    n_nodes
+        Nodes of every region.
+    shape
+        Height and width of the picture; by default a square.
+    valid
+        Rows by which the best pass is chosen; by default a tenth of the rows.
+    rng
+        Seed or generator.
+    **settings
+        Those of `RegionGraphCircuit`.
+
+    Returns
+    -------
+    Circuit
+
+    Raises
+    ------
+    DataError
+        For an empty table, a shape that does not fit its columns, or settings out of range.
+    """
+    return RegionGraphCircuit(n_nodes, shape=shape, random_state=rng, **settings).fit(data, valid=valid).model_

@@ -1,0 +1,167 @@
+"""Upward and downward passes over blocks of rows: likelihoods and expected counts of region graphs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.learn.rectangles import RegionGraph
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+T = TypeVar("T")
+MAX_BLOCK = 512
+BLOCK_NUMBERS = 1 << 24  # values and products of one block
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """Numbers of a circuit, or expected counts of them.
+
+    Attributes
+    ----------
+    weights
+        For each region its sums' weights, shape (sums, products), products split by split; empty for pixels.
+    leaves
+        For each region of one pixel P(state) of its nodes, shape (n_nodes, n_states + 1): the last column stands
+        for a missing value; empty for others.
+    """
+
+    weights: list[Floats]
+    leaves: list[Floats]
+
+    def blend(self, other: Tables, keep: float, add: float) -> None:
+        """Multiply by `keep` and add `add` times the other tables."""
+        for mine, theirs in zip([*self.weights, *self.leaves], [*other.weights, *other.leaves], strict=True):
+            mine *= keep
+            mine += add * theirs
+
+    def zeros(self) -> Tables:
+        """Return tables of 0 of the same shapes."""
+        return Tables([np.zeros_like(w) for w in self.weights], [np.zeros_like(e) for e in self.leaves])
+
+
+@dataclass(frozen=True, eq=False)
+class _Values:
+    """What an upward pass leaves, by region.
+
+    `of_regions` (rows, nodes) are scaled to a largest one of 1 per row; `products` (rows, splits * nodes) are what
+    the weights add up to these, each the product of two parts' values times its `factors` (splits, rows).
+    """
+
+    of_regions: list[Floats]
+    products: list[Floats]
+    factors: list[Floats]
+    log_probs: Floats
+
+
+class RegionPasses:
+    """Rows of a table, cut into blocks that threads work on; results do not depend on their number.
+
+    Parameters
+    ----------
+    graph
+        The regions. A region's product number k multiplies the nodes number k of two parts.
+    pixels
+        The variable of each region of one pixel, -1 for others.
+    codes
+        int64, shape (n_rows, n): positions of the states, `n_states[i]` where missing.
+    n_nodes
+        Nodes per region, for the size of blocks.
+    workers
+        Threads; None takes one a processor.
+    """
+
+    def __init__(
+        self, graph: RegionGraph, pixels: list[int], codes: NDArray[np.int64], n_nodes: int, workers: int | None
+    ) -> None:
+        self.graph, self.pixels, self.codes = graph, pixels, codes
+        fitting = BLOCK_NUMBERS // ((2 * len(pixels) + graph.n_splits) * n_nodes)
+        self.block = max(16, min(MAX_BLOCK, fitting))
+        self.workers = workers or os.cpu_count() or 1
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.codes)
+
+    def expected_counts(self, tables: Tables, rows: Rows | None = None) -> tuple[Tables, float]:
+        """Return the expected counts of some rows and the sum of their natural-log likelihoods."""
+        total, log_likelihood = tables.zeros(), 0.0
+        for counts, log_probs in self._map(self._block_counts, tables, rows):
+            total.blend(counts, 1.0, 1.0)
+            log_likelihood += float(log_probs.sum())
+        return total, log_likelihood
+
+    def mean_log_likelihood(self, tables: Tables) -> float:
+        """Return the mean natural-log likelihood of all rows."""
+        blocks = self._map(self._block_likelihoods, tables, None)
+        return sum(float(v.sum()) for v in blocks) / self.n_rows
+
+    def _map(self, work: Callable[[Tables, Rows], T], tables: Tables, rows: Rows | None) -> Iterator[T]:
+        """Apply a function to all blocks, a few at a time, and yield its results in their order."""
+        codes = self.codes if rows is None else self.codes[rows]
+        blocks = [codes[a : a + self.block] for a in range(0, len(codes), self.block)]
+        if self.workers == 1 or len(blocks) == 1:
+            for block in blocks:
+                yield work(tables, block)
+            return
+        with ThreadPoolExecutor(self.workers) as pool:
+            for start in range(0, len(blocks), 2 * self.workers):
+                yield from pool.map(partial(work, tables), blocks[start : start + 2 * self.workers])
+
+    def _upward(self, tables: Tables, codes: Rows) -> _Values:
+        out = _Values([], [], [], np.empty(0))
+        logs: list[Floats] = []
+        for r, splits in enumerate(self.graph.splits):
+            if not splits:
+                out.of_regions.append(tables.leaves[r].T[codes[:, self.pixels[r]]])
+                out.products.append(out.log_probs)
+                out.factors.append(out.log_probs)
+                logs.append(np.zeros(len(codes)))
+                continue
+            scales = np.stack([logs[a] + logs[b] for a, b in splits])
+            largest = scales.max(axis=0)
+            factors = np.exp(scales - largest)
+            pairs = [
+                out.of_regions[a] * out.of_regions[b] * factor[:, None]
+                for (a, b), factor in zip(splits, factors, strict=True)
+            ]
+            joined = np.concatenate(pairs, axis=1)
+            sums = joined @ tables.weights[r].T
+            top = sums.max(axis=1)
+            out.of_regions.append(sums / top[:, None])
+            out.products.append(joined / top[:, None])
+            out.factors.append(factors / top)
+            logs.append(largest + np.log(top))
+        return replace(out, log_probs=logs[-1] + np.log(out.of_regions[-1][:, 0]))
+
+    def _block_likelihoods(self, tables: Tables, codes: Rows) -> Floats:
+        return self._upward(tables, codes).log_probs
+
+    def _block_counts(self, tables: Tables, codes: Rows) -> tuple[Tables, Floats]:
+        """Return the expected counts of a block and ln p of its rows: values times their gradients, top down."""
+        found = self._upward(tables, codes)
+        values, counts = found.of_regions, tables.zeros()
+        gradients = [np.zeros(v.shape) for v in values]
+        gradients[-1] = 1.0 / values[-1]
+        for r in range(len(values) - 1, -1, -1):
+            splits, gradient = self.graph.splits[r], gradients[r]
+            if not splits:
+                n_columns = counts.leaves[r].shape[1]
+                states = np.eye(n_columns)[codes[:, self.pixels[r]]]
+                counts.leaves[r][:] = (gradient * values[r]).T @ states
+                continue
+            counts.weights[r][:] = tables.weights[r] * (gradient.T @ found.products[r])
+            parts = np.split(gradient @ tables.weights[r], len(splits), axis=1)
+            for (a, b), part, factor in zip(splits, parts, found.factors[r], strict=True):
+                part *= factor[:, None]
+                gradients[a] += part * values[b]
+                gradients[b] += part * values[a]
+        return counts, found.log_probs
