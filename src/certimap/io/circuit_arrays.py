@@ -136,17 +136,18 @@ class _Unchecked:
                 | (log_weights == np.inf)
                 | (log_weights != 0.0) & (kind[owner] != NodeKind.SUM)
             )
-            and _sound_params(kind, self.params[entries], param_ptr[:-1] - param_ptr[0])
+            and _sound_params(kind, self.params[entries], param_ptr - param_ptr[0])
         )
 
 
-def _sound_params(kind: NDArray[np.int64], params: NDArray[np.float64], first: NDArray[np.int64]) -> bool:
-    """Whether leaf parameters are log weights, and what the kinds of real leaves accept."""
+def _sound_params(kind: NDArray[np.int64], params: NDArray[np.float64], pointers: NDArray[np.int64]) -> bool:
+    """Whether leaf parameters are log weights, and what the kinds of real leaves accept (ends may be infinite)."""
     for code, leaf in leaf_kinds().items():
-        starts = first[kind == code]
+        starts = pointers[:-1][kind == code]
         if not np.all(leaf.accepts(*(params[starts + k] for k in range(len(leaf.parameters))))):
             return False
-    return not np.any(np.isnan(params) | (params == np.inf))
+    are_logs = np.repeat(kind == NodeKind.CATEGORICAL, np.diff(pointers))
+    return not np.any(np.isnan(params) | are_logs & (params == np.inf))
 
 
 def _integers(values: NDArray[Any]) -> NDArray[Any]:

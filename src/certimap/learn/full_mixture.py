@@ -112,7 +112,7 @@ class FullMixture(DensityEstimator):
         components, smoothings = mixture_grid(self.n_components, self.smoothing, self.n_starts, self.max_steps)
         deadline = deadline_of(self.time_limit)
         rows = read_table(
-            table, domain=domain, kinds=self.kinds, also=[] if valid is None else [valid], counts=True
+            table, domain=domain, kinds=self.kinds, also=[] if valid is None else [valid], integers="numbers"
         )
         refuse_categorical(rows, "gaussian_mixture")
         self.domain_ = rows.domain

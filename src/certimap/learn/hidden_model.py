@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.wide import Wide, as_wide
 
 if TYPE_CHECKING:
-    from certimap.circuits.circuit import Circuit
+    from certimap.circuits.circuit import Circuit, CircuitBuilder
     from certimap.networks.bayesian import BayesianNetwork
 
 Floats = NDArray[np.float64]
@@ -132,29 +132,42 @@ class HiddenChowLiuModel(Model):
         """Return the circuit over the observed variables: n K^2 sum edges."""
         from certimap.circuits.circuit import CircuitBuilder
 
-        k = self.n_hidden
         builder = CircuitBuilder(self.domain)
         with np.errstate(divide="ignore"):
-            log_emission = [np.log(e).tolist() for e in self.emission]
+            log_emission: list[list[list[float]]] = [np.log(e).tolist() for e in self.emission]
+        self.add_to(builder, lambda i, z: builder.categorical(i, log_emission[i][z]))
+        return builder.build()
+
+    def add_to(self, builder: CircuitBuilder, leaf: Callable[[int, int], int]) -> int:
+        """Add the tree to a circuit.
+
+        Parameters
+        ----------
+        builder
+            Of the circuit.
+        leaf
+            Adds and returns the leaf of variable i under latent state z.
+
+        Returns
+        -------
+        int
+            The root.
+        """
+        k = self.n_hidden
+        with np.errstate(divide="ignore"):
             log_transition = np.log(self.transition).tolist()
             log_prior = np.log(self.root_prior).tolist()
         nothing: list[int] = []
         parts = [[list(nothing) for _ in range(k)] for _ in range(len(self.domain))]
         backwards: list[int] = self.order[::-1].tolist()
         for i in backwards:
-            states = [
-                builder.product([builder.categorical(i, log_emission[i][z]), *parts[i][z]])
-                if parts[i][z]
-                else builder.categorical(i, log_emission[i][z])
-                for z in range(k)
-            ]
+            states = [builder.product([leaf(i, z), *parts[i][z]]) if parts[i][z] else leaf(i, z) for z in range(k)]
             up = int(self.parent[i])
             if up < 0:
-                builder.sum(states, log_prior)
-                break
+                return builder.sum(states, log_prior)
             for z in range(k):
                 parts[up][z].append(builder.sum(states, log_transition[i][z]))
-        return builder.build()
+        raise AssertionError("the order ends at the root")
 
     # ------------------------------------------------------------ use
 

@@ -126,7 +126,7 @@ class ProductMixture(DensityEstimator):
         components, smoothings = mixture_grid(self.n_components, self.smoothing, self.n_starts, self.max_steps)
         deadline = deadline_of(self.time_limit)
         also = [] if valid is None else [valid]
-        rows = read_table(table, domain=domain, kinds=self.kinds, also=also, counts=True)
+        rows = read_table(table, domain=domain, kinds=self.kinds, also=also, integers="chosen")
         check_leaves(self.leaves, rows.domain)
         options = [families_of(rows, i, (self.leaves or {}).get(name)) for i, name in enumerate(rows.domain.names)]
         held_out = None if valid is None else encode(valid, rows.domain)

@@ -137,7 +137,7 @@ class LearnSPN(DensityEstimator):
         grid = self._grid()
         deadline = deadline_of(self.time_limit)
         also = [] if valid is None else [valid]
-        rows = read_table(table, domain=domain, kinds=self.kinds, also=also, counts=True)
+        rows = read_table(table, domain=domain, kinds=self.kinds, also=also, integers="chosen")
         self._options = self._families(rows)
         held_out = None if valid is None else encode(valid, rows.domain)
         train, refit = rows, False

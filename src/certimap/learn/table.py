@@ -10,7 +10,8 @@ What a column becomes:
   pandas), otherwise a real variable;
 - `kinds={"column": "categorical" | "real" | "count"}` overrules this, `domain=` settles it for all columns. A
   count is a real variable that holds whole numbers from 0, and gets leaves of counts;
-- learners that have leaves of counts make integer columns of more than `MAX_WHOLE_LEVELS` values real too.
+- learners of mixed tables make integer columns of more than `MAX_WHOLE_LEVELS` values real too, unless held-out
+  rows are more probable with one state per value (see `certimap.learn.integer_columns`).
 
 NaN, None and the missing marks of pandas are missing values everywhere.
 """
@@ -31,6 +32,7 @@ from certimap.untyped import is_mapping
 
 Kind = Literal["categorical", "real", "count"]
 Whole = Literal["whole", "count"]
+Integers = Literal["labels", "numbers", "chosen"]
 MAX_WHOLE_LEVELS = 20
 MISSING = -1
 _BINARY: tuple[Label, ...] = (0, 1)
@@ -95,7 +97,7 @@ def read_table(
     domain: Domain | None = None,
     kinds: Mapping[str, Kind] | None = None,
     also: Sequence[Any] = (),
-    counts: bool = False,
+    integers: Integers = "labels",
 ) -> Table:
     """Read a table and settle its domain.
 
@@ -111,8 +113,9 @@ def read_table(
         Overrules what a column becomes, by name.
     also
         More tables whose labels belong to the domain (a validation split).
-    counts
-        Whether integer columns of many values become real.
+    integers
+        What integer columns of many values become: states ("labels"), real variables ("numbers"), or what rows
+        prefer ("chosen").
 
     Raises
     ------
@@ -135,7 +138,7 @@ def read_table(
         if wanted[c.name] == "count":
             _check_counts(c)
             wanted[c.name], whole[i] = "real", "count"
-        elif counts and wanted[c.name] is None and _is_many_integers(c):
+        elif wanted[c.name] is None and _are_numbers(c, integers):
             wanted[c.name], whole[i] = "real", "whole"
     variables = [_variable_of(c, wanted[c.name], [o[c.name] for o in others if c.name in o]) for c in columns]
     found = Domain(variables)
@@ -344,6 +347,17 @@ def _is_real(column: _Column) -> bool:
     present = column.values[~column.missing]
     whole = bool(np.all(np.isfinite(present)) and np.all(present == np.rint(present)))
     return not (whole and len(np.unique(present)) <= MAX_WHOLE_LEVELS)
+
+
+def _are_numbers(column: _Column, integers: Integers) -> bool:
+    """Whether an integer column becomes a real variable."""
+    if integers == "labels" or not _is_many_integers(column):
+        return False
+    if integers == "numbers":
+        return True
+    from certimap.learn.integer_columns import are_labels
+
+    return not are_labels(column.values[~column.missing].astype(np.float64))
 
 
 def _is_many_integers(column: _Column) -> bool:

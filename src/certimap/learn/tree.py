@@ -175,7 +175,8 @@ class ChowLiuTree(DensityEstimator):
 
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
         check_smoothing(self.smoothing)
-        rows = read_table(table, domain=domain, kinds=self.kinds, also=[] if valid is None else [valid])
+        also = [] if valid is None else [valid]
+        rows = read_table(table, domain=domain, kinds=self.kinds, also=also, integers="chosen")
         self.domain_ = rows.domain
         self._bars = Bars.of(rows, ROWS_PER_BAR)
         rows = self._bars.coded(rows)

@@ -95,7 +95,8 @@ class ChowLiuMixture(DensityEstimator):
                 raise DataError(f"{name} is {value!r}; expected an integer of at least 1")
         check_smoothing(self.smoothing)
         deadline = deadline_of(self.time_limit)
-        rows = read_table(table, domain=domain, kinds=self.kinds, also=[] if valid is None else [valid])
+        also = [] if valid is None else [valid]
+        rows = read_table(table, domain=domain, kinds=self.kinds, also=also, integers="chosen")
         bars, self.domain_ = Bars.of(rows, ROWS_PER_BAR * self.n_components), rows.domain
         held_out = None if valid is None else bars.coded(encode(valid, rows.domain))
         rows = bars.coded(rows)

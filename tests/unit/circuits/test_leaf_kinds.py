@@ -151,3 +151,17 @@ def test_errors_name_kind_and_parameters(tmp_path) -> None:
     (tmp_path / "bad.spn").write_text("two_sided 0 0 0.0 -1.0\n")
     with pytest.raises(ParseError, match="positive width"):
         cm.read(tmp_path / "bad.spn")
+
+
+def test_leaves_without_an_end_are_written_and_read_back(tmp_path) -> None:
+    builder = cm.CircuitBuilder(cm.Domain([cm.Real("x")]))
+    leaves = [
+        builder.real("truncated_gaussian", 0, 1.0, 2.0, low, high) for low, high in ((0.0, np.inf), (-np.inf, 3))
+    ]
+    builder.sum(leaves, np.log([0.4, 0.6]).tolist())
+    circuit = builder.build()
+    points = np.array([[-3.0], [0.5], [2.5], [7.0]])
+    for name in ("m.npz", "m.spn"):
+        circuit.write(tmp_path / name)
+        again = cm.condition(cm.read(tmp_path / name)).log_prob(points)
+        np.testing.assert_allclose(again, cm.condition(circuit).log_prob(points), rtol=1e-12)

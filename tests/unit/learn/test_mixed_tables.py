@@ -11,6 +11,9 @@ import certimap as cm
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.domain import Categorical, Domain, Real
 from certimap.errors import DataError
+from certimap.learn.hidden_leaves import _contexts
+from certimap.learn.hidden_model import HiddenChowLiuModel
+from certimap.learn.integer_columns import are_labels
 from certimap.learn.known_pairs import components_of_known
 from certimap.learn.leaf_choice import densest, families_of
 from certimap.learn.structure import _critical_values
@@ -213,7 +216,7 @@ def test_settings_of_the_mixture_are_checked(settings, message):
 def test_many_integers_become_real_where_leaves_hold_them():
     rows = {"many": np.arange(60), "few": np.arange(60) % 3, "text": ["a", "b", "c"] * 20}
     assert isinstance(read_table(rows).domain["many"], Categorical)
-    table = read_table(rows, counts=True)
+    table = read_table(rows, integers="chosen")
     assert table.domain["many"] == Real("many")
     assert table.whole == {0: "whole"}
     assert isinstance(table.domain["few"], Categorical)
@@ -228,6 +231,54 @@ def test_rows_without_any_value_and_columns_mostly_missing_are_taken():
     for learner in (cm.learn.mixture, cm.learn.learnspn):
         circuit = learner(rows, rng=0)
         assert np.all(np.isfinite(cm.learn.score_samples(circuit, rows)))
+
+
+@pytest.mark.parametrize("kinds", [{"visits": "count"}, None])
+@pytest.mark.parametrize("holes", [0.0, 0.2])
+def test_hidden_trees_choose_leaves_on_validation_rows(kinds, holes):
+    estimator = cm.learn.HiddenChowLiuTree(8, kinds=kinds, random_state=0).fit(mixed_frame(1500, 0, holes))
+    assert estimator.leaves_ == {"length": "gaussian", "wait": "truncated_gaussian", "visits": "poisson"}
+    test = mixed_frame(1000, 9)
+    assert true_score(test) - 0.06 < estimator.score(test) < true_score(test) + 0.05
+    result = cm.map_query(estimator.model_, ["visits"], {"colour": "red"}, rng=0)
+    assert result.certificate.kind == "exact"
+    assert result.assignment["visits"] == int(result.assignment["visits"])
+
+
+def test_contexts_are_the_other_cells_of_a_row():
+    """P(latent state | all cells but one), against the network with its latent variables."""
+    rng = np.random.default_rng(4)
+    parent, k = np.array([-1, 0, 0, 1]), 3
+    model = HiddenChowLiuModel(
+        Domain.of_sizes([2, 3, 2, 4]),
+        parent,
+        rng.dirichlet(np.ones(k)),
+        rng.dirichlet(np.ones(k), (4, k)),
+        [rng.dirichlet(np.ones(size), k) for size in (2, 3, 2, 4)],
+    )
+    points = np.array([[0, 2, 1, 3], [1, -1, 0, 0], [-1, -1, -1, -1]], np.int16)
+    found = _contexts(model, Table(model.domain, points), [0, 1, 2, 3])
+    network = model.to_network()
+    for row, point in enumerate(points.tolist()):
+        for i in range(4):
+            seen = {str(j): x for j, x in enumerate(point) if j != i and x >= 0}
+            wanted = list(cm.marginals(network, [f"z:{i}"], seen)[f"z:{i}"].values())
+            assert found[i][row] == pytest.approx(wanted, abs=1e-12)
+
+
+def test_columns_of_many_integers_are_labels_where_rows_prefer_them():
+    rng = np.random.default_rng(0)
+    codes = rng.choice(rng.choice(10_000, 25, replace=False), 1200)  # 25 codes far apart
+    ages = np.clip(np.rint(rng.normal(40.0, 12.0, 1200)), 0, 90).astype(int)
+    few = np.concatenate([np.repeat(np.arange(30), 40), [77]])  # a value that is rare: more may come
+    assert are_labels(codes.astype(float))
+    assert not are_labels(ages.astype(float))
+    assert not are_labels(few.astype(float))
+    for learner in (cm.learn.hclt, cm.learn.chow_liu, cm.learn.clt_mixture, cm.learn.learnspn, cm.learn.mixture):
+        model = learner({"code": codes, "age": ages}, rng=0)
+        assert isinstance(model.domain["code"], Categorical)
+        assert isinstance(model.domain["age"], Real)
+    assert isinstance(cm.learn.gaussian_mixture({"code": codes, "age": ages}, rng=0).domain["code"], Real)
 
 
 @pytest.mark.parametrize("learner", [cm.learn.hclt, cm.learn.chow_liu, cm.learn.clt_mixture])

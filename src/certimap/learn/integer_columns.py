@@ -1,0 +1,40 @@
+"""Whether the values of a column of many integers are labels or numbers: rows held out decide."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.learn.leaf_families import Family, Gaussian, Geometric, Histogram, Poisson, is_count
+
+Floats = NDArray[np.float64]
+HELD_OUT = 5  # every so many-th row is held out
+SEEN = 3  # rows in which each value occurs at least: else others would come up later, which labels cannot hold
+PRIOR = 0.5  # pseudo-counts per label
+
+
+def are_labels(values: Floats) -> bool:
+    """Return whether held-out values are more probable as labels than as counts, bars or normal numbers.
+
+    By more than the standard error of the difference; a density at an integer stands for the mass of the unit
+    interval around it. Not where a value is rare. The same values give the same answer.
+
+    Parameters
+    ----------
+    values
+        Integers, those that are known of a column.
+    """
+    order = np.random.default_rng(0).permutation(len(values))
+    kept, held = values[order[len(values) // HELD_OUT :]], values[order[: len(values) // HELD_OUT]]
+    labels, rows = np.unique(values, return_counts=True)
+    if not len(held) or rows.min() < SEEN:
+        return False
+    counts = np.bincount(np.searchsorted(labels, kept), minlength=len(labels)) + PRIOR
+    as_labels = np.log(counts / counts.sum())[np.searchsorted(labels, held)]
+    families: list[Family] = [Histogram(kept), Gaussian(kept)]
+    if np.all(is_count(values)):
+        families += [Poisson(kept), Geometric(kept)]
+    one = np.ones((len(kept), 1))
+    judged = [family.log_density(held, family.fit(kept, one, 1.0))[:, 0] for family in families]
+    gains = as_labels - max(judged, key=lambda logs: float(logs.mean()))
+    return float(gains.mean()) > float(gains.std()) / len(gains) ** 0.5
