@@ -105,9 +105,8 @@ def best_place(posterior: Any, low: Floats, high: Floats, rng: np.random.Generat
     """Return the highest of many places in a box, and ln of the density there."""
     n = len(low)
     steps = max(2, round(PLACES ** (1.0 / n)))
-    axes = [np.linspace(a, b, steps) for a, b in zip(low, high, strict=True)]
-    grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, n)
-    points = np.concatenate([grid, rng.uniform(low, high, (PLACES, n))])
+    corners = np.indices((steps,) * n).reshape(n, -1).T / (steps - 1)
+    points: Floats = np.concatenate([low + (high - low) * corners, rng.uniform(low, high, (PLACES, n))])
     best, value = low, -np.inf
     for turn in range(ROUNDS + 1):
         points = np.clip(points, low, high)
