@@ -9,7 +9,8 @@ from problem_twin import random_problem
 import certimap as cm
 from certimap.control import Control
 from certimap.networks.factor import Factor
-from certimap.networks.problem import to_integers, value_at
+from certimap.networks.integers import to_integers
+from certimap.networks.problem import value_at
 from certimap.result import CertificateKind
 from certimap.solvers.networks import hbfs, parts, root_bound
 
