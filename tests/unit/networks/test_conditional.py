@@ -64,6 +64,21 @@ def test_climbs_end_where_no_single_change_helps(together, monkeypatch):
                 assert values[tuple(near)] <= values[tuple(point)] + 1e-9
 
 
+@pytest.mark.parametrize("is_large", [False, True])
+def test_one_point_is_worth_what_it_is_among_others(is_large, monkeypatch):
+    if is_large:
+        monkeypatch.setattr(problem_module, "KEPT_ENTRIES", 0)
+    rng = np.random.default_rng(4)
+    for _ in range(20):
+        problem = random_problem(rng, max_variables=6, max_states=3, nuisance=0.0)
+        for asked in (problem, to_integers(problem)):
+            variables = sorted(asked.sizes)
+            points = rng.integers([asked.sizes[v] for v in variables], size=(4, len(variables)))
+            together = value_at(asked, points, variables)
+            alone = [value_at(asked, p[None], variables)[0] for p in points]
+            np.testing.assert_allclose(np.array(alone, np.float64), together.astype(np.float64), rtol=1e-12)
+
+
 def test_a_dear_climb_looks_at_the_clock_between_pieces_and_keeps_what_it_has(monkeypatch):
     monkeypatch.setattr(conditional, "DEAR", -1.0)
     monkeypatch.setattr(conditional, "WORK_BETWEEN_LOOKS", 1.0)
