@@ -9,7 +9,9 @@ from problem_twin import random_problem, value_array
 
 from certimap.domain import Domain
 from certimap.networks import Factor, MarkovNetwork, conditional
+from certimap.networks import problem as problem_module
 from certimap.networks.conditional import Evaluator, log_total
+from certimap.networks.integers import to_integers
 from certimap.networks.kernels import conditional as kernels
 from certimap.networks.problem import Problem, Table, problem_of, product, rounding_at, value_at
 from certimap.networks.relaxation.split_tree import SplitTree
