@@ -72,7 +72,7 @@ def test_one_point_is_worth_what_it_is_among_others(is_large, monkeypatch):
         monkeypatch.setattr(problem_module, "KEPT_ENTRIES", 0)
     rng = np.random.default_rng(4)
     for _ in range(20):
-        problem = random_problem(rng, max_variables=6, max_states=3, nuisance=0.0)
+        problem = random_problem(rng, max_variables=6, max_states=3, zeros=0.0, nuisance=0.0)
         for asked in (problem, to_integers(problem)):
             variables = sorted(asked.sizes)
             points = rng.integers([asked.sizes[v] for v in variables], size=(4, len(variables)))
