@@ -227,6 +227,7 @@ for _command in (
     bench_theory.reproduction,
     bench_checks.random_networks,
     bench_checks.continuous,
+    bench_checks.density_bounds,
     bench_checks.mixed_tables,
     bench_checks.scale,
     bench_checks.reach,

@@ -62,6 +62,23 @@ def random_networks(
         raise typer.Exit(1)
 
 
+def density_bounds(
+    number: Annotated[int, typer.Option(help="How many models.")] = 3000,
+    first: Annotated[int, typer.Option(help="The first model's number; the others follow.")] = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Hold bounds on random densities in random boxes against dense grids, rounding included.
+
+    Exits with 1 when a place of a box is above its bound.
+    """
+    from certimap.bench.density_bounds import check_density_bounds
+
+    findings = check_density_bounds(number, first, reporter(quiet))
+    typer.echo("\n".join(findings.lines()))
+    if findings.failures:
+        raise typer.Exit(1)
+
+
 def continuous(
     models: Annotated[int, typer.Option(help="How many mixtures of each family.")] = 5,
     epsilon: Annotated[float, typer.Option(help="Tolerance asked for.")] = 0.01,
