@@ -527,5 +527,14 @@ def test_many_states_are_grown_from_fewer():
     one, two = (HiddenChowLiuTree(68, workers=n, **settings).fit(rows[:300], valid=rows[300:]) for n in (1, 2))
     assert one.choice_ == (68, pytest.approx(0.3 / 4))
     assert one.model_.n_hidden == 68
-    assert one.score(rows[300:]) > few.score(rows[300:]) - 0.1  # split states mean what they meant
+    assert one.score(rows[300:]) > few.score(rows[300:]) - 0.1
     np.testing.assert_array_equal(one.model_.transition, two.model_.transition)
+
+
+def test_split_states_mean_what_they_meant():
+    rows = chain(400)
+    scores = [
+        HiddenChowLiuTree(k, smoothing=0.3, random_state=0, max_steps=0, progress=False).fit(rows).score(rows)
+        for k in (17, 68, 272)
+    ]
+    assert max(scores) - min(scores) < 0.1
