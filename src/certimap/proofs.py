@@ -32,6 +32,7 @@ from certimap.solvers.base import Solver
 
 WITH_PROOFS = "'frontier' and 'exhaustive' on circuits, and any solver on networks whose tables fit"
 MAX_SEARCHES = 5  # for one proof, where each meets a better answer
+EASY = 0.1  # seconds of solving a network; the checker finds by itself which vectors count where it took less
 LEAST_SECONDS = 10.0  # for a search for the proof alone; it may take four times the solving, or what is left, too
 
 
@@ -122,7 +123,7 @@ def finished(
     certificate = result.certificate
     method, arrays = draft.meta["method"], draft.arrays
     if not isinstance(model, Circuit) and method not in ("draws", "relaxation"):
-        method, arrays = "sets", {}
+        method, arrays = _eliminated(model, query, result, max_bytes)
     answers = [result.assignment] if result.top is None else [assignment for assignment, _ in result.top]
     encoded = [{name: encoded_label(label, name) for name, label in answer.items()} for answer in answers]
     meta = {
@@ -305,6 +306,28 @@ def _too_wide(model: Model, query: Query) -> str | None:
     except (Rejected, ModelError) as reason:
         return f"{reason}; {WITH_PROOFS} can write a proof"
     return None
+
+
+def _eliminated(
+    model: Model, query: Query, result: MapResult, max_bytes: int
+) -> tuple[str, dict[str, NDArray[Any]]]:
+    """Return method and arrays of a proof by elimination: why which vectors go, where that is dear to find."""
+    if result.certificate.kind is CertificateKind.NONE or result.seconds < EASY:
+        return "sets", {}
+    from certimap.vector_proofs import recorded
+
+    answers = [result.assignment] if result.top is None else [answer for answer, _ in result.top]
+    points = [query.query_domain.encode(dict(answer)).tolist() for answer in answers]
+    certificate = result.certificate
+    arrays = recorded(
+        _reduced(model, query),
+        points,
+        certificate.epsilon,
+        certificate.tolerance,
+        1.0 + 4.0 * result.seconds,
+        max_bytes,
+    )
+    return ("sets", {}) if arrays is None else ("vectors", arrays)
 
 
 def _relaxed(model: Model, query: Query, result: MapResult, max_bytes: int, seconds: float) -> Proof:

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.answer import answer_one
+from certimap.answer import answer_one, answer_unfinished, conditioned_in_time
 from certimap.asking import Asked, in_worker
 from certimap.box import Boxes, Points
 from certimap.certify.external import ExternalBound
 from certimap.certify.ledger import Ledger
 from certimap.certify.sources import own_source
-from certimap.control import Control
+from certimap.control import Control, TimeUp
 from certimap.domain import Domain
 from certimap.errors import SolverError
 from certimap.executors import Spread
@@ -82,7 +82,8 @@ def answer_shared(
 
     The space is split into `N_PARTS` boxes where the posterior's bounds fall most, whatever the number of workers;
     each is searched from the best points of the parts that lie `WINDOW` before it, and the ledgers are merged in
-    order. So the answer depends on no worker's pace, unless time ends a part.
+    order. So the answer depends on no worker's pace, unless time ends a part. Where conditioning cannot end in
+    time, the answer is what is quick, as for any query.
 
     Raises
     ------
@@ -95,7 +96,31 @@ def answer_shared(
         raise SolverError("proof files are written by searches of one process; leave executor and n_jobs out")
     seed, asked = seed_of(rng), replace(asked, limits=in_worker(asked.limits))
     control = Control.starting_now(settings.get("time_limit"), max_memory=settings.get("max_memory"))
-    posterior = asked.condition(variables, evidence, control)
+    posterior, cut, status = conditioned_in_time(lambda c: asked.condition(variables, evidence, c), control)
+    if posterior is not None:
+        try:
+            given = (asked, variables, evidence, posterior, solver, seed, settings, control)
+            return _answer_parts(*given, executor, started)
+        except TimeUp as late:  # what the posterior left to be made when first needed took too long
+            cut = str(late)
+    return answer_unfinished(
+        lambda c: asked.fallback(variables, evidence, c), cut, status, seed, settings, control
+    )
+
+
+def _answer_parts(
+    asked: Asked,
+    variables: Any,
+    evidence: Any,
+    posterior: Posterior,
+    solver: str | Solver,
+    seed: int,
+    settings: Mapping[str, Any],
+    control: Control,
+    executor: Executor,
+    started: float,
+) -> MapResult:
+    """Answer a conditioned query, by itself where a solver has it done in no time."""
     chosen = resolve(solver, posterior, settings.get("options") or {})
     if not len(posterior.domain) or (solver == "auto" and chosen.name not in SHARED):
         return answer_one(posterior, solver, seed, settings, control)

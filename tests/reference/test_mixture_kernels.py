@@ -7,8 +7,10 @@ import pytest
 from bucket_twin import slow_skyband
 from mixture_twin import best_share
 
+from certimap.rounding import NEARLY
 from certimap.solvers.elimination.kernels import mixtures
 from certimap.solvers.elimination.kernels.vector_sets import extremes
+from certimap.solvers.elimination.kernels.witnesses import dominators
 
 
 def undropped(values, ptr, rounds=400, budget=1 << 40):
@@ -75,3 +77,39 @@ def test_extremes():
     values = np.array([[0.0, 3.0], [1e-300, 2.0]])
     assert extremes(values) == (1e-300, 3.0)
     assert extremes(np.zeros((2, 2))) == (np.inf, 0.0)
+
+
+def test_combinations_are_at_least_what_they_stand_for():
+    n_found = 0
+    for t in range(20):
+        values, ptr = random_rows(np.random.default_rng([2, t]))
+        kept, _ = undropped(values, ptr)
+        rows = np.flatnonzero(~kept)
+        picked = np.empty((len(rows), 400), np.int32)
+        state = np.where(kept, mixtures.KEPT, mixtures.DROPPED).astype(np.int8)
+        mixtures.combinations(values, ptr, state, rows, picked)
+        for row, picks in zip(rows, picked, strict=True):
+            end = int(np.argmax(picks < 0)) if np.any(picks < 0) else len(picks)
+            if not end:
+                continue
+            chosen, counts = picks[:end], np.arange(1.0, end + 1.0)
+            assert kept[chosen].all()
+            assert np.all(np.searchsorted(ptr, chosen, side="right") == np.searchsorted(ptr, row, side="right"))
+            assert np.all(counts @ values[chosen] >= counts.sum() * values[row])
+            n_found += 1
+    assert n_found > 50
+
+
+def test_dominators_are_alive_and_at_least_what_they_stand_for():
+    n_found = 0
+    for t in range(20):
+        values, ptr = random_rows(np.random.default_rng([3, t]))
+        alive, by = slow_skyband(values, ptr, 1), np.empty(len(values), np.int64)
+        dominators(values, ptr, alive, by)
+        assert np.array_equal(by < 0, alive)
+        rows = np.flatnonzero(by >= 0)
+        assert alive[by[rows]].all()
+        assert np.all(values[by[rows]] * NEARLY >= values[rows])
+        assert np.all(np.searchsorted(ptr, by[rows], side="right") == np.searchsorted(ptr, rows, side="right"))
+        n_found += len(rows)
+    assert n_found > 50

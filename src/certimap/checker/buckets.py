@@ -19,7 +19,9 @@ MAX_TABLE = 2**22  # entries of one bucket
 class Bucket:
     """A variable with its separator, query variables before hidden ones in both, and the product of its tables.
 
-    `raised` is how far (nats) rounding may have raised the product above the truth.
+    `raised` is how far (nats) rounding may have raised the product above the truth. `inner` are the hidden
+    variables that children have a say in; `maps` tells, for each child, its context in each of the bucket's, and
+    its hidden state in each joint one of the bucket's hidden variables, and of the inner ones.
     """
 
     own: int
@@ -30,7 +32,8 @@ class Bucket:
     table: Floats = field(default_factory=lambda: np.zeros((1, 1)))
     raised: float = 0.0
     children: list[int] = field(default_factory=list[int])
-    maps: dict[int, tuple[Ints, Ints]] = field(default_factory=dict[int, tuple[Ints, Ints]])
+    inner: list[int] = field(default_factory=list[int])
+    maps: dict[int, tuple[Ints, Ints, Ints]] = field(default_factory=dict[int, tuple[Ints, Ints, Ints]])
 
 
 def elimination_order(tables: Sequence[Table], sizes: Sequence[int], variables: Sequence[int]) -> list[int]:
@@ -102,11 +105,15 @@ class Buckets:
         buckets.append(Bucket(-1, [], [], [], []))
         for bucket, below in zip(buckets, children, strict=True):
             bucket.children = below
+            reached = {v for c in below for v in buckets[c].separator_hidden}
+            bucket.inner = [v for v in bucket.hidden if v in reached]
             for c in below:
                 child = buckets[c]
-                contexts = index_map(bucket.query, child.separator_query, problem.sizes)
-                states = index_map(bucket.hidden, child.separator_hidden, problem.sizes)
-                bucket.maps[c] = (contexts, states)
+                bucket.maps[c] = (
+                    index_map(bucket.query, child.separator_query, problem.sizes),
+                    index_map(bucket.hidden, child.separator_hidden, problem.sizes),
+                    index_map(bucket.inner, child.separator_hidden, problem.sizes),
+                )
         return cls(buckets, problem.sizes, queried, problem.log_constant)
 
     def shape(self, bucket: Bucket) -> tuple[list[int], list[int]]:
@@ -139,7 +146,7 @@ class Buckets:
         for k, bucket in enumerate(self.buckets):
             joint = self.table_in(k, box)
             for c in bucket.children:
-                contexts, states = bucket.maps[c]
+                contexts, states, _ = bucket.maps[c]
                 joint = up(joint + out[c][np.ix_(contexts, states)], side)
             out.append(self.without_own(k, joint, side))
         return out

@@ -10,6 +10,7 @@ can only raise them.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,9 +18,10 @@ from numpy.typing import NDArray
 
 from certimap.checker.buckets import Bucket, Buckets, index_map
 from certimap.checker.clock import Clock
+from certimap.checker.lifting import lifted
 from certimap.checker.models import Rejected
 from certimap.checker.numbers import UNIT, Floats, Ints, log_sum, ranges, run_starts, up
-from certimap.checker.vectors import Vectors, maxima_of, merged, scores_of, undominated
+from certimap.checker.vectors import Vectors, joined, maxima_of, merged, scores_of, undominated
 
 MAX_PAIRS = 2_000_000  # rows that a product may build before one side is merged
 LIMITS = (64, 512, 4096)  # vectors a set may have in the passes over one box
@@ -66,10 +68,14 @@ class Elimination:
                 continue
             found = self._finish(k, outside.pop(k), done)
             done[k] = found
-            self.messages[k] = np.minimum(self.messages[k], maxima_of(found, self.messages[k].shape))
+            self.messages[k] = self.tightened(k, found)
             if not len(found.context):
                 return found
         return done[last]
+
+    def tightened(self, k: int, found: Vectors) -> Floats:
+        """Return what bounds a set that is done."""
+        return np.minimum(self.messages[k], maxima_of(found, self.messages[k].shape))
 
     def _outside_of(self, k: int, child: int, outside: Floats) -> Floats:
         """Return the functional that bounds what acts on a child's vectors."""
@@ -90,7 +96,7 @@ class Elimination:
         return joint.reshape(math.prod(self.tree.sizes[v] for v in below.separator_query), -1)
 
     def _message(self, bucket: Bucket, child: int) -> Floats:
-        contexts, states = bucket.maps[child]
+        contexts, states, _ = bucket.maps[child]
         return self.messages[child][np.ix_(contexts, states)]
 
     def _spread_outside(self, k: int, outside: Floats) -> Floats:
@@ -101,29 +107,46 @@ class Elimination:
         return outside[np.ix_(contexts, states)]
 
     def _finish(self, k: int, outside: Floats, done: dict[int, Vectors]) -> Vectors:
-        """Multiply the children's sets, smallest first, and eliminate the bucket's own variable."""
+        """Multiply the children's sets, smallest first, and eliminate the bucket's own variable.
+
+        Products are over the hidden variables that the children have; the table joins when the variable goes.
+        """
         bucket = self.tree.buckets[k]
         table = self.tree.table_in(k, self.box)
-        found = Vectors(np.arange(len(table)), table, np.zeros(len(table), np.bool_), len(bucket.children) * UNIT)
-        found = found.take(np.any(table > -np.inf, axis=1))
+        acting = self._inner(bucket, up(self._spread_outside(k, outside) + table))
+        blank = np.zeros(len(acting), np.bool_)
+        found = Vectors(np.arange(len(acting)), np.zeros(acting.shape), blank, len(bucket.children) * UNIT)
         children = sorted(bucket.children, key=lambda c: len(done[c].context))
-        acting = self._spread_outside(k, outside)
         for place, c in enumerate(children):
             later = acting
             for other in children[place + 1 :]:
-                later = up(later + self._message(bucket, other))
-            found = self._product(found, done.pop(c), *bucket.maps[c], later)
+                contexts, _, states = bucket.maps[other]
+                later = up(later + self.messages[other][np.ix_(contexts, states)])
+            contexts, _, states = bucket.maps[c]
+            found = self.multiplied(found, done.pop(c), contexts, states, later)
             if not len(found.context):
                 return Vectors(found.context, np.empty((0, outside.shape[1])), found.relaxed, found.error)
-            found = self._thinned(found, later)
         if bucket.own in self.tree.queried:
             self._note_states(bucket, found, acting)
-        found = self._lift(k, found)
-        found = found.take(scores_of(found, outside) > self.threshold)
-        return self._thinned(found, outside) if len(found.context) else found
+        return self.filtered(lifted(self.tree, k, table, found), outside)
 
-    def _product(self, left: Vectors, right: Vectors, contexts: Ints, states: Ints, acting: Floats) -> Vectors:
+    def _inner(self, bucket: Bucket, joint: Floats) -> Floats:
+        """Sum out of a functional the hidden variables that no child has."""
+        _, hidden = self.tree.shape(bucket)
+        out = joint.reshape([-1, *hidden])
+        for axis in range(len(hidden) - 1, -1, -1):
+            if bucket.hidden[axis] not in bucket.inner:
+                out = log_sum(out, 1 + axis)
+        return out.reshape(len(joint), -1)
+
+    def filtered(self, found: Vectors, acting: Floats) -> Vectors:
+        """Drop vectors that cannot exceed the threshold, or that others exceed."""
+        found = found.take(scores_of(found, acting) > self.threshold)
+        return self._thinned(found, acting) if len(found.context) else found
+
+    def multiplied(self, left: Vectors, right: Vectors, contexts: Ints, states: Ints, acting: Floats) -> Vectors:
         """Multiply each row with all of the child's in its context, dropping what cannot exceed the threshold."""
+        left = left.take(np.any(left.values + acting[left.context] > -np.inf, axis=1))
         right = right.take(np.argsort(right.context, kind="stable"))
         while True:
             n_contexts = int(contexts.max(initial=0)) + 1
@@ -141,10 +164,17 @@ class Elimination:
                 right = right.take(np.argsort(right.context, kind="stable"))
             if len(left.context) + len(right.context) == before:
                 raise Rejected(f"a bucket has more than {MAX_PAIRS} contexts, too many to check")
+        parts = [
+            both.take(scores_of(both, acting) > self.threshold)
+            for both in self.pairs(left, right, counts, first[contexts[left.context]], states)
+        ]
+        found = joined(parts, len(left.values.T))
+        return self._thinned(found, acting) if len(found.context) else found
+
+    def pairs(self, left: Vectors, right: Vectors, counts: Ints, starts: Ints, states: Ints) -> Iterator[Vectors]:
+        """Yield the products of each row with `counts` rows on the right from `starts` on, in pieces, in order."""
         error = left.error + right.error + left.step_error + right.step_error
-        starts = first[contexts[left.context]]
         rows = max(1, 4_000_000 // max(1, len(states)))
-        parts: list[Vectors] = []
         at = 0
         ends = np.cumsum(counts)
         while at < len(counts):
@@ -153,27 +183,8 @@ class Elimination:
             lefts = np.repeat(np.arange(at, stop), counts[at:stop])
             rights = ranges(starts[at:stop], counts[at:stop])
             values = up(left.values[lefts] + right.values[rights][:, states])
-            both = Vectors(left.context[lefts], values, left.relaxed[lefts] | right.relaxed[rights], error)
-            parts.append(both.take(scores_of(both, acting) > self.threshold))
+            yield Vectors(left.context[lefts], values, left.relaxed[lefts] | right.relaxed[rights], error)
             at = stop
-        if not parts:
-            return Vectors(left.context[:0], left.values[:0], left.relaxed[:0], error)
-        return Vectors(
-            np.concatenate([p.context for p in parts]),
-            np.concatenate([p.values for p in parts]),
-            np.concatenate([p.relaxed for p in parts]),
-            error,
-        )
-
-    def _lift(self, k: int, found: Vectors) -> Vectors:
-        bucket = self.tree.buckets[k]
-        contexts = index_map(bucket.query, bucket.separator_query, self.tree.sizes)
-        if bucket.own in self.tree.queried or bucket.own < 0:
-            return Vectors(contexts[found.context], found.values, found.relaxed, found.error)
-        values = self.tree.without_own(k, found.values)
-        out = Vectors(contexts[found.context], values, found.relaxed, found.error)
-        out.error += (2.0 * self.tree.sizes[bucket.own] + 16.0) * UNIT + out.step_error
-        return out
 
     def _note_states(self, bucket: Bucket, found: Vectors, acting: Floats) -> None:
         place = self.tree.queried[bucket.own]
@@ -208,12 +219,12 @@ def check_sets(
     """
     sizes = [tree.sizes[v] for v in tree.queried]
     whole = [np.ones(k, np.bool_) for k in sizes]
-    waiting: list[tuple[list[NDArray[np.bool_]], list[Floats] | None]] = [(whole, None)]
+    waiting: list[tuple[list[NDArray[np.bool_]], list[Floats] | None, float]] = [(whole, None, 0.0)]
     if len(answers) > 1:
-        waiting = [(box, None) for box in _around(whole, answers)]
+        waiting = [(box, None, 0.0) for box in around(whole, answers)]
     n_boxes, most = 0, MAX_BOXES + len(waiting)
     while waiting:
-        box, known = waiting.pop()
+        box, known, lost = waiting.pop()
         n_boxes += 1
         if n_boxes > most:
             return f"{most} boxes were not enough to exclude better assignments"
@@ -226,8 +237,9 @@ def check_sets(
                 break
             run = Elimination(tree, box, messages, threshold - allowance, limit, clock)
             last = run.run()
-            if run.lost > allowance:
-                return f"ties of vectors cost {run.lost:.3g} nats, and the tolerance leaves {allowance:.3g}"
+            lost += run.lost  # what bounds from outside have lost counts too
+            if lost > allowance:
+                return f"ties of vectors cost {lost:.3g} nats, and the tolerance leaves {allowance:.3g}"
             if not len(last.context):
                 break
             if not last.relaxed.all():
@@ -240,11 +252,11 @@ def check_sets(
             fresh = tree.messages(box)
             messages = [np.minimum(a, b) for a, b in zip(fresh, run.messages, strict=True)]
         else:
-            waiting += [(part, messages) for part in _parts(box, states)]
+            waiting += [(part, messages, lost) for part in _parts(box, states)]
     return None
 
 
-def _around(box: list[NDArray[np.bool_]], points: list[list[NDArray[np.bool_]]]) -> list[list[NDArray[np.bool_]]]:
+def around(box: list[NDArray[np.bool_]], points: list[list[NDArray[np.bool_]]]) -> list[list[NDArray[np.bool_]]]:
     """Split what a box holds beside some points into boxes."""
     held = [p for p in points if all(np.any(a & b) for a, b in zip(p, box, strict=True))]
     if not held:
@@ -255,7 +267,7 @@ def _around(box: list[NDArray[np.bool_]], points: list[list[NDArray[np.bool_]]])
         part = list(inner)
         part[v] = inner[v] & ~state
         if part[v].any():
-            out += _around(part, held[1:])
+            out += around(part, held[1:])
         inner[v] = state
     return out
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.checker.clock import Clock
-from certimap.checker.numbers import UNIT, Floats, Ints, log_sum, up
+from certimap.checker.models import Rejected
+from certimap.checker.numbers import UNIT, Floats, Ints, log_sum, run_starts, up
 
 TIE = 1e-12  # nats by which a vector may lose to another that is as large but for rounding
 
@@ -34,6 +35,18 @@ class Vectors:
         """What one more sum of logs may round by."""
         finite = self.values[np.isfinite(self.values)]
         return (2.0 + 4.0 * float(np.max(np.abs(finite), initial=0.0))) * UNIT
+
+
+def joined(parts: list[Vectors], width: int) -> Vectors:
+    """Return the rows of several sets as one."""
+    if not parts:
+        return Vectors(np.empty(0, np.int64), np.empty((0, width)), np.empty(0, np.bool_), 0.0)
+    return Vectors(
+        np.concatenate([p.context for p in parts]),
+        np.concatenate([p.values for p in parts]),
+        np.concatenate([p.relaxed for p in parts]),
+        parts[0].error,
+    )
 
 
 def scores_of(found: Vectors, acting: Floats) -> Floats:
@@ -91,6 +104,11 @@ def _below(values: Floats, kept: Floats, slack: float) -> NDArray[np.bool_]:
 
 def merged(found: Vectors, limit: int, scores: Floats) -> Vectors:
     """Keep the best half of `limit` rows, and replace groups of like rows of one context by their maxima."""
+    return grouped(found, groups_of(found, limit, scores))
+
+
+def groups_of(found: Vectors, limit: int, scores: Floats) -> Ints:
+    """Number the groups of rows that `merged` puts together: the best half of `limit` rows have one each."""
     order = np.argsort(-scores, kind="stable")
     best, rest = order[: limit // 2], order[limit // 2 :]
     rest = rest[np.lexsort((np.argmax(found.values[rest], axis=1), found.context[rest]))]
@@ -99,13 +117,23 @@ def merged(found: Vectors, limit: int, scores: Floats) -> Vectors:
     fresh = np.concatenate([[True], contexts[1:] != contexts[:-1]])
     runs = np.flatnonzero(fresh)
     within = np.arange(len(rest)) - np.repeat(runs, np.diff(np.concatenate([runs, [len(rest)]])))
-    starts = np.flatnonzero(within % size == 0)
-    lengths = np.diff(np.concatenate([starts, [len(rest)]]))
-    values = np.maximum.reduceat(found.values[rest], starts, axis=0)
-    relaxed = np.logical_or.reduceat(found.relaxed[rest], starts) | (lengths > 1)
+    groups = np.empty(len(order), np.int64)
+    groups[best] = np.arange(len(best))
+    groups[rest] = len(best) + np.cumsum(within % size == 0) - 1
+    return groups
+
+
+def grouped(found: Vectors, groups: Ints) -> Vectors:
+    """Replace the rows of each group, numbered from 0 on, by their maximum; rows of a group share a context."""
+    order = np.argsort(groups, kind="stable")
+    lengths = np.bincount(groups)
+    starts = run_starts(lengths)
+    contexts = found.context[order]
+    if np.any(lengths == 0) or np.any(contexts != np.repeat(contexts[starts], lengths)):
+        raise Rejected("a group of vectors is empty, or holds some of different contexts")
     return Vectors(
-        np.concatenate([found.context[best], contexts[starts]]),
-        np.concatenate([found.values[best], values]),
-        np.concatenate([found.relaxed[best], relaxed]),
+        contexts[starts],
+        np.maximum.reduceat(found.values[order], starts, axis=0),
+        np.logical_or.reduceat(found.relaxed[order], starts) | (lengths > 1),
         found.error,
     )

@@ -18,6 +18,7 @@ from certimap.checker.circuit import Circuit, circuit_of
 from certimap.checker.clock import Clock
 from certimap.checker.exact import MARGIN, largest_value
 from certimap.checker.file import Proof
+from certimap.checker.kept import check_kept
 from certimap.checker.models import Arrays, Question, Reduced, Rejected, fingerprint, reduce, tables_of
 from certimap.checker.numbers import UNIT, Floats
 from certimap.checker.real import Edges, edges_of
@@ -281,6 +282,8 @@ def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof, clock: Clock
         return log_value, _draws(claim, proof, log_value - everything.bound([], 1))
     if claim.kind == "pac":
         raise Rejected("a claim with delta above 0 needs the method 'draws'")
+    if method == "vectors":
+        return log_value, check_kept(tree, points, threshold, 0.5 * claim.slack, proof.arrays, clock)
     if method != "sets":
         raise Rejected(f"a proof by {method!r} is none that covers a network")
     return log_value, check_sets(tree, points, threshold, 0.5 * claim.slack, clock)

@@ -7,15 +7,17 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from certimap.axes import spread
 from certimap.control import Control
 from certimap.kernels.parallel import for_blocks
 from certimap.networks.buckets import Buckets, Pieces
 from certimap.networks.elimination_plan import EliminationPlan, best_type
+from certimap.networks.integers import FineIntegers
 from certimap.networks.kernels.buckets import decode_buckets, max_buckets
 from certimap.networks.kernels.max_elimination import MAX_TABLES, max_out
-from certimap.networks.problem import FLOOR, HARD, FineIntegers, Problem, Table, Values, product
+from certimap.networks.problem import FLOOR, HARD, Problem, Table, Values, product
 from certimap.networks.simplify import impossible
 
 SMALL_TABLE = 2**12  # tables are multiplied beforehand while the result has at most so many entries
@@ -120,7 +122,7 @@ class MaxElimination:
         v, separator = self.plan.order[i], self.plan.separators[i]
         if not tables:
             return np.zeros((), np.int64), np.zeros((), np.int64)
-        return self._streamed(v, separator, _merged(tables, self.problem, self.plan.order))
+        return self._streamed(v, separator, _merged(tables, self.problem, self.plan.cliques.place))
 
     def _streamed(self, v: int, separator: tuple[int, ...], tables: list[Table]) -> tuple[Values, Values]:
         sizes = self.problem.sizes
@@ -249,9 +251,8 @@ def _row_variables(separator: Sequence[int], tables: Sequence[Table], sizes: Map
     return chosen
 
 
-def _merged(tables: list[Table], problem: Problem, order: Sequence[int]) -> list[Table]:
+def _merged(tables: list[Table], problem: Problem, place: NDArray[np.int64]) -> list[Table]:
     """Multiply small tables until at most `MAX_TABLES` are left."""
-    place = {v: i for i, v in enumerate(order)}
     groups = sorted(tables, key=lambda t: (t.log_values.size, t.scope))
 
     def union(a: Table, b: Table) -> tuple[int, ...]:

@@ -28,8 +28,9 @@ PERTURBED = 3  # climbs from around the best point at every pause
 SHARE_MOVED = 0.12
 CLIMB_WORK = 1e8  # table entries that one climb may cost
 FIRST_CLIMBS = 1e8  # and those before anything was tightened, together
-CLIMB_SHARE = 0.5  # of the work of tightening and probing that climbs may cost from then on
+CLIMB_SHARE = 0.25  # of the work of tightening and probing that climbs may cost from then on
 SHRINK_ROUNDS = 4
+STALLED = 0.02  # of the gap: a temperature that gained no more is the last one, larger tables come next
 MEMORY_SHARE = 0.25  # that tables larger than the first ones may take
 
 
@@ -79,7 +80,7 @@ class NetworkProber:
         self.rng = np.random.default_rng(0)
         self.plan = plan or RelaxationPlan()
         self.bits, self.stage, self.steps_left = self.plan.first_bits, 0, self.plan.steps
-        self.credit, self.log_bound = FIRST_CLIMBS, log_ceiling
+        self.credit, self.log_bound, self.bound_before = FIRST_CLIMBS, log_ceiling, math.inf
         self.best: NDArray[np.int64] | None = None
         self.best_value = -math.inf
         self.kept = np.zeros(domain.total_states, np.uint8)
@@ -224,7 +225,7 @@ class NetworkProber:
 
     def _next_stage(self, work: int) -> Tightening:
         """Go on to a finer temperature, an exact tree where much was dropped, or larger tables."""
-        self.steps_left = self.plan.steps
+        self.steps_left = self.plan.steps if self.bits == self.plan.first_bits else self.plan.steps // 2
         if int(self.kept.sum()) < 0.9 * self.tried_with:
             self.tried_with = int(self.kept.sum())
             if self._simplify_tree():
@@ -232,10 +233,13 @@ class NetworkProber:
         if self.next is not None and self._bound_of(self.next) < self._bound_of(self.now):
             self.now, self.next = self.next, None
         is_first = self.bits == self.plan.first_bits
+        gained, self.bound_before = self.bound_before - self.log_bound, self.log_bound
+        has_stalled = gained <= STALLED * (self.log_bound - self.best_value) < math.inf
+        is_through = self.stage > 1 and self.next is None and has_stalled
         self.stage += 1 if is_first else 2
-        if self.stage < len(TEMPERATURES):
+        if self.stage < len(TEMPERATURES) and not is_through:
             return Tightening(work, is_paused=False, is_complete=False, has_starts=True)
-        self.stage, self.bits = 1, self.bits + self.plan.raise_bits
+        self.stage, self.bits, self.steps_left = 1, self.bits + self.plan.raise_bits, self.plan.steps // 2
         self.next, self.tightener = None, None
         is_last = self.bits > self.plan.last_bits or not self._enlarge()
         return Tightening(work, is_paused=is_first or is_last, is_complete=is_last, has_starts=True)

@@ -37,19 +37,28 @@ def _ratios(values: Floats, row: int, columns: Floats, n_kept: int, out: Floats)
 
 @jit(inline="never")
 def _play(
-    ratio: Floats, n: int, n_kept: int, rounds: int, weight: Floats, regret: Floats, mean: Floats, scores: Floats
+    ratio: Floats,
+    n: int,
+    n_kept: int,
+    weight: Floats,
+    regret: Floats,
+    mean: Floats,
+    scores: Floats,
+    picks: NDArray[np.int32],
 ) -> tuple[int, int]:
-    """Play rounds of regret matching; return the outcome and the multiplications done.
+    """Play a round of regret matching for each of `picks`; return the outcome and the multiplications done.
 
-    After `EXCEEDS` `weight` is a mixture of the `n` coordinates in which the row exceeds what is kept.
+    After `EXCEEDS` `weight` is a mixture of the `n` coordinates in which the row exceeds what is kept. After
+    `MIXED` the kept vector picked in round t counts t times in the combination; -1 ends the picks.
     """
     work = 0
+    picks[0] = -1
     if n == 0:  # nothing but zeros
         return MIXED, work
     for d in range(n):
         weight[d], regret[d], mean[d] = 1.0 / n, 0.0, 0.0
     total = 0.0
-    for t in range(1, rounds + 1):
+    for t in range(1, len(picks) + 1):
         for j in range(n_kept):
             scores[j] = 0.0
         for d in range(n):
@@ -65,6 +74,9 @@ def _play(
         if scores[best] < 1.0:
             return EXCEEDS, work
         total += t
+        picks[t - 1] = best
+        if t < len(picks):
+            picks[t] = -1
         mass, low = 0.0, np.inf
         for d in range(n):
             regret[d] = max(0.0, regret[d] + scores[best] - ratio[d, best])
@@ -138,6 +150,7 @@ def unmixed(
     """
     width = values.shape[1]
     weight, regret, mean = np.empty(width), np.empty(width), np.empty(width)
+    picks = np.empty(rounds, np.int32)
     work = 0
     while at[0] < len(ptr) - 1 and work < budget:
         start, stop = int(ptr[at[0]]), int(ptr[at[0] + 1])
@@ -159,7 +172,7 @@ def unmixed(
             at[1] += 1
             while state[i] == UNDECIDED:
                 found = _ratios(values, i, columns, n_kept, ratio)
-                outcome, done = _play(ratio, found, n_kept, rounds, weight, regret, mean, scores)
+                outcome, done = _play(ratio, found, n_kept, weight, regret, mean, scores, picks)
                 work += done + found * n_kept
                 row = i
                 if outcome == MIXED:
@@ -176,3 +189,40 @@ def unmixed(
             at[0] += 1
             at[1] = 0
     return work
+
+
+@jit()
+def combinations(
+    values: Floats, ptr: Ints, state: NDArray[np.int8], rows: Ints, picked: NDArray[np.int32]
+) -> None:
+    """Write which kept rows of its context make up a combination that is at least each of `rows`, everywhere.
+
+    `picked`, shape (rows, rounds), gets the row picked in each round of play; that of round t (from 1 on) counts t
+    times, and -1 ends the rounds. Where no combination was found the first is -1. `rows` are in ascending order.
+    """
+    width = values.shape[1]
+    weight, regret, mean = np.empty(width), np.empty(width), np.empty(width)
+    c, n_kept, is_new = 0, 0, True
+    columns, ratio, scores = np.empty((width, 0)), np.empty((width, 0)), np.empty(0)
+    kept = np.empty(0, np.int64)
+    for i in range(len(rows)):
+        while rows[i] >= ptr[c + 1]:
+            c += 1
+            is_new = True
+        if is_new:
+            is_new = False
+            n = int(ptr[c + 1] - ptr[c])
+            columns, ratio, scores = np.empty((width, n)), np.empty((width, n)), np.empty(n)
+            kept, n_kept = np.empty(n, np.int64), 0
+            for row in range(ptr[c], ptr[c + 1]):
+                if state[row] == KEPT:
+                    kept[n_kept] = row
+                    n_kept = _keep(values, row, columns, n_kept)
+        found = _ratios(values, rows[i], columns, n_kept, ratio)
+        outcome = _play(ratio, found, n_kept, weight, regret, mean, scores, picked[i])[0]
+        if outcome != MIXED:
+            picked[i, 0] = -1
+        for t in range(picked.shape[1]):
+            if picked[i, t] < 0:
+                break
+            picked[i, t] = kept[picked[i, t]]
