@@ -14,27 +14,28 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.answer import answer_one
+from certimap.answer import answer_one, answer_query
 from certimap.asking import Asked, in_worker
 from certimap.box import Boxes, Points
 from certimap.certify.external import ExternalBound
 from certimap.certify.ledger import Ledger
 from certimap.certify.sources import own_source
-from certimap.control import Control
+from certimap.control import Control, TimeUp
 from certimap.domain import Domain
 from certimap.errors import SolverError
 from certimap.executors import Spread
 from certimap.logs import log_sum_runs
-from certimap.posterior import Bounds, Posterior
+from certimap.posterior import Bounds, Masses, Posterior
 from certimap.result import MapResult, Status
 from certimap.solvers.base import Solver
-from certimap.solvers.driver import assemble, check_limits, search_box, seed_of, trust_in
+from certimap.solvers.driver import assemble, check_limits, ensure_answer, search_box, seed_of, trust_in
 from certimap.solvers.registry import resolve
 from certimap.solvers.warm_start import apply_warm_start
 
 N_PARTS = 32  # boxes that a space is split into, for whatever number of workers
 WINDOW = 16  # parts under way; a part starts from the best points of all that lie so far before it
 SHARED = ("frontier", "set_elimination", "hbfs", "pac", "smooth_pac")  # what else `auto` picks is done in no time
+HARDLY = 1e-3  # seconds
 BOUND = own_source("bound of a box")
 
 
@@ -95,7 +96,16 @@ def answer_shared(
         raise SolverError("proof files are written by searches of one process; leave executor and n_jobs out")
     seed, asked = seed_of(rng), replace(asked, limits=in_worker(asked.limits))
     control = Control.starting_now(settings.get("time_limit"), max_memory=settings.get("max_memory"))
-    posterior = asked.condition(variables, evidence, control)
+    try:
+        posterior = asked.condition(variables, evidence, control)
+    except TimeUp:  # then there is nothing to share
+        return answer_query(
+            lambda control: asked.condition(variables, evidence, control),
+            lambda control: asked.fallback(variables, evidence, control),
+            solver,
+            seed,
+            {**settings, "time_limit": HARDLY},
+        )
     chosen = resolve(solver, posterior, settings.get("options") or {})
     if not len(posterior.domain) or (solver == "auto" and chosen.name not in SHARED):
         return answer_one(posterior, solver, seed, settings, control)
@@ -107,6 +117,7 @@ def answer_shared(
     external = ExternalBound.read(settings.get("upper_bound"))
     if external is not None:
         merged.upper_bound(external.on(posterior.facts), external.source)
+    ensure_answer(posterior, merged, seed)
     ended = (Status.INTERRUPTED, Status.TIME_LIMIT, Status.NODE_LIMIT, Status.SAMPLE_LIMIT, Status.MEMORY_LIMIT)
     status = next((s for s in ended if s in statuses), Status.EXHAUSTED)
     if merged.satisfied and status is not Status.INTERRUPTED:
@@ -156,7 +167,16 @@ def _unsearched(question: _Question, box: Boxes) -> Ledger:
     ledger, posterior = _ledger_of(question, box), question.conditioned()
     if isinstance(posterior, Bounds):
         ledger.upper_bound(float(posterior.log_bound(box)[0]), BOUND)
+    elif _is_impossible(posterior, box):
+        ledger.upper_bound(-math.inf, BOUND)
     return ledger
+
+
+def _is_impossible(posterior: Posterior, box: Boxes) -> bool:
+    """Whether a box is known to hold nothing, so that there is nothing to search or to draw."""
+    if isinstance(posterior, Masses) and float(posterior.log_mass(box)[0]) == -math.inf:
+        return True
+    return isinstance(posterior, Bounds) and float(posterior.log_bound(box)[0]) == -math.inf
 
 
 def _ledger_of(
@@ -181,6 +201,10 @@ def _ledger_of(
 def _search_part(question: _Question, part: _Part) -> tuple[bytes, str]:
     """Search a box in a worker; return its ledger without the posterior, and what ended the search."""
     posterior, settings = question.conditioned(), question.settings
+    if _is_impossible(posterior, Boxes(posterior.domain, part.mask)):
+        ledger = _unsearched(question, Boxes(posterior.domain, part.mask))
+        ledger.candidates(part.points)
+        return _packed(ledger, posterior), Status.CERTIFIED.value
     control = Control.starting_now(part.seconds, max_nodes=part.max_nodes, max_memory=settings.get("max_memory"))
     ledger = _ledger_of(question, Boxes(posterior.domain, part.mask), control, part.max_samples)
     if len(part.points):
@@ -247,7 +271,8 @@ def _halves(posterior: Posterior, domain: Domain, box: Boxes) -> list[tuple[floa
     together = np.where(free, log_sum_runs(each, domain.offsets[:-1]), math.inf)
     v = int(np.argmin(together)) if isinstance(posterior, Bounds) else int(np.argmax(free))
     own = slice(int(domain.offsets[v]), int(domain.offsets[v + 1]))
-    top = own.start + int(np.argmax(each[own]))
+    states = np.flatnonzero(held[own])  # the box may be impossible, and then no bound tells these from others
+    top = own.start + int(states[np.argmax(each[own][states])])
     one, others = held.copy(), held.copy()
     one[own] = False
     one[top], others[top] = True, False
