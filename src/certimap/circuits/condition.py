@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,27 +15,33 @@ from certimap.circuits.plan import REAL_FIRST, REAL_LOG_NORM, REAL_SIZE, Plan
 from certimap.control import Control, Pace
 from certimap.domain import Domain, Real
 from certimap.errors import ImpossibleEvidence, ModelError
-from certimap.logs import log_sum_runs
 from certimap.query import Query
 
 if TYPE_CHECKING:
-    from certimap.circuits.kernels.arrays import NewNodes, Workspace
+    from certimap.circuits.kernels.arrays import NewNodes, QueriedLeaves, Workspace
 
 
 SECONDS_PER_EDGE = 2e-7
-NEGLIGIBLE = 40.0  # nats below a leaf's mass, under which the rounding of an entry does not show in it
+MOST = 2**31 - 2**8  # nodes, edges and parameters, which are numbered in 32 bits
 
 
 @dataclass(frozen=True, eq=False)
 class Leaves:
-    """The leaves of a circuit under a query: their masses, and normalised vectors for queried ones."""
+    """The leaves of a circuit under a query.
 
-    log_mass: NDArray[np.float64]  # (n_nodes,), 0 on inner nodes
-    log_error: NDArray[np.float64]  # (n_nodes,), how far that may be off, in units of the last place of 1
-    position: NDArray[np.int32]  # (n_nodes,), position of the variable in the query, else -1
-    states: NDArray[np.int64]  # (n_nodes,), bits of the states that a categorical leaf allows
-    start: NDArray[np.int64]  # (n_nodes,), where the vector of a queried leaf starts in `log_tables`
-    log_tables: NDArray[np.float64]
+    Attributes
+    ----------
+    position
+        int32, shape (n_vars,): the place of each variable in the query, else -1.
+    log_mass
+        float64, shape (n_nodes,): natural logs of the masses of leaves, 0 on inner nodes.
+    queried
+        The queried leaves and their normalised vectors.
+    """
+
+    position: NDArray[np.int32]
+    log_mass: NDArray[np.float64]
+    queried: QueriedLeaves
 
 
 def condition(
@@ -82,19 +88,15 @@ def condition(
         )
     if circuit.domain != query.domain:
         raise ModelError("the query was made for another domain; make it with the circuit's own")
+    if max(circuit.n_nodes, circuit.n_edges, len(circuit.params)) > MOST:
+        raise ModelError(
+            f"the circuit has {circuit.n_nodes} nodes and {circuit.n_edges} edges; expected up to {MOST}"
+        )
     circuit = checked(circuit, query)
-    leaves = leaves_of(circuit, query)
-    from certimap.circuits.kernels import structure as kernels
-
-    arrays, log_mass = properties.circuit_arrays(circuit), leaves.log_mass
-    log_evidence = fill_log_mass(circuit, log_mass)
-    parents = np.empty(circuit.n_nodes, np.int64)
-    kernels.count_parents(arrays, log_mass, parents)
-    error = leaves.log_error
-    kernels.upward_error(arrays, log_mass, error)
     with pace.piece(circuit.n_edges):
-        plan = _simplify(circuit, query, leaves, parents)
-    return replace(plan, log_error=float(error[-1]) * float(np.finfo(np.float64).eps)), log_evidence
+        folded = _folded(circuit, query)
+        plan = _laid_out(query.query_domain, folded)
+    return replace(plan, log_error=folded.error * float(np.finfo(np.float64).eps)), folded.log_evidence
 
 
 def fill_log_mass(circuit: Circuit, log_mass: NDArray[np.float64]) -> float:
@@ -132,39 +134,50 @@ def checked(circuit: Circuit, query: Query) -> Circuit:
     return circuit
 
 
-def leaves_of(circuit: Circuit, query: Query) -> Leaves:
-    """Return the leaves of a checked circuit under a query."""
-    domain, n_nodes = circuit.domain, circuit.n_nodes
-    positions = np.full(len(domain) + 1, -1, np.int32)
-    positions[query.variables] = np.arange(len(query.variables), dtype=np.int32)
-    position = positions[circuit.leaf_var]  # leaf_var is -1 on inner nodes: the last entry
-    log_mass, log_error = np.zeros(n_nodes), np.zeros(n_nodes)
-    packed = properties.categorical_params(circuit)
-    sizes = np.diff(packed.ptr)
-    columns = np.repeat(domain.offsets[circuit.leaf_var[packed.nodes]], sizes) + packed.states
-    weighted = packed.values + query.log_weights[columns]
-    if len(packed.nodes):
-        log_mass[packed.nodes] = log_sum_runs(weighted, packed.ptr[:-1])
-        counts = weighted > np.repeat(log_mass[packed.nodes], sizes) - NEGLIGIBLE
-        reach = np.where(counts, np.abs(packed.values) + np.abs(query.log_weights[columns]), 0.0)
-        log_error[packed.nodes] = np.maximum.reduceat(reach, packed.ptr[:-1]) + sizes + 4.0
-    start = np.zeros(n_nodes, np.int64)
-    start[packed.nodes] = packed.ptr[:-1]
-    with np.errstate(invalid="ignore"):
-        log_tables = weighted - np.repeat(log_mass[packed.nodes], sizes)
-    leaf_sets = properties.CategoricalParams(packed.nodes, packed.ptr, weighted, packed.states)
+def leaves_of(circuit: Circuit, query: Query) -> tuple[Leaves, NDArray[np.float64]]:
+    """Return the leaves of a checked circuit under a query, and how far their log masses may be off.
+
+    The latter, shape (n_nodes,), is in units of the last place of 1, and 0 on inner nodes.
+    """
+    n_nodes, domain = circuit.n_nodes, circuit.domain
+    log_mass, log_error = np.empty(n_nodes), np.empty(n_nodes)
+    position = np.full(len(domain), -1, np.int32)
+    position[query.variables] = np.arange(len(query.variables), dtype=np.int32)
+    queried = properties.categorical_leaves(circuit, query.log_weights, position, log_mass, log_error)
+    if not domain.is_discrete:
+        queried = _with_real_leaves(circuit, query, position, log_mass, log_error, queried)
+    return Leaves(position, log_mass, queried), log_error
+
+
+def _with_real_leaves(
+    circuit: Circuit,
+    query: Query,
+    position: NDArray[np.int32],
+    log_mass: NDArray[np.float64],
+    log_error: NDArray[np.float64],
+    categorical: QueriedLeaves,
+) -> QueriedLeaves:
+    """Return the queried leaves with the real ones among them, and fill in the masses of all real ones."""
+    from certimap.circuits.kernels.arrays import QueriedLeaves
+
     real = np.flatnonzero((circuit.kind < NodeKind.PRODUCT) & (circuit.kind != NodeKind.CATEGORICAL))
-    if len(real):
-        entries = _real_entries(circuit, query, real)
-        log_mass[real] = entries[:, REAL_LOG_NORM]
-        _refuse_mixed_measures(circuit, real)
-        roundings = np.zeros(len(real))
-        for code, leaf in leaf_kinds().items():
-            roundings[circuit.kind[real] == code] = leaf.roundings
-        log_error[real] = roundings + 4.0 * np.abs(entries[:, REAL_LOG_NORM])
-        start[real] = len(log_tables) + REAL_SIZE * np.arange(len(real))
-        log_tables = np.concatenate([log_tables, entries.ravel()])
-    return Leaves(log_mass, log_error, position, properties.leaf_state_sets(n_nodes, leaf_sets), start, log_tables)
+    if not len(real):
+        return categorical
+    entries = _real_entries(circuit, query, real)
+    log_mass[real] = entries[:, REAL_LOG_NORM]
+    _refuse_mixed_measures(circuit, real)
+    roundings = np.zeros(len(real))
+    for code, leaf in leaf_kinds().items():
+        roundings[circuit.kind[real] == code] = leaf.roundings
+    log_error[real] = roundings + 4.0 * np.abs(entries[:, REAL_LOG_NORM])
+    asked = position[circuit.leaf_var[real]] >= 0
+    nodes = np.concatenate([categorical.nodes, real[asked].astype(np.int32)])
+    order = np.argsort(nodes, kind="stable")
+    n_asked, n_entries = int(np.count_nonzero(asked)), len(categorical.log_tables)
+    start = np.concatenate([categorical.start, n_entries + REAL_SIZE * np.arange(n_asked, dtype=np.int32)])
+    states = np.concatenate([categorical.states, np.zeros(n_asked, np.int64)])
+    log_tables = np.concatenate([categorical.log_tables, entries[asked].ravel()])
+    return QueriedLeaves(nodes[order], start[order], states[order], log_tables)
 
 
 def _refuse_mixed_measures(circuit: Circuit, nodes: NDArray[np.int64]) -> None:
@@ -206,44 +219,64 @@ def _real_entries(circuit: Circuit, query: Query, nodes: NDArray[np.int64]) -> N
     return entries
 
 
-def _simplify(circuit: Circuit, query: Query, leaves: Leaves, parents: NDArray[np.int64]) -> Plan:
-    """Rewrite the live part of a circuit as a plan."""
+class _Folded(NamedTuple):
+    """The live part of a circuit, rewritten: new nodes up to a root, and the vectors of the leaves.
+
+    `sums` tells which new node each sum of the circuit became (-1: none), `error` how far ln p(e) may be off, in
+    units of the last place of 1.
+    """
+
+    new: NewNodes
+    root: int
+    log_tables: NDArray[np.float64]
+    sums: NDArray[np.int32]
+    log_evidence: float
+    error: float
+
+
+def _folded(circuit: Circuit, query: Query) -> _Folded:
+    """Rewrite the live part of a circuit; what this needs beside its result is given up at its end."""
     from certimap.circuits.kernels import simplify, structure
     from certimap.circuits.kernels.arrays import NewNodes
 
-    domain, arrays = query.query_domain, properties.circuit_arrays(circuit)
-    full = properties.full_state_sets(domain)
-    decides = properties.find_decided(arrays, parents, leaves.position, leaves.states, full)
-    single = np.empty(circuit.n_nodes, np.int32)
-    structure.single_variables(arrays, parents, leaves.position, single)
+    domain, arrays, n_nodes = query.query_domain, properties.circuit_arrays(circuit), circuit.n_nodes
+    leaves, log_error = leaves_of(circuit, query)
+    log_mass, position, queried = leaves.log_mass, leaves.position, leaves.queried
+    log_evidence = fill_log_mass(circuit, log_mass)
+    structure.upward_error(arrays, log_mass, log_error)
+    error = float(log_error[-1])
+    del log_error
+    parents, single = np.empty(n_nodes, np.int32), np.empty(n_nodes, np.int32)
+    structure.count_parents(arrays, log_mass, parents)
+    decides = properties.find_decided(arrays, parents, position, queried, properties.full_state_sets(domain))
+    structure.single_variables(arrays, parents, position, single)
     if not domain.is_discrete:
         _decide_histograms(circuit, parents, single, decides)
-    n_states = domain.n_states
-    merged = single[(circuit.kind == NodeKind.SUM) & (single >= 0)]
-    n_table = len(leaves.log_tables)
-    log_tables = np.concatenate([leaves.log_tables, np.empty(int(n_states[merged].sum()))])
+    is_sum = circuit.kind == NodeKind.SUM
+    merged = single[is_sum & (single >= 0)]
+    n_table, log_tables = len(queried.log_tables), queried.log_tables
+    log_tables.resize(n_table + int(domain.n_states[merged].sum()), refcheck=False)
     n_live = int(np.count_nonzero((parents > 0) & (single != -1)))
     new = NewNodes(
         kind=np.empty(n_live, np.int8),
-        ptr=np.empty(n_live + 1, np.int64),
+        ptr=np.empty(n_live + 1, np.int32),
         leaf_var=np.empty(n_live, np.int32),
-        leaf_start=np.empty(n_live, np.int64),
+        leaf_start=np.empty(n_live, np.int32),
         decides=np.empty(n_live, np.int32),
         inlined=np.empty(n_live, np.bool_),
-        n_parents=np.zeros(n_live, np.int64),
-        pool_child=np.empty(circuit.n_edges + 1, np.int64),
+        n_parents=np.zeros(n_live, np.int32),
+        pool_child=np.empty(circuit.n_edges + 1, np.int32),
         pool_weight=np.empty(circuit.n_edges + 1),
     )
-    seen_by, seen_at = np.full(n_live, -1, np.int64), np.empty(n_live, np.int64)
-    alias = np.empty(circuit.n_nodes, np.int64)
-    inputs = (leaves.log_mass, parents, single, n_states, leaves.start, decides)
+    seen_by, seen_at = np.full(n_live, -1, np.int32), np.empty(n_live, np.int32)
+    alias = np.empty(n_nodes, np.int32)
+    inputs = (log_mass, parents, single, domain.n_states, position, queried.start, decides)
     simplify.fold(arrays, *inputs, n_table, log_tables, seen_by, seen_at, new, alias)
-    sums = np.flatnonzero(circuit.kind == NodeKind.SUM)
-    return _laid_out(domain, int(alias[-1]), new, log_tables, alias[sums])
+    return _Folded(new, int(alias[-1]), log_tables, alias[is_sum], log_evidence, error)
 
 
 def _decide_histograms(
-    circuit: Circuit, parents: NDArray[np.int64], single: NDArray[np.int32], decides: NDArray[np.int32]
+    circuit: Circuit, parents: NDArray[np.int32], single: NDArray[np.int32], decides: NDArray[np.int32]
 ) -> None:
     """Mark the sums of leaves of one real variable whose supports are disjoint: at most one of them is not 0."""
     low, high = np.full(circuit.n_nodes, -np.inf), np.full(circuit.n_nodes, np.inf)
@@ -263,20 +296,13 @@ def _decide_histograms(
             decides[node] = single[node]
 
 
-def _laid_out(
-    domain: Domain, root: int, new: NewNodes, log_tables: NDArray[np.float64], sums: NDArray[np.int64]
-) -> Plan:
-    """Lay the rewritten nodes out in depth-first postorder; `sums` are what the circuit's sums became, or -1."""
+def _laid_out(domain: Domain, folded: _Folded) -> Plan:
+    """Lay the rewritten nodes out in depth-first postorder."""
     from certimap.circuits.kernels import simplify
     from certimap.circuits.kernels.arrays import Layout
 
-    n_pool, kinds = int(new.ptr[root + 1]), new.kind[: root + 1]
-    owner_is_sum = np.repeat(kinds == simplify.SUM, np.diff(new.ptr[: root + 2]))
-    member_kinds = kinds[new.pool_child[:n_pool]]
-    n_wrapped = int(np.count_nonzero(owner_is_sum & (member_kinds != simplify.PRODUCT)))
-    n_inner = int(np.count_nonzero(member_kinds != simplify.LEAF)) + 2 * n_wrapped
-    n_leaves = int(np.count_nonzero(member_kinds == simplify.LEAF)) + 1
-    n_nodes = int(np.count_nonzero(kinds != simplify.LEAF)) + n_wrapped + 1
+    new, root, log_tables = folded.new, folded.root, folded.log_tables
+    n_nodes, n_inner, n_leaves = (int(x) for x in simplify.count_parts(root, new))
     out = Layout(
         is_sum=np.empty(n_nodes, np.bool_),
         child_ptr=np.empty(n_nodes + 1, np.int64),
@@ -288,68 +314,75 @@ def _laid_out(
         decides=np.empty(n_nodes, np.int32),
         sizes=np.empty(3, np.int64),
     )
-    pools = {"pool_child": new.pool_child[:n_pool], "pool_weight": new.pool_weight[:n_pool]}
-    work = _workspace(root + 1, n_pool)
-    simplify.lay_out(root, new._replace(**pools), work, out)
+    work = _workspace(root + 1, int(new.ptr[root + 1]))
+    simplify.lay_out(root, new, work, out)
     n_nodes, n_inner, n_leaves = (int(x) for x in out.sizes)
-    leaf_var = out.leaf_var[:n_leaves].copy()
-    tables, log_tables, leaf_start = _used_tables(domain, leaf_var, out.leaf_start[:n_leaves], log_tables)
-    log_weights = out.log_weights[:n_inner].copy()
-    numbers = np.flatnonzero((sums >= 0) & (sums <= root))[
-        ::-1
-    ]  # of several that became one node, the first counts
-    places = work.final[sums[numbers]]
-    sum_numbers = np.full(n_nodes, -1, np.int64)
-    sum_numbers[places[places >= 0]] = numbers[places >= 0]
-    sum_numbers[~out.is_sum[:n_nodes]] = -1
+    for array in (out.is_sum, out.decides):
+        array.resize(n_nodes, refcheck=False)  # in place: nobody has seen it yet
+    for array in (out.child_ptr, out.leaf_ptr):
+        array.resize(n_nodes + 1, refcheck=False)
+    for array in (out.children, out.log_weights):
+        array.resize(n_inner, refcheck=False)
+    for array in (out.leaf_var, out.leaf_start):
+        array.resize(n_leaves, refcheck=False)
+    sum_numbers = _sum_numbers(folded.sums, work.final, out.is_sum)
+    sizes = np.where(domain.n_states > 0, domain.n_states, REAL_SIZE)
+    place = np.zeros(len(log_tables), np.int32)
+    n_entries = int(simplify.compact_tables(out.leaf_var, out.leaf_start, sizes, place, log_tables))
+    log_tables.resize(n_entries, refcheck=False)
     return Plan(
         domain,
-        out.is_sum[:n_nodes].copy(),
-        out.child_ptr[: n_nodes + 1].copy(),
-        out.children[:n_inner].copy(),
-        np.exp(log_weights),
-        log_weights,
-        out.leaf_ptr[: n_nodes + 1].copy(),
-        leaf_var,
-        leaf_start,
-        tables,
+        out.is_sum,
+        out.child_ptr,
+        out.children,
+        np.exp(out.log_weights),
+        out.log_weights,
+        out.leaf_ptr,
+        out.leaf_var,
+        out.leaf_start,
+        _probabilities(domain, out.leaf_var, out.leaf_start, log_tables),
         log_tables,
-        out.decides[:n_nodes].copy(),
+        out.decides,
         sum_numbers,
     )
+
+
+def _sum_numbers(
+    sums: NDArray[np.int32], final: NDArray[np.int32], is_sum: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Return which of the circuit's sums each node of the plan was made from, else -1."""
+    found = np.flatnonzero((sums >= 0) & (sums < len(final)))[::-1]  # of several that became one, the first counts
+    places = final[sums[found]]
+    numbers = np.full(len(is_sum), -1, np.int64)
+    numbers[places[places >= 0]] = found[places >= 0]
+    numbers[~is_sum] = -1
+    return numbers
 
 
 def _workspace(n_nodes: int, n_pool: int) -> Workspace:
     from certimap.circuits.kernels.arrays import Workspace
 
     return Workspace(
-        stack=np.empty(n_nodes + 1, np.int64),
-        cursor=np.empty(n_nodes + 1, np.int64),
-        inner_stack=np.empty(n_nodes + 1, np.int64),
+        stack=np.empty(n_nodes + 1, np.int32),
+        cursor=np.empty(n_nodes + 1, np.int32),
+        inner_stack=np.empty(n_nodes + 1, np.int32),
         inner_weight=np.empty(n_nodes + 1),
-        flat_begin=np.empty(n_nodes, np.int64),
-        flat_end=np.empty(n_nodes, np.int64),
-        flat_child=np.empty(n_pool, np.int64),
+        flat_begin=np.empty(n_nodes + 1, np.int32),
+        flat_end=np.empty(n_nodes + 1, np.int32),
+        flat_child=np.empty(n_pool, np.int32),
         flat_weight=np.empty(n_pool),
-        final=np.full(n_nodes, -1, np.int64),
+        final=np.full(n_nodes, -1, np.int32),
     )
 
 
-def _used_tables(
+def _probabilities(
     domain: Domain, leaf_var: NDArray[np.int32], leaf_start: NDArray[np.int64], log_tables: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Keep only the vectors that leaves point to; return them as probabilities and logs, and new starts."""
-    sizes_of_var = np.where(domain.n_states > 0, domain.n_states, REAL_SIZE)
-    used = np.zeros(len(log_tables), np.int64)  # at each start, the vector's length
-    used[leaf_start] = sizes_of_var[leaf_var]
-    starts = np.flatnonzero(used)
-    sizes = used[starts]
-    new_starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    within = np.arange(int(sizes.sum())) - np.repeat(new_starts, sizes)
-    kept = log_tables[np.repeat(starts, sizes) + within]
-    used[starts] = new_starts
-    is_real = np.zeros(len(log_tables), np.bool_)
-    is_real[leaf_start] = domain.n_states[leaf_var] == 0
-    real_entry = np.repeat(is_real[starts], sizes)
+) -> NDArray[np.float64]:
+    """Return the entries of categorical leaves as probabilities, those of real leaves as they are."""
     with np.errstate(over="ignore"):
-        return np.where(real_entry, kept, np.exp(kept)), kept, used[leaf_start]
+        tables = np.exp(log_tables)
+    if not domain.is_discrete:
+        starts = np.unique(leaf_start[domain.n_states[leaf_var] == 0])
+        entries = starts[:, None] + np.arange(REAL_SIZE)
+        tables[entries] = log_tables[entries]
+    return tables

@@ -12,35 +12,34 @@ from certimap.circuits.plan import REAL_SIZE, Plan
 from certimap.rounding import LEAST_WEIGHT, NARROW_BITS, UNIT_BITS
 
 if TYPE_CHECKING:
-    from certimap.circuits.kernels.arrays import PlanArrays
+    from certimap.circuits.kernels.arrays import LeafPlaces, PlanArrays
 
 LN_2 = math.log(2.0)
 # The states of so many variables, 64 rows of them, outgrow a core's cache; in any other order than the memory's,
 # nothing would be fetched ahead of its use.
 MANY_VARIABLES = 4096
 LN_UNIT = UNIT_BITS * LN_2
+NUMBERS_TOGETHER = 2**16  # that are split together: what this holds meanwhile stays small, and near
 
 
 def split_logs(logs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return natural logs, at most 0, as values and counts: `value * 2^(-256 count)`.
 
     Values with a count are in (2^-384, 2^-128], so that a sum of fewer than 2^128 of them is at most 1; those
-    without are in (2^-384, 1], and -inf becomes 0.
+    without are in (2^-384, 1], and -inf becomes 0. Counts of parts that have none take no memory until written.
     """
-    finite = np.isfinite(logs)
-    safe = np.where(finite, logs, 0.0)
-    counts = np.maximum(np.floor((-safe / LN_2 - NARROW_BITS) / UNIT_BITS), 0.0)
-    # Of logs of -1e17 and less, what is left is off by more than a unit: within its range it stays.
-    rest = np.clip(safe + counts * LN_UNIT, -(NARROW_BITS + UNIT_BITS) * LN_2, 0.0)
-    return np.where(finite, np.exp(rest), 0.0), counts
-
-
-def _least_bits(plan: Plan, mantissas: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a lower bound on log2 of each leaf's positive values, without their counts, shape (n_leaves,)."""
-    with np.errstate(divide="ignore"):
-        bits = np.where(mantissas > 0.0, np.log2(mantissas), 0.0)
-    starts, of_leaf = np.unique(plan.leaf_start, return_inverse=True)
-    return np.minimum.reduceat(bits, starts)[of_leaf] if len(starts) else np.zeros(0)
+    values, counts = np.empty_like(logs), np.zeros(len(logs))
+    for start in range(0, len(logs), NUMBERS_TOGETHER):
+        part = slice(start, start + NUMBERS_TOGETHER)
+        finite = np.isfinite(logs[part])
+        safe = np.where(finite, logs[part], 0.0)
+        some = np.maximum(np.floor((-safe / LN_2 - NARROW_BITS) / UNIT_BITS), 0.0)
+        # Of logs of -1e17 and less, what is left is off by more than a unit: within its range it stays.
+        rest = np.clip(safe + some * LN_UNIT, -(NARROW_BITS + UNIT_BITS) * LN_2, 0.0)
+        values[part] = np.where(finite, np.exp(rest), 0.0)
+        if some.any():
+            counts[part] = some
+    return values, counts
 
 
 def arrays_of(plan: Plan) -> PlanArrays:
@@ -48,24 +47,17 @@ def arrays_of(plan: Plan) -> PlanArrays:
     from certimap.circuits.kernels.arrays import PlanArrays
     from certimap.circuits.kernels.statistics import find_floors
 
-    sizes = plan.domain.n_states[plan.leaf_var]
-    real = np.unique(plan.leaf_start[sizes == 0])[:, None] + np.arange(REAL_SIZE)
-    logs = plan.log_tables.copy()
-    logs[real] = 0.0
-    mantissas, table_counts = split_logs(logs)
-    n_wide = np.concatenate([[0], np.cumsum((mantissas > 0.0) & (mantissas < 2.0**-NARROW_BITS))])
-    is_wide = n_wide[plan.leaf_start + sizes] > n_wide[plan.leaf_start]
-    rank = np.where(sizes == 0, 4, np.where(sizes == 2, 0, 1) + np.where(is_wide, 2, 0))
-    order = _leaf_order(plan, rank)
-    ends = [plan.leaf_ptr[:-1] + _count_in(plan.leaf_ptr, rank <= k) for k in (0, 1, 3)]
-    start = plan.leaf_start[order]
-    least = np.where(rank == 4, -1.0 * UNIT_BITS, _least_bits(plan, mantissas))[order]
+    mantissas, table_counts = split_logs(plan.log_tables)
+    if not plan.domain.is_discrete:
+        is_real = plan.domain.n_states[plan.leaf_var] == 0
+        entries = np.unique(plan.leaf_start[is_real])[:, None] + np.arange(REAL_SIZE)
+        mantissas[entries], table_counts[entries] = 1.0, 0.0
+    leaves = _leaves_in_order(plan, mantissas)
     weights, weight_counts = split_logs(plan.log_weights)
     floors, settles = np.empty(plan.n_nodes), np.empty(plan.n_nodes, np.bool_)
-    leaf_floors = np.concatenate([[0.0], np.cumsum(least)])
     weight_floors = np.log2(np.maximum(weights, LEAST_WEIGHT))
     find_floors(
-        plan.is_sum, plan.child_ptr, plan.children, weight_floors, plan.leaf_ptr, leaf_floors, floors, settles
+        plan.is_sum, plan.child_ptr, plan.children, weight_floors, plan.leaf_ptr, leaves.floors, floors, settles
     )
     return PlanArrays(
         is_sum=plan.is_sum,
@@ -75,13 +67,13 @@ def arrays_of(plan: Plan) -> PlanArrays:
         weight_counts=weight_counts,
         log_weights=plan.log_weights,
         leaf_ptr=plan.leaf_ptr,
-        binary_end=ends[0],
-        narrow_end=ends[1],
-        wide_end=ends[2],
-        leaf_var=plan.leaf_var[order],
-        leaf_start=start,
-        first=mantissas[start],
-        second=mantissas[np.minimum(start + 1, len(plan.tables) - 1)],
+        binary_end=leaves.binary_end,
+        narrow_end=leaves.narrow_end,
+        wide_end=leaves.wide_end,
+        leaf_var=leaves.leaf_var,
+        leaf_start=leaves.leaf_start,
+        first=leaves.first,
+        second=leaves.second,
         mantissas=mantissas,
         table_counts=table_counts,
         probabilities=plan.tables,
@@ -89,17 +81,40 @@ def arrays_of(plan: Plan) -> PlanArrays:
         decides=plan.decides,
         offsets=plan.domain.offsets,
         functions=functions_of(plan),
-        leaf_floors=leaf_floors,
+        leaf_floors=leaves.floors,
         floors=floors,
         settles=settles,
     )
 
 
-def _leaf_order(plan: Plan, rank: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the order in which products take their leaves: by rank, and by variable where these are many."""
-    if len(plan.domain) > MANY_VARIABLES:
-        return np.lexsort((plan.leaf_var, rank, plan.parent_of_leaf))
-    return np.lexsort((rank, plan.parent_of_leaf)) if rank.any() else np.arange(plan.n_leaves)
+def _leaves_in_order(plan: Plan, mantissas: NDArray[np.float64]) -> LeafPlaces:
+    """Return the leaves as products take them: by rank, and by variable where these are many."""
+    from certimap.circuits.kernels import statistics
+    from certimap.circuits.kernels.arrays import LeafPlaces
+
+    n, n_nodes, n_vars = plan.n_leaves, plan.n_nodes, len(plan.domain)
+    rank, floors, order = np.empty(n, np.int8), np.empty(n), np.arange(n, dtype=np.int32)
+    of_leaves = (plan.leaf_var, plan.leaf_start)
+    any_other = statistics.survey_leaves(*of_leaves, plan.domain.n_states, mantissas, rank, floors)
+    stride = n_vars if n_vars > MANY_VARIABLES else 0
+    if stride or any_other:
+        counters = np.zeros(5 * max(stride, 1) + 1, np.int64)
+        scratch = (np.empty(n, np.int32), np.empty(n, np.int32))
+        statistics.sort_leaves(plan.leaf_ptr, plan.leaf_var, rank, stride, counters, *scratch, order)
+    places = LeafPlaces(
+        leaf_ptr=plan.leaf_ptr,
+        binary_end=np.empty(n_nodes, np.int64),
+        narrow_end=np.empty(n_nodes, np.int64),
+        wide_end=np.empty(n_nodes, np.int64),
+        leaf_var=np.empty(n, np.int32),
+        leaf_start=np.empty(n, np.int64),
+        first=np.empty(n),
+        second=np.empty(n),
+        mantissas=mantissas,
+        floors=np.empty(n + 1),
+    )
+    statistics.place_leaves(order, rank, floors, *of_leaves, places)
+    return places
 
 
 def functions_of(plan: Plan) -> NDArray[np.int64]:
@@ -109,9 +124,3 @@ def functions_of(plan: Plan) -> NDArray[np.int64]:
     from certimap.circuits.leaves.kind import function_table
 
     return function_table()
-
-
-def _count_in(ptr: NDArray[np.int64], marks: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return how many of each segment's entries are marked."""
-    counts = np.concatenate([[0], np.cumsum(marks)]).astype(np.int64)
-    return counts[ptr[1:]] - counts[ptr[:-1]]

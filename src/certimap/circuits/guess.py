@@ -27,6 +27,7 @@ class GuessedCircuit:
     circuit: Circuit
     domain: Domain
     leaves: Leaves
+    log_error: NDArray[np.float64]
     log_evidence: float
 
     @classmethod
@@ -35,8 +36,9 @@ class GuessedCircuit:
         if not query.query_domain.is_discrete:
             raise TooLarge("real variables cannot be guessed without conditioning the circuit")
         circuit = checked(circuit, query)
-        leaves = leaves_of(circuit, query)
-        return cls(circuit, query.query_domain, leaves, fill_log_mass(circuit, leaves.log_mass.copy()))
+        leaves, log_error = leaves_of(circuit, query)
+        log_evidence = fill_log_mass(circuit, leaves.log_mass.copy())
+        return cls(circuit, query.query_domain, leaves, log_error, log_evidence)
 
     @property
     def facts(self) -> Facts:
@@ -55,29 +57,29 @@ class GuessedCircuit:
         from certimap.circuits.kernels import structure
 
         leaves, arrays = self.leaves, properties.circuit_arrays(self.circuit)
-        reach, queried = np.abs(leaves.log_mass), self._queried
-        n_states = self.domain.n_states[leaves.position[queried]]
-        for node, start, k in zip(queried, leaves.start[queried], n_states, strict=True):
-            entries = leaves.log_tables[start : start + k]
-            reach[node] += np.max(np.abs(entries[np.isfinite(entries)]), initial=0.0)
+        reach, queried = np.abs(leaves.log_mass), leaves.queried
+        sizes = np.where(np.isfinite(queried.log_tables), np.abs(queried.log_tables), 0.0)
+        if len(queried.nodes):
+            reach[queried.nodes] += np.maximum.reduceat(sizes, queried.start)
         reach[~np.isfinite(reach)] = 0.0
         structure.upward_reach(arrays, reach)
-        error = leaves.log_error + 2.0 + reach * (self.circuit.kind < NodeKind.PRODUCT)
+        error = self.log_error + 2.0 + reach * (self.circuit.kind < NodeKind.PRODUCT)
         structure.upward_error(arrays, reach, error)
         return 2.0 * float(error[-1] + reach[-1]) * float(np.finfo(np.float64).eps)
 
-    @property
-    def _queried(self) -> NDArray[np.int64]:
-        return np.flatnonzero((self.leaves.position >= 0) & (self.circuit.kind == NodeKind.CATEGORICAL))
+    @cached_property
+    def _places(self) -> NDArray[np.int32]:
+        """The query variable of each queried leaf."""
+        return self.leaves.position[self.circuit.leaf_var[self.leaves.queried.nodes]]
 
     def log_prob(self, points: Points) -> NDArray[np.float64]:
         """Natural log of p(q | e), shape (batch,); one pass per point."""
         out = np.empty(len(points))
-        queried, leaves = self._queried, self.leaves
+        queried = self.leaves.queried
         for row, point in enumerate(points):
-            log_mass = leaves.log_mass.copy()
-            entries = leaves.log_tables[leaves.start[queried] + point[leaves.position[queried]]]
-            log_mass[queried] += np.where(np.isnan(entries), -np.inf, entries)
+            log_mass = self.leaves.log_mass.copy()
+            entries = queried.log_tables[queried.start + point[self._places]]
+            log_mass[queried.nodes] += np.where(np.isnan(entries), -np.inf, entries)
             out[row] = self._pass(log_mass) - self.log_evidence
         return np.minimum(out, 0.0)
 
@@ -98,32 +100,30 @@ class GuessedCircuit:
 
     def _peaks(self) -> NDArray[np.float64]:
         """Return the largest log value of each leaf, shape (n_nodes,), 0 on inner nodes."""
-        leaves, queried = self.leaves, self._queried
-        n_states = self.domain.n_states[leaves.position[queried]]
-        peaks = np.array(
-            [np.max(leaves.log_tables[a : a + k]) for a, k in zip(leaves.start[queried], n_states, strict=True)]
-        )
-        value = leaves.log_mass.copy()
-        value[queried] += np.where(np.isnan(peaks), -np.inf, peaks)
+        queried, value = self.leaves.queried, self.leaves.log_mass.copy()
+        if len(queried.nodes):
+            peaks = np.maximum.reduceat(queried.log_tables, queried.start)
+            value[queried.nodes] += np.where(np.isnan(peaks), -np.inf, peaks)
         return value
 
     def _walk_down(self, value: NDArray[np.float64]) -> Points:
         """Follow the children of largest weighted value from the root, all children of products; shape (1, n)."""
-        circuit, leaves = self.circuit, self.leaves
+        circuit, queried, position = self.circuit, self.leaves.queried, self.leaves.position
         point = np.zeros((1, len(self.domain)), np.int16)
         stack = [circuit.root]
         while stack:
             node = stack.pop()
-            kind, position = circuit.kind[node], int(leaves.position[node])
+            kind = circuit.kind[node]
             children = circuit.children_of(node)
             if kind == NodeKind.SUM:
                 first, last = circuit.child_ptr[node], circuit.child_ptr[node + 1]
                 stack.append(int(children[np.argmax(circuit.log_weights[first:last] + value[children])]))
             elif kind == NodeKind.PRODUCT:
                 stack.extend(children.tolist())
-            elif position >= 0:
-                start, k = int(leaves.start[node]), int(self.domain.n_states[position])
-                point[0, position] = int(np.argmax(leaves.log_tables[start : start + k]))
+            elif (place := int(position[circuit.leaf_var[node]])) >= 0:
+                start = int(queried.start[np.searchsorted(queried.nodes, node)])
+                entries = queried.log_tables[start : start + int(self.domain.n_states[place])]
+                point[0, place] = int(np.argmax(entries))
         return point
 
     def _pass(self, log_mass: NDArray[np.float64]) -> float:

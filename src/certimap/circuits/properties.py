@@ -14,7 +14,7 @@ from certimap.domain import Domain
 from certimap.errors import ModelError
 
 if TYPE_CHECKING:
-    from certimap.circuits.kernels.arrays import CircuitArrays
+    from certimap.circuits.kernels.arrays import CircuitArrays, QueriedLeaves
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +58,41 @@ def circuit_arrays(circuit: Circuit) -> CircuitArrays:
     return CircuitArrays(circuit.kind, circuit.child_ptr, circuit.children, circuit.log_weights, circuit.leaf_var)
 
 
-def _state_bits(states: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.left_shift(np.uint64(1), states.astype(np.uint64) & np.uint64(63)).view(np.int64)
+def categorical_leaves(
+    circuit: Circuit,
+    log_weights: NDArray[np.float64],
+    position: NDArray[np.int32],
+    log_mass: NDArray[np.float64],
+    log_error: NDArray[np.float64],
+) -> QueriedLeaves:
+    """Return those categorical leaves that are queried, and fill in the masses of all, with their errors.
+
+    Parameters
+    ----------
+    circuit
+        A circuit.
+    log_weights
+        One natural-log weight per state, float64, shape (total_states,).
+    position
+        int32, shape (n_vars,): the place of each variable in the query, -1 where it has none.
+    log_mass, log_error
+        float64, shape (n_nodes,), to be filled in: natural logs of masses (0 of nodes other than categorical
+        leaves), and how far these may be off, in units of the last place of 1.
+    """
+    from certimap.circuits.kernels import leaf_masses
+    from certimap.circuits.kernels.arrays import QueriedLeaves
+
+    arrays = circuit_arrays(circuit)
+    n_leaves, n_entries = (int(x) for x in leaf_masses.count_queried(arrays, circuit.param_ptr, position))
+    leaves = QueriedLeaves(
+        nodes=np.empty(n_leaves, np.int32),
+        start=np.empty(n_leaves, np.int32),
+        states=np.empty(n_leaves, np.int64),
+        log_tables=np.empty(n_entries),
+    )
+    numbers = (circuit.param_ptr, circuit.params, circuit.domain.offsets, log_weights, position)
+    leaf_masses.fill_categorical(arrays, *numbers, log_mass, log_error, leaves)
+    return leaves
 
 
 def full_state_sets(domain: Domain) -> NDArray[np.int64]:
@@ -70,15 +103,6 @@ def full_state_sets(domain: Domain) -> NDArray[np.int64]:
     return np.where(sizes > 0, ones >> shift, np.uint64(0)).astype(np.uint64).view(np.int64)
 
 
-def leaf_state_sets(n_nodes: int, leaves: CategoricalParams) -> NDArray[np.int64]:
-    """Return the states that each categorical leaf allows as bits, int64, shape (n_nodes,); 0 elsewhere."""
-    sets = np.zeros(n_nodes, np.int64)
-    if len(leaves.nodes):
-        bits = np.where(leaves.values > -np.inf, _state_bits(leaves.states), np.int64(0))
-        sets[leaves.nodes] = np.bitwise_or.reduceat(bits, leaves.ptr[:-1])
-    return sets
-
-
 @dataclass(frozen=True, eq=False)
 class Structure:
     """What one pass over a circuit tells about its scopes.
@@ -86,7 +110,7 @@ class Structure:
     Attributes
     ----------
     parents
-        int64, shape (n_nodes,): edges into each node from nodes that the root reaches; 0 is unreachable.
+        int32, shape (n_nodes,): edges into each node from nodes that the root reaches; 0 is unreachable.
     rough_sum
         The first reachable sum whose children differ in scope, or -1.
     overlapping
@@ -96,36 +120,35 @@ class Structure:
         Variables that count but that the root does not reach.
     """
 
-    parents: NDArray[np.int64]
+    parents: NDArray[np.int32]
     rough_sum: int
     overlapping: bool
     missing: tuple[int, ...]
 
 
 def structure(circuit: Circuit, ignored: Iterable[int] = ()) -> Structure:
-    """Check smoothness and decomposability in one pass, leaving out the `ignored` variables.
+    """Check smoothness and decomposability in two passes, leaving out the `ignored` variables.
 
-    Scopes are compared by a 128-bit random fingerprint and their size, so that the cost is linear in
-    the edges whatever the number of variables; two different scopes agree by chance with probability
-    about 2^-128.
+    Each pass compares scopes by random fingerprints of 63 bits, so that the cost is linear in the edges whatever
+    the number of variables; two different scopes agree in both passes by chance with probability about 2^-126.
     """
     from certimap.circuits.kernels import structure as kernels
 
     n_nodes = circuit.n_nodes
-    parents = np.empty(n_nodes, np.int64)
+    parents = np.empty(n_nodes, np.int32)
     arrays = circuit_arrays(circuit)
     kernels.count_parents(arrays, np.zeros(n_nodes), parents)
-    n_vars = len(circuit.domain)
-    words = np.random.default_rng(0x5EED).integers(-(2**62), 2**62, (n_vars, 2))
-    fingerprints = np.concatenate([words, np.ones((n_vars, 1), np.int64)], axis=1)
-    fingerprints[list(ignored)] = 0
-    scopes = np.zeros((n_nodes, 3), np.int64)
-    rough = int(kernels.check_scopes(arrays, parents, fingerprints, scopes))
-    used = np.zeros(n_vars, np.bool_)
+    counts = np.ones(len(circuit.domain), np.bool_)
+    counts[list(ignored)] = False
+    used = np.zeros(len(circuit.domain), np.bool_)
     used[circuit.leaf_var[(circuit.leaf_var >= 0) & (parents > 0)]] = True
-    overlapping = rough < 0 and bool(np.any(scopes[circuit.root] != fingerprints[used].sum(axis=0)))
-    missing = np.flatnonzero(~used & (fingerprints[:, 2] > 0))
-    return Structure(parents, rough, overlapping, tuple(int(i) for i in missing))
+    generator, scopes = np.random.default_rng(0x5EED), np.empty(n_nodes, np.int64)
+    rough, overlapping = -1, False
+    for _ in range(2):
+        fingerprints = np.where(counts, generator.integers(-(2**62), 2**62, len(counts)), 0)
+        rough = max(rough, int(kernels.check_scopes(arrays, parents, fingerprints, scopes)))
+        overlapping |= rough < 0 and bool(scopes[-1] != fingerprints[used].sum())
+    return Structure(parents, rough, overlapping and rough < 0, tuple(np.flatnonzero(~used & counts).tolist()))
 
 
 def is_smooth(circuit: Circuit) -> bool:
@@ -151,21 +174,23 @@ def decided_variables(circuit: Circuit) -> NDArray[np.int32]:
     """
     from certimap.circuits.kernels import structure as kernels
 
-    parents = np.empty(circuit.n_nodes, np.int64)
+    parents = np.empty(circuit.n_nodes, np.int32)
     arrays = circuit_arrays(circuit)
     kernels.count_parents(arrays, np.zeros(circuit.n_nodes), parents)
-    sets = leaf_state_sets(circuit.n_nodes, categorical_params(circuit))
-    return find_decided(arrays, parents, circuit.leaf_var, sets, full_state_sets(circuit.domain))
+    domain, (mass, error) = circuit.domain, np.empty((2, circuit.n_nodes))
+    everything = np.where(domain.n_states > 0, np.arange(len(domain)), -1).astype(np.int32)
+    leaves = categorical_leaves(circuit, np.zeros(domain.total_states), everything, mass, error)
+    return find_decided(arrays, parents, everything, leaves, full_state_sets(domain))
 
 
 def find_decided(
     arrays: CircuitArrays,
-    parents: NDArray[np.int64],
-    leaf_position: NDArray[np.int32],
-    leaf_sets: NDArray[np.int64],
+    parents: NDArray[np.int32],
+    position: NDArray[np.int32],
+    leaves: QueriedLeaves,
     full_sets: NDArray[np.int64],
 ) -> NDArray[np.int32]:
-    """Return the variable that each live sum decides, with leaves renumbered and restricted as given."""
+    """Return the variable that each live sum decides, variables renumbered by `position` and leaves restricted."""
     from certimap.circuits.kernels import structure as kernels
 
     n_nodes = len(arrays.kind)
@@ -174,7 +199,9 @@ def find_decided(
     node, used = 0, 0
     while True:
         pools = (start, count, variables, states, used)
-        node = kernels.decided_variables(arrays, parents, leaf_position, leaf_sets, full_sets, node, *pools, out)
+        before = int(np.searchsorted(leaves.nodes, node))
+        sets = (position, leaves.states, full_sets)
+        node = kernels.decided_variables(arrays, parents, *sets, node, before, *pools, out)
         if node == n_nodes:
             return out
         used = int(start[node])
@@ -191,7 +218,7 @@ def is_deterministic(circuit: Circuit) -> bool:
     return bool(np.all(decided[(circuit.kind == NodeKind.SUM) & (parents > 0) & several] >= 0))
 
 
-def _explicit_scopes(circuit: Circuit, parents: NDArray[np.int64]) -> list[int]:
+def _explicit_scopes(circuit: Circuit, parents: NDArray[np.int32]) -> list[int]:
     """Return each reachable node's scope as the bits of an int; only for errors and for smoothing."""
     scopes = [0] * circuit.n_nodes
     for node in np.flatnonzero(parents):

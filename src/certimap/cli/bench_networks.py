@@ -38,7 +38,8 @@ Out = Annotated[Path | None, typer.Option("--out", help="Folder of the run; a st
 
 def networks(
     cases: Annotated[
-        Path | None, typer.Option("--cases", help="File of cases, with the networks it names beside it.")
+        list[Path] | None,
+        typer.Option("--cases", help="File of cases, with the networks it names beside it; may be given twice."),
     ] = None,
     seeded: Annotated[
         Path | None, typer.Option("--seeded", help="Folder of BIF networks that get random queries instead.")
@@ -63,9 +64,18 @@ def networks(
             "--growth", help="Measure time by the number of variables, rows and answers instead; needs no data."
         ),
     ] = False,
+    plain: Annotated[
+        bool,
+        typer.Option(
+            "--plain",
+            help="Set MPE beside a plain elimination in NumPy instead: a long chain, those --cases that are "
+            "MPE, and the networks of --seeded without evidence; where tables fit.",
+        ),
+    ] = False,
     sizes: Annotated[str, typer.Option(help="Numbers of variables for --growth.")] = "1000,10000,100000",
     into: Annotated[
-        Path | None, typer.Option("--into", help="Page whose section 'growth' gets the table of --growth.")
+        Path | None,
+        typer.Option("--into", help="Page whose section 'growth' or 'plain-elimination' gets the table."),
     ] = None,
 ) -> None:
     """Run solvers, and other libraries, on queries of networks: answers, proofs, gaps, times."""
@@ -76,9 +86,10 @@ def networks(
     if growth:
         _growth(sizes, seed, quiet, into)
         return
-    chosen: list[NetworkCase] = []
-    if cases is not None:
-        chosen += read_cases(cases, split_names(only))
+    chosen = [case for file in cases or [] for case in read_cases(file, split_names(only))]
+    if plain:
+        _plain(chosen, seeded, split_names(only), seed, quiet, into)
+        return
     if seeded is not None:
         chosen += seeded_cases(seeded, seed, split_names(only))
     if parity:
@@ -148,14 +159,36 @@ def _whole_numbers(text: str, option: str) -> list[int]:
 def _growth(sizes: str, seed: int, quiet: bool, into: Path | None) -> None:
     from certimap.bench.growth import GrowthPlan, growth_table, run_growth
     from certimap.bench.growth_queries import growth_queries_table, run_growth_queries
-    from certimap.bench.machine import describe_machine, machine_line
-    from certimap.bench.report import insert_section
 
     plan = GrowthPlan(sizes=tuple(_whole_numbers(sizes, "--sizes")), seed=seed)
     records = run_growth(plan, reporter(quiet))
     tables = [growth_table(records), growth_queries_table(run_growth_queries(seed))]
     shown = "\n\n".join(table.to_markdown(4) for table in tables)
+    _show("growth", shown, into)
+
+
+def _plain(
+    cases: Sequence[NetworkCase],
+    folder: Path | None,
+    only: Sequence[str],
+    seed: int,
+    quiet: bool,
+    into: Path | None,
+) -> None:
+    from certimap.bench.plain_elimination import mpe_cases, plain_table, run_plain
+
+    chosen = [*cases, *([] if folder is None else mpe_cases(folder, only))]
+    _show(
+        "plain-elimination", plain_table(run_plain(chosen, seed=seed, report=reporter(quiet))).to_markdown(4), into
+    )
+
+
+def _show(section: str, shown: str, into: Path | None) -> None:
+    """Print tables with the machine they were measured on, and put them into a page's section."""
+    from certimap.bench.machine import describe_machine, machine_line
+    from certimap.bench.report import insert_section
+
     text = f"{machine_line(describe_machine())}; one thread.\n\n{shown}"
     typer.echo(text)
     if into is not None:
-        insert_section(into, "growth", text)
+        insert_section(into, section, text)

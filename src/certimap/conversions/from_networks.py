@@ -43,7 +43,9 @@ OF_TWO_SIDES = OF_RELAXATION | {TwoSided, TwoSidedNetworkPosterior}
 SECONDS_PER_ENTRY = 5e-7
 STAGES = 4  # products, conditioning, contraction, laying out
 MAX_POINT_WORK = 2.0**26  # table entries that the value of one point may cost
-SMALL_TREE = 2.0**17  # work up to which a tree of conditional tables is made at once
+# Work up to which a tree of conditional tables is made at once: rows of evidence share it, at less than one
+# elimination per row takes while it is this small (public BIF networks of 20 to 76 variables, 120 rows each).
+SMALL_TREE = 2.0**14
 QUICKLY_SUMMED = 2**16  # entries of the largest table that summing nuisance out for an elimination may make
 QUICKLY_MAXIMISED = 2.0**24  # entries over all products of that elimination: a few tenths of a second
 FREE_SUM = 2.0**18  # table entries for which p(e) is summed though only a maximum is asked for

@@ -1,4 +1,9 @@
-"""Upward and downward passes over blocks of rows: likelihoods and expected counts of a hidden tree."""
+"""Upward and downward passes over blocks of rows: likelihoods and expected counts of a hidden tree.
+
+Both messages to the parent and expected counts are matrix products, left to BLAS. Rows that agree in all variables
+below an edge send the same message along it, and what flows down it counts by its sum over them: the passes work
+on the distinct patterns of each subtree (`hidden_patterns`), far fewer than rows near the tree's leaves.
+"""
 
 from __future__ import annotations
 
@@ -13,35 +18,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.domain import Domain
-from certimap.learn.kernels.hidden import absorb_message, add_rows, divide_out, finish_posterior
+from certimap.learn.hidden_patterns import Block, Patterns
+from certimap.learn.kernels.hidden import absorb_message, add_rows, divide_out
 
 Floats = NDArray[np.float32]
 Rows = NDArray[np.int64] | None
 T = TypeVar("T")
-MAX_BLOCK = 512
-BLOCK_NUMBERS = 1 << 24  # beliefs and messages of one block hold about twice as many
+BLOCK_NUMBERS = 1 << 25  # beliefs and messages of one block hold about twice as many
 
 
 @dataclass
 class Counts:
-    """Expected counts, float64: `root` (K,), `transition` (n, K, K), `emission` (total_states, K)."""
+    """Expected counts: `root` (K,), `transition` (n, K, K; float32), `emission` (total_states + n, K)."""
 
     root: NDArray[np.float64]
-    transition: NDArray[np.float64]
+    transition: Floats
     emission: NDArray[np.float64]
 
-    def add(self, other: Counts, weight: float = 1.0) -> None:
-        """Add `weight` times other counts."""
-        for mine, theirs in zip(self._parts(), other._parts(), strict=True):
-            mine += theirs if weight == 1.0 else weight * theirs
+    def add(self, other: Counts) -> None:
+        """Add other counts."""
+        self.root += other.root
+        self.transition += other.transition
+        self.emission += other.emission
 
-    def scale(self, factor: float) -> None:
-        """Multiply all counts."""
-        for part in self._parts():
-            part *= factor
-
-    def _parts(self) -> tuple[NDArray[np.float64], ...]:
-        return self.root, self.transition, self.emission
+    def move_to(self, other: Counts, rate: float, weight: float) -> None:
+        """Move by `rate` towards other counts, which are multiplied by `weight`."""
+        self.root += rate * (weight * other.root - self.root)
+        self.emission += rate * (weight * other.emission - self.emission)
+        for mine, theirs in zip(self.transition, other.transition, strict=True):  # a table at a time stays near
+            mine *= np.float32(1.0 - rate)
+            mine += np.float32(rate * weight) * theirs
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,104 +76,119 @@ class Passes:
         The observed variables.
     codes
         int64, shape (n, n_rows): positions of the states, `n_states[i]` where missing.
+    order, parent
+        int64, shape (n,): the tree, as `Parameters` has it.
     n_hidden
         The number of latent states, for the size of the blocks.
     workers
         Threads; None takes one a processor.
     """
 
-    def __init__(self, domain: Domain, codes: NDArray[np.int64], n_hidden: int, workers: int | None) -> None:
+    def __init__(
+        self,
+        domain: Domain,
+        codes: NDArray[np.int64],
+        order: NDArray[np.int64],
+        parent: NDArray[np.int64],
+        n_hidden: int,
+        workers: int | None,
+    ) -> None:
         self.domain = domain
-        self.codes = codes
+        self.n_rows = codes.shape[1]
         self.n_hidden = n_hidden
-        fitting = BLOCK_NUMBERS // (max(1, len(codes)) * n_hidden)
-        self.block = max(16, min(MAX_BLOCK, fitting))
         self.workers = workers or os.cpu_count() or 1
+        self._patterns = Patterns(codes, order, parent)
+        self._all = self.blocks(np.arange(self.n_rows, dtype=np.int64))
 
-    @property
-    def n_rows(self) -> int:
-        return self.codes.shape[1]
-
-    def blocks(self, rows: Rows = None) -> list[NDArray[np.int64]]:
-        """Return the codes of all rows, or of some, in blocks."""
-        codes = self.codes if rows is None else self.codes[:, rows]
-        n = codes.shape[1]
-        return [np.ascontiguousarray(codes[:, a : a + self.block]) for a in range(0, n, self.block)]
+    def blocks(self, rows: NDArray[np.int64]) -> list[Block]:
+        """Return some rows in blocks that fit into memory."""
+        return self._patterns.blocks(rows, BLOCK_NUMBERS // self.n_hidden)
 
     def expected_counts(self, parameters: Parameters, rows: Rows = None) -> tuple[Counts, float]:
         """Return the expected counts of some rows and the sum of their natural-log likelihoods."""
-        n, k = len(self.domain), self.n_hidden
-        total = Counts(np.zeros(k), np.zeros((n, k, k)), np.zeros((len(parameters.emission), k)))
-        log_likelihood = 0.0
-        for counts, log_probs in self._map(_block_counts, parameters, rows):
-            total.add(counts)
-            log_likelihood += float(log_probs.sum())
+        total, log_likelihood = None, 0.0
+        for counts, log_prob in self._map(_block_counts, parameters, rows):
+            log_likelihood += log_prob
+            if total is None:
+                total = counts
+            else:
+                total.add(counts)
+        assert total is not None  # a table without rows is refused before
         return total, log_likelihood
 
     def mean_log_likelihood(self, parameters: Parameters) -> float:
         """Return the mean natural-log likelihood of all rows (single precision inside)."""
-        return sum(float(v.sum()) for v in self._map(_block_likelihoods, parameters, None)) / self.n_rows
+        return sum(self._map(_block_likelihood, parameters, None)) / self.n_rows
 
-    def _map(
-        self, work: Callable[[Parameters, NDArray[np.int64]], T], parameters: Parameters, rows: Rows
-    ) -> Iterator[T]:
+    def _map(self, work: Callable[[Parameters, Block], T], parameters: Parameters, rows: Rows) -> Iterator[T]:
         """Apply a function to all blocks, a few at a time, and yield its results in their order."""
-        blocks = self.blocks(rows)
+        blocks = self._all if rows is None else self.blocks(rows)
         if self.workers == 1 or len(blocks) == 1:
             for block in blocks:
                 yield work(parameters, block)
             return
         with ThreadPoolExecutor(self.workers) as pool:
-            for start in range(0, len(blocks), 2 * self.workers):
-                yield from pool.map(partial(work, parameters), blocks[start : start + 2 * self.workers])
+            for start in range(0, len(blocks), self.workers):
+                yield from pool.map(partial(work, parameters), blocks[start : start + self.workers])
 
 
-def _upward(
-    parameters: Parameters, codes: NDArray[np.int64], beliefs: Floats, messages: Floats
-) -> NDArray[np.float64]:
-    """Fill beliefs (evidence at and below each variable, scaled) and messages to the parents.
+@dataclass
+class _Upward:
+    """What an upward pass leaves: per variable and pattern, evidence at and below it, and messages to the parent.
 
-    Both have shape (n, n_rows, K). Returns ln p of each row.
+    Arrays of shape (n_patterns, K), each row scaled to maximum 1 before its message is sent.
     """
-    log_scale = np.zeros(codes.shape[1])
-    for i in range(len(codes)):
-        np.take(parameters.emission, parameters.offsets[i] + codes[i], axis=0, out=beliefs[i])
-    for i in parameters.order[::-1].tolist():
-        up = int(parameters.parent[i])
-        if up < 0:
-            with np.errstate(divide="ignore"):
-                return log_scale + np.log(beliefs[i] @ parameters.root_prior)
-        np.matmul(beliefs[i], parameters.transition[i].T, out=messages[i])
-        absorb_message(beliefs[up], messages[i], log_scale)
-    raise AssertionError("the order ends at the root")
+
+    beliefs: list[Floats]
+    messages: list[Floats]
+    n_rows: NDArray[np.float64]  # of each pattern of the whole tree
+    log_prob: float  # the sum over all rows
 
 
-def _block_likelihoods(parameters: Parameters, codes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return ln p of the rows of a block, shape (n_rows,)."""
-    shape = (*codes.shape, parameters.n_hidden)
-    return _upward(parameters, codes, np.empty(shape, np.float32), np.empty(shape, np.float32))
-
-
-def _block_counts(parameters: Parameters, codes: NDArray[np.int64]) -> tuple[Counts, NDArray[np.float64]]:
-    """Return the expected counts of a block and ln p of its rows."""
-    n, n_rows = codes.shape
-    k = parameters.n_hidden
-    beliefs, messages = np.empty((n, n_rows, k), np.float32), np.empty((n, n_rows, k), np.float32)
-    log_probs = _upward(parameters, codes, beliefs, messages)
-    posteriors = beliefs  # each belief is overwritten by the posterior of its variable once it was used
-    transition = np.zeros((n, k, k))
-    emission = np.zeros((len(parameters.emission), k), np.float32)
-    ratio = np.empty((n_rows, k), np.float32)
-    predicted = np.empty((n_rows, k), np.float32)
+def _upward(parameters: Parameters, block: Block) -> _Upward:
+    beliefs = [np.take(parameters.emission, parameters.offsets[i] + c, axis=0) for i, c in enumerate(block.codes)]
+    messages = [np.empty((0, parameters.n_hidden), np.float32)] * len(beliefs)
+    log_scales = [np.zeros(len(codes)) for codes in block.codes]
     root = int(parameters.order[0])
-    finish_posterior(np.broadcast_to(parameters.root_prior, (n_rows, k)).copy(), beliefs[root], posteriors[root])
-    for i in parameters.order.tolist():
+    backwards: list[int] = parameters.order[:0:-1].tolist()
+    for i in backwards:
+        up = int(parameters.parent[i])
+        messages[i] = beliefs[i] @ parameters.transition[i].T
+        absorb_message(beliefs[up], messages[i], block.below(i, up), log_scales[up], log_scales[i])
+    n_rows = np.bincount(block.number[root], minlength=len(beliefs[root])).astype(np.float64)
+    with np.errstate(divide="ignore"):
+        log_prob = log_scales[root] + np.log(beliefs[root] @ parameters.root_prior)
+    return _Upward(beliefs, messages, n_rows, float(n_rows @ log_prob))
+
+
+def _block_likelihood(parameters: Parameters, block: Block) -> float:
+    """Return the sum of ln p over the rows of a block."""
+    return _upward(parameters, block).log_prob
+
+
+def _block_counts(parameters: Parameters, block: Block) -> tuple[Counts, float]:
+    """Return the expected counts of a block and the sum of ln p over its rows.
+
+    What flows down is, for each pattern, the sum over its rows of the posterior of the latent variable.
+    """
+    upward, k = _upward(parameters, block), parameters.n_hidden
+    flows, messages = upward.beliefs, upward.messages  # each belief is overwritten by its flow once it was used
+    transition = np.zeros((len(flows), k, k), np.float32)
+    emission = np.zeros((len(parameters.emission), k), np.float32)
+    order: list[int] = parameters.order.tolist()
+    root = order[0]
+    flows[root] *= parameters.root_prior
+    total = flows[root].sum(axis=1, keepdims=True)
+    flows[root] *= upward.n_rows[:, None].astype(np.float32) / np.where(total > 0.0, total, np.float32(np.inf))
+    for i in order:
         up = int(parameters.parent[i])
         if up >= 0:
-            divide_out(posteriors[up], messages[i], ratio)
-            transition[i] = parameters.transition[i] * (ratio.T @ beliefs[i])
-            np.matmul(ratio, parameters.transition[i], out=predicted)
-            finish_posterior(predicted, beliefs[i], posteriors[i])
-        add_rows(posteriors[i], parameters.offsets[i] + codes[i], emission)
-    root_counts = posteriors[root].sum(axis=0, dtype=np.float64)
-    return Counts(root_counts, transition, emission.astype(np.float64)), log_probs
+            weights = np.zeros_like(messages[i])
+            add_rows(flows[up], block.below(i, up), weights)
+            divide_out(weights, messages[i])
+            np.matmul(weights.T, flows[i], out=transition[i])
+            transition[i] *= parameters.transition[i]
+            flows[i] *= weights @ parameters.transition[i]
+        add_rows(flows[i], (parameters.offsets[i] + block.codes[i]).astype(np.int32), emission)
+    root_counts = flows[root].sum(axis=0, dtype=np.float64)
+    return Counts(root_counts, transition, emission.astype(np.float64)), upward.log_prob

@@ -7,12 +7,13 @@ from numpy.typing import NDArray
 
 from certimap.domain import Domain
 from certimap.learn.clusters import mix
-from certimap.learn.hidden_passes import Counts
+from certimap.learn.hidden_passes import Counts, Parameters
 from certimap.learn.kernels.rows import k_means
 
 NEIGHBOURS = 12
 ROWS_CLUSTERED = 4000
 STEPS = 20
+MANY = 64  # clusters from which on steps are fewer: what they cost grows, what they change is less and less
 TIE_BREAKING = 1e-3  # spreads equal rows over several states
 
 
@@ -65,7 +66,7 @@ def counts_of_clusters(
         features += TIE_BREAKING * rng.random(features.shape, np.float32)
         labels[i] = _cluster(features, rows, n_hidden, mix(seed & ((1 << 64) - 1), i))
     k = n_hidden
-    counts = Counts(np.zeros(k), np.zeros((n, k, k)), np.zeros((domain.total_states + n, k)))
+    counts = Counts(np.zeros(k), np.zeros((n, k, k), np.float32), np.zeros((domain.total_states + n, k)))
     for i, up in enumerate(parent.tolist()):
         start = int(domain.offsets[i]) + i
         for s in range(int(domain.n_states[i])):
@@ -82,8 +83,39 @@ def _cluster(features: NDArray[np.float32], rows: NDArray[np.int64], n_hidden: i
     """Cluster some of the rows, and assign every row to the nearest centre."""
     labels = np.empty(len(rows), np.int64)
     some = np.ascontiguousarray(features[rows])
-    k_means(some, min(n_hidden, len(rows)), np.uint64(key), STEPS, labels)
+    n_steps = max(2, min(STEPS, STEPS * MANY // n_hidden))
+    k_means(some, min(n_hidden, len(rows)), np.uint64(key), n_steps, labels)
     used = np.unique(labels)
     centres = np.stack([some[labels == c].mean(axis=0) for c in used])
     scores = features @ centres.T - 0.5 * np.sum(centres**2, axis=1)
     return used[np.argmax(scores, axis=1)]
+
+
+def split_states(parameters: Parameters, n_hidden: int, rng: np.random.Generator) -> Parameters:
+    """Return almost the same model with more latent states, into which the old ones are split evenly.
+
+    Parameters
+    ----------
+    parameters
+        A hidden tree of fewer states.
+    n_hidden
+        The new number of states.
+    rng
+        Moves transitions by up to half of themselves, so that expectation-maximisation tells the states apart.
+    """
+    k = parameters.n_hidden
+    origin = np.arange(n_hidden) % k
+    share = (1.0 / np.bincount(origin, minlength=k)[origin]).astype(np.float32)
+    transition = np.empty((len(parameters.order), n_hidden, n_hidden), np.float32)
+    for old, new in zip(parameters.transition, transition, strict=True):
+        np.multiply(old[np.ix_(origin, origin)], share, out=new)
+        new *= np.float32(0.5) + rng.random(new.shape, np.float32)
+        new /= new.sum(axis=1, keepdims=True)
+    return Parameters(
+        parameters.order,
+        parameters.parent,
+        parameters.root_prior[origin] * share,
+        transition,
+        np.ascontiguousarray(parameters.emission[:, origin]),
+        parameters.offsets,
+    )

@@ -19,7 +19,7 @@ from certimap.learn.estimator import DensityEstimator, Seed, split_rows
 from certimap.learn.hidden_leaves import chosen_leaves, circuit_with
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.learn.hidden_passes import Counts, Parameters, Passes
-from certimap.learn.hidden_start import counts_of_clusters
+from certimap.learn.hidden_start import counts_of_clusters, split_states
 from certimap.learn.pairs import mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
 from certimap.learn.progress import deadline_of, is_late
 from certimap.learn.table import Kind, Table, encode, read_table
@@ -29,7 +29,8 @@ HELD_OUT = 0.1
 SMOOTHING = 0.3  # where rows are many: it then hardly matters
 SMOOTHINGS = (0.3, 1.0, 3.0)  # what is tried where they are few
 FEW_ROWS = 100  # rows per latent state below which they are few
-FEWER = 4  # by how much the number of states falls from one trial to the next
+FEWER = 4  # by how much the number of states falls from one trial to the next, or grows from stage to stage
+LARGE = 64  # states above which learning begins with fewer, and splits them
 
 
 class Step(NamedTuple):
@@ -52,6 +53,8 @@ class HiddenChowLiuTree(DensityEstimator):
     The tree is the Chow-Liu tree of the data (Chow and Liu 1968); each variable gets a latent one, and the
     latent ones form that tree. Parameters start from clusters of each variable's neighbourhood in the tree
     and are improved by expectation-maximisation, at first on batches of rows, then on all rows.
+    More than 64 states are learned in stages: a quarter of them first, each of which is then split in four, with
+    its pseudo-counts, and improved on all rows.
 
     Parameters
     ----------
@@ -60,13 +63,14 @@ class HiddenChowLiuTree(DensityEstimator):
     max_steps
         Passes over the data at most, for each setting that is tried.
     batch_rows
-        Rows of a batch in the first four fifths of the passes at most; None takes a hundredth of the rows
-        and at least 100. The last passes use all rows.
+        Rows of a batch in the first four fifths of the passes at most; None takes a hundredth of the rows,
+        at least 100 and one per latent state. The last passes use all rows.
     smoothing
         Pseudo-counts of every distribution, spread over its states: emissions towards the variable's
         margin, transitions towards the latent variable's margin. None takes 0.3, unless there are fewer than
-        100 rows per state: then .3, 1 and 3 are tried, and after that a quarter of the states for as long as that
-        helps, and validation rows decide.
+        100 rows per state of the first stage: then .3, 1 and 3 are tried, and after that a quarter of the states
+        for as long as that helps, and validation rows decide; they also decide whether a stage of fewer rows per
+        state is taken.
     patience
         Passes without a better validation likelihood before batches are given up, and then before learning
         stops.
@@ -100,7 +104,9 @@ class HiddenChowLiuTree(DensityEstimator):
     -----
     The model kept is that of the pass with the best validation likelihood. Validation rows are those
     given, or a tenth of the rows, drawn at random and not learned from; fewer than 20 rows are all learned
-    from and none held out. One pass costs about 6 n K^2 multiplications a row.
+    from and none held out. One pass costs about
+    6 K^2 operations for each edge of the tree and each distinct pattern of the states below it: a fiftieth to a
+    half of 6 n K^2 per row.
     """
 
     def __init__(
@@ -155,21 +161,31 @@ class HiddenChowLiuTree(DensityEstimator):
         """Train with the settings given, or with several of which validation rows choose."""
         self.timed_out_ = False
 
-        def trained(n_states: int, smoothing: float) -> _Training:
-            run = _Training(self, HiddenChoice(n_states, smoothing), rows, held_out, copy.deepcopy(rng))
+        def trained(n_states: int, smoothing: float, start: _Training | None = None) -> _Training:
+            choice = HiddenChoice(n_states, smoothing)
+            run = _Training(self, choice, rows, held_out, copy.deepcopy(rng), start)
             self._train(run, deadline)
             return run
 
-        n_states = int(self.n_states)
-        few = self.smoothing is None and held_out is not None and len(rows) < FEW_ROWS * n_states
-        best = trained(n_states, SMOOTHING if self.smoothing is None else float(self.smoothing))
+        first, *larger = _stages(int(self.n_states))
+        chooses = self.smoothing is None and held_out is not None
+        few = chooses and len(rows) < FEW_ROWS * first
+        best = trained(first, SMOOTHING if self.smoothing is None else float(self.smoothing))
         for smoothing in SMOOTHINGS[1:] if few else ():
-            best = best if self.timed_out_ else max(best, trained(n_states, smoothing), key=_Training.worth)
+            best = best if self.timed_out_ else max(best, trained(first, smoothing), key=_Training.worth)
         while few and not self.timed_out_ and best.choice.n_states >= 2 * FEWER:
             smaller = trained(best.choice.n_states // FEWER, best.choice.smoothing)
             if smaller.worth() <= best.worth():
                 break
             best = smaller
+        for n_states in larger if best.choice.n_states == first else ():
+            if self.timed_out_:
+                break
+            smoothing = best.choice.smoothing * best.choice.n_states / n_states  # pseudo-counts are split as well
+            grown = trained(n_states, smoothing, best)
+            if chooses and len(rows) < FEW_ROWS * n_states and grown.worth() <= best.worth():
+                break
+            best = grown
         self.history_, self.choice_ = best.history, best.choice
         return best
 
@@ -209,6 +225,14 @@ class HiddenChowLiuTree(DensityEstimator):
         return model.to_network()
 
 
+def _stages(n_states: int) -> list[int]:
+    """Return the numbers of states to learn with, one after the other."""
+    stages = [n_states]
+    while stages[0] > LARGE:
+        stages.insert(0, -(-stages[0] // FEWER))
+    return stages
+
+
 class _Training:
     """The state of one run: parameters, running counts, and the best parameters so far."""
 
@@ -219,6 +243,7 @@ class _Training:
         table: Table,
         held_out: Table | None,
         rng: np.random.Generator,
+        start: _Training | None,
     ) -> None:
         self.settings = settings
         self.choice = choice
@@ -236,14 +261,22 @@ class _Training:
         self.margin = (diagonal + 1.0 / np.repeat(self.domain.n_states, self.domain.n_states)) / np.repeat(
             observed + 1.0, self.domain.n_states
         )
-        self.passes = Passes(self.domain, _codes(table), k, settings.workers)
-        self.held_out = None if held_out is None else Passes(self.domain, _codes(held_out), k, settings.workers)
-        self.running = counts_of_clusters(self.domain, indicators, self.parent, k, int(rng.integers(1 << 63)))
-        self.parameters = self.maximise(self.running)
-        self.best = self.parameters
+        self.passes = self._passes(table)
+        self.held_out = None if held_out is None else self._passes(held_out)
+        if start is None:
+            seed = int(rng.integers(1 << 63))
+            self.running = counts_of_clusters(self.domain, indicators, self.parent, k, seed)
+            self.parameters: Parameters = self.maximise(self.running)
+        else:
+            self.parameters = split_states(start.best, k, rng)
+        self.best: Parameters = self.parameters
         self.best_value = self._value(None)
         self.steps_since_best = 0
-        self.in_batches = True
+        self.in_batches = start is None  # what was split would forget what it knows
+
+    def _passes(self, table: Table) -> Passes:
+        k, workers = self.choice.n_states, self.settings.workers
+        return Passes(self.domain, _codes(table), self.order, self.parent, k, workers)
 
     def worth(self) -> float:
         """Return what the best parameters are worth, by which settings are compared."""
@@ -260,7 +293,7 @@ class _Training:
     def step(self, number: int) -> Step:
         """Make one pass over the data, in batches at first, and judge it."""
         n_rows = self.passes.n_rows
-        batch = self.settings.batch_rows or max(100, n_rows // 100)
+        batch = self.settings.batch_rows or max(100, n_rows // 100, self.choice.n_states)
         total = 0.0
         self.in_batches = self.in_batches and 5 * number < 4 * self.settings.max_steps and batch < n_rows
         if self.in_batches:
@@ -271,8 +304,7 @@ class _Training:
                 counts, log_likelihood = self.passes.expected_counts(self.parameters, rows)
                 total += log_likelihood
                 rate = 1.0 / (2.0 + number + b / len(cuts))
-                self.running.scale(1.0 - rate)
-                self.running.add(counts, rate * n_rows / len(rows))
+                self.running.move_to(counts, rate, n_rows / len(rows))
                 self.parameters = self.maximise(self.running)
         else:
             self.running, total = self.passes.expected_counts(self.parameters)
@@ -303,18 +335,14 @@ class _Training:
         k = len(counts.root)
         root = counts.root + smoothing / k
         root /= root.sum()
-        margins = counts.transition.sum(axis=1, keepdims=True) + smoothing / k
-        margins /= margins.sum(axis=2, keepdims=True)
-        transition = counts.transition + smoothing * margins
-        transition /= transition.sum(axis=2, keepdims=True)
+        transition = np.empty_like(counts.transition)
+        for table, out in zip(counts.transition, transition, strict=True):  # a table at a time stays near
+            margin = table.sum(axis=0, dtype=np.float64) + smoothing / k
+            np.add(table, (smoothing * margin / margin.sum()).astype(np.float32), out=out)
+            out /= out.sum(axis=1, keepdims=True)
         single = np.float32
         return Parameters(
-            self.order,
-            self.parent,
-            root.astype(single),
-            transition.astype(single),
-            emission.astype(single),
-            self.offsets,
+            self.order, self.parent, root.astype(single), transition, emission.astype(single), self.offsets
         )
 
     def best_model(self) -> HiddenChowLiuModel:

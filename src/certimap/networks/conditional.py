@@ -26,6 +26,7 @@ Ints = NDArray[np.int64]
 MAX_ROWS = 32
 DEAR = 1e5  # entries per point beyond which the neighbours of a point are evaluated together
 MANY_NEIGHBOURS = 256
+WORK_BETWEEN_LOOKS = 2e8  # entries that changes of a point may cost between two looks at the clock
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,20 +203,33 @@ class Evaluator:
         return now
 
     def _climb_together(self, now: Ints, n_states: Ints, max_work: float, should_stop: Callable[[], bool]) -> Ints:
-        """Climb by the best of all single changes, their sums computed as one batch: more rows cost little."""
+        """Climb by the best of all single changes, their sums computed in batches: more rows cost little."""
         variables = np.repeat(np.arange(len(n_states)), n_states)
         states = np.arange(len(variables)) - np.repeat(np.cumsum(n_states) - n_states, n_states)
-        while max_work > 0.0 and not should_stop():
-            rows = np.repeat(now[None, :], len(variables), axis=0)
-            rows[np.arange(len(rows)), variables] = states
-            values = self.log_values(rows)
-            max_work -= len(rows) * self.n_entries
-            self.work += len(rows) * self.n_entries
-            best = int(np.argmax(values))
-            if not values[best] > values[states == now[variables]].min() + 1e-12:
-                break
-            now = rows[best]
+        n_together = max(1, int(WORK_BETWEEN_LOOKS / self.n_entries))
+        known = self._changed(now, variables[:1], now[:1])[0]
+        improved = True
+        while improved:
+            improved, best = False, now
+            for first in range(0, len(variables), n_together):
+                if max_work <= 0.0 or should_stop():
+                    break
+                piece = slice(first, first + n_together)
+                values = self._changed(now, variables[piece], states[piece])
+                max_work -= len(values) * self.n_entries
+                self.work += len(values) * self.n_entries
+                k = int(np.argmax(values))
+                if values[k] > known + 1e-12:
+                    improved, known, best = True, float(values[k]), now.copy()
+                    best[variables[first + k]] = states[first + k]
+            now = best
         return now
+
+    def _changed(self, now: Ints, variables: Ints, states: Ints) -> Floats:
+        """Return the value of a point with one variable moved, for each variable and state given."""
+        rows = np.repeat(now[None, :], len(variables), axis=0)
+        rows[np.arange(len(rows)), variables] = states
+        return self.log_values(rows)
 
     def _part_values(self, rows: Ints, tables: Sequence[Table], sums: Sequence[ConditionalSum]) -> Floats:
         total = np.zeros(len(rows))

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from certimap.axes import spread
 from certimap.control import Control
@@ -120,7 +121,7 @@ class MaxElimination:
         v, separator = self.plan.order[i], self.plan.separators[i]
         if not tables:
             return np.zeros((), np.int64), np.zeros((), np.int64)
-        return self._streamed(v, separator, _merged(tables, self.problem, self.plan.order))
+        return self._streamed(v, separator, _merged(tables, self.problem, self.plan.cliques.place))
 
     def _streamed(self, v: int, separator: tuple[int, ...], tables: list[Table]) -> tuple[Values, Values]:
         sizes = self.problem.sizes
@@ -249,9 +250,8 @@ def _row_variables(separator: Sequence[int], tables: Sequence[Table], sizes: Map
     return chosen
 
 
-def _merged(tables: list[Table], problem: Problem, order: Sequence[int]) -> list[Table]:
+def _merged(tables: list[Table], problem: Problem, place: NDArray[np.int64]) -> list[Table]:
     """Multiply small tables until at most `MAX_TABLES` are left."""
-    place = {v: i for i, v in enumerate(order)}
     groups = sorted(tables, key=lambda t: (t.log_values.size, t.scope))
 
     def union(a: Table, b: Table) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -38,9 +39,11 @@ def best_order(
         How many orders to try beyond the quick one, when that one is dear. Each costs about n times the square of
         the width, and n^2 once per variable.
     control
-        Asked between tries whether to stop with the best so far.
+        Asked between tries whether to stop with the best so far; TimeUp is raised when it says so before there is
+        one. A try that would take longer than what is left, by the time of those before it, is not begun.
     """
-    quick = min_fill(scopes, sizes)
+    control = control or Control()
+    quick = min_fill(scopes, sizes, control=control)
     best = measure(quick, sizes, ()).log2_size
     if best <= CHEAP or len(sizes) > LARGEST_GRAPH:
         return quick
@@ -48,12 +51,17 @@ def best_order(
     adjacency = _adjacency(scopes, variables)
     log2_sizes = np.log2([float(sizes[v]) for v in variables])
     found: NDArray[np.int64] | None = None
+    looked, longest = time.perf_counter(), 0.0
     for order in _by_bandwidth(adjacency):
+        if control.should_stop:
+            break
         cost = cost_of_order(adjacency.copy(), log2_sizes, order, best)
         if cost < best:
             best, found = cost, order
     for k in range(n_tries):
-        if control is not None and control.should_stop:
+        now = time.perf_counter()
+        looked, longest = now, max(longest, now - looked)
+        if control.should_stop or longest > control.seconds_left:
             break
         rule, is_spread = _RULES[k % len(_RULES)]
         order = np.empty(len(variables), np.int64)

@@ -282,6 +282,23 @@ def below_nats(log_value: float, unit: float) -> int:
     return math.floor(math.nextafter(log_value, -math.inf) / unit) - 1
 
 
+def above_units(log_value: float, unit: float) -> int:
+    """Return a log (nats) as an integer number of units, rounded up; `HARD` for -inf."""
+    if log_value == -math.inf:
+        return HARD
+    return math.ceil(math.nextafter(log_value, math.inf) / unit) + 1
+
+
+def to_floats(problem: Problem) -> Problem:
+    """Return an integer problem in nats, without its constant; `log_slack` has what that rounds off."""
+    tables = tuple(
+        Table(t.scope, np.where(t.log_values > FLOOR, t.log_values * problem.unit, -np.inf))
+        for t in problem.tables
+    )
+    slack = ROUNDING * math.fsum(largest(t.log_values) for t in tables)
+    return Problem(problem.sizes, problem.query, tables, 0.0, slack)
+
+
 def restrict(problem: Problem, keep: Mapping[int, States]) -> Problem:
     """Keep some states of some variables; a variable with one state left leaves the scopes.
 

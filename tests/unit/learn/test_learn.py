@@ -389,13 +389,14 @@ def random_parameters(rng, domain, parent, order, k):
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_expected_counts_match_the_slow_twin(workers):
+def test_expected_counts_match_the_slow_twin(workers, monkeypatch):
     rng = np.random.default_rng(4)
     domain = Domain.of_sizes([2, 3, 1, 2, 4])
     parameters = random_parameters(rng, domain, [-1, 0, 0, 1, 1], [0, 1, 2, 3, 4], 3)
     codes = np.stack([rng.integers(k + 1, size=40) for k in domain.n_states])  # k stands for missing
-    passes = Passes(domain, codes, 3, workers)
-    passes.block = 16
+    monkeypatch.setattr("certimap.learn.hidden_passes.BLOCK_NUMBERS", 60 * 3)
+    passes = Passes(domain, codes, parameters.order, parameters.parent, 3, workers)
+    assert len(passes.blocks(np.arange(40))) > 1
     counts, log_likelihood = passes.expected_counts(parameters)
     root, transition, emission, expected = twin.hidden_tree_counts(parameters, domain, codes.T)
     np.testing.assert_allclose(counts.root, root, rtol=2e-4)

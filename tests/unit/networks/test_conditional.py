@@ -8,7 +8,7 @@ import pytest
 from problem_twin import random_problem, value_array
 
 from certimap.domain import Domain
-from certimap.networks import Factor, MarkovNetwork
+from certimap.networks import Factor, MarkovNetwork, conditional
 from certimap.networks.conditional import Evaluator, log_total
 from certimap.networks.kernels import conditional as kernels
 from certimap.networks.problem import Problem, Table, problem_of, product, rounding_at, value_at
@@ -43,7 +43,11 @@ def test_logs_agree_with_scaled_products():
             assert value == scaled or value == pytest.approx(scaled, abs=1e-9)
 
 
-def test_climbs_end_where_no_single_change_helps():
+@pytest.mark.parametrize("together", ["one by one", "pieces", "at once"])
+def test_climbs_end_where_no_single_change_helps(together, monkeypatch):
+    if together != "one by one":
+        monkeypatch.setattr(conditional, "DEAR", -1.0)
+        monkeypatch.setattr(conditional, "WORK_BETWEEN_LOOKS", 1.0 if together == "pieces" else 1e9)
     rng = np.random.default_rng(8)
     for _ in range(40):
         problem = random_problem(rng, max_variables=7, max_states=3, zeros=0.0, nuisance=0.4)
@@ -58,6 +62,22 @@ def test_climbs_end_where_no_single_change_helps():
                 near = point.copy()
                 near[i] = state
                 assert values[tuple(near)] <= values[tuple(point)] + 1e-9
+
+
+def test_a_dear_climb_looks_at_the_clock_between_pieces_and_keeps_what_it_has(monkeypatch):
+    monkeypatch.setattr(conditional, "DEAR", -1.0)
+    monkeypatch.setattr(conditional, "WORK_BETWEEN_LOOKS", 1.0)
+    problem = random_problem(np.random.default_rng(3), max_variables=7, max_states=3, zeros=0.0, nuisance=0.4)
+    query, values = value_array(problem)
+    sizes = np.array([problem.sizes[v] for v in query])
+    evaluator, start = Evaluator(problem, query), np.zeros(len(query), np.int64)
+    worth = [float(values[tuple(start)])]
+    for n_looks in range(1, int(sizes.sum()) + 1):
+        left = iter([False] * n_looks)
+        point = evaluator.climb(start, sizes, should_stop=lambda left=left: next(left, True))
+        worth.append(float(values[tuple(point)]))
+    assert worth == sorted(worth)
+    assert worth[0] < worth[-1]
 
 
 def test_thousands_of_tables_add_up_to_the_last_digit():

@@ -9,27 +9,42 @@ from problem_twin import random_problem
 import certimap as cm
 from certimap.control import Control
 from certimap.networks.factor import Factor
-from certimap.networks.problem import value_at
-from certimap.solvers.networks import hbfs, root_bound
+from certimap.networks.problem import to_integers, value_at
+from certimap.result import CertificateKind
+from certimap.solvers.networks import hbfs, parts, root_bound
 
 
 def test_the_bound_falls_and_holds(monkeypatch):
-    monkeypatch.setattr(root_bound, "TABLE_ENTRIES", 2.0**2)
+    monkeypatch.setattr(root_bound, "TABLE_BITS", (2.0, 3.0))
     rng = np.random.default_rng(1)
-    n_fell = 0
+    n_fell = n_second = 0
     for _ in range(25):
-        problem = random_problem(rng, max_variables=7, max_states=3, nuisance=0.0, zeros=0.2)
+        problem = to_integers(random_problem(rng, max_variables=7, max_states=3, nuisance=0.0, zeros=0.2))
         names = list(problem.sizes)
         points = np.array(list(itertools.product(*(range(problem.sizes[v]) for v in names))))
-        best = float(value_at(problem, points, names).max())
+        values = value_at(problem, points, names)
+        best = int(values.max())
         relaxed = root_bound.RootBound(problem, Control())
-        assert not relaxed.follow(0)
-        last = relaxed.log_bound
-        for _ in range(60):
-            n_fell += relaxed.follow(10**12)
-            assert best <= relaxed.log_bound <= last
-            last = relaxed.log_bound
+        last = relaxed.bound
+        for k in range(60):
+            if relaxed.follow(10**12):
+                n_fell += 1
+                states = relaxed.decoded()
+                found = int(value_at(problem, np.array([[states[v] for v in names]]), names)[0])
+                assert found <= best
+            assert best <= relaxed.bound <= last
+            last = relaxed.bound
+            n_second += k > 12 and not relaxed.is_finished
+        assert relaxed.is_finished
     assert n_fell > 20
+    assert n_second > 0
+
+
+def test_a_bound_that_fits_no_memory_or_time_ends_quietly(monkeypatch):
+    problem = to_integers(random_problem(np.random.default_rng(4), max_variables=7, nuisance=0.0))
+    small = root_bound.RootBound(problem, Control(max_memory=8))
+    assert not small.follow(10**12)
+    assert small.is_finished
 
 
 def grid(rng, side):
@@ -51,8 +66,23 @@ def test_a_search_reports_the_closer_bound(monkeypatch, seed):
     settings = {"solver": hbfs.HybridBestFirst(quick_entries=0, max_entries=0), "max_nodes": 1, "progress": False}
     plain = cm.map_query(model, **settings)
     monkeypatch.setattr(root_bound, "FROM_WORK", 0)
+    monkeypatch.setattr(root_bound, "TABLE_BITS", (4.0, 6.0))
     monkeypatch.setattr(root_bound, "SHARE", 100.0)
     both = cm.map_query(model, **settings)
     assert best.log_joint - 1e-9 <= both.log_joint_upper_bound <= plain.log_joint_upper_bound + 1e-9
     again = cm.map_query(model, solver=settings["solver"], progress=False)
     assert again.log_joint == pytest.approx(best.log_joint, abs=1e-8)
+
+
+def test_what_relaxations_close_is_closed_rightly(monkeypatch):
+    """Every search is bounded from its first piece on, by small tables, and must end at the best."""
+    monkeypatch.setattr(root_bound, "FROM_WORK", 0)
+    monkeypatch.setattr(root_bound, "SHARE", 100.0)
+    monkeypatch.setattr(root_bound, "TABLE_BITS", (2.0, 4.0))
+    monkeypatch.setattr(parts, "PIECE", 2000)
+    for seed in range(6):
+        model = grid(np.random.default_rng(100 + seed), 6)
+        best = cm.map_query(model, solver="bucket_elimination", progress=False)
+        found = cm.map_query(model, solver=hbfs.HybridBestFirst(quick_entries=0, max_entries=0), progress=False)
+        assert found.certificate.kind is CertificateKind.EXACT
+        assert found.log_joint == pytest.approx(best.log_joint, abs=1e-8)

@@ -20,6 +20,19 @@ class CircuitArrays(NamedTuple):
     leaf_var: NDArray[np.int32]
 
 
+class QueriedLeaves(NamedTuple):
+    """The queried leaves of a circuit, in rising order: what passes over all nodes in order meet one by one.
+
+    Leaf `nodes[k]` has its vector from `start[k]` on in `log_tables`, and allows the states whose bits (state
+    modulo 64) `states[k]` has; 0 for a real leaf.
+    """
+
+    nodes: NDArray[np.int32]
+    start: NDArray[np.int32]
+    states: NDArray[np.int64]
+    log_tables: NDArray[np.float64]
+
+
 class NewNodes(NamedTuple):
     """Nodes of a rewritten circuit, with members in a pool; kinds are 0 leaf, 1 product, 2 sum.
 
@@ -28,28 +41,32 @@ class NewNodes(NamedTuple):
     """
 
     kind: NDArray[np.int8]
-    ptr: NDArray[np.int64]
+    ptr: NDArray[np.int32]
     leaf_var: NDArray[np.int32]
-    leaf_start: NDArray[np.int64]
+    leaf_start: NDArray[np.int32]
     decides: NDArray[np.int32]
     inlined: NDArray[np.bool_]
-    n_parents: NDArray[np.int64]
-    pool_child: NDArray[np.int64]
+    n_parents: NDArray[np.int32]
+    pool_child: NDArray[np.int32]
     pool_weight: NDArray[np.float64]
 
 
 class Workspace(NamedTuple):
-    """Scratch memory of `lay_out`: stacks, members without inlined nodes, and final numbers (-1 at first)."""
+    """Scratch memory of `lay_out`: stacks, and final numbers (-1 at first).
 
-    stack: NDArray[np.int64]
-    cursor: NDArray[np.int64]
-    inner_stack: NDArray[np.int64]
+    The members of the nodes on the stack, without inlined ones, lie from `flat_begin` to `flat_end` in the pool
+    `flat_child` and `flat_weight`. What is not reached is not touched, and takes no memory.
+    """
+
+    stack: NDArray[np.int32]
+    cursor: NDArray[np.int32]
+    inner_stack: NDArray[np.int32]
     inner_weight: NDArray[np.float64]
-    flat_begin: NDArray[np.int64]
-    flat_end: NDArray[np.int64]
-    flat_child: NDArray[np.int64]
+    flat_begin: NDArray[np.int32]
+    flat_end: NDArray[np.int32]
+    flat_child: NDArray[np.int32]
     flat_weight: NDArray[np.float64]
-    final: NDArray[np.int64]
+    final: NDArray[np.int32]
 
 
 class Layout(NamedTuple):
@@ -64,6 +81,21 @@ class Layout(NamedTuple):
     leaf_start: NDArray[np.int64]
     decides: NDArray[np.int32]
     sizes: NDArray[np.int64]
+
+
+class LeafPlaces(NamedTuple):
+    """What `PlanArrays` says of leaves, while it is written; `floors` (n_leaves + 1,) are its `leaf_floors`."""
+
+    leaf_ptr: NDArray[np.int64]
+    binary_end: NDArray[np.int64]
+    narrow_end: NDArray[np.int64]
+    wide_end: NDArray[np.int64]
+    leaf_var: NDArray[np.int32]
+    leaf_start: NDArray[np.int64]
+    first: NDArray[np.float64]
+    second: NDArray[np.float64]
+    mantissas: NDArray[np.float64]
+    floors: NDArray[np.float64]
 
 
 class PlanArrays(NamedTuple):

@@ -19,10 +19,10 @@ def _gather(
     circuit: CircuitArrays,
     node: int,
     log_mass: NDArray[np.float64],
-    parents: NDArray[np.int64],
-    alias: NDArray[np.int64],
-    seen_by: NDArray[np.int64],
-    seen_at: NDArray[np.int64],
+    parents: NDArray[np.int32],
+    alias: NDArray[np.int32],
+    seen_by: NDArray[np.int32],
+    seen_at: NDArray[np.int32],
     new: NewNodes,
     used: Scalar,
 ) -> int:
@@ -52,30 +52,34 @@ def _gather(
 def fold(
     circuit: CircuitArrays,
     log_mass: NDArray[np.float64],
-    parents: NDArray[np.int64],
+    parents: NDArray[np.int32],
     single: NDArray[np.int32],
     n_states: NDArray[np.int64],
-    leaf_start: NDArray[np.int64],
+    position: NDArray[np.int32],
+    leaf_start: NDArray[np.int32],
     old_decides: NDArray[np.int32],
     n_table: Scalar,
     log_tables: NDArray[np.float64],
-    seen_by: NDArray[np.int64],
-    seen_at: NDArray[np.int64],
+    seen_by: NDArray[np.int32],
+    seen_at: NDArray[np.int32],
     new: NewNodes,
-    alias: NDArray[np.int64],
+    alias: NDArray[np.int32],
 ) -> int:
     """Rewrite the live part of a circuit as normalised nodes; return how many there are.
 
     Constants disappear into the weights; a product or sum of one thing is that thing (`alias`); a
     sum over one categorical variable becomes a leaf whose vector is appended to `log_tables` at
     `n_table`. Products inside products and sums inside sums that have no other parent are marked to be
-    inlined by `lay_out`; a sum only into one that decides the same variable, or none as it does. `seen_by`
-    (-1 at first) and `seen_at` find equal members of a sum.
+    inlined by `lay_out`; a sum only into one that decides the same variable, or none as it does. `leaf_start` is
+    the start of each queried leaf's vector, in their order; `position` (n_vars,) tells which leaves are queried.
+    `seen_by` (-1 at first) and `seen_at` find equal members of a sum.
     """
-    n_new, used = 0, np.int64(0)  # no literal: one signature of the helpers is enough
+    n_new, used, leaf = 0, np.int64(0), -1  # no literal: one signature of the helpers is enough
     new.ptr[0] = 0
     for node in range(circuit.kind.shape[0]):
         alias[node] = -1
+        if circuit.kind[node] < 2 and position[circuit.leaf_var[node]] >= 0:
+            leaf += 1
         if parents[node] == 0 or single[node] == -1:
             continue
         begin, kind = used, circuit.kind[node]
@@ -93,7 +97,7 @@ def fold(
         new.leaf_var[n_new] = single[node]
         if kind < 2:
             new.kind[n_new] = LEAF
-            new.leaf_start[n_new] = leaf_start[node]
+            new.leaf_start[n_new] = leaf_start[leaf]
         elif kind == 3 and single[node] >= 0 and n_states[single[node]] > 0:
             new.kind[n_new] = LEAF
             new.leaf_start[n_new] = n_table
@@ -169,12 +173,13 @@ def _close_node(out: Layout, is_sum: Scalar, decides: Scalar, n_edges: Scalar, n
 def _write_node(
     new: NewNodes,
     node: int,
+    begin: Scalar,
+    end: Scalar,
     work: Workspace,
     out: Layout,
 ) -> None:
     """Write one node whose members are written; a leaf or a sum below a sum gets a product of its own."""
     flat_child, flat_weight, final = work.flat_child, work.flat_weight, work.final
-    begin, end = work.flat_begin[node], work.flat_end[node]
     is_sum = new.kind[node] == SUM
     decides, wrapper_decides, wrapper_is_sum = new.decides[node], np.int32(-1), new.kind[node] == LEAF
     n_edges, n_leaves = out.sizes[1], out.sizes[2]
@@ -223,14 +228,15 @@ def lay_out(root: int, new: NewNodes, work: Workspace, out: Layout) -> None:
     while depth > 0:
         node = stack[depth - 1]
         if cursor[depth - 1] < 0:
-            flat_begin[node] = used
+            flat_begin[depth - 1] = used
             used = _expand(new, node, work, used)
-            flat_end[node] = used
-            cursor[depth - 1] = flat_begin[node]
+            flat_end[depth - 1] = used
+            cursor[depth - 1] = flat_begin[depth - 1]
         at = cursor[depth - 1]
-        if at == flat_end[node]:
+        if at == flat_end[depth - 1]:
             depth -= 1
-            _write_node(new, node, work, out)
+            _write_node(new, node, flat_begin[depth], flat_end[depth], work, out)
+            used = np.int64(flat_begin[depth])
             continue
         cursor[depth - 1] = at + 1
         member = flat_child[at]
@@ -238,3 +244,50 @@ def lay_out(root: int, new: NewNodes, work: Workspace, out: Layout) -> None:
             stack[depth] = member
             cursor[depth] = -1
             depth += 1
+
+
+@jit()
+def count_parts(root: int, new: NewNodes) -> tuple[int, int, int]:
+    """Return the most nodes, inner edges and leaves that `lay_out` can write."""
+    n_nodes, n_inner, n_leaves = 1, 0, 1
+    for node in range(root + 1):
+        if new.kind[node] == LEAF:
+            continue
+        n_nodes += 1
+        for at in range(new.ptr[node], new.ptr[node + 1]):
+            kind = new.kind[new.pool_child[at]]
+            if kind == LEAF:
+                n_leaves += 1
+            else:
+                n_inner += 1
+            if new.kind[node] == SUM and kind != PRODUCT:  # it gets a product of its own
+                n_nodes += 1
+                n_inner += 2
+    return n_nodes, n_inner, n_leaves
+
+
+@jit()
+def compact_tables(
+    leaf_var: NDArray[np.int32],
+    leaf_start: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    place: NDArray[np.int32],
+    log_tables: NDArray[np.float64],
+) -> int:
+    """Move the vectors that leaves point to together, in place and in order; return how many entries these are.
+
+    `sizes` (n_vars,) are those of the vectors, `place` (as long as `log_tables`) holds zeros at first.
+    """
+    for leaf in range(leaf_var.shape[0]):
+        place[leaf_start[leaf]] = sizes[leaf_var[leaf]]
+    used = 0
+    for start in range(log_tables.shape[0]):
+        size = place[start]
+        if size > 0:
+            place[start] = used
+            for k in range(size):
+                log_tables[used + k] = log_tables[start + k]
+            used += size
+    for leaf in range(leaf_var.shape[0]):
+        leaf_start[leaf] = place[leaf_start[leaf]]
+    return used

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.circuits.kernels.arrays import PlanArrays
+from certimap.circuits.kernels.arrays import LeafPlaces, PlanArrays
 from certimap.kernels.jit import jit
-from certimap.rounding import ALL_SUMS, ENTROPY, FLOWS, STEPS, SUMS, UNIT_BITS
+from certimap.rounding import ALL_SUMS, ENTROPY, FLOWS, NARROW_BITS, STEPS, SUMS, UNIT_BITS
 
 
 @jit()
@@ -33,6 +33,95 @@ def find_floors(
             floor = min(floor, weight_floors[edge] + below) if is_sum[node] else floor + below
         settles[node] = is_sum[node] and floor < -UNIT_BITS
         floors[node] = max(floor, -1.0 * UNIT_BITS)
+
+
+@jit()
+def survey_leaves(
+    leaf_var: NDArray[np.int32],
+    leaf_start: NDArray[np.int64],
+    n_states: NDArray[np.int64],
+    mantissas: NDArray[np.float64],
+    rank: NDArray[np.int8],
+    floors: NDArray[np.float64],
+) -> bool:
+    """Rank leaves in the order in which products take them, and fill in lower bounds on log2 of positive values.
+
+    Narrow leaves of binary variables are 0, other narrow ones 1, wide ones 2 and 3, real ones 4 (`PlanArrays`
+    explains them). Returns whether any is not 0.
+    """
+    any_other = False
+    for leaf in range(leaf_var.shape[0]):
+        size, start = n_states[leaf_var[leaf]], leaf_start[leaf]
+        least = 1.0
+        for k in range(start, start + size):
+            if mantissas[k] > 0.0:
+                least = min(least, mantissas[k])
+        floors[leaf] = np.log2(least)
+        rank[leaf] = (0 if size == 2 else 1) + (2 if least < 2.0**-NARROW_BITS else 0)
+        if size == 0:
+            rank[leaf], floors[leaf] = 4, -1.0 * UNIT_BITS
+        any_other |= rank[leaf] != 0
+    return any_other
+
+
+@jit()
+def sort_leaves(
+    leaf_ptr: NDArray[np.int64],
+    leaf_var: NDArray[np.int32],
+    rank: NDArray[np.int8],
+    stride: int,
+    counters: NDArray[np.int64],
+    by_key: NDArray[np.int32],
+    owner: NDArray[np.int32],
+    order: NDArray[np.int32],
+) -> None:
+    """Order the leaves of each product by rank, and within a rank by variable unless `stride` is 0.
+
+    Two stable distributions, linear in the leaves: over the keys `stride * rank + variable`, then over the
+    products. `counters` holds as many zeros as there are keys, and one more; `by_key` and `owner` are scratch.
+    """
+    for node in range(leaf_ptr.shape[0] - 1):
+        owner[leaf_ptr[node] : leaf_ptr[node + 1]] = node
+    for leaf in range(leaf_var.shape[0]):
+        key = stride * rank[leaf] + leaf_var[leaf] if stride > 0 else np.int64(rank[leaf])
+        counters[key + 1] += 1
+    for key in range(1, counters.shape[0]):
+        counters[key] += counters[key - 1]
+    for leaf in range(leaf_var.shape[0]):
+        key = stride * rank[leaf] + leaf_var[leaf] if stride > 0 else np.int64(rank[leaf])
+        by_key[counters[key]] = leaf
+        counters[key] += 1
+    taken = np.zeros(leaf_ptr.shape[0] - 1, np.int32)
+    for leaf in by_key:
+        node = owner[leaf]
+        order[leaf_ptr[node] + taken[node]] = leaf
+        taken[node] += 1
+
+
+@jit()
+def place_leaves(
+    order: NDArray[np.int32],
+    rank: NDArray[np.int8],
+    floors: NDArray[np.float64],
+    leaf_var: NDArray[np.int32],
+    leaf_start: NDArray[np.int64],
+    plan: LeafPlaces,
+) -> None:
+    """Write leaves out in their order, and where the ranks of each product end."""
+    plan.floors[0] = 0.0
+    for node in range(plan.leaf_ptr.shape[0] - 1):
+        begin, past = plan.leaf_ptr[node], plan.leaf_ptr[node + 1]
+        plan.binary_end[node], plan.narrow_end[node], plan.wide_end[node] = begin, begin, begin
+        for at in range(begin, past):
+            leaf = order[at]
+            start, its_rank = leaf_start[leaf], rank[leaf]
+            plan.leaf_var[at], plan.leaf_start[at] = leaf_var[leaf], start
+            plan.first[at] = plan.mantissas[start]
+            plan.second[at] = plan.mantissas[min(start + 1, plan.mantissas.shape[0] - 1)]
+            plan.floors[at + 1] = plan.floors[at] + floors[leaf]
+            plan.binary_end[node] += 1 if its_rank <= 0 else 0
+            plan.narrow_end[node] += 1 if its_rank <= 1 else 0
+            plan.wide_end[node] += 1 if its_rank <= 3 else 0
 
 
 @jit()

@@ -18,7 +18,7 @@ MAX_TRACKED = 16  # how many restricted variables a node keeps at most; dropping
 
 
 @jit()
-def count_parents(circuit: CircuitArrays, log_mass: NDArray[np.float64], out: NDArray[np.int64]) -> None:
+def count_parents(circuit: CircuitArrays, log_mass: NDArray[np.float64], out: NDArray[np.int32]) -> None:
     """Count the edges into each node from nodes that the root reaches; the root itself counts one.
 
     Edges of zero weight, and edges into nodes of zero mass, do not count.
@@ -38,39 +38,34 @@ def count_parents(circuit: CircuitArrays, log_mass: NDArray[np.float64], out: ND
 @jit()
 def check_scopes(
     circuit: CircuitArrays,
-    parents: NDArray[np.int64],
+    parents: NDArray[np.int32],
     fingerprints: NDArray[np.int64],
     scopes: NDArray[np.int64],
 ) -> int:
     """Fill in the scopes of nodes as fingerprints of multisets; return the first sum that is not smooth.
 
-    `fingerprints` (n_vars, 3) holds two random words and the number 1 for each variable (all 0 for
-    variables that do not count); `scopes` is (n_nodes, 3). A product adds those of its children, so a
-    variable that occurs twice below a product counts twice all the way up to the root. Returns -1 when
-    every reachable sum is smooth.
+    `fingerprints` (n_vars,) holds a random word for each variable (0 for variables that do not count); `scopes` is
+    (n_nodes,). A product adds those of its children, so a variable that occurs twice below a product counts twice
+    all the way up to the root. Returns -1 when every reachable sum is smooth.
     """
     for node in range(circuit.kind.shape[0]):
         if parents[node] == 0:
             continue
         if circuit.kind[node] < 2:
-            for k in range(3):
-                scopes[node, k] = fingerprints[circuit.leaf_var[node], k]
+            scopes[node] = fingerprints[circuit.leaf_var[node]]
             continue
         first = True
-        for k in range(3):
-            scopes[node, k] = 0
+        scope = np.int64(0)
         for edge in range(circuit.child_ptr[node], circuit.child_ptr[node + 1]):
             child = circuit.children[edge]
             if circuit.kind[node] == 2:
-                for k in range(3):
-                    scopes[node, k] += scopes[child, k]
+                scope += scopes[child]
             elif circuit.log_weights[edge] > _NEG_INF:
-                for k in range(3):
-                    if first:
-                        scopes[node, k] = scopes[child, k]
-                    elif scopes[node, k] != scopes[child, k]:
-                        return node
+                if not first and scopes[child] != scope:
+                    return node
+                scope = scopes[child]
                 first = False
+        scopes[node] = scope
     return -1
 
 
@@ -150,17 +145,17 @@ def upward_reach(circuit: CircuitArrays, out: NDArray[np.float64]) -> None:
 
 @jit()
 def single_variables(
-    circuit: CircuitArrays, parents: NDArray[np.int64], leaf_position: NDArray[np.int32], out: NDArray[np.int32]
+    circuit: CircuitArrays, parents: NDArray[np.int32], position: NDArray[np.int32], out: NDArray[np.int32]
 ) -> None:
     """Tell how many query variables a live node has: -1 none, v exactly v, -2 more than one.
 
-    `leaf_position` is the position of each leaf's variable in the query, -1 when it is not queried.
+    `position` (n_vars,) is the position of each variable in the query, -1 when it is not queried.
     """
     for node in range(circuit.kind.shape[0]):
         if parents[node] == 0:
             out[node] = -1
         elif circuit.kind[node] < 2:
-            out[node] = leaf_position[node]
+            out[node] = position[circuit.leaf_var[node]]
         else:
             found = -1
             for edge in range(circuit.child_ptr[node], circuit.child_ptr[node + 1]):
@@ -203,7 +198,7 @@ def _restrict_product(
 def _restrict_sum(
     circuit: CircuitArrays,
     node: int,
-    parents: NDArray[np.int64],
+    parents: NDArray[np.int32],
     all_states: NDArray[np.int64],
     start: NDArray[np.int64],
     count: NDArray[np.int8],
@@ -251,11 +246,12 @@ def _restrict_sum(
 @jit()
 def decided_variables(
     circuit: CircuitArrays,
-    parents: NDArray[np.int64],
-    leaf_position: NDArray[np.int32],
+    parents: NDArray[np.int32],
+    position: NDArray[np.int32],
     leaf_states: NDArray[np.int64],
     all_states: NDArray[np.int64],
     first_node: int,
+    first_leaf: int,
     start: NDArray[np.int64],
     count: NDArray[np.int8],
     variables: NDArray[np.int32],
@@ -265,27 +261,31 @@ def decided_variables(
 ) -> int:
     """Find for each live sum a variable whose states its children share out among themselves, else -1.
 
-    `leaf_states` (n_nodes,) is the set of states that a leaf allows, as bits (state modulo 64);
-    `all_states` (n_vars,) the full sets. A node keeps the sets of at most `MAX_TRACKED` variables
-    that it restricts, so that the cost stays linear; what is dropped can hide a decided variable
-    but never invent one. Node i keeps `count[i]` sets from `start[i]` on in the pools `variables` and
-    `states`, of which `used` entries are taken. Starts at `first_node` and returns the node at which the
-    pools are full, or the number of nodes.
+    `position` (n_vars,) is the position of each variable in the query, or -1; `leaf_states` is, for each queried
+    leaf in order, the set of states that it allows, as bits (state modulo 64), `all_states` the full sets of the
+    query's variables. A node keeps the sets of at most `MAX_TRACKED` variables that it restricts, so that the cost
+    stays linear; what is dropped can hide a decided variable but never invent one. Node i keeps `count[i]` sets
+    from `start[i]` on in the pools `variables` and `states`, of which `used` entries are taken. Starts at
+    `first_node`, before which there are `first_leaf` queried leaves, and returns the node at which the pools are
+    full, or the number of nodes.
     """
+    leaf = first_leaf
     for node in range(first_node, circuit.kind.shape[0]):
-        out[node] = -1
         start[node] = used
+        if used + MAX_TRACKED > variables.shape[0]:
+            return node
+        place = position[circuit.leaf_var[node]] if circuit.kind[node] < 2 else np.int32(-1)
+        if place >= 0:
+            leaf += 1
+        out[node] = -1
         count[node] = 0
         if parents[node] == 0:
             continue
-        if used + MAX_TRACKED > variables.shape[0]:
-            return node
         kept = 0
         if circuit.kind[node] < 2:
-            position = leaf_position[node]
-            if circuit.kind[node] == 0 and position >= 0 and leaf_states[node] != all_states[position]:
-                variables[used] = position
-                states[used] = leaf_states[node]
+            if circuit.kind[node] == 0 and place >= 0 and leaf_states[leaf - 1] != all_states[place]:
+                variables[used] = place
+                states[used] = leaf_states[leaf - 1]
                 kept = 1
         elif circuit.kind[node] == 2:
             kept = _restrict_product(circuit, node, start, count, variables, states, used)

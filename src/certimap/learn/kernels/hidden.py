@@ -11,22 +11,58 @@ Floats = NDArray[np.float32]
 
 
 @jit()
-def absorb_message(belief: Floats, message: Floats, log_scale: NDArray[np.float64]) -> None:
-    """Multiply `message` into `belief`, both (n_rows, n_states), and scale each row to maximum 1.
+def number_patterns(
+    ids: NDArray[np.int32],
+    rows: NDArray[np.int64],
+    scratch: NDArray[np.int32],
+    number: NDArray[np.int32],
+    first: NDArray[np.int32],
+    n_patterns: NDArray[np.int64],
+) -> None:
+    """Number the patterns of some rows as they come, for each variable.
 
-    The logs of the scales are added to `log_scale`, shape (n_rows,).
+    `ids` (n, n_rows) holds patterns of all rows, `number` (n, len(rows)) gets those of the rows given,
+    `first[i, u]` the place of the first row with pattern u of variable i, and `n_patterns[i]` how many there are.
+    `scratch` holds -1 for each id, before and after.
+    """
+    for i in range(ids.shape[0]):
+        used = 0
+        for b in range(rows.shape[0]):
+            pattern = ids[i, rows[b]]
+            if scratch[pattern] < 0:
+                scratch[pattern] = used
+                first[i, used] = b
+                used += 1
+            number[i, b] = scratch[pattern]
+        n_patterns[i] = used
+        for b in range(rows.shape[0]):
+            scratch[ids[i, rows[b]]] = -1
+
+
+@jit()
+def absorb_message(
+    belief: Floats,
+    message: Floats,
+    index: NDArray[np.int32],
+    log_scale: NDArray[np.float64],
+    message_scale: NDArray[np.float64],
+) -> None:
+    """Multiply row `index[r]` of `message` into row r of `belief`, and scale each row to maximum 1.
+
+    The logs of the scales, and those that the message has already, are added to `log_scale`.
     """
     n_rows, n_states = belief.shape
     for r in range(n_rows):
+        below = index[r]
         largest = np.float32(0.0)
         for z in range(n_states):
-            belief[r, z] *= message[r, z]
+            belief[r, z] *= message[below, z]
             largest = max(largest, belief[r, z])
         if largest > np.float32(0.0):
             scale = np.float32(1.0) / largest
             for z in range(n_states):
                 belief[r, z] *= scale
-            log_scale[r] += np.log(np.float64(largest))
+            log_scale[r] += np.log(np.float64(largest)) + message_scale[below]
         else:
             for z in range(n_states):
                 belief[r, z] = np.float32(1.0)
@@ -34,35 +70,20 @@ def absorb_message(belief: Floats, message: Floats, log_scale: NDArray[np.float6
 
 
 @jit()
-def divide_out(posterior: Floats, message: Floats, out: Floats) -> None:
-    """Write posterior / message, with 0 where the message is 0; all (n_rows, n_states)."""
-    n_rows, n_states = posterior.shape
+def add_rows(rows: Floats, index: NDArray[np.int32], out: Floats) -> None:
+    """Add row r of `rows` to row `index[r]` of `out`."""
+    n_rows, n_states = rows.shape
+    for r in range(n_rows):
+        at = index[r]
+        for z in range(n_states):
+            out[at, z] += rows[r, z]
+
+
+@jit()
+def divide_out(weights: Floats, message: Floats) -> None:
+    """Divide by messages, in place; what is divided by 0 becomes 0."""
+    n_rows, n_states = weights.shape
     for r in range(n_rows):
         for z in range(n_states):
             m = message[r, z]
-            out[r, z] = posterior[r, z] / m if m > np.float32(1e-30) else np.float32(0.0)
-
-
-@jit()
-def finish_posterior(predicted: Floats, belief: Floats, out: Floats) -> None:
-    """Write predicted * belief, each row scaled to sum 1; all (n_rows, n_states)."""
-    n_rows, n_states = predicted.shape
-    for r in range(n_rows):
-        total = np.float32(0.0)
-        for z in range(n_states):
-            value = predicted[r, z] * belief[r, z]
-            out[r, z] = value
-            total += value
-        scale = np.float32(1.0) / total if total > np.float32(0.0) else np.float32(0.0)
-        for z in range(n_states):
-            out[r, z] *= scale
-
-
-@jit()
-def add_rows(posterior: Floats, codes: NDArray[np.int64], counts: Floats) -> None:
-    """Add each row of `posterior` to row `codes[r]` of `counts`, shape (n_codes, n_states)."""
-    n_rows, n_states = posterior.shape
-    for r in range(n_rows):
-        code = codes[r]
-        for z in range(n_states):
-            counts[code, z] += posterior[r, z]
+            weights[r, z] = weights[r, z] / m if m > np.float32(1e-30) else np.float32(0.0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from certimap.control import TimeUp
-from certimap.errors import SolverError, TooLarge
+from certimap.errors import SolverError
 from certimap.networks.elimination_plan import EliminationPlan, most_added, plan
 from certimap.networks.max_elimination import MaxElimination
 from certimap.networks.mpe_posterior import Maximisation, Ordered
@@ -32,11 +32,9 @@ from certimap.networks.problem import (
 from certimap.networks.simplify import impossible
 from certimap.posterior import Capability
 from certimap.solvers.base import Effort, Family, Solver
-from certimap.solvers.networks import root_bound, toulbar2
+from certimap.solvers.networks import toulbar2
 from certimap.solvers.networks.context import Context
 from certimap.solvers.networks.parts import Reduction
-from certimap.solvers.networks.relaxed import RELAXATION
-from certimap.solvers.networks.root_bound import RootBound
 
 if TYPE_CHECKING:
     from certimap.box import Boxes, Points
@@ -57,8 +55,7 @@ class HybridState:
     kept: dict[int, States]
     reported: int = HARD
     is_eliminated: bool = False
-    relaxed: RootBound | None = None
-    is_relaxable: bool = True
+    is_whole: bool = True
     is_asked: bool = False
 
     @property
@@ -79,8 +76,8 @@ class HybridBestFirst(Solver):
     reduced; components whose elimination is cheap are eliminated. For the others costs are moved between tables
     until the sum of their maxima, an upper bound, stalls (sequential reweighted sweeps), while tabu search finds
     good assignments; states that cannot beat these go; what is left is reduced again and searched, or eliminated
-    once the search has cost as much as that would. A long search gives a part of its work to a mini-bucket
-    relaxation of the whole, whose bound stands where it is the lower one.
+    once the search has cost as much as that would. A long search gives a part of its work to mini-bucket
+    relaxations of what is left, with larger and larger tables, whose bound stands where it is the lower one.
 
     Parameters
     ----------
@@ -129,11 +126,10 @@ class HybridBestFirst(Solver):
             seed=int(rng.integers(2**63)),
         )
         kept = {} if boxes is None else posterior.kept(boxes)
-        return HybridState(posterior, None, context, 1.0, kept, is_relaxable=boxes is None)
+        return HybridState(posterior, None, context, 1.0, kept, is_whole=boxes is None)
 
     def effort(self, state: HybridState) -> Effort:
         n_bytes = 0 if state.root is None else state.root.n_bytes
-        n_bytes += 0 if state.relaxed is None else state.relaxed.n_bytes
         return Effort(state.context.n_nodes, n_bytes, state.context.work)
 
     def step(self, state: HybridState, ledger: Ledger) -> HybridState:
@@ -149,7 +145,6 @@ class HybridBestFirst(Solver):
             self._set_levels(state, ledger)
             state.root.advance(context)
             self._report(state, ledger)
-            self._relax(state, ledger)
             self._ask_outside(state, ledger)
         self._report(state, ledger)
         return state
@@ -158,7 +153,7 @@ class HybridBestFirst(Solver):
         """Let toulbar2 try once, where the search has been long and no elimination is going to end it."""
         context, root = state.context, state.root
         assert root is not None
-        control, is_whole = context.control, state.is_relaxable and not context.lists_all
+        control, is_whole = context.control, state.is_whole and not context.lists_all
         if state.is_asked or state.done or context.work < OUTSIDE_FROM or not self.outside_share or not is_whole:
             return
         state.is_asked = True
@@ -173,20 +168,6 @@ class HybridBestFirst(Solver):
             root.offer(states)
         if "log_upper" in found:
             ledger.upper_bound(max(float(found["log_upper"]), ledger.best_log_prob), toulbar2.Toulbar2.name)
-
-    def _relax(self, state: HybridState, ledger: Ledger) -> None:
-        """Bound the whole by mini-buckets as well, once the search has been long."""
-        context = state.context
-        if not state.is_relaxable or state.done or context.work < root_bound.FROM_WORK:
-            return
-        if state.relaxed is None:
-            try:
-                state.relaxed = RootBound(state.posterior.problem, context.control)
-            except TooLarge:
-                state.is_relaxable = False
-                return
-        if state.relaxed.follow(context.work):
-            ledger.upper_bound(state.relaxed.log_bound, RELAXATION)
 
     def _eliminates(self, state: HybridState, ledger: Ledger) -> bool:
         """Eliminate the whole problem without looking for reductions first, where that is cheap."""

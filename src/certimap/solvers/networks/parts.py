@@ -20,8 +20,10 @@ from certimap.networks.max_elimination import MaxElimination
 from certimap.networks.orders import best_order
 from certimap.networks.problem import FLOOR, HARD, Problem, components, value_at
 from certimap.networks.simplify import Simplified, impossible, simplify
+from certimap.solvers.networks import root_bound
 from certimap.solvers.networks.context import Context
 from certimap.solvers.networks.incumbents import ascended, incumbent_of, level_of, take_incumbent
+from certimap.solvers.networks.root_bound import RootBound
 
 States = dict[int, int]
 
@@ -212,11 +214,16 @@ class Searching:
         self._search = BestFirstSearch(costs, dual, max_bytes=context.max_bytes // 2, lists_all=context.lists_all)
         self._value_at_root = component.value
         self._n_pieces = 0
+        self._relaxed: RootBound | None = None
+        self._kept: dict[int, Ints] = {}
 
     @property
     def open_bound(self) -> int:
         found = self._search.open_bound
-        return found if found <= FLOOR else found + self._costs.constant
+        if found <= FLOOR:
+            return found
+        found += self._costs.constant
+        return found if self._relaxed is None else min(found, self._relaxed.bound)
 
     @property
     def is_done(self) -> bool:
@@ -224,7 +231,7 @@ class Searching:
 
     @property
     def n_bytes(self) -> int:
-        return self._search.n_bytes
+        return self._search.n_bytes + (0 if self._relaxed is None else self._relaxed.n_bytes)
 
     def advance(self, component: Component, context: Context) -> Phase:
         search, costs = self._search, self._costs
@@ -246,6 +253,9 @@ class Searching:
         take_incumbent(component, costs, incumbent)
         if search.closed_bound > FLOOR:
             component.closed = max(component.closed, search.closed_bound + costs.constant)
+        after = None if self.is_done else self._relax(component, context)
+        if after is not None:
+            return after
         if component.value > self._value_at_root and not context.lists_all and not self.is_done:
             self._value_at_root = component.value
             root = copy_of(search.root)
@@ -253,6 +263,26 @@ class Searching:
                 return self
             return reduced_phase(component, costs, root, context, KEPT_SHARE_AGAIN) or self
         return self
+
+    def _relax(self, component: Component, context: Context) -> Phase | None:
+        """Bound what is open by mini-buckets once the search is long; return `Settled` where that is all."""
+        if context.lists_all or self._search.work < root_bound.FROM_WORK:
+            return None
+        if self._relaxed is None:
+            problem, self._kept = self._costs.reduced(self._search.root)
+            self._relaxed = RootBound(problem, context.control)
+        relaxed, before = self._relaxed, self._relaxed.work
+        fell = relaxed.follow(self._search.work)
+        context.work += int(relaxed.work - before)
+        if not fell:
+            return None
+        states = relaxed.decoded()
+        component.offer({v: int(own[states.get(v, 0)]) for v, own in self._kept.items()})
+        level = level_of(component, context)
+        if relaxed.bound > level:
+            return None
+        component.closed = max(component.closed, level)
+        return Settled()
 
 
 def reduced_phase(

@@ -1,73 +1,102 @@
-"""An upper bound of a whole maximisation that a search goes by: mini-buckets, tightened while it runs."""
+"""An upper bound of what a search has to look through: mini-buckets, tightened and enlarged while it runs."""
 
 from __future__ import annotations
 
-import math
-
-from certimap.control import Control
-from certimap.networks.problem import Problem
+from certimap.control import Control, TimeUp
+from certimap.errors import TooLarge
+from certimap.networks.problem import Problem, above_units, to_floats
+from certimap.networks.relaxation.decoding import decode
 from certimap.networks.relaxation.partition import limit, nuisance_first
 from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.networks.relaxation.tighten import Tightener
 
-TABLE_ENTRIES = 2.0**13  # of the largest table
-FROM_WORK = 100_000_000  # table entries that a search visits before it pays to bound the whole in another way
-COST = 20.0  # visits of a search that take as long as an entry of a pass, with its powers and logs
+TABLE_BITS = (10.0, 13.0, 16.0, 19.0)  # log base 2 of the entries of the largest table, tree after tree
+STEPS = ((0.1, 24), (0.03, 24), (0.003, 12))  # temperatures, and steps at each
+FROM_WORK = 50_000_000  # table entries that a search visits before it pays to bound the whole in another way
+COST = 0.8  # visits of a search that take as long as an entry of a pass, with its powers and logs
 SHARE = 0.5  # of the search's work
 PASSES = 6  # over all entries, that an optimisation step and the bound after it cost, about
-STEPS = ((0.1, 12), (0.01, 12), (0.001, 24))  # temperatures, and steps at each
+MOST_STEPS = 6  # between two bounds
+MEMORY_SHARE = 0.125
 
 
 class RootBound:
-    """A split tree over all variables, whose bound falls from call to call.
+    """Split trees over all variables of an integer problem, whose bound falls from call to call.
 
-    Dual ascent moves costs between tables as they are; where it stalls (grids), tables of a dozen variables bound
-    several times closer, and the search proves too little before its end to catch up.
+    Dual ascent moves costs between tables as they are; where it stalls (grids, linkage), tables of a dozen
+    variables bound several times closer, and the search proves too little before its end to catch up. Where the
+    costs are those that dual ascent has left, no tree bounds worse than it did.
 
     Attributes
     ----------
-    log_bound
-        Nats that the problem's value does not exceed; inf before the first call of `follow` that is due.
+    bound
+        Units that the problem's value does not exceed.
     work
         What it has cost, in visits of a search.
-
-    Raises
-    ------
-    TooLarge
-        When the tables would take more than an eighth of the memory.
-    TimeUp
-        When the run should stop, here and in `follow`.
+    is_finished
+        Whether nothing more is tried: all trees are tightened, or memory or time do not suffice for the next.
     """
 
     def __init__(self, problem: Problem, control: Control) -> None:
-        fits = limit(problem.sizes, TABLE_ENTRIES)
-        self._tree = SplitTree.of(
-            problem, nuisance_first(problem, control=control), fits, control.memory_limit / 8.0
-        )
+        self._problem, self._control = problem, control
+        self._floats = to_floats(problem)
+        self._order = nuisance_first(self._floats, control=control)
         self._clock = PassClock(control)
-        self._tightener = Tightener(self._tree, self._clock)
-        self._temperatures = [t for t, n in STEPS for _ in range(n)] if self._tree.is_split else []
-        self._n_done = 0
-        self.log_bound = math.inf
+        self._n_trees = 0
+        self._tightener: Tightener | None = None
+        self._temperatures: list[float] = []
+        self.bound = int(problem.constant) + sum(int(t.log_values.max()) for t in problem.tables)
         self.work = 0.0
+        self.is_finished = False
 
     @property
     def n_bytes(self) -> int:
         """The memory of tables and messages."""
-        return self._tree.n_bytes
+        return 0 if self._tightener is None else self._tightener.tree.n_bytes
 
     def follow(self, search_work: int) -> bool:
-        """Take a step if the search has worked enough since the last one; return whether the bound fell."""
-        is_first = self.log_bound == math.inf
-        cost = COST * self._tree.n_entries * (1.0 if is_first else PASSES)
-        is_finished = not is_first and self._n_done == len(self._temperatures)
-        if is_finished or self.work + cost > SHARE * search_work:
+        """Take some steps if the search has worked enough since the last ones; return whether the bound fell."""
+        if self.is_finished:
             return False
-        if not is_first:
-            self._tightener.run(self._temperatures[self._n_done], 1)
-            self._n_done += 1
-        self.work += cost
-        found, before = self._tree.bound(clock=self._clock), self.log_bound
-        self.log_bound = min(found, before)
-        return found < before
+        try:
+            return self._advance(SHARE * search_work - self.work)
+        except (TimeUp, TooLarge):  # a search may still have time where a pass has not
+            self.is_finished = True
+            return False
+
+    def _advance(self, left: float) -> bool:
+        if self._tightener is None or not self._temperatures:
+            entries = 2.0 ** TABLE_BITS[self._n_trees] * len(self._floats.sizes)  # about, and mostly less
+            if COST * entries > left and self.work > 0.0:
+                return False
+            tree = SplitTree.of(
+                self._floats,
+                self._order,
+                limit(self._floats.sizes, 2.0 ** TABLE_BITS[self._n_trees]),
+                MEMORY_SHARE * self._control.memory_limit,
+            )
+            self._n_trees += 1
+            self._tightener = Tightener(tree, self._clock)
+            self._temperatures = [t for t, n in STEPS for _ in range(n)] if tree.is_split else []
+            self.work += COST * tree.n_entries
+        else:
+            tree = self._tightener.tree
+            cost = COST * PASSES * tree.n_entries
+            temperature = self._temperatures[0]
+            n_steps = min(MOST_STEPS, int(left / cost), self._temperatures.count(temperature))
+            if not n_steps:
+                return False
+            self._tightener.run(temperature, n_steps)
+            del self._temperatures[:n_steps]
+            self.work += n_steps * cost
+        if not self._temperatures:
+            self.is_finished = not tree.is_split or self._n_trees == len(TABLE_BITS)
+        found, before = tree.bound(scratch=self._tightener.scratch, clock=self._clock), self.bound
+        self.bound = min(before, int(self._problem.constant) + above_units(found, self._problem.unit))
+        return self.bound < before
+
+    def decoded(self) -> dict[int, int]:
+        """Return an assignment read off the present tree; `follow` has returned true."""
+        assert self._tightener is not None
+        return decode(self._tightener.tree, scratch=self._tightener.scratch)
