@@ -109,12 +109,10 @@ class _Linear:
         seen = sorted(observed)
         for c in range(len(self.weights)):
             mean, cov = self.means[c], self.covariances[c]
-            gain: Floats = np.zeros((len(queried), len(seen)))
-            if seen:
-                solved: Floats = np.asarray(np.linalg.solve(cov[np.ix_(seen, seen)], cov[np.ix_(seen, queried)]))
-                gain = solved.T
-            shift = np.array([observed[v] for v in seen]) - mean[seen]
-            left: Floats = cov[np.ix_(queried, queried)] - gain @ cov[np.ix_(seen, queried)]
+            forward: Floats = np.asarray(cov[np.ix_(queried, seen)], np.float64)
+            gain = forward @ np.linalg.inv(np.asarray(cov[np.ix_(seen, seen)], np.float64))
+            shift: Floats = np.array([observed[v] for v in seen]) - mean[seen]
+            left: Floats = np.asarray(cov[np.ix_(queried, queried)], np.float64) - gain @ forward.T
             found.append((c, mean[queried] + gain @ shift, np.sqrt(np.maximum(np.diag(left), 1e-12))))
         return found
 
