@@ -12,17 +12,30 @@ import certimap as cm
 from certimap.search_boxes import SearchBoxes
 
 
-def random_case(rng: np.random.Generator, n: int):
+def random_case(rng: np.random.Generator, n: int, full: bool = False):
+    """A mixture's means, covariances and log weights, and its prober."""
     k = int(rng.integers(1, 9))
     means, sds = rng.uniform(-1.0, 1.0, (k, n)), 10.0 ** rng.uniform(-0.7, 0.5, (k, n))
-    log_weights = np.log(rng.dirichlet(np.ones(k)))
+    weights = rng.dirichlet(np.ones(k))
+    log_weights, covariances = np.log(weights), np.stack([np.diag(row**2) for row in sds])
+    if full:
+        rows = rng.normal(size=(k, n + 2, n))
+        shapes = np.swapaxes(rows, 1, 2) @ rows / (n + 2)
+        covariances = sds[:, :, None] * shapes * sds[:, None, :]
+        covariances = 0.5 * (covariances + np.swapaxes(covariances, 1, 2))
+        return (
+            means,
+            covariances,
+            log_weights,
+            cm.condition(cm.GaussianMixture(weights, means, covariances)).prober(),
+        )
     builder = cm.CircuitBuilder(cm.Domain([cm.Real(f"x{d}") for d in range(n)]))
     parts = [
         builder.product([builder.gaussian(d, float(means[j, d]), float(sds[j, d])) for d in range(n)])
         for j in range(k)
     ]
     builder.sum(parts, log_weights.tolist())
-    return means, sds, log_weights, cm.condition(builder.build()).prober()
+    return means, covariances, log_weights, cm.condition(builder.build()).prober()
 
 
 def inner_boxes(rng: np.random.Generator, means: np.ndarray, batch: int):
@@ -33,35 +46,37 @@ def inner_boxes(rng: np.random.Generator, means: np.ndarray, batch: int):
     return middle - radius, middle + radius
 
 
+@pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_the_kernel_is_its_twin_rounded_up(seed: int) -> None:
+def test_the_kernel_is_its_twin_rounded_up(seed: int, full: bool) -> None:
     rng = np.random.default_rng([seed, 1])
     n = int(rng.integers(1, 4))
-    means, sds, log_weights, prober = random_case(rng, n)
+    means, covariances, log_weights, prober = random_case(rng, n, full)
     if len(means) < 2:
         return
     low, high = inner_boxes(rng, means, 10)
     found = prober.probe(SearchBoxes(np.ones((10, 2 * n), np.uint8), low, high)).log_bound
     for row in range(10):
-        expected = log_bound(means, sds, log_weights, low[row], high[row])
+        expected = log_bound(means, covariances, log_weights, low[row], high[row])
         assert found[row] >= expected - 1e-10
         assert found[row] <= expected + 1e-6 + 0.02 * abs(
-            expected - highest(means, sds, log_weights, low[row], high[row], 5)
+            expected - highest(means, covariances, log_weights, low[row], high[row], 5)
         )
 
 
+@pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("seed", range(30))
-def test_no_place_of_a_dense_grid_is_above_a_bound(seed: int) -> None:
+def test_no_place_of_a_dense_grid_is_above_a_bound(seed: int, full: bool) -> None:
     """30 models with 20 boxes each, of 1,000 places and more."""
     rng = np.random.default_rng([seed, 2])
     n = int(rng.integers(1, 4))
-    means, sds, log_weights, prober = random_case(rng, n)
+    means, covariances, log_weights, prober = random_case(rng, n, full)
     middle, radius = rng.normal(size=(20, n)), 10.0 ** rng.uniform(-6.0, 0.7, (20, n))
     low, high = middle - radius, middle + radius
     found = prober.probe(SearchBoxes(np.ones((20, 2 * n), np.uint8), low, high)).log_bound
     n_points = {1: 4001, 2: 65, 3: 15}[n]
     for row in range(20):
-        assert found[row] >= highest(means, sds, log_weights, low[row], high[row], n_points) - 1e-13 * abs(
+        assert found[row] >= highest(means, covariances, log_weights, low[row], high[row], n_points) - 1e-13 * abs(
             found[row]
         )
 
@@ -70,8 +85,8 @@ def test_the_twin_is_above_grids_too() -> None:
     rng = np.random.default_rng(0)
     for _ in range(40):
         n = int(rng.integers(1, 3))
-        means, sds, log_weights, _ = random_case(rng, n)
+        means, covariances, log_weights, _ = random_case(rng, n, rng.random() < 0.5)
         middle, radius = rng.normal(size=n), 10.0 ** rng.uniform(-3.0, 0.5, n)
-        bound = log_bound(means, sds, log_weights, middle - radius, middle + radius)
-        assert bound >= highest(means, sds, log_weights, middle - radius, middle + radius, 33) - 1e-9
+        bound = log_bound(means, covariances, log_weights, middle - radius, middle + radius)
+        assert bound >= highest(means, covariances, log_weights, middle - radius, middle + radius, 33) - 1e-9
         assert math.isfinite(bound)

@@ -1,10 +1,12 @@
 """An upper bound on a mixture in a box, of second order: from values, slopes and curvatures at the middle.
 
-The formula is derived in `docs/what-a-certificate-means.md`, "Mixtures near a maximum". All is in coordinates t of
+The formula is derived in `docs/what-a-certificate-means.md`, "Mixtures in a box". All is in coordinates t of
 the box, which is [-1, 1] in each. With p_k the share of component k at the middle, component k over the middle's
 value is p_k exp(s_k t + t C_k t / 2), C_k between known limits. Their means s and C over p are taken out, and what
-is left, z_k, has mean 0 but for the limits of C_k; e^z <= 1 + z + z^2/2 + rest(max z) leaves the quadratic part,
-which is bounded over the box, and a remainder of third order.
+is left, z_k, has mean 0 but for the limits of C_k. As e^z <= 1 + z + kappa(max z) z^2/2, the covariance of the
+slopes, each component's share raised by its kappa, bounds the curvature that the mixture has beyond C. What
+the C_k - C may do is either a share of its own (a lift, which serves far from a maximum) or a remainder of third
+order (which serves near one), whichever is less.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from certimap.rounding import LEAST_SHARE
 Floats = NDArray[np.float64]
 Number = Any
 EPS = 2.220446049250313e-16
-FAR = 2.0  # nats that a component may rise from the middle of a box and still be expanded there
-SHIFTS = (0.0, 0.25, 1.0)  # shares of what makes a matrix diagonally dominant, tried in turn
+FAR = 4.0  # nats that a component may rise from the middle of a box and still be expanded there
+TOO_FAR = 300.0  # nats of rise above the others' beyond which nothing is expanded
+HALVINGS = 6  # of the range of shares of what makes a matrix diagonally dominant
 SWEEPS = 4
 
 
@@ -32,7 +35,8 @@ class Expansion(NamedTuple):
     `log_value` and `log_peak` (K,) are natural logs at the middle and bounds over the box, weights included and
     rounded up. `slope` (K, D) and `bend` (K, D), or (K, D * D) where curvatures are full matrices, are first and
     second derivatives of the log in t; `spread` (K, D) is how far a bend may be off in the box, inf where unknown.
-    `score` (D,) says by which variables the bound is loose.
+    `lift` (K,) is by what factor bends that differ from their mean may raise a component. `score` (D,) says by
+    which variables the bound is loose.
     """
 
     log_value: Floats
@@ -41,6 +45,7 @@ class Expansion(NamedTuple):
     bend: Floats
     spread: Floats
     share: Floats
+    lift: Floats
     mean_slope: Floats
     mean_bend: Floats
     square: Floats
@@ -54,16 +59,16 @@ def room_for(n_components: int, n_variables: int, is_full: bool) -> Expansion:
     """Allocate the arrays for mixtures of so many components."""
     k, d = n_components, n_variables
     e = d * d if is_full else d
-    shapes = [k, k, (k, d), (k, e), (k, d), k, d, e, (d, d), (d, d), d, d, d]
+    shapes = [k, k, (k, d), (k, e), (k, d), k, k, d, e, (d, d), (d, d), d, d, d]
     return Expansion(*(np.zeros(shape) for shape in shapes))
 
 
 @jit_part
-def rest(z: Number) -> Number:
-    """Return an upper bound on e^z - 1 - z - z^2/2, z >= 0."""
-    if z < 1.0:
-        return z * z * z / (6.0 - 1.5 * z)
-    return math.exp(z) - 1.0 - z - 0.5 * z * z
+def kappa(z: Number) -> Number:
+    """Return an upper bound on (e^y - 1 - y) / (y^2 / 2) for all y <= z, where z >= 0."""
+    if z < 2.0:
+        return 1.0 + z / 3.0 + z * z / (12.0 - 2.4 * z)
+    return 2.0 * (1.0 + 16.0 * EPS) * (math.exp(z) - 1.0 - z) / (z * z)
 
 
 @jit_part
@@ -92,7 +97,8 @@ def largest_quadratic(slope: Floats, matrix: Floats, room: Expansion) -> tuple[N
     """Return an upper bound on max of slope t - t M t / 2 over [-1, 1]^n, and a bound on its rounding error.
 
     M plus a diagonal u that makes it positive definite is at least its tangent at any y, which is largest in a
-    corner; u costs half its sum. `matrix` gets u added.
+    corner; u costs half its sum. It is about the least share of what makes M diagonally dominant. `matrix` gets
+    u added.
     """
     n, lower, at, off = len(slope), room.lower, room.at, room.off
     for i in range(n):
@@ -102,14 +108,21 @@ def largest_quadratic(slope: Floats, matrix: Floats, room: Expansion) -> tuple[N
                 beside += abs(matrix[i, j])
         off[i] = max(0.0, (1.0 + 1e-9) * beside - matrix[i, i])
         at[i] = matrix[i, i]
+    share = 0.0
+    if not has_root(matrix, lower):
+        below, share = 0.0, 1.0
+        for _ in range(HALVINGS):
+            between = 0.5 * (below + share)
+            for i in range(n):
+                matrix[i, i] = at[i] + between * off[i]
+            if has_root(matrix, lower):
+                share = between
+            else:
+                below = between
     cost = 0.0
-    for share in SHIFTS:
-        cost = 0.0
-        for i in range(n):
-            matrix[i, i] = at[i] + share * off[i]
-            cost += 0.5 * share * off[i]
-        if share == 1.0 or has_root(matrix, lower):
-            break
+    for i in range(n):
+        matrix[i, i] = at[i] + share * off[i]
+        cost += 0.5 * share * off[i]
     for i in range(n):
         at[i] = 0.0
     for _ in range(SWEEPS):
@@ -165,37 +178,88 @@ def take_means(x: Expansion, log_middle: Number) -> tuple[Number, Number]:
 
 
 @jit_part
-def take_remainder(x: Expansion, inside: Number) -> tuple[Number, Number]:
-    """Return the remainder of third order, and the mean square of what slopes may do; fill in their squares."""
+def take_lifts(x: Expansion, inside: Number) -> tuple[Number, Number]:
+    """Return by what factor bends that differ from their mean may lift the mixture, and a remainder instead.
+
+    The first counts all that a bend may add in the box, the second only what slopes and bends may add together,
+    since bends alone have mean 0.
+    """
     n, full = x.slope.shape[1], x.bend.shape[1] > x.slope.shape[1]
-    x.square[:] = 0.0
-    remainder, size = 0.0, 0.0
+    lifted, remainder = 0.0, 0.0
     for k in range(len(x.share)):
         if x.share[k] == 0.0:
             continue
-        share = x.share[k] / inside
-        straight, bent, unsure = 0.0, 0.0, 0.0
+        straight, bent, unsure, up = 0.0, 0.0, 0.0, 0.0
+        for d in range(n):
+            straight += abs(x.slope[k, d] - x.mean_slope[d])
+            unsure += 0.5 * x.spread[k, d]
+        if full:
+            for d in range(n):
+                for e in range(n):
+                    more = 0.5 * (x.bend[k, d * n + e] - x.mean_bend[d * n + e])
+                    bent += abs(more)
+                    up += max(more, 0.0) if d == e else abs(more)
+        else:
+            for d in range(n):
+                more = 0.5 * (x.bend[k, d] - x.mean_bend[d])
+                bent += abs(more)
+                up += max(more, 0.0)
+        bent += unsure
+        both, share = straight + bent, x.share[k] / inside
+        if both > TOO_FAR:
+            return math.inf, math.inf
+        x.lift[k] = math.exp(up + unsure)
+        lifted += share * x.lift[k]
+        remainder += share * (unsure + kappa(both) * (straight + 0.5 * bent) * bent)
+    return lifted, remainder
+
+
+@jit_part
+def lift_shares(x: Expansion, inside: Number, lifted: Number) -> None:
+    """Multiply the shares by their lifts, and take the mean slope anew."""
+    x.mean_slope[:] = 0.0
+    for k in range(len(x.share)):
+        if x.share[k] > 0.0:
+            x.share[k] *= x.lift[k] / lifted
+            for d in range(len(x.mean_slope)):
+                x.mean_slope[d] += x.share[k] * x.slope[k, d]
+    for d in range(len(x.mean_slope)):
+        x.mean_slope[d] /= inside
+
+
+@jit_part
+def take_squares(x: Expansion, inside: Number, is_lifted: bool) -> tuple[Number, Number]:
+    """Fill in the covariance of the slopes, raised by kappa, and the scores.
+
+    Returns what components of tiny shares add over the box, and the size of what was added up.
+    """
+    n, full = x.slope.shape[1], x.bend.shape[1] > x.slope.shape[1]
+    x.square[:] = 0.0
+    tiny, size = 0.0, 0.0
+    for k in range(len(x.share)):
+        if x.share[k] == 0.0:
+            continue
+        share, straight, bent = x.share[k] / inside, 0.0, 0.0
         for d in range(n):
             x.off[d] = x.slope[k, d] - x.mean_slope[d]
             straight += abs(x.off[d])
-            unsure += 0.5 * x.spread[k, d]
         for e in range(x.bend.shape[1]):
             bent += 0.5 * abs(x.bend[k, e] - x.mean_bend[e])
-        bent += unsure
-        most = straight + bent
-        here = share * (unsure + straight * bent + 0.5 * bent * bent + rest(most))
-        remainder += here
-        size += share * (straight * straight + bent)
         for d in range(n):
-            x.score[d] += here * (abs(x.off[d]) + (0.0 if full else 0.5 * x.spread[k, d])) / max(most, LEAST_SHARE)
-        if share > 1e-12:
-            for d in range(n):
-                weighted = share * x.off[d]
-                for e in range(d + 1):
-                    x.square[d, e] += weighted * x.off[e]
-        else:
-            remainder += share * straight * straight
-    return remainder, size
+            bent += 0.5 * x.spread[k, d]
+        raised = share * kappa(straight if is_lifted else straight + bent)
+        size += raised * (straight + straight * straight + bent * (1.0 + straight + bent))
+        if share <= 1e-12:
+            tiny += 0.5 * raised * straight * straight
+            continue
+        loose = 0.5 * (share if is_lifted else raised * straight)
+        for d in range(n):
+            weighted = raised * x.off[d]
+            at = d * n + d if full else d
+            x.score[d] += weighted * x.off[d] + loose * (abs(x.bend[k, at] - x.mean_bend[at]) + x.spread[k, d])
+            for e in range(d + 1):
+                x.square[d, e] += weighted * x.off[e]
+    return tiny, size
 
 
 @jit_part
@@ -213,48 +277,55 @@ def log_sum_of(logs: Floats) -> Number:
 
 
 @jit_part
+def second_order(x: Expansion, middle: Number) -> Number:
+    """Return the bound of second order, rounded up, `middle` being ln of the value there; fill in scores."""
+    n_components, n = x.slope.shape
+    full = x.bend.shape[1] > n
+    inside, outside = take_means(x, middle)
+    if not inside > 1e-3 * outside:
+        return math.inf
+    lifted, remainder = take_lifts(x, inside)
+    is_lifted = lifted < 1.0 + remainder
+    factor = lifted if is_lifted else 1.0 + remainder
+    if not factor < math.inf:
+        return math.inf
+    if is_lifted:
+        lift_shares(x, inside, lifted)
+    tiny, size = take_squares(x, inside, is_lifted)
+    scale, trace, steep = 1.0 if is_lifted else 1.0 / factor, 0.0, 0.0
+    for d in range(n):
+        for e in range(d):
+            off = -scale * x.square[d, e] - (x.mean_bend[d * n + e] if full else 0.0)
+            x.square[d, e], x.square[e, d] = off, off
+        own = x.mean_bend[d * n + d] if full else x.mean_bend[d]
+        x.square[d, d] = -scale * x.square[d, d] - own
+        trace += abs(own)
+        steep += abs(x.mean_slope[d])
+        x.score[d] *= inside
+    rise, error = largest_quadratic(x.mean_slope, x.square, x)
+    second = middle + math.log(inside * factor * math.exp(tiny + rise) + outside) + EPS * abs(middle)
+    sizes = 4.0 + 2.0 * steep + 4.0 * size + n * trace
+    return second + error + EPS * (n_components + n + 32.0) * sizes * max(1.0, 1.0 / inside)
+
+
+@jit_part
 def mixture_bound(x: Expansion) -> Number:
     """Return an upper bound on ln of the mixture's largest value in the box, rounded up; fill in `score`.
 
-    The lower of the sum of the components' own bounds and the bound of second order. Cost: K (D + 2) D / 2
-    multiplications, 2 K exponentials.
+    The lower of the sum of the components' own bounds and the bound of second order. Cost: K (D + 10) D / 2
+    multiplications, 6 K exponentials.
     """
-    n_components, n = x.slope.shape
     x.score[:] = 0.0
     plain = log_sum_of(x.log_peak)
     if plain == -math.inf:
         return plain
-    rounding = EPS * (n_components + 16.0)
-    plain += rounding + EPS * abs(plain)
+    plain += EPS * (len(x.log_peak) + 16.0) + EPS * abs(plain)
     middle = log_sum_of(x.log_value)
     if plain > middle + 1e-13 and middle > -math.inf:
-        inside, outside = take_means(x, middle)
-        if inside > 1e-3 * outside:
-            remainder, size = take_remainder(x, inside)
-            scale, trace = 1.0 / (1.0 + remainder), 0.0
-            full = x.bend.shape[1] > n
-            for d in range(n):
-                for e in range(d):
-                    off = -scale * x.square[d, e] - (x.mean_bend[d * n + e] if full else 0.0)
-                    x.square[d, e], x.square[e, d] = off, off
-                own = x.mean_bend[d * n + d] if full else x.mean_bend[d]
-                x.square[d, d] = -scale * x.square[d, d] - own
-                trace += abs(own)
-            rise, error = largest_quadratic(x.mean_slope, x.square, x)
-            steep = 0.0
-            for d in range(n):
-                steep += abs(x.mean_slope[d])
-            value = inside * (1.0 + remainder) * math.exp(rise) + outside
-            second = middle + math.log(value)
-            second += error + EPS * (n_components + n + 32.0) * (4.0 + 2.0 * steep + 4.0 * size + n * trace) * max(
-                1.0, 1.0 / inside
-            )
-            second += EPS * abs(middle)
-            if second < plain:
-                for d in range(n):
-                    x.score[d] *= inside
-                add_plain_scores(x, middle, True)
-                return second
+        second = second_order(x, middle)
+        if second < plain:
+            add_plain_scores(x, middle, True)
+            return second
     x.score[:] = 0.0
     add_plain_scores(x, plain, False)
     return plain

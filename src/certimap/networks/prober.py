@@ -28,8 +28,9 @@ PERTURBED = 3  # climbs from around the best point at every pause
 SHARE_MOVED = 0.12
 CLIMB_WORK = 1e8  # table entries that one climb may cost
 FIRST_CLIMBS = 1e8  # and those before anything was tightened, together
-CLIMB_SHARE = 0.5  # of the work of tightening and probing that climbs may cost from then on
+CLIMB_SHARE = 0.25  # of the work of tightening and probing that climbs may cost from then on
 SHRINK_ROUNDS = 4
+STALLED = 0.02  # of the gap: a temperature that gained no more is the last one, larger tables come next
 MEMORY_SHARE = 0.25  # that tables larger than the first ones may take
 
 
@@ -79,7 +80,7 @@ class NetworkProber:
         self.rng = np.random.default_rng(0)
         self.plan = plan or RelaxationPlan()
         self.bits, self.stage, self.steps_left = self.plan.first_bits, 0, self.plan.steps
-        self.credit, self.log_bound = FIRST_CLIMBS, log_ceiling
+        self.credit, self.log_bound, self.bound_before = FIRST_CLIMBS, log_ceiling, math.inf
         self.best: NDArray[np.int64] | None = None
         self.best_value = -math.inf
         self.kept = np.zeros(domain.total_states, np.uint8)
@@ -232,8 +233,12 @@ class NetworkProber:
         if self.next is not None and self._bound_of(self.next) < self._bound_of(self.now):
             self.now, self.next = self.next, None
         is_first = self.bits == self.plan.first_bits
+        gained, self.bound_before = self.bound_before - self.log_bound, self.log_bound
         self.stage += 1 if is_first else 2
-        if self.stage < len(TEMPERATURES):
+        if (
+            self.stage < len(TEMPERATURES)
+            and not gained <= STALLED * (self.log_bound - self.best_value) < math.inf
+        ):
             return Tightening(work, is_paused=False, is_complete=False, has_starts=True)
         self.stage, self.bits = 1, self.bits + self.plan.raise_bits
         self.next, self.tightener = None, None

@@ -8,6 +8,7 @@ import certimap as cm
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
 from certimap.networks.posterior import NetworkPosterior
+from certimap.networks.relaxation.tighten import Tightener
 from certimap.query import make_query
 from certimap.result import CertificateKind
 from certimap.solvers.driver import run
@@ -89,6 +90,22 @@ def test_more_iterations_and_larger_tables_bound_better():
         assert gaps[0] > gaps[1] + 0.1
         assert gaps[1] >= gaps[2] >= gaps[3] - 1e-9
         assert gaps[3] == pytest.approx(0.0, abs=1e-8)
+
+
+def test_time_too_short_for_large_tables_goes_to_smaller_ones(monkeypatch):
+    """The bound is the lowest of all relaxations, none of whose steps came in time here."""
+    model = grid(7, np.random.default_rng(3))
+    settings = {"solver": "wmb", "iterations": 6, "progress": False}
+
+    def cut(self, temperature, n_steps):
+        self.is_cut = True
+        return True
+
+    monkeypatch.setattr(Tightener, "run", cut)
+    found = cm.map_query(model, i_bound=5, **settings)
+    alone = [cm.map_query(model, i_bound=i, **settings | {"iterations": 0}).log_joint_upper_bound for i in (5, 2)]
+    assert found.status == "time_limit"
+    assert found.log_joint_upper_bound == pytest.approx(min(alone), abs=1e-9)
 
 
 def test_elimination_says_how_much_it_would_take():

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from certimap.control import Control
 
 TEMPERATURES = (0.1, 0.01, 0.001)
+FEWER = 3  # variables in a message, where the time left does not suffice for steps on the tree before
 
 
 @dataclass(eq=False)
@@ -34,8 +35,10 @@ class MiniBucketState:
     posterior: NetworkPosterior
     clock: PassClock
     tree: SplitTree
+    i_bound: int
     tightener: Tightener | None = None
     n_done: int = 0
+    work: int = 0
     done: bool = False
 
 
@@ -46,7 +49,8 @@ class WeightedMiniBuckets(Solver):
     Copies of nuisance variables get weights that add up to 1 (Hoelder's inequality), copies of query variables are
     maximised; each iteration is a quasi-Newton step on cost shifts and weights, whose bound is convex. The best
     bound stands as a proof; the assignment is read off the relaxation state by state. With an i-bound of at least
-    the width nothing is split and the answer is exact.
+    the width nothing is split and the answer is exact. Where the time left is too short for steps at an i-bound,
+    a relaxation of a smaller one gets it.
 
     Sources: Dechter and Rish (2003); Liu and Ihler (2011), 'Bounding the partition function using Hoelder's
     inequality'; Ping, Liu and Ihler (2015) for marginal MAP. Cost: about three passes over all tables per
@@ -82,17 +86,11 @@ class WeightedMiniBuckets(Solver):
         boxes: Boxes | None = None,
     ) -> MiniBucketState:
         self.refuse_boxes(boxes)
-        problem = posterior.problem
-        tree = SplitTree.of(
-            problem,
-            nuisance_first(problem, control=control),
-            limit(problem.sizes, i_bound=self.i_bound),
-            control.memory_limit,
-        )
-        return MiniBucketState(posterior, PassClock(control), tree)
+        tree = _tree(posterior, self.i_bound, control)
+        return MiniBucketState(posterior, PassClock(control), tree, self.i_bound)
 
     def effort(self, state: MiniBucketState) -> Effort:
-        return Effort(n_bytes=state.tree.n_bytes, work=state.n_done * state.tree.n_entries)
+        return Effort(n_bytes=state.tree.n_bytes, work=state.work)
 
     def step(self, state: MiniBucketState, ledger: Ledger) -> MiniBucketState:
         """Bound and decode as things stand, then take a share of the iterations."""
@@ -101,6 +99,7 @@ class WeightedMiniBuckets(Solver):
             n_steps = min(max(1, self.iterations // 6), self.iterations - state.n_done)
             state.tightener.run(temperature, n_steps)
             state.n_done += n_steps
+            state.work += n_steps * state.tree.n_entries
         else:
             state.tightener = Tightener(state.tree, state.clock)
         s = state.tightener.scratch
@@ -108,6 +107,17 @@ class WeightedMiniBuckets(Solver):
         ledger.upper_bound(min(split_bound, state.posterior.log_ceiling), RELAXATION)
         ledger.candidates(point_of(state.posterior, decode(state.tree, scratch=s, clock=state.clock)))
         if state.tightener.is_cut:
-            raise TimeUp("shifting costs")
+            if state.i_bound <= FEWER or state.clock.control.should_stop:
+                raise TimeUp("shifting costs")
+            state.i_bound -= FEWER
+            state.tree, state.tightener = _tree(state.posterior, state.i_bound, state.clock.control), None
+            state.n_done = 0
+            return state
         state.done = state.n_done >= self.iterations or not state.tree.is_split
         return state
+
+
+def _tree(posterior: NetworkPosterior, i_bound: int, control: Control) -> SplitTree:
+    problem = posterior.problem
+    order = nuisance_first(problem, control=control)
+    return SplitTree.of(problem, order, limit(problem.sizes, i_bound=i_bound), control.memory_limit)
