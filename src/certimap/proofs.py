@@ -33,7 +33,7 @@ from certimap.solvers.base import Solver
 WITH_PROOFS = "'frontier' and 'exhaustive' on circuits, and any solver on networks whose tables fit"
 NOT_CLOSED = "no relaxation that was found in {:.0f} s proves the answer; a higher time_limit may find one"
 MAX_SEARCHES = 5  # for one proof, where each meets a better answer
-EASY = 0.1  # seconds of solving a network; the checker finds by itself which vectors count where it took less
+EASY = 0.5  # seconds of solving a network; the checker finds by itself which vectors count where it took less
 LEAST_SECONDS = 10.0  # for a search for the proof alone; it may take four times the solving, or what is left, too
 
 

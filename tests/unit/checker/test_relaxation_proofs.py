@@ -141,7 +141,8 @@ def test_what_is_not_certified_gets_a_bound(monkeypatch):
 
 def test_what_no_relaxation_closes_is_proved_to_a_bound_and_no_further(monkeypatch):
     monkeypatch.setattr("certimap.proofs.LEAST_SECONDS", 600.0)
-    monkeypatch.setattr("certimap.relaxation_proofs.TABLE_BITS", (10.0,))
+    monkeypatch.setattr("certimap.relaxation_proofs.TABLE_BITS", (3.0,))
+    monkeypatch.setattr("certimap.relaxation_proofs.STEPS", 1)
     monkeypatch.setattr("certimap.relaxation_proofs._closed", lambda *given: None)
     model = grid(24, 0.4)
     result = cm.map_query(model, epsilon=0, delta=0, rng=0, proof=True)
