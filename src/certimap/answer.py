@@ -46,11 +46,28 @@ def answer_query(
     """
     limits = {name: settings.get(name) for name in ("time_limit", "max_samples", "max_nodes", "max_memory")}
     check_limits(*limits.values())
-    time_limit, max_memory = limits["time_limit"], limits["max_memory"]
-    control = Control.starting_now(time_limit, max_nodes=limits["max_nodes"], max_memory=max_memory)
+    control = Control.starting_now(
+        limits["time_limit"], max_nodes=limits["max_nodes"], max_memory=limits["max_memory"]
+    )
+    posterior, cut, status = conditioned_in_time(condition, control)
+    if posterior is not None:
+        try:
+            return answer_one(posterior, solver, rng, settings, control)
+        except TimeUp as late:  # what it left to be made when first needed took too long, and there is no answer
+            cut = str(late)
+    return answer_unfinished(fallback, cut, status, rng, settings, control)
+
+
+def conditioned_in_time(condition: Condition, control: Control) -> tuple[Posterior | None, str, Status]:
+    """Condition within its share of the time that is left.
+
+    Returns
+    -------
+    The posterior, or None where it was cut short, what cut it short, and the status of an answer without it.
+    """
     deadline = control.deadline
-    if time_limit is not None:  # a posterior keeps the control that it is given, so it must be the run's
-        control.deadline = Control.starting_now(EXACT_SHARE * time_limit).deadline
+    if deadline is not None:  # a posterior keeps the control that it is given, so it must be the run's
+        control.deadline = Control.starting_now(EXACT_SHARE * control.seconds_left).deadline
     posterior, cut, status = None, "", Status.TIME_LIMIT
     with interruptible(control) as interrupts:
         try:
@@ -65,12 +82,7 @@ def answer_query(
         except MemoryError:
             cut, status = "memory ran out in conditioning", Status.MEMORY_LIMIT
     control.deadline = deadline
-    if posterior is not None:
-        try:
-            return answer_one(posterior, solver, rng, settings, control)
-        except TimeUp as late:  # what it left to be made when first needed took too long, and there is no answer
-            cut = str(late)
-    return _unfinished(fallback, cut, status, rng, settings, control)
+    return posterior, cut, status
 
 
 def answer_one(
@@ -88,10 +100,10 @@ def answer_one(
     return run(posterior, "exhaustive", rng=rng, control=control, **plain)
 
 
-def _unfinished(
+def answer_unfinished(
     fallback: Condition, cut: str, status: Status, rng: Any, settings: Mapping[str, Any], control: Control
 ) -> MapResult:
-    """Answer by what is quick, and say what was cut short."""
+    """Answer by what is quick, and say what was cut short; raises TooLarge as `answer_query` does."""
     if control.deadline is not None:
         control.deadline = max(control.deadline, time.perf_counter() + GRACE)
     plain: dict[str, Any] = {**settings, "options": None, "warm_start": None, "upper_bound": None}

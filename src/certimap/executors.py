@@ -14,9 +14,10 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
-from certimap.errors import SolverError
+from certimap.errors import MissingDependency, SolverError
 
 N_KEPT = 4  # payloads that a worker remembers
 SMALL = 2**16  # bytes of a payload that goes with every task
@@ -85,6 +86,32 @@ def process_pool(n_jobs: int) -> Executor:
 
     n_processes = (os.cpu_count() or 1) if n_jobs == -1 else n_jobs
     return ProcessPoolExecutor(n_processes, mp_context=get_context("spawn"), initializer=_ignore_interrupts)
+
+
+@contextmanager
+def executor_named(text: str) -> Generator[Executor]:
+    """Yield the executor that a text names: "dask:ADDRESS", the workers of the scheduler of dask at an address.
+
+    Raises
+    ------
+    SolverError
+        For another text, and where no scheduler answers.
+    MissingDependency
+        Without dask's package distributed.
+    """
+    kind, _, address = text.partition(":")
+    if kind != "dask" or not address:
+        raise SolverError(f"{text!r} names no executor; expected dask:ADDRESS, such as dask:tcp://scheduler:8786")
+    try:
+        distributed: Any = import_module("distributed")
+    except ImportError:
+        raise MissingDependency("an executor of dask needs distributed; pip install distributed") from None
+    try:
+        client = distributed.Client(address)
+    except (OSError, ValueError) as problem:
+        raise SolverError(f"no scheduler of dask answers at {address!r} ({problem})") from None
+    with client:
+        yield client.get_executor()
 
 
 def _ignore_interrupts() -> None:

@@ -102,6 +102,7 @@ def make_query(
     values: dict[int, float] = {}
     intervals: dict[int, tuple[float, float]] = {}
     observed: set[int] = set()
+    labelled: dict[int, int] = {}  # states observed by their label alone, set all at once in the end
     for name, value in _items(evidence):
         if _is_missing(value):
             domain.index(name)
@@ -115,12 +116,27 @@ def make_query(
                 values[i] = as_real(variable, value)
                 observed.add(i)
             continue
+        if isinstance(value, str | int):
+            labelled[i] = variable.index(value)
+            continue
+        labelled.pop(i, None)
         weights, hard = _state_weights(variable, value)
         log_weights[domain.offsets[i] : domain.offsets[i + 1]] = weights
         if hard:
             observed.add(i)
+    observed.update(labelled)
+    _set_labelled(log_weights, domain, labelled)
     positions = _query_positions(domain, variables, observed, hidden)
     return Query(domain, positions, log_weights, values, intervals, frozenset(observed))
+
+
+def _set_labelled(log_weights: NDArray[np.float64], domain: Domain, states: Mapping[int, int]) -> None:
+    """Leave one state to each variable given."""
+    variables = np.fromiter(states, np.int64, len(states))
+    is_labelled = np.zeros(len(domain), np.bool_)
+    is_labelled[variables] = True
+    log_weights[np.repeat(is_labelled, domain.n_states)] = -math.inf
+    log_weights[domain.offsets[variables] + np.fromiter(states.values(), np.int64, len(states))] = 0.0
 
 
 def check_names(domain: Domain, variables: Sequence[str] | str | None, observed: Iterable[Any]) -> None:
@@ -167,8 +183,6 @@ def _interval(variable: Real, value: Sequence[Any]) -> tuple[float, float]:
 
 def _state_weights(variable: Categorical, value: Any) -> tuple[NDArray[np.float64], bool]:
     """Return the log weight of each state, and whether one state is observed for certain."""
-    if isinstance(value, str | int):
-        return _of_label(variable, value), True
     if isinstance(value, np.ndarray):
         return _state_weights(variable, value.tolist())
     if is_set(value):
@@ -180,14 +194,9 @@ def _state_weights(variable: Categorical, value: Any) -> tuple[NDArray[np.float6
         return _of_likelihood(variable, value), False
     if is_sequence(value) and (isinstance(value, list) or not _is_state(variable, value)):
         return _of_sequence(variable, list(value)), False
-    return _of_label(variable, value), True
-
-
-def _of_label(variable: Categorical, label: Label) -> NDArray[np.float64]:
-    """Keep one state."""
     weights = np.full(variable.n_states, -math.inf)
-    weights[variable.index(label)] = 0.0
-    return weights
+    weights[variable.index(value)] = 0.0
+    return weights, True
 
 
 def explicit_form(value: Any) -> str | None:

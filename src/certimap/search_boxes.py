@@ -141,7 +141,8 @@ class Answers:
     splits
         float64, shape (batch, n): where each real variable would be split, NaN where it cannot or need not be.
     middles
-        float64, shape (batch, n): where in a box its real variables may be densest; None takes the splits.
+        float64, shape (batch, n): a point of each box that may be its best, NaN where none is known; None takes
+        the splits of real variables and the states of largest bounds.
     """
 
     log_mass: NDArray[np.float64]

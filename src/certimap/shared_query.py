@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.answer import answer_one, answer_query
+from certimap.answer import answer_one, answer_unfinished, conditioned_in_time
 from certimap.asking import Asked, in_worker
 from certimap.box import Boxes, Points
 from certimap.certify.external import ExternalBound
@@ -35,7 +35,6 @@ from certimap.solvers.warm_start import apply_warm_start
 N_PARTS = 32  # boxes that a space is split into, for whatever number of workers
 WINDOW = 16  # parts under way; a part starts from the best points of all that lie so far before it
 SHARED = ("frontier", "set_elimination", "hbfs", "pac", "smooth_pac")  # what else `auto` picks is done in no time
-HARDLY = 1e-3  # seconds
 BOUND = own_source("bound of a box")
 
 
@@ -83,7 +82,8 @@ def answer_shared(
 
     The space is split into `N_PARTS` boxes where the posterior's bounds fall most, whatever the number of workers;
     each is searched from the best points of the parts that lie `WINDOW` before it, and the ledgers are merged in
-    order. So the answer depends on no worker's pace, unless time ends a part.
+    order. So the answer depends on no worker's pace, unless time ends a part. Where conditioning cannot end in
+    time, the answer is what is quick, as for any query.
 
     Raises
     ------
@@ -96,16 +96,31 @@ def answer_shared(
         raise SolverError("proof files are written by searches of one process; leave executor and n_jobs out")
     seed, asked = seed_of(rng), replace(asked, limits=in_worker(asked.limits))
     control = Control.starting_now(settings.get("time_limit"), max_memory=settings.get("max_memory"))
-    try:
-        posterior = asked.condition(variables, evidence, control)
-    except TimeUp:  # then there is nothing to share
-        return answer_query(
-            lambda control: asked.condition(variables, evidence, control),
-            lambda control: asked.fallback(variables, evidence, control),
-            solver,
-            seed,
-            {**settings, "time_limit": HARDLY},
-        )
+    posterior, cut, status = conditioned_in_time(lambda c: asked.condition(variables, evidence, c), control)
+    if posterior is not None:
+        try:
+            given = (asked, variables, evidence, posterior, solver, seed, settings, control)
+            return _answer_parts(*given, executor, started)
+        except TimeUp as late:  # what the posterior left to be made when first needed took too long
+            cut = str(late)
+    return answer_unfinished(
+        lambda c: asked.fallback(variables, evidence, c), cut, status, seed, settings, control
+    )
+
+
+def _answer_parts(
+    asked: Asked,
+    variables: Any,
+    evidence: Any,
+    posterior: Posterior,
+    solver: str | Solver,
+    seed: int,
+    settings: Mapping[str, Any],
+    control: Control,
+    executor: Executor,
+    started: float,
+) -> MapResult:
+    """Answer a conditioned query, by itself where a solver has it done in no time."""
     chosen = resolve(solver, posterior, settings.get("options") or {})
     if not len(posterior.domain) or (solver == "auto" and chosen.name not in SHARED):
         return answer_one(posterior, solver, seed, settings, control)

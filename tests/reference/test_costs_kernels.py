@@ -6,10 +6,11 @@ import pytest
 from problem_twin import random_problem
 
 from certimap.networks.costs import Costs
+from certimap.networks.integers import to_integers
 from certimap.networks.kernels.depth_first import FINISHED, FOUND, search
 from certimap.networks.kernels.dual_ascent import ascend
 from certimap.networks.kernels.local_search import kick_search, tabu_search
-from certimap.networks.problem import HARD, to_integers
+from certimap.networks.problem import HARD
 
 
 def random_costs(rng, **options):

@@ -160,3 +160,35 @@ def test_no_time_and_no_draws_leave_an_answer_without_a_proof():
     idle = cm.map_query(network(0), executor=Serial(), solver="pac", max_samples=0, rng=0)
     assert idle.assignment
     assert idle.certificate.kind in (cm.CertificateKind.NONE, cm.CertificateKind.EPSILON)
+
+
+def test_where_conditioning_cannot_end_in_time_a_quick_answer_is_given(monkeypatch):
+    model = mixture(3)
+
+    def never(circuit, query, *, max_edges=None, control=None):
+        while True:
+            control.check("conditioning for ever")
+
+    monkeypatch.setattr("certimap.circuits.condition.condition", never)
+    with ThreadPoolExecutor(2) as executor:
+        result = cm.map_query(model, time_limit=0.3, rng=1, epsilon=0.0, delta=0.0, executor=executor)
+    assert result.note == "the time was up while conditioning for ever"
+    assert result.status is cm.Status.TIME_LIMIT
+    best = max(posterior_values(model))
+    assert result.log_prob <= best + 1e-9 <= result.log_upper_bound + 2e-9
+
+
+def posterior_values(model):
+    """ln p of every point."""
+    points = np.array(list(np.ndindex(*[2] * len(model.domain))), np.int16)
+    leaf = {i: model.params_of(i) for i in range(model.n_nodes) if model.leaf_var[i] >= 0}
+    values = np.empty((model.n_nodes, len(points)))
+    for i in range(model.n_nodes):
+        if i in leaf:
+            values[i] = leaf[i][points[:, model.leaf_var[i]]]
+        elif model.kind[i] == 2:
+            values[i] = values[model.children_of(i)].sum(axis=0)
+        else:
+            weights = model.log_weights[model.child_ptr[i] : model.child_ptr[i + 1], None]
+            values[i] = np.logaddexp.reduce(weights + values[model.children_of(i)])
+    return values[-1]

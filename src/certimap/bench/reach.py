@@ -11,6 +11,7 @@ import numpy as np
 
 from certimap.api import map_query
 from certimap.bench.random_chains import random_chain, random_classes
+from certimap.bench.random_circuits import random_region_graph
 from certimap.bench.tabular import Table, significant
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.domain import Domain
@@ -47,11 +48,14 @@ class ReachFamily:
     make: Callable[[int], Question]
 
 
-def tree_mixture(n_variables: int, n_trees: int, n_nodes: int, seed: int, n_states: int = 2) -> Circuit:
+def tree_mixture(
+    n_variables: int, n_trees: int, n_nodes: int, seed: int, n_states: int = 2, concentration: float = 0.3
+) -> Circuit:
     """Return a mixture of random region trees, as random sum-product networks and Einsum networks have.
 
     Each tree halves the variables, in a random order of its own, down to single ones. A region has `n_nodes`
-    sums over as many products, each of a node of either half; weights and leaves are drawn from Dirichlet(.3).
+    sums over as many products, each of a node of either half; weights and leaves are drawn from Dirichlet
+    distributions.
 
     Parameters
     ----------
@@ -59,6 +63,8 @@ def tree_mixture(n_variables: int, n_trees: int, n_nodes: int, seed: int, n_stat
         The sizes.
     seed
         Which of them.
+    concentration
+        Of the Dirichlet distributions.
 
     Returns
     -------
@@ -67,7 +73,7 @@ def tree_mixture(n_variables: int, n_trees: int, n_nodes: int, seed: int, n_stat
     rng = np.random.default_rng([seed, n_variables, n_trees, n_nodes, n_states])
     builder = CircuitBuilder(Domain.of_sizes([n_states] * n_variables))
 
-    def log_weights(size: int, concentration: float = 0.3) -> list[float]:
+    def log_weights(size: int, concentration: float = concentration) -> list[float]:
         weights = rng.dirichlet(np.full(size, concentration))
         return np.log(np.maximum(weights, SMALLEST)).tolist()
 
@@ -95,6 +101,22 @@ def _trees(n_variables: int, n_trees: int, n_nodes: int) -> ReachFamily:
     )
 
 
+def _flat_trees(n_variables: int, n_trees: int, n_nodes: int) -> ReachFamily:
+    return ReachFamily(
+        f"flat-trees-{n_variables}-{n_trees}-{n_nodes}",
+        f"{n_trees} trees of regions over {n_variables} variables, {n_nodes} nodes per region, Dirichlet(1)",
+        lambda seed: Question(tree_mixture(n_variables, n_trees, n_nodes, seed, concentration=1.0)),
+    )
+
+
+def _pictures(side: int, n_nodes: int, n_states: int) -> ReachFamily:
+    return ReachFamily(
+        f"quad-graph-{side}-{n_nodes}-{n_states}",
+        f"quad graph over {side} by {side} pixels of {n_states} states, {n_nodes} nodes per region",
+        lambda seed: Question(random_region_graph(side, side, n_nodes, seed=seed, n_states=n_states)),
+    )
+
+
 def _chains(steps: int, n_states: int, n_symbols: int, concentration: float = 1.0) -> ReachFamily:
     sparse = "" if concentration == 1.0 else f", drawn from Dirichlet({concentration:g})"
     return ReachFamily(
@@ -119,6 +141,11 @@ FAMILIES = (
     _trees(128, 5, 10),
     _trees(64, 3, 20),
     _trees(128, 10, 20),
+    _trees(256, 10, 10),
+    _flat_trees(64, 5, 10),
+    _flat_trees(64, 10, 10),
+    _pictures(8, 10, 2),
+    _pictures(8, 10, 4),
     _chains(100, 5, 10),
     _chains(1000, 5, 10),
     _chains(200, 10, 10),

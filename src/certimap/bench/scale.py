@@ -45,12 +45,15 @@ class ScalePlan:
         Seconds that the query may take.
     text_limit
         Edges up to which `.spn` files are written and read too, which take some 80 bytes per edge.
+    whole_limit
+        Edges up to which a query of all variables is conditioned too, which takes some 300 bytes per edge.
     """
 
     sizes: tuple[int, ...] = SIZES
     seed: int = 0
     time_limit: float = 60.0
     text_limit: int = 10_000_000
+    whole_limit: int = 10_000_000
 
 
 class _Measuring:
@@ -136,7 +139,9 @@ def run_scale(plan: ScalePlan, report: Callable[[str], None] | None = None) -> l
     for n in plan.sizes:
         record: Record = {}
         with tempfile.TemporaryDirectory() as folder:
-            for part in ("grow", "native", "all", *(("text",) if n <= plan.text_limit else ())):
+            whole = ("all",) if n <= plan.whole_limit else ()
+            text = ("text",) if n <= plan.text_limit else ()
+            for part in ("grow", "native", *whole, *text):
                 pool = WorkerPool(1, _Measuring, (folder, plan.seed, plan.time_limit))
                 (outcome,) = pool.run([Job(n, [part])])
                 if outcome.record is None:

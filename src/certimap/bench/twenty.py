@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from certimap.bench.models import CircuitKind, ensure_model, known_model
 from certimap.bench.protocol import Split
 from certimap.bench.records import BenchError, Record, RecordFile, to_plain, write_json
 from certimap.bench.trial import Method, Task, TrialRunner, TrialSettings, describe, record_key
-from certimap.bench.workers import Job, WorkerPool
+from certimap.bench.workers import Job, Outcome, WorkerPool
 
 TRIALS = "trials.jsonl"
 ABOUT = "run.json"
@@ -118,11 +119,14 @@ class _Solving:
         return self._runner.trial(job, part)
 
 
-def run_twenty(plan: Plan, *, command: str = "", report: Report | None = None) -> Record:
+def run_twenty(
+    plan: Plan, *, command: str = "", report: Report | None = None, executor: Executor | None = None
+) -> Record:
     """Run the benchmark, or go on where a stopped one left off.
 
     Every finished trial of the run's file is kept and skipped. Returns the counts of `summarize` over the
-    trials of this plan.
+    trials of this plan. With an executor its workers run the trials, with the same answers and certificates for
+    any number of them; they must see the folders of models and data. Models are learned here in any case.
 
     Raises
     ------
@@ -141,15 +145,7 @@ def run_twenty(plan: Plan, *, command: str = "", report: Report | None = None) -
         n_left = sum(len(job.parts) for job in jobs)
         if n_left:
             say(f"{n_left} trials to run, {sum(len(t.methods) for t in tasks) - n_left} done before")
-        limit = plan.settings.time_limit
-        pool = WorkerPool(
-            plan.n_processes,
-            _Solving,
-            (plan.model_dir, plan.settings, plan.data_dir),
-            n_threads=plan.settings.workers,
-            part_limit=None if limit is None else 2 * limit + plan.overrun,
-        )
-        for count, outcome in enumerate(pool.run(jobs), start=1):
+        for count, outcome in enumerate(_outcomes(plan, jobs, executor), start=1):
             record = _recorded(outcome.payload, outcome.part, outcome.record, outcome.problem, plan)
             file.append(record)
             name = "{circuit} {dataset} {split} #{query} {solver}".format(**record)
@@ -162,6 +158,24 @@ def run_twenty(plan: Plan, *, command: str = "", report: Report | None = None) -
     summary["n_missing"] = plan.n_trials - summary["n_trials"]
     summary["seconds_of_this_call"] = round(time.perf_counter() - started, 1)
     return summary
+
+
+def _outcomes(plan: Plan, jobs: Sequence[Job], executor: Executor | None) -> Iterator[Outcome]:
+    """Run trials, in processes of this machine or by the workers of an executor."""
+    shared = (plan.model_dir, plan.settings, plan.data_dir)
+    if executor is not None:
+        from certimap.bench.spread_trials import Trials, run_spread
+
+        return run_spread(executor, Trials(*shared), jobs)
+    limit = plan.settings.time_limit
+    pool = WorkerPool(
+        plan.n_processes,
+        _Solving,
+        shared,
+        n_threads=plan.settings.workers,
+        part_limit=None if limit is None else 2 * limit + plan.overrun,
+    )
+    return pool.run(jobs)
 
 
 def _entered(plan: Plan) -> Iterator[Record]:

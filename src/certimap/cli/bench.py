@@ -93,12 +93,21 @@ def twenty(
             "--answers", help="Answers of other programs, one JSON object per line, scored and recorded."
         ),
     ] = None,
+    executor: Annotated[
+        str | None,
+        typer.Option(
+            "--executor", help="Who runs the trials in place of --jobs processes: dask:ADDRESS of a scheduler."
+        ),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Run solvers on random queries of circuits learned from the Twenty Datasets, one JSON line a trial."""
+    from contextlib import nullcontext
+
     from certimap import datasets as collection
     from certimap.bench.trial import TrialSettings
     from certimap.bench.twenty import Plan, run_twenty, summary_line
+    from certimap.executors import executor_named
 
     plan = Plan(
         run=out,
@@ -123,7 +132,8 @@ def twenty(
         ),
     )
     try:
-        summary = run_twenty(plan, command=command_line(), report=reporter(quiet))
+        with nullcontext() if executor is None else executor_named(executor) as who:
+            summary = run_twenty(plan, command=command_line(), report=reporter(quiet), executor=who)
     except KeyboardInterrupt:
         typer.echo(f"stopped; the same command goes on from the trials in {out}", err=True)
         raise
@@ -217,6 +227,7 @@ for _command in (
     bench_theory.reproduction,
     bench_checks.random_networks,
     bench_checks.continuous,
+    bench_checks.density_bounds,
     bench_checks.mixed_tables,
     bench_checks.scale,
     bench_checks.reach,

@@ -62,6 +62,23 @@ def random_networks(
         raise typer.Exit(1)
 
 
+def density_bounds(
+    number: Annotated[int, typer.Option(help="How many models.")] = 3000,
+    first: Annotated[int, typer.Option(help="The first model's number; the others follow.")] = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Hold bounds on random densities in random boxes against dense grids, rounding included.
+
+    Exits with 1 when a place of a box is above its bound.
+    """
+    from certimap.bench.density_bounds import check_density_bounds
+
+    findings = check_density_bounds(number, first, reporter(quiet))
+    typer.echo("\n".join(findings.lines()))
+    if findings.failures:
+        raise typer.Exit(1)
+
+
 def continuous(
     models: Annotated[int, typer.Option(help="How many mixtures of each family.")] = 5,
     epsilon: Annotated[float, typer.Option(help="Tolerance asked for.")] = 0.01,
@@ -257,6 +274,9 @@ def scale(
     sizes: Annotated[str, typer.Option(help="Numbers of edges, about.")] = "1000000,10000000,50000000",
     time_limit: Annotated[float, typer.Option(help="Seconds that the query may take.")] = 60.0,
     text_limit: Annotated[int, typer.Option(help="Edges up to which .spn files are measured too.")] = 10_000_000,
+    whole_limit: Annotated[
+        int, typer.Option(help="Edges up to which a query of all variables is measured too.")
+    ] = 10_000_000,
     seed: Annotated[int, typer.Option(help="Seed of circuits, queries and draws.")] = 0,
     into: Annotated[Path | None, typer.Option("--into", help="Page whose section 'scale' gets the table.")] = None,
     quiet: Quiet = False,
@@ -269,7 +289,7 @@ def scale(
     wrong = [part for part in split_names(sizes) if not part.isdecimal()]
     if wrong:
         raise typer.BadParameter(f"{wrong[0]!r} is no whole number", param_hint="--sizes")
-    plan = ScalePlan(tuple(map(int, split_names(sizes))), seed, time_limit, text_limit)
+    plan = ScalePlan(tuple(map(int, split_names(sizes))), seed, time_limit, text_limit, whole_limit)
     table = scale_table(run_scale(plan, reporter(quiet))).to_markdown(4)
     text = f"{machine_line(describe_machine())}; one thread.\n\n{table}"
     typer.echo(text)

@@ -20,18 +20,14 @@ from certimap.posterior import Tightening
 from certimap.rounding import LOG_FLOOR
 from certimap.search_boxes import Answers, SearchBoxes
 from certimap.trees.bucket_tree import BucketTreePosterior
-from certimap.trees.tree_sum import BoxBound, TreeSum, is_simple
+from certimap.trees.tree_sum import TreeSum, is_simple
 
 MAX_TREES = 64
 MIN_DENSITY = 8  # edges per tree and variable; where they are fewer, the circuit's own bounds are cheaper
 MAX_SPREAD = 4  # table entries of all trees per edge of the circuit
-FIRST_ROWS, MOST_ROWS = 64, 512  # of a set: at first, and after the last tightening
-BOX_ROUNDS = 6
-TIGHTEN_ROUNDS = 24  # between two looks at what the trees' maximisers are worth
-STALE = 2  # such stretches without progress before the sets grow
-PROGRESS = 1e-3  # nats
+N_ROWS = 64  # of a set
 EDGES_PER_ENTRY = 6  # edge visits that a row of a set costs for each table entry
-REMEMBERED = 256  # boxes whose shifts are kept
+BLOCK = 8  # boxes a thread takes at a time
 Floats = NDArray[np.float64]
 
 
@@ -140,8 +136,6 @@ class TreeMixturePosterior(CircuitPosterior):
 class TreeMixtureProber(PlanProber):
     """Probes a plan, and bounds boxes by its trees beside, once `tighten` has said what there is to get below.
 
-    The shifts between trees start from those of the smallest box known to hold the present one.
-
     Parameters
     ----------
     plan, workers
@@ -156,19 +150,9 @@ class TreeMixtureProber(PlanProber):
         super().__init__(plan, workers)
         self.trees, self.control = trees, control
         self.log_target = -np.inf
-        self.n_rows, self.n_stale, self.log_best, self.is_complete = FIRST_ROWS, 0, np.inf, False
-        self.found = np.empty((0, len(plan.domain)), plan.domain.point_dtype)
-        self.masks: list[NDArray[np.bool_]] = []
-        self.shifts: list[Floats] = []
-        self.work += BOX_ROUNDS * self._round_work
-
-    @property
-    def _round_work(self) -> int:
-        return EDGES_PER_ENTRY * self.n_rows * self.trees.n_entries
-
-    @property
-    def n_bytes(self) -> int:
-        return super().n_bytes + sum(shifts.nbytes for shifts in self.shifts)
+        self.found: Points | None = None
+        self._elimination_work = EDGES_PER_ENTRY * N_ROWS * trees.n_entries
+        self.work += self._elimination_work
 
     @property
     def _is_ready(self) -> bool:
@@ -180,76 +164,34 @@ class TreeMixtureProber(PlanProber):
             return answers
         inside = boxes.mask > 0
         rows = np.flatnonzero(answers.log_bound > self.log_target)
-        starts = [self._shifts_for(inside[row]) for row in rows]
-        found: list[BoxBound | None] = [None] * len(rows)
+        log_bound, each = answers.log_bound.copy(), answers.each_bound.copy()
+        points = np.full((len(boxes), len(self.layout.domain)), np.nan)
 
         def task(start: int, stop: int) -> None:
-            room = self.trees.room(self.n_rows)
-            for i in range(start, stop):
-                found[i] = self._bound(inside[rows[i]], starts[i], BOX_ROUNDS, room)
+            room = self.trees.room(N_ROWS)
+            for row in rows[start:stop].tolist():
+                found = self.trees.bound(inside[row], self.log_target, room, self.control)
+                log_bound[row] = min(log_bound[row], found.log_bound)
+                np.minimum(each[row], found.log_states, out=each[row])
+                points[row] = found.points[found.largest]
 
-        for_blocks(task, len(rows), 1, self.workers)
-        log_bound, each = answers.log_bound.copy(), answers.each_bound.copy()
-        for row, bound in zip(rows.tolist(), found, strict=True):
-            assert bound is not None
-            log_bound[row] = min(log_bound[row], bound.log_bound)
-            each[row] = np.minimum(each[row], bound.log_states)
-            self._remember(inside[row], bound.shifts)
-        return replace(answers, log_bound=log_bound, each_bound=each)
-
-    def _bound(self, mask: NDArray[np.bool_], shifts: Floats, n_rounds: int, room: Any) -> BoxBound:
-        return self.trees.bound(mask, shifts, self.log_target, n_rounds, room, self.control)
-
-    def _shifts_for(self, mask: NDArray[np.bool_]) -> Floats:
-        """Return the shifts of the smallest remembered box that holds this one."""
-        best, size = self.trees.no_shifts, len(mask) + 1
-        for known, shifts in zip(self.masks, self.shifts, strict=True):
-            count = int(known.sum())
-            if count < size and not np.any(mask & ~known):
-                best, size = shifts, count
-        return best
-
-    def _remember(self, mask: NDArray[np.bool_], shifts: Floats) -> None:
-        """Keep a box's shifts; the first, of all that is open, for good, the others until so many came later."""
-        self.masks.append(mask)
-        self.shifts.append(shifts)
-        if len(self.masks) > REMEMBERED:
-            del self.masks[1], self.shifts[1]
+        for_blocks(task, len(rows), BLOCK, self.workers)
+        return replace(answers, log_bound=log_bound, each_bound=each, middles=points)
 
     def starts(self) -> Points:
         """Return max-product's point at first; later what climbing from the trees' maximisers reaches."""
-        if not self.shifts:
-            return super().starts()
-        points, self.found = self.found, self.found[:0]
-        return self.climb(points) if len(points) else points
+        return super().starts() if self.found is None else self.climb(self.found)
 
     def climb(self, points: Points) -> Points:
         return super().climb(np.ascontiguousarray(points))
 
     def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:
-        """Improve the shifts of what is open; pauses where they no longer improve, and then allows larger sets."""
-        self._aim(log_threshold)
-        mask = within.mask[0] > 0
-        if not self._is_ready or not len(within) or self.is_complete:
+        """Bound all that is open by its trees, and boxes from now on: all there is to do."""
+        is_first = not self._is_ready
+        self.log_target = log_threshold
+        if not is_first or not self._is_ready or not len(within):
             return Tightening(0, True, True)
-        if self.n_stale == STALE:
-            self.n_rows, self.n_stale, self.log_best = 4 * self.n_rows, 0, np.inf
-            self.work = 4 * self.view.n_edges + BOX_ROUNDS * self._round_work
-        start = self._shifts_for(mask)
-        bound = self._bound(mask, start, TIGHTEN_ROUNDS, self.trees.room(self.n_rows))
+        room = self.trees.room(N_ROWS)
+        bound = self.trees.bound(within.mask[0] > 0, log_threshold, room, self.control)
         self.found = bound.points
-        if self.masks:
-            self.masks[0], self.shifts[0] = mask, bound.shifts
-        else:
-            self._remember(mask, bound.shifts)
-        self.n_stale = 0 if bound.log_bound < self.log_best - PROGRESS else self.n_stale + 1
-        self.log_best = min(self.log_best, bound.log_bound)
-        self.is_complete = self.n_stale == STALE and self.n_rows >= MOST_ROWS
-        is_paused = self.n_stale == STALE or bound.log_bound <= self.log_target
-        return Tightening(TIGHTEN_ROUNDS * self._round_work, is_paused, self.is_complete, True, bound.log_bound)
-
-    def _aim(self, log_target: float) -> None:
-        """Take a new target, in units of which shifts are kept."""
-        factor = np.exp(self.log_target - log_target) if self._is_ready else 1.0
-        self.log_target = log_target
-        self.shifts = [factor * shifts for shifts in self.shifts]
+        return Tightening(self._elimination_work, True, True, True, bound.log_bound)

@@ -24,7 +24,9 @@ from certimap.learn.kernels.hidden import absorb_message, add_rows, divide_out
 Floats = NDArray[np.float32]
 Rows = NDArray[np.int64] | None
 T = TypeVar("T")
-BLOCK_NUMBERS = 1 << 25  # beliefs and messages of one block hold about twice as many
+BLOCK_NUMBERS = (
+    1 << 25
+)  # beliefs and messages of one block hold twice as many, or as parameters where these are more
 
 
 @dataclass
@@ -102,7 +104,8 @@ class Passes:
 
     def blocks(self, rows: NDArray[np.int64]) -> list[Block]:
         """Return some rows in blocks that fit into memory."""
-        return self._patterns.blocks(rows, BLOCK_NUMBERS // self.n_hidden)
+        most = max(BLOCK_NUMBERS, len(self.domain) * self.n_hidden**2)  # the parameters are as many
+        return self._patterns.blocks(rows, most // self.n_hidden)
 
     def expected_counts(self, parameters: Parameters, rows: Rows = None) -> tuple[Counts, float]:
         """Return the expected counts of some rows and the sum of their natural-log likelihoods."""

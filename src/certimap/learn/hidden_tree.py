@@ -307,8 +307,8 @@ class _Training:
                 self.running.move_to(counts, rate, n_rows / len(rows))
                 self.parameters = self.maximise(self.running)
         else:
-            self.running, total = self.passes.expected_counts(self.parameters)
-            self.parameters = self.maximise(self.running)
+            counts, total = self.passes.expected_counts(self.parameters)
+            self.parameters = self.maximise(counts)
         train = total / n_rows
         value = self._value(train)
         self.steps_since_best += 1

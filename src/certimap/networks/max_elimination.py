@@ -14,9 +14,10 @@ from certimap.control import Control
 from certimap.kernels.parallel import for_blocks
 from certimap.networks.buckets import Buckets, Pieces
 from certimap.networks.elimination_plan import EliminationPlan, best_type
+from certimap.networks.integers import FineIntegers
 from certimap.networks.kernels.buckets import decode_buckets, max_buckets
 from certimap.networks.kernels.max_elimination import MAX_TABLES, max_out
-from certimap.networks.problem import FLOOR, HARD, FineIntegers, Problem, Table, Values, product
+from certimap.networks.problem import FLOOR, HARD, Problem, Table, Values, product
 from certimap.networks.simplify import impossible
 
 SMALL_TABLE = 2**12  # tables are multiplied beforehand while the result has at most so many entries

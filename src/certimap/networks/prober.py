@@ -225,7 +225,7 @@ class NetworkProber:
 
     def _next_stage(self, work: int) -> Tightening:
         """Go on to a finer temperature, an exact tree where much was dropped, or larger tables."""
-        self.steps_left = self.plan.steps
+        self.steps_left = self.plan.steps if self.bits == self.plan.first_bits else self.plan.steps // 2
         if int(self.kept.sum()) < 0.9 * self.tried_with:
             self.tried_with = int(self.kept.sum())
             if self._simplify_tree():
@@ -234,13 +234,12 @@ class NetworkProber:
             self.now, self.next = self.next, None
         is_first = self.bits == self.plan.first_bits
         gained, self.bound_before = self.bound_before - self.log_bound, self.log_bound
+        has_stalled = gained <= STALLED * (self.log_bound - self.best_value) < math.inf
+        is_through = self.stage > 1 and self.next is None and has_stalled
         self.stage += 1 if is_first else 2
-        if (
-            self.stage < len(TEMPERATURES)
-            and not gained <= STALLED * (self.log_bound - self.best_value) < math.inf
-        ):
+        if self.stage < len(TEMPERATURES) and not is_through:
             return Tightening(work, is_paused=False, is_complete=False, has_starts=True)
-        self.stage, self.bits = 1, self.bits + self.plan.raise_bits
+        self.stage, self.bits, self.steps_left = 1, self.bits + self.plan.raise_bits, self.plan.steps // 2
         self.next, self.tightener = None, None
         is_last = self.bits > self.plan.last_bits or not self._enlarge()
         return Tightening(work, is_paused=is_first or is_last, is_complete=is_last, has_starts=True)

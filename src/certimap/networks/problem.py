@@ -26,10 +26,7 @@ States = NDArray[np.int64]
 ROUNDING = 2.0**-53
 HARD = -(2**60)  # the integer that stands for ln 0
 FLOOR = -(2**59)  # integers at or below it stand for ln 0 as well: no finite product comes near
-RANGE_BITS = 57  # all finite integers, and sums of one entry per table, stay below 2 ** RANGE_BITS
-FINEST_UNIT = 2.0**-48
 KEPT_ENTRIES = 2**22  # of joined tables that are kept, so that no large model lies in memory twice
-WIDE_REACH = 1000.0  # nats below the largest entry of a table that `to_fine_integers` keeps apart
 
 
 class Table(NamedTuple):
@@ -180,125 +177,6 @@ def is_hard(log_values: Values) -> NDArray[np.bool_]:
     return log_values == -np.inf
 
 
-def to_integers(problem: Problem) -> Problem:
-    """Round the logs of a problem without nuisance variables up to multiples of a unit (a power of two).
-
-    The value of no assignment falls: its slack and the rounding of each entry are added, so that every upper bound
-    for the integers is one for the problem. From here on sums and maxima are exact, whatever their order.
-    """
-    if problem.is_integral:
-        return problem
-    reach = sum(largest(t.log_values) for t in problem.tables) + abs(problem.constant) + 1.0
-    unit = max(FINEST_UNIT, 2.0 ** (math.ceil(math.log2(reach)) - RANGE_BITS))
-    tables = tuple(Table(t.scope, rounded_up(t.log_values, unit)) for t in problem.tables)
-    constant = problem.constant + problem.log_slack
-    constant = math.ceil((constant + 4.0 * ROUNDING * abs(constant)) / unit)
-    return replace(problem, tables=tables, constant=constant, log_slack=0.0, unit=unit)
-
-
-class FineIntegers(NamedTuple):
-    """The tables of a problem in a unit that does not grow with their number: for `MaxElimination` alone.
-
-    Attributes
-    ----------
-    values
-        The entries of all tables one after another, the largest of each being 0; `HARD` for zeros.
-    constant
-        In units, an integer of any size.
-    lowest
-        No finite entry is lower.
-    unit
-        Nats per unit.
-    """
-
-    values: NDArray[np.int64]
-    constant: int
-    lowest: int
-    unit: float
-
-
-def to_fine_integers(problem: Problem, n_added: int, reach: float = WIDE_REACH) -> FineIntegers:
-    """Round as `to_integers` does, to a unit that does not grow with the number of tables.
-
-    The largest entry of each table goes to the constant, and finite entries below the lowest are raised to
-    it, so that sums of `n_added` entries fit: values still fall nowhere.
-
-    Parameters
-    ----------
-    n_added
-        The most tables, messages included, that are ever added up.
-    reach
-        Nats below the largest entry of a table or message, down to which entries are kept apart. The unit is
-        proportional to it.
-    """
-    lowest = -(2**58 // max(n_added, 1))
-    unit = 2.0 ** math.ceil(math.log2(reach / -lowest))
-    constant = problem.constant + problem.log_slack
-    units = math.ceil((constant + 4.0 * ROUNDING * abs(constant)) / unit)
-    joined = problem.joined
-    shift = np.floor(np.where(joined.tops > -np.inf, joined.tops, 0.0) / unit)
-    units += sum(map(int, shift.tolist()))
-    finite = joined.values > -np.inf
-    scaled = np.where(finite, joined.values, joined.each(joined.tops))
-    with np.errstate(invalid="ignore"):  # of tables without a positive entry, whose entries are replaced
-        scaled = np.ceil((scaled + 2.0 * ROUNDING * np.abs(scaled)) / unit - joined.each(shift))
-    integers = np.where(finite, np.maximum(np.where(finite, scaled, 0.0), lowest), HARD).astype(np.int64)
-    return FineIntegers(integers, units, lowest, unit)
-
-
-def narrow_reach(problem: Problem) -> float:
-    """Return a `reach` that suffices unless messages spread over far more nats than the tables do."""
-    joined = problem.joined
-    if not len(joined.tables):
-        return 32.0
-    is_possible = joined.tops > -np.inf
-    widest = float(np.max(joined.tops[is_possible] - joined.lowest()[is_possible], initial=0.0))
-    return min(max(4.0 * widest, 32.0), WIDE_REACH)
-
-
-def rounded_up(log_values: Values, unit: float) -> Values:
-    """Return logs (nats) as integers of `unit`, rounded up; `HARD` for -inf."""
-    finite = log_values > -np.inf
-    values = np.where(finite, log_values, 0.0)
-    scaled = np.ceil((values + 2.0 * ROUNDING * np.abs(values)) / unit)
-    return np.where(finite, scaled.astype(np.int64), HARD)
-
-
-def in_nats(units: int, unit: float) -> float:
-    """Return an integer number of units in nats, rounded up; -inf for `HARD`."""
-    return -math.inf if units <= FLOOR else above_nats(units, unit)
-
-
-def above_nats(units: int, unit: float) -> float:
-    """Return an integer number of units, of any size, in nats, rounded up."""
-    value = units * unit
-    return value + 2.0 * ROUNDING * abs(value)
-
-
-def below_nats(log_value: float, unit: float) -> int:
-    """Return a log (nats) as an integer number of units, rounded down; `HARD` for -inf."""
-    if log_value == -math.inf:
-        return HARD
-    return math.floor(math.nextafter(log_value, -math.inf) / unit) - 1
-
-
-def above_units(log_value: float, unit: float) -> int:
-    """Return a log (nats) as an integer number of units, rounded up; `HARD` for -inf."""
-    if log_value == -math.inf:
-        return HARD
-    return math.ceil(math.nextafter(log_value, math.inf) / unit) + 1
-
-
-def to_floats(problem: Problem) -> Problem:
-    """Return an integer problem in nats, without its constant; `log_slack` has what that rounds off."""
-    tables = tuple(
-        Table(t.scope, np.where(t.log_values > FLOOR, t.log_values * problem.unit, -np.inf))
-        for t in problem.tables
-    )
-    slack = ROUNDING * math.fsum(largest(t.log_values) for t in tables)
-    return Problem(problem.sizes, problem.query, tables, 0.0, slack)
-
-
 def restrict(problem: Problem, keep: Mapping[int, States]) -> Problem:
     """Keep some states of some variables; a variable with one state left leaves the scopes.
 
@@ -408,7 +286,10 @@ def entries_at(table: Table, points: NDArray[np.integer], column: Mapping[int, i
 
 def _value_at_one(problem: Problem, states: States) -> float | int:
     """Return what `value_at` does of one point, rounded once; states by position in the model."""
-    entries = problem.joined.entries_at(states).tolist()
+    if problem.n_entries <= KEPT_ENTRIES:
+        entries = problem.joined.entries_at(states).tolist()
+    else:  # joining the tables would take longer than to look into each
+        entries = [t.log_values.item(tuple(states[list(t.scope)].tolist())) for t in problem.tables]
     if not problem.is_integral:
         return math.fsum([problem.constant, *entries])
     return HARD if min(entries, default=0) <= FLOOR else max(HARD, int(problem.constant) + sum(entries))

@@ -1,11 +1,8 @@
-"""Upper bounds on sums of trees: each tree's maximum in a box, with shifts between the trees that make them agree.
+"""Upper bounds on sums of trees: each tree's maximum in a box.
 
-What is bounded is the sum of w_t f_t(q), where tree t is a distribution f_t of weight w_t. For any shifts s_t, a
-number per tree and state, that add up to 0 over the trees, it is the sum of w_t f_t(q) + sum_v s_t(v, q_v), and at
-most the sum of the maxima of these, each of which is bounded by an elimination on sets of vectors
-(`kernels/vector_bounds.py`). The bound is convex in the shifts; subgradient steps make a state dearer for a tree
-whose maximiser takes it more often than those of the others do (dual decomposition; after Komodakis, Paragios and
-Tziritas 2007, with the step of Polyak and directions averaged as by Barahona and Anbil 2000).
+What is bounded is the sum of w_t f_t(q), where tree t is a distribution f_t of weight w_t. It is at most the sum
+of the trees' own maxima, each of which is bounded by an elimination on sets of vectors (see
+`kernels/vector_bounds.py`).
 """
 
 from __future__ import annotations
@@ -27,11 +24,8 @@ Floats = NDArray[np.float64]
 LARGEST_ROOM = 2**23  # numbers that the sets of one tree may hold
 FEWEST_ROWS = 8
 POOL = 16  # products held before they are merged, in limits of a set
-FIRST_GAP = 0.2  # taken for the gap before it is known
-MARGIN = 0.25  # of a tree's best known value: how far below it values are told apart, but the gap at most
-FIRST_STEP = 0.5
-MEMORY = 0.7  # of earlier maximisers, in the direction of a step
-PATIENCE = 3  # steps without progress before they are halved
+MARGIN = 0.25  # of a tree's best known value: how far below it values are told apart, but this at most:
+MOST_MARGIN = 0.2  # of the target
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,16 +38,16 @@ class BoxBound:
         An upper bound on every value in the box.
     log_states
         float64, shape (columns,): the same with a state held; -inf outside the box.
-    shifts
-        float64, shape (trees, columns): the best found, in units of the target.
     points
-        int16, shape (trees, n): the trees' maximisers under them.
+        int16, shape (trees, n): the trees' own maximisers.
+    largest
+        The tree of the largest maximum.
     """
 
     log_bound: float
     log_states: Floats
-    shifts: Floats
     points: NDArray[np.int16]
+    largest: int
 
 
 class TreeSum:
@@ -75,147 +69,74 @@ class TreeSum:
         # Each number is a sum of positive products, off by a roundoff per operation.
         self.slack = max(4.0 * tree.log_slack for tree in trees) + 64.0 * ULP * max(len(t.own) for t in self.trees)
 
-    @property
-    def no_shifts(self) -> Floats:
-        """Shifts of 0."""
-        return np.zeros((len(self.trees), self.domain.total_states))
-
     def room(self, limit: int) -> kernels.Room:
         """Return arrays for sets of at most `limit` rows, fewer where vectors are long."""
         return _room(self.trees, limit)
 
-    def bound(
-        self,
-        mask: NDArray[np.bool_],
-        shifts: Floats,
-        log_target: float,
-        n_rounds: int,
-        room: kernels.Room,
-        control: Control,
-    ) -> BoxBound:
-        """Bound a box by given shifts, and improve them, in `n_rounds` rounds (1 at least).
-
-        Ends early once the bound is at most the target, the trees agree, or the run should stop; raises TimeUp
-        where that comes before the end of the first round.
+    def bound(self, mask: NDArray[np.bool_], log_target: float, room: kernels.Room, control: Control) -> BoxBound:
+        """Bound a box, with each of its states held too.
 
         Parameters
         ----------
         mask
             bool, shape (columns,): the box.
-        shifts
-            float64, shape (trees, columns): they add up to 0 over the trees.
         log_target
             Natural log of the value to get below; more than `rounding.LOG_FLOOR`, so that nothing underflows.
-        n_rounds, room
-            How often every tree is eliminated, and where.
+        room
+            Where trees are eliminated.
         control
-            The run's limits.
+            The run's limits; raises TimeUp between two trees.
         """
-        pass_ = _Rounds(self, mask, np.exp(self.log_weights - log_target), room)
-        for _ in range(n_rounds):
-            if (
-                not pass_.eliminate(shifts, control)
-                or pass_.best <= 1.0
-                or np.all(pass_.points == pass_.points[0])
-            ):
-                break
-            shifts = pass_.improved(shifts)
-        log_bound = math.log(pass_.best) + log_target
-        with np.errstate(divide="ignore"):
-            log_states = np.where(mask, np.log(pass_.states) + log_target, -np.inf)
-        return BoxBound(log_bound, np.minimum(log_states, log_bound), pass_.best_shifts, pass_.best_points)
-
-
-class _Rounds:
-    """The rounds of one box; values are in units of the target."""
-
-    def __init__(self, model: TreeSum, mask: NDArray[np.bool_], scales: Floats, room: kernels.Room) -> None:
-        self.model, self.mask, self.scales, self.room = model, mask, scales, room
-        n_trees = len(model.trees)
-        self.columns = model.domain.offsets[:-1]
-        self.points = np.zeros((n_trees, len(model.domain)), np.int16)
-        self.has_points = False
-        self.values = np.zeros(n_trees)
-        self.each = np.empty((n_trees, len(mask)))
-        self.mean: Floats | None = None
-        self.best = math.inf
-        self.best_shifts, self.best_points = np.empty(0), self.points
-        self.states = np.full(len(mask), np.inf)
-        self.gap, self.step, self.n_failed = FIRST_GAP, FIRST_STEP, 0
-
-    def eliminate(self, shifts: Floats, control: Control) -> bool:
-        """Bound every tree, and keep what is better than before; return False where time was up before the end."""
-        for t in range(len(self.values)):
-            if self.has_points and control.should_stop:
-                return False
+        scales = np.exp(self.log_weights - log_target)
+        points = np.zeros((len(self.trees), len(self.domain)), np.int16)
+        values, each = np.empty(len(self.trees)), np.empty((len(self.trees), len(mask)))
+        for t, scale in enumerate(scales.tolist()):
             control.check(DOING)
-            self.values[t] = self._tree(t, shifts[t])
-        self.has_points = True
-        size = float(np.sum(np.abs(self.values))) + float(np.sum(np.max(np.abs(shifts), axis=0)))
-        error = self.model.slack * (size + 1.0)
-        total = float(np.sum(self.values)) + error
-        self.states = np.minimum(self.states, np.maximum(np.sum(self.each, axis=0), 0.0) + error)
-        self.gap = total - 1.0
-        if total < self.best:
-            self.best, self.best_shifts, self.best_points = total, shifts, self.points.copy()
-            self.n_failed = 0
-        else:
-            self.n_failed += 1
-        return True
+            values[t] = self._bound_tree(t, mask, scale, room, points[t], each[t])
+        total = float(np.sum(values))
+        error = self.slack * (total + 1.0)
+        log_bound = math.log(total + error) + log_target
+        with np.errstate(divide="ignore"):
+            states = np.log(np.maximum(np.sum(each, axis=0), 0.0) + error) + log_target
+        log_states = np.minimum(np.where(mask, states, -np.inf), log_bound)
+        return BoxBound(log_bound, log_states, points, int(np.argmax(values)))
 
-    @property
-    def is_agreed(self) -> bool:
-        """Whether all trees have the same maximiser."""
-        return bool(np.all(self.points == self.points[0]))
-
-    def _tree(self, t: int, shifts: Floats) -> float:
+    def _bound_tree(
+        self,
+        t: int,
+        mask: NDArray[np.bool_],
+        scale: float,
+        room: kernels.Room,
+        point: NDArray[np.int16],
+        each: Floats,
+    ) -> float:
         """Bound one tree's values, and those with each state held; find a maximiser."""
-        tree, room, point, each = self.model.trees[t], self.room, self.points[t], self.each[t]
-        scale, root = float(self.scales[t]), len(tree.own) - 1
-        floor = self._value(t, point, shifts) if self.has_points else -math.inf
-        kernels.bound_messages(tree, self.mask, shifts, room.tops, room.adds)
-        kernels.bound_states(tree, self.mask, shifts, scale, -math.inf, room, each)
-        ceiling = scale * float(room.tops[root, 0]) + float(room.adds[root])
+        tree = self.trees[t]
+        root = len(tree.own) - 1
+        kernels.bound_messages(tree, mask, room.tops)
+        kernels.bound_states(tree, mask, scale, -math.inf, room, each)
+        ceiling = scale * float(room.tops[root, 0])
         kernels.best_states(tree, each, point)
-        floor = max(floor, self._value(t, point, shifts))
-        floor -= min(self.gap, MARGIN * max(floor, 1.0 / len(self.values)))
-        kernels.bound_messages(tree, self.mask, shifts, room.tops, room.adds)
-        value, row = kernels.eliminate(tree, self.mask, shifts, scale, floor, room)
+        floor = self._value(t, point, scale, room)
+        floor -= min(MOST_MARGIN, MARGIN * max(floor, 1.0 / len(self.trees)))
+        kernels.bound_messages(tree, mask, room.tops)
+        value, row = kernels.eliminate(tree, mask, scale, floor, room)
         if row < 0:  # nothing exceeds the floor
-            value = min(floor, ceiling)
-            each[:] = np.where(self.mask, value, -np.inf)
+            value = max(min(floor, ceiling), 0.0)
+            each[:] = np.where(mask, value, -np.inf)
             return value
         kernels.decode(tree, row, room, point)
-        kernels.bound_states(tree, self.mask, shifts, scale, floor, room, each)
+        kernels.bound_states(tree, mask, scale, floor, room, each)
         np.minimum(each, value, out=each)
         return value
 
-    def _value(self, t: int, point: NDArray[np.int16], shifts: Floats) -> float:
-        """Return the shifted value of a point under one tree."""
-        tree, room = self.model.trees[t], self.room
-        mask = np.zeros(len(shifts), np.bool_)
-        mask[self.columns + point] = True
-        kernels.bound_messages(tree, mask, shifts, room.tops, room.adds)
-        root = len(tree.own) - 1
-        return float(self.scales[t]) * float(room.tops[root, 0]) + float(room.adds[root])
-
-    def improved(self, shifts: Floats) -> Floats:
-        """Return the shifts of the next round: a step on from these, or a shorter one from the best so far."""
-        taken = np.zeros(shifts.shape)
-        taken[np.arange(len(taken))[:, None], self.columns + self.points] = 1.0
-        self.mean = taken if self.mean is None else MEMORY * self.mean + (1.0 - MEMORY) * taken
-        if self.n_failed == PATIENCE:
-            self.step, self.n_failed, shifts = 0.5 * self.step, 0, self.best_shifts
-        shares = np.maximum(self.values, 0.0)
-        total = float(shares.sum())
-        shares = shares / total if total > 0.0 else np.full(len(shares), 1.0 / len(shares))
-        excess = self.mean - shares @ self.mean
-        length = float(np.sum(shares @ (excess * excess)))
-        if length <= 0.0:
-            return shifts
-        out = shifts - (self.step * self.gap / length) * shares[:, None] * excess
-        out[-1] = -np.sum(out[:-1], axis=0)
-        return out
+    def _value(self, t: int, point: NDArray[np.int16], scale: float, room: kernels.Room) -> float:
+        """Return the value of a point under one tree."""
+        tree = self.trees[t]
+        mask = np.zeros(self.domain.total_states, np.bool_)
+        mask[self.domain.offsets[:-1] + point] = True
+        kernels.bound_messages(tree, mask, room.tops)
+        return scale * float(room.tops[len(tree.own) - 1, 0])
 
 
 def is_simple(tree: BucketTreePosterior) -> bool:
@@ -242,18 +163,13 @@ def _room(trees: Sequence[kernels.TreeArrays], limit: int) -> kernels.Room:
     pool = POOL * limit
     return kernels.Room(
         tops=np.empty((n, width)),
-        adds=np.empty(n),
         outs=np.empty((n, width)),
-        out_adds=np.empty(n),
         rows=np.empty((n, limit, width)),
-        row_adds=np.empty((n, limit)),
         links=np.empty((n, limit, degree), np.int32),
         counts=np.empty(n, np.int64),
         pool=np.empty((pool, width)),
-        pool_adds=np.empty(pool),
         pool_links=np.empty((pool, degree), np.int32),
         pool_scores=np.empty(pool),
         kept=np.empty((limit, width)),
-        kept_adds=np.empty(limit),
         kept_links=np.empty((limit, degree), np.int32),
     )

@@ -17,9 +17,10 @@ from certimap.networks import buckets, sum_elimination
 from certimap.networks.elimination_plan import most_added, plan
 from certimap.networks.elimination_posterior import EliminationPosterior
 from certimap.networks.factor import Factor
+from certimap.networks.integers import above_nats, to_fine_integers
 from certimap.networks.markov import MarkovNetwork
 from certimap.networks.max_elimination import MaxElimination
-from certimap.networks.problem import Problem, Table, above_nats, prepared_of, to_fine_integers
+from certimap.networks.problem import Problem, Table, prepared_of
 from certimap.networks.reduction import reduce_network
 from certimap.networks.sum_elimination import sum_all
 from certimap.result import CertificateKind

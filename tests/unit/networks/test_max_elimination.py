@@ -11,8 +11,9 @@ from problem_twin import all_values, random_problem
 from certimap.networks import buckets
 from certimap.networks import max_elimination as module
 from certimap.networks.elimination_plan import plan
+from certimap.networks.integers import narrow_reach, to_integers
 from certimap.networks.max_elimination import MaxElimination
-from certimap.networks.problem import FLOOR, Problem, Table, narrow_reach, to_integers, value_at
+from certimap.networks.problem import FLOOR, Problem, Table, value_at
 
 
 @pytest.fixture(params=["one pass", "mixed", "streamed"])
@@ -45,6 +46,16 @@ def test_ranked_yields_every_possible_assignment_in_order(seed, small_limit):
     points = np.array([[states[v] for v in variables] for _, states in ranked])
     assert len(np.unique(points, axis=0)) == len(points)
     np.testing.assert_array_equal(value_at(problem, points, variables), expected)
+
+
+def test_many_zeros_at_one_state_stay_a_zero(small_limit):
+    """Nine of the integers that stand for ln 0 would overflow, and come out as the best value of all."""
+    zero_at_0 = Table((0,), np.array([-np.inf, -1.0]))
+    tables = (*[zero_at_0] * 40, Table((0, 1), np.array([[0.0, -1.0], [-2.0, -3.0]])))
+    problem = to_integers(Problem({0: 2, 1: 2}, frozenset({0, 1}), tables))
+    found = MaxElimination(problem, plan(problem))
+    assert found.assignment() == {0: 1, 1: 0}
+    assert found.value == value_at(problem, np.array([[1, 0]]), [0, 1])[0]
 
 
 def test_the_reach_follows_the_widest_table():

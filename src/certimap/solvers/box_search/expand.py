@@ -186,6 +186,9 @@ def _promising(layout: Layout, boxes: SearchBoxes, answers: Answers, each: Float
                 points[:, v] = np.clip(np.round(points[:, v]), np.ceil(low), np.floor(high))
         else:
             points[:, v] = np.argmax(np.where(boxes.mask[:, columns] > 0, each[:, columns], -np.inf), axis=1)
+            if answers.middles is not None and layout.domain.is_discrete:
+                known = ~np.isnan(answers.middles[:, v])
+                points[known, v] = answers.middles[known, v]
     return points
 
 

@@ -306,7 +306,7 @@ class Frontier(Solver):
         if found.hints and (self.incumbent or is_real):
             hints = np.concatenate(found.hints)[:N_STARTS]
             ledger.candidates(hints)
-            if (is_real and state.n_nodes >= state.climb_at) or (
+            if state.n_nodes >= max(state.climb_at, 0 if is_real else 32) or (
                 state.n_steps > 2 and ledger.best_log_prob > before
             ):
                 state.climb_at = state.n_nodes + state.n_nodes // 4

@@ -12,23 +12,19 @@ import numpy as np
 from certimap.control import TimeUp
 from certimap.errors import SolverError
 from certimap.networks.elimination_plan import EliminationPlan, most_added, plan
-from certimap.networks.max_elimination import MaxElimination
-from certimap.networks.mpe_posterior import Maximisation, Ordered
-from certimap.networks.problem import (
-    FLOOR,
-    HARD,
+from certimap.networks.integers import (
     WIDE_REACH,
     FineIntegers,
-    Problem,
-    States,
     above_nats,
     below_nats,
     in_nats,
     narrow_reach,
-    restrict,
     to_fine_integers,
     to_integers,
 )
+from certimap.networks.max_elimination import MaxElimination
+from certimap.networks.mpe_posterior import Maximisation, Ordered
+from certimap.networks.problem import FLOOR, HARD, Problem, States, restrict
 from certimap.networks.simplify import impossible
 from certimap.posterior import Capability
 from certimap.solvers.base import Effort, Family, Solver

@@ -1,7 +1,7 @@
-"""Upper bounds on a tree's values in a box, shifted per state: sets of vectors, pruned and merged to a fixed size.
+"""Upper bounds on a tree's values in a box: sets of vectors, pruned and merged to a fixed size.
 
-A row is the vector of a partial assignment over a separator's hidden states, and the sum of its states' shifts.
-The value of a whole assignment is `scale` times its probability plus its shifts. Nothing here rounds outward.
+A row is the vector of a partial assignment over a separator's hidden states. The value of a whole assignment is
+`scale` times its probability. Nothing here rounds outward.
 """
 
 from __future__ import annotations
@@ -48,49 +48,40 @@ class TreeArrays(NamedTuple):
 class Room(NamedTuple):
     """What an elimination writes to: by region, and buffers for a region's products.
 
-    `tops` and `adds` bound a region's vectors and shifts, `outs` and `out_adds` what the outside makes of them.
+    `tops` bounds a region's vectors, `outs` what the outside makes of them.
     """
 
     tops: Floats
-    adds: Floats
     outs: Floats
-    out_adds: Floats
     rows: Floats
-    row_adds: Floats
     links: NDArray[np.int32]
     counts: Ints
     pool: Floats
-    pool_adds: Floats
     pool_links: NDArray[np.int32]
     pool_scores: Floats
     kept: Floats
-    kept_adds: Floats
     kept_links: NDArray[np.int32]
 
 
 @jit()
-def bound_messages(t: TreeArrays, mask: Flags, shifts: Floats, tops: Floats, adds: Floats) -> None:
-    """Write the pointwise maximum of every region's vectors in a box, and the largest sum of its shifts."""
+def bound_messages(t: TreeArrays, mask: Flags, tops: Floats) -> None:
+    """Write the pointwise maximum of every region's vectors in a box."""
     work = np.empty(tops.shape[1])
     for r in range(len(t.own)):
         k, start = t.own[r], t.table_ptr[r]
         first = t.column[r]
         if first >= 0:
-            adds[r] = -np.inf
             for h in range(t.above[r]):
                 tops[r, h] = 0.0
             for v in range(k):
                 if mask[first + v]:
-                    adds[r] = max(adds[r], shifts[first + v])
                     for h in range(t.above[r]):
                         tops[r, h] = max(tops[r, h], t.tables[start + h * k + v])
             continue
-        adds[r] = 0.0
         for j in range(k):
             work[j] = 1.0
         for e in range(t.child_ptr[r], t.child_ptr[r + 1]):
             c = t.children[e]
-            adds[r] += adds[c]
             for j in range(k):
                 work[j] *= tops[c, j]
         for h in range(t.above[r]):
@@ -105,11 +96,9 @@ def _enter(t: TreeArrays, r: int, c: int, room: Room, joint: Floats) -> None:
     """Write what the outside makes of a child's vectors; `joint` is the parent's functional on its own states."""
     for j in range(t.own[r]):
         room.outs[c, j] = joint[j]
-    room.out_adds[c] = room.out_adds[r]
     for e in range(t.child_ptr[r], t.child_ptr[r + 1]):
         s = t.children[e]
         if s != c:
-            room.out_adds[c] += room.adds[s]
             for j in range(t.own[r]):
                 room.outs[c, j] *= room.tops[s, j]
 
@@ -126,13 +115,11 @@ def _project(t: TreeArrays, r: int, outs: Floats, joint: Floats) -> None:
 
 
 @jit()
-def bound_states(
-    t: TreeArrays, mask: Flags, shifts: Floats, scale: float, floor: float, room: Room, each: Floats
-) -> None:
+def bound_states(t: TreeArrays, mask: Flags, scale: float, floor: float, room: Room, each: Floats) -> None:
     """Write bounds on the values with each state held, at least `floor`; -inf outside the box."""
     root = len(t.own) - 1
     joint = np.empty(room.outs.shape[1])
-    room.outs[root, 0], room.out_adds[root] = scale, 0.0
+    room.outs[root, 0] = scale
     for r in range(root, -1, -1):
         first = t.column[r]
         if first < 0:
@@ -147,7 +134,7 @@ def bound_states(
                 value = 0.0
                 for h in range(t.above[r]):
                     value += room.outs[r, h] * t.tables[start + h * k + v]
-                each[first + v] = max(floor, value + shifts[first + v] + room.out_adds[r])
+                each[first + v] = max(floor, value)
 
 
 @jit()
@@ -160,31 +147,28 @@ def _compress(room: Room, n: int, width: int, functional: Floats, limit: int) ->
         i = order[at]
         is_dominated = False
         for m in range(n_kept):
-            if room.kept_adds[m] >= room.pool_adds[i]:
-                j = 0
-                while j < width and room.kept[m, j] >= room.pool[i, j]:
-                    j += 1
-                if j == width:
-                    is_dominated = True
-                    break
+            j = 0
+            while j < width and room.kept[m, j] >= room.pool[i, j]:
+                j += 1
+            if j == width:
+                is_dominated = True
+                break
         if is_dominated:
             continue
         if n_kept < limit:
             for j in range(width):
                 room.kept[n_kept, j] = room.pool[i, j]
-            room.kept_adds[n_kept] = room.pool_adds[i]
             for e in range(room.links.shape[2]):
                 room.kept_links[n_kept, e] = room.pool_links[i, e]
             n_kept += 1
             continue
         best, best_score = n_exact, np.inf
         for m in range(n_exact, limit):
-            score = max(room.kept_adds[m], room.pool_adds[i])
+            score = 0.0
             for j in range(width):
                 score += functional[j] * max(room.kept[m, j], room.pool[i, j])
             if score < best_score:
                 best, best_score = m, score
-        room.kept_adds[best] = max(room.kept_adds[best], room.pool_adds[i])
         for j in range(width):
             room.kept[best, j] = max(room.kept[best, j], room.pool[i, j])
     return n_kept
@@ -193,31 +177,30 @@ def _compress(room: Room, n: int, width: int, functional: Floats, limit: int) ->
 @jit()
 def _back_to_pool(room: Room, n: int, width: int, functional: Floats) -> None:
     for i in range(n):
-        score = room.kept_adds[i]
+        score = 0.0
         for j in range(width):
             room.pool[i, j] = room.kept[i, j]
             score += functional[j] * room.kept[i, j]
         room.pool_scores[i] = score
-        room.pool_adds[i] = room.kept_adds[i]
         for e in range(room.links.shape[2]):
             room.pool_links[i, e] = room.kept_links[i, e]
 
 
 @jit()
-def _states(t: TreeArrays, r: int, mask: Flags, shifts: Floats, floor: float, room: Room, limit: int) -> int:
+def _states(t: TreeArrays, r: int, mask: Flags, floor: float, room: Room, limit: int) -> int:
     """Put a queried variable's states into the pool; return how many rows it has."""
     k, start, first = t.own[r], t.table_ptr[r], t.column[r]
     n = 0
     for v in range(k):
         if not mask[first + v]:
             continue
-        score = shifts[first + v] + room.out_adds[r]
+        score = 0.0
         for h in range(t.above[r]):
             room.pool[n, h] = t.tables[start + h * k + v]
             score += room.outs[r, h] * room.pool[n, h]
         if score <= floor:
             continue
-        room.pool_scores[n], room.pool_adds[n] = score, shifts[first + v]
+        room.pool_scores[n] = score
         room.pool_links[n, 0] = v
         n += 1
         if n == len(room.pool):
@@ -237,9 +220,8 @@ def _products(t: TreeArrays, r: int, floor: float, room: Room, limit: int, joint
     for i in range(n):
         for j in range(k):
             room.kept[i, j] = room.rows[c, i, j]
-        room.kept_adds[i] = room.row_adds[c, i]
         room.kept_links[i, 0] = i
-    left, left_adds = np.empty((limit, k)), np.empty(limit)
+    left = np.empty((limit, k))
     left_links = np.empty((limit, last - first), np.int32)
     for e in range(first + 1, last):
         c = t.children[e]
@@ -247,15 +229,12 @@ def _products(t: TreeArrays, r: int, floor: float, room: Room, limit: int, joint
         for i in range(n_left):
             for j in range(k):
                 left[i, j] = room.kept[i, j]
-            left_adds[i] = room.kept_adds[i]
             for d in range(e - first):
                 left_links[i, d] = room.kept_links[i, d]
-        rest = room.out_adds[r]
         for j in range(k):
             functional[j] = joint[j]
         for later in range(e + 1, last):
             s = t.children[later]
-            rest += room.adds[s]
             for j in range(k):
                 functional[j] *= room.tops[s, j]
         n = 0
@@ -263,18 +242,17 @@ def _products(t: TreeArrays, r: int, floor: float, room: Room, limit: int, joint
             for j in range(k):
                 weighted[j] = functional[j] * left[i, j]
             for b in range(room.counts[c]):
-                adds = left_adds[i] + room.row_adds[c, b]
                 score = 0.0
                 for j in range(k):
                     score += weighted[j] * room.rows[c, b, j]
-                if score + adds + rest <= floor:
+                if score <= floor:
                     continue
                 if n == len(room.pool):
                     n = _compress(room, n, k, functional, limit)
                     _back_to_pool(room, n, k, functional)
                 for j in range(k):
                     room.pool[n, j] = left[i, j] * room.rows[c, b, j]
-                room.pool_scores[n], room.pool_adds[n] = score + adds, adds
+                room.pool_scores[n] = score
                 for d in range(e - first):
                     room.pool_links[n, d] = left_links[i, d]
                 room.pool_links[n, e - first] = b
@@ -300,36 +278,31 @@ def _store(t: TreeArrays, r: int, n: int, room: Room, limit: int) -> int:
     width = t.above[r]
     n = _compress(room, n, width, room.outs[r], limit)
     room.counts[r] = n
-    room.adds[r] = -np.inf
     for h in range(width):
         room.tops[r, h] = 0.0
     for i in range(n):
         for h in range(width):
             room.rows[r, i, h] = room.kept[i, h]
             room.tops[r, h] = max(room.tops[r, h], room.kept[i, h])
-        room.row_adds[r, i] = room.kept_adds[i]
-        room.adds[r] = max(room.adds[r], room.kept_adds[i])
         for e in range(room.links.shape[2]):
             room.links[r, i, e] = room.kept_links[i, e]
     return n
 
 
 @jit()
-def eliminate(
-    t: TreeArrays, mask: Flags, shifts: Floats, scale: float, floor: float, room: Room
-) -> tuple[float, int]:
-    """Eliminate a tree in a box; `room.tops` and `adds` hold bounds.
+def eliminate(t: TreeArrays, mask: Flags, scale: float, floor: float, room: Room) -> tuple[float, int]:
+    """Eliminate a tree in a box; `room.tops` holds bounds.
 
     Returns
     -------
     The larger of `floor` and a bound on every value, and the root's best row (-1 where nothing exceeds `floor`).
-    Afterwards `room.tops` and `adds` bound what belongs to values above `floor`.
+    Afterwards `room.tops` bounds what belongs to values above `floor`.
     """
     root, limit = len(t.own) - 1, room.rows.shape[1]
     stack, at = np.empty(root + 1, np.int64), np.zeros(root + 1, np.int64)
     joint = np.empty(room.outs.shape[1])
     stack[0], depth = root, 1
-    room.outs[root, 0], room.out_adds[root] = scale, 0.0
+    room.outs[root, 0] = scale
     while depth:
         r = stack[depth - 1]
         n_children = t.child_ptr[r + 1] - t.child_ptr[r]
@@ -343,7 +316,7 @@ def eliminate(
             depth += 1
             continue
         if t.column[r] >= 0:
-            n = _states(t, r, mask, shifts, floor, room, limit)
+            n = _states(t, r, mask, floor, room, limit)
         else:
             n = _products(t, r, floor, room, limit, joint)
         n = _store(t, r, n, room, limit)
@@ -352,7 +325,7 @@ def eliminate(
         depth -= 1
     best, row = floor, -1
     for i in range(room.counts[root]):
-        value = scale * room.rows[root, i, 0] + room.row_adds[root, i]
+        value = scale * room.rows[root, i, 0]
         if value > best:
             best, row = value, i
     return best, row
