@@ -286,7 +286,10 @@ def entries_at(table: Table, points: NDArray[np.integer], column: Mapping[int, i
 
 def _value_at_one(problem: Problem, states: States) -> float | int:
     """Return what `value_at` does of one point, rounded once; states by position in the model."""
-    entries = problem.joined.entries_at(states).tolist()
+    if problem.n_entries <= KEPT_ENTRIES:
+        entries = problem.joined.entries_at(states).tolist()
+    else:  # joining the tables would take longer than to look into each
+        entries = [t.log_values.item(tuple(states[list(t.scope)].tolist())) for t in problem.tables]
     if not problem.is_integral:
         return math.fsum([problem.constant, *entries])
     return HARD if min(entries, default=0) <= FLOOR else max(HARD, int(problem.constant) + sum(entries))

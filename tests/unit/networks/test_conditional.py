@@ -9,9 +9,11 @@ from problem_twin import random_problem, value_array
 
 from certimap.domain import Domain
 from certimap.networks import Factor, MarkovNetwork, conditional
+from certimap.networks import problem as problem_module
 from certimap.networks.conditional import Evaluator, log_total
+from certimap.networks.integers import to_integers
 from certimap.networks.kernels import conditional as kernels
-from certimap.networks.problem import Problem, Table, problem_of, product, rounding_at, value_at
+from certimap.networks.problem import FLOOR, Problem, Table, problem_of, product, rounding_at, value_at
 from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.networks.simplify import simplify
 
@@ -62,6 +64,23 @@ def test_climbs_end_where_no_single_change_helps(together, monkeypatch):
                 near = point.copy()
                 near[i] = state
                 assert values[tuple(near)] <= values[tuple(point)] + 1e-9
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_one_point_is_worth_what_it_is_among_others(is_large, monkeypatch):
+    if is_large:
+        monkeypatch.setattr(problem_module, "KEPT_ENTRIES", 0)
+    rng = np.random.default_rng(4)
+    for _ in range(20):
+        problem = random_problem(rng, max_variables=6, max_states=3, nuisance=0.0)
+        for asked in (problem, to_integers(problem)):
+            variables = sorted(asked.sizes)
+            points = rng.integers([asked.sizes[v] for v in variables], size=(4, len(variables)))
+            together = value_at(asked, points, variables)
+            alone = [value_at(asked, p[None], variables)[0] for p in points]
+            possible = np.array(alone) > FLOOR  # all integers below it stand for ln 0
+            np.testing.assert_array_equal(possible, together > FLOOR)
+            np.testing.assert_allclose(np.array(alone)[possible], together[possible], rtol=1e-12)
 
 
 def test_a_dear_climb_looks_at_the_clock_between_pieces_and_keeps_what_it_has(monkeypatch):

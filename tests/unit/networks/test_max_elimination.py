@@ -48,6 +48,16 @@ def test_ranked_yields_every_possible_assignment_in_order(seed, small_limit):
     np.testing.assert_array_equal(value_at(problem, points, variables), expected)
 
 
+def test_many_zeros_at_one_state_stay_a_zero(small_limit):
+    """Nine of the integers that stand for ln 0 would overflow, and come out as the best value of all."""
+    zero_at_0 = Table((0,), np.array([-np.inf, -1.0]))
+    tables = (*[zero_at_0] * 40, Table((0, 1), np.array([[0.0, -1.0], [-2.0, -3.0]])))
+    problem = to_integers(Problem({0: 2, 1: 2}, frozenset({0, 1}), tables))
+    found = MaxElimination(problem, plan(problem))
+    assert found.assignment() == {0: 1, 1: 0}
+    assert found.value == value_at(problem, np.array([[1, 0]]), [0, 1])[0]
+
+
 def test_the_reach_follows_the_widest_table():
     impossible = Table((0,), np.full(2, -np.inf))
     wide = Table((0, 1), np.array([[-np.inf, -30.0], [2.0, 0.0]]))

@@ -28,14 +28,14 @@ def test_the_bound_falls_and_holds(monkeypatch):
         relaxed = root_bound.RootBound(problem, Control())
         last = relaxed.bound
         for k in range(60):
-            if relaxed.follow(10**12):
+            if relaxed.follow(10**12, best - 10**9):
                 n_fell += 1
                 states = relaxed.decoded()
                 found = int(value_at(problem, np.array([[states[v] for v in names]]), names)[0])
                 assert found <= best
             assert best <= relaxed.bound <= last
             last = relaxed.bound
-            n_second += k > 12 and not relaxed.is_finished
+            n_second += k > 5 and not relaxed.is_finished
         assert relaxed.is_finished
     assert n_fell > 20
     assert n_second > 0
@@ -44,7 +44,7 @@ def test_the_bound_falls_and_holds(monkeypatch):
 def test_a_bound_that_fits_no_memory_or_time_ends_quietly(monkeypatch):
     problem = to_integers(random_problem(np.random.default_rng(4), max_variables=7, nuisance=0.0))
     small = root_bound.RootBound(problem, Control(max_memory=8))
-    assert not small.follow(10**12)
+    assert not small.follow(10**12, 0)
     assert small.is_finished
 
 

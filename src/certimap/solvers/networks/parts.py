@@ -272,7 +272,8 @@ class Searching:
             problem, self._kept = self._costs.reduced(self._search.root)
             self._relaxed = RootBound(problem, context.control)
         relaxed, before = self._relaxed, self._relaxed.work
-        fell = relaxed.follow(self._search.work)
+        level = level_of(component, context)
+        fell = relaxed.follow(self._search.work, level)
         context.work += int(relaxed.work - before)
         if not fell:
             return None

@@ -18,7 +18,8 @@ FROM_WORK = 50_000_000  # table entries that a search visits before it pays to b
 COST = 0.8  # visits of a search that take as long as an entry of a pass, with its powers and logs
 SHARE = 0.5  # of the search's work
 PASSES = 6  # over all entries, that an optimisation step and the bound after it cost, about
-MOST_STEPS = 6  # between two bounds
+MOST_STEPS = 12  # between two bounds
+STALLED = 0.02  # of the gap: a tree whose last steps gained no more makes way for a larger one
 MEMORY_SHARE = 0.125
 
 
@@ -47,7 +48,7 @@ class RootBound:
         self._n_trees = 0
         self._tightener: Tightener | None = None
         self._temperatures: list[float] = []
-        self.bound = int(problem.constant) + sum(int(t.log_values.max()) for t in problem.tables)
+        self._last = self.bound = int(problem.constant) + sum(int(t.log_values.max()) for t in problem.tables)
         self.work = 0.0
         self.is_finished = False
 
@@ -56,17 +57,20 @@ class RootBound:
         """The memory of tables and messages."""
         return 0 if self._tightener is None else self._tightener.tree.n_bytes
 
-    def follow(self, search_work: int) -> bool:
-        """Take some steps if the search has worked enough since the last ones; return whether the bound fell."""
+    def follow(self, search_work: int, level: int) -> bool:
+        """Take some steps if the search has worked enough since the last ones; return whether the bound fell.
+
+        Bounds at or below `level` (units) are as good as any.
+        """
         if self.is_finished:
             return False
         try:
-            return self._advance(SHARE * search_work - self.work)
+            return self._advance(SHARE * search_work - self.work, level)
         except (TimeUp, TooLarge):  # a search may still have time where a pass has not
             self.is_finished = True
             return False
 
-    def _advance(self, left: float) -> bool:
+    def _advance(self, left: float, level: int) -> bool:
         if self._tightener is None or not self._temperatures:
             entries = 2.0 ** TABLE_BITS[self._n_trees] * len(self._floats.sizes)  # about, and mostly less
             if COST * entries > left and self.work > 0.0:
@@ -91,10 +95,16 @@ class RootBound:
             self._tightener.run(temperature, n_steps)
             del self._temperatures[:n_steps]
             self.work += n_steps * cost
+        before = self.bound
+        found = tree.bound(scratch=self._tightener.scratch, clock=self._clock)
+        found = int(self._problem.constant) + above_units(found, self._problem.unit)
+        is_warm = len(self._temperatures) <= sum(n for _, n in STEPS[1:])  # the first steps may raise it
+        if is_warm and self._last - found <= STALLED * (found - level):
+            self._temperatures = []
+        self._last = found
+        self.bound = min(before, found)
         if not self._temperatures:
             self.is_finished = not tree.is_split or self._n_trees == len(TABLE_BITS)
-        found, before = tree.bound(scratch=self._tightener.scratch, clock=self._clock), self.bound
-        self.bound = min(before, int(self._problem.constant) + above_units(found, self._problem.unit))
         return self.bound < before
 
     def decoded(self) -> dict[int, int]:
