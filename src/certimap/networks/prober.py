@@ -192,6 +192,9 @@ class NetworkProber:
         cost = STEP_COST * at_work.tree.n_entries
         steps = max(2, min(self.steps_left, work // cost))
         goes_on = self.tightener.run(TEMPERATURES[self.stage], steps)
+        if self.tightener.is_cut and self.next is not None and not self.control.should_stop:
+            self.next, self.tightener = None, None  # too large for the time that is left, which a search may use
+            return Tightening(cost, is_paused=True, is_complete=True)
         self._note(self._bound_of(at_work))
         self.steps_left -= steps
         if goes_on and self.steps_left > 0:

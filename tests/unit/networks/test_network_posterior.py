@@ -13,6 +13,7 @@ from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.relaxation.choose_tree import RelaxationPlan
+from certimap.networks.relaxation.tighten import Tightener
 from certimap.query import make_query
 from certimap.result import CertificateKind
 from certimap.solvers.driver import run
@@ -90,6 +91,33 @@ def test_tightening_bounds_what_it_was_given_whatever_it_drops():
         found = posterior.log_prob(prober.starts())
         assert np.all(found <= best + 1e-9)
     assert n_fell > 60
+
+
+def test_tables_too_large_for_the_time_left_leave_it_to_the_search(monkeypatch):
+    """Steps on trees beyond the first one are cut: there is nothing more to tighten, and the first one stays."""
+    rng = np.random.default_rng(5)
+    n_cut = 0
+    plain = Tightener.run
+
+    def cut(self, temperature, n_steps):
+        goes_on = plain(self, temperature, n_steps)
+        self.is_cut = True
+        return goes_on
+
+    monkeypatch.setattr(Tightener, "run", cut)
+    for _ in range(30):
+        posterior, _, values = random_case(rng, nuisance=0.4)
+        prober = dataclasses.replace(posterior, plan=NARROW).prober()
+        for _ in range(60):
+            had_larger = prober.next is not None
+            came_to = prober.tighten(400, 1e-10, prober.layout.full(), values.max() - 5.0)
+            assert came_to.log_bound >= values.max()
+            if came_to.is_complete:
+                break
+            assert not had_larger
+        assert came_to.is_complete
+        n_cut += had_larger and prober.next is None
+    assert n_cut > 3
 
 
 def test_the_k_best_are_found():
