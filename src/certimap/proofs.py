@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.checker import Proof, Verdict, check_arrays
-from certimap.checker.buckets import Buckets, value_at
+from certimap.checker.buckets import Layout, value_at
 from certimap.checker.leaves import STUDENT_T
 from certimap.checker.models import Question as Asked
 from certimap.checker.models import Reduced, Rejected, reduce, tables_of
@@ -31,8 +31,9 @@ from certimap.result import CertificateKind, MapResult
 from certimap.solvers.base import Solver
 
 WITH_PROOFS = "'frontier' and 'exhaustive' on circuits, and any solver on networks whose tables fit"
+NOT_CLOSED = "no relaxation that was found in {:.0f} s proves the answer; a higher time_limit may find one"
 MAX_SEARCHES = 5  # for one proof, where each meets a better answer
-EASY = 0.1  # seconds of solving a network; the checker finds by itself which vectors count where it took less
+EASY = 0.5  # seconds of solving a network; the checker finds by itself which vectors count where it took less
 LEAST_SECONDS = 10.0  # for a search for the proof alone; it may take four times the solving, or what is left, too
 
 
@@ -144,11 +145,12 @@ def finished(
         "written_by": f"certimap {result.version}",
         "seed": result.seed,
     }
+    short = f"it is of a bound alone, for {NOT_CLOSED.format(seconds)}" if "certified" in meta else None
     proof = Proof(meta, {"log_weights": query.log_weights, **_intervals(query), **arrays})
     if proof.n_bytes > max_bytes:
         text = f"the proof would take {proof.n_bytes:,} bytes, and max_proof={max_bytes:,} accepts fewer"
         return replace(result, proof=None, no_proof=text)
-    return replace(result, proof=proof)
+    return replace(result, proof=proof, no_proof=short)
 
 
 def _searched(model: Circuit, query: Query, result: MapResult, max_bytes: int, seconds: float) -> Proof | None:
@@ -302,7 +304,7 @@ def _reduced(model: Model, query: Query) -> Reduced:
 def _too_wide(model: Model, query: Query) -> str | None:
     """Return why the checker cannot eliminate a network, or None."""
     try:
-        Buckets.of(_reduced(model, query))
+        Layout.of(_reduced(model, query))
     except (Rejected, ModelError) as reason:
         return f"{reason}; {WITH_PROOFS} can write a proof"
     return None
@@ -312,7 +314,9 @@ def _eliminated(
     model: Model, query: Query, result: MapResult, max_bytes: int
 ) -> tuple[str, dict[str, NDArray[Any]]]:
     """Return method and arrays of a proof by elimination: why which vectors go, where that is dear to find."""
-    if result.certificate.kind is CertificateKind.NONE or result.seconds < EASY:
+    checked = _reduced(model, query)
+    hidden = {v for table in checked.tables for v in table.scope} - set(checked.queried)
+    if result.certificate.kind is CertificateKind.NONE or result.seconds < EASY or not hidden:
         return "sets", {}
     from certimap.vector_proofs import recorded
 
@@ -320,7 +324,7 @@ def _eliminated(
     points = [query.query_domain.encode(dict(answer)).tolist() for answer in answers]
     certificate = result.certificate
     arrays = recorded(
-        _reduced(model, query),
+        checked,
         points,
         certificate.epsilon,
         certificate.tolerance,
@@ -348,10 +352,13 @@ def _relaxed(model: Model, query: Query, result: MapResult, max_bytes: int, seco
                 return Proof({"method": "relaxation", "claim": claim}, found[0])
         else:
             threshold = log_value - math.log1p(-certificate.epsilon) + math.log1p(certificate.tolerance)
-            arrays = covered(checked, threshold, control, max_bytes)
-            if arrays is not None:
-                return Proof({"method": "relaxation"}, arrays)
+            found = covered(checked, threshold, control, max_bytes)
+            if found is not None and found[1] <= threshold:
+                return Proof({"method": "relaxation"}, found[0])
+            if found is not None and found[1] < math.inf:
+                claim = {"kind": "bound", "epsilon": 0.0, "delta": 0.0, "log_upper": found[1]}
+                stated = {"kind": certificate.kind.value, "epsilon": certificate.epsilon}
+                return Proof({"method": "relaxation", "claim": claim, "certified": stated}, found[0])
     except (Rejected, ModelError, TooLarge) as reason:
         return Proof({"method": "none", "no_proof": f"{reason}; {WITH_PROOFS} can write a proof"}, {})
-    said = f"no relaxation that was found in {seconds:.0f} s proves the answer; a higher time_limit may find one"
-    return Proof({"method": "none", "no_proof": said}, {})
+    return Proof({"method": "none", "no_proof": NOT_CLOSED.format(seconds)}, {})

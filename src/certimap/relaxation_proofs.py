@@ -155,14 +155,19 @@ def problem_of(checked: Reduced) -> Problem:
     )
 
 
-def covered(checked: Reduced, threshold: float, control: Control, max_bytes: int) -> Arrays | None:
-    """Return a relaxation and a tree of boxes that it closes at a threshold (nats); None where none was found."""
+def covered(checked: Reduced, threshold: float, control: Control, max_bytes: int) -> tuple[Arrays, float] | None:
+    """Return a relaxation and a tree of boxes that it closes at a threshold (nats), and the threshold.
+
+    Where none is found, the best relaxation and the bound that it has for all; None where no relaxation fits.
+    """
     level = threshold - MARGIN * (1.0 + abs(threshold))
+    last: Relaxed | None = None
     for found, n_boxes in relaxations(checked, control):
         tree = _closed(found, level, control, max_bytes, n_boxes)
         if tree is not None:
-            return {**tree, **found.arrays}
-    return None
+            return {**tree, **found.arrays}, threshold
+        last = found
+    return None if last is None else _whole(last, checked)
 
 
 def _closed(found: Relaxed, level: float, control: Control, max_bytes: int, n_boxes: int) -> Arrays | None:
@@ -212,9 +217,11 @@ def _variable(left: Mask, each: NDArray[np.float64], counts: NDArray[np.int64], 
 def bounded(checked: Reduced, control: Control) -> tuple[Arrays, float] | None:
     """Return a relaxation with one box, and the bound (nats) that it proves."""
     tried = [found for found, _ in relaxations(checked, control)]
-    if not tried:
-        return None
-    found = tried[-1]
+    return _whole(tried[-1], checked) if tried else None
+
+
+def _whole(found: Relaxed, checked: Reduced) -> tuple[Arrays, float]:
+    """Return a relaxation with the whole space for a box, and its bound by the checker's arithmetic."""
     arrays: Arrays = {
         "splits": np.full(1, -1, np.int32),
         "kept": np.zeros((0, (int(found.offsets[-1]) + 7) // 8), np.uint8),

@@ -198,7 +198,7 @@ class MapResult:
     proof
         With `proof=True`, what `certimap.check` checks; `proof.write(path)` makes a file of it.
     no_proof
-        Why a proof that was asked for is missing, in words.
+        Why a proof that was asked for is missing, or says less than the certificate, in words.
     is_density
         Whether `log_prob` and its bounds are of a density, which is no probability and may exceed 1.
     min_entropy_bits

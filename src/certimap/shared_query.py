@@ -25,10 +25,10 @@ from certimap.domain import Domain
 from certimap.errors import SolverError
 from certimap.executors import Spread
 from certimap.logs import log_sum_runs
-from certimap.posterior import Bounds, Posterior
+from certimap.posterior import Bounds, Masses, Posterior
 from certimap.result import MapResult, Status
 from certimap.solvers.base import Solver
-from certimap.solvers.driver import assemble, check_limits, search_box, seed_of, trust_in
+from certimap.solvers.driver import assemble, check_limits, ensure_answer, search_box, seed_of, trust_in
 from certimap.solvers.registry import resolve
 from certimap.solvers.warm_start import apply_warm_start
 
@@ -132,6 +132,7 @@ def _answer_parts(
     external = ExternalBound.read(settings.get("upper_bound"))
     if external is not None:
         merged.upper_bound(external.on(posterior.facts), external.source)
+    ensure_answer(posterior, merged, seed)
     ended = (Status.INTERRUPTED, Status.TIME_LIMIT, Status.NODE_LIMIT, Status.SAMPLE_LIMIT, Status.MEMORY_LIMIT)
     status = next((s for s in ended if s in statuses), Status.EXHAUSTED)
     if merged.satisfied and status is not Status.INTERRUPTED:
@@ -181,7 +182,16 @@ def _unsearched(question: _Question, box: Boxes) -> Ledger:
     ledger, posterior = _ledger_of(question, box), question.conditioned()
     if isinstance(posterior, Bounds):
         ledger.upper_bound(float(posterior.log_bound(box)[0]), BOUND)
+    elif _is_impossible(posterior, box):
+        ledger.upper_bound(-math.inf, BOUND)
     return ledger
+
+
+def _is_impossible(posterior: Posterior, box: Boxes) -> bool:
+    """Whether a box is known to hold nothing, so that there is nothing to search or to draw."""
+    if isinstance(posterior, Masses) and float(posterior.log_mass(box)[0]) == -math.inf:
+        return True
+    return isinstance(posterior, Bounds) and float(posterior.log_bound(box)[0]) == -math.inf
 
 
 def _ledger_of(
@@ -206,6 +216,10 @@ def _ledger_of(
 def _search_part(question: _Question, part: _Part) -> tuple[bytes, str]:
     """Search a box in a worker; return its ledger without the posterior, and what ended the search."""
     posterior, settings = question.conditioned(), question.settings
+    if _is_impossible(posterior, Boxes(posterior.domain, part.mask)):
+        ledger = _unsearched(question, Boxes(posterior.domain, part.mask))
+        ledger.candidates(part.points)
+        return _packed(ledger, posterior), Status.CERTIFIED.value
     control = Control.starting_now(part.seconds, max_nodes=part.max_nodes, max_memory=settings.get("max_memory"))
     ledger = _ledger_of(question, Boxes(posterior.domain, part.mask), control, part.max_samples)
     if len(part.points):
@@ -272,7 +286,8 @@ def _halves(posterior: Posterior, domain: Domain, box: Boxes) -> list[tuple[floa
     together = np.where(free, log_sum_runs(each, domain.offsets[:-1]), math.inf)
     v = int(np.argmin(together)) if isinstance(posterior, Bounds) else int(np.argmax(free))
     own = slice(int(domain.offsets[v]), int(domain.offsets[v + 1]))
-    top = own.start + int(np.argmax(each[own]))
+    states = np.flatnonzero(held[own])  # the box may be impossible, and then no bound tells these from others
+    top = own.start + int(states[np.argmax(each[own][states])])
     one, others = held.copy(), held.copy()
     one[own] = False
     one[top], others[top] = True, False

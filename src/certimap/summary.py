@@ -103,7 +103,7 @@ def warnings_of(result: MapResult) -> list[str]:
     if result.note is not None:
         found.append(f"Cut short: {result.note}.")
     if result.no_proof is not None:
-        found.append(f"No proof: {result.no_proof}.")
+        found.append(f"{'No proof' if result.proof is None else 'Proof'}: {result.no_proof}.")
     return found + [f"Under an assumption: {text}" for text in result.certificate.assumptions]
 
 

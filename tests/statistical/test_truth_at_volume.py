@@ -33,12 +33,15 @@ def test_nothing_is_false_that_may_not_be():
 
 def test_halves_of_intervals_are_bounded_where_they_are_split():
     """Labels beside densities: a half was dropped by a bound on a half that ended elsewhere."""
-    assert judge(make_case(0, 44822)).false_proofs == []
+    assert judge(make_case(0, 44822, "mixtures of Gaussians")).false_proofs == []
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_replays_by_its_number(family):
-    verdicts = [judge(make_case(5, number, family)) for number in (0, 0, 1)]
+    cases = [make_case(5, number, family) for number in (0, 0, 1)]
+    for case in cases:
+        case.settings["time_limit"] = 60.0  # what time cuts short differs from run to run
+    verdicts = [judge(case) for case in cases]
     assert verdicts[0] == verdicts[1]
     assert not any(verdict.false_proofs for verdict in verdicts)
 

@@ -128,6 +128,40 @@ def test_what_cannot_be_shared_says_so():
     assert small.solver == "exhaustive"
 
 
+def with_zeros(seed):
+    """A chain most of whose parts are impossible."""
+    rng = np.random.default_rng(seed)
+    names = [f"x{i}" for i in range(6)]
+    tables = {}
+    for i, name in enumerate(names):
+        table = rng.dirichlet(np.ones(3), [3] * bool(i))
+        table[..., rng.integers(0, 3)] = 0.0
+        tables[name] = table / table.sum(axis=-1, keepdims=True)
+    parents = {name: names[max(0, i - 1) : i] for i, name in enumerate(names)}
+    return cm.BayesianNetwork.from_cpts({name: [0, 1, 2] for name in names}, parents, tables)
+
+
+@pytest.mark.parametrize("solver", ["frontier", "set_elimination", "hbfs", "pac", "smooth_pac"])
+@pytest.mark.parametrize("seed", range(3))
+def test_impossible_parts_are_neither_searched_nor_drawn_from(solver, seed):
+    model = with_zeros(seed)
+    asked = {"epsilon": 0.01, "delta": 0.01, "rng": seed, "solver": solver, "max_samples": 2000}
+    alone = cm.map_query(model, epsilon=0, delta=0, rng=0)
+    shared = cm.map_query(model, executor=Serial(), **asked)
+    assert shared.log_prob <= alone.log_prob + 1e-9
+    assert shared.log_upper_bound >= alone.log_prob - 1e-9
+    if solver in ("frontier", "set_elimination", "hbfs"):
+        assert shared.log_prob == pytest.approx(alone.log_prob, abs=1e-9)
+
+
+def test_no_time_and_no_draws_leave_an_answer_without_a_proof():
+    late = cm.map_query(network(0), executor=Serial(), time_limit=1e-6)
+    assert late.assignment
+    idle = cm.map_query(network(0), executor=Serial(), solver="pac", max_samples=0, rng=0)
+    assert idle.assignment
+    assert idle.certificate.kind in (cm.CertificateKind.NONE, cm.CertificateKind.EPSILON)
+
+
 def test_where_conditioning_cannot_end_in_time_a_quick_answer_is_given(monkeypatch):
     model = mixture(3)
 

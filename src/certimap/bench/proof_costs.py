@@ -26,6 +26,7 @@ RECORDS = "proofs.jsonl"
 PROOFS = "files"
 HASTE = 1.0  # seconds; shorter solving is timed three times
 NO_CERTIFICATE, NO_PROOF, NOT_IN_TIME = "no certificate", "no proof", "not checked in time"
+BOUND_ALONE = "proof of a bound alone"
 ACCEPTED, REJECTED, FAILED = "accepted", "rejected", "error"
 Told = Callable[[str], None]
 Question = tuple[Any, list[str], dict[str, Any], int]
@@ -141,6 +142,9 @@ def _weighed(item: Asked, folder: Path, limits: Limits) -> Record:
         return record | {"outcome": NO_CERTIFICATE, "text": ""}
     if result.proof is None:
         return record | {"outcome": NO_PROOF, "text": str(result.no_proof)}
+    if "certified" in result.proof.meta:
+        verdict = check(model, result.proof, time_limit=limits.checking)
+        return record | {"outcome": BOUND_ALONE if verdict else REJECTED, "text": verdict.message}
     times = [(_timed(model, variables, evidence, settings)[0], proving)]
     while len(times) < 3 and times[0][0] < HASTE:
         again = _timed(model, variables, evidence, settings)[0]

@@ -130,8 +130,10 @@ class Books:
         """Return the share of the whole that closed boxes and the open ones given hold."""
         if log_open is None:
             raise UnbalancedBooks(f"open boxes were reported without their {self.measure}")
-        log_covered = float(np.logaddexp(self.log_closed, log_open)) - self.log_total
-        return math.exp(min(log_covered, 700.0))
+        log_held = float(np.logaddexp(self.log_closed, log_open))
+        if log_held == self.log_total:  # an impossible box is covered by nothing
+            return 1.0
+        return math.exp(min(log_held - self.log_total, 700.0))
 
     def _refused(self, covered: float, which: str) -> UnbalancedBooks:
         return UnbalancedBooks(

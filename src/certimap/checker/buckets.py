@@ -66,22 +66,21 @@ def index_map(outer: Sequence[int], inner: Sequence[int], sizes: Sequence[int]) 
     return np.asarray(full, np.int64).reshape(-1)
 
 
-@dataclass(eq=False)
-class Buckets:
-    """A tree of buckets, children before parents; the last one joins the roots."""
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """An elimination before its tables are multiplied: per variable its scope, tables, and buckets below it."""
 
-    buckets: list[Bucket]
-    sizes: list[int]
-    queried: dict[int, int]
-    log_constant: float
+    order: list[int]
+    scopes: list[set[int]]
+    held: list[list[Table]]
+    children: list[list[int]]
 
     @classmethod
-    def of(cls, problem: Reduced) -> Buckets:
-        """Lay out an elimination; refuse one whose tables would not fit."""
+    def of(cls, problem: Reduced) -> Layout:
+        """Choose an order; refuse one whose tables would not fit. The last of `children` are the roots."""
         variables = sorted({v for t in problem.tables for v in t.scope} | set(problem.queried))
         order = elimination_order(problem.tables, problem.sizes, variables)
         place = {v: k for k, v in enumerate(order)}
-        queried = {v: k for k, v in enumerate(problem.queried)}
         held: list[list[Table]] = [[] for _ in order]
         for table in problem.tables:
             held[min(place[v] for v in table.scope)].append(table)
@@ -98,9 +97,27 @@ class Buckets:
                 separators[parent] |= rest
             children[parent].append(k)
             scopes.append(scope)
+        return cls(order, scopes, held, children)
+
+
+@dataclass(eq=False)
+class Buckets:
+    """A tree of buckets, children before parents; the last one joins the roots."""
+
+    buckets: list[Bucket]
+    sizes: list[int]
+    queried: dict[int, int]
+    log_constant: float
+
+    @classmethod
+    def of(cls, problem: Reduced) -> Buckets:
+        """Lay out an elimination and multiply its tables; refuse one whose tables would not fit."""
+        plan = Layout.of(problem)
+        queried = {v: k for k, v in enumerate(problem.queried)}
+        children = plan.children
         buckets = [
             _bucket(v, scope, queried, tables, problem.sizes)
-            for v, scope, tables in zip(order, scopes, held, strict=True)
+            for v, scope, tables in zip(plan.order, plan.scopes, plan.held, strict=True)
         ]
         buckets.append(Bucket(-1, [], [], [], []))
         for bucket, below in zip(buckets, children, strict=True):

@@ -27,6 +27,7 @@ from certimap.checker.sets import check_sets
 from certimap.errors import TooLarge
 
 LARGEST_TOLERANCE = 1e-3
+BOUND_ALONE = "the solver's certificate ({kind}, epsilon {epsilon:.3g}): the file proves a bound alone"
 DRAWS_UNCHECKED = (
     "that the draws were independent, from p(q | e) inside the boxes then open (seed {seed} replays them)",
     "that no box closed before a draw held anything above the bound it was closed at",
@@ -46,7 +47,8 @@ class Verdict:
     log_joint
         ln p(answer, e) as the checker works it out, rounded down; NaN where it did not come so far.
     unchecked
-        What a claim that holds with some probability rests on, and cannot be seen in a file.
+        What a claim that holds with some probability rests on, and cannot be seen in a file; and a certificate
+        that says more than what is proved.
     """
 
     accepted: bool
@@ -149,7 +151,8 @@ def _checked(
         seed = proof.meta["seed"]
         unchecked = tuple(text.format(seed=seed) for text in DRAWS_UNCHECKED)
         return Verdict(True, _statement(claim, log_value) + said, log_value, unchecked)
-    return Verdict(True, _statement(claim, log_value) + said, log_value)
+    unchecked = (BOUND_ALONE.format(**proof.meta["certified"]),) if "certified" in proof.meta else ()
+    return Verdict(True, _statement(claim, log_value) + said, log_value, unchecked)
 
 
 def _least(proof: Proof, log_values: list[float]) -> float:

@@ -99,7 +99,7 @@ def continuous(
 
 
 def mixed_tables(
-    tables: Annotated[str, typer.Option(help="Names of tables.")] = "iris,wine,diabetes",
+    tables: Annotated[str, typer.Option(help="Names of tables.")] = "iris,wine,diabetes,breast_cancer",
     hidden: Annotated[float, typer.Option(help="The share of cells that is hidden.")] = 0.2,
     filled: Annotated[int, typer.Option(help="Rows that are filled, at most.")] = 20,
     seed: Annotated[int, typer.Option(help="Seed of splits, hidden cells and learners.")] = 0,

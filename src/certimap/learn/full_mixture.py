@@ -23,7 +23,8 @@ from certimap.progress import Progress
 
 Floats = NDArray[np.float64]
 COMPONENTS = (1, 2, 3, 4, 5, 6, 8)
-SMOOTHINGS = (0.1, 1.0, 10.0)
+SMOOTHINGS = (0.001, 0.03, 1.0, 10.0)  # near 0 for columns that determine each other
+WITH_HOLES = (0.1, 1.0, 10.0)  # rows with holes do not show how columns vary together that few of them know
 HELD_OUT = 0.2
 PATTERNS = 512  # of missing cells, treated at once
 PATIENCE = 2  # more components are tried up to this many times the best number so far, and one
@@ -51,7 +52,7 @@ class FullMixture(DensityEstimator):
     smoothing
         Rows that count in every covariance matrix and have uncorrelated columns, of the table's variances divided
         by `n_components` to the power 2 / columns (the prior of Fraley and Raftery 2007), or several to choose
-        from.
+        from. None tries .001, .03, 1 and 10, and where cells are missing .1, 1 and 10.
     n_starts
         Starts (k-means clusters) of each setting; the best on its own rows is kept.
     max_steps
@@ -87,7 +88,7 @@ class FullMixture(DensityEstimator):
         self,
         n_components: int | Sequence[int] = COMPONENTS,
         *,
-        smoothing: float | Sequence[float] = SMOOTHINGS,
+        smoothing: float | Sequence[float] | None = None,
         n_starts: int = 2,
         max_steps: int = 100,
         tolerance: float = 1e-3,
@@ -109,11 +110,13 @@ class FullMixture(DensityEstimator):
         self.progress = progress
 
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
-        components, smoothings = mixture_grid(self.n_components, self.smoothing, self.n_starts, self.max_steps)
         deadline = deadline_of(self.time_limit)
-        rows = read_table(
-            table, domain=domain, kinds=self.kinds, also=[] if valid is None else [valid], integers="numbers"
-        )
+        also = [] if valid is None else [valid]
+        rows = read_table(table, domain=domain, kinds=self.kinds, also=also, integers="numbers")
+        smoothing = self.smoothing
+        if smoothing is None:
+            smoothing = WITH_HOLES if rows.missing.any() else SMOOTHINGS
+        components, smoothings = mixture_grid(self.n_components, smoothing, self.n_starts, self.max_steps)
         refuse_categorical(rows, "gaussian_mixture")
         self.domain_ = rows.domain
         points: Floats = rows.points.astype(np.float64)

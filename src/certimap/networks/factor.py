@@ -44,6 +44,8 @@ class Factor:
         fit the scope, or an entry that is negative, NaN or infinite.
     """
 
+    has_taken_logs = False  # whether `take_logs` has been here
+
     def __init__(self, scope: Iterable[int], table: Sequence[object] | Floats | float) -> None:
         self.scope: tuple[int, ...] = _checked_scope(scope)
         try:
@@ -67,7 +69,7 @@ class Factor:
             )
         values.setflags(write=False)
         self.in_logs = False
-        self.__dict__["table"] = values
+        self.table = values
 
     @classmethod
     def from_log(cls, scope: Iterable[int], log_table: Floats) -> Factor:
@@ -100,7 +102,7 @@ class Factor:
             )
         values.setflags(write=False)
         factor.in_logs = True
-        factor.__dict__["log_table"] = values
+        factor.log_table = values
         return factor
 
     def part(self, scope: tuple[int, ...], values: Floats) -> Factor:
@@ -117,11 +119,14 @@ class Factor:
         -------
         Factor
         """
-        factor = Factor.__new__(Factor)
+        factor = Factor.__new__(Factor)  # attributes, no __dict__: thousands of dicts are work for the collector
         factor.scope, factor.in_logs = scope, self.in_logs
         values = values if values.base is None and values.flags.owndata else values.copy()
         values.setflags(write=False)
-        factor.__dict__["log_table" if self.in_logs else "table"] = values
+        if self.in_logs:
+            factor.log_table = values
+        else:
+            factor.table = values
         return factor
 
     @cached_property
@@ -262,7 +267,7 @@ class Factor:
 
 def take_logs(factors: Iterable[Factor]) -> None:
     """Take the logs of factors that hold none yet; of small ones, of all entries at once."""
-    missing = [f for f in factors if "log_table" not in f.__dict__ and f.table.size <= SMALL_TABLE]
+    missing = [f for f in factors if not (f.in_logs or f.has_taken_logs) and f.table.size <= SMALL_TABLE]
     if not missing:
         return
     with np.errstate(divide="ignore"):
@@ -270,7 +275,8 @@ def take_logs(factors: Iterable[Factor]) -> None:
     end = 0
     for factor in missing:
         start, end = end, end + factor.table.size
-        factor.__dict__["log_table"] = logs[start:end].reshape(factor.table.shape)
+        factor.log_table = logs[start:end].reshape(factor.table.shape)
+        factor.has_taken_logs = True
 
 
 def add_logs(parts: Iterable[Floats], shape: tuple[int, ...]) -> Floats:

@@ -147,7 +147,7 @@ def run(
                 raise
             control.interrupted = False  # what follows must run to its end
             status = Status.INTERRUPTED
-        _ensure_answer(posterior, ledger, seed)
+        ensure_answer(posterior, ledger, seed)
         if posterior.facts.log_ceiling < ledger.log_upper_bound:
             ledger.upper_bound(posterior.facts.log_ceiling, CEILING)
         history.record(force=True)
@@ -266,7 +266,7 @@ def _limit_reached(effort: Effort, ledger: Ledger) -> Status | None:
     return None
 
 
-def _ensure_answer(posterior: Posterior, ledger: Ledger, seed: int) -> None:
+def ensure_answer(posterior: Posterior, ledger: Ledger, seed: int) -> None:
     """Evaluate a point that is found quickly, or one draw, when a run was cut before there was an answer."""
     if ledger.best_log_prob > -math.inf:
         return

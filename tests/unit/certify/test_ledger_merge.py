@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from certimap.box import Boxes
+from certimap.certify.books import Books
 from certimap.certify.certificate import issue
 from certimap.certify.ledger import Ledger
 from certimap.certify.pareto import pareto_front
@@ -222,3 +223,12 @@ def test_draws_inside_a_box_need_its_mass():
     ledger = Ledger(Massless(), boxes=split(table.domain, 0)[0])
     with pytest.raises(UnbalancedBooks, match="masses"):
         ledger.draws(table.points[:1])
+
+
+def test_nothing_covers_an_impossible_part_of_the_space():
+    books = Books("mass", -math.inf)
+    books.check_open(-math.inf)
+    books.close(-math.inf)
+    books.check_open(-math.inf)
+    with pytest.raises(UnbalancedBooks, match="hold"):
+        books.check_open(-1.0)

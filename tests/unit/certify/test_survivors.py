@@ -12,9 +12,12 @@ import certimap as cm
 from certimap.certify import bounds
 from certimap.certify.certificate import issue
 from certimap.certify.draw_record import DrawRecord
+from certimap.certify.evaluated import Evaluated
 from certimap.certify.ledger import Ledger
+from certimap.control import Control
 from certimap.result import CertificateKind
 from certimap.testing import TablePosterior
+from certimap.testing.posteriors import BoundedTable, IntervalTable
 
 
 def at(*states: int) -> np.ndarray:
@@ -192,3 +195,68 @@ def test_draws_inside_parts_are_counted_when_records_are_joined():
     whole.add(0.0, -math.inf, 5)
     whole.append(one)
     assert whole.n == 5 + 14
+
+
+def test_thresholds_lie_on_their_side_of_the_best_and_are_nothing_without_one():
+    ledger = Ledger(TablePosterior([2, 2], [0.4, 0.3, 0.2, 0.1]), epsilon=0.1, delta=0.0)
+    assert ledger.log_threshold == ledger.log_exact_threshold == ledger.log_strict_threshold == -math.inf
+    ledger.candidates(np.array([[0, 1]], np.int16))
+    best = ledger.best_log_prob
+    assert ledger.log_strict_threshold < best < ledger.log_exact_threshold < ledger.log_threshold
+    assert ledger.log_exact_threshold == pytest.approx(best, abs=2e-9)
+
+
+def test_bounds_that_nothing_is_known_of_are_infinite():
+    ledger = Ledger(BoundedTable(TablePosterior([3], [0.5, 0.3, 0.2])), epsilon=0.0, delta=0.0)
+    ledger.candidates(at(1))
+    assert ledger.log_residual == 0.0
+    assert ledger.log_upper_bound == ledger.log_rival_bound == math.inf
+
+
+def test_draws_earn_what_is_asked_for_without_a_lipschitz_constant():
+    ledger = Ledger(TablePosterior([4], [0.9, 0.05, 0.03, 0.02]), epsilon=0.0, delta=0.3, early_stop=False)
+    ledger.draws(at(0))
+    assert not Ledger(ledger.posterior, epsilon=0.0, delta=0.3, early_stop=False).satisfied
+    ledger.draws(at(*[0] * 30))
+    assert ledger.log_delta(0.0) <= math.log(0.3)
+    assert ledger.satisfied
+
+
+def evaluated(posterior) -> Evaluated:
+    return Evaluated(posterior, 1, Control())
+
+
+def test_what_is_left_counts_what_the_sum_has_lost():
+    found = evaluated(TablePosterior([2], [0.6, 0.4]))
+    found.mass, found.compensation = 0.75, 0.125
+    assert found.left == 0.125
+
+
+def test_values_without_masses_add_to_nothing():
+    found = evaluated(BoundedTable(TablePosterior([3], [0.5, 0.3, 0.2])))
+    found.evaluate(at(0, 1, 2))
+    sums, lost = found.running_sums(0)
+    assert len(sums) == len(lost) == 0
+    found.absorb(0, sums, lost)
+    assert found.mass == found.compensation == 0.0
+
+
+def test_upper_sides_below_lower_ones_are_refused():
+    table = TablePosterior([3], [0.5, 0.3, 0.2])
+    with pytest.raises(cm.SolverError, match="returned the sides"):
+        evaluated(IntervalTable(table, np.array([0.0, -0.5, 0.0]))).evaluate(at(0, 1, 2))
+
+
+def test_points_are_adopted_in_pieces_with_their_marks(monkeypatch):
+    monkeypatch.setattr("certimap.certify.evaluated.EVALUATION_ROWS", 4)
+    table = TablePosterior([11], np.arange(1.0, 12.0) / 66.0)
+    one, other = evaluated(table), evaluated(table)
+    for found, points in ((one, at(3, 9)), (other, at(*range(11)))):
+        found.absorb(0, *[found.evaluate(points), found.running_sums(0)][1])
+    settled = other.settle(np.array([1, 3, 6, 9]))
+    assert settled.tolist() == [1, 3, 6, 9]
+    one.adopt(other)
+    assert one.atoms.n == 11
+    assert one.mass == pytest.approx(1.0)
+    marks = one.settle(one.atoms.insert(at(*range(11))))
+    assert sorted(one.atoms.points(marks)[:, 0].tolist()) == [0, 2, 4, 5, 7, 8, 10]

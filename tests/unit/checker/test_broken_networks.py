@@ -116,7 +116,7 @@ def test_a_broken_relaxation_proves_nothing_false(monkeypatch, seed):
     monkeypatch.setattr(SplitTree, "probe", low_probe)
     checked = _reduced(case.model, make_query(case.model.domain, case.variables, case.evidence))
     threshold = float(case.log_values[order[-2]]) + result.log_evidence
-    arrays = covered(checked, threshold, Control.starting_now(1e6), 10**8)
+    arrays, _ = covered(checked, threshold, Control.starting_now(1e6), 10**8)
     meta = {**result.proof.meta, "method": "relaxation", "answer": second}
     meta["claim"] = {**meta["claim"], "log_joint": None}
     proof = Proof(meta, {"log_weights": result.proof.arrays["log_weights"], **arrays})

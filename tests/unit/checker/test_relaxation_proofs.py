@@ -61,7 +61,8 @@ def test_a_relaxation_and_its_boxes_prove_an_answer(monkeypatch, seed):
     case = random_case(seed, hard=True)
     result = solved(case, "auto", seed=seed)
     threshold = result.log_joint + math.log1p(1e-9)
-    arrays = covered(reduced(case), threshold, Control.starting_now(1e6), 10**8)
+    arrays, closed_at = covered(reduced(case), threshold, Control.starting_now(1e6), 10**8)
+    assert closed_at == threshold
     proof = proof_of(case, result, arrays)
     verdict = cm.check(case.model, proof)
     assert verdict.accepted, verdict.message
@@ -136,3 +137,21 @@ def test_what_is_not_certified_gets_a_bound(monkeypatch):
     assert verdict.message.startswith("accepted: no assignment is worth more than ln p(q, e) = ")
     lower = {**result.proof.meta, "claim": {**claim, "log_upper": claim["log_upper"] - 1e-6}}
     assert not cm.check(model, Proof(lower, result.proof.arrays)).accepted
+
+
+def test_what_no_relaxation_closes_is_proved_to_a_bound_and_no_further(monkeypatch):
+    monkeypatch.setattr("certimap.proofs.LEAST_SECONDS", 600.0)
+    monkeypatch.setattr("certimap.relaxation_proofs.TABLE_BITS", (3.0,))
+    monkeypatch.setattr("certimap.relaxation_proofs.STEPS", 1)
+    monkeypatch.setattr("certimap.relaxation_proofs._closed", lambda *given: None)
+    model = grid(24, 0.4)
+    result = cm.map_query(model, epsilon=0, delta=0, rng=0, proof=True)
+    assert result.certificate.kind == "exact"
+    assert result.proof.meta["claim"]["kind"] == "bound"
+    assert "of a bound alone" in result.no_proof
+    assert "Proof: it is of a bound alone" in str(result)
+    verdict = cm.check(model, result.proof)
+    assert verdict.message.startswith("accepted: no assignment is worth more than")
+    assert verdict.unchecked == ("the solver's certificate (exact, epsilon 0): the file proves a bound alone",)
+    claim = {**result.proof.meta["claim"], "log_upper": result.log_joint - 1e-6}
+    assert not cm.check(model, Proof({**result.proof.meta, "claim": claim}, result.proof.arrays))

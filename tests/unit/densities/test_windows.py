@@ -123,7 +123,7 @@ def test_bounds_meet_the_density_as_boxes_shrink():
     for width in (0.1, 0.01):
         boxes = SearchBoxes(np.ones((1, 4), np.uint8), at - width / 2, at + width / 2)
         gaps.append(prober.probe(boxes).log_bound[0] - value)
-    assert 0.0 <= gaps[1] < 0.03 * gaps[0]
+    assert 0.0 <= gaps[1] < 0.03 * gaps[0] + 1e-9  # rounding
     assert gaps[1] < 1e-4
 
 

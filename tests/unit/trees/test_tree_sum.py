@@ -107,8 +107,9 @@ def test_searches_are_right_wherever_they_stop(seed):
         assert result.certified
 
 
-def test_auto_takes_the_trees_and_proves_what_the_circuit_leaves_open():
-    circuit = tree_mixture(32, 4, 6, 1)
+@pytest.mark.parametrize(("sizes", "seed"), [((32, 4, 6), 1), ((64, 5, 10), 1), ((64, 3, 20), 0)])
+def test_auto_takes_the_trees_and_proves_what_the_circuit_leaves_open(sizes, seed):
+    circuit = tree_mixture(*sizes, seed)
     posterior = cm.condition(circuit)
     assert isinstance(posterior, TreeMixturePosterior)
     first, second = (cm.map_query(circuit, epsilon=0.01, delta=0.0, rng=1, time_limit=60.0) for _ in range(2))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from certimap.testing.volume import models, tight
+from certimap.testing.volume import models, structured, tight
 from certimap.testing.volume.case import VolumeCase
 
 Make = Callable[[np.random.Generator], VolumeCase]
@@ -29,6 +29,9 @@ FAMILIES: dict[str, tuple[Make, float]] = {
     "functions": (models.function, 0.02),
     "tables": (models.table, 0.02),
     "values between two sides": (models.two_sided, 0.02),
+    "mixtures of trees": (structured.tree_mixture, 0.02),
+    "shared queries": (structured.shared_query, 0.01),
+    "linear-Gaussian networks": (structured.linear_gaussian, 0.02),
 }
 """By name: what makes a case, and the share of the queries."""
 

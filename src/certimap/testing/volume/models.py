@@ -101,7 +101,7 @@ def _evidence(
     return given, weights
 
 
-def _model_case(family: str, rng: np.random.Generator, model: Any, joint: Floats) -> VolumeCase:
+def model_case(family: str, rng: np.random.Generator, model: Any, joint: Floats) -> VolumeCase:
     """Query some variables of a model (or all that have no evidence), sum the others out."""
     domain: Domain = model.domain
     n = len(domain)
@@ -133,7 +133,7 @@ def bayesian(rng: np.random.Generator) -> VolumeCase:
         table = _rows(rng, [int(domain.n_states[v]) for v in scope])
         factors.append(Factor(scope, table))
         joint = joint * _spread(table, scope, n)
-    return _model_case("Bayesian networks", rng, BayesianNetwork(domain, factors), joint)
+    return model_case("Bayesian networks", rng, BayesianNetwork(domain, factors), joint)
 
 
 def markov(rng: np.random.Generator) -> VolumeCase:
@@ -148,14 +148,14 @@ def markov(rng: np.random.Generator) -> VolumeCase:
         logs = scale * rng.normal(size=[int(domain.n_states[v]) for v in scope])
         factors.append(Factor(scope, np.exp(logs)))
         joint = joint * _spread(np.exp(logs), scope, n)
-    return _model_case("Markov networks", rng, MarkovNetwork(domain, factors), joint)
+    return model_case("Markov networks", rng, MarkovNetwork(domain, factors), joint)
 
 
 def circuit(rng: np.random.Generator) -> VolumeCase:
     """A random circuit with shared nodes, or the tree of regions that it comes with."""
     domain = _domain(rng)
     model = random_circuit(rng, domain, n_components=int(rng.integers(1, 4)), zeros=float(rng.choice([0.0, 0.2])))
-    return _model_case("circuits", rng, model, table_of_circuit(model))
+    return model_case("circuits", rng, model, table_of_circuit(model))
 
 
 def table_of_circuit(circuit: Circuit) -> Floats:
@@ -190,7 +190,7 @@ def hidden_tree(rng: np.random.Generator) -> VolumeCase:
     for i in range(n - 1, 0, -1):
         message = np.tensordot(transition[i], below[i], axes=(1, 0))
         below[int(parent[i])] = below[int(parent[i])] * message
-    return _model_case("hidden trees", rng, model, np.tensordot(prior, below[0], axes=(0, 0)))
+    return model_case("hidden trees", rng, model, np.tensordot(prior, below[0], axes=(0, 0)))
 
 
 def _spread_states(emission: Floats, variable: int, n: int) -> Floats:
@@ -261,7 +261,8 @@ def gaussians(rng: np.random.Generator) -> VolumeCase:
         products.append(build.product(own))
     build.sum(products, np.log(weights).tolist())
     log_density = _density(weights, leaves, means, scales)
-    best = max(_climbed(log_density, c, means[j], scales[j]) for c in range(n_classes) for j in range(n_parts))
+    starts = [np.array([float(c), *means[j]]) for c in range(n_classes) for j in range(n_parts)]
+    best = max(climbed(log_density, start, scales[i % n_parts], 9.0) for i, start in enumerate(starts))
     query = list(domain.names)
     solver, others = solver_order(rng)
     settings = settings_of(rng, n_draws=300)
@@ -297,14 +298,17 @@ def _normal_share(mean: float, scale: float) -> float:
     return 0.5 * (math.erf(high) - math.erf(low))
 
 
-def _climbed(log_density: Callable[[Any], float], state: int, start: Floats, scale: Floats) -> float:
-    """Climb from a mean by steps that halve; return the log density reached."""
-    point = np.array([float(state), *start])
+def climbed(log_density: Callable[[Any], float], start: Floats, scale: Floats, reach: float) -> float:
+    """Climb in the last coordinates of a point, one per scale, by shrinking steps; return the log density reached.
+
+    They stay between -reach and reach.
+    """
+    point, first = start.copy(), len(start) - len(scale)
     best, step = log_density(point), scale.copy()
     for _ in range(25):
         for i, sign in itertools.product(range(len(step)), (-1.0, 1.0)):
             moved = point.copy()
-            moved[1 + i] = min(max(moved[1 + i] + sign * step[i], -9.0), 9.0)
+            moved[first + i] = min(max(moved[first + i] + sign * step[i], -reach), reach)
             value = log_density(moved)
             if value > best:
                 point, best = moved, value
