@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.box import Points
-from certimap.circuits.kernels.mixture import Components, bound_mixture, find_peaks
+from certimap.circuits.kernels.mixture import Components, bound_mixture, climb_gaussians, find_peaks, slopes_for
 from certimap.circuits.plan import Plan
 from certimap.circuits.prober import PlanProber
 from certimap.kernels.mixture_bounds import room_for
@@ -21,6 +21,7 @@ MAX_LEAVES = 40_000  # of all components together
 BLOCK = 64  # boxes a thread takes at a time
 Floats = NDArray[np.float64]
 N_STARTS = 64  # components whose peaks are climbed from
+N_SLOW_STARTS = 8  # the same where a step is a pass through the circuit
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +100,8 @@ class MixtureProber(PlanProber):
         self._components = Components(flat.log_weights, flat.starts, *leaves, np.empty(n), np.empty(n))
         find_peaks(self.view.arrays, self._components)
         self.is_real = not np.any(plan.domain.n_states)
+        self.is_gaussian = self.is_real and not np.any(np.isnan(self._components.precisions))
+        self._log_tops = flat.log_weights + self._components.tops.sum(axis=1)
         self.work = len(flat.log_weights) * n * (2 + n // 4) + (0 if self.is_real else 4 * self.view.n_edges)
 
     def probe(self, boxes: SearchBoxes) -> Answers:
@@ -134,8 +137,18 @@ class MixtureProber(PlanProber):
     def starts(self) -> Points:
         """Return max-product's point, and what climbing from the components' peaks reaches."""
         first = super().starts()
-        order = np.argsort(-(self.flat.log_weights + self._components.tops.sum(axis=1)), kind="stable")[:N_STARTS]
+        n_starts = N_STARTS if self.is_gaussian else N_SLOW_STARTS
+        order = np.argsort(-self._log_tops, kind="stable")[:n_starts]
         return np.concatenate([first, self.climb(self._peaks(order))])
+
+    def climb(self, points: Points) -> Points:
+        """Return the points reached by hill climbing, shape (batch, n): by Newton's steps where leaves are Gaussian."""
+        if not self.is_gaussian:
+            return super().climb(points)
+        work = np.array(points, np.float64)
+        room = slopes_for(*self.flat.starts.shape)
+        climb_gaussians(self._components, self._log_tops, self.view.low, self.view.high, room, work)
+        return work
 
     def _peaks(self, rows: NDArray[np.int64]) -> Points:
         """Return the point of largest leaves of some components, shape (len(rows), n)."""
