@@ -518,3 +518,23 @@ def test_more_states_than_rows_support_are_not_taken():
     assert many.model_.n_hidden == many.choice_.n_states
     assert many.score(fresh) > fixed.score(fresh)
     assert many.score(fresh) > few.score(fresh) - 0.3
+
+
+def test_many_states_are_grown_from_fewer():
+    rows = chain(400)
+    settings = {"smoothing": 0.3, "random_state": 0, "max_steps": 8, "progress": False}
+    few = HiddenChowLiuTree(17, workers=1, **settings).fit(rows[:300], valid=rows[300:])
+    one, two = (HiddenChowLiuTree(68, workers=n, **settings).fit(rows[:300], valid=rows[300:]) for n in (1, 2))
+    assert one.choice_ == (68, pytest.approx(0.3 / 4))
+    assert one.model_.n_hidden == 68
+    assert one.score(rows[300:]) > few.score(rows[300:]) - 0.1
+    np.testing.assert_array_equal(one.model_.transition, two.model_.transition)
+
+
+def test_split_states_mean_what_they_meant():
+    rows = chain(400)
+    scores = [
+        HiddenChowLiuTree(k, smoothing=0.3, random_state=0, max_steps=0, progress=False).fit(rows).score(rows)
+        for k in (17, 68, 272)
+    ]
+    assert max(scores) - min(scores) < 0.1
