@@ -129,6 +129,10 @@ def local_top(means, covariances, log_weights, low, high, start):
         return log_sum(tops - 0.5 * np.einsum("kd,kde,ke->k", apart, precisions, apart))
 
     found = optimize.minimize(
-        lambda x: -value(x), start, bounds=list(zip(low, high, strict=True)), method="L-BFGS-B", options={"ftol": 1e-15}
+        lambda x: -value(x),
+        start,
+        bounds=list(zip(low, high, strict=True)),
+        method="L-BFGS-B",
+        options={"ftol": 1e-15},
     )
     return value(start), -float(found.fun)

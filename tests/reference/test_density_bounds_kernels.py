@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from density_bounds_twin import highest, log_bound, local_top, log_tops
+from density_bounds_twin import highest, local_top, log_bound, log_tops
 
 import certimap as cm
 from certimap.circuits.kernels.mixture import Components, climb_gaussians, slopes_for
