@@ -179,8 +179,9 @@ def bound_mixture(
 class Slopes(NamedTuple):
     """Derivatives of a mixture's log at one point, and working arrays, for n variables.
 
-    `gradient` (n,) and `curvature` (n, n), the negative second derivatives; `shift` (n,) is where a mean-shift step
-    goes. `logs` (K,) are the components' natural logs; `pulls` and `steep` (n,), `root` (n, n) and `step` (n,) are scratch.
+    `gradient` (n,) and `curvature` (n, n), the negative second derivatives; `shift` (n,) is where a mean-shift
+    step goes. `logs` (K,) are the components' natural logs; `pulls` and `steep` (n,), `root` (n, n) and `step`
+    (n,) are scratch.
     """
 
     gradient: Floats
@@ -238,7 +239,7 @@ def look_at(of: Components, log_tops: Floats, point: Floats, s: Slopes) -> Numbe
 
 @jit_part
 def newton_step(s: Slopes) -> bool:
-    """Fill in the step to where the quadratic function of these derivatives is highest; False where it has no top."""
+    """Fill in the step to the top of the quadratic function with these derivatives; False where it has none."""
     if not has_root(s.curvature, s.root):
         return False
     n = len(s.step)

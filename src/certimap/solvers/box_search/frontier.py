@@ -211,7 +211,7 @@ class Frontier(Solver):
             state.budget = max(TIGHTEN_WORK, 100 * state.prober.work)
 
     def _bound_whole(self, state: FrontierState, ledger: Ledger) -> None:
-        """Bound the whole space, so that time which is up with the first answers leaves a finite bound on a density."""
+        """Bound the whole space, so that a density has a finite bound if time is up with the first answers."""
         bounds = state.prober.probe(state.open.boxes(slice(None))).log_bound
         state.n_nodes += len(bounds)
         state.work += len(bounds) * state.prober.work
