@@ -142,7 +142,7 @@ class MixtureProber(PlanProber):
         return np.concatenate([first, self.climb(self._peaks(order))])
 
     def climb(self, points: Points) -> Points:
-        """Return the points that climbing reaches, shape (batch, n): by Newton's steps where leaves are Gaussian."""
+        """Return the points that climbing reaches, shape (batch, n): by Newton steps where leaves are Gaussian."""
         if not self.is_gaussian:
             return super().climb(points)
         work = np.array(points, np.float64)
