@@ -16,8 +16,9 @@ from certimap.kernels.parallel import for_blocks
 from certimap.posterior import Tightening
 from certimap.search_boxes import Answers, SearchBoxes
 
-MAX_COMPONENTS = 2000
-MAX_LEAVES = 40_000  # of all components together
+MAX_COMPONENTS = 8000
+MAX_MIXED = 2000  # where categorical variables are queried too: caps, which are given up, help with these
+MAX_LEAVES = 64_000  # of all components together
 BLOCK = 64  # boxes a thread takes at a time
 Floats = NDArray[np.float64]
 N_STARTS = 64  # components whose peaks are climbed from
@@ -50,7 +51,8 @@ def flattened(plan: Plan) -> FlatMixture | None:
     real = domain.n_states == 0
     if not np.any(real) or np.any(plan.is_whole) or np.any(real[plan.decides[plan.decides >= 0]]):
         return None
-    if _count(plan) > min(MAX_COMPONENTS, MAX_LEAVES // len(domain)):
+    most = MAX_COMPONENTS if np.all(real) else MAX_MIXED
+    if _count(plan) > min(most, MAX_LEAVES // len(domain)):
         return None
     parts: list[tuple[Floats, NDArray[np.int64]]] = []
     for i in range(plan.n_nodes):
