@@ -118,3 +118,21 @@ def highest(means, covariances, log_weights, low, high, n_points):
     logs = log_tops(covariances, log_weights) - 0.5 * squares
     top = logs.max(1, keepdims=True)
     return float((top[:, 0] + np.log(np.exp(logs - top).sum(1))).max())
+
+
+def local_top(means, covariances, log_weights, low, high, start):
+    """Ln of a mixture at a point, and at what scipy's local search in [low, high] reaches from there."""
+    tops, precisions = log_tops(covariances, log_weights), np.linalg.inv(covariances)
+
+    def value(point):
+        apart = point - means
+        return log_sum(tops - 0.5 * np.einsum("kd,kde,ke->k", apart, precisions, apart))
+
+    found = optimize.minimize(
+        lambda x: -value(x),
+        start,
+        bounds=list(zip(low, high, strict=True)),
+        method="L-BFGS-B",
+        options={"ftol": 1e-15},
+    )
+    return value(start), -float(found.fun)

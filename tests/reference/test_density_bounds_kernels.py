@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from density_bounds_twin import highest, log_bound
+from density_bounds_twin import highest, local_top, log_bound, log_tops
 
 import certimap as cm
+from certimap.circuits.kernels.mixture import Components, climb_gaussians, slopes_for
 from certimap.search_boxes import SearchBoxes
 
 
@@ -90,3 +91,22 @@ def test_the_twin_is_above_grids_too() -> None:
         bound = log_bound(means, covariances, log_weights, middle - radius, middle + radius)
         assert bound >= highest(means, covariances, log_weights, middle - radius, middle + radius, 33) - 1e-9
         assert math.isfinite(bound)
+
+
+@pytest.mark.nojit
+@pytest.mark.parametrize("seed", range(4))
+def test_climbs_reach_tops_of_their_twin_within_limits(seed: int) -> None:
+    rng = np.random.default_rng([seed, 2])
+    n = int(rng.integers(1, 4))
+    means, covariances, log_weights, _ = random_case(rng, n)
+    precisions = 1.0 / np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))
+    none = np.zeros(means.shape)
+    of = Components(log_weights, np.zeros(means.shape, np.int64), none, means, precisions, none[0], none[0])
+    low, high = np.full(n, -0.6), np.full(n, 0.7)
+    points = rng.uniform(low, high, (5, n))
+    tops = log_tops(covariances, log_weights)
+    climb_gaussians(of, tops, low, high, slopes_for(*means.shape), points)
+    assert np.all((points >= low) & (points <= high))
+    for point in points:
+        reached, top = local_top(means, covariances, log_weights, low, high, point)
+        assert top <= reached + 1e-8

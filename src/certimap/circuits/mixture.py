@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.box import Points
-from certimap.circuits.kernels.mixture import Components, bound_mixture, find_peaks
+from certimap.circuits.kernels.mixture import Components, bound_mixture, climb_gaussians, find_peaks, slopes_for
 from certimap.circuits.plan import Plan
 from certimap.circuits.prober import PlanProber
 from certimap.kernels.mixture_bounds import room_for
@@ -16,11 +16,13 @@ from certimap.kernels.parallel import for_blocks
 from certimap.posterior import Tightening
 from certimap.search_boxes import Answers, SearchBoxes
 
-MAX_COMPONENTS = 2000
-MAX_LEAVES = 40_000  # of all components together
+MAX_COMPONENTS = 8000
+MAX_MIXED = 2000  # where categorical variables are queried too: caps, which are given up, help with these
+MAX_LEAVES = 64_000  # of all components together
 BLOCK = 64  # boxes a thread takes at a time
 Floats = NDArray[np.float64]
 N_STARTS = 64  # components whose peaks are climbed from
+N_SLOW_STARTS = 8  # the same where a step is a pass through the circuit
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +51,8 @@ def flattened(plan: Plan) -> FlatMixture | None:
     real = domain.n_states == 0
     if not np.any(real) or np.any(plan.is_whole) or np.any(real[plan.decides[plan.decides >= 0]]):
         return None
-    if _count(plan) > min(MAX_COMPONENTS, MAX_LEAVES // len(domain)):
+    most = MAX_COMPONENTS if np.all(real) else MAX_MIXED
+    if _count(plan) > min(most, MAX_LEAVES // len(domain)):
         return None
     parts: list[tuple[Floats, NDArray[np.int64]]] = []
     for i in range(plan.n_nodes):
@@ -99,6 +102,8 @@ class MixtureProber(PlanProber):
         self._components = Components(flat.log_weights, flat.starts, *leaves, np.empty(n), np.empty(n))
         find_peaks(self.view.arrays, self._components)
         self.is_real = not np.any(plan.domain.n_states)
+        self.is_gaussian = self.is_real and not np.any(np.isnan(self._components.precisions))
+        self._log_tops = flat.log_weights + self._components.tops.sum(axis=1)
         self.work = len(flat.log_weights) * n * (2 + n // 4) + (0 if self.is_real else 4 * self.view.n_edges)
 
     def probe(self, boxes: SearchBoxes) -> Answers:
@@ -134,8 +139,18 @@ class MixtureProber(PlanProber):
     def starts(self) -> Points:
         """Return max-product's point, and what climbing from the components' peaks reaches."""
         first = super().starts()
-        order = np.argsort(-(self.flat.log_weights + self._components.tops.sum(axis=1)), kind="stable")[:N_STARTS]
+        n_starts = N_STARTS if self.is_gaussian else N_SLOW_STARTS
+        order = np.argsort(-self._log_tops, kind="stable")[:n_starts]
         return np.concatenate([first, self.climb(self._peaks(order))])
+
+    def climb(self, points: Points) -> Points:
+        """Return the points that climbing reaches, shape (batch, n): by Newton steps where leaves are Gaussian."""
+        if not self.is_gaussian:
+            return super().climb(points)
+        work = np.array(points, np.float64)
+        room = slopes_for(*self.flat.starts.shape)
+        climb_gaussians(self._components, self._log_tops, self.view.low, self.view.high, room, work)
+        return work
 
     def _peaks(self, rows: NDArray[np.int64]) -> Points:
         """Return the point of largest leaves of some components, shape (len(rows), n)."""

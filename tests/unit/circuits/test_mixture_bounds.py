@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -221,3 +222,52 @@ def test_products_of_sums_are_multiplied_out() -> None:
     result = cm.map_query(builder.build(), epsilon=1e-5, rng=0)
     assert result.certified
     assert result.assignment["x"] == pytest.approx(result.assignment["y"], abs=1e-2)
+
+
+def test_thousands_of_products_are_multiplied_out_where_all_variables_are_real() -> None:
+    rng = np.random.default_rng(4)
+    builder = CircuitBuilder(Domain([Real("x"), Real("y"), Categorical("c", (0, 1))]))
+    sums = [
+        builder.sum([builder.gaussian(v, float(m), 0.7) for m in rng.normal(size=60)], [math.log(1 / 60)] * 60)
+        for v in (0, 1)
+    ]
+    builder.product([*sums, builder.categorical(2, np.log([0.4, 0.6]).tolist())])
+    circuit = builder.build()
+    both = CircuitPosterior.from_circuit(circuit, make_query(circuit.domain, None, {}))
+    assert flattened(both.plan) is None
+    reals = CircuitPosterior.from_circuit(circuit, make_query(circuit.domain, ["x", "y"], {}))
+    flat = flattened(reals.plan)
+    assert flat is not None
+    assert len(flat.log_weights) == 3600
+    result = cm.map_query(circuit, ["x", "y"], epsilon=0.01, solver="frontier", rng=0, time_limit=20)
+    assert result.certified
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_climbs_end_where_the_density_is_level(seed: int) -> None:
+    rng = np.random.default_rng(200 + seed)
+    n = int(rng.integers(1, 6))
+    posterior, prober = prober_of(mixture(rng, n, int(rng.integers(1, 30)), ("gaussian",)))
+    assert prober.is_gaussian
+    starts = rng.normal(0.0, 2.0, (20, n))
+    reached = prober.climb(starts)
+    assert np.all(posterior.log_prob(reached) >= posterior.log_prob(starts) - 1e-12)
+    for step in 1e-4 * np.eye(n):
+        slopes = (posterior.log_prob(reached + step) - posterior.log_prob(reached - step)) / 2e-4
+        assert np.all(np.abs(slopes) < 1e-4)
+
+
+def test_time_that_is_up_with_the_first_answers_leaves_a_finite_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    circuit = mixture(np.random.default_rng(3), 6, 40, ("gaussian",))
+    cm.map_query(circuit, epsilon=0.5, solver="frontier", rng=0)  # kernels are compiled now
+    climbing = MixtureProber.starts
+
+    def slow_starts(prober: MixtureProber) -> np.ndarray:
+        time.sleep(0.6)
+        return climbing(prober)
+
+    monkeypatch.setattr(MixtureProber, "starts", slow_starts)
+    result = cm.map_query(circuit, epsilon=1e-9, solver="frontier", rng=0, time_limit=0.5)
+    assert result.log_prob is not None
+    assert result.log_upper_bound is not None
+    assert result.log_prob <= result.log_upper_bound < math.inf

@@ -24,9 +24,11 @@ from certimap.circuits.kernels.real import (
 )
 from certimap.circuits.kernels.space import Floats, Ints, Number, PlanArrays
 from certimap.kernels.jit import jit, jit_part
-from certimap.kernels.mixture_bounds import EPS, Expansion, mixture_bound
+from certimap.kernels.mixture_bounds import EPS, Expansion, has_root, mixture_bound
 
 GAUSSIAN = 1.0
+MAX_ROUNDS = 200  # of a climb
+LEAST_RISE = 1e-12  # nats that a step of a climb must bring
 LEAF_ROUNDINGS = 64.0  # of a leaf's log, in units of the last place of its size
 
 
@@ -172,3 +174,116 @@ def bound_mixture(
         if choice >= 0:
             middle = middles[row, choice]
             splits[row, choice] = middle if middle < far[choice] else near[choice]
+
+
+class Slopes(NamedTuple):
+    """Derivatives of a mixture's log at one point, and working arrays, for n variables.
+
+    `gradient` (n,) and `curvature` (n, n), the negative second derivatives; `shift` (n,) is where a mean-shift
+    step goes. `logs` (K,) are the components' natural logs; `pulls` and `steep` (n,), `root` (n, n) and `step`
+    (n,) are scratch.
+    """
+
+    gradient: Floats
+    curvature: Floats
+    shift: Floats
+    logs: Floats
+    pulls: Floats
+    steep: Floats
+    root: Floats
+    step: Floats
+
+
+def slopes_for(n_components: int, n_variables: int) -> Slopes:
+    """Allocate the arrays for mixtures of so many components."""
+    k, n = n_components, n_variables
+    return Slopes(*(np.zeros(shape) for shape in (n, (n, n), n, k, n, n, (n, n), n)))
+
+
+@jit_part
+def look_at(of: Components, log_tops: Floats, point: Floats, s: Slopes) -> Number:
+    """Return ln of a mixture of Gaussians at a point, and fill in its derivatives."""
+    means, precisions, n, top = of.means, of.precisions, len(point), -math.inf
+    for k in range(len(log_tops)):
+        log = log_tops[k]
+        for d in range(n):
+            scaled = (point[d] - means[k, d]) * precisions[k, d]
+            log -= 0.5 * scaled * scaled
+        s.logs[k] = log
+        top = max(top, log)
+    s.gradient[:], s.curvature[:], s.pulls[:], s.shift[:] = 0.0, 0.0, 0.0, 0.0
+    if top == -math.inf:
+        return top
+    total = 0.0
+    for k in range(len(log_tops)):
+        share = math.exp(s.logs[k] - top)
+        total += share
+        for d in range(n):
+            square = precisions[k, d] * precisions[k, d]
+            s.steep[d] = (means[k, d] - point[d]) * square
+            s.gradient[d] += share * s.steep[d]
+            s.pulls[d] += share * square
+            for e in range(d + 1):
+                s.curvature[d, e] -= share * s.steep[d] * s.steep[e]
+    for d in range(n):
+        s.gradient[d] /= total
+        s.pulls[d] /= total
+        s.shift[d] = point[d] + s.gradient[d] / s.pulls[d]
+    for d in range(n):
+        for e in range(d + 1):
+            s.curvature[d, e] = s.curvature[d, e] / total + s.gradient[d] * s.gradient[e]
+            s.curvature[e, d] = s.curvature[d, e]
+        s.curvature[d, d] += s.pulls[d]
+    return top + math.log(total)
+
+
+@jit_part
+def newton_step(s: Slopes) -> bool:
+    """Fill in the step to the top of the quadratic function with these derivatives; False where it has none."""
+    if not has_root(s.curvature, s.root):
+        return False
+    n = len(s.step)
+    for d in range(n):
+        total = s.gradient[d]
+        for e in range(d):
+            total -= s.root[d, e] * s.step[e]
+        s.step[d] = total / s.root[d, d]
+    for d in range(n - 1, -1, -1):
+        total = s.step[d]
+        for e in range(d + 1, n):
+            total -= s.root[e, d] * s.step[e]
+        s.step[d] = total / s.root[d, d]
+    return True
+
+
+@jit()
+def climb_gaussians(
+    of: Components, log_tops: Floats, low: Floats, high: Floats, s: Slopes, points: NDArray[np.float64]
+) -> None:
+    """Climb from each row of points, in place, to a stationary point of a mixture of Gaussians in [low, high].
+
+    `log_tops` (K,) are natural logs of weighted components at their peaks. Newton's steps, and where these do not
+    rise, mean-shift ones, which always do. Cost of a step: an exponential and D (D + 10) / 2 multiplications per
+    component.
+    """
+    n = points.shape[1]
+    trial, shift = np.zeros(n), np.zeros(n)
+    for row in range(len(points)):
+        value, by_newton = -math.inf, False
+        for d in range(n):
+            trial[d] = points[row, d]
+        for _ in range(MAX_ROUNDS):
+            reached = look_at(of, log_tops, trial, s)
+            if reached > value + LEAST_RISE:
+                value = reached
+                by_newton = newton_step(s)
+                for d in range(n):
+                    points[row, d] = trial[d]
+                    shift[d] = min(max(s.shift[d], low[d]), high[d])
+                    trial[d] = min(max(trial[d] + s.step[d], low[d]), high[d]) if by_newton else shift[d]
+            elif by_newton:
+                by_newton = False
+                for d in range(n):
+                    trial[d] = shift[d]
+            else:
+                break

@@ -196,6 +196,8 @@ class Frontier(Solver):
         """Look for a good answer, then bound the whole space; go on to tighten unless that settles it."""
         if ledger.recorder is not None:
             ledger.recorder.has_search = True
+        if not state.posterior.domain.is_discrete:
+            self._bound_whole(state, ledger)
         if self.incumbent:
             first_answers(state, ledger, self.first_draws)
         state.stage = "search"
@@ -207,6 +209,14 @@ class Frontier(Solver):
             state.log_factor = EXACT_FACTOR if self._aims_for_exact(state) else _factor(ledger)
             state.stage, state.stage_work = "tighten", 0
             state.budget = max(TIGHTEN_WORK, 100 * state.prober.work)
+
+    def _bound_whole(self, state: FrontierState, ledger: Ledger) -> None:
+        """Bound the whole space, so that a density has a finite bound if time is up with the first answers."""
+        bounds = state.prober.probe(state.open.boxes(slice(None))).log_bound
+        state.n_nodes += len(bounds)
+        state.work += len(bounds) * state.prober.work
+        state.open.cap(float(bounds.max(initial=-math.inf)))
+        self._report(state, ledger)
 
     def _tighten(self, state: FrontierState, ledger: Ledger) -> None:
         """Let the prober tighten; when it pauses, or has had its share of work, search."""
