@@ -136,8 +136,8 @@ class MixtureProber(PlanProber):
             return Answers(unknown, log_bound, np.full((batch, columns), np.nan), each, splits, middles)
         answers = super().probe(boxes)
         log_bound = np.minimum(log_bound, answers.log_bound)
-        halves = self.layout.is_real[self.layout.variable_of]  # those answers are about halves at other splits
-        each = np.where(halves, log_bound[:, None], np.minimum(answers.each_bound, log_bound[:, None]))
+        of_reals = self.layout.is_real[self.layout.variable_of]  # those answers are about halves at other splits
+        each = np.where(of_reals, log_bound[:, None], np.minimum(answers.each_bound, log_bound[:, None]))
         return replace(answers, log_bound=log_bound, each_bound=each, splits=splits, middles=middles)
 
     def starts(self) -> Points:
