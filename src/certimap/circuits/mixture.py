@@ -108,7 +108,8 @@ class MixtureProber(PlanProber):
 
     def probe(self, boxes: SearchBoxes) -> Answers:
         batch, n = len(boxes), len(self.plan.domain)
-        log_bound, splits, middles = np.empty(batch), np.empty((batch, n)), np.zeros((batch, n))
+        log_bound, halves = np.empty(batch), np.empty((batch, 2))
+        splits, middles = np.empty((batch, n)), np.zeros((batch, n))
 
         def task(start: int, stop: int) -> None:
             rows = slice(start, stop)
@@ -120,6 +121,7 @@ class MixtureProber(PlanProber):
                 boxes.high[rows],
                 room_for(len(self.flat.log_weights), n, False),
                 log_bound[rows],
+                halves[rows],
                 splits[rows],
                 middles[rows],
             )
@@ -128,12 +130,14 @@ class MixtureProber(PlanProber):
         columns = boxes.mask.shape[1]
         if self.is_real:
             each = np.repeat(log_bound[:, None], columns, axis=1)
+            rows, chosen = np.nonzero(~np.isnan(splits))
+            each[rows, 2 * chosen], each[rows, 2 * chosen + 1] = halves[rows].T
             unknown = np.full(batch, np.nan)
             return Answers(unknown, log_bound, np.full((batch, columns), np.nan), each, splits, middles)
         answers = super().probe(boxes)
         log_bound = np.minimum(log_bound, answers.log_bound)
-        halves = self.layout.is_real[self.layout.variable_of]  # those answers are about halves at other splits
-        each = np.where(halves, log_bound[:, None], np.minimum(answers.each_bound, log_bound[:, None]))
+        of_reals = self.layout.is_real[self.layout.variable_of]  # those answers are about halves at other splits
+        each = np.where(of_reals, log_bound[:, None], np.minimum(answers.each_bound, log_bound[:, None]))
         return replace(answers, log_bound=log_bound, each_bound=each, splits=splits, middles=middles)
 
     def starts(self) -> Points:
