@@ -31,9 +31,12 @@ from certimap.result import CertificateKind, MapResult
 from certimap.solvers.base import Solver
 
 WITH_PROOFS = "'frontier' and 'exhaustive' on circuits, and any solver on networks whose tables fit"
-NOT_CLOSED = "no relaxation that was found in {:.0f} s proves the answer; a higher time_limit may find one"
+NOT_CLOSED = "no steps and no relaxation that were found in {:.0f} s prove it; a higher time_limit may find some"
 MAX_SEARCHES = 5  # for one proof, where each meets a better answer
 EASY = 0.5  # seconds of solving a network; the checker finds by itself which vectors count where it took less
+STEPS_SHARE = (
+    0.7  # of the time for a proof of a wide network; a relaxation, which may bound at least, gets the rest
+)
 LEAST_SECONDS = 10.0  # for a search for the proof alone; it may take four times the solving, or what is left, too
 
 
@@ -112,7 +115,7 @@ def finished(
         return result
     seconds = max(LEAST_SECONDS, 4.0 * result.seconds, (time_limit or 0.0) - result.seconds)
     if not isinstance(model, Circuit) and draft.meta["method"] != "draws" and _too_wide(model, query) is not None:
-        draft = _relaxed(model, query, result, max_bytes, seconds)
+        draft = _wide(model, query, result, max_bytes, seconds)
     reason = _refusal(model, query, result, draft)
     is_discrete = query.query_domain.is_discrete  # bounds of densities, in a search, are closer than the checker's
     if reason is None and isinstance(model, Circuit) and (draft.meta["method"] == "bound" or not is_discrete):
@@ -123,7 +126,7 @@ def finished(
         return replace(result, proof=None, no_proof=reason)
     certificate = result.certificate
     method, arrays = draft.meta["method"], draft.arrays
-    if not isinstance(model, Circuit) and method not in ("draws", "relaxation"):
+    if not isinstance(model, Circuit) and method not in ("draws", "relaxation", "steps"):
         method, arrays = _eliminated(model, query, result, max_bytes)
     answers = [result.assignment] if result.top is None else [assignment for assignment, _ in result.top]
     encoded = [{name: encoded_label(label, name) for name, label in answer.items()} for answer in answers]
@@ -294,7 +297,7 @@ def _refusal(model: Model, query: Query, result: MapResult, draft: Proof) -> str
     return _too_wide(model, query) if draft.meta["method"] == "draws" else None
 
 
-def _reduced(model: Model, query: Query) -> Reduced:
+def reduced_network(model: Model, query: Query) -> Reduced:
     """Return a network's tables under the evidence, as the checker sees them."""
     kind, _, arrays, _ = exported(model)
     sizes = query.domain.n_states.astype(np.int64)
@@ -304,7 +307,7 @@ def _reduced(model: Model, query: Query) -> Reduced:
 def _too_wide(model: Model, query: Query) -> str | None:
     """Return why the checker cannot eliminate a network, or None."""
     try:
-        Layout.of(_reduced(model, query))
+        Layout.of(reduced_network(model, query))
     except (Rejected, ModelError) as reason:
         return f"{reason}; {WITH_PROOFS} can write a proof"
     return None
@@ -314,7 +317,7 @@ def _eliminated(
     model: Model, query: Query, result: MapResult, max_bytes: int
 ) -> tuple[str, dict[str, NDArray[Any]]]:
     """Return method and arrays of a proof by elimination: why which vectors go, where that is dear to find."""
-    checked = _reduced(model, query)
+    checked = reduced_network(model, query)
     hidden = {v for table in checked.tables for v in table.scope} - set(checked.queried)
     if result.certificate.kind is CertificateKind.NONE or result.seconds < EASY or not hidden:
         return "sets", {}
@@ -334,15 +337,16 @@ def _eliminated(
     return ("sets", {}) if arrays is None else ("vectors", arrays)
 
 
-def _relaxed(model: Model, query: Query, result: MapResult, max_bytes: int, seconds: float) -> Proof:
-    """Prove an answer by a relaxation, or how much better another one can be at most where it is not certified."""
+def _wide(model: Model, query: Query, result: MapResult, max_bytes: int, seconds: float) -> Proof:
+    """Prove an answer by steps or a relaxation, or how much better another one can be if it is not certified."""
     from certimap.relaxation_proofs import bounded, covered
+    from certimap.step_proofs import steps_of
 
     control = Control.starting_now(seconds)
     certificate = result.certificate
     answers = [result.assignment] if result.top is None else [answer for answer, _ in result.top]
     try:
-        checked = _reduced(model, query)
+        checked = reduced_network(model, query)
         points = [query.query_domain.encode(dict(answer)) for answer in answers]
         log_value = min(value_at(checked, point.tolist(), -1) for point in points)
         if certificate.kind is CertificateKind.NONE:
@@ -352,6 +356,11 @@ def _relaxed(model: Model, query: Query, result: MapResult, max_bytes: int, seco
                 return Proof({"method": "relaxation", "claim": claim}, found[0])
         else:
             threshold = log_value - math.log1p(-certificate.epsilon) + math.log1p(certificate.tolerance)
+            if len(points) == 1:
+                limits = Control.starting_now(STEPS_SHARE * seconds)
+                steps = steps_of(checked, threshold, limits, max_bytes)
+                if steps is not None:
+                    return Proof({"method": "steps"}, steps)
             found = covered(checked, threshold, control, max_bytes)
             if found is not None and found[1] <= threshold:
                 return Proof({"method": "relaxation"}, found[0])

@@ -44,20 +44,23 @@ def kappa(z):
     return 1.0 + z / 3.0 + z * z / 12.0 if z < 1e-3 else 2.0 * (math.exp(z) - 1.0 - z) / (z * z)
 
 
-def largest_in_cube(slope, matrix):
-    """Max of slope t - t M t / 2 over [-1, 1]^n, M positive semidefinite."""
+def largest_in_cube(slope, matrix, half=None):
+    """Max of slope t - t M t / 2 over [-1, 1]^n, of a part of it with (variable, low, high); M is positive."""
+    sides = [(-1.0, 1.0)] * len(slope)
+    if half is not None:
+        sides[half[0]] = half[1:]
     found = optimize.minimize(
         lambda t: 0.5 * t @ matrix @ t - slope @ t,
-        np.zeros(len(slope)),
+        np.array([0.5 * sum(side) for side in sides]),
         jac=lambda t: matrix @ t - slope,
-        bounds=[(-1.0, 1.0)] * len(slope),
+        bounds=sides,
         method="L-BFGS-B",
         options={"ftol": 1e-15, "gtol": 1e-12},
     )
     return -float(found.fun)
 
 
-def largest_quadratic(slope, matrix):
+def largest_quadratic(slope, matrix, half=None):
     """The same where M need not be: by about the least share of what makes it diagonally dominant."""
     off = np.maximum(0.0, (1.0 + 1e-9) * (np.abs(matrix).sum(1) - np.abs(np.diag(matrix))) - np.diag(matrix))
 
@@ -71,10 +74,10 @@ def largest_quadratic(slope, matrix):
         for _ in range(HALVINGS):
             between = 0.5 * (below + share)
             below, share = (below, between) if is_positive(between) else (between, share)
-    return largest_in_cube(slope, matrix + share * np.diag(off)) + 0.5 * share * float(off.sum())
+    return largest_in_cube(slope, matrix + share * np.diag(off), half) + 0.5 * share * float(off.sum())
 
 
-def log_bound(means, covariances, log_weights, low, high):
+def log_bound(means, covariances, log_weights, low, high, half=None):
     """The lower of the sum of the components' own peaks and of the bound of second order, natural log."""
     value, peak, slope, bend = parts_of(means, covariances, log_weights, low, high)
     plain, middle = log_sum(peak), log_sum(value)
@@ -105,7 +108,7 @@ def log_bound(means, covariances, log_weights, low, high):
         factor, scale = 1.0 + remainder, 1.0 / (1.0 + remainder)
     off = slope - share @ slope
     square = (off * (share * factors)[:, None]).T @ off
-    rise = largest_quadratic(share @ slope, -scale * square - mean_bend)
+    rise = largest_quadratic(share @ slope, -scale * square - mean_bend, half)
     return min(plain, middle + log_sum([math.log(inside * factor) + rise, math.log(max(outside, 1e-300))]))
 
 

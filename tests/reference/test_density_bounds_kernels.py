@@ -74,12 +74,39 @@ def test_no_place_of_a_dense_grid_is_above_a_bound(seed: int, full: bool) -> Non
     means, covariances, log_weights, prober = random_case(rng, n, full)
     middle, radius = rng.normal(size=(20, n)), 10.0 ** rng.uniform(-6.0, 0.7, (20, n))
     low, high = middle - radius, middle + radius
-    found = prober.probe(SearchBoxes(np.ones((20, 2 * n), np.uint8), low, high)).log_bound
+    answers = prober.probe(SearchBoxes(np.ones((20, 2 * n), np.uint8), low, high))
+    found = answers.log_bound
     n_points = {1: 4001, 2: 65, 3: 15}[n]
     for row in range(20):
         assert found[row] >= highest(means, covariances, log_weights, low[row], high[row], n_points) - 1e-13 * abs(
             found[row]
         )
+        for v in np.flatnonzero(~np.isnan(answers.splits[row])):
+            for side, ends in enumerate((high[row].copy(), low[row].copy())):
+                ends[v] = answers.splits[row, v]
+                box = (low[row], ends) if side == 0 else (ends, high[row])
+                top = highest(means, covariances, log_weights, *box, n_points)
+                assert answers.each_bound[row, 2 * v + side] >= top - 1e-13 * abs(top)
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("seed", range(10))
+def test_bounds_of_halves_are_their_twin_rounded_up(seed: int, full: bool) -> None:
+    rng = np.random.default_rng([seed, 3])
+    n = int(rng.integers(1, 4))
+    means, covariances, log_weights, prober = random_case(rng, n, full)
+    if len(means) < 2:
+        return
+    low, high = inner_boxes(rng, means, 10)
+    answers = prober.probe(SearchBoxes(np.ones((10, 2 * n), np.uint8), low, high))
+    for row, v in zip(*np.nonzero(~np.isnan(answers.splits)), strict=True):
+        whole = log_bound(means, covariances, log_weights, low[row], high[row])
+        for side, ends in enumerate(((-1.0, 0.0), (0.0, 1.0))):
+            expected = log_bound(means, covariances, log_weights, low[row], high[row], (int(v), *ends))
+            found = answers.each_bound[row, 2 * v + side]
+            assert found >= expected - 1e-10
+            assert found <= answers.log_bound[row]
+            assert found <= expected + 1e-6 + 0.1 * (whole - expected) + 0.02 * abs(whole)
 
 
 def test_the_twin_is_above_grids_too() -> None:

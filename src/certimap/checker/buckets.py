@@ -177,14 +177,15 @@ class Buckets:
 def value_at(problem: Reduced, point: Sequence[int], side: int) -> float:
     """Return the log value of a point, rounded to a side, by eliminating the hidden variables alone."""
     fixed = dict(zip(problem.queried, point, strict=True))
-    log_constant, tables = problem.log_constant, list[Table]()
+    constants, tables = [problem.log_constant], list[Table]()
     for table in problem.tables:
         logs = np.asarray(table.logs[tuple(fixed.get(v, slice(None)) for v in table.scope)], np.float64)
         scope = tuple(v for v in table.scope if v not in fixed)
         if scope:
             tables.append(Table(scope, logs))
         else:
-            log_constant = float(up(log_constant + float(logs), side))
+            constants.append(float(logs))
+    log_constant = float(up(math.fsum(constants), side))
     return Buckets.of(Reduced(tables, problem.sizes, [], log_constant)).bound([], side)
 
 

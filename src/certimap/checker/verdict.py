@@ -24,6 +24,7 @@ from certimap.checker.numbers import UNIT, Floats
 from certimap.checker.real import Edges, edges_of
 from certimap.checker.relaxed import Relaxation, check_relaxed
 from certimap.checker.sets import check_sets
+from certimap.checker.steps import check_steps
 from certimap.errors import TooLarge
 
 LARGEST_TOLERANCE = 1e-3
@@ -172,8 +173,8 @@ def _claim(variables: Sequence[Mapping[str, Any]], proof: Proof) -> Claim:
     epsilon, delta, tolerance = (float(stated[name]) for name in ("epsilon", "delta", "tolerance"))
     if kind not in ("exact", "epsilon", "pac", "bound"):
         raise Rejected(f"the claim is of the kind {kind!r}; expected exact, epsilon, pac or bound")
-    if kind == "bound" and proof.meta["method"] != "relaxation":
-        raise Rejected("a bound alone needs the method 'relaxation'")
+    if kind == "bound" and proof.meta["method"] not in ("relaxation", "steps"):
+        raise Rejected("a bound alone needs the method 'relaxation' or 'steps'")
     if not 0.0 <= epsilon < 1.0 or (kind == "exact" and epsilon != 0.0):
         raise Rejected(f"the claim's epsilon is {epsilon}, which a claim of the kind {kind!r} cannot have")
     if not 0.0 <= delta < 1.0 or (delta > 0.0) != (kind == "pac"):
@@ -271,8 +272,8 @@ def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof, clock: Clock
     """Return the value of the worst answer, and why not all of the rest is covered, or None."""
     tables, all_sizes = tables_of(kind, claim.question.sizes, arrays)
     problem = reduce(tables, all_sizes, claim.question)
-    if proof.meta["method"] == "relaxation":
-        return _relaxed(problem, claim, proof, clock)
+    if proof.meta["method"] in ("relaxation", "steps"):
+        return _wide(problem, claim, proof, clock)
     tree = Buckets.of(problem)
     points = [
         [np.arange(all_sizes[v]) == a for v, a in zip(problem.queried, answer, strict=True)]
@@ -292,12 +293,16 @@ def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof, clock: Clock
     return log_value, check_sets(tree, points, threshold, 0.5 * claim.slack, clock)
 
 
-def _relaxed(problem: Reduced, claim: Claim, proof: Proof, clock: Clock) -> tuple[float, str | None]:
-    """The same by a relaxation, for networks too wide to be eliminated; only hidden variables are, at points."""
+def _wide(problem: Reduced, claim: Claim, proof: Proof, clock: Clock) -> tuple[float, str | None]:
+    """The same by steps or a relaxation, for networks too wide to be eliminated; hidden variables fit."""
     log_value = _least(proof, [value_at(problem, answer, -1) for answer in claim.answers.tolist()])
     if claim.kind == "pac":
         raise Rejected("a claim with delta above 0 needs the method 'draws'")
     threshold = claim.log_upper if claim.kind == "bound" else claim.threshold(log_value)
+    if proof.meta["method"] == "steps":
+        if len(claim.answers) > 1:
+            raise Rejected("a proof by 'steps' is of one answer")
+        return log_value, check_steps(problem, proof.arrays, threshold, clock)
     relaxation = Relaxation.read(proof.arrays, problem)
     columns = claim.question.query_offsets
     tree = SplitTree.read(proof.arrays, columns)

@@ -16,8 +16,9 @@ from certimap.kernels.parallel import for_blocks
 from certimap.posterior import Tightening
 from certimap.search_boxes import Answers, SearchBoxes
 
-MAX_COMPONENTS = 2000
-MAX_LEAVES = 40_000  # of all components together
+MAX_COMPONENTS = 8000
+MAX_MIXED = 2000  # where categorical variables are queried too: caps, which are given up, help with these
+MAX_LEAVES = 64_000  # of all components together
 BLOCK = 64  # boxes a thread takes at a time
 Floats = NDArray[np.float64]
 N_STARTS = 64  # components whose peaks are climbed from
@@ -50,7 +51,8 @@ def flattened(plan: Plan) -> FlatMixture | None:
     real = domain.n_states == 0
     if not np.any(real) or np.any(plan.is_whole) or np.any(real[plan.decides[plan.decides >= 0]]):
         return None
-    if _count(plan) > min(MAX_COMPONENTS, MAX_LEAVES // len(domain)):
+    most = MAX_COMPONENTS if np.all(real) else MAX_MIXED
+    if _count(plan) > min(most, MAX_LEAVES // len(domain)):
         return None
     parts: list[tuple[Floats, NDArray[np.int64]]] = []
     for i in range(plan.n_nodes):
@@ -106,7 +108,8 @@ class MixtureProber(PlanProber):
 
     def probe(self, boxes: SearchBoxes) -> Answers:
         batch, n = len(boxes), len(self.plan.domain)
-        log_bound, splits, middles = np.empty(batch), np.empty((batch, n)), np.zeros((batch, n))
+        log_bound, halves = np.empty(batch), np.empty((batch, 2))
+        splits, middles = np.empty((batch, n)), np.zeros((batch, n))
 
         def task(start: int, stop: int) -> None:
             rows = slice(start, stop)
@@ -118,6 +121,7 @@ class MixtureProber(PlanProber):
                 boxes.high[rows],
                 room_for(len(self.flat.log_weights), n, False),
                 log_bound[rows],
+                halves[rows],
                 splits[rows],
                 middles[rows],
             )
@@ -126,12 +130,14 @@ class MixtureProber(PlanProber):
         columns = boxes.mask.shape[1]
         if self.is_real:
             each = np.repeat(log_bound[:, None], columns, axis=1)
+            rows, chosen = np.nonzero(~np.isnan(splits))
+            each[rows, 2 * chosen], each[rows, 2 * chosen + 1] = halves[rows].T
             unknown = np.full(batch, np.nan)
             return Answers(unknown, log_bound, np.full((batch, columns), np.nan), each, splits, middles)
         answers = super().probe(boxes)
         log_bound = np.minimum(log_bound, answers.log_bound)
-        halves = self.layout.is_real[self.layout.variable_of]  # those answers are about halves at other splits
-        each = np.where(halves, log_bound[:, None], np.minimum(answers.each_bound, log_bound[:, None]))
+        of_reals = self.layout.is_real[self.layout.variable_of]  # those answers are about halves at other splits
+        each = np.where(of_reals, log_bound[:, None], np.minimum(answers.each_bound, log_bound[:, None]))
         return replace(answers, log_bound=log_bound, each_bound=each, splits=splits, middles=middles)
 
     def starts(self) -> Points:

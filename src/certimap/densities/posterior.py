@@ -128,7 +128,8 @@ class NormalsProber:
         low = np.clip(boxes.low, self.posterior.low, self.posterior.high)
         high = np.clip(boxes.high, self.posterior.low, self.posterior.high)
         outside = np.any((boxes.low > self.posterior.high) | (boxes.high < self.posterior.low), axis=1)
-        log_bound, splits, middles = np.empty(batch), np.empty((batch, n)), np.empty((batch, n))
+        log_bound, halves = np.empty(batch), np.empty((batch, 2))
+        splits, middles = np.empty((batch, n)), np.empty((batch, n))
 
         def task(start: int, stop: int) -> None:
             rows = slice(start, stop)
@@ -140,14 +141,17 @@ class NormalsProber:
                 self.layout.scales,
                 room,
                 log_bound[rows],
+                halves[rows],
                 splits[rows],
                 middles[rows],
             )
 
         for_blocks(task, batch, BLOCK, self.posterior.workers)
-        log_bound[outside] = -np.inf
         columns = boxes.mask.shape[1]
         each = np.repeat(log_bound[:, None], columns, axis=1)
+        at, chosen = np.nonzero(~np.isnan(splits))
+        each[at, 2 * chosen], each[at, 2 * chosen + 1] = halves[at].T
+        log_bound[outside], each[outside] = -np.inf, -np.inf
         unknown = np.full(batch, np.nan)
         return Answers(unknown, log_bound, np.full((batch, columns), np.nan), each, splits, middles)
 

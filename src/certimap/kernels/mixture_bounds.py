@@ -36,7 +36,9 @@ class Expansion(NamedTuple):
     rounded up. `slope` (K, D) and `bend` (K, D), or (K, D * D) where curvatures are full matrices, are first and
     second derivatives of the log in t; `spread` (K, D) is how far a bend may be off in the box, inf where unknown.
     `lift` (K,) is by what factor bends that differ from their mean may raise a component. `score` (D,) says by
-    which variables the bound is loose.
+    which variables the bound is loose. `kept` holds what `half_bounds` needs of a bound of second order: its
+    weight, an exponent, what is added, the log of its unit with all rounding, and what u cost; the weight is 0
+    where there is none.
     """
 
     log_value: Floats
@@ -53,13 +55,14 @@ class Expansion(NamedTuple):
     at: Floats
     off: Floats
     score: Floats
+    kept: Floats
 
 
 def room_for(n_components: int, n_variables: int, is_full: bool) -> Expansion:
     """Allocate the arrays for mixtures of so many components."""
     k, d = n_components, n_variables
     e = d * d if is_full else d
-    shapes = [k, k, (k, d), (k, e), (k, d), k, k, d, e, (d, d), (d, d), d, d, d]
+    shapes = [k, k, (k, d), (k, e), (k, d), k, k, d, e, (d, d), (d, d), d, d, d, 5]
     return Expansion(*(np.zeros(shape) for shape in shapes))
 
 
@@ -90,6 +93,39 @@ def has_root(matrix: Floats, lower: Floats) -> bool:
             else:
                 lower[i, i] = math.sqrt(total - 0.5 * margin)
     return True
+
+
+@jit_part
+def tangent_bound(
+    slope: Floats, matrix: Floats, at: Floats, variable: int, low: Number, high: Number
+) -> tuple[Number, Number]:
+    """Return an upper bound on max of slope t - t M t / 2, M positive semidefinite, and the size of its terms.
+
+    `t` is in [-1, 1]^n but for `variable` (-1 for none), which is in [low, high]. The function lies below its
+    tangent at `at`, a point that coordinate ascent improves in place.
+    """
+    n = len(slope)
+    for _ in range(SWEEPS):
+        for i in range(n):
+            first, last = (low, high) if i == variable else (-1.0, 1.0)
+            pull = slope[i]
+            for j in range(n):
+                if j != i:
+                    pull -= matrix[i, j] * at[j]
+            if matrix[i, i] > 0.0:
+                at[i] = min(max(pull / matrix[i, i], first), last)
+            else:
+                at[i] = last if pull > 0.0 else first
+    value, size = 0.0, 0.0
+    for i in range(n):
+        first, last = (low, high) if i == variable else (-1.0, 1.0)
+        pull, reach = 0.0, 0.0
+        for j in range(n):
+            pull += matrix[i, j] * at[j]
+            reach += abs(matrix[i, j])
+        value += max((slope[i] - pull) * first, (slope[i] - pull) * last) + 0.5 * at[i] * pull
+        size += abs(slope[i]) + 2.0 * reach
+    return value, size
 
 
 @jit_part
@@ -125,22 +161,9 @@ def largest_quadratic(slope: Floats, matrix: Floats, room: Expansion) -> tuple[N
         cost += 0.5 * share * off[i]
     for i in range(n):
         at[i] = 0.0
-    for _ in range(SWEEPS):
-        for i in range(n):
-            pull = slope[i]
-            for j in range(n):
-                if j != i:
-                    pull -= matrix[i, j] * at[j]
-            at[i] = min(max(pull / matrix[i, i], -1.0), 1.0) if matrix[i, i] > 0.0 else math.copysign(1.0, pull)
-    value, size = cost, cost
-    for i in range(n):
-        pull, reach = 0.0, 0.0
-        for j in range(n):
-            pull += matrix[i, j] * at[j]
-            reach += abs(matrix[i, j])
-        value += abs(slope[i] - pull) + 0.5 * at[i] * pull
-        size += abs(slope[i]) + 2.0 * reach
-    return value, EPS * (4.0 * n + 16.0) * size
+    value, size = tangent_bound(slope, matrix, at, -1, -1.0, 1.0)
+    room.kept[4] = cost
+    return cost + value, EPS * (4.0 * n + 16.0) * (cost + size)
 
 
 @jit_part
@@ -303,9 +326,28 @@ def second_order(x: Expansion, middle: Number) -> Number:
         steep += abs(x.mean_slope[d])
         x.score[d] *= inside
     rise, error = largest_quadratic(x.mean_slope, x.square, x)
-    second = middle + math.log(inside * factor * math.exp(tiny + rise) + outside) + EPS * abs(middle)
     sizes = 4.0 + 2.0 * steep + 4.0 * size + n * trace
-    return second + error + EPS * (n_components + n + 32.0) * sizes * max(1.0, 1.0 / inside)
+    error += EPS * abs(middle) + EPS * (n_components + n + 32.0) * sizes * max(1.0, 1.0 / inside)
+    x.kept[0], x.kept[1], x.kept[2], x.kept[3] = inside * factor, tiny, outside, middle + error
+    return middle + math.log(inside * factor * math.exp(tiny + rise) + outside) + error
+
+
+@jit_part
+def half_bounds(x: Expansion, variable: int, bound: Number) -> tuple[Number, Number]:
+    """Return upper bounds on the halves of the box where a variable is below its middle, and above.
+
+    `bound` is what `mixture_bound` said of the whole, and x as it left it. They are that where there is no bound
+    of second order.
+    """
+    if not x.kept[0] > 0.0:
+        return bound, bound
+    for i in range(len(x.at)):
+        x.off[i] = x.at[i]
+    rise, _ = tangent_bound(x.mean_slope, x.square, x.off, variable, -1.0, 0.0)
+    below = math.log(x.kept[0] * math.exp(x.kept[1] + x.kept[4] + rise) + x.kept[2])
+    rise, _ = tangent_bound(x.mean_slope, x.square, x.at, variable, 0.0, 1.0)
+    above = math.log(x.kept[0] * math.exp(x.kept[1] + x.kept[4] + rise) + x.kept[2])
+    return min(bound, x.kept[3] + below), min(bound, x.kept[3] + above)
 
 
 @jit_part
@@ -316,6 +358,7 @@ def mixture_bound(x: Expansion) -> Number:
     multiplications, 6 K exponentials.
     """
     x.score[:] = 0.0
+    x.kept[0] = 0.0
     plain = log_sum_of(x.log_peak)
     if plain == -math.inf:
         return plain

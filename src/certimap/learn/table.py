@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from certimap.box import Points
 from certimap.domain import Categorical, Domain, Label, Real, Variable
-from certimap.errors import DataError, MissingDependency
-from certimap.untyped import is_mapping
+from certimap.errors import DataError
+from certimap.learn.columns import Column, columns_of, has_names, plain_labels
 
 Kind = Literal["categorical", "real", "count"]
 Whole = Literal["whole", "count"]
@@ -81,16 +81,6 @@ def missing_in(points: Points) -> NDArray[np.bool_]:
     return np.isnan(points) if points.dtype.kind == "f" else points < 0
 
 
-@dataclass(frozen=True, eq=False)
-class _Column:
-    """One column: its values, where they are missing, and declared categories if any."""
-
-    name: str
-    values: NDArray[Any]
-    missing: NDArray[np.bool_]
-    categories: tuple[Label, ...] | None = None
-
-
 def read_table(
     data: Any,
     *,
@@ -124,14 +114,14 @@ def read_table(
     """
     if domain is not None:
         return encode(data, domain)
-    columns = _columns_of(data)
+    columns = columns_of(data)
     if not columns or not len(columns[0].values):
         shape = (len(columns[0].values) if columns else 0, len(columns))
         raise DataError(f"the table is empty (shape {shape}); at least one row and one column are needed")
     unknown = [name for name in kinds or {} if name not in {c.name for c in columns}]
     if unknown:
         raise DataError(f"kinds names the column {unknown[0]!r}, which the table does not have")
-    others = [{c.name: c for c in _columns_of(more)} for more in also]
+    others = [{c.name: c for c in columns_of(more)} for more in also]
     wanted: dict[str, Kind | None] = {c.name: (kinds or {}).get(c.name) for c in columns}
     whole: dict[int, Whole] = {}
     for i, c in enumerate(columns):
@@ -151,8 +141,8 @@ def encode(data: Any, domain: Domain) -> Table:
     Frames and mappings are matched by column name (further columns are ignored), arrays by position.
     Raises DataError for a missing column, a wrong number of columns, or a value that is no state.
     """
-    columns = _columns_of(data)
-    if _has_names(data):
+    columns = columns_of(data)
+    if has_names(data):
         by_name = {c.name: c for c in columns}
         absent = [name for name in domain.names if name not in by_name]
         if absent:
@@ -191,118 +181,10 @@ def refuse_categorical(table: Table, method: str) -> None:
 # ---------------------------------------------------------------- columns of the kinds of tables
 
 
-def _has_names(data: Any) -> bool:
-    if isinstance(data, Mapping) or hasattr(data, "columns") or hasattr(data, "column_names"):
-        return True
-    return hasattr(data, "__dataframe__")
-
-
-def _columns_of(data: Any) -> list[_Column]:
-    if is_mapping(data):
-        columns = [_column(str(name), values) for name, values in data.items()]
-    elif _has_names(data):
-        columns = _frame_columns(data)
-    else:
-        columns = _array_columns(data)
-    lengths = {len(c.values) for c in columns}
-    if len(lengths) > 1:
-        raise DataError(f"the columns have different lengths: {sorted(lengths)}")
-    return columns
-
-
-def _frame_columns(data: Any) -> list[_Column]:
-    if hasattr(data, "columns") and hasattr(data, "__getitem__"):
-        names: list[Any] = list(data.columns)
-    elif hasattr(data, "column_names") and hasattr(data, "__getitem__"):
-        names: list[Any] = list(data.column_names)
-    else:
-        return _frame_columns(_interchanged(data))
-    if len(set(names)) != len(names):
-        doubled = next(n for n in names if names.count(n) > 1)
-        raise DataError(f"the table has two columns named {doubled!r}; names must be distinct")
-    return [_column(str(name), data[name]) for name in names]
-
-
-def _interchanged(data: Any) -> Any:
-    """Turn a frame that only speaks the interchange protocol into a pandas frame."""
-    try:
-        from pandas.api.interchange import from_dataframe  # pyright: ignore[reportUnknownVariableType]
-    except ImportError:
-        raise MissingDependency(
-            f"reading a {type(data).__name__} through __dataframe__ needs pandas; pip install certimap[pandas]"
-        ) from None
-    return from_dataframe(data)
-
-
-def _array_columns(data: Any) -> list[_Column]:
-    try:
-        array: NDArray[Any] = np.asarray(data)
-    except ValueError:
-        raise DataError("the rows of the table have different lengths; expected a rectangular table") from None
-    if array.dtype.kind in "US":
-        # A list of rows that mixes numbers and text arrives as text only; keep each value as it was.
-        array = np.asarray(data, dtype=object) if not isinstance(data, np.ndarray) else array
-    if array.ndim != 2:
-        raise DataError(f"the table has shape {array.shape}; expected two dimensions (rows, columns)")
-    return [_column(str(i), array[:, i]) for i in range(array.shape[1])]
-
-
-def _column(name: str, values: Any) -> _Column:
-    dtype = getattr(values, "dtype", None)
-    if hasattr(dtype, "categories") and hasattr(values, "cat"):  # a pandas categorical
-        codes = np.asarray(values.cat.codes, np.int64)
-        categories = tuple(_plain(np.asarray(values.cat.categories, dtype=object)))
-        return _Column(name, codes, codes < 0, categories)
-    if hasattr(values, "to_numpy") and getattr(dtype, "na_value", None) is not None:  # a nullable pandas dtype
-        array: NDArray[Any] = np.asarray(values.to_numpy(dtype=object))
-    else:
-        array = np.asarray(values)
-    if array.ndim != 1:
-        raise DataError(f"column {name!r} has shape {array.shape}; expected one dimension")
-    if array.dtype.kind == "O":
-        return _object_column(name, array)
-    if array.dtype.kind == "f":
-        return _Column(name, array.astype(np.float64), np.isnan(array))
-    if array.dtype.kind not in "biuUS":
-        raise DataError(
-            f"column {name!r} is of type {array.dtype}; expected booleans, integers, strings or floating-point "
-            "numbers"
-        )
-    return _Column(name, array, np.zeros(len(array), np.bool_))
-
-
-def _object_column(name: str, array: NDArray[Any]) -> _Column:
-    """Sort out missing values, and turn columns of plain numbers into number columns."""
-    missing = np.array([_is_missing(value) for value in array], np.bool_)
-    present: list[Any] = [v.item() if isinstance(v, np.generic) else v for v in array[~missing]]
-    if present and all(isinstance(v, float | int) and not isinstance(v, bool) for v in present):
-        values = np.full(len(array), np.nan)
-        values[~missing] = present
-        if any(isinstance(v, float) for v in present):
-            return _Column(name, values, missing)
-    kept = np.empty(len(array), object)
-    kept[~missing] = present
-    return _Column(name, kept, missing)
-
-
-def _is_missing(value: Any) -> bool:
-    if value is None:
-        return True
-    try:
-        return bool(value != value)
-    except (TypeError, ValueError):
-        return type(value).__name__ == "NAType"
-
-
 # ---------------------------------------------------------------- domains
 
 
-def _plain(values: NDArray[Any]) -> list[Label]:
-    """Turn NumPy scalars into Python labels."""
-    return [v.item() if isinstance(v, np.generic) else v for v in values.tolist()]
-
-
-def _labels_in(column: _Column) -> list[Label]:
+def _labels_in(column: Column) -> list[Label]:
     present = column.values[~column.missing]
     if present.dtype.kind == "O":
         try:
@@ -311,11 +193,11 @@ def _labels_in(column: _Column) -> list[Label]:
             raise DataError(
                 f"column {column.name!r} holds values that are no labels (they cannot be hashed)"
             ) from None
-    labels = _plain(np.unique(present))
+    labels = plain_labels(np.unique(present))
     return [int(v) if isinstance(v, float) and v.is_integer() else v for v in labels]
 
 
-def _variable_of(column: _Column, kind: Kind | None, others: list[_Column]) -> Variable:
+def _variable_of(column: Column, kind: Kind | None, others: list[Column]) -> Variable:
     if kind not in (None, "categorical", "real"):
         raise DataError(
             f"the kind of column {column.name!r} is {kind!r}; expected 'categorical', 'real' or 'count'"
@@ -341,7 +223,7 @@ def _variable_of(column: _Column, kind: Kind | None, others: list[_Column]) -> V
     return Categorical(column.name, tuple(_sorted(labels)))
 
 
-def _is_real(column: _Column) -> bool:
+def _is_real(column: Column) -> bool:
     if column.values.dtype.kind != "f":
         return False
     present = column.values[~column.missing]
@@ -349,7 +231,7 @@ def _is_real(column: _Column) -> bool:
     return not (whole and len(np.unique(present)) <= MAX_WHOLE_LEVELS)
 
 
-def _are_numbers(column: _Column, integers: Integers) -> bool:
+def _are_numbers(column: Column, integers: Integers) -> bool:
     """Whether an integer column becomes a real variable."""
     if integers == "labels" or not _is_many_integers(column):
         return False
@@ -360,7 +242,7 @@ def _are_numbers(column: _Column, integers: Integers) -> bool:
     return not are_labels(column.values[~column.missing].astype(np.float64))
 
 
-def _is_many_integers(column: _Column) -> bool:
+def _is_many_integers(column: Column) -> bool:
     """Whether a column of integers has more values than labels usually have."""
     present = column.values[~column.missing]
     if present.dtype.kind == "O":
@@ -371,7 +253,7 @@ def _is_many_integers(column: _Column) -> bool:
     return column.categories is None and len(set(present.tolist())) > MAX_WHOLE_LEVELS
 
 
-def _check_counts(column: _Column) -> None:
+def _check_counts(column: Column) -> None:
     """Raise DataError unless a column holds whole numbers from 0."""
     present = column.values[~column.missing]
     try:
@@ -394,7 +276,7 @@ def _sorted(labels: list[Any]) -> list[Label]:
 # ---------------------------------------------------------------- positions
 
 
-def _encode_columns(columns: list[_Column], domain: Domain) -> Points:
+def _encode_columns(columns: list[Column], domain: Domain) -> Points:
     points: Points = np.empty((len(columns[0].values) if columns else 0, len(domain)), domain.point_dtype)
     for i, (column, variable) in enumerate(zip(columns, domain, strict=True)):
         if isinstance(variable, Real):
@@ -405,7 +287,7 @@ def _encode_columns(columns: list[_Column], domain: Domain) -> Points:
     return points
 
 
-def _real_values(column: _Column, variable: Real) -> NDArray[np.float64]:
+def _real_values(column: Column, variable: Real) -> NDArray[np.float64]:
     try:
         values = np.array(column.values, np.float64)
     except (TypeError, ValueError):
@@ -421,7 +303,7 @@ def _real_values(column: _Column, variable: Real) -> NDArray[np.float64]:
     return values
 
 
-def _positions(column: _Column, variable: Categorical) -> NDArray[np.int64]:
+def _positions(column: Column, variable: Categorical) -> NDArray[np.int64]:
     """Return the position of each label, -1 where missing."""
     out = np.full(len(column.values), MISSING, np.int64)
     present = np.flatnonzero(~column.missing)
@@ -438,12 +320,12 @@ def _positions(column: _Column, variable: Categorical) -> NDArray[np.int64]:
     if column.categories is not None:
         plain: list[Any] = [column.categories[int(code)] for code in labels]
     else:
-        plain = _plain(labels)
+        plain = plain_labels(labels)
     out[present] = np.array([_position(label, column, variable) for label in plain], np.int64)[inverse]
     return out
 
 
-def _position(label: Any, column: _Column, variable: Categorical) -> int:
+def _position(label: Any, column: Column, variable: Categorical) -> int:
     if label in variable.states:
         return variable.index(label)
     shown = ", ".join(repr(s) for s in variable.states[:8]) + (", ..." if variable.n_states > 8 else "")

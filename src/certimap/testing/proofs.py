@@ -16,18 +16,31 @@ from numpy.typing import NDArray
 
 from certimap.api import condition, map_query
 from certimap.checker import Proof
+from certimap.control import Control
 from certimap.domain import Categorical, Domain, Label
 from certimap.errors import CertimapError
 from certimap.model import Model
-from certimap.proofs import check
+from certimap.proofs import check, reduced_network
+from certimap.query import make_query
 from certimap.result import MapResult
+from certimap.step_proofs import steps_of
 from certimap.testing.enumeration import all_points
 from certimap.testing.models import random_circuit, random_network
 
 ON_CIRCUITS = ("auto", "exhaustive", "frontier", "pac")
 ON_NETWORKS = (*ON_CIRCUITS, "set_elimination", "bucket_elimination", "hbfs", "aobb", "aobf")
 MARGIN = 1e-7  # relative; altered answers that are closer to the best may be accepted
-NEEDED = ("splits", "kept", "cap_nodes", "cap_splits", "cap_kept", "log_weights", "log_open", "log_closed")
+NEEDED = (
+    "splits",
+    "steps",
+    "kept",
+    "cap_nodes",
+    "cap_splits",
+    "cap_kept",
+    "log_weights",
+    "log_open",
+    "log_closed",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +136,19 @@ def solved(
     )
 
 
+def by_steps(case: Case, proof: Proof, most_entries: float) -> Proof | None:
+    """Return the proof by steps of what another one proves of a network, split until eliminations are small."""
+    claim = proof.meta["claim"]
+    checked = reduced_network(case.model, make_query(case.model.domain, case.variables, case.evidence))
+    threshold = claim["log_joint"] - math.log1p(-claim["epsilon"]) + math.log1p(claim["tolerance"])
+    control = Control.starting_now(600.0)
+    arrays = steps_of(checked, threshold, control, 10**8, quick_entries=0.0, most_entries=most_entries)
+    if arrays is None:
+        return None
+    meta = {**proof.meta, "method": "steps"}
+    return Proof(meta, {"log_weights": proof.arrays["log_weights"], **arrays})
+
+
 def altered(proof: Proof, case: Case, rng: np.random.Generator) -> Iterator[tuple[str, Proof, bool]]:
     """Yield altered proofs, what was done, and whether they have to be rejected whatever is true."""
     meta, arrays = proof.meta, proof.arrays
@@ -154,6 +180,8 @@ def altered(proof: Proof, case: Case, rng: np.random.Generator) -> Iterator[tupl
         yield from _other_trees(proof)
     if "cap_nodes" in arrays:
         yield from _other_caps(proof, rng)
+    if "steps" in arrays:
+        yield from _other_steps(proof, rng)
     if "points" in arrays:
         again = np.concatenate([arrays["points"], arrays["points"][:1]])
         yield "a point listed twice", Proof(meta, {**arrays, "points": again}), True
@@ -171,6 +199,32 @@ def _other_trees(proof: Proof) -> Iterator[tuple[str, Proof, bool]]:
         yield "a box too many", Proof(proof.meta, {**proof.arrays, "splits": np.append(splits, splits[-1:])}), True
         other = {**proof.arrays, "kept": np.zeros_like(kept)}
         yield "states dropped without cause", Proof(proof.meta, other), True
+
+
+def _other_steps(proof: Proof, rng: np.random.Generator) -> Iterator[tuple[str, Proof, bool]]:
+    """Alter steps, shifts and states dropped; shifts may be any, for the bounds are the checker's own."""
+    arrays = proof.arrays
+    steps, shifts, kept = arrays["steps"], arrays["shifts"], arrays["kept"]
+    yield "a part not closed", Proof(proof.meta, {**arrays, "steps": steps[:-1]}), True
+    yield "a step too many", Proof(proof.meta, {**arrays, "steps": np.append(steps, np.int32(0))}), True
+    for _ in range(4):
+        other = steps.copy()
+        other[rng.integers(len(steps))] = rng.integers(-1, 9)
+        yield "another step", Proof(proof.meta, {**arrays, "steps": other}), False
+    if len(shifts):
+        yield (
+            "a shift that is no number",
+            Proof(proof.meta, {**arrays, "shifts": np.full_like(shifts, np.nan)}),
+            True,
+        )
+        yield "a shift too large", Proof(proof.meta, {**arrays, "shifts": np.full_like(shifts, 1e200)}), True
+        moved = shifts.copy()
+        moved[rng.integers(len(shifts))] += rng.normal(0.0, 3.0)
+        yield "a shift changed", Proof(proof.meta, {**arrays, "shifts": moved}), False
+        yield "no shifts", Proof(proof.meta, {**arrays, "shifts": np.zeros_like(shifts)}), False
+    if len(kept):
+        yield "states dropped without cause", Proof(proof.meta, {**arrays, "kept": np.zeros_like(kept)}), False
+        yield "states not dropped", Proof(proof.meta, {**arrays, "kept": np.full_like(kept, 255)}), False
 
 
 def _other_caps(proof: Proof, rng: np.random.Generator) -> Iterator[tuple[str, Proof, bool]]:

@@ -12,7 +12,7 @@ from certimap.certify.books import Books
 from certimap.checker import Proof
 from certimap.control import Control
 from certimap.networks.relaxation.split_tree import SplitTree
-from certimap.proofs import _reduced
+from certimap.proofs import reduced_network
 from certimap.query import make_query
 from certimap.relaxation_proofs import covered
 from certimap.solvers.networks import hbfs
@@ -114,7 +114,7 @@ def test_a_broken_relaxation_proves_nothing_false(monkeypatch, seed):
 
     monkeypatch.setattr(SplitTree, "bound", lambda self, *given, **named: before(self, *given, **named) - 5.0)
     monkeypatch.setattr(SplitTree, "probe", low_probe)
-    checked = _reduced(case.model, make_query(case.model.domain, case.variables, case.evidence))
+    checked = reduced_network(case.model, make_query(case.model.domain, case.variables, case.evidence))
     threshold = float(case.log_values[order[-2]]) + result.log_evidence
     arrays, _ = covered(checked, threshold, Control.starting_now(1e6), 10**8)
     meta = {**result.proof.meta, "method": "relaxation", "answer": second}

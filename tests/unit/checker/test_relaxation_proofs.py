@@ -13,14 +13,14 @@ from certimap.checker.models import Rejected
 from certimap.checker.relaxed import Relaxation
 from certimap.control import Control
 from certimap.networks import Factor, MarkovNetwork
-from certimap.proofs import _reduced
+from certimap.proofs import reduced_network
 from certimap.query import make_query
 from certimap.relaxation_proofs import Relaxed, covered, nuisance_first, problem_of
 from certimap.testing.proofs import random_case, solved
 
 
 def reduced(case):
-    return _reduced(case.model, make_query(case.model.domain, case.variables, case.evidence))
+    return reduced_network(case.model, make_query(case.model.domain, case.variables, case.evidence))
 
 
 def proof_of(case, result, arrays, **claim):
@@ -106,6 +106,12 @@ def test_copies_whose_messages_go_astray_are_no_relaxation():
             Relaxation.read({**arrays, name: values}, checked)
 
 
+@pytest.fixture
+def no_steps(monkeypatch):
+    """Leave wide networks to relaxations."""
+    monkeypatch.setattr("certimap.step_proofs.steps_of", lambda *given: None)
+
+
 def grid(n, strength):
     rng = np.random.default_rng(3)
     factors = [Factor((i,), np.exp(rng.normal(0.0, 1.0, 2))) for i in range(n * n)]
@@ -115,7 +121,7 @@ def grid(n, strength):
     return MarkovNetwork(cm.Domain.of_sizes([2] * (n * n)), factors)
 
 
-def test_a_grid_too_wide_to_be_eliminated_is_proved(monkeypatch):
+def test_a_grid_too_wide_to_be_eliminated_is_proved(monkeypatch, no_steps):
     monkeypatch.setattr("certimap.proofs.LEAST_SECONDS", 600.0)  # however busy the machine is
     monkeypatch.setattr("certimap.relaxation_proofs.TABLE_BITS", (10.0,))
     model = grid(24, 0.4)
@@ -139,7 +145,7 @@ def test_what_is_not_certified_gets_a_bound(monkeypatch):
     assert not cm.check(model, Proof(lower, result.proof.arrays)).accepted
 
 
-def test_what_no_relaxation_closes_is_proved_to_a_bound_and_no_further(monkeypatch):
+def test_what_no_relaxation_closes_is_proved_to_a_bound_and_no_further(monkeypatch, no_steps):
     monkeypatch.setattr("certimap.proofs.LEAST_SECONDS", 600.0)
     monkeypatch.setattr("certimap.relaxation_proofs.TABLE_BITS", (3.0,))
     monkeypatch.setattr("certimap.relaxation_proofs.STEPS", 1)

@@ -15,7 +15,7 @@ from certimap.checker.buckets import Buckets
 from certimap.checker.lifting import _by_entry, _by_matrix
 from certimap.checker.models import Rejected
 from certimap.checker.vectors import grouped
-from certimap.proofs import _reduced
+from certimap.proofs import reduced_network
 from certimap.query import make_query
 from certimap.testing.enumeration import all_points
 from certimap.testing.proofs import Case, random_case, solved
@@ -34,7 +34,7 @@ def case_of(seed):
 
 
 def reduced(case):
-    return _reduced(case.model, make_query(case.model.domain, case.variables, case.evidence))
+    return reduced_network(case.model, make_query(case.model.domain, case.variables, case.evidence))
 
 
 def with_arrays(proof, arrays):
@@ -199,7 +199,7 @@ def test_products_of_matrices_round_up_and_hardly(seed):
 def test_long_chains_of_many_states_are_checked_by_their_vectors():
     model, symbols = random_chain(24, 30, 12, 0, 0.2)
     result = cm.map_query(model, symbols, epsilon=0, delta=0, rng=0, workers=1, proof=True, time_limit=300)
-    checked = _reduced(model, make_query(model.domain, symbols, {}))
+    checked = reduced_network(model, make_query(model.domain, symbols, {}))
     point = make_query(model.domain, symbols, {}).query_domain.encode(dict(result.assignment))
     arrays = vector_proofs.recorded(checked, [point.tolist()], 0.0, 1e-9, 600.0, 10**8)
     assert cm.check(model, with_arrays(result.proof, arrays)).accepted

@@ -224,6 +224,25 @@ def test_products_of_sums_are_multiplied_out() -> None:
     assert result.assignment["x"] == pytest.approx(result.assignment["y"], abs=1e-2)
 
 
+def test_thousands_of_products_are_multiplied_out_where_all_variables_are_real() -> None:
+    rng = np.random.default_rng(4)
+    builder = CircuitBuilder(Domain([Real("x"), Real("y"), Categorical("c", (0, 1))]))
+    sums = [
+        builder.sum([builder.gaussian(v, float(m), 0.7) for m in rng.normal(size=60)], [math.log(1 / 60)] * 60)
+        for v in (0, 1)
+    ]
+    builder.product([*sums, builder.categorical(2, np.log([0.4, 0.6]).tolist())])
+    circuit = builder.build()
+    both = CircuitPosterior.from_circuit(circuit, make_query(circuit.domain, None, {}))
+    assert flattened(both.plan) is None
+    reals = CircuitPosterior.from_circuit(circuit, make_query(circuit.domain, ["x", "y"], {}))
+    flat = flattened(reals.plan)
+    assert flat is not None
+    assert len(flat.log_weights) == 3600
+    result = cm.map_query(circuit, ["x", "y"], epsilon=0.01, solver="frontier", rng=0, time_limit=20)
+    assert result.certified
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_climbs_end_where_the_density_is_level(seed: int) -> None:
     rng = np.random.default_rng(200 + seed)

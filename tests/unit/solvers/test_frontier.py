@@ -355,3 +355,14 @@ def test_what_cannot_be_searched_is_refused():
 def test_settings_out_of_range(setting):
     with pytest.raises(SolverError):
         Frontier(**setting)
+
+
+def test_bounds_are_told_while_the_search_aims_for_the_exact_answer():
+    posterior = posterior_over_all(mixture(24, 30, 5, concentration=2.0))
+    for epsilon, n_told in ((0.0, 4), (0.5, 3)):  # what is within epsilon would end the run, so it is kept back
+        solver = Frontier(caps=False, pace=Pace(step_work=1, max_batch=8))
+        result = run(posterior, solver, epsilon=epsilon, delta=0.0, rng=0)
+        told = [entry.log_upper_bound for entry in result.history if entry.n_nodes > 0]
+        assert math.isfinite(told[0])
+        assert len(set(told)) == n_told
+        assert result.certificate.kind is CertificateKind.EXACT

@@ -24,7 +24,7 @@ from certimap.circuits.kernels.real import (
 )
 from certimap.circuits.kernels.space import Floats, Ints, Number, PlanArrays
 from certimap.kernels.jit import jit, jit_part
-from certimap.kernels.mixture_bounds import EPS, Expansion, has_root, mixture_bound
+from certimap.kernels.mixture_bounds import EPS, Expansion, half_bounds, has_root, mixture_bound
 
 GAUSSIAN = 1.0
 MAX_ROUNDS = 200  # of a climb
@@ -146,10 +146,13 @@ def bound_mixture(
     high: NDArray[np.float64],
     x: Expansion,
     log_bound: Floats,
+    halves: NDArray[np.float64],
     splits: NDArray[np.float64],
     middles: NDArray[np.float64],
 ) -> None:
     """Bound the mixture in each box (natural logs, rounded up); say where to split it, and where its middle is.
+
+    `halves` (batch, 2) gets the bounds below and above the split.
 
     All leaves of a real variable rise towards the hull of their peaks, so that what a box has beyond it counts by
     its end nearest to the hull. One variable gets a split; the others, and all of a box too small, NaN.
@@ -165,6 +168,7 @@ def bound_mixture(
             splits[row, v] = np.nan
         expand_box(plan, of, masks[row], near, far, x)
         log_bound[row] = mixture_bound(x)
+        halves[row] = log_bound[row]
         choice, most = -1, -1.0
         for v in range(n):
             if plan.n_states[v] == 0 and near[v] < far[v]:
@@ -174,6 +178,8 @@ def bound_mixture(
         if choice >= 0:
             middle = middles[row, choice]
             splits[row, choice] = middle if middle < far[choice] else near[choice]
+            if middle < far[choice]:
+                halves[row, 0], halves[row, 1] = half_bounds(x, choice, log_bound[row])
 
 
 class Slopes(NamedTuple):

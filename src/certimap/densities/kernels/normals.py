@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.kernels.jit import jit, jit_part
-from certimap.kernels.mixture_bounds import EPS, Expansion, Floats, Number, mixture_bound
+from certimap.kernels.mixture_bounds import EPS, Expansion, Floats, Number, half_bounds, mixture_bound
 
 SWEEPS = 6
 FAR_SDS = 9.0  # standard deviations from every mean at which an unbounded side is first cut
@@ -117,10 +117,13 @@ def bound_normals(
     scales: Floats,
     x: Expansion,
     log_bound: Floats,
+    halves: NDArray[np.float64],
     splits: NDArray[np.float64],
     middles: NDArray[np.float64],
 ) -> None:
     """Bound the mixture in each box (natural logs, rounded up); say where to split it, and where its middle is.
+
+    `halves` (batch, 2) gets the bounds below and above the split.
 
     An unbounded side is cut first, far from every mean. One variable gets a split; the others, and all of a box
     too small, NaN.
@@ -145,6 +148,7 @@ def bound_normals(
                 expand_normal(of, k, middles[row], radius, slope, space, x)
                 x.log_peak[k] = max(x.log_peak[k], x.log_value[k])
         log_bound[row] = mixture_bound(x)
+        halves[row] = log_bound[row]
         if not bounded:
             continue
         choice, most = -1, -1.0
@@ -156,6 +160,8 @@ def bound_normals(
         if choice >= 0:
             middle = middles[row, choice]
             splits[row, choice] = middle if middle < high[row, choice] else low[row, choice]
+            if middle < high[row, choice]:
+                halves[row, 0], halves[row, 1] = half_bounds(x, choice, log_bound[row])
 
 
 @jit_part

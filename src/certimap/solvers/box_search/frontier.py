@@ -331,14 +331,17 @@ class Frontier(Solver):
     def _report(self, state: FrontierState, ledger: Ledger, *, is_last: bool = False) -> None:
         """State the open boxes to the ledger; without any the search is done.
 
-        While the search aims for the exact answer it keeps an epsilon to itself, lest the run end on it.
+        While the search aims for the exact answer it keeps to itself what would settle for less, lest the run end
+        on it.
         """
         full = state.control.nodes_left(state.n_nodes) == 0
         ends = is_last or full or state.control.should_stop
+        bound, mass = max(state.open.log_bound, state.stuck), min(state.open.log_mass, 0.0)
         if self._aims_for_exact(state) and len(state.open) and not ends:
-            return
-        bound = max(state.open.log_bound, state.stuck)
-        ledger.frontier(min(state.open.log_mass, 0.0), bound)
+            settles = ledger.delta > 0.0 or min(bound, mass) <= ledger.log_threshold
+            if ledger.epsilon > 0.0 and settles:
+                return
+        ledger.frontier(mass, bound)
         if self.width is not None:
             self._locate(state, ledger, self.width)
         if not len(state.open):

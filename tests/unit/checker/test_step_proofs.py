@@ -1,0 +1,188 @@
+"""Proofs by steps: exact or verified step by step, accepted as written, never accepted for a falsehood."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import certimap as cm
+from certimap import step_proofs
+from certimap.checker import Proof
+from certimap.checker.models import Rejected
+from certimap.checker.steps import CLOSE, ELIMINATE, REPLACE, SPLIT, Network
+from certimap.control import Control
+from certimap.networks import Factor, MarkovNetwork
+from certimap.proofs import reduced_network
+from certimap.query import make_query
+from certimap.testing.enumeration import all_points
+from certimap.testing.models import random_network
+from certimap.testing.proofs import Case, by_steps, failures, random_case, solved
+
+
+def everything(seed, zeros=0.2):
+    """Return a query for all variables of a random network."""
+    rng = np.random.default_rng(seed)
+    domain = cm.Domain.of_sizes(int(k) for k in rng.integers(2, 4, 9))
+    model = random_network(rng, domain, max_parents=3, zeros=zeros)
+    posterior = cm.condition(model, solver="pac")
+    return Case(model, list(model.domain.names), {}, posterior.log_prob(all_points(posterior.domain)))
+
+
+def lattice(seed):
+    """Return a query for all variables of a grid whose neighbours pull hard, both ways."""
+    rng, n, rows = np.random.default_rng(seed), 4, 3
+    factors = [Factor((i,), np.exp(rng.normal(0.0, 0.5, 2))) for i in range(n * rows)]
+    for i in range(n * rows):
+        for j in [i + 1] * (i % n < n - 1) + [i + n] * (i < n * (rows - 1)):
+            pull = rng.normal(0.0, 2.0)
+            factors.append(Factor((i, j), np.exp([[pull, -pull], [-pull, pull]])))
+    model = MarkovNetwork(cm.Domain.of_sizes([2] * (n * rows)), factors)
+    posterior = cm.condition(model, solver="pac")
+    return Case(model, list(model.domain.names), {}, posterior.log_prob(all_points(posterior.domain)))
+
+
+def network_of(case):
+    query = make_query(case.model.domain, case.variables, case.evidence)
+    return Network.of(reduced_network(case.model, query))
+
+
+@pytest.fixture
+def nothing_is_cheap(monkeypatch):
+    """Leave all to shifts and splits."""
+    monkeypatch.setattr(step_proofs, "SMALL_SCOPE", 0)
+    monkeypatch.setattr(step_proofs, "_eliminate_cheap", lambda script, network: None)
+    monkeypatch.setattr(step_proofs, "_replace_functions", lambda script, network: None)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_step_bounds_from_above(seed):
+    case, rng = everything(seed), np.random.default_rng(seed)
+    best = float(case.log_values.max())
+    network = network_of(case)
+    network.shift(rng.normal(0.0, 1.0, sum(sum(shape) for _, shape in network.shapes)))
+    bound, each = network.bounds()
+    sizes = [case.model.domain[name].n_states for name in case.variables]
+    values = case.log_values.reshape(sizes)
+    assert bound >= best - 1e-12
+    for v, found in each.items():
+        beside = tuple(k for k in range(len(sizes)) if k != v)
+        assert np.all(found >= values.max(axis=beside) - 1e-12)
+    network.absorb()
+    assert network.bound() >= best - 1e-12
+    for v in rng.permutation(sorted(network.sizes)).tolist():
+        network.eliminate(v)
+        assert network.bound() >= best - 1e-12
+    assert network.bound() == pytest.approx(best, abs=1e-11)
+
+
+@pytest.mark.parametrize("most_entries", [0.0, 1e9])
+@pytest.mark.parametrize("seed", range(1, 12, 2))
+def test_steps_prove_answers_and_nothing_else(nothing_is_cheap, seed, most_entries):
+    case = everything(seed) if seed % 4 == 1 else random_case(seed, hard=True)
+    proof = by_steps(case, solved(case, "auto", seed=seed).proof, most_entries)
+    assert failures(case, proof, np.random.default_rng(seed)) == []
+
+
+def test_grids_need_shifts_and_splits(nothing_is_cheap):
+    kinds: set[str] = set()
+    for seed in range(6):
+        case = lattice(seed)
+        proof = by_steps(case, solved(case, "auto", seed=seed).proof, 0.0)
+        assert failures(case, proof, np.random.default_rng(seed)) == []
+        kinds |= {name for name in ("shifts", "kept") if len(proof.arrays[name])}
+        if SPLIT in proof.arrays["steps"].tolist():
+            kinds.add("splits")
+    assert kinds == {"shifts", "kept", "splits"}
+
+
+def test_a_variable_that_is_a_function_of_others_is_replaced_and_any_other_is_not():
+    rng = np.random.default_rng(1)
+    domain = cm.Domain.of_sizes([2, 3, 3, 2])
+    is_function = np.zeros((2, 3, 3))
+    is_function[rng.integers(0, 2, (3, 3)), *np.indices((3, 3))] = rng.random((3, 3)) + 0.1
+    factors = [
+        Factor((0, 1, 2), is_function),
+        Factor((0, 3), rng.random((2, 2))),
+        Factor((1, 3), rng.random((3, 2))),
+    ]
+    model = MarkovNetwork(domain, factors)
+    names = list(domain.names)
+    posterior = cm.condition(model, solver="pac")
+    case = Case(model, names, {}, posterior.log_prob(all_points(posterior.domain)))
+    best = cm.map_query(model, epsilon=0, delta=0, rng=0).log_joint
+    network = network_of(case)
+    network.replace(0, (0, 1, 2))
+    assert set(network.tables) == {(1, 2), (1, 2, 3), (1, 3)}
+    for v in (3, 2, 1):
+        network.eliminate(v)
+    assert network.bound() == pytest.approx(best, abs=1e-12)
+    with pytest.raises(Rejected, match="several states"):
+        network_of(case).replace(3, (0, 3))
+    with pytest.raises(Rejected, match="not in"):
+        network_of(case).replace(3, (0, 1, 2))
+
+
+def test_hidden_variables_are_summed_out_first():
+    case = random_case(3, hard=True)
+    network = network_of(case)
+    assert network.hidden
+    with pytest.raises(Rejected, match="hidden"):
+        network.bound()
+    touched = next(
+        v for s in sorted(network.tables) if network.hidden & set(s) for v in s if v not in network.hidden
+    )
+    with pytest.raises(Rejected, match="before what is hidden"):
+        network.eliminate(touched)
+
+
+@pytest.mark.parametrize(
+    "steps", [[9], [CLOSE], [ELIMINATE, 99, CLOSE], [SPLIT, 99], [REPLACE, 0, 77], [SPLIT, 0]]
+)
+def test_steps_that_do_not_hold_are_rejected(steps):
+    case = everything(2, zeros=0.0)
+    result = solved(case, "auto")
+    arrays = {"steps": np.array(steps, np.int32), "shifts": np.zeros(0), "kept": np.zeros(0, np.uint8)}
+    meta = {**result.proof.meta, "method": "steps"}
+    proof = Proof(meta, {"log_weights": result.proof.arrays["log_weights"], **arrays})
+    assert cm.check(case.model, proof).message.startswith("rejected: ")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_writer_that_drops_too_much_proves_nothing_false(monkeypatch, nothing_is_cheap, seed):
+    case = lattice(seed)
+    result = solved(case, "auto", seed=seed)
+    sizes = [case.model.domain[name].n_states for name in case.variables]
+    states = np.unravel_index(int(np.argsort(case.log_values)[-2]), sizes)
+    second = {n: case.model.domain[n].states[int(a)] for n, a in zip(case.variables, states, strict=True)}
+    drop = step_proofs._Script.drop
+
+    def careless(self, network, each):
+        return drop(self, network, {v: found - 20.0 for v, found in each.items()})
+
+    monkeypatch.setattr(step_proofs._Script, "drop", careless)
+    checked = reduced_network(case.model, make_query(case.model.domain, case.variables, case.evidence))
+    second_value = float(np.sort(case.log_values)[-2]) + result.log_evidence
+    arrays = step_proofs.steps_of(checked, second_value, Control.starting_now(600.0), 10**8, quick_entries=0.0)
+    assert arrays is not None, "the broken writer wrote nothing, so that this tests nothing"
+    meta = {**result.proof.meta, "method": "steps", "answer": second}
+    meta["claim"] = {**meta["claim"], "log_joint": None}
+    proof = Proof(meta, {"log_weights": result.proof.arrays["log_weights"], **arrays})
+    assert not case.is_true(proof)
+    assert "is dropped at" in cm.check(case.model, proof).message
+
+
+def test_a_grid_too_wide_to_be_eliminated_is_proved_by_steps(monkeypatch):
+    monkeypatch.setattr("certimap.proofs.LEAST_SECONDS", 600.0)  # however busy the machine is
+    n, rng = 24, np.random.default_rng(3)
+    factors = [Factor((i,), np.exp(rng.normal(0.0, 1.0, 2))) for i in range(n * n)]
+    for i in range(n * n):
+        for j in [i + 1] * (i % n < n - 1) + [i + n] * (i < n * (n - 1)):
+            factors.append(Factor((i, j), np.exp(rng.normal(0.0, 0.6, (2, 2)))))
+    model = MarkovNetwork(cm.Domain.of_sizes([2] * (n * n)), factors)
+    result = cm.map_query(model, epsilon=0, delta=0, rng=0, proof=True)
+    assert result.proof.meta["method"] == "steps"
+    assert cm.check(model, result.proof).message.startswith("accepted: no assignment is more probable")
+    assert "did not end within" in cm.check(model, result.proof, time_limit=1e-6).message
+    small = cm.map_query(model, epsilon=0, delta=0, rng=0, proof=True, max_proof=1000)
+    assert small.proof is None
+    assert small.no_proof
