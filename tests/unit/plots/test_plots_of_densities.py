@@ -39,7 +39,7 @@ def test_what_cannot_be_drawn() -> None:
 def test_boxes_that_are_still_open(names: list[str]) -> None:
     pytest.importorskip("matplotlib")
     posterior = cm.condition(MODEL, names)
-    cells = open_cells(posterior, epsilon=1e-6, max_nodes=20)
+    cells = open_cells(posterior, epsilon=1e-6, max_nodes=4)
     assert 0 < len(cells.log_bound) <= 40
     result = cm.map_query(MODEL, names, epsilon=1e-6, rng=0)
     mode = np.array(list(result.assignment.values()))
