@@ -25,6 +25,7 @@ from certimap.cli.bench_options import (
     Workers,
     command_line,
     reporter,
+    show_text,
     split_names,
 )
 
@@ -181,12 +182,9 @@ def engine(
 ) -> None:
     """Measure evaluation, sampling and scaling of the circuit engine; beside sparc-pc where it is installed."""
     from certimap.bench.engine import run_engine_benchmark
-    from certimap.bench.report import insert_section
 
     text = str(run_engine_benchmark(workers=workers, quick=quick))
-    typer.echo(text)
-    if into is not None:
-        insert_section(into, "engine", text)
+    show_text(text, into, "engine")
 
 
 @app.command()
@@ -206,13 +204,10 @@ def impute(
 ) -> None:
     """Hide cells of public tables, fill them by MapImputer and by scikit-learn's imputers, and compare."""
     from certimap.bench.impute import ImputePlan, run_impute
-    from certimap.bench.report import insert_section
 
     plan = ImputePlan(split_names(tables), data, rows, hidden, jobs, seed)
     text = run_impute(plan, reporter(quiet)).to_markdown(4)
-    typer.echo(text)
-    if into is not None:
-        insert_section(into, "impute", text)
+    show_text(text, into, "impute")
 
 
 for _command in (

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from certimap.cli.bench_options import Quiet, reporter, split_names
+from certimap.cli.bench_options import Quiet, reporter, show_text, split_names
 
 
 def hostile(
@@ -28,7 +28,6 @@ def hostile(
     Exits with 1 when a claim, a bound or a value is false.
     """
     from certimap.bench.hostile import HostilePlan, check_model, failure_lines, run_hostile
-    from certimap.bench.report import insert_section
 
     if only is not None:
         record = check_model(only)
@@ -38,9 +37,7 @@ def hostile(
         raise typer.Exit(1 if record["failures"] else 0)
     summary = run_hostile(HostilePlan(models, seed, jobs), report=reporter(quiet))
     text = summary.table.to_markdown()
-    typer.echo(text)
-    if into is not None:
-        insert_section(into, "hostile", text)
+    show_text(text, into, "hostile")
     if not summary.holds:
         raise typer.Exit(1)
 
@@ -90,12 +87,9 @@ def continuous(
 ) -> None:
     """Certify the modes of random mixtures of Gaussians, and tell the gap between bound and answer over time."""
     from certimap.bench.continuous import run_continuous
-    from certimap.bench.report import insert_section
 
     text = run_continuous(models, epsilon, time_limit, reporter(quiet)).to_markdown()
-    typer.echo(text)
-    if into is not None:
-        insert_section(into, "continuous", text)
+    show_text(text, into, "continuous")
 
 
 def mixed_tables(
@@ -110,12 +104,9 @@ def mixed_tables(
 ) -> None:
     """Learn densities from tables that scikit-learn ships, and compare with its mixtures and imputers."""
     from certimap.bench.mixed_tables import run_mixed_tables
-    from certimap.bench.report import insert_section
 
     text = run_mixed_tables(split_names(tables), hidden, filled, seed, reporter(quiet)).to_markdown(3)
-    typer.echo(text)
-    if into is not None:
-        insert_section(into, "mixed_tables", text)
+    show_text(text, into, "mixed_tables")
 
 
 def reach(
@@ -132,13 +123,10 @@ def reach(
 ) -> None:
     """Ask random models at the edge of what can be proved, and tell the gaps that are left."""
     from certimap.bench.reach import families_named, run_reach
-    from certimap.bench.report import insert_section
 
     chosen = families_named(family or ())
     text = run_reach(chosen, range(seed, seed + models), epsilon, limit, reporter(quiet)).to_markdown()
-    typer.echo(text)
-    if into is not None:
-        insert_section(into, "reach", text)
+    show_text(text, into, "reach")
 
 
 def digits(
@@ -158,13 +146,10 @@ def digits(
 ) -> None:
     """Learn circuits of scikit-learn's digits, hide half of each held-out one, and prove the best other half."""
     from certimap.bench.digits import DigitsPlan, run_digits
-    from certimap.bench.report import insert_section
 
     plan = DigitsPlan(split_names(methods), tuple(levels or (4, 17)), pictures, epsilon, limit, seed)
     text = run_digits(plan, reporter(quiet)).to_markdown()
-    typer.echo(text)
-    if into is not None:
-        insert_section(into, "digits", text)
+    show_text(text, into, "digits")
 
 
 def heuristics(
@@ -188,16 +173,13 @@ def heuristics(
 ) -> None:
     """Compare the answers of all heuristics with proved optima, on random and on learned circuits."""
     from certimap.bench.heuristics import HeuristicsPlan, heuristics_table, models_in, run_heuristics
-    from certimap.bench.report import insert_section
 
     files = () if models is None else models_in(models)
     plan = HeuristicsPlan(circuits, files, queries, time_limit=time_limit, seed=seed)
     if solvers is not None:
         plan = replace(plan, solvers=split_names(solvers))
     text = heuristics_table(run_heuristics(plan, report=reporter(quiet))).to_markdown()
-    typer.echo(text)
-    if into is not None:
-        insert_section(into, "heuristics", text)
+    show_text(text, into, "heuristics")
 
 
 def truth(
@@ -223,7 +205,6 @@ def truth(
     Exits with 1 when a claim is false that holds for certain, or more are false than may be; with '--loosen all',
     when a looser formula is not found out.
     """
-    from certimap.bench.report import insert_section
     from certimap.bench.truth import TruthPlan, answer_chunk, loosened_text, run_truth, truth_text
 
     name = None if loosen == "all" else loosen
@@ -239,9 +220,7 @@ def truth(
         section = "truth"
         summary = run_truth(plan, report=reporter(quiet))
         text, holds = truth_text(plan, summary), summary.holds
-    typer.echo(text)
-    if into is not None:
-        insert_section(into, section, text)
+    show_text(text, into, section)
     if not holds:
         raise typer.Exit(1)
 
@@ -283,7 +262,6 @@ def scale(
 ) -> None:
     """Measure circuits of millions of edges: files, conditioning, a query, draws, points, bytes per edge."""
     from certimap.bench.machine import describe_machine, machine_line
-    from certimap.bench.report import insert_section
     from certimap.bench.scale import ScalePlan, run_scale, scale_table
 
     wrong = [part for part in split_names(sizes) if not part.isdecimal()]
@@ -292,6 +270,4 @@ def scale(
     plan = ScalePlan(tuple(map(int, split_names(sizes))), seed, time_limit, text_limit, whole_limit)
     table = scale_table(run_scale(plan, reporter(quiet))).to_markdown(4)
     text = f"{machine_line(describe_machine())}; one thread.\n\n{table}"
-    typer.echo(text)
-    if into is not None:
-        insert_section(into, "scale", text)
+    show_text(text, into, "scale")

@@ -20,6 +20,7 @@ from certimap.cli.bench_options import (
     Workers,
     command_line,
     reporter,
+    show_text,
     split_names,
 )
 
@@ -186,9 +187,6 @@ def _plain(
 def _show(section: str, shown: str, into: Path | None) -> None:
     """Print tables with the machine they were measured on, and put them into a page's section."""
     from certimap.bench.machine import describe_machine, machine_line
-    from certimap.bench.report import insert_section
 
     text = f"{machine_line(describe_machine())}; one thread.\n\n{shown}"
-    typer.echo(text)
-    if into is not None:
-        insert_section(into, section, text)
+    show_text(text, into, section)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -33,3 +34,12 @@ def command_line() -> str:
 def reporter(quiet: bool) -> Callable[[str], None]:
     """Return what shows a line per trial on standard error."""
     return (lambda _: None) if quiet else (lambda line: typer.echo(line, err=True))
+
+
+def show_text(text: str, into: Path | None, section: str) -> None:
+    """Print a text, and put it into a section of a page where one is given."""
+    from certimap.bench.report import insert_section
+
+    typer.echo(text)
+    if into is not None:
+        insert_section(into, section, text)

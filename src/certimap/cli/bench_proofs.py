@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from certimap.cli.bench_options import show_text
+
 
 def proofs(
     models: Annotated[int, typer.Option("--models", help="Random small models.")] = 1000,
@@ -49,7 +51,6 @@ def proofs(
         weigh,
     )
     from certimap.bench.proofs import try_models
-    from certimap.bench.report import insert_section
 
     trial = try_models(models, seed, typer.echo)
     by_method = ", ".join(f"{n} by {method}" for method, n in sorted(trial.methods.items()))
@@ -60,9 +61,6 @@ def proofs(
         asked += twenty_queries(learned, queries)
     records = weigh(out, asked, Limits(time_limit, check_limit), typer.echo) if asked else []
     if records:
-        text = "\n\n".join(table.to_markdown() for table in cost_tables(records))
-        typer.echo(text)
-        if into is not None:
-            insert_section(into, "proofs", text)
+        show_text("\n\n".join(table.to_markdown() for table in cost_tables(records)), into, "proofs")
     if trial.failing or any(record["outcome"] == REJECTED for record in records):
         raise typer.Exit(1)

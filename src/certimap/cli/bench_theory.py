@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from certimap.cli.bench_options import Quiet, Seed, reporter
+from certimap.cli.bench_options import Quiet, Seed, reporter, show_text
 
 
 def theory(
@@ -20,14 +20,11 @@ def theory(
     quiet: Quiet = False,
 ) -> None:
     """Measure simple regret, stopping times and false certificates on distributions whose mode is known."""
-    from certimap.bench.report import insert_section
     from certimap.bench.theory import TheoryPlan, run_theory
 
     found = run_theory(TheoryPlan(variables, runs, seed), reporter(quiet))
     text = "\n".join(table.to_markdown() for table in found)
-    typer.echo(text)
-    if into is not None:
-        insert_section(into, "theory", text)
+    show_text(text, into, "theory")
 
 
 def reproduction(
@@ -37,10 +34,7 @@ def reproduction(
     ] = None,
 ) -> None:
     """Set a run of all seven published methods beside the published ranks and times."""
-    from certimap.bench.report import insert_section
     from certimap.bench.reproduction import reproduction as compared
 
     text = compared(run)
-    typer.echo(text)
-    if into is not None:
-        insert_section(into, "reproduction", text)
+    show_text(text, into, "reproduction")
