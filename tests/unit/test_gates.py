@@ -32,9 +32,7 @@ BY_NAME = {
     "learn/__init__.py": 1,  # names of the package
     "learn/clusters.py": 1,  # estimators of other libraries
     "learn/estimator.py": 5,  # own settings, and data frames
-    "learn/hidden_tree.py": 1,  # own settings
     "learn/columns.py": 12,  # data frames
-    "learn/tree_mixture.py": 1,  # own settings
     "plots/series.py": 1,  # fields of history entries
     "query.py": 2,  # data frames
     "result.py": 1,  # numpy values

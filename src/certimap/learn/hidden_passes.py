@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.domain import Domain
+from certimap.learn.batched_em import in_threads
 from certimap.learn.hidden_patterns import Block, Patterns
 from certimap.learn.kernels.hidden import absorb_message, add_rows, divide_out
 
@@ -124,15 +124,9 @@ class Passes:
         return sum(self._map(_block_likelihood, parameters, None)) / self.n_rows
 
     def _map(self, work: Callable[[Parameters, Block], T], parameters: Parameters, rows: Rows) -> Iterator[T]:
-        """Apply a function to all blocks, a few at a time, and yield its results in their order."""
+        """Apply a function to all blocks and yield its results in their order."""
         blocks = self._all if rows is None else self.blocks(rows)
-        if self.workers == 1 or len(blocks) == 1:
-            for block in blocks:
-                yield work(parameters, block)
-            return
-        with ThreadPoolExecutor(self.workers) as pool:
-            for start in range(0, len(blocks), self.workers):
-                yield from pool.map(partial(work, parameters), blocks[start : start + self.workers])
+        return in_threads(partial(work, parameters), blocks, self.workers)
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from certimap.circuits.circuit import Circuit
 from certimap.domain import Domain
 from certimap.errors import DataError, ModelError
 from certimap.learn.bars import Bars
+from certimap.learn.batched_em import BatchedEM
 from certimap.learn.blas import single_threaded_blas
 from certimap.learn.estimator import DensityEstimator, Seed, split_rows
 from certimap.learn.hidden_leaves import chosen_leaves, circuit_with
@@ -21,9 +23,9 @@ from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.learn.hidden_passes import Counts, Parameters, Passes
 from certimap.learn.hidden_start import counts_of_clusters, split_states
 from certimap.learn.pairs import mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
-from certimap.learn.progress import deadline_of, is_late
+from certimap.learn.progress import deadline_of
+from certimap.learn.settings import check_count
 from certimap.learn.table import Kind, Table, encode, read_table
-from certimap.progress import Progress
 
 HELD_OUT = 0.1
 SMOOTHING = 0.3  # where rows are many: it then hardly matters
@@ -31,13 +33,6 @@ SMOOTHINGS = (0.3, 1.0, 3.0)  # what is tried where they are few
 FEW_ROWS = 100  # rows per latent state below which they are few
 FEWER = 4  # by how much the number of states falls from one trial to the next, or grows from stage to stage
 LARGE = 64  # states above which learning begins with fewer, and splits them
-
-
-class Step(NamedTuple):
-    """One pass over the data: mean natural-log likelihoods before it (train) and after it (validation)."""
-
-    train: float
-    valid: float | None
 
 
 class HiddenChoice(NamedTuple):
@@ -164,7 +159,8 @@ class HiddenChowLiuTree(DensityEstimator):
         def trained(n_states: int, smoothing: float, start: _Training | None = None) -> _Training:
             choice = HiddenChoice(n_states, smoothing)
             run = _Training(self, choice, rows, held_out, copy.deepcopy(rng), start)
-            self._train(run, deadline)
+            title = f"Hidden Chow-Liu tree, {n_states} states, smoothing {smoothing:g}"
+            self.timed_out_ = run.train(title, deadline) or self.timed_out_
             return run
 
         first, *larger = _stages(int(self.n_states))
@@ -172,10 +168,10 @@ class HiddenChowLiuTree(DensityEstimator):
         few = chooses and len(rows) < FEW_ROWS * first
         best = trained(first, SMOOTHING if self.smoothing is None else float(self.smoothing))
         for smoothing in SMOOTHINGS[1:] if few else ():
-            best = best if self.timed_out_ else max(best, trained(first, smoothing), key=_Training.worth)
+            best = best if self.timed_out_ else max(best, trained(first, smoothing), key=attrgetter("best_value"))
         while few and not self.timed_out_ and best.choice.n_states >= 2 * FEWER:
             smaller = trained(best.choice.n_states // FEWER, best.choice.smoothing)
-            if smaller.worth() <= best.worth():
+            if smaller.best_value <= best.best_value:
                 break
             best = smaller
         for n_states in larger if best.choice.n_states == first else ():
@@ -183,31 +179,19 @@ class HiddenChowLiuTree(DensityEstimator):
                 break
             smoothing = best.choice.smoothing * best.choice.n_states / n_states  # pseudo-counts are split as well
             grown = trained(n_states, smoothing, best)
-            if chooses and len(rows) < FEW_ROWS * n_states and grown.worth() <= best.worth():
+            if chooses and len(rows) < FEW_ROWS * n_states and grown.best_value <= best.best_value:
                 break
             best = grown
         self.history_, self.choice_ = best.history, best.choice
         return best
 
     def _check(self) -> None:
-        for name, least in (("n_states", 1), ("max_steps", 0), ("patience", 1), ("batch_rows", 1)):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int | np.integer) or value < least):
-                raise DataError(f"{name} is {value!r}; expected an integer of at least {least}")
+        check_count("n_states", self.n_states, 1)
+        check_count("max_steps", self.max_steps, 0)
+        check_count("patience", self.patience, 1)
+        check_count("batch_rows", 1 if self.batch_rows is None else self.batch_rows, 1)
         if self.smoothing is not None and not self.smoothing > 0:
             raise DataError(f"smoothing is {self.smoothing!r}; expected a positive number, or None")
-
-    def _train(self, run: _Training, deadline: float | None) -> None:
-        title = f"Hidden Chow-Liu tree, {run.choice.n_states} states, smoothing {run.choice.smoothing:g}"
-        with Progress(title, self.max_steps, self.progress) as bar:
-            for step in range(self.max_steps):
-                if is_late(deadline):
-                    self.timed_out_ = True
-                    break
-                run.history.append(run.step(step))
-                bar.step(f"{run.history[-1].train:.3f} nats per row")
-                if run.steps_since_best >= self.patience and not run.leave_batches():
-                    break
 
     def _draw(self, model: HiddenChowLiuModel | Circuit, n: int, rng: np.random.Generator) -> Points:
         return model.sample(n, rng) if isinstance(model, HiddenChowLiuModel) else super()._draw(model, n, rng)
@@ -233,8 +217,8 @@ def _stages(n_states: int) -> list[int]:
     return stages
 
 
-class _Training:
-    """The state of one run: parameters, running counts, and the best parameters so far."""
+class _Training(BatchedEM[Parameters, Counts]):
+    """One run, from clusters of the rows or from the best parameters of a run with fewer states."""
 
     def __init__(
         self,
@@ -245,11 +229,8 @@ class _Training:
         rng: np.random.Generator,
         start: _Training | None,
     ) -> None:
-        self.settings = settings
         self.choice = choice
-        self.history: list[Step] = []
         self.domain = table.domain
-        self.rng = rng
         k = choice.n_states
         indicators = one_hot(self.domain, table.points)
         counts = pair_counts(indicators)
@@ -261,66 +242,21 @@ class _Training:
         self.margin = (diagonal + 1.0 / np.repeat(self.domain.n_states, self.domain.n_states)) / np.repeat(
             observed + 1.0, self.domain.n_states
         )
-        self.passes = self._passes(table)
-        self.held_out = None if held_out is None else self._passes(held_out)
+        running: Counts | None = None  # what was split would forget what it knows in batches
         if start is None:
-            seed = int(rng.integers(1 << 63))
-            self.running = counts_of_clusters(self.domain, indicators, self.parent, k, seed)
-            self.parameters: Parameters = self.maximise(self.running)
+            running = counts_of_clusters(self.domain, indicators, self.parent, k, int(rng.integers(1 << 63)))
+            parameters = self.maximise(running)
         else:
-            self.parameters = split_states(start.best, k, rng)
-        self.best: Parameters = self.parameters
-        self.best_value = self._value(None)
-        self.steps_since_best = 0
-        self.in_batches = start is None  # what was split would forget what it knows
+            parameters = split_states(start.best, k, rng)
+        passes = self._passes(table, settings.workers)
+        judge = None if held_out is None else self._passes(held_out, settings.workers)
+        super().__init__(settings, passes, judge, rng, running, parameters, least_batch=max(100, k))
 
-    def _passes(self, table: Table) -> Passes:
-        k, workers = self.choice.n_states, self.settings.workers
-        return Passes(self.domain, _codes(table), self.order, self.parent, k, workers)
+    def _passes(self, table: Table, workers: int | None) -> Passes:
+        return Passes(self.domain, _codes(table), self.order, self.parent, self.choice.n_states, workers)
 
-    def worth(self) -> float:
-        """Return what the best parameters are worth, by which settings are compared."""
-        return self.best_value
-
-    def leave_batches(self) -> bool:
-        """Go back to the best parameters and take all rows from now on; False if that was so before."""
-        if not self.in_batches:
-            return False
-        self.in_batches = False
-        self.parameters, self.steps_since_best = self.best, 0
-        return True
-
-    def step(self, number: int) -> Step:
-        """Make one pass over the data, in batches at first, and judge it."""
-        n_rows = self.passes.n_rows
-        batch = self.settings.batch_rows or max(100, n_rows // 100, self.choice.n_states)
-        total = 0.0
-        self.in_batches = self.in_batches and 5 * number < 4 * self.settings.max_steps and batch < n_rows
-        if self.in_batches:
-            order = self.rng.permutation(n_rows)
-            cuts = list(range(0, n_rows, batch))
-            for b, start in enumerate(cuts):
-                rows = np.sort(order[start : start + batch])
-                counts, log_likelihood = self.passes.expected_counts(self.parameters, rows)
-                total += log_likelihood
-                rate = 1.0 / (2.0 + number + b / len(cuts))
-                self.running.move_to(counts, rate, n_rows / len(rows))
-                self.parameters = self.maximise(self.running)
-        else:
-            counts, total = self.passes.expected_counts(self.parameters)
-            self.parameters = self.maximise(counts)
-        train = total / n_rows
-        value = self._value(train)
-        self.steps_since_best += 1
-        if value > self.best_value:
-            self.best, self.best_value, self.steps_since_best = self.parameters, value, 0
-        return Step(train, None if self.held_out is None else value)
-
-    def _value(self, train: float | None) -> float:
-        """Return what parameters are judged by: validation likelihood, else that of training."""
-        if self.held_out is not None:
-            return self.held_out.mean_log_likelihood(self.parameters)
-        return -np.inf if train is None else train
+    def move(self, running: Counts, counts: Counts, rate: float, n_batch: int) -> None:
+        running.move_to(counts, rate, self.n_rows / n_batch)
 
     def maximise(self, counts: Counts) -> Parameters:
         """Return the parameters that expected counts and the smoothing make most probable."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from certimap.errors import DataError
+from certimap.learn.settings import check_count
 
 
 def mixture_grid(
@@ -18,8 +19,7 @@ def mixture_grid(
     smoothings: list[Any] = np.atleast_1d(np.array(smoothing, object)).tolist()
     counts: list[tuple[str, Any]] = [("n_components", k) for k in components]
     for name, k in [*counts, ("n_starts", n_starts), ("max_steps", max_steps)]:
-        if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
-            raise DataError(f"{name} is {k!r}; expected an integer of at least 1")
+        check_count(name, k, 1)
     for s in smoothings:
         if not (isinstance(s, int | float | np.number) and 0 < s < np.inf):
             raise DataError(f"smoothing is {s!r}; expected a positive number, or several of them")

@@ -13,22 +13,21 @@ from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.domain import Domain
 from certimap.errors import DataError
 from certimap.learn.bars import Bars
+from certimap.learn.batched_em import BatchedEM
 from certimap.learn.blas import single_threaded_blas
 from certimap.learn.clusters import row_clusters
 from certimap.learn.estimator import DensityEstimator, Seed, split_rows
-from certimap.learn.hidden_tree import Step
 from certimap.learn.pairs import one_hot
-from certimap.learn.progress import deadline_of, is_late
+from certimap.learn.progress import deadline_of
 from certimap.learn.rectangles import RegionGraph, pixel_of, region_graph_of
 from certimap.learn.region_passes import RegionPasses, Tables
+from certimap.learn.settings import check_count
 from certimap.learn.table import Kind, Table, encode, read_table
-from certimap.progress import Progress
 
 HELD_OUT = 0.1
 SPREAD = 0.5  # of the first weights, which are drawn between 1 - SPREAD and 1 + SPREAD of their shares
 OWN = 0.5  # of a node's first weights: for products of the same cluster
 ROWS_CLUSTERED = 4000
-BATCHED_SHARE = 0.8  # of the passes, at most, that take rows in batches
 
 
 class RegionGraphCircuit(DensityEstimator):
@@ -133,41 +132,24 @@ class RegionGraphCircuit(DensityEstimator):
         graph = region_graph_of(height, width, self.step)
         with single_threaded_blas():
             run = _Training(self, graph, width, rows, held_out, rng)
-            self._train(run, deadline)
+            self.timed_out_ = run.train(f"Region graph, {self.n_nodes} nodes per region", deadline)
         circuit = run.best_circuit()
         self.model_ = bars.to_circuit(circuit) if bars.histograms else circuit
         self.history_ = run.history
 
     def _check(self) -> None:
-        counts: list[tuple[str, Any, int]] = [
-            ("n_nodes", self.n_nodes, 1),
-            ("step", 1 if self.step is None else self.step, 1),
-            ("max_steps", self.max_steps, 0),
-            ("batch_rows", 1 if self.batch_rows is None else self.batch_rows, 1),
-            ("patience", self.patience, 1),
-        ]
-        for name, value, least in counts:
-            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-                raise DataError(f"{name} is {value!r}; expected an integer of at least {least}")
+        check_count("n_nodes", self.n_nodes, 1)
+        check_count("step", 1 if self.step is None else self.step, 1)
+        check_count("max_steps", self.max_steps, 0)
+        check_count("batch_rows", 1 if self.batch_rows is None else self.batch_rows, 1)
+        check_count("patience", self.patience, 1)
         smoothing: Any = self.smoothing
         if not (isinstance(smoothing, int | float | np.number) and 0 < smoothing < math.inf):
             raise DataError(f"smoothing is {smoothing!r}; expected a positive number")
 
-    def _train(self, run: _Training, deadline: float | None) -> None:
-        self.timed_out_ = False
-        with Progress(f"Region graph, {self.n_nodes} nodes per region", self.max_steps, self.progress) as bar:
-            for number in range(self.max_steps):
-                if is_late(deadline):
-                    self.timed_out_ = True
-                    break
-                run.step(number)
-                bar.step(f"{run.history[-1].train:.3f} nats per row")
-                if run.steps_since_best >= self.patience and not run.leave_batches():
-                    break
 
-
-class _Training:
-    """The state of one run: parameters, running counts, and the best parameters so far."""
+class _Training(BatchedEM[Tables, Tables]):
+    """One run, from clusters of the rows."""
 
     def __init__(
         self,
@@ -178,27 +160,25 @@ class _Training:
         held_out: Table | None,
         rng: np.random.Generator,
     ) -> None:
-        self.settings, self.graph, self.domain, self.rng = settings, graph, table.domain, rng
+        self.smoothing, self.graph, self.domain = settings.smoothing, graph, table.domain
         self.pixels = [
             -1 if ways else pixel_of(rectangle, width)
             for rectangle, ways in zip(graph.rectangles, graph.splits, strict=True)
         ]
         k = int(settings.n_nodes)
-        self.passes = RegionPasses(graph, self.pixels, _codes(table), k, settings.workers)
-        self.held_out = None
-        if held_out is not None:
-            self.held_out = RegionPasses(graph, self.pixels, _codes(held_out), k, settings.workers)
         self.margins = _margins(table)
-        self.history: list[Step] = []
-        self.running = self._first_counts(table, k)
-        self.tables = self.best = self.maximise(self.running)
-        self.best_value = -math.inf if self.held_out is None else self.held_out.mean_log_likelihood(self.best)
-        self.steps_since_best = 0
-        self.in_batches = True
+        running = self._first_counts(table, k, rng)
+        passes, *judges = (
+            RegionPasses(graph, self.pixels, _codes(rows), k, settings.workers)
+            for rows in (table, held_out)
+            if rows is not None
+        )
+        judge = judges[0] if judges else None
+        super().__init__(settings, passes, judge, rng, running, self.maximise(running))
 
-    def _first_counts(self, table: Table, k: int) -> Tables:
+    def _first_counts(self, table: Table, k: int, rng: np.random.Generator) -> Tables:
         """Return counts as if nodes number c of all regions were cluster c of the rows, half of the time."""
-        rng, nothing, last = self.rng, np.empty((0, 0)), len(self.pixels) - 1
+        nothing, last = np.empty((0, 0)), len(self.pixels) - 1
         found = _clusters(table, k, rng)
         of_cluster = np.bincount(found.labels, minlength=k) + 1.0
         weights: list[NDArray[np.float64]] = []
@@ -221,45 +201,12 @@ class _Training:
             leaves.append(nothing)
         return Tables(weights, leaves)
 
-    def leave_batches(self) -> bool:
-        """Go back to the best parameters and take all rows from now on; False if that was so before."""
-        if not self.in_batches:
-            return False
-        self.in_batches = False
-        self.tables, self.steps_since_best = self.best, 0
-        return True
-
-    def step(self, number: int) -> None:
-        """Make one pass over the data, in batches at first, and judge it."""
-        n_rows = self.passes.n_rows
-        batch = self.settings.batch_rows or max(100, n_rows // 100)
-        is_early = number < BATCHED_SHARE * self.settings.max_steps
-        self.in_batches = self.in_batches and is_early and batch < n_rows
-        total = 0.0
-        if self.in_batches:
-            order = self.rng.permutation(n_rows)
-            cuts = range(0, n_rows, batch)
-            for b, start in enumerate(cuts):
-                rows = np.sort(order[start : start + batch])
-                counts, log_likelihood = self.passes.expected_counts(self.tables, rows)
-                total += log_likelihood
-                rate = 1.0 / (2.0 + number + b / len(cuts))
-                self.running.blend(counts, 1.0 - rate, rate * n_rows / len(rows))
-                self.tables = self.maximise(self.running)
-        else:
-            self.running, total = self.passes.expected_counts(self.tables)
-            self.tables = self.maximise(self.running)
-        train = total / n_rows
-        valid = None if self.held_out is None else self.held_out.mean_log_likelihood(self.tables)
-        value = train if valid is None else valid
-        self.steps_since_best += 1
-        if value > self.best_value:
-            self.best, self.best_value, self.steps_since_best = self.tables, value, 0
-        self.history.append(Step(train, valid))
+    def move(self, running: Tables, counts: Tables, rate: float, n_batch: int) -> None:
+        running.blend(counts, 1.0 - rate, rate * self.n_rows / n_batch)
 
     def maximise(self, counts: Tables) -> Tables:
         """Return the parameters that expected counts and the smoothing make most probable."""
-        smoothing = self.settings.smoothing
+        smoothing = self.smoothing
         weights = [_shares(w + smoothing / w.shape[1]) if w.size else w for w in counts.weights]
         leaves: list[NDArray[np.float64]] = []
         for e, pixel in zip(counts.leaves, self.pixels, strict=True):

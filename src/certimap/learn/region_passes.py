@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -12,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.learn.batched_em import in_threads
 from certimap.learn.rectangles import RegionGraph
 
 Floats = NDArray[np.float64]
@@ -105,16 +105,10 @@ class RegionPasses:
         return sum(float(v.sum()) for v in blocks) / self.n_rows
 
     def _map(self, work: Callable[[Tables, Rows], T], tables: Tables, rows: Rows | None) -> Iterator[T]:
-        """Apply a function to all blocks, a few at a time, and yield its results in their order."""
+        """Apply a function to all blocks and yield its results in their order."""
         codes = self.codes if rows is None else self.codes[rows]
         blocks = [codes[a : a + self.block] for a in range(0, len(codes), self.block)]
-        if self.workers == 1 or len(blocks) == 1:
-            for block in blocks:
-                yield work(tables, block)
-            return
-        with ThreadPoolExecutor(self.workers) as pool:
-            for start in range(0, len(blocks), 2 * self.workers):
-                yield from pool.map(partial(work, tables), blocks[start : start + 2 * self.workers])
+        return in_threads(partial(work, tables), blocks, self.workers, ahead=2)
 
     def _upward(self, tables: Tables, codes: Rows) -> _Values:
         out = _Values([], [], [], np.empty(0))

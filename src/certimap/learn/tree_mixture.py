@@ -10,13 +10,13 @@ import numpy as np
 from certimap.box import Points
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.domain import Domain
-from certimap.errors import DataError
 from certimap.learn.bars import Bars
 from certimap.learn.blas import single_threaded_blas
 from certimap.learn.clusters import row_clusters
 from certimap.learn.estimator import DensityEstimator, Seed, split_rows
 from certimap.learn.pairs import Floats, one_hot, pair_counts
 from certimap.learn.progress import deadline_of, is_late
+from certimap.learn.settings import check_count
 from certimap.learn.table import Kind, Table, encode, read_table
 from certimap.learn.tree import ROWS_PER_BAR, Tree, check_smoothing, indicator_leaves
 from certimap.progress import Progress
@@ -89,10 +89,8 @@ class ChowLiuMixture(DensityEstimator):
         self.progress = progress
 
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
-        for name in ("n_components", "max_steps"):
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or value < 1:
-                raise DataError(f"{name} is {value!r}; expected an integer of at least 1")
+        check_count("n_components", self.n_components, 1)
+        check_count("max_steps", self.max_steps, 1)
         check_smoothing(self.smoothing)
         deadline = deadline_of(self.time_limit)
         also = [] if valid is None else [valid]

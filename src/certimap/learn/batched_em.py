@@ -1,0 +1,171 @@
+"""Expectation-maximisation on batches of rows, then on all of them; shared by learners of circuits and trees."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.learn.progress import is_late
+from certimap.progress import Progress
+
+Rows = NDArray[np.int64]
+C = TypeVar("C")  # expected counts
+P = TypeVar("P")  # parameters
+C_co = TypeVar("C_co", covariant=True)
+P_contra = TypeVar("P_contra", contravariant=True)
+B = TypeVar("B")
+T = TypeVar("T")
+
+
+class Step(NamedTuple):
+    """One pass over the data: mean natural-log likelihoods before it (train) and after it (validation)."""
+
+    train: float
+    valid: float | None
+
+
+class Schedule(Protocol):
+    """The settings of a learner that say how long it learns."""
+
+    max_steps: int
+    batch_rows: int | None
+    patience: int
+    progress: bool | None
+
+
+class RowPasses(Protocol[P_contra, C_co]):
+    """Rows of a table, over which counts and likelihoods are summed."""
+
+    @property
+    def n_rows(self) -> int: ...
+
+    def expected_counts(self, parameters: P_contra, rows: Rows | None = None, /) -> tuple[C_co, float]:
+        """Return the expected counts of some rows and the sum of their natural-log likelihoods."""
+        ...
+
+    def mean_log_likelihood(self, parameters: P_contra, /) -> float:
+        """Return the mean natural-log likelihood of all rows."""
+        ...
+
+
+class BatchedEM(ABC, Generic[P, C]):
+    """The state of one run: parameters, running counts, and the best parameters so far.
+
+    Parameters
+    ----------
+    settings
+        How long to learn.
+    passes
+        The rows that are learned from.
+    held_out
+        The rows by which parameters are judged; None judges by those learned from.
+    rng
+        Draws the batches.
+    running, parameters
+        Those to begin with: counts that batches move, and parameters.
+    in_batches
+        Whether to begin with batches.
+    least_batch
+        Rows of a batch at least, unless the settings say how many.
+    """
+
+    def __init__(
+        self,
+        settings: Schedule,
+        passes: RowPasses[P, C],
+        held_out: RowPasses[P, C] | None,
+        rng: np.random.Generator,
+        running: C | None,
+        parameters: P,
+        *,
+        in_batches: bool = True,
+        least_batch: int = 100,
+    ) -> None:
+        self._schedule, self._passes, self._held_out, self._rng = settings, passes, held_out, rng
+        self._running, self._least_batch = running, least_batch
+        self._in_batches = in_batches and running is not None
+        self.parameters, self.best = parameters, parameters
+        self.best_value = -np.inf if held_out is None else held_out.mean_log_likelihood(parameters)
+        self._steps_since_best = 0
+        self.history: list[Step] = []
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows are learned from."""
+        return self._passes.n_rows
+
+    @abstractmethod
+    def maximise(self, counts: C) -> P:
+        """Return the parameters that expected counts and the smoothing make most probable."""
+
+    @abstractmethod
+    def move(self, running: C, counts: C, rate: float, n_batch: int) -> None:
+        """Move running counts by `rate` towards those of a batch of `n_batch` rows."""
+
+    def train(self, title: str, deadline: float | None) -> bool:
+        """Learn until validation no longer rises; return whether the deadline ended that."""
+        schedule = self._schedule
+        with Progress(title, schedule.max_steps, schedule.progress) as bar:
+            for number in range(schedule.max_steps):
+                if is_late(deadline):
+                    return True
+                self.history.append(self._step(number))
+                bar.step(f"{self.history[-1].train:.3f} nats per row")
+                if self._steps_since_best >= schedule.patience and not self._leave_batches():
+                    break
+        return False
+
+    def _leave_batches(self) -> bool:
+        """Go back to the best parameters and take all rows from now on; False if that was so before."""
+        if not self._in_batches:
+            return False
+        self._in_batches = False
+        self.parameters, self._steps_since_best = self.best, 0
+        return True
+
+    def _step(self, number: int) -> Step:
+        """Make one pass over the data, in batches during the first four fifths at most, and judge it."""
+        n_rows = self.n_rows
+        batch = self._schedule.batch_rows or max(self._least_batch, n_rows // 100)
+        self._in_batches = self._in_batches and 5 * number < 4 * self._schedule.max_steps and batch < n_rows
+        if self._in_batches:
+            total = self._pass_in_batches(number, batch)
+        else:
+            counts, total = self._passes.expected_counts(self.parameters)
+            self.parameters = self.maximise(counts)
+        train = total / n_rows
+        valid = None if self._held_out is None else self._held_out.mean_log_likelihood(self.parameters)
+        value = train if valid is None else valid
+        self._steps_since_best += 1
+        if value > self.best_value:
+            self.best, self.best_value, self._steps_since_best = self.parameters, value, 0
+        return Step(train, valid)
+
+    def _pass_in_batches(self, number: int, batch: int) -> float:
+        """Maximise after every batch; return the sum of the natural-log likelihoods of all rows."""
+        running, total = self._running, 0.0
+        assert running is not None  # there are no batches without
+        order = self._rng.permutation(self.n_rows)
+        cuts = range(0, len(order), batch)
+        for b, start in enumerate(cuts):
+            rows = np.sort(order[start : start + batch])
+            counts, log_likelihood = self._passes.expected_counts(self.parameters, rows)
+            total += log_likelihood
+            self.move(running, counts, 1.0 / (2.0 + number + b / len(cuts)), len(rows))
+            self.parameters = self.maximise(running)
+        return total
+
+
+def in_threads(work: Callable[[B], T], blocks: Sequence[B], workers: int, ahead: int = 1) -> Iterator[T]:
+    """Apply a function to all blocks, `ahead` per thread at a time, and yield its results in their order."""
+    if workers == 1 or len(blocks) == 1:
+        yield from map(work, blocks)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        for start in range(0, len(blocks), ahead * workers):
+            yield from pool.map(work, blocks[start : start + ahead * workers])
