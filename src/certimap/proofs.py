@@ -20,7 +20,7 @@ from certimap.checker.real import REAL_KINDS
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves.kind import leaf_kinds
 from certimap.control import Control, TimeUp
-from certimap.domain import Real
+from certimap.domain import Label, Real
 from certimap.errors import ModelError, QueryError, SolverError, TooLarge
 from certimap.io.labels import encoded_label
 from certimap.io.native import exported, fingerprint
@@ -128,7 +128,7 @@ def finished(
     method, arrays = draft.meta["method"], draft.arrays
     if not isinstance(model, Circuit) and method not in ("draws", "relaxation", "steps"):
         method, arrays = _eliminated(model, query, result, max_bytes)
-    answers = [result.assignment] if result.top is None else [assignment for assignment, _ in result.top]
+    answers = answers_of(result)
     encoded = [{name: encoded_label(label, name) for name, label in answer.items()} for answer in answers]
     meta = {
         **draft.meta,
@@ -171,7 +171,7 @@ def _searched(model: Circuit, query: Query, result: MapResult, max_bytes: int, s
 
     control = Control.starting_now(seconds)
     certificate, epsilon = result.certificate, result.certificate.epsilon
-    answers = [result.assignment] if result.top is None else [answer for answer, _ in result.top]
+    answers = answers_of(result)
     log_value = _least_log(result)
     for _ in range(MAX_SEARCHES):
         try:
@@ -206,6 +206,11 @@ def _searched(model: Circuit, query: Query, result: MapResult, max_bytes: int, s
         if not epsilon > 0.0:
             return None
     return None
+
+
+def answers_of(result: MapResult) -> list[dict[str, Label]]:
+    """Return all answers of a result, the best one first."""
+    return [result.assignment] if result.top is None else [answer for answer, _ in result.top]
 
 
 def _least_log(result: MapResult) -> float:
@@ -323,7 +328,7 @@ def _eliminated(
         return "sets", {}
     from certimap.vector_proofs import recorded
 
-    answers = [result.assignment] if result.top is None else [answer for answer, _ in result.top]
+    answers = answers_of(result)
     points = [query.query_domain.encode(dict(answer)).tolist() for answer in answers]
     certificate = result.certificate
     arrays = recorded(
@@ -344,7 +349,7 @@ def _wide(model: Model, query: Query, result: MapResult, max_bytes: int, seconds
 
     control = Control.starting_now(seconds)
     certificate = result.certificate
-    answers = [result.assignment] if result.top is None else [answer for answer, _ in result.top]
+    answers = answers_of(result)
     try:
         checked = reduced_network(model, query)
         points = [query.query_domain.encode(dict(answer)) for answer in answers]

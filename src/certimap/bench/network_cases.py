@@ -15,6 +15,22 @@ CASES = "cases.json"
 SUFFIXES = ("", ".bif.gz", ".bif", ".uai.gz", ".uai")
 
 
+def bif_files(folder: Path) -> dict[str, Path]:
+    """Return the BIF networks of a folder by name.
+
+    Raises
+    ------
+    BenchError
+        When there is no such folder, or no .bif or .bif.gz file in it.
+    """
+    if not folder.is_dir():
+        raise BenchError(f"{folder} is no folder; expected one with .bif or .bif.gz files")
+    files = sorted(p for p in folder.iterdir() if p.name.endswith((".bif", ".bif.gz")))
+    if not files:
+        raise BenchError(f"{folder} has no .bif or .bif.gz file; one per network is expected")
+    return {p.name.removesuffix(".gz").removesuffix(".bif"): p for p in files}
+
+
 @dataclass(frozen=True)
 class NetworkCase:
     """One query on a network, with the best answer known.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.bench.network_cases import NetworkCase, load_network
+from certimap.bench.network_cases import NetworkCase, bif_files, load_network
 from certimap.bench.records import BenchError, Record
 from certimap.bench.tabular import Table, significant
 from certimap.networks.elimination import Elimination, measure, min_fill
@@ -63,9 +63,9 @@ def mpe_cases(folder: Path, only: Sequence[str] = ()) -> list[NetworkCase]:
     Raises
     ------
     BenchError
-        When a name in `only` has no network there.
+        When a name in `only` has no network there, or nothing is there.
     """
-    found = {p.name.removesuffix(".gz").removesuffix(".bif"): p for p in sorted(folder.glob("*.bif*"))}
+    found = bif_files(folder)
     for name in only:
         if name not in found:
             raise BenchError(f"{folder} has no network {name!r}; expected {name}.bif or {name}.bif.gz")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.bench.network_cases import NetworkCase, choose
+from certimap.bench.network_cases import NetworkCase, bif_files, choose
 from certimap.bench.parity import code_and_word
 from certimap.bench.records import BenchError
 from certimap.domain import Categorical
@@ -39,26 +39,21 @@ def seeded_cases(folder: Path, seed: int = 0, only: Sequence[str] = ()) -> list[
     BenchError
         When the folder has no such file, or not the one named.
     """
-    if not folder.is_dir():
-        raise BenchError(f"{folder} is no folder; expected one with .bif or .bif.gz files")
-    files = sorted(p for p in folder.iterdir() if p.name.endswith((".bif", ".bif.gz")))
-    if not files:
-        raise BenchError(f"{folder} has no .bif or .bif.gz file; one per network is expected")
-    wanted = [p for p in files if not only or any(_stem(p) in (o, o.rsplit("-", 2)[0]) for o in only)]
-    return choose([case for path in wanted for case in _cases_of(path, seed)], only, str(folder))
+    found = [item for item in bif_files(folder).items() if not only or _is_wanted(item[0], only)]
+    return choose([case for name, path in found for case in _cases_of(name, path, seed)], only, str(folder))
 
 
-def _stem(path: Path) -> str:
-    return path.name.removesuffix(".gz").removesuffix(".bif")
+def _is_wanted(name: str, only: Sequence[str]) -> bool:
+    return any(name in (o, o.rsplit("-", 2)[0]) for o in only)
 
 
-def _cases_of(path: Path, seed: int) -> list[NetworkCase]:
+def _cases_of(name: str, path: Path, seed: int) -> list[NetworkCase]:
     from certimap import io
 
     model: Any = io.read(path)
     if not isinstance(model, BayesianNetwork):
         raise BenchError(f"{path} holds no Bayesian network")
-    word = int.from_bytes(_stem(path).encode()[:8].ljust(8, b"\0"), "big")
+    word = int.from_bytes(name.encode()[:8].ljust(8, b"\0"), "big")
     cases: list[NetworkCase] = []
     for queried in SHARES_QUERIED:
         for observed in SHARES_OBSERVED:
@@ -75,7 +70,7 @@ def _cases_of(path: Path, seed: int) -> list[NetworkCase]:
                 evidence[variable.name] = variable.states[int(point[i])]
             cases.append(
                 NetworkCase(
-                    name=f"{_stem(path)}-{queried}q-{observed}e",
+                    name=f"{name}-{queried}q-{observed}e",
                     network=str(path),
                     query=tuple(names[int(i)] for i in sorted(order[:n_query])),
                     evidence=evidence,

@@ -65,7 +65,7 @@ def _run_job(trials: Trials, job: Job) -> list[Outcome]:
     for part in job.parts:
         try:
             outcomes.append(Outcome(job.payload, part, trials.runner.trial(job.payload, part)))
-        except Exception:
+        except Exception:  # a failed trial is a record, as where it has a process of its own
             problem: Any = traceback.format_exc(limit=-4)
             outcomes.append(Outcome(job.payload, part, None, problem))
     return outcomes

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from certimap.domain import Categorical, Domain
+from certimap.proofs import answers_of
 from certimap.result import CertificateKind, MapResult
 from certimap.testing.hostile.case import HostileCase
 from certimap.testing.hostile.exact import ONE, log_of
@@ -26,7 +27,7 @@ def check_answer(
     """Compare values, bounds, certificate, Pareto pairs, ties and further answers of a result with the truth."""
     truth = case.truth
     domain = _query_domain(case)
-    listed = [result.assignment] if result.top is None else [assignment for assignment, _ in result.top]
+    listed = answers_of(result)
     points = [_point(domain, assignment) for assignment in listed]
     values = [truth.value(point) / truth.total for point in points]
     best = truth.value(truth.best_point) / truth.total

@@ -9,6 +9,7 @@ from typing import Any
 
 from certimap.api import map_query
 from certimap.errors import ImpossibleEvidence, MissingDependency, SolverError, TooLarge
+from certimap.proofs import answers_of
 from certimap.result import CertificateKind, MapResult
 from certimap.testing.volume.case import VolumeCase
 
@@ -86,7 +87,7 @@ def judge_result(case: VolumeCase, result: MapResult) -> Verdict:
     """Compare all that a result claims with the truth."""
     verdict = Verdict(case.family, result.solver, result.certificate.kind.value)
     truth, certificate = case.truth, result.certificate
-    listed = [result.assignment] if result.top is None else [assignment for assignment, _ in result.top]
+    listed = answers_of(result)
     values = [truth.value(assignment) for assignment in listed]
     _judge_numbers(verdict, case, result, values[0])
     wanted = case.settings.get("top_k") or 1
