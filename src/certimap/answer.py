@@ -12,7 +12,8 @@ from certimap.errors import ModelError, TooLarge
 from certimap.posterior import Posterior
 from certimap.result import MapResult, Status
 from certimap.solvers.base import Solver
-from certimap.solvers.driver import check_limits, interruptible, run
+from certimap.solvers.driver import check_limits, run
+from certimap.solvers.interrupts import interruptible
 from certimap.solvers.registry import check_solver
 
 Condition = Callable[[Control], Posterior]

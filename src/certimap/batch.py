@@ -19,7 +19,8 @@ from certimap.posterior import Posterior
 from certimap.result import MapResult
 from certimap.result_list import FailedQuery
 from certimap.solvers.base import Solver
-from certimap.solvers.driver import check_limits, n_interrupts, seed_of
+from certimap.solvers.driver import check_limits, seed_of
+from certimap.solvers.interrupts import n_interrupts
 from certimap.solvers.registry import check_solver
 
 OnError = Literal["raise", "keep"]

@@ -24,7 +24,8 @@ from certimap.io.native import read_native, write_native
 from certimap.io.net import read_net, write_net
 from certimap.io.nnf import read_nnf
 from certimap.io.sdd import read_psdd, read_sdd
-from certimap.io.spn import read_spn, write_spn
+from certimap.io.spn import read_spn
+from certimap.io.spn_writer import write_spn
 from certimap.io.uai import read_uai, write_uai
 from certimap.io.xdsl import read_xdsl, write_xdsl
 from certimap.io.xmlbif import read_xmlbif, write_xmlbif

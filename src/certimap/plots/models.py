@@ -13,7 +13,7 @@ import numpy as np
 from certimap.circuits.circuit import Circuit
 from certimap.networks.network import Network
 from certimap.plots.figure import LOWER, MASS, NEUTRAL, UPPER, new_figure
-from certimap.plots.series import RegionSeries, circuit_summary, network_graph
+from certimap.plots.model_series import RegionSeries, circuit_summary, network_graph
 from certimap.result import MapResult
 
 if TYPE_CHECKING:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -27,6 +23,7 @@ from certimap.posterior import Draws, Finds, Posterior
 from certimap.result import Certificate, CertificateKind, HistoryEntry, MapResult, Status
 from certimap.solvers.base import Effort, Solver
 from certimap.solvers.history import History
+from certimap.solvers.interrupts import interruptible
 from certimap.solvers.record import draft, unproved
 from certimap.solvers.registry import resolve
 from certimap.solvers.ties import located_by, ties_of
@@ -280,47 +277,6 @@ def ensure_answer(posterior: Posterior, ledger: Ledger, seed: int) -> None:
         raise TimeUp("looking for a first assignment")
     else:
         raise SolverError("the run ended before any assignment was evaluated; raise time_limit or max_nodes")
-
-
-@contextmanager
-def interruptible(control: Control) -> Generator[list[int]]:
-    """Let the first Ctrl-C end the run with what it has; a second one is raised as usual.
-
-    Yields the list of signals received so far.
-    """
-    received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-    previous = signal.getsignal(signal.SIGINT)
-    if previous is not signal.default_int_handler:
-        yield received  # whoever installed a handler of their own keeps it
-        return
-
-    def handle(signum: int, frame: FrameType | None) -> None:
-        received.append(signum)
-        _interrupts.append(signum)
-        control.interrupted = True
-        if len(received) > 1 or not control.busy:
-            raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, handle)
-    try:
-        yield received
-    finally:
-        signal.signal(signal.SIGINT, previous)
-
-
-_interrupts: list[int] = []  # every Ctrl-C that `interruptible` took; signals are the process's own
-
-
-def n_interrupts() -> int:
-    """Return how many Ctrl-C the runs of this process have taken.
-
-    A run that Ctrl-C ends early says so in its status, but one that had its proof by then does not: whoever makes
-    many runs compares this number before and after each.
-    """
-    return len(_interrupts)
 
 
 def seed_of(rng: int | np.random.Generator | None) -> int:

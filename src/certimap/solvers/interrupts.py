@@ -1,0 +1,52 @@
+"""Ctrl-C during a run: the first one ends it with what it has."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import FrameType
+
+from certimap.control import Control
+
+
+@contextmanager
+def interruptible(control: Control) -> Generator[list[int]]:
+    """Let the first Ctrl-C end the run with what it has; a second one is raised as usual.
+
+    Yields the list of signals received so far.
+    """
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    previous = signal.getsignal(signal.SIGINT)
+    if previous is not signal.default_int_handler:
+        yield received  # whoever installed a handler of their own keeps it
+        return
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        received.append(signum)
+        _interrupts.append(signum)
+        control.interrupted = True
+        if len(received) > 1 or not control.busy:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+_interrupts: list[int] = []  # every Ctrl-C that `interruptible` took; signals are the process's own
+
+
+def n_interrupts() -> int:
+    """Return how many Ctrl-C the runs of this process have taken.
+
+    A run that Ctrl-C ends early says so in its status, but one that had its proof by then does not: whoever makes
+    many runs compares this number before and after each.
+    """
+    return len(_interrupts)
