@@ -60,12 +60,6 @@ class Network:
             found.add(table)
         return found
 
-    def copy(self) -> Network:
-        near = {v: set(scopes) for v, scopes in self.near.items()}
-        return Network(
-            dict(self.sizes), self.hidden, dict(self.own), dict(self.tables), near, list(self.constants)
-        )
-
     def add(self, table: Table) -> None:
         """Multiply by a table of open variables."""
         scope = tuple(sorted(table.scope))
