@@ -21,9 +21,9 @@ from certimap.domain import Categorical, Domain, Label
 from certimap.errors import CertimapError
 from certimap.model import Model
 from certimap.proofs import check, reduced_network
+from certimap.proofs.steps import steps_of
 from certimap.query import make_query
 from certimap.result import MapResult
-from certimap.step_proofs import steps_of
 from certimap.testing.enumeration import all_points
 from certimap.testing.models import random_circuit, random_network
 

@@ -13,8 +13,8 @@ from certimap.checker import Proof
 from certimap.control import Control
 from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.proofs import reduced_network
+from certimap.proofs.relaxations import covered
 from certimap.query import make_query
-from certimap.relaxation_proofs import covered
 from certimap.solvers.networks import hbfs
 from certimap.solvers.networks.and_or import AndOrSpace
 from certimap.testing.enumeration import all_points

@@ -14,8 +14,8 @@ from certimap.checker.relaxed import Relaxation
 from certimap.control import Control
 from certimap.networks import Factor, MarkovNetwork
 from certimap.proofs import reduced_network
+from certimap.proofs.relaxations import Relaxed, covered, nuisance_first, problem_of
 from certimap.query import make_query
-from certimap.relaxation_proofs import Relaxed, covered, nuisance_first, problem_of
 from certimap.testing.proofs import random_case, solved
 
 
@@ -55,9 +55,9 @@ def test_the_bounds_of_relaxations_are_true(seed, bits):
 
 @pytest.mark.parametrize("seed", [1, 3, 5, 7, 9, 11])
 def test_a_relaxation_and_its_boxes_prove_an_answer(monkeypatch, seed):
-    monkeypatch.setattr("certimap.relaxation_proofs.UNSPLIT_BITS", 1.0)
-    monkeypatch.setattr("certimap.relaxation_proofs.TABLE_BITS", (3.0,))
-    monkeypatch.setattr("certimap.relaxation_proofs.STEPS", 2)
+    monkeypatch.setattr("certimap.proofs.relaxations.UNSPLIT_BITS", 1.0)
+    monkeypatch.setattr("certimap.proofs.relaxations.TABLE_BITS", (3.0,))
+    monkeypatch.setattr("certimap.proofs.relaxations.STEPS", 2)
     case = random_case(seed, hard=True)
     result = solved(case, "auto", seed=seed)
     threshold = result.log_joint + math.log1p(1e-9)
@@ -109,7 +109,7 @@ def test_copies_whose_messages_go_astray_are_no_relaxation():
 @pytest.fixture
 def no_steps(monkeypatch):
     """Leave wide networks to relaxations."""
-    monkeypatch.setattr("certimap.step_proofs.steps_of", lambda *given: None)
+    monkeypatch.setattr("certimap.proofs.steps.steps_of", lambda *given: None)
 
 
 def grid(n, strength):
@@ -122,8 +122,8 @@ def grid(n, strength):
 
 
 def test_a_grid_too_wide_to_be_eliminated_is_proved(monkeypatch, no_steps):
-    monkeypatch.setattr("certimap.proofs.LEAST_SECONDS", 600.0)  # however busy the machine is
-    monkeypatch.setattr("certimap.relaxation_proofs.TABLE_BITS", (10.0,))
+    monkeypatch.setattr("certimap.proofs.finish.LEAST_SECONDS", 600.0)  # however busy the machine is
+    monkeypatch.setattr("certimap.proofs.relaxations.TABLE_BITS", (10.0,))
     model = grid(24, 0.4)
     result = cm.map_query(model, epsilon=0, delta=0, rng=0, proof=True)
     assert result.proof.meta["method"] == "relaxation"
@@ -132,7 +132,7 @@ def test_a_grid_too_wide_to_be_eliminated_is_proved(monkeypatch, no_steps):
 
 
 def test_what_is_not_certified_gets_a_bound(monkeypatch):
-    monkeypatch.setattr("certimap.proofs.LEAST_SECONDS", 1.0)
+    monkeypatch.setattr("certimap.proofs.finish.LEAST_SECONDS", 1.0)
     model = grid(24, 1.5)
     names = model.domain.names[::5]
     result = cm.map_query(model, names, epsilon=0, delta=0, rng=0, max_nodes=1, proof=True, solver="wmb")
@@ -146,10 +146,10 @@ def test_what_is_not_certified_gets_a_bound(monkeypatch):
 
 
 def test_what_no_relaxation_closes_is_proved_to_a_bound_and_no_further(monkeypatch, no_steps):
-    monkeypatch.setattr("certimap.proofs.LEAST_SECONDS", 600.0)
-    monkeypatch.setattr("certimap.relaxation_proofs.TABLE_BITS", (3.0,))
-    monkeypatch.setattr("certimap.relaxation_proofs.STEPS", 1)
-    monkeypatch.setattr("certimap.relaxation_proofs._closed", lambda *given: None)
+    monkeypatch.setattr("certimap.proofs.finish.LEAST_SECONDS", 600.0)
+    monkeypatch.setattr("certimap.proofs.relaxations.TABLE_BITS", (3.0,))
+    monkeypatch.setattr("certimap.proofs.relaxations.STEPS", 1)
+    monkeypatch.setattr("certimap.proofs.relaxations._closed", lambda *given: None)
     model = grid(24, 0.4)
     result = cm.map_query(model, epsilon=0, delta=0, rng=0, proof=True)
     assert result.certificate.kind == "exact"

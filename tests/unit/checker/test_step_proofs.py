@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap import step_proofs
 from certimap.checker import Proof
 from certimap.checker.models import Rejected
 from certimap.checker.steps import CLOSE, ELIMINATE, REPLACE, SPLIT, Network
 from certimap.control import Control
 from certimap.networks import Factor, MarkovNetwork
 from certimap.proofs import reduced_network
+from certimap.proofs import steps as step_proofs
 from certimap.query import make_query
 from certimap.testing.enumeration import all_points
 from certimap.testing.models import random_network
@@ -172,7 +172,7 @@ def test_a_writer_that_drops_too_much_proves_nothing_false(monkeypatch, nothing_
 
 
 def test_a_grid_too_wide_to_be_eliminated_is_proved_by_steps(monkeypatch):
-    monkeypatch.setattr("certimap.proofs.LEAST_SECONDS", 600.0)  # however busy the machine is
+    monkeypatch.setattr("certimap.proofs.finish.LEAST_SECONDS", 600.0)  # however busy the machine is
     n, rng = 24, np.random.default_rng(3)
     factors = [Factor((i,), np.exp(rng.normal(0.0, 1.0, 2))) for i in range(n * n)]
     for i in range(n * n):

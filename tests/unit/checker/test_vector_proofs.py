@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap import vector_proofs
 from certimap.bench.random_chains import random_chain
 from certimap.checker import Proof
 from certimap.checker.buckets import Buckets
@@ -16,6 +15,7 @@ from certimap.checker.lifting import _by_entry, _by_matrix
 from certimap.checker.models import Rejected
 from certimap.checker.vectors import grouped
 from certimap.proofs import reduced_network
+from certimap.proofs import vectors as vector_proofs
 from certimap.query import make_query
 from certimap.testing.enumeration import all_points
 from certimap.testing.proofs import Case, random_case, solved

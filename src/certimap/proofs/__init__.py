@@ -1,0 +1,13 @@
+"""Proof files: what a run recorded, joined with its model and query, and what has them checked.
+
+What proves an answer to a circuit is written while the search runs (`solvers/record.py`); `circuits` makes a
+search of its own where the solver keeps no boxes. Networks are proved after the answer (`networks`): by
+elimination (`vectors`), by steps that make the network smaller (`steps`), or by a relaxation (`relaxations`).
+"""
+
+from certimap.proofs.answers import answers_of
+from certimap.proofs.checking import check
+from certimap.proofs.finish import finished, wants_for_proof
+from certimap.proofs.networks import reduced_network
+
+__all__ = ["answers_of", "check", "finished", "reduced_network", "wants_for_proof"]

@@ -1,0 +1,136 @@
+"""Proofs of queries to circuits: searches by boxes made for the proof alone, and the cells of real variables."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.checker import Proof
+from certimap.checker.leaves import STUDENT_T
+from certimap.circuits.circuit import Circuit
+from certimap.circuits.leaves.kind import leaf_kinds
+from certimap.control import Control, TimeUp
+from certimap.domain import Real
+from certimap.errors import TooLarge
+from certimap.proofs.answers import answers_of, least_log
+from certimap.query import Query
+from certimap.result import MapResult
+
+MAX_SEARCHES = 5  # for one proof, where each meets a better answer
+
+
+def searched(model: Circuit, query: Query, result: MapResult, max_bytes: int, seconds: float) -> Proof | None:
+    """Search a circuit by boxes, from an answer that something else has found; None where that does not end."""
+    from certimap.circuits.posterior import CircuitPosterior
+    from certimap.circuits.prober import PlanProber
+    from certimap.solvers.box_search.frontier import Frontier
+    from certimap.solvers.driver import run
+
+    class Plain(CircuitPosterior):
+        """Asked by bounds that the checker has as well."""
+
+        def prober(self) -> PlanProber:
+            return PlanProber(self.plan, self.workers)
+
+    control = Control.starting_now(seconds)
+    certificate, epsilon = result.certificate, result.certificate.epsilon
+    answers = answers_of(result)
+    log_value = least_log(result)
+    for _ in range(MAX_SEARCHES):
+        try:
+            found = run(
+                Plain.from_circuit(model, query, control=control),
+                Frontier(first_draws=0),
+                epsilon=epsilon,
+                delta=0.0,
+                rng=0,
+                warm_start=answers,
+                top_k=None if result.top is None else len(answers),
+                tolerance=certificate.tolerance,
+                progress=False,
+                control=control,
+                max_proof=max_bytes,
+            )
+        except (TimeUp, TooLarge):
+            return None
+        if not found.certified or found.proof is None or not found.proof.arrays:
+            return None
+        gain = least_log(found) - log_value
+        if gain <= 0.0 or certificate.epsilon == 0.0:
+            is_discrete = query.query_domain.is_discrete
+            return (
+                found.proof if is_discrete else Proof(found.proof.meta, _at_ends(model, query, found.proof.arrays))
+            )
+        # it met a better answer and closed boxes by that one's epsilon; the one to be proved allows it less
+        answers.insert(0, found.assignment)
+        answers = answers[: 1 if result.top is None else len(result.top)]
+        log_value += gain
+        epsilon = -math.expm1(math.log1p(-epsilon) + gain)
+        if not epsilon > 0.0:
+            return None
+    return None
+
+
+def _at_ends(model: Circuit, query: Query, arrays: dict[str, Any]) -> dict[str, Any]:
+    """Cut the cells of real variables where densities end as well: in no cell do two bars of a histogram count."""
+    ends: dict[int, set[float]] = {}
+    for code, leaf in leaf_kinds().items():
+        nodes = np.flatnonzero(model.kind == code)
+        if leaf.support is not None and len(nodes):
+            first = model.param_ptr[nodes]
+            low, high = leaf.support(*(model.params[first + k] for k in range(len(leaf.parameters))))
+            for v, a, b in zip(model.leaf_var[nodes].tolist(), low.tolist(), high.tolist(), strict=True):
+                ends.setdefault(v, set()).update((math.nextafter(a, -math.inf), b))
+    whole, ptr = intervals_of(query)["intervals"], arrays["cut_ptr"]
+    cuts: list[NDArray[np.float64]] = []
+    columns: list[NDArray[Any]] = []  # for each new column of a variable, the one that it is a part of
+    n_columns = 0
+    for k, v in enumerate(query.variables.tolist()):
+        old = arrays["cuts"][ptr[k] : ptr[k + 1]]
+        inside = [x for x in ends.get(v, ()) if whole[v, 0] < x < whole[v, 1]]
+        cuts.append(np.union1d(old, np.array(inside, np.float64)))
+        is_real = isinstance(query.domain.variables[v], Real)
+        size = len(old) + 1 if is_real else int(query.query_domain.n_states[k])
+        parts = np.searchsorted(old, np.array([*cuts[-1], np.inf])) if is_real else np.arange(size)
+        columns.append(n_columns + parts)
+        n_columns += size
+    at = arrays["at"].copy()
+    for node in np.flatnonzero(at):
+        k = int(arrays["splits"][node])
+        at[node] = np.searchsorted(cuts[k], arrays["cuts"][ptr[k] + at[node] - 1]) + 1
+    kept = np.unpackbits(arrays["kept"], axis=1, count=n_columns)[:, np.concatenate(columns)]
+    return {
+        **arrays,
+        "at": at,
+        "kept": np.packbits(kept, axis=1),
+        "cuts": np.concatenate(cuts),
+        "cut_ptr": np.cumsum([0, *(len(inner) for inner in cuts)]).astype(np.int64),
+    }
+
+
+def cuts_student_t(model: Circuit, query: Query) -> bool:
+    """Whether a variable that is summed out over a part of its values has a leaf whose masses have no formula."""
+    intervals = intervals_of(query).get("intervals")
+    if intervals is None:
+        return False
+    leaves = np.flatnonzero(model.kind == STUDENT_T)
+    variables = np.setdiff1d(model.leaf_var[leaves], query.variables)
+    low, high = intervals[variables].T
+    return bool(np.any((low < high) & (np.isfinite(low) | np.isfinite(high))))
+
+
+def intervals_of(query: Query) -> dict[str, Any]:
+    """Return what each real variable is confined to, one value where it is observed; nothing without any."""
+    if query.domain.is_discrete:
+        return {}
+    intervals = np.tile([-np.inf, np.inf], (len(query.domain), 1))
+    for v, variable in enumerate(query.domain):
+        if isinstance(variable, Real):
+            value = query.values.get(v)
+            whole = (variable.low, variable.high) if value is None else (value, value)
+            intervals[v] = query.intervals.get(v, whole)
+    n = len(query.variables) + 1
+    return {"intervals": intervals, "cuts": np.zeros(0), "cut_ptr": np.zeros(n, np.int64)}

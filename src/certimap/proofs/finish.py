@@ -1,0 +1,120 @@
+"""Proof files: what a run recorded, joined with its model and query."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from certimap.checker import Proof
+from certimap.checker.real import REAL_KINDS
+from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.errors import ModelError, SolverError
+from certimap.io.labels import encoded_label
+from certimap.io.native import exported, fingerprint
+from certimap.model import Model
+from certimap.posterior import Capability
+from certimap.proofs.answers import answers_of
+from certimap.proofs.circuits import cuts_student_t, intervals_of, searched
+from certimap.proofs.networks import NOT_CLOSED, WITH_PROOFS, eliminated, too_wide, wide
+from certimap.query import Query
+from certimap.result import MapResult
+from certimap.solvers.base import Solver
+
+LEAST_SECONDS = 10.0  # for a search for the proof alone; it may take four times the solving, or what is left, too
+
+
+def wants_for_proof(
+    model: Any, solver: str | Solver, wants: Sequence[Capability] | None
+) -> Sequence[Capability] | None:
+    """Return what to want of a representation where a proof is asked for: on circuits, boxes that can be retraced.
+
+    Raises SolverError for what is no model.
+    """
+    if not isinstance(model, Model):
+        raise SolverError(
+            f"a {type(model).__name__} has no model that a proof could be about; ask a model instead"
+        )
+    from certimap.circuits.posterior import CircuitPosterior
+    from certimap.solvers.box_search.frontier import Frontier
+
+    searches = solver in ("auto", "frontier") or isinstance(solver, Frontier)
+    if isinstance(model, Circuit) and searches and wants in (None, Frontier.needs):
+        return (CircuitPosterior,)
+    return wants
+
+
+def finished(
+    model: Model, query: Query, result: MapResult, max_bytes: int, time_limit: float | None = None
+) -> MapResult:
+    """Return a result with its proof complete, or with the reason why it has none.
+
+    `time_limit` (seconds) is the query's; a search for the proof alone may use what solving has left of it.
+    """
+    draft = result.proof
+    if draft is None:
+        return result
+    seconds = max(LEAST_SECONDS, 4.0 * result.seconds, (time_limit or 0.0) - result.seconds)
+    if not isinstance(model, Circuit) and draft.meta["method"] != "draws" and too_wide(model, query) is not None:
+        draft = wide(model, query, result, max_bytes, seconds)
+    reason = _refusal(model, query, result, draft)
+    is_discrete = query.query_domain.is_discrete  # bounds of densities, in a search, are closer than the checker's
+    if reason is None and isinstance(model, Circuit) and (draft.meta["method"] == "bound" or not is_discrete):
+        draft = searched(model, query, result, max_bytes, seconds)
+        if draft is None:
+            reason = f"a search for a proof did not end in time; {WITH_PROOFS} write one as they go"
+    if reason is not None or draft is None:
+        return replace(result, proof=None, no_proof=reason)
+    certificate = result.certificate
+    method, arrays = draft.meta["method"], draft.arrays
+    if not isinstance(model, Circuit) and method not in ("draws", "relaxation", "steps"):
+        method, arrays = eliminated(model, query, result, max_bytes)
+    answers = answers_of(result)
+    encoded = [{name: encoded_label(label, name) for name, label in answer.items()} for answer in answers]
+    meta = {
+        **draft.meta,
+        "method": method,
+        "model": fingerprint(model),
+        "answer": encoded[0],
+        "others": encoded[1:],
+        "claim": {
+            "kind": certificate.kind.value,
+            "epsilon": certificate.epsilon,
+            "delta": certificate.delta,
+            "tolerance": certificate.tolerance,
+            "log_joint": result.log_joint,
+            **draft.meta.get("claim", {}),
+        },
+        "solver": result.solver,
+        "written_by": f"certimap {result.version}",
+        "seed": result.seed,
+    }
+    short = f"it is of a bound alone, for {NOT_CLOSED.format(seconds)}" if "certified" in meta else None
+    proof = Proof(meta, {"log_weights": query.log_weights, **intervals_of(query), **arrays})
+    if proof.n_bytes > max_bytes:
+        text = f"the proof would take {proof.n_bytes:,} bytes, and max_proof={max_bytes:,} accepts fewer"
+        return replace(result, proof=None, no_proof=text)
+    return replace(result, proof=proof, no_proof=short)
+
+
+def _refusal(model: Model, query: Query, result: MapResult, draft: Proof) -> str | None:
+    """Return the sentence why there is no proof, or None."""
+    if "no_proof" in draft.meta:
+        return draft.meta["no_proof"]
+    if not len(query.variables):
+        return "a query without variables has nothing to prove"
+    try:
+        exported(model)
+    except ModelError as error:
+        return f"the model cannot be handed to the checker: {error}"
+    if isinstance(model, Circuit):
+        if not np.all(np.isin(model.kind, [NodeKind.CATEGORICAL, NodeKind.PRODUCT, NodeKind.SUM, *REAL_KINDS])):
+            return "the circuit has leaves of a kind that the checker does not know: it knows this package's own"
+        if cuts_student_t(model, query):
+            return "the checker knows no masses of parts of Student t distributions; query their variables"
+        if result.top is not None and len(result.top) > 1 and not query.query_domain.is_discrete:
+            return "a proof covers one answer where a variable is real; leave top_k out"
+        return None
+    return too_wide(model, query) if draft.meta["method"] == "draws" else None
