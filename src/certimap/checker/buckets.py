@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,15 +47,20 @@ def elimination_order(tables: Sequence[Table], sizes: Sequence[int], variables: 
         near[v].discard(v)
     logs = [math.log(k) for k in sizes]
     cost = {v: logs[v] + sum(logs[u] for u in near[v]) for v in near}
+    waiting = [(cost[v], v) for v in near]
+    heapify(waiting)
     order: list[int] = []
     while near:
-        v = min(near, key=lambda u: (cost[u], u))
+        found, v = heappop(waiting)
+        if v not in near or found != cost[v]:
+            continue  # eliminated, or entered once more since
         order.append(v)
         around = near.pop(v)
         for u in around:
             near[u] |= around
             near[u] -= {u, v}
             cost[u] = logs[u] + sum(logs[w] for w in near[u])
+            heappush(waiting, (cost[u], u))
     return order
 
 

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ class Question:
     queried: Ints
     log_weights: Floats
 
-    @property
+    @cached_property
     def offsets(self) -> Ints:
         return np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
 
