@@ -156,7 +156,7 @@ def check_every_point(circuit: Circuit, answers: NDArray[np.int64], threshold: f
         points = np.stack(np.unravel_index(index, tuple(sizes.tolist())), axis=1).astype(np.int64)
         values = np.where(np.isin(index, known), -np.inf, circuit.values(points))
         worst = int(np.argmax(values))
-        if values[worst] > threshold:
+        if not values[worst] <= threshold:
             return (
                 f"the joint state {points[worst].tolist()} has the log value {values[worst]:.12g}, above the claim"
             )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.models import Arrays, Rejected
+from certimap.checker.models import Arrays, Rejected, refuse_huge
 from certimap.checker.numbers import Floats, Ints, ranges
 from certimap.checker.real import REAL_KINDS, Edges, leaf_logs
 
@@ -39,6 +39,8 @@ def read_graph(sizes: Ints, arrays: Arrays, edges: Edges, queried: Ints, side: i
     counts = sizes[leaf_var[leaves]]
     within = ranges(np.zeros(len(leaves), np.int64), counts)
     tables[np.repeat(leaves, counts), within] = arrays["params"][np.repeat(start[leaves], counts) + within]
+    refuse_huge(tables, "the circuit")
+    refuse_huge(np.asarray(arrays["log_weights"]), "the circuit")
     for v, ends in edges.items():
         for code in REAL_KINDS:
             rows = np.flatnonzero((kind == code) & (leaf_var == v))

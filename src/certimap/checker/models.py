@@ -16,10 +16,17 @@ from numpy.typing import NDArray
 from certimap.checker.numbers import UNIT, Floats, Ints
 
 Arrays = Mapping[str, NDArray[Any]]
+LARGEST_LOG = 1e100  # nats; sums of larger numbers may overflow, and what is infinite is neither above nor below
 
 
 class Rejected(Exception):
     """A step of a proof that does not hold, in one sentence."""
+
+
+def refuse_huge(logs: Floats, what: str) -> None:
+    """Refuse logs that are no numbers of at most LARGEST_LOG in size, nor the -inf of an exact 0."""
+    if not np.all((np.abs(logs) <= LARGEST_LOG) | (logs == -np.inf)):
+        raise Rejected(f"{what} has a log that is no number of at most {LARGEST_LOG:g} in size")
 
 
 def fingerprint(
@@ -69,10 +76,14 @@ class Table:
 def tables_of(kind: str, sizes: Ints, arrays: Arrays) -> tuple[list[Table], list[int]]:
     """Return a network's or a hidden tree's factors, and the sizes of all variables, hidden ones behind."""
     if kind in ("bayesian", "markov"):
-        return _network_tables(sizes, arrays), sizes.tolist()
-    if kind.endswith(":HiddenChowLiuModel"):
-        return _hidden_tables(sizes, arrays)
-    raise Rejected(f"a model of the kind {kind!r} is one that the checker cannot read")
+        tables, all_sizes = _network_tables(sizes, arrays), sizes.tolist()
+    elif kind.endswith(":HiddenChowLiuModel"):
+        tables, all_sizes = _hidden_tables(sizes, arrays)
+    else:
+        raise Rejected(f"a model of the kind {kind!r} is one that the checker cannot read")
+    for table in tables:
+        refuse_huge(table.logs, "the model")
+    return tables, all_sizes
 
 
 def _logs(values: Floats) -> Floats:

@@ -19,7 +19,7 @@ from certimap.checker.clock import Clock
 from certimap.checker.exact import MARGIN, largest_value
 from certimap.checker.file import Proof
 from certimap.checker.kept import check_kept
-from certimap.checker.models import Arrays, Question, Reduced, Rejected, fingerprint, reduce, tables_of
+from certimap.checker.models import Arrays, Question, Reduced, Rejected, fingerprint, reduce, refuse_huge, tables_of
 from certimap.checker.numbers import UNIT, Floats
 from certimap.checker.real import Edges, edges_of
 from certimap.checker.relaxed import Relaxation, check_relaxed
@@ -28,9 +28,11 @@ from certimap.checker.steps import check_steps
 from certimap.errors import TooLarge
 
 LARGEST_TOLERANCE = 1e-3
+DRAWS = "draws"
 BOUND_ALONE = "the solver's certificate ({kind}, epsilon {epsilon:.3g}): the file proves a bound alone"
 DRAWS_UNCHECKED = (
-    "that the draws were independent, from p(q | e) inside the boxes then open (seed {seed} replays them)",
+    "that the draws were independent, from p(q | e) inside the boxes then open, of the mass recorded "
+    "(seed {seed} replays them)",
     "that no box closed before a draw held anything above the bound it was closed at",
 )
 
@@ -161,6 +163,8 @@ def _least(proof: Proof, log_values: list[float]) -> float:
     claimed, first = proof.meta["claim"]["log_joint"], log_values[0]
     if first == -math.inf:
         raise Rejected("the answer has probability 0")
+    if not all(value < math.inf for value in log_values):
+        raise Rejected("an answer is worth more than can be told")
     if claimed is not None and not abs(float(claimed) - first) <= 1e-7 * (1.0 + abs(first)):
         raise Rejected(f"the answer is worth ln p(q, e) = {first:.12g}, and {claimed} is claimed")
     return min(log_values)
@@ -173,6 +177,8 @@ def _claim(variables: Sequence[Mapping[str, Any]], proof: Proof) -> Claim:
     epsilon, delta, tolerance = (float(stated[name]) for name in ("epsilon", "delta", "tolerance"))
     if kind not in ("exact", "epsilon", "pac", "bound"):
         raise Rejected(f"the claim is of the kind {kind!r}; expected exact, epsilon, pac or bound")
+    if (kind == "pac") != (proof.meta["method"] == DRAWS):
+        raise Rejected("a claim with delta above 0 needs the method 'draws', and this method such a claim")
     if kind == "bound" and proof.meta["method"] not in ("relaxation", "steps"):
         raise Rejected("a bound alone needs the method 'relaxation' or 'steps'")
     if not 0.0 <= epsilon < 1.0 or (kind == "exact" and epsilon != 0.0):
@@ -190,8 +196,9 @@ def _claim(variables: Sequence[Mapping[str, Any]], proof: Proof) -> Claim:
     if len(np.unique(states, axis=0)) != len(states) or (len(states) > 1 and not np.all(sizes[queried])):
         raise Rejected("an answer is listed twice, or several where a variable is real")
     log_weights = np.asarray(proof.arrays["log_weights"], np.float64)
-    if log_weights.shape != (int(sizes.sum()),) or np.any(np.isnan(log_weights) | (log_weights == np.inf)):
+    if log_weights.shape != (int(sizes.sum()),):
         raise Rejected("the proof's evidence does not fit the model")
+    refuse_huge(log_weights, "the proof's evidence")
     if not queried:
         raise Rejected("the query has no variables")
     question = Question(sizes, np.array(queried, np.int64), log_weights)
@@ -234,10 +241,8 @@ def _circuit(
     above = circuit_of(arrays, _in_cells(asked, cells), cells, 1)
     log_value = _least(proof, below.values(claim.answers).tolist())
     method, threshold = proof.meta["method"], claim.threshold(log_value)
-    if method == "draws":
+    if method == DRAWS:
         return log_value, _draws(claim, proof, log_value - above.total())
-    if claim.kind == "pac":
-        raise Rejected("a claim with delta above 0 needs the method 'draws'")
     if method == "enumeration" and not cells:
         return log_value, check_every_point(above, claim.answers, threshold, clock)
     if method == "residual" and not cells:
@@ -259,11 +264,11 @@ def _residual(circuit: Circuit, claim: Claim, proof: Proof, threshold: float) ->
         raise Rejected("a point is listed twice")
     values, total = circuit.values(points), circuit.total()
     rivals = values[~np.any(np.all(points[:, None] == claim.answers, axis=2), axis=1)]
-    if np.any(rivals > threshold):
+    if not np.all(rivals <= threshold):
         return f"a listed assignment has the log value {float(rivals.max()):.12g}, above {threshold:.12g}"
     error = 16.0 * UNIT * (len(points) + circuit.n_nodes + abs(total))
     left = 1.0 - math.fsum(np.exp(values - total)) + error + 1e-12
-    if total + math.log(max(left, 1e-300)) > threshold:
+    if not total + math.log(max(left, 1e-300)) <= threshold:
         return f"the points listed leave a probability of {left:.6g}, which may hold a better assignment"
     return None
 
@@ -281,11 +286,9 @@ def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof, clock: Clock
     ]
     log_value = _least(proof, [tree.bound(point, -1) for point in points])
     method, threshold = proof.meta["method"], claim.threshold(log_value)
-    if method == "draws":
+    if method == DRAWS:
         everything = Buckets.of(Reduced(problem.tables, problem.sizes, [], problem.log_constant))
         return log_value, _draws(claim, proof, log_value - everything.bound([], 1))
-    if claim.kind == "pac":
-        raise Rejected("a claim with delta above 0 needs the method 'draws'")
     if method == "vectors":
         return log_value, check_kept(tree, points, threshold, 0.5 * claim.slack, proof.arrays, clock)
     if method != "sets":
@@ -296,8 +299,6 @@ def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof, clock: Clock
 def _wide(problem: Reduced, claim: Claim, proof: Proof, clock: Clock) -> tuple[float, str | None]:
     """The same by steps or a relaxation, for networks too wide to be eliminated; hidden variables fit."""
     log_value = _least(proof, [value_at(problem, answer, -1) for answer in claim.answers.tolist()])
-    if claim.kind == "pac":
-        raise Rejected("a claim with delta above 0 needs the method 'draws'")
     threshold = claim.log_upper if claim.kind == "bound" else claim.threshold(log_value)
     if proof.meta["method"] == "steps":
         if len(claim.answers) > 1:
@@ -327,7 +328,7 @@ def _draws(claim: Claim, proof: Proof, log_prob: float) -> str | None:
     if proof.meta["rule"] == "published":
         misses = np.full(len(counts), math.exp(min(log_tau, 0.0)))
     evidence = float(np.sum(np.where(valid & (counts > 0), counts * misses, 0.0))) * (1.0 - 1e-9)
-    needed = math.log(len(claim.answers) / claim.delta) if claim.delta > 0.0 else math.inf
+    needed = math.log(len(claim.answers) / claim.delta)
     if not evidence >= needed * (1.0 - 1e-8):
         return f"the draws give {evidence:.6g} nats of evidence, and delta {claim.delta:g} needs {needed:.6g}"
     return None

@@ -20,7 +20,7 @@ def draft(ledger: Ledger, certificate: Certificate, recorder: Recorder) -> Proof
         return unproved("the run earned no certificate; raise its limits")
     if certificate.assumptions and certificate.rule is not Rule.EXTERNAL:
         return unproved(f"the certificate rests on an assumption ({certificate.assumptions[0]})")
-    if certificate.rule in (Rule.DRAWS, Rule.FRONTIER):
+    if certificate.rule in (Rule.DRAWS, Rule.FRONTIER) and certificate.delta > 0.0:
         log_open, log_closed, counts = zip(*ledger.draw_groups, strict=True)
         record: dict[str, NDArray[Any]] = {
             "log_open": np.array(log_open),
