@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from certimap.checker.clock import Clock
 from certimap.checker.models import Arrays, Reduced, Rejected, Table, spread
-from certimap.checker.numbers import Floats, log_sum, up
+from certimap.checker.numbers import Floats, up
+from certimap.checker.products import maximised, summed
 
 CLOSE, SHIFT, DROP, ELIMINATE, REPLACE, ABSORB, SPLIT = range(7)
 MAX_ENTRIES = 2**24  # of one table
@@ -137,17 +138,12 @@ class Network:
     def eliminate(self, v: int) -> None:
         """Maximise or sum a variable out."""
         scope = self._fitting(v, self.scope_around(v))
-        joint: Floats = np.zeros([self.sizes[u] for u in scope])
-        for table in (Table((v,), self.own[v]), *map(self.pop, sorted(self.near[v]))):
-            joint = up(joint + spread(table, scope))
-        axis = scope.index(v)
-        found = log_sum(joint, axis) if v in self.hidden else joint.max(axis=axis)
+        tables = [Table((v,), self.own[v]), *map(self.pop, sorted(self.near[v]))]
+        is_hidden, sizes = v in self.hidden, dict(self.sizes)
         self._forget(v)
-        top = float(found.max())
-        if top > -math.inf:  # small numbers round less
-            self.constants.append(top)
-            found = up(found - top)
-        self.add(Table(tuple(u for u in scope if u != v), found))
+        found, constants = (summed if is_hidden else maximised)(v, scope, tables, sizes)
+        self.constants += constants  # small numbers round less
+        self.add(found)
 
     def replace(self, v: int, by: Scope) -> None:
         """Put a function of others in place of a variable: a table allows one of its states for each of theirs."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
 import certimap as cm
 from certimap.checker import Proof
-from certimap.checker.models import Rejected
+from certimap.checker.models import Rejected, Table
+from certimap.checker.products import maximised
 from certimap.checker.steps import CLOSE, ELIMINATE, REPLACE, SPLIT, Network
 from certimap.control import Control
 from certimap.networks import Factor, MarkovNetwork
@@ -75,6 +78,31 @@ def test_every_step_bounds_from_above(seed):
     assert network.bound() == pytest.approx(best, abs=1e-11)
 
 
+@pytest.mark.parametrize("block", [1, 8, 2**16])
+@pytest.mark.parametrize("seed", range(20))
+def test_an_elimination_in_blocks_is_never_below_the_exact_maximum(monkeypatch, seed, block):
+    monkeypatch.setattr("certimap.checker.products.BLOCK", block)
+    rng = np.random.default_rng(seed)
+    sizes = {v: int(rng.integers(1, 5)) for v in range(5)}
+    scopes = {(0,), *(tuple(sorted({0, *rng.permutation(5)[:k].tolist()})) for k in rng.integers(1, 5, 6))}
+    scale = 10.0 ** rng.integers(-3, 7)  # sums of large numbers of both signs round the most
+    tables = [Table(s, rng.normal(0.0, scale, [sizes[v] for v in s])) for s in sorted(scopes)]
+    tables[-1].logs[rng.random(tables[-1].logs.shape) < 0.3] = -np.inf
+    scope = tuple(sorted({v for t in tables for v in t.scope}))
+    found, constants = maximised(0, scope, tables, sizes)
+    assert set(found.scope) == set(scope) - {0}
+    for point in np.ndindex(*found.logs.shape):
+        at = dict(zip(found.scope, point, strict=True))
+        values = [[t.logs[tuple({**at, 0: k}[v] for v in t.scope)] for t in tables] for k in range(sizes[0])]
+        sums = [sum(map(Fraction, row)) for row in values if -np.inf not in row]
+        if not sums or found.logs[point] == -np.inf:
+            assert not sums
+            assert found.logs[point] == -np.inf
+            continue
+        above = sum(map(Fraction, constants)) + Fraction(found.logs[point]) - max(sums)
+        assert 0 <= above <= 1e-12 * scale
+
+
 @pytest.mark.parametrize("most_entries", [0.0, 1e9])
 @pytest.mark.parametrize("seed", range(1, 12, 2))
 def test_steps_prove_answers_and_nothing_else(nothing_is_cheap, seed, most_entries):
@@ -135,13 +163,11 @@ def test_hidden_variables_are_summed_out_first():
         network.eliminate(touched)
 
 
-@pytest.mark.parametrize(
-    "steps", [[9], [CLOSE], [ELIMINATE, 99, CLOSE], [SPLIT, 99], [REPLACE, 0, 77], [SPLIT, 0]]
-)
-def test_steps_that_do_not_hold_are_rejected(steps):
+@pytest.mark.parametrize("made", [[9], [CLOSE], [ELIMINATE, 99, CLOSE], [SPLIT, 99], [REPLACE, 0, 77], [SPLIT, 0]])
+def test_steps_that_do_not_hold_are_rejected(made):
     case = everything(2, zeros=0.0)
     result = solved(case, "auto")
-    arrays = {"steps": np.array(steps, np.int32), "shifts": np.zeros(0), "kept": np.zeros(0, np.uint8)}
+    arrays = {"steps": np.array(made, np.int32), "shifts": np.zeros(0), "kept": np.zeros(0, np.uint8)}
     meta = {**result.proof.meta, "method": "steps"}
     proof = Proof(meta, {"log_weights": result.proof.arrays["log_weights"], **arrays})
     assert cm.check(case.model, proof).message.startswith("rejected: ")
