@@ -8,22 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 
 from certimap.checker.models import Rejected
-from certimap.checker.normal import FARTHEST, log_mass, log_peak
-from certimap.checker.numbers import UNIT
+from certimap.checker.normal import log_mass, log_peak, total_of
 
 TRUNCATED, UNIFORM, EXPONENTIAL, LAPLACE, STUDENT_T, POISSON, GEOMETRIC = range(-1, -8, -1)
 KINDS = (TRUNCATED, UNIFORM, EXPONENTIAL, LAPLACE, STUDENT_T, POISSON, GEOMETRIC)
 LOG_PI = 1.1447298858494002
-
-
-def total_of(terms: Sequence[float], side: int) -> float:
-    """Return the sum of terms that are each right to some places, rounded to a side."""
-    size = sum(abs(x) for x in terms)
-    if not size <= FARTHEST:
-        return -FARTHEST if side > 0 else -math.inf
-    return math.fsum(terms) + side * (16.0 + 8.0 * size) * UNIT
+TINY = 1e-320  # above what numbers next to 0 are off by
+MOST_TERMS = 1e6  # of a sum of counts, to either side
 
 
 def support(kind: int, p: Sequence[float]) -> tuple[float, float]:
@@ -40,14 +34,17 @@ def log_density(kind: int, p: Sequence[float], x: float, side: int) -> float:
     if kind == TRUNCATED:
         return total_of([log_peak(p[0], p[1], x, x, side), -log_mass(p[0], p[1], p[2], p[3], -side)], side)
     if kind == UNIFORM:
-        return total_of([-math.log(0.5 * p[1] - 0.5 * p[0]), -math.log(2.0)], side)
+        return total_of([-_log_width(p[0], p[1])], side)
     if kind == EXPONENTIAL:
         return total_of([math.log(p[0]), -p[0] * x], side)
     if kind == LAPLACE:
         return total_of([-abs(x - p[0]) / p[1], -math.log(2.0), -math.log(p[1])], side)
     if kind == STUDENT_T:
-        half, z = 0.5 * p[2], abs(x - p[0]) / p[1]
-        log_ratio = math.log1p(z * z / p[2]) if z < 1e150 else 2.0 * math.log(z) - math.log(p[2])
+        half, square = 0.5 * p[2], (Fraction(x) - Fraction(p[0])) ** 2 / (Fraction(p[1]) ** 2 * Fraction(p[2]))
+        if square < 1e300:
+            log_ratio = math.log1p(square)
+        else:
+            log_ratio = math.log(square.numerator) - math.log(square.denominator)
         terms = [math.lgamma(half + 0.5), -math.lgamma(half), -0.5 * math.log(p[2]), -0.5 * LOG_PI]
         return total_of([*terms, -math.log(p[1]), -(half + 0.5) * log_ratio], side)
     if x != math.floor(x) or x == math.inf:
@@ -71,6 +68,11 @@ def log_largest(kind: int, p: Sequence[float], low: float, high: float, side: in
     return log_density(kind, p, min(max(mode, low), high), side)
 
 
+def _log_width(low: float, high: float) -> float:
+    width = high - low
+    return math.log(width) if width < math.inf else math.log(0.5 * high - 0.5 * low) + math.log(2.0)
+
+
 def _whole(x: float, step: int) -> float:
     """Return the whole number next to x from above (step 1) or below."""
     return x if math.isinf(x) else float(math.ceil(x) if step > 0 else math.floor(x))
@@ -84,12 +86,12 @@ def log_share(kind: int, p: Sequence[float], low: float, high: float, side: int)
     if low <= least and high >= most:
         return 0.0
     a, b = max(low, least), min(high, most)
-    if not a <= b:
+    if not a <= b or (a == b and kind not in (POISSON, GEOMETRIC)):
         return -math.inf
     if kind == TRUNCATED:
         return total_of([log_mass(p[0], p[1], a, b, side), -log_mass(p[0], p[1], p[2], p[3], -side)], side)
     if kind == UNIFORM:
-        return _log_of([0.5 * b - 0.5 * a], -math.log(0.5 * p[1] - 0.5 * p[0]), side)
+        return total_of([_log_width(a, b), -_log_width(p[0], p[1])], side)
     if kind == EXPONENTIAL:
         return _log_of([-math.expm1(-p[0] * (b - a))], -p[0] * a, side)
     if kind == LAPLACE:
@@ -112,16 +114,18 @@ def log_share(kind: int, p: Sequence[float], low: float, high: float, side: int)
 
 def _log_of(masses: Sequence[float], log_factor: float, side: int) -> float:
     """Return the log of a sum of masses, none of them a difference, times a factor."""
-    mass = math.fsum(masses)
-    if not mass > 0.0:
-        return -FARTHEST if side > 0 else -math.inf
-    return total_of([math.log(mass), log_factor], side)
+    mass = math.fsum(masses) + side * TINY
+    return total_of([math.log(mass), log_factor], side) if mass > 0.0 else -math.inf
 
 
 def _log_poisson(mean: float, low: float, high: float, side: int) -> float:
     """Add up the probabilities near the largest; what is further out is less than a geometric series."""
     top = min(max(math.floor(mean), low), high)
     reach = math.ceil(20.0 * math.sqrt(mean)) + 200.0
+    if reach > MOST_TERMS:
+        raise Rejected(
+            f"a part of the counts is asked of a Poisson distribution of mean {mean}, too many to add up"
+        )
     first, last = max(low, top - reach), min(high, top + reach)
     n = int(last - first) + 1
     logs = [log_density(POISSON, (mean,), first + k, side) for k in range(n)]

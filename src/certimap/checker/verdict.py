@@ -19,7 +19,16 @@ from certimap.checker.clock import Clock
 from certimap.checker.exact import MARGIN, largest_value
 from certimap.checker.file import Proof
 from certimap.checker.kept import check_kept
-from certimap.checker.models import Arrays, Question, Reduced, Rejected, fingerprint, reduce, refuse_huge, tables_of
+from certimap.checker.models import (
+    Arrays,
+    Question,
+    Reduced,
+    Rejected,
+    fingerprint,
+    reduce,
+    refuse_huge,
+    tables_of,
+)
 from certimap.checker.numbers import UNIT, Floats
 from certimap.checker.real import Edges, edges_of
 from certimap.checker.relaxed import Relaxation, check_relaxed

@@ -11,6 +11,7 @@ from scipy import stats
 import certimap as cm
 from certimap.checker import Proof
 from certimap.checker import leaves as ours
+from certimap.checker.normal import log_mass
 from certimap.circuits.leaves import leaf_kind
 from certimap.io.native import exported
 
@@ -166,3 +167,56 @@ def test_kinds_of_other_packages_are_refused_in_a_sentence():
     meta = {**result.proof.meta, "model": fingerprint(kind, variables, other, hidden)}
     verdict = check_arrays(kind, variables, other, Proof(meta, result.proof.arrays), hidden=hidden)
     assert verdict.message == "rejected: the circuit has leaves of a kind that the checker does not know"
+
+
+FAR = [  # kind, parameters, and the log of the density (or share) of an interval; mpmath, 60 digits
+    ("truncated_gaussian", (1.7e9, 1.0, 0.0, math.inf), (1.7e9, 1.7e9), -0.91893853320467274),
+    ("truncated_gaussian", (0.0, 1.0, 1.0, 1e200), (1.0, 1.0), 0.42208311180457660),
+    ("truncated_gaussian", (0.0, 1.0, 0.0, 1.0), (1.0, 2.0), -math.inf),
+    ("student_t", (0.0, 1.0, 1e300), (0.0, 0.0), -0.91893853320467274),
+    ("student_t", (9.753116013782264e-24, 2.604507090179364e-59, 1.2732244647413288e-39),
+     (1.6440202061280394e89, 1.6440202061280394e89), -295.67963103978749924),
+    ("student_t", (-1.6e308, 1e308, 3.0), (1.6e308, 1.6e308), -713.16635801547109),
+    ("poisson", (1e300,), (1e300, 1e300), -346.30670248),
+    ("exponential", (7.661116078827141e-244,), (8.59061215372595e-205, 1.333102020918349e-197), -1013.1163598263888),
+    ("uniform", (0.0, 1e-323), (0.0, 5e-324), -0.69314718055994531),
+    ("uniform", (0.0, 5e-324), (0.0, 0.0), 744.44007192138122),
+    ("uniform", (0.0, 1.0), (1.0, 2.0), -math.inf),
+    ("laplace", (0.0, 1e-200), (1e200, 1e201), -math.inf),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FAR)
+def test_the_ends_of_floats_are_enclosed_too(case):
+    name, parameters, interval, true = case
+    code = leaf_kind(name)[0]
+    below, above = (ours.log_share(code, parameters, *interval, side) for side in (-1, 1))
+    assert below <= true + 1e-8
+    assert above >= true - 1e-8
+    assert true == -math.inf or above - below < 1e-8 or name not in ("truncated_gaussian", "uniform")
+
+
+@pytest.mark.parametrize("case", [(1.7e308, 1e308, -1.7e308, -1.6e308), (-1.7e308, 1e308, 1.6e308, 1.7e308)])
+def test_distances_beyond_floats_are_no_infinite_ones(case):
+    below, above = (log_mass(*case, side) for side in (-1, 1))
+    assert below <= math.log(stats.norm.cdf(-3.3) - stats.norm.cdf(-3.4)) <= above
+    assert above - below < 1e-10
+
+
+def test_many_deviations_from_an_end_nothing_is_called_impossible():
+    """Times in seconds since 1970, none negative: the bounds of such leaves were e^-1e300, and proved anything."""
+    build = cm.CircuitBuilder(cm.Domain([cm.Real("time", 0.0, math.inf), cm.Categorical("c", "ab")]))
+    parts = [
+        build.product([build.real("truncated_gaussian", 0, 1.7e9, 1.0, 0.0, math.inf), build.indicator(1, c)])
+        for c in range(2)
+    ]
+    build.sum(parts, [math.log(0.9), math.log(0.1)])
+    model = build.build()
+    proof = cm.map_query(model, epsilon=0.01, delta=0, rng=0, proof=True).proof
+    assert cm.check(model, proof).accepted
+    claim = {**proof.meta["claim"], "log_joint": None}
+    other = {**proof.meta, "answer": {**proof.meta["answer"], "c": "b"}, "claim": claim}
+    box = {"splits": np.array([-1], np.int32), "at": np.zeros(1, np.int32), "kept": np.zeros((0, 1), np.uint8)}
+    no_cuts = {"cuts": np.zeros(0), "cut_ptr": np.zeros(3, np.int64)}
+    for arrays in (proof.arrays, {**proof.arrays, **box, **no_cuts}):
+        assert not cm.check(model, Proof(other, arrays)).accepted
