@@ -29,6 +29,7 @@ from certimap.posterior import Bounds, Masses, Posterior
 from certimap.result import MapResult, Status
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import assemble, check_limits, ensure_answer, search_box, seed_of, trust_in
+from certimap.solvers.record import draft_of_parts
 from certimap.solvers.registry import resolve
 from certimap.solvers.warm_start import apply_warm_start
 
@@ -88,12 +89,10 @@ def answer_shared(
     Raises
     ------
     SolverError
-        For real variables, where a proof file is wanted, and for a solver that looks at the whole space only.
+        For real variables, and for a solver that looks at the whole space only.
     """
     started = time.perf_counter()
     check_limits(*(settings.get(name) for name in ("time_limit", "max_samples", "max_nodes", "max_memory")))
-    if settings.get("max_proof") is not None:
-        raise SolverError("proof files are written by searches of one process; leave executor and n_jobs out")
     seed, asked = seed_of(rng), replace(asked, limits=in_worker(asked.limits))
     control = Control.starting_now(settings.get("time_limit"), max_memory=settings.get("max_memory"))
     posterior, cut, status = conditioned_in_time(lambda c: asked.condition(variables, evidence, c), control)
@@ -139,7 +138,11 @@ def _answer_parts(
         status = Status.CERTIFIED
     seconds = time.perf_counter() - started
     listed = settings.get("top_k") is not None
-    return assemble(merged, chosen, status, started, seed, seconds, listed)
+    found = assemble(merged, chosen, status, started, seed, seconds, listed)
+    if settings.get("max_proof") is None:
+        return found
+    # parts keep no trees of splits: one of the whole is made once more from the answer, or a network eliminated
+    return replace(found, proof=draft_of_parts(found.certificate))
 
 
 def _searched(

@@ -118,12 +118,35 @@ def test_draws_in_parts_and_top_k():
     assert [value for _, value in first.top] == pytest.approx([value for _, value in plain.top], abs=1e-9)
 
 
+@pytest.mark.parametrize("top_k", [None, 3])
+@pytest.mark.parametrize("make", [network, mixture])
+def test_a_shared_answer_is_proved_as_a_whole(make, top_k, monkeypatch):
+    monkeypatch.setattr("certimap.proofs.finish.LEAST_SECONDS", 600.0)  # however busy the machine is
+    model = make(6)
+    names = list(model.domain.names[1:])
+    settings = {"epsilon": 0.0, "delta": 0.0, "rng": 0, "solver": "frontier", "top_k": top_k, "proof": True}
+    shared = cm.map_query(model, names, executor=Serial(), **settings)
+    assert shared.no_proof is None
+    assert shared.proof.meta["answer"] == shared.assignment
+    assert cm.check(model, shared.proof).accepted
+    labels = {**shared.assignment, names[0]: next(x for x in (0, 1) if x != shared.assignment[names[0]])}
+    forged = cm.Proof({**shared.proof.meta, "answer": labels}, shared.proof.arrays)
+    assert not cm.check(model, forged).accepted
+
+
+def test_draws_in_parts_have_no_proof():
+    model = network(5, [4] * 9)
+    settings = {"solver": "pac", "epsilon": 0.3, "delta": 0.1, "rng": 0, "proof": True}
+    drawn = cm.map_query(model, list(model.domain.names[2:]), executor=Serial(), **settings)
+    assert drawn.certificate.kind == "pac"
+    assert drawn.proof is None
+    assert drawn.no_proof.startswith("draws from parts that are searched side by side have no common record")
+
+
 def test_what_cannot_be_shared_says_so():
     model = mixture(1)
     with pytest.raises(SolverError, match="whole space only"):
         cm.map_query(model, solver="max_product", executor=Serial())
-    with pytest.raises(SolverError, match="proof files"):
-        cm.map_query(model, executor=Serial(), proof=True)
     small = cm.map_query(network(0), ["x0"], executor=Serial(), rng=0)
     assert small.solver == "exhaustive"
 

@@ -16,10 +16,9 @@ from certimap.search_boxes import Layout
 
 def draft(ledger: Ledger, certificate: Certificate, recorder: Recorder) -> Proof:
     """Return the method by which a certificate can be checked and its arrays, or the reason why it cannot."""
-    if certificate.kind is CertificateKind.NONE:
-        return unproved("the run earned no certificate; raise its limits")
-    if certificate.assumptions and certificate.rule is not Rule.EXTERNAL:
-        return unproved(f"the certificate rests on an assumption ({certificate.assumptions[0]})")
+    reason = _refusal(certificate)
+    if reason is not None:
+        return unproved(reason)
     if certificate.rule in (Rule.DRAWS, Rule.FRONTIER) and certificate.delta > 0.0:
         log_open, log_closed, counts = zip(*ledger.draw_groups, strict=True)
         record: dict[str, NDArray[Any]] = {
@@ -39,6 +38,25 @@ def draft(ledger: Ledger, certificate: Certificate, recorder: Recorder) -> Proof
             return unproved(f"the search has more splits than max_proof={recorder.max_bytes:,} bytes hold")
         return Proof({"method": "boxes"}, found)
     return Proof({"method": "bound"}, {})
+
+
+def draft_of_parts(certificate: Certificate) -> Proof:
+    """Return the same for a query whose parts several workers searched: the whole has to be proved anew."""
+    reason = _refusal(certificate)
+    if reason is None and certificate.delta > 0.0:
+        reason = (
+            "draws from parts that are searched side by side have no common record; leave executor and n_jobs out"
+        )
+    return Proof({"method": "bound"}, {}) if reason is None else unproved(reason)
+
+
+def _refusal(certificate: Certificate) -> str | None:
+    """Return why nothing can prove a certificate, or None."""
+    if certificate.kind is CertificateKind.NONE:
+        return "the run earned no certificate; raise its limits"
+    if certificate.assumptions and certificate.rule is not Rule.EXTERNAL:
+        return f"the certificate rests on an assumption ({certificate.assumptions[0]})"
+    return None
 
 
 def unproved(reason: str) -> Proof:
