@@ -217,7 +217,10 @@ def circuit_of(arrays: Arrays, question: Question, edges: Edges, side: int = 1) 
     sizes = question.sizes
     position = np.full(len(sizes) + 1, -1, np.int64)
     position[question.queried] = np.arange(len(question.queried))
-    observed = np.array([np.count_nonzero(question.weights_of(v) > -np.inf) == 1 for v in range(len(sizes))])
+    weights = [
+        question.weights_of(v) for v in range(len(sizes))
+    ]  # a weight counts once where v is mentioned or not
+    observed = np.array([np.sum(w > -np.inf) == 1 and np.max(w, initial=-np.inf) == 0.0 for w in weights])
     for v, ends in edges.items():
         observed[v] = ends[0] == ends[-1]
     observed[question.queried] = False

@@ -6,11 +6,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_FLOOR
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.checker.asked import question_in_words, shown
 from certimap.checker.boxes import SplitTree, check_boxes, check_every_point
 from certimap.checker.buckets import Buckets, value_at
 from certimap.checker.caps import caps_of
@@ -29,7 +31,7 @@ from certimap.checker.models import (
     refuse_huge,
     tables_of,
 )
-from certimap.checker.numbers import UNIT, Floats
+from certimap.checker.numbers import UNIT, Floats, up
 from certimap.checker.real import Edges, edges_of
 from certimap.checker.relaxed import Relaxation, check_relaxed
 from certimap.checker.sets import check_sets
@@ -38,7 +40,8 @@ from certimap.errors import TooLarge
 
 LARGEST_TOLERANCE = 1e-3
 DRAWS = "draws"
-BOUND_ALONE = "the solver's certificate ({kind}, epsilon {epsilon:.3g}): the file proves a bound alone"
+KINDS = ("exact", "epsilon", "pac", "bound")
+BOUND_ALONE = "the solver's certificate ({}, epsilon {}): the file proves a bound alone"
 DRAWS_UNCHECKED = (
     "that the draws were independent, from p(q | e) inside the boxes then open, of the mass recorded "
     "(seed {seed} replays them)",
@@ -61,12 +64,15 @@ class Verdict:
     unchecked
         What a claim that holds with some probability rests on, and cannot be seen in a file; and a certificate
         that says more than what is proved.
+    asked
+        What is accepted is about: the answers, the evidence, and how many variables are summed out; a line each.
     """
 
     accepted: bool
     message: str
     log_joint: float = math.nan
     unchecked: tuple[str, ...] = ()
+    asked: str = ""
 
     def __bool__(self) -> bool:
         return self.accepted
@@ -102,8 +108,8 @@ class Claim:
 
     def threshold(self, log_value: float) -> float:
         """Return the largest log value that refutes nothing, for answers worth `log_value` at least."""
-        found = log_value - math.log1p(-self.epsilon) + self.slack
-        return found - (4.0 + 4.0 * abs(found)) * UNIT
+        terms = [log_value, -math.log1p(-self.epsilon), self.slack]
+        return math.fsum(terms) - (4.0 + 4.0 * sum(map(abs, terms))) * UNIT
 
 
 def check_arrays(
@@ -141,7 +147,7 @@ def check_arrays(
         return _checked(kind, variables, arrays, proof, exact, Clock.starting_now(time_limit))
     except Rejected as reason:
         return Verdict(False, f"rejected: {reason}")
-    except (KeyError, IndexError, ValueError, TypeError, AttributeError, OverflowError, ArithmeticError) as error:
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         return Verdict(False, f"rejected: the proof is damaged ({type(error).__name__}: {error})")
     except MemoryError:
         return Verdict(False, "rejected: checking the proof takes more memory than there is")
@@ -159,12 +165,20 @@ def _checked(
         raise Rejected(refuted)
     said = "" if not exact else _exactly(kind, arrays, claim)
     clock.look()
+    answers = [proof.meta["answer"], *proof.meta.get("others", [])]
+    asked = question_in_words(variables, claim.question, answers, proof.arrays)
+    return Verdict(True, _statement(claim, log_value) + said, log_value, _unchecked(claim, proof), asked)
+
+
+def _unchecked(claim: Claim, proof: Proof) -> tuple[str, ...]:
+    """Return what has to be believed; of what the file says nothing is printed that is not read first."""
     if claim.kind == "pac":
         seed = proof.meta["seed"]
-        unchecked = tuple(text.format(seed=seed) for text in DRAWS_UNCHECKED)
-        return Verdict(True, _statement(claim, log_value) + said, log_value, unchecked)
-    unchecked = (BOUND_ALONE.format(**proof.meta["certified"]),) if "certified" in proof.meta else ()
-    return Verdict(True, _statement(claim, log_value) + said, log_value, unchecked)
+        return tuple(text.format(seed=seed if seed is None else int(seed)) for text in DRAWS_UNCHECKED)
+    if "certified" not in proof.meta:
+        return ()
+    kind, epsilon = (proof.meta["certified"][name] for name in ("kind", "epsilon"))
+    return (BOUND_ALONE.format(KINDS[KINDS.index(kind)], shown(float(epsilon), 3)),)
 
 
 def _least(proof: Proof, log_values: list[float]) -> float:
@@ -184,7 +198,7 @@ def _claim(variables: Sequence[Mapping[str, Any]], proof: Proof) -> Claim:
     stated = proof.meta["claim"]
     kind = stated["kind"]
     epsilon, delta, tolerance = (float(stated[name]) for name in ("epsilon", "delta", "tolerance"))
-    if kind not in ("exact", "epsilon", "pac", "bound"):
+    if kind not in KINDS:
         raise Rejected(f"the claim is of the kind {kind!r}; expected exact, epsilon, pac or bound")
     if (kind == "pac") != (proof.meta["method"] == DRAWS):
         raise Rejected("a claim with delta above 0 needs the method 'draws', and this method such a claim")
@@ -252,10 +266,11 @@ def _circuit(
     method, threshold = proof.meta["method"], claim.threshold(log_value)
     if method == DRAWS:
         return log_value, _draws(claim, proof, log_value - above.total())
-    if method == "enumeration" and not cells:
+    is_countable = bool(np.all(asked.query_sizes > 0))  # what is real is observed, or summed out
+    if method == "enumeration" and is_countable:
         return log_value, check_every_point(above, claim.answers, threshold, clock)
-    if method == "residual" and not cells:
-        return log_value, _residual(above, claim, proof, threshold)
+    if method == "residual" and is_countable:
+        return log_value, _residual(above, below, claim, proof, threshold)
     if method != "boxes":
         raise Rejected(f"a proof by {method!r} is none that covers this circuit")
     tree = SplitTree.read(given, above.columns)
@@ -263,7 +278,7 @@ def _circuit(
     return log_value, check_boxes(above, tree, claim.answers, threshold, caps, clock)
 
 
-def _residual(circuit: Circuit, claim: Claim, proof: Proof, threshold: float) -> str | None:
+def _residual(above: Circuit, below: Circuit, claim: Claim, proof: Proof, threshold: float) -> str | None:
     """Check that what is not listed cannot hold the probability of a better assignment."""
     points = np.asarray(proof.arrays["points"]).astype(np.int64)
     sizes = claim.question.query_sizes
@@ -271,13 +286,13 @@ def _residual(circuit: Circuit, claim: Claim, proof: Proof, threshold: float) ->
         raise Rejected("the points evaluated do not fit the query")
     if len(np.unique(points, axis=0)) != len(points):
         raise Rejected("a point is listed twice")
-    values, total = circuit.values(points), circuit.total()
+    values, total = above.values(points), above.total()
     rivals = values[~np.any(np.all(points[:, None] == claim.answers, axis=2), axis=1)]
     if not np.all(rivals <= threshold):
         return f"a listed assignment has the log value {float(rivals.max()):.12g}, above {threshold:.12g}"
-    error = 16.0 * UNIT * (len(points) + circuit.n_nodes + abs(total))
-    left = 1.0 - math.fsum(np.exp(values - total)) + error + 1e-12
-    if not total + math.log(max(left, 1e-300)) <= threshold:
+    listed = math.fsum(np.exp(up(below.values(points) - total, -8.0)))
+    left = 1.0 - listed + 16.0 * UNIT
+    if not float(up(total + math.log(max(left, UNIT)), 8.0)) <= threshold:
         return f"the points listed leave a probability of {left:.6g}, which may hold a better assignment"
     return None
 
@@ -349,19 +364,22 @@ def _exactly(kind: str, arrays: Arrays, claim: Claim) -> str:
         value, largest = largest_value(kind, sizes, arrays, claim.question, claim.answers)
     except TooLarge as reason:
         return f"; not repeated in exact numbers, for {reason}"
-    allowed = value * (1 + type(value)(claim.tolerance)) * (1 + MARGIN)
-    if largest * (1 - type(value)(claim.epsilon)) > allowed:
-        raise Rejected("in exact numbers another assignment is more probable than the claim allows")
+    allowed = value * (1 + type(value)(claim.tolerance)) / (1 - type(value)(claim.epsilon))
+    if claim.kind == "bound":
+        allowed, largest = type(value)(claim.log_upper).exp(), max(value, largest)
+    if largest > allowed * (1 + MARGIN):
+        raise Rejected("in exact numbers an assignment is more probable than the claim allows")
     return "; enumeration in exact numbers agrees"
 
 
 def _statement(claim: Claim, log_value: float) -> str:
     if claim.kind == "bound":
         return (
-            f"accepted: no assignment is worth more than ln p(q, e) = {claim.log_upper:.9g}, and the answer is "
-            f"worth {log_value:.9g}, {claim.log_upper - log_value:.3g} less"
+            f"accepted: no assignment is worth more than ln p(q, e) = {shown(claim.log_upper, 9)}, and the answer "
+            f"is worth {shown(log_value, 9, ROUND_FLOOR)}, {shown(claim.log_upper, 3, less=log_value)} less"
         )
-    within, k = f"within a relative {claim.tolerance:g}", len(claim.answers)
+    within, k = f"within a relative {shown(claim.tolerance, 3)}", len(claim.answers)
+    epsilon = shown(claim.epsilon, 3)
     if claim.kind == "exact":
         said = "no assignment is more probable than the answer"
         if k > 1:
@@ -372,11 +390,11 @@ def _statement(claim: Claim, log_value: float) -> str:
         if k > 1:
             said = f"the last of the {k} answers is", "any other assignment"
         return (
-            f"accepted: {said[0]} at least {1.0 - claim.epsilon:.6g} times as probable as {said[1]} "
-            f"(epsilon {claim.epsilon:.3g}, {within})"
+            f"accepted: {said[0]} at least {shown(1.0, 6, ROUND_FLOOR, claim.epsilon)} times as probable as "
+            f"{said[1]} (epsilon {epsilon}, {within})"
         )
     what = "the answer" if k == 1 else f"the {k} answers"
     return (
-        f"accepted: the figures give {what} epsilon {claim.epsilon:.3g} and delta {claim.delta:.3g}, "
+        f"accepted: the figures give {what} epsilon {epsilon} and delta {shown(claim.delta, 3)}, "
         "if the draws were what they are said to be"
     )

@@ -31,6 +31,8 @@ def check(
 
     verdict = certimap.check(certimap.read(model, encoding=encoding), proof, exact=exact, time_limit=time_limit)
     print(verdict.message)
+    if verdict.asked:
+        print(verdict.asked)
     for text in verdict.unchecked:
         print(f"not checked: {text}")
     if not verdict.accepted:
