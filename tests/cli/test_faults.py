@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
 import signal
 import subprocess
@@ -122,6 +123,35 @@ def test_what_cannot_be_printed_or_written_is_one_sentence(examples, options):
     (line,) = sentences(done.stderr)
     assert line.startswith("certimap: ")
     assert "No space left" in line or "/dev/full/r.json: Not a directory" in line
+
+
+@pytest.mark.parametrize(
+    "command", [["solve", "--proof"], ["sample", "-n", "1000", "-o"], ["convert"], ["solve", "-o"]]
+)
+def test_whatever_a_full_disk_cuts_is_named_and_not_there(examples, tmp_path, command):
+    path = tmp_path / ("p.npz" if command[-1] in ("--proof", "convert") else "p.csv")
+    other = tmp_path / f"{path.name}.part"
+    other.write_text("somebody else's")
+    small = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))"
+    process = start(command[0], examples / "asia.bif", *command[1:], path, before=small)
+    _, err = process.communicate(timeout=180)
+    assert process.returncode == 2
+    assert [line for line in sentences(err) if "kernels cannot be kept" not in line] == [
+        f"certimap: {path}: File too large"
+    ]
+    assert list(tmp_path.iterdir()) == [other]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_names_that_a_terminal_has_no_letters_for_are_escaped(examples, tmp_path, encoding):
+    text = (examples / "asia.bif").read_text().replace("lung", "l\u5e03ng").replace("yes", "\u0142yes")
+    (tmp_path / "m.bif").write_text(text, encoding="utf-8")
+    for arguments in (["solve", "m.bif", "--proof", "p.npz"], ["check", "m.bif", "p.npz"], ["info", "m.bif"]):
+        command = [sys.executable, "-m", "certimap.cli", *arguments]
+        environ = {**os.environ, "PYTHONIOENCODING": encoding}
+        done = subprocess.run(command, capture_output=True, cwd=tmp_path, env=environ, timeout=180)
+        assert done.returncode == 0, done.stderr
+        assert b"l\\u5e03ng" in done.stdout or arguments[0] == "info"
 
 
 def limited(n_bytes):

@@ -65,6 +65,8 @@ class Proof:
         try:
             part.write_bytes(self.to_bytes())
             part.replace(target)
+        except OSError as error:  # a full disk does not say which file it was
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from None
         finally:
             part.unlink(missing_ok=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from io import StringIO
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -22,6 +23,7 @@ from certimap.cli.solve import (
     SeparatorOption,
     read_case,
 )
+from certimap.io.files import write_text
 
 
 def marginals(
@@ -75,13 +77,9 @@ def sample(
     if output is None:
         _write(columns, sys.stdout)
         return
-    part = output.with_name(f"{output.name}.part")
-    try:
-        with part.open("w", newline="", encoding="utf-8") as file:
-            _write(columns, file)
-        part.replace(output)
-    finally:
-        part.unlink(missing_ok=True)
+    text = StringIO(newline="")
+    _write(columns, text)
+    write_text(output, text.getvalue())
 
 
 def _write(columns: dict[str, Any], file: IO[str]) -> None:
