@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from certimap.posterior import Prober, Traces
 from certimap.search_boxes import Layout, SearchBoxes
 
+LEAF, SHRUNK = -1, -2  # entries of a tree besides the variables of splits
 ENTRY_BYTES = 250  # of a split in a dictionary, its masks and intervals apart
 
 
@@ -96,34 +97,42 @@ class Recorder:
 
     def tree(self, layout: Layout) -> dict[str, NDArray[Any]]:
         """Return the tree of splits in preorder, as proof files hold it."""
-        nodes: list[Split | None] = []
+        entries: list[tuple[int, Split | None]] = []
         waiting = packed(layout.full())[::-1]
         while waiting:
-            node = self.splits.get(waiting.pop())
-            nodes.append(node)
-            if node is not None:
-                waiting += packed(_parts(layout, node))[::-1]
-        splits = [node for node in nodes if node is not None]
-        boxes = [_unpacked(layout, node.kept) for node in splits]
-        cuts = _cuts(layout, splits, boxes, self.cuts)
+            opened = waiting.pop()
+            node = self.splits.get(opened)
+            if node is None:
+                entries.append((LEAF, None))
+                continue
+            if node.kept != opened:
+                entries.append((SHRUNK, node))
+            entries.append((node.variable, node))
+            waiting += packed(_parts(layout, node))[::-1]
+        splits = [(node, _unpacked(layout, node.kept)) for kind, node in entries if kind >= 0 and node is not None]
+        cuts = _cuts(layout, splits, self.cuts)
         n_columns = sum(len(inner) + 1 if k == 0 else k for k, inner in zip(_sizes(layout), cuts, strict=True))
         if len(splits) * (n_columns // 8 + 1) > self.max_bytes:
             self._fill()
             return {}
-        kept = [np.packbits(_columns(layout, box, cuts)) for box in boxes]
+        kept = [
+            np.packbits(_columns(layout, _unpacked(layout, node.kept), cuts))
+            for kind, node in entries
+            if kind == SHRUNK and node is not None
+        ]
         found: dict[str, NDArray[Any]] = {
-            "splits": np.array([-1 if node is None else node.variable for node in nodes], np.int32),
-            "kept": np.array(kept, np.uint8).reshape(len(kept), (n_columns + 7) // 8),
+            "splits": np.array([kind for kind, _ in entries], np.int32),
+            "kept": np.concatenate([*kept, np.zeros(0, np.uint8)]),
         }
         if not layout.domain.is_discrete:
             places = [
-                0 if math.isnan(node.at) else int(np.searchsorted(cuts[node.variable], node.at)) + 1
-                for node in splits
+                0
+                if kind < 0 or node is None or math.isnan(node.at)
+                else int(np.searchsorted(cuts[kind], node.at)) + 1
+                for kind, node in entries
             ]
-            at = np.zeros(len(nodes), np.int32)
-            at[found["splits"] >= 0] = places
             found |= {
-                "at": at,
+                "at": np.array(places, np.int32),
                 "cuts": np.concatenate([*cuts, np.zeros(0)]),
                 "cut_ptr": np.cumsum([0, *(len(inner) for inner in cuts)]).astype(np.int64),
             }
@@ -175,11 +184,11 @@ def _sizes(layout: Layout) -> list[int]:
 
 
 def _cuts(
-    layout: Layout, splits: list[Split], boxes: list[SearchBoxes], dropped: dict[int, set[float]]
+    layout: Layout, splits: list[tuple[Split, SearchBoxes]], dropped: dict[int, set[float]]
 ) -> list[NDArray[np.float64]]:
     """Return the values at which splits, boxes at that moment, and drops cut each variable, ascending."""
     ends = [list(dropped.get(v, ())) for v in range(len(layout.domain))]
-    for node, box in zip(splits, boxes, strict=True):
+    for node, box in splits:
         for v in np.flatnonzero(layout.is_real).tolist():
             ends[v] += [_closed(float(box.low[0, v])), float(box.high[0, v])]
         if layout.is_real[node.variable]:

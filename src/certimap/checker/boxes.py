@@ -1,8 +1,9 @@
-"""Proofs by boxes: the tree of splits of a search on a circuit, checked box by box."""
+"""Trees of boxes, as proofs hold them, and a search on a circuit checked by its tree."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,150 +15,117 @@ from certimap.checker.models import Arrays, Rejected
 from certimap.checker.numbers import Floats, Ints
 
 BATCH = 256
+LEAF, SHRUNK = -1, -2
 
 
-def counts_of(boxes: Flags, columns: Ints) -> Ints:
-    """Return how many states each box leaves each variable."""
-    return np.add.reduceat(boxes, columns[:-1], axis=1, dtype=np.int64)
+class Trees:
+    """Reads trees of boxes one after the other, each in preorder.
 
-
-def shrunk(circuit: Circuit, caps: Floats, boxes: Flags, threshold: float) -> tuple[Flags, Floats]:
-    """Drop the states whose bound is at most a threshold until none is left to drop.
-
-    Returns the boxes and their bounds, at most the threshold where a variable keeps no state.
-    """
-    boxes, bound = boxes.copy(), np.full(len(boxes), np.inf)
-    active = np.arange(len(boxes))
-    while len(active):
-        found, each = circuit.bounds(boxes[active], caps)
-        alive = boxes[active] & (each > threshold)
-        empty = np.any(counts_of(alive, circuit.columns) == 0, axis=1) | (found[:, 0] <= threshold)
-        bound[active] = np.where(empty, np.minimum(found[:, 0], threshold), found[:, 0])
-        changed = ~empty & np.any(alive != boxes[active], axis=1)
-        boxes[active[changed]] = alive[changed]
-        active = active[changed]
-    return boxes, bound
-
-
-@dataclass(frozen=True, eq=False)
-class SplitTree:
-    """A tree of splits in preorder: the variable of each node, -1 for a leaf, and the states kept at each split.
-
-    A node's children follow it, each with all that is below it: one for each state of its variable that is kept,
-    or, where `at` is above 0, one for the states before `at` and one for the others.
+    A tree covers all of the box that it starts from: a variable's number splits a box on it, into a part for each
+    state that the box has, or into the states before `at` and the others; -2 drops states, and what is left goes
+    on; -1 ends a box.
     """
 
-    variables: Ints
-    kept: Flags
-    at: Ints
-    end: Ints
-
-    @classmethod
-    def read(cls, arrays: Arrays, columns: Ints) -> SplitTree:
-        """Read a tree; refuse one whose numbers do not fit together."""
-        variables = np.asarray(arrays["splits"])
-        bits = np.asarray(arrays["kept"])
-        at = np.asarray(arrays["at"]) if "at" in arrays else np.zeros(len(variables), np.int64)
-        n_columns = int(columns[-1])
-        n_splits = int(np.count_nonzero(variables >= 0)) if variables.ndim == 1 else -1
-        if variables.dtype.kind != "i" or bits.dtype != np.uint8 or bits.shape != (n_splits, (n_columns + 7) // 8):
-            raise Rejected("the tree of splits is damaged: its arrays do not fit the query")
-        if at.shape != variables.shape or at.dtype.kind != "i" or np.any(at < 0):
+    def __init__(self, arrays: Arrays, splits: str, kept: str, n_variables: int) -> None:
+        kinds, bits = np.asarray(arrays[splits]), np.asarray(arrays[kept])
+        has_cuts = splits == "splits" and "at" in arrays
+        cuts: Ints = np.asarray(arrays["at"]) if has_cuts else np.zeros(kinds.shape, np.int64)
+        if kinds.dtype.kind != "i" or kinds.ndim != 1 or bits.dtype != np.uint8 or bits.ndim != 1:
+            raise Rejected(f"the trees of boxes are damaged: {splits!r} and {kept!r} are no rows of whole numbers")
+        if np.any((kinds < SHRUNK) | (kinds >= n_variables)):
+            raise Rejected("a tree of boxes splits a variable that the query has not")
+        if cuts.shape != kinds.shape or cuts.dtype.kind != "i" or np.any(cuts < 0):
             raise Rejected("the tree of splits is damaged: it cuts variables at no place that they have")
-        if len(variables) == 0 or variables.max() >= len(columns) - 1 or variables.min() < -1:
-            raise Rejected("the tree of splits names a variable that the query has not")
-        kept = np.unpackbits(bits, axis=1, count=n_columns).astype(np.bool_)
-        number = np.cumsum(variables >= 0) - 1
-        end = np.zeros(len(variables), np.int64)
-        for i in range(len(variables) - 1, -1, -1):
-            after = i + 1
-            if variables[i] >= 0:
-                v = int(variables[i])
-                n = 2 if at[i] else int(kept[number[i], columns[v] : columns[v + 1]].sum())
-                for _ in range(n):
-                    if after >= len(variables):
-                        raise Rejected("the tree of splits lacks a box")
-                    after = int(end[after])
-            end[i] = after
-        if end[0] != len(variables):
-            raise Rejected("the tree of splits has a box too many")
-        kept = kept[np.maximum(number, 0)] if n_splits else kept
-        return cls(variables.astype(np.int64), kept, at.astype(np.int64), end)
+        self.kinds: list[int] = kinds.tolist()
+        self.at: list[int] = cuts.tolist()
+        self.bits = bits
+        self.entry = self.byte = 0
 
-    def groups(self, node: int, columns: Ints) -> Flags:
-        """Return the states of its variable that each child of a node has, shape (children, states)."""
-        v = int(self.variables[node])
-        kept = self.kept[node, columns[v] : columns[v + 1]]
-        states = np.arange(len(kept))
-        if self.at[node]:
-            return np.stack([states < self.at[node], states >= self.at[node]])
-        return states == np.flatnonzero(kept)[:, None]
+    def read(self, starts: Mapping[int, int], sizes: Ints) -> Iterator[tuple[Flags, Flags]]:
+        """Yield, for a tree over variables that begin at some columns, each box and the columns that end there.
 
-    def children(self, node: int, n: int) -> list[int]:
-        """Return the first n nodes below a node."""
-        out: list[int] = []
-        at = node + 1
-        for _ in range(n):
-            out.append(at)
-            at = int(self.end[at])
-        return out
+        Where a box ends as a whole no column is marked.
+        """
+        n_columns = int(sum(sizes[v] for v in starts))
+        waiting: list[Flags] = [np.ones(n_columns, np.bool_)]
+        while waiting:
+            box = waiting.pop()
+            if self.entry >= len(self.kinds):
+                raise Rejected("a tree of boxes lacks a box")
+            kind, at = self.kinds[self.entry], self.at[self.entry]
+            self.entry += 1
+            if kind == LEAF:
+                yield box, np.zeros_like(box)
+            elif kind == SHRUNK:
+                left = box & self._columns(n_columns)
+                yield box, box & ~left
+                waiting.append(left)
+            elif kind not in starts:
+                raise Rejected("a tree of boxes splits a variable that it has not")
+            else:
+                mine = slice(starts[kind], starts[kind] + int(sizes[kind]))
+                states: Ints = np.arange(int(sizes[kind]), dtype=np.int64)
+                halves: Flags = np.array([states >= at, states < at])
+                for group in halves if at else states == np.flatnonzero(box[mine])[::-1, None]:
+                    part = box.copy()
+                    part[mine] &= group
+                    waiting.append(part)
+
+    def end(self) -> None:
+        """Refuse what follows the last tree."""
+        if self.entry < len(self.kinds) or self.byte < len(self.bits):
+            raise Rejected("the trees of boxes have a box too many")
+
+    def _columns(self, n_columns: int) -> Flags:
+        n_bytes = (n_columns + 7) // 8
+        if self.byte + n_bytes > len(self.bits):
+            raise Rejected("the trees of boxes are cut short")
+        found = np.unpackbits(self.bits[self.byte : self.byte + n_bytes], count=n_columns)
+        self.byte += n_bytes
+        return found.astype(np.bool_)
+
+
+def split_tree(arrays: Arrays, columns: Ints) -> Iterator[tuple[Flags, Flags]]:
+    """Yield what ends in the tree of a search over all query variables, as `Trees.read` does."""
+    trees = Trees(arrays, "splits", "kept", len(columns) - 1)
+    starts: list[int] = columns[:-1].tolist()
+    yield from trees.read(dict(enumerate(starts)), np.diff(columns))
+    trees.end()
 
 
 def check_boxes(
-    circuit: Circuit,
-    tree: SplitTree,
-    answers: NDArray[np.int64],
-    threshold: float,
-    caps: Floats,
-    clock: Clock,
+    circuit: Circuit, arrays: Arrays, answers: NDArray[np.int64], threshold: float, caps: Floats, clock: Clock
 ) -> str | None:
-    """Close every box of a tree; return the sentence about the first that does not, or None.
+    """Close all that ends in a tree of boxes; return the sentence about the first that stays open, or None.
 
-    A box is closed when the bound of the whole, or of every state that it still has of some variable, is at most
-    the threshold, or when it holds nothing but an answer; a state may be dropped only where its bound is.
+    In each box the states whose bound is at most the threshold are dropped until none is left to drop. It is
+    closed when the bound of the whole is, or a variable keeps no state, or nothing but an answer is left; of a box
+    of which some states end, these have to be dropped.
     """
     known = {box.tobytes() for box in boxes_of(answers, circuit.columns)} if len(answers) > 1 else set[bytes]()
-    boxes = np.ones((1, int(circuit.columns[-1])), np.bool_)
-    waiting: list[tuple[int, Flags]] = [(0, boxes[0])]
-    while waiting:
-        clock.look()
-        batch, waiting = waiting[-BATCH:], waiting[:-BATCH]
-        nodes = [node for node, _ in batch]
-        found, bound = shrunk(circuit, caps, np.array([box for _, box in batch]), threshold)
-        for row, node in enumerate(nodes):
-            if bound[row] <= threshold or found[row].tobytes() in known:
-                continue
-            v = int(tree.variables[node])
-            if v < 0:
-                return f"box {node} does not close: its bound is {bound[row]:.12g}, above {threshold:.12g}"
-            kept = tree.kept[node]
-            if np.any(found[row] & ~kept):
-                column = int(np.flatnonzero(found[row] & ~kept)[0])
-                dropped = int(np.searchsorted(circuit.columns, column, side="right")) - 1
-                state = column - int(circuit.columns[dropped])
-                return f"box {node} drops state {state} of query variable {dropped} without cause"
-            groups = tree.groups(node, circuit.columns)
-            for child, group in zip(tree.children(node, len(groups)), groups, strict=True):
-                part = found[row].copy()
-                part[circuit.columns[v] : circuit.columns[v + 1]] &= group
-                if np.any(part[circuit.columns[v] : circuit.columns[v + 1]]):
-                    waiting.append((child, part))
+    rows, first = split_tree(arrays, circuit.columns), 0
+    while batch := list(islice(rows, BATCH)):
+        boxes, ending = (np.array(part) for part in zip(*batch, strict=True))
+        is_part = np.any(ending, axis=1)
+        active = np.arange(len(boxes))
+        while len(active):
+            clock.look()
+            bound, each = circuit.bounds(boxes[active], caps)
+            left = boxes[active] & ~(each <= threshold)
+            is_open = np.all(np.logical_or.reduceat(left, circuit.columns[:-1], axis=1), axis=1)
+            is_open &= ~(bound[:, 0] <= threshold) & (np.any(left & ending[active], axis=1) | ~is_part[active])
+            is_open &= [row.tobytes() not in known for row in left]
+            is_stuck = is_open & np.all(left == boxes[active], axis=1)
+            for row in np.flatnonzero(is_stuck).tolist():
+                return _open_box(first + int(active[row]), left[row] & ending[active[row]], bound[row, 0], circuit)
+            boxes[active] = left
+            active = active[is_open]
+        first += len(batch)
     return None
 
 
-def check_every_point(circuit: Circuit, answers: NDArray[np.int64], threshold: float, clock: Clock) -> str | None:
-    """Evaluate every joint state but the answers; return a sentence about one above the threshold, or None."""
-    sizes = np.diff(circuit.columns)
-    total = int(np.prod(sizes.astype(object)))
-    known = np.ravel_multi_index(tuple(answers.T), tuple(sizes.tolist()))
-    for start in range(0, total, 65536):
-        clock.look()
-        index = np.arange(start, min(start + 65536, total))
-        points = np.stack(np.unravel_index(index, tuple(sizes.tolist())), axis=1).astype(np.int64)
-        values = np.where(np.isin(index, known), -np.inf, circuit.values(points))
-        worst = int(np.argmax(values))
-        if not values[worst] <= threshold:
-            return (
-                f"the joint state {points[worst].tolist()} has the log value {values[worst]:.12g}, above the claim"
-            )
-    return None
+def _open_box(number: int, states: Flags, bound: float, circuit: Circuit) -> str:
+    for column in np.flatnonzero(states).tolist():
+        v = int(np.searchsorted(circuit.columns, column, side="right")) - 1
+        return f"box {number} drops state {column - circuit.columns[v]} of query variable {v} without cause"
+    return f"box {number} does not close: its bound is {bound:.12g}"

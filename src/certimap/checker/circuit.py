@@ -2,7 +2,7 @@
 
 Evidence and nuisance variables are folded into constants and nodes over one query variable into tables; what is
 left is walked layer by layer, all boxes of a batch at once. A box is a row of flags, one per state of a query
-variable.
+variable; the states are the lowest nodes, and a table is a sum over them that decides its variable.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.graph import Flags, Graph, read_graph, smooth
-from certimap.checker.layers import Above, Layer, above_of, heights_of, layers_of, part_of, product_runs, runs_of
-from certimap.checker.models import Arrays, Question
+from certimap.checker.graph import Flags, Graph
+from certimap.checker.layers import Layer, product_runs, runs_of, upward
+from certimap.checker.models import Question
 from certimap.checker.numbers import Floats, Ints, log_sum, log_sum_runs, up
-from certimap.checker.real import Edges
 
 MAX_SUPPORT = 400_000_000  # entries of the table of possible states beyond which no sum counts as deciding
+BATCH_ENTRIES = 3_000_000  # boxes times edges that are worked on at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,105 +28,73 @@ class Circuit:
 
     Attributes
     ----------
-    n_nodes
-        Nodes 0 .. n_terminals - 1 are tables over one query variable, the others inner ones, the root last.
     columns
-        Where the states of each variable begin, and their total. Subcircuits have variables of their own, those of
-        the first one first, so that a box of all is one of each.
-    roots, root_of
-        The node at the top of each subcircuit, and which of them each variable belongs to.
+        Where the states of each variable begin, and their total; these are the first nodes. Subcircuits have
+        variables of their own, those of the first one first, so that a box of all is one of each.
+    layers
+        The tables first, the root last.
+    decides
+        For each node, whether its children allow disjoint sets of states of some variable.
     numbers
         For each sum, which of the sums of the model it is, in their order; else -1.
-    side
-        1: all that is computed is at least the truth; -1: at most.
+    roots, root_of
+        The node at the top of each subcircuit, and which of them each variable belongs to.
+    log_total
+        The log of the sum of all values, that of p(e).
     """
 
-    n_nodes: int
     columns: Ints
-    variable: Ints
-    tables: Floats
-    offset: Floats
     layers: list[Layer]
-    above: list[Above]
     decides: Flags
     numbers: Ints
     roots: Ints
     root_of: Ints
-    side: int
+    log_total: float
 
-    @property
+    @cached_property
     def n_edges(self) -> int:
-        return sum(len(layer.children) for layer in self.layers) + self.tables.size
+        return sum(len(layer.children) for layer in self.layers)
 
-    @cached_property
-    def places(self) -> Ints:
-        """The column of each entry of the tables; that behind the last where a variable has no such state."""
-        sizes = np.diff(self.columns)[self.variable]
-        states: Ints = np.arange(self.tables.shape[1], dtype=np.int64)
-        return np.where(states < sizes[:, None], self.columns[self.variable][:, None] + states, self.columns[-1])
+    def _leaves(self, boxes: Flags) -> Floats:
+        """Return room for the values of all nodes in each box, with those of states."""
+        values = np.empty((len(self.numbers), len(boxes)))
+        values[: boxes.shape[1]] = np.where(boxes.T, 0.0, -np.inf)
+        return values
 
-    @cached_property
-    def by_variable(self) -> tuple[Ints, Ints, Ints]:
-        """The tables sorted by variable, and where the runs of a variable begin, and their lengths."""
-        order = np.argsort(self.variable, kind="stable")
-        return order, *runs_of(self.variable[order])
+    def _bounded(self, boxes: Flags, caps: Floats, mass: Floats) -> Floats:
+        """Return every node's bound: sums are at most their caps, masses, and the largest child where they decide.
 
-    @cached_property
-    def scope(self) -> Ints:
-        """The query variables that it has, in order."""
-        return np.unique(self.variable)
-
-    # --- passes ------------------------------------------------------------------------------------------
-
-    def _terminals(self, boxes: Flags, *, largest: bool) -> Floats:
-        """Return the largest entry, or the sum, of each table in each box, shape (tables, batch)."""
-        allowed = np.where(np.pad(boxes, ((0, 0), (0, 1))), 0.0, -np.inf)
-        entries = self.tables[:, None] + allowed.T[self.places].swapaxes(1, 2)
-        return entries.max(axis=-1) if largest else log_sum(entries, -1, self.side)
-
-    def _upward(self, leaves: Floats, caps: Floats | None, limit: Floats | None) -> Floats:
-        """Return every node's value.
-
-        With `caps` and the masses of nodes as `limit` the values are those of a bound: sums are at most either,
-        and the largest child where a sum decides. A product needs no limit, for its parts have theirs; that keeps
-        what flows down to one part the product of the others.
+        A product needs no limit, for its parts have theirs; that keeps what flows down to one part the product of
+        the others.
         """
-        values = np.empty((self.n_nodes, leaves.shape[1]))
-        values[: len(leaves)] = leaves if limit is None else np.minimum(leaves, limit[: len(leaves)])
+        values = self._leaves(boxes)
         for layer in self.layers:
-            below = values[layer.children]
+            below, here = layer.values(values, 1)
             if layer.is_sum:
-                below = below + layer.log_weights[:, None]
-                here = log_sum_runs(below, layer.starts, layer.counts, self.side)
-                if caps is not None and limit is not None:
-                    best = up(np.maximum.reduceat(below, layer.starts, axis=0), 2.0)
-                    here = np.where(self.decides[layer.nodes, None], best, here)
-                    here = np.minimum(np.minimum(here, caps[self.numbers[layer.nodes], None]), limit[layer.nodes])
-            else:
-                here = product_runs(below, layer.starts, layer.counts, self.offset[layer.nodes], self.side)
+                best = up(np.maximum.reduceat(below, layer.starts, axis=0), 2.0)
+                here = np.where(self.decides[layer.nodes, None], best, here)
+                here = np.minimum(np.minimum(here, caps[self.numbers[layer.nodes], None]), mass[layer.nodes])
             values[layer.nodes] = here
         return values
 
-    def _columns_of(self, values: Floats, boxes: Flags) -> Floats:
+    def _each(self, values: Floats, boxes: Flags) -> Floats:
         """Return an upper side of the roots' values with each state of the boxes held, shape (batch, columns)."""
         flow = np.full(values.shape, -np.inf)
         flow[self.roots] = 0.0
-        for part in self.above:
-            ways = flow[part.parents] + part.log_weights[:, None]
-            over, own = values[part.parents], values[part.children]
-            with np.errstate(invalid="ignore"):
-                others = over - own + (4.0 + np.abs(over) + np.abs(own)) * 1e-15
-            others = np.where(np.isfinite(over) & np.isfinite(own), others, -np.inf)
-            ways = np.where(part.from_product[:, None], up(ways + others, 4.0), up(ways, 2.0))
-            ways = np.where(np.isfinite(own), ways, -np.inf)
-            flow[part.nodes] = log_sum_runs(ways, part.starts, part.counts)
-        order, starts, counts = self.by_variable
-        reached = flow[order, :, None] + self.tables[order, None, :]
-        sums = log_sum_runs(reached.reshape(len(order), -1), starts, counts).reshape(-1, *reached.shape[1:])
-        out = np.full((len(boxes), int(self.columns[-1]) + 1), np.inf)
-        out[:, self.places[order[starts]]] = up(sums, 4.0).swapaxes(0, 1)
-        whole = values[np.repeat(self.roots[self.root_of], np.diff(self.columns))].T
-        return np.where(boxes, np.minimum(out[:, :-1], whole), -np.inf)
+        for layer in reversed(self.layers):
+            ways = up(flow[layer.parents] + layer.log_weights[:, None], 2.0)
+            if not layer.is_sum:
+                over, own = values[layer.parents], values[layer.children]
+                with np.errstate(invalid="ignore"):
+                    others = over - own + (4.0 + np.abs(over) + np.abs(own)) * 1e-15
+                    ways = up(flow[layer.parents] + others, 4.0)
+                ways = np.where(np.isfinite(over) & np.isfinite(own), ways, -np.inf)
+            order, starts, counts = layer.by_child
+            nodes = layer.children[order[starts]]
+            found = log_sum_runs(ways[order], starts, counts)
+            flow[nodes] = log_sum(np.stack([flow[nodes], found]), 0)
+        whole = values[np.repeat(self.roots[self.root_of], np.diff(self.columns))]
+        return np.where(boxes, np.minimum(flow[: boxes.shape[1]], whole).T, -np.inf)
 
     def bounds(self, boxes: Flags, caps: Floats) -> tuple[Floats, Floats]:
         """Return upper bounds on the roots' log values in boxes, shape (batch, roots), and with each state held.
@@ -134,70 +102,67 @@ class Circuit:
         `caps` are upper bounds on the model's sums, whatever the box.
         """
         bound, each = np.empty((len(boxes), len(self.roots))), np.empty(boxes.shape)
-        rows = max(1, 3_000_000 // max(self.n_edges, 1))
+        rows = max(1, BATCH_ENTRIES // max(self.n_edges, 1))
         for start in range(0, len(boxes), rows):
             part = slice(start, start + rows)
-            mass = self._upward(self._terminals(boxes[part], largest=False), None, None)
-            top = self._upward(self._terminals(boxes[part], largest=True), caps, mass)
+            mass = upward(self.layers, self._leaves(boxes[part]), 1)
+            top = self._bounded(boxes[part], caps, mass)
             bound[part] = top[self.roots].T
-            each[part] = np.minimum(self._columns_of(top, boxes[part]), self._columns_of(mass, boxes[part]))
+            each[part] = np.minimum(self._each(top, boxes[part]), self._each(mass, boxes[part]))
         unknown = np.isnan(bound), np.isnan(each)  # what cannot be told bounds nothing
         bound[unknown[0]], each[unknown[1]] = np.inf, np.inf
         return bound, each
 
     def values(self, points: NDArray[np.int64]) -> Floats:
-        """Return the logs of the values at points (states of query variables)."""
+        """Return the logs of the values at points (states of query variables), rounded up."""
         out = np.empty(len(points))
-        rows = max(1, 4_000_000 // max(self.n_edges, 1))
+        rows = max(1, BATCH_ENTRIES // max(self.n_edges, 1))
         for start in range(0, len(points), rows):
-            boxes = boxes_of(points[start : start + rows], self.columns)
-            leaves = self._terminals(boxes, largest=True)
-            out[start : start + rows] = self._upward(leaves, None, None)[-1]
+            leaves = self._leaves(boxes_of(points[start : start + rows], self.columns))
+            out[start : start + rows] = upward(self.layers, leaves, 1)[self.roots[0]]
         return out
-
-    def total(self) -> float:
-        """Return the log of the sum of all values: that of p(e)."""
-        boxes = np.ones((1, int(self.columns[-1])), np.bool_)
-        return float(self._upward(self._terminals(boxes, largest=False), None, None)[-1, 0])
 
     def below(self, nodes: Ints) -> Circuit | None:
         """Return the subcircuits under some nodes of one layer; None where two of them share a part."""
-        first, last = np.full(self.n_nodes, len(nodes)), np.full(self.n_nodes, -1)
+        n_nodes, n = len(self.numbers), len(self.columns) - 1
+        first, last = np.full(n_nodes, len(nodes)), np.full(n_nodes, -1)
         first[nodes] = last[nodes] = np.arange(len(nodes))
-        for layer in reversed(self.layers):
-            np.minimum.at(first, layer.children, np.repeat(first[layer.nodes], layer.counts))
-            np.maximum.at(last, layer.children, np.repeat(last[layer.nodes], layer.counts))
+        for layer in reversed(self.layers[1:]):
+            np.minimum.at(first, layer.children, first[layer.parents])
+            np.maximum.at(last, layer.children, last[layer.parents])
         known = last >= 0
         if np.any(known & (first != last)):
             return None
+        tables = self.layers[0]
+        of_edge = np.searchsorted(self.columns, tables.children, side="right") - 1
+        own = known[tables.parents]
+        pairs, number = np.unique(last[tables.parents[own]] * n + of_edge[own], return_inverse=True)
+        columns = np.concatenate([[0], np.cumsum(np.diff(self.columns)[pairs % n])])
         kept = np.flatnonzero(known)
-        place = np.full(self.n_nodes, -1, np.int64)
-        place[kept] = np.arange(len(kept))
-        terminals = kept[kept < len(self.variable)]
-        n = len(self.columns) - 1
-        pairs, variable = np.unique(last[terminals] * n + self.variable[terminals], return_inverse=True)
-        layers = part_of(self.layers, known, place)
+        place = np.full(n_nodes, -1, np.int64)
+        place[kept] = columns[-1] + np.arange(len(kept))
+        states = tables.children[own] - self.columns[of_edge[own]] + columns[number.reshape(-1)]
+        starts, counts = runs_of(place[tables.parents[own]])
+        table_layer = Layer(
+            place[tables.parents[own]][starts], True, starts, counts, states, tables.log_weights[own]
+        )
+        layers = [part for layer in self.layers[1:] if (part := layer.part(known, place)) is not None]
         return Circuit(
-            len(kept),
-            np.concatenate([[0], np.cumsum(np.diff(self.columns)[pairs % n])]).astype(np.int64),
-            variable.reshape(-1),
-            self.tables[terminals],
-            self.offset[kept],
-            layers,
-            above_of(layers, len(terminals), len(kept)),
-            self.decides[kept],
-            self.numbers[kept],
+            columns,
+            [table_layer, *layers],
+            np.concatenate([np.zeros(columns[-1], np.bool_), self.decides[kept]]),
+            np.concatenate([np.full(columns[-1], -1), self.numbers[kept]]),
             place[nodes],
             pairs // n,
-            self.side,
+            self.log_total,
         )
 
     def scopes(self) -> list[int]:
         """Return the query variables below each node, a bit each."""
-        found = [1 << v for v in self.variable.tolist()] + [0] * (self.n_nodes - len(self.variable))
+        found = [1 << v for v in np.repeat(np.arange(len(self.columns) - 1), np.diff(self.columns)).tolist()]
+        found += [0] * (len(self.numbers) - len(found))
         for layer in self.layers:
-            above = np.repeat(layer.nodes, layer.counts).tolist()
-            for node, child in zip(above, layer.children.tolist(), strict=True):
+            for node, child in zip(layer.parents.tolist(), layer.children.tolist(), strict=True):
                 found[node] |= found[child]
         return found
 
@@ -209,106 +174,91 @@ def boxes_of(points: NDArray[np.int64], columns: Ints) -> Flags:
     return boxes
 
 
-def circuit_of(arrays: Arrays, question: Question, edges: Edges, side: int = 1) -> Circuit:
+def weighted(graph: Graph, tables: Floats, question: Question, side: int) -> Floats:
+    """Return tables times the weights of the evidence, with the sum of each in one more place."""
+    places = np.pad(tables, ((0, 0), (0, 1)), constant_values=-np.inf)
+    for v, size in enumerate(question.sizes.tolist()):
+        rows = graph.variable == v
+        places[rows, :size] = up(places[rows, :size] + question.weights_of(v), side)
+    places[:, -1] = log_sum(places, -1, side)
+    return places
+
+
+def values_at(graph: Graph, tables: Floats, question: Question, points: NDArray[np.int64]) -> Floats:
+    """Return the logs of the values at points (states of query variables), rounded down, by the whole circuit."""
+    places, out = weighted(graph, tables, question, -1), np.empty(len(points))
+    size = max(1, BATCH_ENTRIES // max(len(graph.children), 1))
+    for start in range(0, len(points), size):
+        part = points[start : start + size]
+        values = np.repeat(places[:, -1:], len(part), axis=1)
+        for k, v in enumerate(question.queried.tolist()):
+            rows = np.flatnonzero(graph.variable == v)
+            values[rows] = places[rows[:, None], part[:, k]]
+        out[start : start + size] = upward(graph.layers, values, -1)[graph.root]
+    return out
+
+
+def circuit_of(graph: Graph, tables: Floats, question: Question) -> Circuit:
     """Fold evidence and nuisance variables of a circuit, and nodes over one query variable into tables.
 
-    Real variables stand in cells between their `edges`, which are the states that `question` has of them.
+    What is worked out is at least the value of each node. Real variables stand in cells, which are the states that
+    `question` has of them.
     """
-    sizes = question.sizes
-    position = np.full(len(sizes) + 1, -1, np.int64)
+    n, layers = len(graph.is_sum), graph.layers
+    position = np.full(len(question.sizes) + 1, -1, np.int64)
     position[question.queried] = np.arange(len(question.queried))
-    weights = [
-        question.weights_of(v) for v in range(len(sizes))
-    ]  # a weight counts once where v is mentioned or not
-    observed = np.array([np.sum(w > -np.inf) == 1 and np.max(w, initial=-np.inf) == 0.0 for w in weights])
-    for v, ends in edges.items():
-        observed[v] = ends[0] == ends[-1]
-    observed[question.queried] = False
-    graph = read_graph(sizes, arrays, edges, question.queried, side)
-    graph = smooth(graph, len(sizes), observed, sizes, edges)
-    leaves = np.flatnonzero(graph.is_leaf)
-    tables = graph.tables.copy()
-    for v in range(len(sizes)):
-        rows = leaves[graph.variable[leaves] == v]
-        tables[rows, : sizes[v]] += question.weights_of(v)
-        if position[v] < 0 and len(rows):
-            tables[rows] = log_sum(tables[rows], -1, side)[:, None]
-    place = position[graph.variable]
-    least = np.where(graph.is_leaf & (place >= 0), place, np.iinfo(np.int64).max)
-    most = np.where(graph.is_leaf & (place >= 0), place, -1)
-    height = heights_of(graph.ptr, graph.children)
-    inner = np.flatnonzero(~graph.is_leaf)
-    layers = layers_of(inner, height, graph.is_sum, graph.ptr, graph.children, graph.log_weights)
-    for layer in layers:  # nodes over at most one query variable: a table, a constant in every place
+    places, most = weighted(graph, tables, question, 1), position[graph.variable]
+    hidden = (graph.variable >= 0) & (most < 0)
+    places[hidden] = places[hidden, -1:]
+    least = np.where(most >= 0, most, len(question.sizes))
+    upward(layers, places, 1)  # over several query variables only the last place, that of the sum, has a meaning
+    known, offset = np.zeros(n, np.bool_), np.zeros(n)
+    for layer in layers:
         least[layer.nodes] = np.minimum.reduceat(least[layer.children], layer.starts)
         most[layer.nodes] = np.maximum.reduceat(most[layer.children], layer.starts)
-        below = tables[layer.children] + layer.log_weights[:, None]
-        if layer.is_sum:
-            tables[layer.nodes] = log_sum_runs(below, layer.starts, layer.counts, side)
-        else:
-            nothing = np.zeros(len(layer.nodes))
-            tables[layer.nodes] = product_runs(below, layer.starts, layer.counts, nothing, side)
-    return _folded(graph, question, least, most, tables, layers, side)
-
-
-def _folded(
-    graph: Graph, question: Question, least: Ints, most: Ints, tables: Floats, layers: list[Layer], side: int
-) -> Circuit:
-    """Keep the nodes over several query variables that the root reaches, and the tables below them."""
-    n = len(least)
     is_inner, is_constant = most > least, most < 0
-    known = np.zeros(n, np.bool_)
-    known[-1] = True
-    offset = np.zeros(n)
+    known[graph.root] = True
     for layer in reversed(layers):
-        live = known[layer.nodes] & is_inner[layer.nodes]
-        possible = np.any(tables[layer.children] > -np.inf, axis=1) | is_inner[layer.children]
-        hit = np.repeat(live, layer.counts) & (possible | ~np.full(len(possible), layer.is_sum))
-        known[layer.children[hit & ~is_constant[layer.children]]] = True
+        possible = places[layer.children, -1] + layer.log_weights > -np.inf
+        hit = (known & is_inner)[layer.parents] & possible & ~is_constant[layer.children]
+        known[layer.children[hit]] = True
         if not layer.is_sum:
-            constants = np.where(is_constant[layer.children], tables[layer.children, 0], 0.0)
-            offset[layer.nodes] = product_runs(
-                constants[:, None], layer.starts, layer.counts, np.zeros(len(layer.nodes)), side
-            )[:, 0]
-    terminals = np.flatnonzero(known & ~is_inner)
-    inner = np.flatnonzero(known & is_inner)
+            constants = np.where(is_constant[layer.children], places[layer.children, -1], 0.0)
+            offset[layer.nodes] = product_runs(constants[:, None], layer.starts, layer.counts)[:, 0]
+    columns = question.query_offsets
+    terminals, inner = np.flatnonzero(known & ~is_inner), np.flatnonzero(known & is_inner)
     kept = np.concatenate([terminals, inner])
     place = np.full(n, -1, np.int64)
-    place[kept] = np.arange(len(kept))
-    out = part_of(layers, known & is_inner, place)
-    columns = question.query_offsets
-    variable = least[terminals]
-    circuit = Circuit(
-        len(kept),
+    place[kept] = columns[-1] + np.arange(len(kept))
+    rows, states = np.nonzero(places[terminals, :-1] > -np.inf)
+    starts, counts = runs_of(rows)
+    children = columns[most[terminals]][rows] + states
+    entries = Layer(place[terminals], True, starts, counts, children, places[terminals[rows], states])
+    parts = [part for layer in layers if (part := layer.part(known & is_inner, place, offset)) is not None]
+    numbers = np.where(graph.is_sum, np.cumsum(graph.is_sum) - 1, -1)[kept]
+    return Circuit(
         columns,
-        variable,
-        tables[terminals],
-        offset[kept],
-        out,
-        above_of(out, len(terminals), len(kept)),
-        np.zeros(len(kept), np.bool_),
-        np.where(graph.is_sum, np.cumsum(graph.is_sum) - 1, -1)[kept],
-        np.array([len(kept) - 1]),
+        [entries, *parts],
+        _decided([entries, *parts], columns, int(columns[-1]) + len(kept)),
+        np.concatenate([np.full(columns[-1], -1), numbers]),
+        np.array([place[graph.root]]),
         np.zeros(len(columns) - 1, np.int64),
-        side,
+        float(places[graph.root, -1]),
     )
-    _find_decided(circuit)
-    return circuit
 
 
-def _find_decided(circuit: Circuit) -> None:
-    """Mark the sums whose children allow disjoint sets of states of some query variable."""
-    n_columns = int(circuit.columns[-1])
-    if circuit.n_nodes * n_columns > MAX_SUPPORT:
-        return
-    support = np.zeros((circuit.n_nodes, n_columns), np.bool_)
-    for row, v in enumerate(circuit.variable.tolist()):
-        start, stop = int(circuit.columns[v]), int(circuit.columns[v + 1])
-        support[row, start:stop] = circuit.tables[row, : stop - start] > -np.inf
-    for layer in circuit.layers:
+def _decided(layers: list[Layer], columns: Ints, n_nodes: int) -> Flags:
+    """Mark the nodes whose children allow disjoint sets of states of some query variable."""
+    decides = np.zeros(n_nodes, np.bool_)
+    decides[layers[0].nodes] = True
+    if n_nodes * int(columns[-1]) > MAX_SUPPORT:
+        return decides
+    support = np.eye(n_nodes, int(columns[-1]), dtype=np.bool_)
+    for layer in layers:
         below = support[layer.children]
         support[layer.nodes] = np.logical_or.reduceat(below, layer.starts, axis=0)
         if layer.is_sum:
             counts = np.add.reduceat(below, layer.starts, axis=0, dtype=np.int64)
-            most = np.maximum.reduceat(counts, circuit.columns[:-1], axis=1)
-            circuit.decides[layer.nodes] = np.any(most == 1, axis=1)
+            most = np.maximum.reduceat(counts, columns[:-1], axis=1)
+            decides[layer.nodes] = np.any(most == 1, axis=1)
+    return decides

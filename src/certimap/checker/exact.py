@@ -1,26 +1,25 @@
-"""Small models checked by enumeration: in rationals, or with 60 digits where a model stores logs."""
+"""Small models checked by enumeration in decimals of 60 digits."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from decimal import Context, Decimal, localcontext
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.graph import Graph, read_graph, smooth
-from certimap.checker.models import Arrays, Question
-from certimap.checker.numbers import Ints
+from certimap.checker.graph import read_graph
+from certimap.checker.models import Arrays, Question, stored_tables
+from certimap.checker.numbers import Floats, Ints
 from certimap.errors import TooLarge
 
-Number = Fraction | Decimal
 DIGITS = 60
 MARGIN = Decimal(10) ** -40  # relative; far above what 60 digits lose in a model this small
 MAX_WORK = 3_000_000  # joint states times edges, or joint states of all variables times tables
+Values = Iterator[tuple[tuple[int, ...], Decimal]]
 
 
 def largest_value(
@@ -34,22 +33,21 @@ def largest_value(
         raise TooLarge("values of a real variable cannot be listed")
     with localcontext(Context(prec=DIGITS, Emin=-(10**9), Emax=10**9)):
         if kind == "circuit":
-            found = _circuit_values(sizes, arrays, question)
+            values = dict(_circuit_values(arrays, question))
         elif kind in ("bayesian", "markov"):
-            found = _network_values(sizes, arrays, question)
+            values = dict(_network_values(sizes, arrays, question))
         else:
             raise TooLarge("such a model is not read in exact numbers")
-        values = {point: _decimal(value) for point, value in found}
         least = min(values.pop(tuple(answer)) for answer in answers.tolist())
         return least, max(values.values(), default=least)
 
 
-def _decimal(value: Number) -> Decimal:
-    return value if isinstance(value, Decimal) else Decimal(value.numerator) / Decimal(value.denominator)
-
-
 def _exp(log_value: float) -> Decimal:
     return Decimal(0) if log_value == -math.inf else Decimal(log_value).exp()
+
+
+def _decimals(values: Floats, of: Any) -> NDArray[np.object_]:
+    return np.array([of(x) for x in values.reshape(-1).tolist()], object).reshape(values.shape)
 
 
 def _points(question: Question, work: float) -> Iterator[tuple[int, ...]]:
@@ -59,74 +57,39 @@ def _points(question: Question, work: float) -> Iterator[tuple[int, ...]]:
     return itertools.product(*(range(k) for k in sizes))
 
 
-def _circuit_values(sizes: Ints, arrays: Arrays, question: Question) -> Iterator[tuple[tuple[int, ...], Number]]:
-    nothing = np.zeros(len(sizes), np.bool_)
-    graph = smooth(read_graph(sizes, arrays, {}, question.queried, 1), len(sizes), nothing, sizes, {})
-    weights = [_exp(float(w)) for w in graph.log_weights]
-    tables = [
-        [
-            _exp(float(t)) * _exp(float(w))
-            for t, w in zip(graph.tables[i], question.weights_of(int(graph.variable[i])), strict=False)
-        ]
-        if graph.is_leaf[i]
-        else []
-        for i in range(len(graph.is_leaf))
-    ]
-    place = {int(v): k for k, v in enumerate(question.queried)}
-    for point in _points(question, float(len(weights))):
-        yield point, _evaluated(graph, weights, tables, place, point)
-
-
-def _evaluated(
-    graph: Graph,
-    weights: Sequence[Decimal],
-    tables: Sequence[Sequence[Decimal]],
-    place: dict[int, int],
-    point: Sequence[int],
-) -> Decimal:
-    values: list[Decimal] = []
-    for i in range(len(graph.is_leaf)):
-        edges = range(int(graph.ptr[i]), int(graph.ptr[i + 1]))
-        if graph.is_leaf[i]:
-            v = int(graph.variable[i])
-            values.append(tables[i][point[place[v]]] if v in place else sum(tables[i], Decimal(0)))
+def _circuit_values(arrays: Arrays, question: Question) -> Values:
+    graph = read_graph(arrays, question, {})
+    weights = [_exp(w) for w in graph.log_weights.tolist()]
+    ptr, children = graph.ptr.tolist(), graph.children.tolist()
+    points = list(_points(question, float(len(weights))))
+    logs, place = graph.tables(arrays, question, {}, 1), {v: k for k, v in enumerate(question.queried.tolist())}
+    of_variable = [[_exp(w) for w in question.weights_of(v).tolist()] for v in range(len(question.sizes))]
+    order = np.argsort(graph.heights, kind="stable").tolist()
+    values: list[Any] = [None] * len(order)  # of each node at all points, or of a leaf summed out at any
+    index = np.array(points, np.int64).reshape(len(points), -1)
+    for i in order:
+        edges, v = range(ptr[i], ptr[i + 1]), int(graph.variable[i])
+        if v >= 0:
+            table = np.array([_exp(t) * w for t, w in zip(logs[i].tolist(), of_variable[v], strict=False)], object)
+            values[i] = table[index[:, place[v]]] if v in place else table.sum()
         elif graph.is_sum[i]:
-            values.append(sum((weights[e] * values[int(graph.children[e])] for e in edges), Decimal(0)))
+            values[i] = sum((weights[e] * values[children[e]] for e in edges), Decimal(0))
         else:
-            values.append(math.prod((values[int(graph.children[e])] for e in edges), start=Decimal(1)))
-    return values[-1]
+            values[i] = math.prod((values[children[e]] for e in edges), start=Decimal(1))
+    yield from zip(points, values[graph.root], strict=True)
 
 
-def _network_values(sizes: Ints, arrays: Arrays, question: Question) -> Iterator[tuple[tuple[int, ...], Number]]:
-    in_logs = arrays["in_logs"].tolist() if "in_logs" in arrays else [False] * len(arrays["scope_lengths"])
-    soft = not np.all(np.isin(question.log_weights, [0.0, -np.inf])) or any(in_logs)
-
-    def number(value: float) -> Any:
-        return Decimal(value) if soft else Fraction(value)
-
-    factors: list[tuple[list[int], NDArray[np.object_]]] = []
-    at = done = 0
-    for length, is_log in zip(arrays["scope_lengths"].tolist(), in_logs, strict=True):
-        scope = arrays["scopes"][at : at + length].tolist()
-        shape = [int(sizes[v]) for v in scope]
-        flat = arrays["tables"][done : done + math.prod(shape)].tolist()
-        entries = [_exp(x) if is_log else number(x) for x in flat]
-        factors.append((scope, np.array(entries, object).reshape(shape)))
-        at, done = at + length, done + len(flat)
-    for v in range(len(sizes)):
-        logs = question.weights_of(v).tolist()
-        factors.append(([v], np.array([_exp(w) if soft else number(math.exp(w)) for w in logs], object)))
+def _network_values(sizes: Ints, arrays: Arrays, question: Question) -> Values:
+    stored = stored_tables(sizes, arrays)
+    factors = [(scope, _decimals(table, _exp if in_logs else Decimal)) for scope, table, in_logs in stored]
+    factors += [((v,), _decimals(question.weights_of(v), _exp)) for v in range(len(sizes))]
     hidden = [v for v in range(len(sizes)) if v not in set(question.queried.tolist())]
     spaces = [np.flatnonzero(question.weights_of(v) > -np.inf).tolist() for v in hidden]
     assignment = [0] * len(sizes)
     for point in _points(question, float(math.prod(len(s) for s in spaces) * len(factors))):
-        for v, a in zip(question.queried.tolist(), point, strict=True):
-            assignment[v] = a
-        total = number(0)
+        total = Decimal(0)
         for states in itertools.product(*spaces):
-            for v, a in zip(hidden, states, strict=True):
+            for v, a in zip([*question.queried.tolist(), *hidden], [*point, *states], strict=True):
                 assignment[v] = a
-            total += math.prod(
-                (table[tuple(assignment[v] for v in scope)] for scope, table in factors), start=number(1)
-            )
+            total += math.prod((t[tuple(assignment[v] for v in scope)] for scope, t in factors), start=Decimal(1))
         yield point, total

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.numbers import UNIT, Floats, Ints, ranges, run_starts
+from certimap.checker.numbers import UNIT, Floats, Ints, log_sum_runs, ranges, run_starts
 
 Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """Nodes of one height and kind, their edges in runs, and the edges that lead to them from above."""
+    """Nodes of one height and kind, and their edges in runs; a product's weights are factors of its children."""
 
     nodes: Ints
     is_sum: bool
@@ -24,26 +25,45 @@ class Layer:
     children: Ints
     log_weights: Floats
 
+    @cached_property
+    def parents(self) -> Ints:
+        """The node that each edge leaves."""
+        return np.repeat(self.nodes, self.counts)
 
-@dataclass(frozen=True, eq=False)
-class Above:
-    """The edges into the nodes of one height, in runs by node."""
+    @cached_property
+    def by_child(self) -> tuple[Ints, Ints, Ints]:
+        """The edges sorted by child, where the runs of a child begin, and their lengths."""
+        order = np.argsort(self.children, kind="stable")
+        return order, *runs_of(self.children[order])
 
-    nodes: Ints
-    starts: Ints
-    counts: Ints
-    parents: Ints
-    children: Ints
-    log_weights: Floats
-    from_product: Flags
+    def values(self, values: Floats, side: int) -> tuple[Floats, Floats]:
+        """Return what edges bring up, and the nodes' values rounded to a side; one column per box or point."""
+        below = values[self.children] + self.log_weights[:, None]
+        of = log_sum_runs if self.is_sum else product_runs
+        return below, of(below, self.starts, self.counts, side)
+
+    def part(self, is_kept: Flags, place: Ints, offset: Floats | None = None) -> Layer | None:
+        """Return the layer of the nodes in `is_kept`, with those of their children that have a place (>= 0).
+
+        `offset` is a further factor of each node.
+        """
+        edges = np.repeat(is_kept[self.nodes], self.counts) & (place[self.children] >= 0)
+        parents = self.parents[edges]
+        if not len(parents):
+            return None
+        first, counts = runs_of(parents)
+        weights = self.log_weights[edges]
+        if offset is not None:
+            weights[first] += offset[parents[first]]
+        nodes, children = place[parents[first]], place[self.children[edges]]
+        return Layer(nodes, self.is_sum, first, counts, children, weights)
 
 
-def layers_of(nodes: Ints, height: Ints, is_sum: Flags, ptr: Ints, children: Ints, weights: Floats) -> list[Layer]:
+def layers_of(height: Ints, is_sum: Flags, ptr: Ints, children: Ints, weights: Floats) -> list[Layer]:
     """Sort inner nodes into layers, lowest first."""
     out: list[Layer] = []
-    order = nodes[np.lexsort((nodes, is_sum[nodes], height[nodes]))]
-    key = 2 * height[order] + is_sum[order]
-    cuts = np.flatnonzero(np.diff(key)) + 1
+    order = np.lexsort((is_sum, height))[np.count_nonzero(height == 0) :]
+    cuts = np.flatnonzero(np.diff(2 * height[order] + is_sum[order])) + 1
     for part in np.split(order, cuts) if len(order) else []:
         counts = ptr[part + 1] - ptr[part]
         edges = ranges(ptr[part], counts)
@@ -51,49 +71,11 @@ def layers_of(nodes: Ints, height: Ints, is_sum: Flags, ptr: Ints, children: Int
     return out
 
 
-def heights_of(ptr: Ints, children: Ints) -> Ints:
-    """Return each node's longest way down, 0 for one without children."""
-    height = [0] * (len(ptr) - 1)
-    below: list[int] = children.tolist()
-    bounds: list[int] = ptr.tolist()
-    for i, (start, stop) in enumerate(pairwise(bounds)):
-        if stop > start:
-            height[i] = 1 + max(height[c] for c in below[start:stop])
-    return np.array(height, np.int64)
-
-
-def above_of(layers: list[Layer], n_terminals: int, n_nodes: int) -> list[Above]:
-    """Sort edges by the node that they lead to, the highest nodes first."""
-    rank = np.zeros(n_nodes, np.int64)  # of the layer: parents lie in later ones
-    for k, layer in enumerate(layers):
-        rank[layer.nodes] = k + 1
-    if not layers:
-        return []
-    parents = np.concatenate([np.repeat(layer.nodes, layer.counts) for layer in layers])
-    children = np.concatenate([layer.children for layer in layers])
-    weights = np.concatenate([layer.log_weights for layer in layers])
-    from_product = np.concatenate([np.full(len(layer.children), not layer.is_sum) for layer in layers])
-    order = np.lexsort((children, -rank[children]))
-    cuts = np.flatnonzero(np.diff(rank[children[order]])) + 1
-    out: list[Above] = []
-    for part in np.split(order, cuts):
-        own = children[part]
-        first, counts = runs_of(own)
-        out.append(Above(own[first], first, counts, parents[part], own, weights[part], from_product[part]))
-    return out
-
-
-def part_of(layers: list[Layer], is_kept: Flags, place: Ints) -> list[Layer]:
-    """Return the layers of the nodes in `is_kept`, with those of their children that have a place (>= 0) there."""
-    out: list[Layer] = []
+def upward(layers: Sequence[Layer], values: Floats, side: int) -> Floats:
+    """Fill in the values of inner nodes, rounded to a side, where those of leaves stand; shape (nodes, batch)."""
     for layer in layers:
-        edges = np.repeat(is_kept[layer.nodes], layer.counts) & (place[layer.children] >= 0)
-        owner = np.repeat(np.arange(len(layer.nodes)), layer.counts)[edges]
-        if len(owner):
-            first, counts = runs_of(owner)
-            nodes, children = place[layer.nodes[owner[first]]], place[layer.children[edges]]
-            out.append(Layer(nodes, layer.is_sum, first, counts, children, layer.log_weights[edges]))
-    return out
+        values[layer.nodes] = layer.values(values, side)[1]
+    return values
 
 
 def runs_of(values: Ints) -> tuple[Ints, Ints]:
@@ -102,10 +84,9 @@ def runs_of(values: Ints) -> tuple[Ints, Ints]:
     return first, np.diff(np.concatenate([first, [len(values)]]))
 
 
-def product_runs(below: Floats, starts: Ints, counts: Ints, offset: Floats, side: int) -> Floats:
-    """Add logs in runs of rows, and an offset each, rounded to a side."""
-    here = np.add.reduceat(below, starts, axis=0) + offset[:, None]
+def product_runs(below: Floats, starts: Ints, counts: Ints, side: int = 1) -> Floats:
+    """Add logs in runs of rows, rounded to a side."""
+    here = np.add.reduceat(below, starts, axis=0)
     with np.errstate(invalid="ignore"):
-        size = np.add.reduceat(np.abs(below), starts, axis=0) + np.abs(offset)[:, None] + 1.0
-        slack = size * (counts[:, None] + 2.0) * UNIT
+        slack = (np.add.reduceat(np.abs(below), starts, axis=0) + 1.0) * (counts[:, None] + 2.0) * UNIT
         return np.where(np.isfinite(here), here + side * slack, here)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -64,6 +64,12 @@ class Question:
     def weights_of(self, variable: int) -> Floats:
         return self.log_weights[self.offsets[variable] : self.offsets[variable + 1]]
 
+    def is_observed(self, variable: int) -> bool:
+        """Whether a variable that is not queried has one state, of weight 1."""
+        found = np.sort(self.weights_of(variable))
+        is_one = len(found) > 0 and found[-1] == 0.0 and np.all(found[:-1] == -np.inf)
+        return bool(is_one and variable not in self.queried)
+
 
 @dataclass(frozen=True, eq=False)
 class Table:
@@ -76,7 +82,8 @@ class Table:
 def tables_of(kind: str, sizes: Ints, arrays: Arrays) -> tuple[list[Table], list[int]]:
     """Return a network's or a hidden tree's factors, and the sizes of all variables, hidden ones behind."""
     if kind in ("bayesian", "markov"):
-        tables, all_sizes = _network_tables(sizes, arrays), sizes.tolist()
+        stored = stored_tables(sizes, arrays)
+        tables, all_sizes = [Table(s, t if in_logs else _logs(t)) for s, t, in_logs in stored], sizes.tolist()
     elif kind.endswith(":HiddenChowLiuModel"):
         tables, all_sizes = _hidden_tables(sizes, arrays)
     else:
@@ -91,8 +98,8 @@ def _logs(values: Floats) -> Floats:
         return np.log(values)
 
 
-def _network_tables(sizes: Ints, arrays: Arrays) -> list[Table]:
-    tables: list[Table] = []
+def stored_tables(sizes: Ints, arrays: Arrays) -> Iterator[tuple[tuple[int, ...], Floats, bool]]:
+    """Yield scope and entries of each table of a network as they are stored, and whether they are logs."""
     lengths = arrays["scope_lengths"].tolist()
     in_logs = arrays["in_logs"].tolist() if "in_logs" in arrays else [False] * len(lengths)
     at = done = 0
@@ -101,9 +108,8 @@ def _network_tables(sizes: Ints, arrays: Arrays) -> list[Table]:
         shape = [int(sizes[v]) for v in scope]
         n = int(np.prod(shape, dtype=np.int64))
         values = np.asarray(arrays["tables"][done : done + n], np.float64).reshape(shape)
-        tables.append(Table(scope, values if is_log else _logs(values)))
+        yield scope, values, bool(is_log)
         at, done = at + length, done + n
-    return tables
 
 
 def _hidden_tables(sizes: Ints, arrays: Arrays) -> tuple[list[Table], list[int]]:

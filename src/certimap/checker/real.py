@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.checker.leaves import KINDS, log_largest, log_share
-from certimap.checker.models import Arrays, Rejected
+from certimap.checker.models import Arrays, Question, Rejected
 from certimap.checker.normal import log_mass, log_peaks
 from certimap.checker.numbers import Floats, Ints
 
@@ -55,6 +55,14 @@ def edges_of(
             raise Rejected("the proof's cuts of a real variable do not ascend inside its interval")
         found[v] = ends
     return found
+
+
+def in_cells(question: Question, edges: Edges) -> Question:
+    """Return a question in which real variables have their cells for states."""
+    sizes, logs = question.sizes.copy(), list(np.split(question.log_weights, question.offsets[1:-1]))
+    for v, ends in edges.items():
+        sizes[v], logs[v] = len(ends) - 1, np.zeros(len(ends) - 1)
+    return Question(sizes, question.queried, np.concatenate(logs))
 
 
 def leaf_logs(kind: int, params: NDArray[np.float64], ends: Floats, is_queried: bool, side: int) -> Floats:

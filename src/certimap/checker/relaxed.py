@@ -16,8 +16,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.boxes import SplitTree, boxes_of
+from certimap.checker.boxes import split_tree
 from certimap.checker.buckets import MAX_TABLE
+from certimap.checker.circuit import boxes_of
 from certimap.checker.clock import Clock
 from certimap.checker.graph import Flags
 from certimap.checker.models import Arrays, Reduced, Rejected, Table, spread
@@ -154,7 +155,7 @@ def _excess(shifts: list[Floats]) -> float:
 
 def check_relaxed(
     relaxation: Relaxation,
-    tree: SplitTree,
+    arrays: Arrays,
     columns: Ints,
     answers: NDArray[np.int64],
     threshold: float,
@@ -167,11 +168,9 @@ def check_relaxed(
     one point may close by its value, `value_of`.
     """
     known = {box.tobytes() for box in boxes_of(answers, columns)}
-    waiting: list[tuple[int, Flags]] = [(0, np.ones(int(columns[-1]), np.bool_))]
-    while waiting:
-        node, box = waiting.pop()
-        v = int(tree.variables[node])
-        parts = [(box, -1)] if v < 0 else _dropped(box, tree.kept[node], columns)
+    for node, (box, ending) in enumerate(split_tree(arrays, columns)):
+        parts = _dropped(box, ~ending, columns) if np.any(ending) else [(box, -1)]
+        parts = [(part, v) for part, v in parts if np.all(np.logical_or.reduceat(part, columns[:-1]))]
         while parts:
             clock.look()
             open_ones: list[tuple[Flags, int]] = []
@@ -185,14 +184,6 @@ def check_relaxed(
                 elif not _closes(part, columns, threshold, value_of):
                     return f"box {node} does not close: its bound is {bound:.12g}, above {threshold:.12g}"
             parts = open_ones
-        if v >= 0:
-            start, stop = int(columns[v]), int(columns[v + 1])
-            groups = tree.groups(node, columns)
-            for child, group in zip(tree.children(node, len(groups)), groups, strict=True):
-                part = box & tree.kept[node]
-                part[start:stop] &= group
-                if np.all(np.add.reduceat(part, columns[:-1], dtype=np.int64)):
-                    waiting.append((child, part))
     return None
 
 

@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_FLOOR
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.checker.asked import question_in_words, shown
-from certimap.checker.boxes import SplitTree, check_boxes, check_every_point
+from certimap.checker.boxes import check_boxes
 from certimap.checker.buckets import Buckets, value_at
 from certimap.checker.caps import caps_of
-from certimap.checker.circuit import Circuit, circuit_of
+from certimap.checker.circuit import circuit_of, values_at
+from certimap.checker.claim import BOUNDING, DRAWS, KINDS, Claim
 from certimap.checker.clock import Clock
 from certimap.checker.exact import MARGIN, largest_value
 from certimap.checker.file import Proof
+from certimap.checker.graph import read_graph
 from certimap.checker.kept import check_kept
-from certimap.checker.models import (
-    Arrays,
-    Question,
-    Reduced,
-    Rejected,
-    fingerprint,
-    reduce,
-    refuse_huge,
-    tables_of,
-)
-from certimap.checker.numbers import UNIT, Floats, up
-from certimap.checker.real import Edges, edges_of
+from certimap.checker.models import Arrays, Reduced, Rejected, fingerprint, reduce, tables_of
+from certimap.checker.points import check_every_point, check_residual, read_points
+from certimap.checker.real import edges_of, in_cells
 from certimap.checker.relaxed import Relaxation, check_relaxed
 from certimap.checker.sets import check_sets
 from certimap.checker.steps import check_steps
 from certimap.errors import TooLarge
 
-LARGEST_TOLERANCE = 1e-3
-DRAWS = "draws"
-KINDS = ("exact", "epsilon", "pac", "bound")
 BOUND_ALONE = "the solver's certificate ({}, epsilon {}): the file proves a bound alone"
 DRAWS_UNCHECKED = (
     "that the draws were independent, from p(q | e) inside the boxes then open, of the mass recorded "
@@ -76,40 +63,6 @@ class Verdict:
 
     def __bool__(self) -> bool:
         return self.accepted
-
-
-@dataclass(frozen=True, eq=False)
-class Claim:
-    """A proof's claim, read and found sensible.
-
-    Attributes
-    ----------
-    answers
-        States of the query variables, one row for each answer; 0 where a variable is real.
-    values
-        The same for real variables; NaN where one is categorical.
-    question
-        The query; of real variables it has no states.
-    """
-
-    kind: str
-    epsilon: float
-    delta: float
-    tolerance: float
-    log_upper: float
-    answers: NDArray[np.int64]
-    values: Floats
-    question: Question
-
-    @property
-    def slack(self) -> float:
-        """ln(1 + tolerance), rounded down."""
-        return math.log1p(self.tolerance) * (1.0 - 4.0 * UNIT)
-
-    def threshold(self, log_value: float) -> float:
-        """Return the largest log value that refutes nothing, for answers worth `log_value` at least."""
-        terms = [log_value, -math.log1p(-self.epsilon), self.slack]
-        return math.fsum(terms) - (4.0 + 4.0 * sum(map(abs, terms))) * UNIT
 
 
 def check_arrays(
@@ -156,18 +109,18 @@ def check_arrays(
 def _checked(
     kind: str, variables: Sequence[Mapping[str, Any]], arrays: Arrays, proof: Proof, exact: bool, clock: Clock
 ) -> Verdict:
-    claim = _claim(variables, proof)
+    claim = Claim.read(variables, proof)
     if kind == "circuit":
         log_value, refuted = _circuit(variables, arrays, claim, proof, clock)
     else:
         log_value, refuted = _network(kind, arrays, claim, proof, clock)
     if refuted is not None:
         raise Rejected(refuted)
-    said = "" if not exact else _exactly(kind, arrays, claim)
+    said = claim.statement(log_value) + (_exactly(kind, arrays, claim) if exact else "")
     clock.look()
     answers = [proof.meta["answer"], *proof.meta.get("others", [])]
     asked = question_in_words(variables, claim.question, answers, proof.arrays)
-    return Verdict(True, _statement(claim, log_value) + said, log_value, _unchecked(claim, proof), asked)
+    return Verdict(True, said, log_value, _unchecked(claim, proof), asked)
 
 
 def _unchecked(claim: Claim, proof: Proof) -> tuple[str, ...]:
@@ -181,161 +134,70 @@ def _unchecked(claim: Claim, proof: Proof) -> tuple[str, ...]:
     return (BOUND_ALONE.format(KINDS[KINDS.index(kind)], shown(float(epsilon), 3)),)
 
 
-def _least(proof: Proof, log_values: list[float]) -> float:
-    """Return the smallest value of an answer; refuse impossible ones, and a first one not worth its claim."""
-    claimed, first = proof.meta["claim"]["log_joint"], log_values[0]
-    if first == -math.inf:
-        raise Rejected("the answer has probability 0")
-    if not all(value < math.inf for value in log_values):
-        raise Rejected("an answer is worth more than can be told")
-    if claimed is not None and not abs(float(claimed) - first) <= 1e-7 * (1.0 + abs(first)):
-        raise Rejected(f"the answer is worth ln p(q, e) = {first:.12g}, and {claimed} is claimed")
-    return min(log_values)
-
-
-def _claim(variables: Sequence[Mapping[str, Any]], proof: Proof) -> Claim:
-    """Read the claim; refuse one that makes no sense, whatever proves it."""
-    stated = proof.meta["claim"]
-    kind = stated["kind"]
-    epsilon, delta, tolerance = (float(stated[name]) for name in ("epsilon", "delta", "tolerance"))
-    if kind not in KINDS:
-        raise Rejected(f"the claim is of the kind {kind!r}; expected exact, epsilon, pac or bound")
-    if (kind == "pac") != (proof.meta["method"] == DRAWS):
-        raise Rejected("a claim with delta above 0 needs the method 'draws', and this method such a claim")
-    if kind == "bound" and proof.meta["method"] not in ("relaxation", "steps"):
-        raise Rejected("a bound alone needs the method 'relaxation' or 'steps'")
-    if not 0.0 <= epsilon < 1.0 or (kind == "exact" and epsilon != 0.0):
-        raise Rejected(f"the claim's epsilon is {epsilon}, which a claim of the kind {kind!r} cannot have")
-    if not 0.0 <= delta < 1.0 or (delta > 0.0) != (kind == "pac"):
-        raise Rejected(f"the claim's delta is {delta}, which a claim of the kind {kind!r} cannot have")
-    if not 0.0 < tolerance <= LARGEST_TOLERANCE:
-        raise Rejected(f"the claim's tolerance is {tolerance}; expected above 0 and at most {LARGEST_TOLERANCE}")
-    sizes = np.array([len(v.get("states", ())) for v in variables], np.int64)
-    names = [v["name"] for v in variables]
-    answers: list[dict[str, Any]] = [proof.meta["answer"], *proof.meta.get("others", [])]
-    queried = [names.index(name) for name in answers[0]]
-    rows = [_positions([variables[v] for v in queried], answer) for answer in answers]
-    states, values = np.array([row[0] for row in rows], np.int64), np.array([row[1] for row in rows])
-    if len(np.unique(states, axis=0)) != len(states) or (len(states) > 1 and not np.all(sizes[queried])):
-        raise Rejected("an answer is listed twice, or several where a variable is real")
-    log_weights = np.asarray(proof.arrays["log_weights"], np.float64)
-    if log_weights.shape != (int(sizes.sum()),):
-        raise Rejected("the proof's evidence does not fit the model")
-    refuse_huge(log_weights, "the proof's evidence")
-    if not queried:
-        raise Rejected("the query has no variables")
-    question = Question(sizes, np.array(queried, np.int64), log_weights)
-    log_upper = float(stated["log_upper"]) if kind == "bound" else math.inf
-    return Claim(kind, epsilon, delta, tolerance, log_upper, states, values, question)
-
-
-def _positions(queried: Sequence[Mapping[str, Any]], answer: Mapping[str, Any]) -> tuple[list[int], list[float]]:
-    """Return where an answer's labels stand, and its real values; 1, 1.0 and True are different labels."""
-    states, values = [0] * len(queried), [math.nan] * len(queried)
-    if list(answer) != [variable["name"] for variable in queried]:
-        raise Rejected("the answers name different variables")
-    for k, (variable, label) in enumerate(zip(queried, answer.values(), strict=True)):
-        if "states" not in variable:
-            values[k] = float(label)
-            continue
-        coded = [json.dumps(state) for state in variable["states"]]
-        if json.dumps(label) not in coded:
-            raise Rejected(f"the answer names the state {label!r}, which its variable has not")
-        states[k] = coded.index(json.dumps(label))
-    return states, values
-
-
-def _in_cells(question: Question, edges: Edges) -> Question:
-    """Return a question in which real variables have their cells for states."""
-    sizes, logs = question.sizes.copy(), list(np.split(question.log_weights, question.offsets[1:-1]))
-    for v, ends in edges.items():
-        sizes[v], logs[v] = len(ends) - 1, np.zeros(len(ends) - 1)
-    return Question(sizes, question.queried, np.concatenate(logs))
-
-
 def _circuit(
     variables: Sequence[Mapping[str, Any]], arrays: Arrays, claim: Claim, proof: Proof, clock: Clock
 ) -> tuple[float, str | None]:
     """Return the value of the worst answer, and why not all of the rest is covered, or None."""
     asked, given = claim.question, proof.arrays
     point = edges_of(variables, given, asked.queried, claim.values[0])
-    below = circuit_of(arrays, _in_cells(asked, point), point, -1)
     cells = edges_of(variables, given, asked.queried)
-    above = circuit_of(arrays, _in_cells(asked, cells), cells, 1)
-    log_value = _least(proof, below.values(claim.answers).tolist())
-    method, threshold = proof.meta["method"], claim.threshold(log_value)
-    if method == DRAWS:
-        return log_value, _draws(claim, proof, log_value - above.total())
+    graph = read_graph(arrays, asked, cells)
+    at_point, at_most = in_cells(asked, point), in_cells(asked, cells)
+    lower = graph.tables(arrays, at_point, point, -1)
+    log_value = claim.least(values_at(graph, lower, at_point, claim.answers).tolist())
+    threshold = claim.threshold(log_value)
+    circuit = circuit_of(graph, graph.tables(arrays, at_most, cells, 1), at_most)
+    if claim.method == DRAWS:
+        return log_value, _draws(claim, proof, log_value - circuit.log_total)
     is_countable = bool(np.all(asked.query_sizes > 0))  # what is real is observed, or summed out
-    if method == "enumeration" and is_countable:
-        return log_value, check_every_point(above, claim.answers, threshold, clock)
-    if method == "residual" and is_countable:
-        return log_value, _residual(above, below, claim, proof, threshold)
-    if method != "boxes":
-        raise Rejected(f"a proof by {method!r} is none that covers this circuit")
-    tree = SplitTree.read(given, above.columns)
-    caps = caps_of(above, given, clock)
-    return log_value, check_boxes(above, tree, claim.answers, threshold, caps, clock)
-
-
-def _residual(above: Circuit, below: Circuit, claim: Claim, proof: Proof, threshold: float) -> str | None:
-    """Check that what is not listed cannot hold the probability of a better assignment."""
-    points = np.asarray(proof.arrays["points"]).astype(np.int64)
-    sizes = claim.question.query_sizes
-    if points.ndim != 2 or points.shape[1] != len(sizes) or np.any((points < 0) | (points >= sizes)):
-        raise Rejected("the points evaluated do not fit the query")
-    if len(np.unique(points, axis=0)) != len(points):
-        raise Rejected("a point is listed twice")
-    values, total = above.values(points), above.total()
-    rivals = values[~np.any(np.all(points[:, None] == claim.answers, axis=2), axis=1)]
-    if not np.all(rivals <= threshold):
-        return f"a listed assignment has the log value {float(rivals.max()):.12g}, above {threshold:.12g}"
-    listed = math.fsum(np.exp(up(below.values(points) - total, -8.0)))
-    left = 1.0 - listed + 16.0 * UNIT
-    if not float(up(total + math.log(max(left, UNIT)), 8.0)) <= threshold:
-        return f"the points listed leave a probability of {left:.6g}, which may hold a better assignment"
-    return None
+    if claim.method == "enumeration" and is_countable:
+        return log_value, check_every_point(circuit, claim.answers, threshold, clock)
+    if claim.method == "residual" and is_countable:
+        points = read_points(given, asked.query_sizes)
+        values = values_at(graph, lower, at_point, points)
+        return log_value, check_residual(circuit, points, values, claim.answers, threshold)
+    if claim.method != "boxes":
+        raise Rejected(f"a proof by {claim.method!r} is none that covers this circuit")
+    return log_value, check_boxes(circuit, given, claim.answers, threshold, caps_of(circuit, given, clock), clock)
 
 
 def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof, clock: Clock) -> tuple[float, str | None]:
     """Return the value of the worst answer, and why not all of the rest is covered, or None."""
     tables, all_sizes = tables_of(kind, claim.question.sizes, arrays)
     problem = reduce(tables, all_sizes, claim.question)
-    if proof.meta["method"] in ("relaxation", "steps"):
+    if claim.method in BOUNDING:
         return _wide(problem, claim, proof, clock)
     tree = Buckets.of(problem)
     points = [
         [np.arange(all_sizes[v]) == a for v, a in zip(problem.queried, answer, strict=True)]
         for answer in claim.answers.tolist()
     ]
-    log_value = _least(proof, [tree.bound(point, -1) for point in points])
-    method, threshold = proof.meta["method"], claim.threshold(log_value)
-    if method == DRAWS:
+    log_value = claim.least([tree.bound(point, -1) for point in points])
+    threshold = claim.threshold(log_value)
+    if claim.method == DRAWS:
         everything = Buckets.of(Reduced(problem.tables, problem.sizes, [], problem.log_constant))
         return log_value, _draws(claim, proof, log_value - everything.bound([], 1))
-    if method == "vectors":
+    if claim.method == "vectors":
         return log_value, check_kept(tree, points, threshold, 0.5 * claim.slack, proof.arrays, clock)
-    if method != "sets":
-        raise Rejected(f"a proof by {method!r} is none that covers a network")
+    if claim.method != "sets":
+        raise Rejected(f"a proof by {claim.method!r} is none that covers a network")
     return log_value, check_sets(tree, points, threshold, 0.5 * claim.slack, clock)
 
 
 def _wide(problem: Reduced, claim: Claim, proof: Proof, clock: Clock) -> tuple[float, str | None]:
     """The same by steps or a relaxation, for networks too wide to be eliminated; hidden variables fit."""
-    log_value = _least(proof, [value_at(problem, answer, -1) for answer in claim.answers.tolist()])
-    threshold = claim.log_upper if claim.kind == "bound" else claim.threshold(log_value)
-    if proof.meta["method"] == "steps":
+    log_value = claim.least([value_at(problem, answer, -1) for answer in claim.answers.tolist()])
+    threshold = claim.threshold(log_value)
+    if claim.method == "steps":
         if len(claim.answers) > 1:
             raise Rejected("a proof by 'steps' is of one answer")
         return log_value, check_steps(problem, proof.arrays, threshold, clock)
-    relaxation = Relaxation.read(proof.arrays, problem)
-    columns = claim.question.query_offsets
-    tree = SplitTree.read(proof.arrays, columns)
+    relaxation, columns = Relaxation.read(proof.arrays, problem), claim.question.query_offsets
 
     def value_of(point: list[int]) -> float:
         return value_at(problem, point, 1)
 
-    return log_value, check_relaxed(relaxation, tree, columns, claim.answers, threshold, value_of, clock)
+    return log_value, check_relaxed(relaxation, proof.arrays, columns, claim.answers, threshold, value_of, clock)
 
 
 def _draws(claim: Claim, proof: Proof, log_prob: float) -> str | None:
@@ -370,31 +232,3 @@ def _exactly(kind: str, arrays: Arrays, claim: Claim) -> str:
     if largest > allowed * (1 + MARGIN):
         raise Rejected("in exact numbers an assignment is more probable than the claim allows")
     return "; enumeration in exact numbers agrees"
-
-
-def _statement(claim: Claim, log_value: float) -> str:
-    if claim.kind == "bound":
-        return (
-            f"accepted: no assignment is worth more than ln p(q, e) = {shown(claim.log_upper, 9)}, and the answer "
-            f"is worth {shown(log_value, 9, ROUND_FLOOR)}, {shown(claim.log_upper, 3, less=log_value)} less"
-        )
-    within, k = f"within a relative {shown(claim.tolerance, 3)}", len(claim.answers)
-    epsilon = shown(claim.epsilon, 3)
-    if claim.kind == "exact":
-        said = "no assignment is more probable than the answer"
-        if k > 1:
-            said = f"no other assignment is more probable than the last of the {k} answers"
-        return f"accepted: {said} ({within})"
-    if claim.kind == "epsilon":
-        said = "the answer is", "the best"
-        if k > 1:
-            said = f"the last of the {k} answers is", "any other assignment"
-        return (
-            f"accepted: {said[0]} at least {shown(1.0, 6, ROUND_FLOOR, claim.epsilon)} times as probable as "
-            f"{said[1]} (epsilon {epsilon}, {within})"
-        )
-    what = "the answer" if k == 1 else f"the {k} answers"
-    return (
-        f"accepted: the figures give {what} epsilon {epsilon} and delta {shown(claim.delta, 3)}, "
-        "if the draws were what they are said to be"
-    )

@@ -101,11 +101,12 @@ def _at_ends(model: Circuit, query: Query, arrays: dict[str, Any]) -> dict[str, 
     for node in np.flatnonzero(at):
         k = int(arrays["splits"][node])
         at[node] = np.searchsorted(cuts[k], arrays["cuts"][ptr[k] + at[node] - 1]) + 1
-    kept = np.unpackbits(arrays["kept"], axis=1, count=n_columns)[:, np.concatenate(columns)]
+    rows = arrays["kept"].reshape(-1, (n_columns + 7) // 8)
+    kept = np.unpackbits(rows, axis=1, count=n_columns)[:, np.concatenate(columns)]
     return {
         **arrays,
         "at": at,
-        "kept": np.packbits(kept, axis=1),
+        "kept": np.packbits(kept, axis=1).reshape(-1),
         "cuts": np.concatenate(cuts),
         "cut_ptr": np.cumsum([0, *(len(inner) for inner in cuts)]).astype(np.int64),
     }

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.checker.boxes import LEAF, SHRUNK
 from certimap.checker.buckets import MAX_TABLE
 from certimap.checker.models import Reduced
 from certimap.checker.relaxed import Relaxation
@@ -177,7 +178,6 @@ def _closed(found: Relaxed, level: float, control: Control, max_bytes: int, n_bo
     """
     offsets = found.offsets
     splits: list[int] = []
-    cuts: list[int] = []
     kept: list[NDArray[np.uint8]] = []
     waiting: list[Mask] = [np.ones(int(offsets[-1]), np.bool_)]
     while waiting:
@@ -186,26 +186,23 @@ def _closed(found: Relaxed, level: float, control: Control, max_bytes: int, n_bo
         left = found.without(box, each, level)
         counts = np.add.reduceat(left, offsets[:-1], dtype=np.int64)
         if bound <= level or (np.array_equal(left, box) and np.all(counts == 1)):
-            splits.append(-1)
-            cuts.append(0)
+            splits.append(LEAF)
             continue
         if control.is_late or len(splits) > n_boxes or len(kept) * (len(box) // 8 + 1) > max_bytes:
             return None
-        kept.append(np.packbits(left))
-        is_smaller = not np.array_equal(left, box)
-        v = int(np.argmin(counts)) if is_smaller else _variable(left, each, counts, offsets)
-        splits.append(v)
-        cuts.append(int(offsets[v + 1] - offsets[v]) if is_smaller and counts[v] else 0)
-        if cuts[-1]:  # what is left goes on as one box, beside an empty one
-            waiting += [np.zeros_like(box), left]
+        if not np.array_equal(left, box):
+            kept.append(np.packbits(left))
+            splits.append(SHRUNK)
+            waiting.append(left)
             continue
+        v = _variable(left, each, counts, offsets)
+        splits.append(v)
         for state in np.flatnonzero(left[offsets[v] : offsets[v + 1]])[::-1]:
             part = left.copy()
             part[offsets[v] : offsets[v + 1]] = False
             part[offsets[v] + state] = True
             waiting.append(part)
-    bits = np.array(kept, np.uint8).reshape(len(kept), (int(offsets[-1]) + 7) // 8)
-    return {"splits": np.array(splits, np.int32), "at": np.array(cuts, np.int32), "kept": bits}
+    return {"splits": np.array(splits, np.int32), "kept": np.concatenate([*kept, np.zeros(0, np.uint8)])}
 
 
 def _variable(left: Mask, each: NDArray[np.float64], counts: NDArray[np.int64], offsets: NDArray[np.int64]) -> int:
@@ -222,10 +219,6 @@ def bounded(checked: Reduced, control: Control) -> tuple[Arrays, float] | None:
 
 def _whole(found: Relaxed, checked: Reduced) -> tuple[Arrays, float]:
     """Return a relaxation with the whole space for a box, and its bound by the checker's arithmetic."""
-    arrays: Arrays = {
-        "splits": np.full(1, -1, np.int32),
-        "kept": np.zeros((0, (int(found.offsets[-1]) + 7) // 8), np.uint8),
-        **found.arrays,
-    }
+    arrays: Arrays = {"splits": np.full(1, LEAF, np.int32), "kept": np.zeros(0, np.uint8), **found.arrays}
     boxes = [np.ones((1, checked.sizes[v]), np.bool_) for v in checked.queried]
     return arrays, float(Relaxation.read(arrays, checked).bounds(boxes)[0])

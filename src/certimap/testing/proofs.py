@@ -198,7 +198,7 @@ def _other_trees(proof: Proof) -> Iterator[tuple[str, Proof, bool]]:
         yield "a missing box", Proof(proof.meta, {**proof.arrays, "splits": splits[:-1]}), True
         yield "a box too many", Proof(proof.meta, {**proof.arrays, "splits": np.append(splits, splits[-1:])}), True
         other = {**proof.arrays, "kept": np.zeros_like(kept)}
-        yield "states dropped without cause", Proof(proof.meta, other), True
+        yield "states dropped without cause", Proof(proof.meta, other), len(kept) > 0
 
 
 def _other_steps(proof: Proof, rng: np.random.Generator) -> Iterator[tuple[str, Proof, bool]]:

@@ -15,6 +15,7 @@ from certimap.checker import Proof
 from certimap.checker.caps import caps_of
 from certimap.checker.circuit import circuit_of
 from certimap.checker.clock import Clock
+from certimap.checker.graph import read_graph
 from certimap.checker.models import Question
 from certimap.circuits import caps as traced
 from certimap.circuits.prober import PlanProber
@@ -30,7 +31,8 @@ def questioned(circuit, queried, log_weights=None):
     weights = np.zeros(int(sizes.sum())) if log_weights is None else log_weights
     question = Question(sizes, np.array(queried, np.int64), weights)
     _, _, arrays, _ = exported(circuit)
-    return circuit_of(arrays, question, {}), maxima(circuit, queried, question)
+    graph = read_graph(arrays, question, {})
+    return circuit_of(graph, graph.tables(arrays, question, {}, 1), question), maxima(circuit, queried, question)
 
 
 def maxima(circuit, queried, question):
@@ -98,12 +100,13 @@ def test_sums_keep_their_numbers_where_a_circuit_is_made_smooth():
     parts = [build.product([mixture([0, 1]), mixture([2, 3])]), mixture([0, 1]), mixture([1, 2, 3])]
     build.sum(parts, np.log(rng.dirichlet(np.ones(3))))
     circuit = build.build()
-    below, _ = questioned(circuit, range(4))
+    below, truth = questioned(circuit, range(4))
     arrays = searched(circuit, range(4))
     caps = caps_of(below, arrays, Clock())
     points = np.array(list(itertools.product(range(2), range(3), range(2), range(2))))
     best = float(below.values(points).max())
-    assert best <= caps[int(arrays["cap_nodes"].max())] <= best + 1e-9  # the root is the last of the sums
+    assert best == pytest.approx(truth[-1], abs=1e-12)
+    assert truth[-1] <= caps[int(arrays["cap_nodes"].max())] <= best + 1e-9  # the root is the last of the sums
 
 
 @given(st.integers(0, 10**6), st.data())

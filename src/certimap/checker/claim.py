@@ -1,0 +1,150 @@
+"""What a proof claims: read, found sensible, and put into words."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_FLOOR
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.checker.asked import shown
+from certimap.checker.file import Proof
+from certimap.checker.models import Question, Rejected, refuse_huge
+from certimap.checker.numbers import UNIT, Floats
+
+LARGEST_TOLERANCE = 1e-3
+DRAWS = "draws"
+KINDS = ("exact", "epsilon", "pac", "bound")
+BOUNDING = ("relaxation", "steps")  # methods that prove a bound alone as well
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """A proof's claim, read and found sensible.
+
+    Attributes
+    ----------
+    answers
+        States of the query variables, one row for each answer; 0 where a variable is real.
+    values
+        The same for real variables; NaN where one is categorical.
+    question
+        The query; of real variables it has no states.
+    log_joint
+        What the first answer is said to be worth, or None.
+    """
+
+    kind: str
+    method: str
+    epsilon: float
+    delta: float
+    tolerance: float
+    log_upper: float
+    log_joint: float | None
+    answers: NDArray[np.int64]
+    values: Floats
+    question: Question
+
+    @classmethod
+    def read(cls, variables: Sequence[Mapping[str, Any]], proof: Proof) -> Claim:
+        """Read the claim; refuse one that makes no sense, whatever proves it."""
+        stated, method = proof.meta["claim"], proof.meta["method"]
+        kind, log_joint = stated["kind"], stated["log_joint"]
+        epsilon, delta, tolerance = (float(stated[name]) for name in ("epsilon", "delta", "tolerance"))
+        if kind not in KINDS:
+            raise Rejected(f"the claim is of the kind {kind!r}; expected exact, epsilon, pac or bound")
+        if (kind == "pac") != (method == DRAWS):
+            raise Rejected("a claim with delta above 0 needs the method 'draws', and this method such a claim")
+        if kind == "bound" and method not in BOUNDING:
+            raise Rejected("a bound alone needs the method 'relaxation' or 'steps'")
+        if not 0.0 <= epsilon < 1.0 or (kind == "exact" and epsilon != 0.0):
+            raise Rejected(f"the claim's epsilon is {epsilon}, which a claim of the kind {kind!r} cannot have")
+        if not 0.0 <= delta < 1.0 or (delta > 0.0) != (kind == "pac"):
+            raise Rejected(f"the claim's delta is {delta}, which a claim of the kind {kind!r} cannot have")
+        if not 0.0 < tolerance <= LARGEST_TOLERANCE:
+            raise Rejected(f"the claim's tolerance is {tolerance}; expected above 0, at most {LARGEST_TOLERANCE}")
+        sizes = np.array([len(v.get("states", ())) for v in variables], np.int64)
+        names = [v["name"] for v in variables]
+        answers: list[dict[str, Any]] = [proof.meta["answer"], *proof.meta.get("others", [])]
+        queried = [names.index(name) for name in answers[0]]
+        rows = [_positions([variables[v] for v in queried], answer) for answer in answers]
+        states, values = np.array([row[0] for row in rows], np.int64), np.array([row[1] for row in rows])
+        if len(np.unique(states, axis=0)) != len(states) or (len(states) > 1 and not np.all(sizes[queried])):
+            raise Rejected("an answer is listed twice, or several where a variable is real")
+        log_weights = np.asarray(proof.arrays["log_weights"], np.float64)
+        if log_weights.shape != (int(sizes.sum()),):
+            raise Rejected("the proof's evidence does not fit the model")
+        refuse_huge(log_weights, "the proof's evidence")
+        if not queried:
+            raise Rejected("the query has no variables")
+        question = Question(sizes, np.array(queried, np.int64), log_weights)
+        log_upper = float(stated["log_upper"]) if kind == "bound" else math.inf
+        log_joint = None if log_joint is None else float(log_joint)
+        return cls(kind, method, epsilon, delta, tolerance, log_upper, log_joint, states, values, question)
+
+    @property
+    def slack(self) -> float:
+        """ln(1 + tolerance), rounded down."""
+        return math.log1p(self.tolerance) * (1.0 - 4.0 * UNIT)
+
+    def least(self, log_values: Sequence[float]) -> float:
+        """Return the smallest value of an answer; refuse impossible ones, and a first one not worth its claim."""
+        first = log_values[0]
+        if first == -math.inf:
+            raise Rejected("the answer has probability 0")
+        if not all(value < math.inf for value in log_values):
+            raise Rejected("an answer is worth more than can be told")
+        if self.log_joint is not None and not abs(self.log_joint - first) <= 1e-7 * (1.0 + abs(first)):
+            raise Rejected(f"the answer is worth ln p(q, e) = {first:.12g}, and {self.log_joint} is claimed")
+        return min(log_values)
+
+    def threshold(self, log_value: float) -> float:
+        """Return the largest log value that refutes nothing, for answers worth `log_value` at least."""
+        if self.kind == "bound":
+            return self.log_upper
+        terms = [log_value, -math.log1p(-self.epsilon), self.slack]
+        return math.fsum(terms) - (4.0 + 4.0 * sum(map(abs, terms))) * UNIT
+
+    def statement(self, log_value: float) -> str:
+        """Return in a sentence what is proved of answers worth `log_value` at least."""
+        if self.kind == "bound":
+            return (
+                f"accepted: no assignment is worth more than ln p(q, e) = {shown(self.log_upper, 9)}, and the "
+                f"answer is worth {shown(log_value, 9, ROUND_FLOOR)}, "
+                f"{shown(self.log_upper, 3, less=log_value)} less"
+            )
+        within, k = f"within a relative {shown(self.tolerance, 3)}", len(self.answers)
+        epsilon = shown(self.epsilon, 3)
+        if self.kind == "pac":
+            return (
+                f"accepted: the figures give {'the answer' if k == 1 else f'the {k} answers'} epsilon "
+                f"{epsilon} and delta {shown(self.delta, 3)}, if the draws were what they are said to be"
+            )
+        last = "the answer" if k == 1 else f"the last of the {k} answers"
+        if self.kind == "exact":
+            return f"accepted: no{'' if k == 1 else ' other'} assignment is more probable than {last} ({within})"
+        return (
+            f"accepted: {last} is at least {shown(1.0, 6, ROUND_FLOOR, self.epsilon)} times as probable as "
+            f"{'the best' if k == 1 else 'any other assignment'} (epsilon {epsilon}, {within})"
+        )
+
+
+def _positions(queried: Sequence[Mapping[str, Any]], answer: Mapping[str, Any]) -> tuple[list[int], list[float]]:
+    """Return where an answer's labels stand, and its real values; 1, 1.0 and True are different labels."""
+    states, values = [0] * len(queried), [math.nan] * len(queried)
+    if list(answer) != [variable["name"] for variable in queried]:
+        raise Rejected("the answers name different variables")
+    for k, (variable, label) in enumerate(zip(queried, answer.values(), strict=True)):
+        if "states" not in variable:
+            values[k] = float(label)
+            continue
+        coded = [json.dumps(state) for state in variable["states"]]
+        if json.dumps(label) not in coded:
+            raise Rejected(f"the answer names the state {label!r}, which its variable has not")
+        states[k] = coded.index(json.dumps(label))
+    return states, values
