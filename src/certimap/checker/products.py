@@ -62,9 +62,14 @@ def maximised(
 ) -> tuple[Table, list[float]]:
     """Return the maximum over a variable of a product of tables in the same way, a block of it at a time.
 
-    Where k numbers have the computed sum s, and those above 0 at most the sum P, rounding has taken at most
-    k 2^-53 (|s| + 2 P) and smaller terms; s plus that grows with s, so that it may be added to the maximum.
+    First the largest entry of each table becomes 0, so that no term is above 0: a sum s of k terms is then off by
+    at most (k + 1) 2^-53 |s| and smaller terms. s plus that grows with s, so that it may be added to the maximum.
     """
+    tops = [float(t.logs.max()) for t in tables]
+    constants = [top for top in tops if -math.inf < top != 0.0]
+    tables = [
+        Table(t.scope, t.logs - top) if -math.inf < top != 0.0 else t for t, top in zip(tables, tops, strict=True)
+    ]
     if math.prod(sizes[u] for u in scope) <= BLOCK:
         rest, joint = tuple(u for u in scope if u != v), np.zeros(())
         for table in tables:
@@ -75,10 +80,7 @@ def maximised(
     top = float(found.max())
     if top > -math.inf:
         unit = (len(tables) + 4.0) * UNIT
-        positive = sum(max(0.0, float(t.logs.max())) for t in tables)
-        constants = [top, unit * (abs(top) + 2.0 * positive)]
+        constants += [top, unit * abs(top)]
         found -= top
         found *= 1.0 - unit
-    else:
-        constants = []
     return Table(rest, found), constants

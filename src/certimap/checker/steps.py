@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from certimap.checker.clock import Clock
 from certimap.checker.models import Arrays, Reduced, Rejected, Table, spread
-from certimap.checker.numbers import Floats, up
+from certimap.checker.numbers import UNIT, Floats, Ints, ranges, run_starts, up
 from certimap.checker.products import maximised, summed
 
-CLOSE, SHIFT, DROP, ELIMINATE, REPLACE, ABSORB, SPLIT = range(7)
+CLOSE, SHIFT, DROP, ELIMINATE, REPLACE, ABSORB, SPLIT, DIVIDE = range(8)
 MAX_ENTRIES = 2**24  # of one table
+FLAT = 1e-13  # nats; a table that varies by less counts as its maximum
 LARGEST_SHIFT = 1e100  # so that no sum of them overflows
 Flags = NDArray[np.bool_]
 Scope = tuple[int, ...]
@@ -88,15 +89,38 @@ class Network:
 
     def shift(self, shifts: Floats) -> None:
         """Move costs between tables and the variables' own ones: a number per table, variable of it, and state."""
-        at = 0
+        starts, end = dict[Scope, int](), 0
         for scope, shape in self.shapes:
-            logs = self.tables[scope]
-            for axis, v in enumerate(scope):
-                part = shifts[at : at + shape[axis]]
-                at += shape[axis]
-                logs = up(logs + part.reshape([-1 if k == axis else 1 for k in range(len(scope))]))
-                self.own[v] = up(self.own[v] - part)
-            self.tables[scope] = logs
+            starts[scope], end = end, end + sum(shape)
+        variables, ptr = self.laid_out
+        own = np.concatenate([self.own[v] for v in variables] or [np.zeros(0)])
+        for scopes, stack in self.stacks:
+            at: Ints = np.array([starts[scope] for scope in scopes])
+            for axis, n in enumerate(stack.shape[1:]):
+                part = shifts[at[:, None] + np.arange(n)]
+                at += n
+                stack = up(stack + np.expand_dims(part, [k + 1 for k in range(stack.ndim - 1) if k != axis]))
+                first = np.array([ptr[scope[axis]] for scope in scopes], np.int64)
+                for row, k in zip(part, first.tolist(), strict=True):
+                    own[k : k + n] = up(own[k : k + n] - row)
+            self.tables.update(zip(scopes, stack, strict=True))
+        self.own = {v: own[ptr[v] : ptr[v] + self.sizes[v]] for v in variables}
+
+    @property
+    def laid_out(self) -> tuple[list[int], dict[int, int]]:
+        """The variables in order, and where each one's states begin among all."""
+        variables = sorted(self.sizes)
+        return variables, dict(
+            zip(variables, run_starts(np.array([self.sizes[v] for v in variables])).tolist(), strict=True)
+        )
+
+    @property
+    def stacks(self) -> list[tuple[list[Scope], Floats]]:
+        """Tables of the same shape, in order: what is done to thousands of small ones is done to all at once."""
+        shapes: dict[Scope, list[Scope]] = {}
+        for scope in sorted(self.tables):
+            shapes.setdefault(self.tables[scope].shape, []).append(scope)
+        return [(scopes, np.array([self.tables[scope] for scope in scopes])) for scopes in shapes.values()]
 
     def bound(self) -> float:
         """Return the sum of all maxima, which no point exceeds."""
@@ -110,13 +134,18 @@ class Network:
         total = self.bound()
         if total == -math.inf:
             return total, {v: np.full(n, -np.inf) for v, n in self.sizes.items()}
-        each = {v: up(total + up(logs - logs.max())) for v, logs in self.own.items()}
-        for scope, logs in self.tables.items():
-            top = logs.max()
-            for axis, v in enumerate(scope):
-                beside = tuple(k for k in range(len(scope)) if k != axis)
-                each[v] = up(each[v] + up(logs.max(axis=beside) - top))
-        return total, each
+        variables, ptr = self.laid_out
+        below = np.concatenate([self.own[v] - self.own[v].max() for v in variables] or [np.zeros(0)])
+        for scopes, stack in self.stacks:
+            tops = stack.max(axis=tuple(range(1, stack.ndim)))
+            for axis, n in enumerate(stack.shape[1:]):
+                found = stack.max(axis=tuple(k for k in range(1, stack.ndim) if k != axis + 1)) - tops[:, None]
+                first = np.array([ptr[scope[axis]] for scope in scopes], np.int64)
+                places = ranges(first, np.full(len(first), n))
+                below = below + np.bincount(places, found.reshape(-1), len(below))
+        unit = (4.0 + max(map(len, self.near.values()), default=0)) * UNIT  # the terms are at most 0
+        below = up(total + below * (1.0 - unit))
+        return total, {v: below[ptr[v] : ptr[v] + self.sizes[v]] for v in variables}
 
     def keep(self, states: Mapping[int, Flags]) -> Network:
         """Return what is left where some states alone are; a variable with one is no longer open."""
@@ -168,12 +197,35 @@ class Network:
             self.add(Table(union, np.broadcast_to(table.logs[index], shape)))
 
     def absorb(self) -> None:
-        """Multiply each table into the smallest one that has all its variables."""
+        """Multiply each table into the smallest one with all its variables; of flat ones the maximum is left."""
         for scope in sorted(self.tables, key=lambda s: (len(s), s)):
+            top = float(self.tables[scope].max())
+            if top - float(self.tables[scope].min()) <= FLAT:
+                self.constants.append(top)
+                self.pop(scope)
+                continue
             hosts = {s for s in self.near[scope[0]] if len(s) > len(scope) and set(scope) <= set(s)}
             if hosts:
                 host = min(hosts, key=lambda s: (self.tables[s].size, s))
                 self.tables[host] = up(self.tables[host] + spread(self.pop(scope), host))
+
+    def components(self) -> list[Network]:
+        """Return what no table joins, without constants; the one with the first variable first."""
+        left, found = set(self.sizes), list[Network]()
+        while left:
+            members, reached = set[int](), [min(left)]
+            while reached:
+                v = reached.pop()
+                if v not in members:
+                    members.add(v)
+                    reached += {u for scope in self.near[v] for u in scope} - members
+            left -= members
+            scopes = {scope for v in members for scope in self.near[v]}
+            tables = [Table(scope, self.tables[scope]) for scope in sorted(scopes)]
+            tables += [Table((v,), self.own[v]) for v in sorted(members)]
+            sizes = {v: self.sizes[v] for v in sorted(members)}
+            found.append(self._joined(sizes, self.hidden & members, tables, []))
+        return found
 
     def _fitting(self, v: int, scope: Scope) -> Scope:
         """Return a scope that a table may have, and a variable be maximised out of."""
@@ -224,10 +276,9 @@ class _Reader:
 def check_steps(problem: Reduced, arrays: Arrays, threshold: float, clock: Clock) -> str | None:
     """Make the steps of a proof; return the sentence about one that does not hold, or None if all parts close."""
     given = _Reader(arrays)
-    waiting, n_closed = [Network.of(problem)], 0
+    waiting, n_closed = [(Network.of(problem), threshold)], 0
     while waiting:
-        network = waiting.pop()
-        parts, said = _closed(network, given, threshold, clock)
+        parts, said = _closed(*waiting.pop(), given, clock)
         if said is not None:
             return f"part {n_closed} does not hold: {said}"
         n_closed += not parts
@@ -236,7 +287,10 @@ def check_steps(problem: Reduced, arrays: Arrays, threshold: float, clock: Clock
     return None
 
 
-def _closed(network: Network, given: _Reader, threshold: float, clock: Clock) -> tuple[list[Network], str | None]:
+Parts = list[tuple[Network, float]]  # each with the level that it has to be closed at
+
+
+def _closed(network: Network, threshold: float, given: _Reader, clock: Clock) -> tuple[Parts, str | None]:
     """Make steps until a part is closed, or is split into several, which are returned."""
     while True:
         clock.look()
@@ -244,18 +298,15 @@ def _closed(network: Network, given: _Reader, threshold: float, clock: Clock) ->
         if step == CLOSE:
             bound = network.bound()
             return [], None if bound <= threshold else f"its bound is {bound:.12g}, above {threshold:.12g}"
+        if step == DIVIDE:
+            return _divided(network, threshold, given)
         if step == SHIFT:
             network.shift(given.shift(sum(sum(shape) for _, shape in network.shapes)))
         elif step == DROP:
-            _, each = network.bounds()
-            kept = {v: given.flags(network.sizes[v]) for v in sorted(network.sizes)}
-            for v, flags in kept.items():
-                if not np.all(flags | (each[v] <= threshold)):
-                    worst = float(each[v][~flags].max())
-                    return [], f"a state of variable {v} is dropped at {worst:.12g}, above {threshold:.12g}"
-            if not all(flags.any() for flags in kept.values()):
-                return [], None
-            network = network.keep(kept)
+            left, said = _left(network, threshold, given)
+            if left is None:
+                return [], said
+            network = left
         elif step == ABSORB:
             network.absorb()
         elif step in (ELIMINATE, REPLACE, SPLIT):
@@ -263,7 +314,7 @@ def _closed(network: Network, given: _Reader, threshold: float, clock: Clock) ->
             if v not in network.sizes:
                 return [], f"a step is about variable {v}, which is not open"
             if step == SPLIT:
-                return _parts(network, v)
+                return _parts(network, threshold, v)
             if step == ELIMINATE:
                 network.eliminate(v)
             else:
@@ -272,9 +323,30 @@ def _closed(network: Network, given: _Reader, threshold: float, clock: Clock) ->
             return [], f"there is no step of the kind {step}"
 
 
-def _parts(network: Network, v: int) -> tuple[list[Network], str | None]:
+def _left(network: Network, threshold: float, given: _Reader) -> tuple[Network | None, str | None]:
+    """Drop states; None where nothing is left, or a state is above the threshold."""
+    _, each = network.bounds()
+    kept = {v: given.flags(network.sizes[v]) for v in sorted(network.sizes)}
+    for v, flags in kept.items():
+        if not np.all(flags | (each[v] <= threshold)):
+            worst = float(each[v][~flags].max())
+            return None, f"a state of variable {v} is dropped at {worst:.12g}, above {threshold:.12g}"
+    return (network.keep(kept) if all(flags.any() for flags in kept.values()) else None), None
+
+
+def _divided(network: Network, threshold: float, given: _Reader) -> tuple[Parts, str | None]:
+    """Give each component a level of its own: what none exceeds adds up to what their product does not."""
+    found = network.components()
+    levels = given.shift(len(found)).tolist()
+    total = float(up(math.fsum([*network.constants, *levels])))
+    if not total <= threshold:
+        return [], f"the levels of its components add up to {total:.12g}, above {threshold:.12g}"
+    return list(zip(found, levels, strict=True)), None
+
+
+def _parts(network: Network, threshold: float, v: int) -> tuple[Parts, str | None]:
     """Split a part by the states of a variable."""
     if v in network.hidden:
         return [], f"it is split on variable {v}, which is summed out"
     states = np.eye(network.sizes[v], dtype=np.bool_)
-    return [network.keep({v: flags}) for flags in states], None
+    return [(network.keep({v: flags}), threshold) for flags in states], None

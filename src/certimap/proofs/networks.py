@@ -88,7 +88,7 @@ def wide(model: Model, query: Query, result: MapResult, max_bytes: int, seconds:
             threshold = log_value - math.log1p(-certificate.epsilon) + math.log1p(certificate.tolerance)
             if len(points) == 1:
                 limits = Control.starting_now(STEPS_SHARE * seconds)
-                steps = steps_of(checked, threshold, limits, max_bytes)
+                steps = steps_of(checked, threshold, limits, max_bytes, point=points[0].tolist())
                 if steps is not None:
                     return Proof({"method": "steps"}, steps)
             found = covered(checked, threshold, control, max_bytes)

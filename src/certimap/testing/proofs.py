@@ -142,7 +142,11 @@ def by_steps(case: Case, proof: Proof, most_entries: float) -> Proof | None:
     checked = reduced_network(case.model, make_query(case.model.domain, case.variables, case.evidence))
     threshold = claim["log_joint"] - math.log1p(-claim["epsilon"]) + math.log1p(claim["tolerance"])
     control = Control.starting_now(600.0)
-    arrays = steps_of(checked, threshold, control, 10**8, quick_entries=0.0, most_entries=most_entries)
+    states = {name: [str(label) for label in states_of(case.model.domain, name)] for name in case.variables}
+    point = [states[name].index(str(proof.meta["answer"][name])) for name in case.variables]
+    arrays = steps_of(
+        checked, threshold, control, 10**8, point=point, quick_entries=0.0, most_entries=most_entries
+    )
     if arrays is None:
         return None
     meta = {**proof.meta, "method": "steps"}

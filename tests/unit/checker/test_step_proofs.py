@@ -9,9 +9,10 @@ import pytest
 
 import certimap as cm
 from certimap.checker import Proof
-from certimap.checker.models import Rejected, Table
+from certimap.checker.clock import Clock
+from certimap.checker.models import Reduced, Rejected, Table
 from certimap.checker.products import maximised
-from certimap.checker.steps import CLOSE, ELIMINATE, REPLACE, SPLIT, Network
+from certimap.checker.steps import CLOSE, DIVIDE, ELIMINATE, REPLACE, SPLIT, Network, check_steps
 from certimap.control import Control
 from certimap.networks import Factor, MarkovNetwork
 from certimap.proofs import reduced_network
@@ -173,6 +174,78 @@ def test_steps_that_do_not_hold_are_rejected(made):
     assert cm.check(case.model, proof).message.startswith("rejected: ")
 
 
+def two_lattices(seed):
+    """Return a problem of two parts that nothing joins, its best point, and what each part is worth there."""
+    problems = [
+        reduced_network(c.model, make_query(c.model.domain, c.variables, {})) for c in map(lattice, (seed, 9))
+    ]
+    n = len(problems[0].sizes)
+    tables = [*problems[0].tables, *(Table(tuple(v + n for v in t.scope), t.logs) for t in problems[1].tables)]
+    both = Reduced(tables, problems[0].sizes + problems[1].sizes, list(range(2 * n)), 0.0)
+    points = [p for q in problems for p in [max(np.ndindex(*q.sizes), key=lambda p, q=q: worth(q, p))]]
+    return both, [*points[0], *points[1]], [worth(q, p) for q, p in zip(problems, points, strict=True)]
+
+
+def worth(problem, point):
+    return sum(float(t.logs[tuple(point[v] for v in t.scope)]) for t in problem.tables)
+
+
+def test_components_are_closed_at_levels_of_their_own(nothing_is_cheap):
+    both, point, values = two_lattices(3)
+    threshold = sum(values) + 1e-9
+    control = Control.starting_now(600.0)
+    arrays = step_proofs.steps_of(
+        both, threshold, control, 10**8, point=point, quick_entries=0.0, most_entries=0.0
+    )
+    steps, levels = arrays["steps"].tolist(), arrays["shifts"][:2]
+    assert steps.count(DIVIDE) == 1
+    assert levels == pytest.approx(values, abs=1e-8)
+
+    def said(threshold, numbers, problem=both):
+        return check_steps(problem, {**arrays, "shifts": numbers}, threshold, Clock())
+
+    assert said(threshold, arrays["shifts"]) is None
+    for k in range(2):  # more for one alone, and at the cost of the other
+        more, moved = arrays["shifts"].copy(), arrays["shifts"].copy()
+        more[k] += 1e-6
+        moved[k], moved[1 - k] = moved[k] + 1.0, moved[1 - k] - 1.0
+        assert "add up to" in said(threshold, more)
+        assert "does not hold" in said(threshold, moved)
+    assert "add up to" in said(threshold - 1e-6, arrays["shifts"])
+    lowest = np.concatenate([[levels[0], -1e90], arrays["shifts"][2:]])
+    assert "does not hold" in said(threshold, lowest)
+    assert "does not hold" in said(threshold, np.concatenate([levels, [0.0], arrays["shifts"][2:]]))
+    with pytest.raises(Rejected, match="ends before"):
+        said(threshold, levels[:1])
+
+
+def test_what_a_table_joins_is_one_component():
+    both, _, _ = two_lattices(3)
+    whole = Network.of(both)
+    parts = whole.components()
+    assert [sorted(part.sizes) for part in parts] == [list(range(12)), list(range(12, 24))]
+    assert {scope for part in parts for scope in part.tables} == set(whole.tables)
+    assert all(np.allclose(part.own[v], whole.own[v]) for part in parts for v in part.sizes)
+    joined = Network.of(Reduced([*both.tables, Table((3, 20), np.eye(2))], both.sizes, both.queried, 0.0))
+    assert len(joined.components()) == 1
+    flat = Network.of(Reduced([*both.tables, Table((3, 20), np.full((2, 2), 0.5))], both.sizes, both.queried, 0.0))
+    bound = flat.bound()
+    flat.absorb()
+    assert len(flat.components()) == 2
+    assert bound <= flat.bound() <= bound + 1e-12
+
+
+def test_tables_that_are_sums_of_functions_are_flattened():
+    rng = np.random.default_rng(0)
+    line = [rng.normal(0.0, 1.0, 3) for _ in range(4)]
+    tables = [Table((0, 1), line[0][:, None] + line[1]), Table((1, 2), rng.normal(0.0, 1.0, (3, 3)))]
+    network = Network.of(Reduced(tables, [3, 3, 3], [0, 1, 2], 0.0))
+    best = network.bound() - 1.0
+    network.shift(step_proofs._ascended(network, network.bound() - best))
+    network.absorb()
+    assert set(network.tables) == {(1, 2)}
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_writer_that_drops_too_much_proves_nothing_false(monkeypatch, nothing_is_cheap, seed):
     case = lattice(seed)
@@ -182,13 +255,15 @@ def test_a_writer_that_drops_too_much_proves_nothing_false(monkeypatch, nothing_
     second = {n: case.model.domain[n].states[int(a)] for n, a in zip(case.variables, states, strict=True)}
     drop = step_proofs._Script.drop
 
-    def careless(self, network, each):
-        return drop(self, network, {v: found - 20.0 for v, found in each.items()})
+    def careless(self, part, each):
+        return drop(self, part, {v: found - 20.0 for v, found in each.items()})
 
     monkeypatch.setattr(step_proofs._Script, "drop", careless)
     checked = reduced_network(case.model, make_query(case.model.domain, case.variables, case.evidence))
     second_value = float(np.sort(case.log_values)[-2]) + result.log_evidence
-    arrays = step_proofs.steps_of(checked, second_value, Control.starting_now(600.0), 10**8, quick_entries=0.0)
+    arrays = step_proofs.steps_of(
+        checked, second_value, Control.starting_now(600.0), 10**8, quick_entries=0.0, most_entries=0.0
+    )
     assert arrays is not None, "the broken writer wrote nothing, so that this tests nothing"
     meta = {**result.proof.meta, "method": "steps", "answer": second}
     meta["claim"] = {**meta["claim"], "log_joint": None}
