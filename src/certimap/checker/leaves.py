@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 
 from certimap.checker.models import Rejected
 from certimap.checker.normal import log_mass, log_peak, total_of
+from certimap.checker.student import log1p_of, log_student, square_of
 
 TRUNCATED, UNIFORM, EXPONENTIAL, LAPLACE, STUDENT_T, POISSON, GEOMETRIC = range(-1, -8, -1)
 KINDS = (TRUNCATED, UNIFORM, EXPONENTIAL, LAPLACE, STUDENT_T, POISSON, GEOMETRIC)
@@ -40,11 +40,7 @@ def log_density(kind: int, p: Sequence[float], x: float, side: int) -> float:
     if kind == LAPLACE:
         return total_of([-abs(x - p[0]) / p[1], -math.log(2.0), -math.log(p[1])], side)
     if kind == STUDENT_T:
-        half, square = 0.5 * p[2], (Fraction(x) - Fraction(p[0])) ** 2 / (Fraction(p[1]) ** 2 * Fraction(p[2]))
-        if square < 1e300:
-            log_ratio = math.log1p(square)
-        else:
-            log_ratio = math.log(square.numerator) - math.log(square.denominator)
+        half, log_ratio = 0.5 * p[2], log1p_of(square_of(p, x)) if math.isfinite(x) else math.inf
         terms = [math.lgamma(half + 0.5), -math.lgamma(half), -0.5 * math.log(p[2]), -0.5 * LOG_PI]
         return total_of([*terms, -math.log(p[1]), -(half + 0.5) * log_ratio], side)
     if x != math.floor(x) or x == math.inf:
@@ -100,9 +96,9 @@ def log_share(kind: int, p: Sequence[float], low: float, high: float, side: int)
             return _log_of([-0.5 * math.expm1(-(b - a) / p[1])], -max(below, above), side)
         return _log_of([-0.5 * math.expm1(above), -0.5 * math.expm1(below)], 0.0, side)
     if kind == STUDENT_T:
-        raise Rejected(
-            "a part of the line is asked of a Student t distribution, and the checker knows no mass of it"
-        )
+        flat = log_largest(kind, p, a, b, 1) if side > 0 else min(log_density(kind, p, x, -1) for x in (a, b))
+        found = log_student(p, a, b, side), total_of([flat, _log_width(a, b)], side)
+        return found[0] if math.isinf(b - a) else min(found) if side > 0 else max(found)
     a, b = _whole(a, 1), _whole(b, -1)
     if not a <= b:
         return -math.inf

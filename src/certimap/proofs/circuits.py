@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.checker import Proof
-from certimap.checker.leaves import STUDENT_T
 from certimap.circuits.circuit import Circuit
 from certimap.circuits.leaves.kind import leaf_kinds
 from certimap.control import Control, TimeUp
@@ -110,17 +109,6 @@ def _at_ends(model: Circuit, query: Query, arrays: dict[str, Any]) -> dict[str, 
         "cuts": np.concatenate(cuts),
         "cut_ptr": np.cumsum([0, *(len(inner) for inner in cuts)]).astype(np.int64),
     }
-
-
-def cuts_student_t(model: Circuit, query: Query) -> bool:
-    """Whether a variable that is summed out over a part of its values has a leaf whose masses have no formula."""
-    intervals = intervals_of(query).get("intervals")
-    if intervals is None:
-        return False
-    leaves = np.flatnonzero(model.kind == STUDENT_T)
-    variables = np.setdiff1d(model.leaf_var[leaves], query.variables)
-    low, high = intervals[variables].T
-    return bool(np.any((low < high) & (np.isfinite(low) | np.isfinite(high))))
 
 
 def intervals_of(query: Query) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from certimap.io.native import exported, fingerprint
 from certimap.model import Model
 from certimap.posterior import Capability
 from certimap.proofs.answers import answers_of
-from certimap.proofs.circuits import cuts_student_t, intervals_of, searched
+from certimap.proofs.circuits import intervals_of, searched
 from certimap.proofs.networks import NOT_CLOSED, WITH_PROOFS, eliminated, too_wide, wide
 from certimap.query import Query
 from certimap.result import MapResult
@@ -112,8 +112,6 @@ def _refusal(model: Model, query: Query, result: MapResult, draft: Proof) -> str
     if isinstance(model, Circuit):
         if not np.all(np.isin(model.kind, [NodeKind.CATEGORICAL, NodeKind.PRODUCT, NodeKind.SUM, *REAL_KINDS])):
             return "the circuit has leaves of a kind that the checker does not know: it knows this package's own"
-        if cuts_student_t(model, query):
-            return "the checker knows no masses of parts of Student t distributions; query their variables"
         if result.top is not None and len(result.top) > 1 and not query.query_domain.is_discrete:
             return "a proof covers one answer where a variable is real; leave top_k out"
         return None

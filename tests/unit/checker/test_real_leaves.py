@@ -58,8 +58,6 @@ def test_densities_and_masses_enclose_the_truth(name, interval):
     parameters, law = LAWS[name]
     code = leaf_kind(name)[0]
     for of_ours, truth in ((ours.log_largest, largest), (ours.log_share, mass)):
-        if name == "student_t" and of_ours is ours.log_share and interval[0] < interval[1]:
-            continue
         below, above = (of_ours(code, parameters, *interval, side) for side in (-1, 1))
         true = truth(name, law, *interval)
         assert below <= above
@@ -125,7 +123,7 @@ def test_answers_on_such_leaves_are_proved(seed, kinds):
         except cm.ImpossibleEvidence:
             continue
         if result.proof is None:
-            assert "no masses of parts of Student t" in result.no_proof
+            assert "search for a proof did not end in time" in result.no_proof
             continue
         verdict = cm.check(model, result.proof)
         assert verdict.accepted, verdict.message
