@@ -133,7 +133,8 @@ def _hidden_tables(sizes: Ints, arrays: Arrays) -> tuple[list[Table], list[int]]
 class Reduced:
     """A product of tables under the evidence: what is observed is fixed, weights are factors of their own.
 
-    `log_slack` is how far (nats) the constant may be off, in the value of every point alike.
+    `log_slack` is how far (nats) the constant may be off, in the value of every point alike, and how far the logs
+    of tables, right to a place each, may set two points apart: sums that cancel are rounded by less than that.
     """
 
     tables: list[Table]
@@ -169,7 +170,10 @@ def reduce(tables: Sequence[Table], sizes: Sequence[int], question: Question) ->
     for v in range(len(question.sizes)):
         if v not in mentioned and v not in queried and v not in fixed:
             constants.append(math.log(sizes[v]))  # summed out of nothing
-    slack = 4.0 * UNIT * math.fsum(abs(x) for x in constants if math.isfinite(x))
+    sizes_of_logs = [float(np.max(np.abs(t.logs), where=np.isfinite(t.logs), initial=0.0)) for t in out]
+    slack = UNIT * (
+        4.0 * math.fsum(abs(x) for x in constants if math.isfinite(x)) + 2.0 * math.fsum(sizes_of_logs)
+    )
     return Reduced(out, list(sizes), queried, math.fsum(constants), slack)
 
 

@@ -182,3 +182,21 @@ def test_enumeration_judges_a_bound_by_the_bound(examples):
         }
         verdict = cm.check(model, Proof(meta, given), exact=True)
         assert verdict.accepted == is_true, verdict.message
+
+
+def test_logs_that_cancel_set_no_two_answers_apart():
+    """Tables e^690 and e^-690: logs of entries that differ by 4e-14 are equal, and their sums far smaller."""
+    rng, tables = np.random.default_rng(0), []
+    while len(tables) < 40:
+        large = float(np.exp((690.0 if len(tables) % 2 else -690.0) + rng.uniform(-9.0, 9.0)))
+        less = large * (1.0 - 4e-14)
+        if math.log(large) == math.log(less):
+            tables.append([[large, large / 2], [large / 2, less]])
+    names = [f"v{k}" for k in range(41)]
+    factors = [cm.Factor((0, k + 1), np.array(table)) for k, table in enumerate(tables)]
+    model = cm.MarkovNetwork(cm.Domain([cm.Categorical(name, "ab") for name in names]), factors)
+    claim = {"kind": "exact", "epsilon": 0.0, "delta": 0.0, "tolerance": 1e-13, "log_joint": None}
+    meta = {"model": cm.io.native.fingerprint(model), "method": "steps", "claim": claim}
+    nothing = {"shifts": np.zeros(0), "kept": np.zeros(0, np.uint8), "log_weights": np.zeros(82)}
+    proof = Proof({**meta, "answer": dict.fromkeys(names, "b")}, {"steps": np.array([0]), **nothing})
+    assert not cm.check(model, proof).accepted
