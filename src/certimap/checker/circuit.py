@@ -118,8 +118,10 @@ class Circuit:
         out = np.empty(len(points))
         rows = max(1, BATCH_ENTRIES // max(self.n_edges, 1))
         for start in range(0, len(points), rows):
-            leaves = self._leaves(boxes_of(points[start : start + rows], self.columns))
-            out[start : start + rows] = upward(self.layers, leaves, 1)[self.roots[0]]
+            values, tables = self._leaves(boxes_of(points[start : start + rows], self.columns)), self.layers[0]
+            entries = values[tables.children] + tables.log_weights[:, None]  # one of each table is possible
+            values[tables.nodes] = np.maximum.reduceat(entries, tables.starts, axis=0)
+            out[start : start + rows] = upward(self.layers[1:], values, 1)[self.roots[0]]
         return out
 
     def below(self, nodes: Ints) -> Circuit | None:
@@ -254,7 +256,8 @@ def _decided(layers: list[Layer], columns: Ints, n_nodes: int) -> Flags:
     if n_nodes * int(columns[-1]) > MAX_SUPPORT:
         return decides
     support = np.eye(n_nodes, int(columns[-1]), dtype=np.bool_)
-    for layer in layers:
+    support[layers[0].parents, layers[0].children] = True
+    for layer in layers[1:]:
         below = support[layer.children]
         support[layer.nodes] = np.logical_or.reduceat(below, layer.starts, axis=0)
         if layer.is_sum:
