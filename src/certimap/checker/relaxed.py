@@ -25,6 +25,7 @@ from certimap.checker.models import Arrays, Reduced, Rejected, Table, spread
 from certimap.checker.numbers import UNIT, Floats, Ints, log_sum, up
 
 BATCH_ENTRIES = 2_000_000
+LEAST_WEIGHT = 1e-12  # of a copy: where logs are divided by less, entries that count are lost
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +93,7 @@ class Relaxation:
             weight = 0.0
             if v not in problem.queried:
                 weight = float(weights[r]) / float(total[v]) * (1.0 + 16.0 * UNIT)  # together at least 1
-                if not 0.0 < weight <= 2.0:
+                if not LEAST_WEIGHT <= weight <= 2.0:
                     raise Rejected(f"region {r} of the relaxation has the weight {float(weights[r])}")
             n = problem.sizes[v]
             regions.append(

@@ -106,6 +106,25 @@ def test_copies_whose_messages_go_astray_are_no_relaxation():
             Relaxation.read({**arrays, name: values}, checked)
 
 
+@pytest.mark.parametrize("weight", [1e-310, 1e-13])
+def test_a_weight_in_which_a_power_sum_would_lose_every_entry_is_rejected(weight):
+    case = random_case(1, hard=True)
+    checked = reduced(case)
+    problem = problem_of(checked)
+    arrays = Relaxed.of(problem, checked.queried, nuisance_first(problem, 2.0), 2.0).arrays
+    own = arrays["own"].tolist()
+    v = next(v for v in own if v not in checked.queried and own.count(v) > 1)
+    copies = np.flatnonzero(arrays["own"] == v)
+    weights, shifts = arrays["weights"].copy(), arrays["shifts"].copy()
+    weights[copies] = 1.0
+    weights[copies[0]] = weight
+    starts = np.cumsum([0, *(checked.sizes[u] for u in own)])
+    for copy, amount in zip(copies[:2], (-50.0, 50.0), strict=True):  # the first copy's logs are far below 0
+        shifts[starts[copy] : starts[copy + 1]] += amount
+    with pytest.raises(Rejected, match="has the weight"):
+        Relaxation.read({**arrays, "weights": weights, "shifts": shifts}, checked)
+
+
 @pytest.fixture
 def no_steps(monkeypatch):
     """Leave wide networks to relaxations."""
