@@ -26,6 +26,7 @@ from certimap.checker.numbers import UNIT, Floats, Ints, log_sum, up
 
 BATCH_ENTRIES = 2_000_000
 LEAST_WEIGHT = 1e-12  # of a copy: where logs are divided by less, entries that count are lost
+LARGEST_SHIFT = 1e100  # nats; what is divided by a weight stays finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +101,7 @@ class Relaxation:
                 Region(v, above if rest else -1, [v, *rest], held[r], [], weight, shifts[done : done + n])
             )
             done += n
-        if done != len(shifts) or not np.all(np.isfinite(shifts)):
+        if done != len(shifts) or not np.all(np.abs(shifts) <= LARGEST_SHIFT):
             raise Rejected("the relaxation's shifts do not fit its regions")
         for region, c in zip(regions, children, strict=True):
             region.children.extend(c)

@@ -100,6 +100,7 @@ def test_copies_whose_messages_go_astray_are_no_relaxation():
         ("weights", np.full_like(arrays["weights"], np.nan), "has the weight"),
         ("shifts", np.full_like(arrays["shifts"], np.nan), "shifts"),
         ("shifts", np.full_like(arrays["shifts"], np.inf), "shifts"),
+        ("shifts", np.full_like(arrays["shifts"], -1e308), "shifts"),
         ("region", arrays["region"][:-1], "do not fit"),
     ):
         with pytest.raises(Rejected, match=words):
