@@ -138,6 +138,7 @@ def test_caps_bound_every_node(max_boxes):
         check_caps(posterior, max_boxes)
 
 
+@pytest.mark.nojit
 def test_caps_found_within_a_factor_are_bounds_all_the_same():
     """A search that drops what cannot win by more than the factor must add the factor to what it found."""
     n_missed = 0

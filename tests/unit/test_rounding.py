@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import math
+import sys
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import certimap
+from certimap import rounding as r
 from certimap.search_boxes import rounded_up
 
 ROOT = Path(certimap.__file__).parent
@@ -65,3 +69,49 @@ def test_impossible_masses_stay_impossible() -> None:
     assert up[0] == -np.inf
     assert up[1] == 0.0
     assert -700.0 + 2e-12 <= up[2] <= -700.0 + 1e-11
+
+
+def test_factors_and_products_of_circuits_stay_normal() -> None:
+    normal = Fraction(sys.float_info.min)
+    assert Fraction(r.SMALLEST_NORMAL) == normal
+    assert Fraction(r.SMALLEST_PRODUCT) * Fraction(r.SMALLEST_FACTOR) >= normal
+    assert Fraction(r.SMALLEST_PRODUCT) <= Fraction(r.SMALLEST_FACTOR) < 1
+    assert r.LOG_PRODUCT <= -math.log(r.SMALLEST_PRODUCT) < r.LOG_PRODUCT + 1.0
+
+
+def test_counts_of_roundings_have_places_of_their_own_and_a_unit_above_one_ulp() -> None:
+    assert tuple(range(5)) == (r.STEPS, r.ENTROPY, r.ALL_SUMS, r.SUMS, r.FLOWS)  # first the two that add up
+    assert sys.float_info.epsilon * 1.01 < r.ULP < sys.float_info.epsilon * 2.0
+
+
+def test_rows_with_exponents_never_leave_the_normal_numbers() -> None:
+    unit = Fraction(1, 2**r.UNIT_BITS)
+    assert [Fraction(x) for x in (r.LOW, r.LOW2, r.LOW3)] == [unit, unit**2, unit**3]
+    assert [Fraction(x) for x in (r.HIGH, r.HIGH2, r.HIGH3)] == [1 / unit, 1 / unit**2, 1 / unit**3]
+    assert -r.UNIT_BITS == r.SETTLED
+    assert -1022.0 < r.LEAST_FLOOR < r.SETTLED
+    assert 2.0 * r.ROW_FLOOR >= -960.0  # a prefix times a suffix
+    assert r.OUTSIDE_FLOOR - r.NARROW_BITS > -1022.0
+    assert r.ROW_FLOOR > r.OUTSIDE_FLOOR > -960.0
+    assert r.NARROW_BITS <= r.UNIT_BITS
+    assert sys.float_info.min < r.LEAST_WEIGHT < 2.0**-384
+
+
+def test_passes_over_trees_lose_no_possible_number() -> None:
+    assert 2.0**r.SAFE_EXPONENT == r.SAFE
+    assert Fraction(r.SAFE) ** 2 >= Fraction(1, 2**900)
+    assert r.SAFE < r.RESCALE < 1.0
+    assert -866.0 * math.log(2.0) < r.LOG_FLOOR < 0.0
+    assert math.isfinite(2.0**-r.LEAST_PLACES)
+    assert r.LEAST_PLACES <= -900
+    assert math.log(sys.float_info.min) + 10.0 < r.PRODUCT_LOG < 0.0
+    assert sys.float_info.min < r.MESSAGE_LOW < 1.0
+
+
+def test_vectors_are_dropped_with_room_for_rounding_on_the_side_that_counts() -> None:
+    assert 1.0 < r.NEARLY < 1.0 + 1e-13  # searches add it to their slack, a set at a time
+    assert 1.0 + 1000.0 * sys.float_info.epsilon < r.SURELY < 1.0 + 1e-9
+    assert r.SET_FLOOR + 893 >= 293
+    assert r.SET_FLOOR < 0
+    assert -1022.0 + 10.0 < r.SAFE_LOG2 < 0.0
+    assert sys.float_info.min < r.LEAST_SHARE < 1e-200

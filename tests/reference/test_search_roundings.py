@@ -1,0 +1,251 @@
+"""The box search's rounding: its counts by definition, and no bound is below the exact value by the last digit."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+
+import mpmath
+import numpy as np
+import pytest
+from frontier_twin import all_points, random_circuit, random_domain
+
+from certimap.circuits.caps import Caps, PlanView
+from certimap.circuits.circuit import CircuitBuilder
+from certimap.circuits.plan import Plan
+from certimap.circuits.posterior import CircuitPosterior
+from certimap.circuits.prober import PlanProber
+from certimap.domain import Categorical, Domain, Real
+from certimap.errors import ImpossibleEvidence
+from certimap.query import make_query
+from certimap.rounding import ALL_SUMS, ENTROPY, FLOWS, STEPS, SUMS
+from certimap.search_boxes import SearchBoxes
+
+
+def plans(count: int, start: int = 0, n_real: int = 0):
+    """Yield random plans; of some leaves of the discrete ones an entry is far below what products may keep."""
+    for t in range(start, start + count):
+        rng = np.random.default_rng([23, t])
+        domain = random_domain(rng, int(rng.integers(1, 5)), n_real)
+        circuit = random_circuit(rng, domain, shared=t % 2 == 0)
+        if t % 3 == 0 and not n_real:
+            circuit.params.setflags(write=True)
+            circuit.params[rng.random(len(circuit.params)) < 0.1] = -300.0
+        try:
+            yield rng, CircuitPosterior.from_circuit(circuit, make_query(domain))
+        except ImpossibleEvidence:
+            continue
+
+
+def own(plan: Plan, in_logs: np.ndarray, node: int) -> dict[int, float]:
+    """What one node adds to each count (see "Rounding in circuits" in `docs/what-a-certificate-means.md`)."""
+    k = int(plan.child_ptr[node + 1] - plan.child_ptr[node])
+    if plan.is_sum[node]:
+        return {STEPS: k + 8, ENTROPY: math.log(max(k, 1)), ALL_SUMS: 4, SUMS: 4}
+    leaves = np.arange(plan.leaf_ptr[node], plan.leaf_ptr[node + 1])
+    sizes = plan.domain.n_states[plan.leaf_var[leaves]]
+    logs = in_logs[leaves]
+    sums = 2 + 3 * int(logs.sum()) + k
+    return {
+        STEPS: 4 + sum(4 + int(size) if size else 64 for size in sizes),
+        ENTROPY: sum(math.log(max(int(size), 1)) for size in sizes[logs]),
+        ALL_SUMS: sums + int((~logs).sum()) // 3,
+        SUMS: sums,
+    }
+
+
+def trees(plan: Plan, node: int):
+    """Yield the nodes of every tree of choices below a node, with repetition: one child of each sum."""
+    children = plan.children[plan.child_ptr[node] : plan.child_ptr[node + 1]].tolist()
+    if plan.is_sum[node]:
+        for child in children:
+            yield from ([node, *below] for below in trees(plan, child))
+    else:
+        for parts in itertools.product(*(list(trees(plan, child)) for child in children)):
+            yield [node, *itertools.chain(*parts)]
+
+
+def paths(plan: Plan, node: int):
+    """Yield every path from a node down."""
+    yield [node]
+    for child in plan.children[plan.child_ptr[node] : plan.child_ptr[node + 1]].tolist():
+        yield from ([node, *below] for below in paths(plan, child))
+
+
+def check_counts(plan: Plan) -> None:
+    view = PlanView.of(plan)
+    in_logs = view.arrays.in_logs
+    each = [own(plan, in_logs, node) for node in range(plan.n_nodes)]
+    root = plan.n_nodes - 1
+    n_parents = np.bincount(plan.children, minlength=plan.n_nodes)
+    occurrences = np.bincount(plan.leaf_var, minlength=len(plan.domain))
+    down = list(paths(plan, root))
+    for count in (STEPS, ENTROPY):
+        worst = max(sum(each[i][count] for i in tree) for tree in trees(plan, root))
+        assert view.roundings[count] == pytest.approx(worst, rel=1e-12)
+    for count in (ALL_SUMS, SUMS):
+        assert view.roundings[count] == max(sum(each[i][count] for i in path) for path in down)
+    worst = max(sum(6.0 + n_parents[i] for i in path) for path in down)
+    assert view.roundings[FLOWS] == worst + occurrences.max() + 8.0
+
+
+@pytest.mark.nojit
+def test_counts_are_those_of_the_worst_tree_and_the_worst_path() -> None:
+    n_checked = 0
+    for n_real, start in ((0, 0), (2, 100)):
+        for _, posterior in plans(12, start, n_real):
+            if posterior.plan.n_nodes < 60:
+                check_counts(posterior.plan)
+                n_checked += 1
+    assert n_checked > 12
+    builder = CircuitBuilder(Domain.of_sizes([2] * 7))
+    parts = [[builder.categorical(v, [math.log(p), math.log1p(-p)]) for v in range(7)] for p in (0.3, 0.6)]
+    parts[1][0] = builder.categorical(0, [-300.0, 0.0])
+    builder.sum([builder.product(part) for part in parts], [math.log(0.5)] * 2)
+    check_counts(CircuitPosterior.from_circuit(builder.build(), make_query(builder.domain)).plan)
+
+
+def exact_values(posterior: CircuitPosterior) -> tuple[np.ndarray, list[list[mpmath.mpf]]]:
+    """All points, and each node's value there with 50 digits, of the numbers that the plan holds."""
+    plan = posterior.plan
+    in_logs = PlanView.of(plan).arrays.in_logs
+    points = all_points(plan.domain)
+    weights = [mpmath.exp(mpmath.mpf(float(w))) if w > -np.inf else mpmath.mpf(0) for w in plan.log_weights]
+    found = []
+    for point in points:
+        values: list[mpmath.mpf] = []
+        for i in range(plan.n_nodes):
+            edges = range(plan.child_ptr[i], plan.child_ptr[i + 1])
+            if plan.is_sum[i]:
+                values.append(mpmath.fsum(weights[e] * values[plan.children[e]] for e in edges))
+                continue
+            value = mpmath.fprod(values[plan.children[e]] for e in edges)
+            for leaf in range(plan.leaf_ptr[i], plan.leaf_ptr[i + 1]):
+                at = plan.leaf_start[leaf] + point[plan.leaf_var[leaf]]
+                log_entry = float(plan.log_tables[at])
+                logs = in_logs[leaf] and log_entry > -np.inf
+                value *= mpmath.exp(mpmath.mpf(log_entry)) if logs else mpmath.mpf(float(plan.tables[at]))
+            values.append(value)
+        found.append(values)
+    return points, found
+
+
+def is_below(log_bound: float, value: mpmath.mpf) -> bool:
+    value = min(value, mpmath.mpf(1))  # a plan's masses add to 1 but for its own rounding
+    return value > 0 and (log_bound == -np.inf or mpmath.exp(mpmath.mpf(float(log_bound))) < value)
+
+
+def check_last_digits(rng: np.random.Generator, posterior: CircuitPosterior) -> None:
+    plan, domain = posterior.plan, posterior.domain
+    points, values = exact_values(posterior)
+    caps = Caps(PlanView.of(plan), float(rng.choice([1e-9, 0.3])), max_boxes=int(rng.choice([1, 3, 1000])))
+    caps.advance(10**9)
+    for node in caps.table.targets:
+        assert not is_below(caps.log_caps[node], max(row[node] for row in values))
+    masks = rng.random((4, domain.total_states)) < 0.7
+    masks[0] = True
+    columns = domain.offsets[:-1] + points.astype(np.int64)
+    for log_caps in (None, caps.log_caps):
+        none = np.zeros((4, 0))
+        got = PlanProber(plan, 1, log_caps).probe(SearchBoxes(masks.astype(np.uint8), none, none))
+        for row, mask in enumerate(masks):
+            inside = mask[columns].all(axis=1)
+            held = [(values[k][-1], columns[k]) for k in np.flatnonzero(inside)]
+            assert not is_below(got.log_mass[row], mpmath.fsum(x for x, _ in held))
+            assert not is_below(got.log_bound[row], max((x for x, _ in held), default=mpmath.mpf(0)))
+            for column in np.flatnonzero(mask) if held else ():
+                here = [x for x, at in held if column in at]
+                assert not is_below(got.each_mass[row, column], mpmath.fsum(here))
+                assert not is_below(got.each_bound[row, column], max(here, default=mpmath.mpf(0)))
+
+
+@pytest.mark.nojit
+def test_no_bound_is_below_the_exact_value_by_the_last_digit() -> None:
+    with mpmath.workdps(50):
+        for rng, posterior in plans(16):
+            check_last_digits(rng, posterior)
+
+
+def real_circuit(rng: np.random.Generator):
+    """A mixture of products of leaves with jumps and kinks, whole numbers and states, with a sum inside."""
+    domain = Domain([Real("x"), Real("k"), Categorical("c", (0, 1, 2)), Real("y")])
+    builder = CircuitBuilder(domain)
+
+    def x(v: int) -> int:
+        middle, width = float(rng.integers(-2, 3)), float(rng.uniform(0.3, 1.5))
+        kind = str(rng.choice(["gaussian", "uniform", "laplace", "exponential"]))
+        ends = {"uniform": (middle - width, middle + width), "exponential": (width,)}
+        return builder.real(kind, v, *ends.get(kind, (middle, width)))
+
+    def state() -> int:
+        return builder.categorical(2, np.log(rng.dirichlet(np.ones(3))).tolist())
+
+    def parts(k: int) -> list[int]:
+        pairs = [builder.product([state(), x(3)]) for _ in range(3)]
+        inner = builder.sum(pairs, np.log(rng.dirichlet(np.ones(3))).tolist())
+        count = builder.real("poisson", 1, float(rng.uniform(0.2, 6.0)))
+        return [x(0), count, inner] if k else [builder.product([x(0), count]), inner]
+
+    k = int(rng.integers(2, 4))
+    builder.sum([builder.product(parts(j)) for j in range(k)], np.log(rng.dirichlet(np.ones(k))).tolist())
+    return CircuitPosterior.from_circuit(builder.build(), make_query(domain))
+
+
+def places(low: float, high: float, extra: list[float], whole: bool) -> np.ndarray:
+    """Places of an interval that matter: ends, jumps, peaks and their neighbours, or whole numbers."""
+    a, b = max(low, -6.0), min(high, 6.0)
+    tried = np.concatenate([np.linspace(a, b, 9), extra, np.nextafter(extra, -9.0), np.nextafter(extra, 9.0)])
+    tried = np.unique(np.round(tried) if whole else tried)
+    return tried[(tried >= low) & (tried <= high)]
+
+
+def check_places(seed: int, n_boxes: int, most: int) -> None:
+    """Probe boxes, with caps and without, and compare with places inside, so many along each axis at most."""
+    rng = np.random.default_rng([29, seed])
+    posterior = real_circuit(rng)
+    plan = posterior.plan
+    caps = Caps(PlanProber(plan, 1).view, 1e-3, max_boxes=int(rng.choice([2, 40])))
+    caps.advance(10**9)
+    offsets = np.array([0, 2, 4, 7, 9])
+    mask = (rng.random((n_boxes, 9)) < 0.7).astype(np.uint8)
+    mask[:, [0, 1, 2, 3, 7, 8, 4 + int(rng.integers(3))]] = 1
+    ends = np.sort(rng.choice([-math.inf, *range(-3, 5), math.inf], (2, n_boxes, 4)), axis=0)
+    low = np.where(ends[0] == math.inf, 4.0, ends[0])
+    high = np.maximum(np.where(ends[1] == -math.inf, -3.0, ends[1]), low + rng.choice([0.0, 2.0], (n_boxes, 4)))
+    low[:, 1], high[:, 1] = np.maximum(low[:, 1], 0.0), np.maximum(high[:, 1], 0.0)
+    mask[0], low[0], high[0] = 1, [-math.inf, 0.0, 0.0, -math.inf], math.inf
+    jumps = [float(x) for x in np.unique(plan.tables) if abs(x) < 6.0]
+    for log_caps in (None, caps.log_caps):
+        got = PlanProber(plan, 1, log_caps).probe(SearchBoxes(mask, low, high))
+        for row in range(n_boxes):
+            axes = []
+            for v in range(4):
+                split = got.splits[row, v]
+                extra = [*rng.permutation(jumps)[:4], *([split] if np.isfinite(split) else [])]
+                tried = places(low[row, v], high[row, v], extra, v == 1)
+                axes.append(
+                    np.flatnonzero(mask[row, 4:7]).astype(float) if v == 2 else rng.permutation(tried)[:most]
+                )
+            points = np.array(list(itertools.product(*axes)))
+            values = posterior.log_prob(points) if len(points) else np.zeros(0)
+            assert got.log_bound[row] >= values.max(initial=-math.inf) - 1e-12
+            for v in (0, 1, 3):
+                upper = points[:, v] > got.splits[row, v] if len(points) else np.zeros(0, np.bool_)
+                for side, inside in enumerate((~upper, upper)):
+                    top = values[inside].max(initial=-math.inf)
+                    assert got.each_bound[row, offsets[v] + side] >= top - 1e-12
+            for state in np.flatnonzero(mask[row, 4:7]) if len(points) else ():
+                assert got.each_bound[row, 4 + state] >= values[points[:, 2] == state].max() - 1e-12
+
+
+@pytest.mark.skipif(bool(os.environ.get("NUMBA_DISABLE_JIT")), reason="takes long")
+@pytest.mark.parametrize("seed", range(10))
+def test_no_place_of_a_box_of_densities_is_above_its_bound_or_a_cap(seed: int) -> None:
+    check_places(seed, 12, 12)
+
+
+@pytest.mark.nojit
+def test_no_place_of_a_few_boxes_is_above_their_bounds() -> None:
+    for seed in (100, 101):
+        check_places(seed, 6, 5)
