@@ -218,6 +218,19 @@ def test_no_mixture_is_above_its_bound_or_those_of_its_halves() -> None:
     assert n_second > 50
 
 
+def test_a_mixture_that_is_constant_has_no_bound_below_its_value() -> None:
+    rng = np.random.default_rng(7)
+    with mpmath.workdps(60):
+        for known in (0.0, math.inf):  # spreads: with an expansion and without one
+            for _ in range(40):
+                k = int(rng.integers(1, 9))
+                x = room_for(k, 1, False)
+                x.log_value[:] = x.log_peak[:] = rng.normal(-float(rng.choice([0.0, 30.0, 700.0])), 3.0, k)
+                x.spread[:] = known
+                exact_log = mpmath.log(mpmath.fsum(mpmath.exp(mpmath.mpf(float(v))) for v in x.log_value))
+                assert exact_log <= mpmath.mpf(float(mixture_bound(x))) <= exact_log + mpmath.mpf("1e-11")
+
+
 def test_scores_are_no_numbers_below_zero() -> None:
     for t in range(50):
         x = Mixture(np.random.default_rng([41, t])).fill()

@@ -143,6 +143,15 @@ def test_a_merged_search_goes_on_with_the_open_boxes_of_all():
         merged.assume_lipschitz(1.0, 1)
 
 
+def test_the_open_mass_of_parts_is_their_sum_where_each_knows_its_own():
+    posterior = TablePosterior((2, 2), np.array([0.4, 0.3, 0.2, 0.1]))
+    parts = [Ledger(posterior, boxes=box) for box in split(posterior.domain, 0)]
+    parts[0].frontier(math.log(0.7), math.log(0.4))
+    assert Ledger.merge(parts).log_open_mass is None
+    parts[1].frontier(math.log(0.3), math.log(0.2))
+    assert Ledger.merge(parts).log_open_mass == pytest.approx(0.0, abs=1e-12)
+
+
 def test_merging_in_stages_is_merging_at_once():
     rng = np.random.default_rng(4)
     posterior = a_table(rng)

@@ -46,6 +46,9 @@ def test_one_answer_is_what_is_asked_for_unless_said():
 def test_no_fewer_than_one_draw_is_needed_and_none_where_nothing_is_asked():
     assert bounds.log_draws_needed(-0.01, 0.5) == 0.0
     assert bounds.log_draws_needed(-3.0, 1.0) == 0.0
+    assert math.exp(bounds.log_draws_needed(-3.0, 0.5)) == pytest.approx(
+        math.log(2.0) / bounds.evidence_per_draw(-3.0)
+    )
     assert bounds.draws_between(-1.0, -800.0, 0.0, 0.01)[1] == math.inf
 
 
@@ -185,7 +188,10 @@ def test_draws_needed_are_those_that_are_recorded_one_by_one(log_p, published, b
 
 
 def test_draws_that_are_no_evidence_are_never_enough():
-    assert record(is_evidence=False).needed(1.0, -1.0, 0.0, 0.0, -math.inf) == math.inf
+    draws = record(is_evidence=False)
+    assert draws.needed(1.0, -1.0, 0.0, 0.0, -math.inf) == math.inf
+    draws.add(0.0, -math.inf, 1000)
+    assert draws.evidence(-1.0, 0.0) == draws.evidence(-1.0, 0.0, -0.5) == 0.0
 
 
 def test_draws_inside_parts_are_counted_when_records_are_joined():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
+import mpmath
 import numpy as np
 import pytest
 from problem_twin import all_values, random_problem
@@ -24,6 +28,47 @@ def test_simplify_keeps_the_maximum_and_decodes_to_it(seed, nuisance):
     assert abs(left[top] - best) <= small.problem.log_slack + 1e-12
     states = small.decode(dict(zip(sorted(small.problem.query), top, strict=True)))
     assert values[tuple(states[v] for v in sorted(problem.query))] == pytest.approx(best, abs=1e-9)
+
+
+def exact_best(problem):
+    """The value of a problem with 50 digits, of the numbers that its tables hold; None for ln 0."""
+    variables = [*sorted(problem.query), *sorted(problem.nuisance)]
+    best = None
+    for q in itertools.product(*(range(problem.sizes[v]) for v in sorted(problem.query))):
+        logs = []
+        for h in itertools.product(*(range(problem.sizes[v]) for v in sorted(problem.nuisance))):
+            at = dict(zip(variables, [*q, *h], strict=True))
+            entries = [float(t.log_values[tuple(at[v] for v in t.scope)]) for t in problem.tables]
+            if min(entries, default=0.0) > -np.inf:
+                logs.append(mpmath.fsum(mpmath.mpf(x) for x in [*entries, float(problem.constant)]))
+        if logs:
+            value = logs[0] if len(logs) == 1 else mpmath.log(mpmath.fsum(mpmath.exp(x) for x in logs))
+            best = value if best is None else max(best, value)
+    return best
+
+
+@pytest.mark.parametrize("nuisance", [0.0, 0.5])
+def test_simplify_is_off_by_no_more_than_it_says(nuisance):
+    """To the last digit: what tables and constant lose is within `log_slack`, at numbers of all sizes."""
+    n_rounded = 0
+    with mpmath.workdps(50):
+        for seed in range(40):
+            rng = np.random.default_rng([5, seed])
+            problem = random_problem(rng, max_variables=5, max_states=3, nuisance=nuisance)
+            size = float(rng.choice([0.1, 1.0, 300.0]))
+            problem = replace(
+                problem,
+                tables=tuple(t._replace(log_values=t.log_values * size) for t in problem.tables),
+                log_slack=0.0,
+            )
+            best = exact_best(problem)
+            small = simplify(problem).problem
+            left = exact_best(small)
+            assert (best is None) == (left is None)
+            if best is not None:
+                assert abs(left - best) <= mpmath.mpf(small.log_slack)
+                n_rounded += left != best
+    assert n_rounded > 10
 
 
 @pytest.mark.parametrize("seed", range(40))
