@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from frontier_twin import all_points, random_circuit, random_domain
 
-from certimap.circuits.caps import Caps, PlanView
+from certimap.circuits.caps import Caps, PlanView, small_pool
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.plan import Plan
 from certimap.circuits.posterior import CircuitPosterior
@@ -249,3 +249,36 @@ def test_no_place_of_a_box_of_densities_is_above_its_bound_or_a_cap(seed: int) -
 def test_no_place_of_a_few_boxes_is_above_their_bounds() -> None:
     for seed in (100, 101):
         check_places(seed, 6, 5)
+
+
+def hidden_peak(seed: int, n: int, size: int) -> CircuitPosterior:
+    """A mixture of broad products and, last, narrow ones, whose peaks are where hardly any climb ends."""
+    rng, k = np.random.default_rng([43, seed, size]), 12
+    builder = CircuitBuilder(Domain.of_sizes([size] * n))
+    tables = rng.dirichlet(np.full(size, 4.0), (k, n))
+    tables[-2:] = 0.02 + 0.94 * np.eye(size)[rng.integers(size, size=(2, n))]
+    parts = [builder.product([builder.categorical(v, np.log(t[v]).tolist()) for v in range(n)]) for t in tables]
+    builder.sum(parts, np.log([1.0] * (k - 2) + [0.1, 0.15]).tolist())
+    return CircuitPosterior.from_circuit(builder.build(), make_query(builder.domain))
+
+
+@pytest.mark.nojit
+@pytest.mark.parametrize(("n", "size", "seeds"), [(6, 2, (20, 24, 26)), (5, 3, (8, 12))])
+def test_a_cap_is_above_the_best_point_that_no_climb_finds(n: int, size: int, seeds: tuple[int, ...]) -> None:
+    """Where no box more may be opened, or none more has room, what is left open may not be forgotten."""
+    n_missed = 0
+    for seed in seeds:
+        posterior = hidden_peak(seed, n, size)
+        best = posterior.log_prob(all_points(posterior.domain)).max()
+        view = PlanView.of(posterior.plan)
+        for max_boxes, n_rows in ((1, 9), (2000, 4), (2000, 999)):
+            caps = Caps(view, 1e-9, max_boxes=max_boxes)
+            pool = small_pool(view)
+            if n_rows < len(pool.bound):
+                rows = (pool.mask, pool.low, pool.high, pool.bound, pool.entries)
+                caps._pool = pool._replace(**dict(zip(pool._fields, (a[:n_rows] for a in rows), strict=False)))
+            caps.advance(10**9)
+            assert caps.log_caps[-1] >= best - 1e-13
+            n_missed += caps.table.values[-1] < best - 1e-6
+        assert caps.log_caps[-1] == pytest.approx(best, abs=1e-8)
+    assert n_missed >= len(seeds)  # without the search
