@@ -218,6 +218,29 @@ def test_no_mixture_is_above_its_bound_or_those_of_its_halves() -> None:
     assert n_second > 50
 
 
+CHOSEN = {  # values, slopes and bends of components of one variable
+    "a lift moves the mean slope": ([math.log(0.5)] * 2, [1.0, -1.0], [-4.0, 4.0]),
+    "a share of almost nothing has a steep slope": ([0.0, -28.0], [0.0, 25.0], [0.0, -80.0]),
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_chosen_mixtures_are_below_their_bounds(name: str) -> None:
+    mixture = Mixture(np.random.default_rng(0))
+    value, slope, bend = (np.array(numbers) for numbers in CHOSEN[name])
+    mixture.k, mixture.n, mixture.is_full = len(value), 1, False
+    mixture.value, mixture.slope = value, slope[:, None]
+    mixture.bend = mixture.worst = bend[:, None, None]
+    mixture.spread = np.zeros((len(value), 1))
+    highest = [
+        max(t * s + 0.5 * t * t * b for t in np.linspace(-1, 1, 2001)) for s, b in zip(slope, bend, strict=True)
+    ]
+    mixture.peak = value + highest + 1e-6
+    x = mixture.fill()
+    assert mixture.is_above(mixture_bound(x), [(-1.0, 1.0)])
+    assert x.kept[0] > 0.0
+
+
 def test_a_mixture_that_is_constant_has_no_bound_below_its_value() -> None:
     rng = np.random.default_rng(7)
     with mpmath.workdps(60):

@@ -13,6 +13,7 @@ from frontier_twin import all_points, random_circuit, random_domain
 
 from certimap.circuits.caps import Caps, PlanView, small_pool
 from certimap.circuits.circuit import CircuitBuilder
+from certimap.circuits.kernels.probe import log_column, slack_of
 from certimap.circuits.plan import Plan
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.prober import PlanProber
@@ -104,6 +105,26 @@ def test_counts_are_those_of_the_worst_tree_and_the_worst_path() -> None:
     parts[1][0] = builder.categorical(0, [-300.0, 0.0])
     builder.sum([builder.product(part) for part in parts], [math.log(0.5)] * 2)
     check_counts(CircuitPosterior.from_circuit(builder.build(), make_query(builder.domain)).plan)
+
+
+@pytest.mark.nojit
+@pytest.mark.skipif(not os.environ.get("NUMBA_DISABLE_JIT"), reason="calls parts of kernels")
+def test_the_slack_of_a_log_and_of_a_column_is_what_the_proof_asks_for() -> None:
+    roundings = np.zeros(5)
+    roundings[[STEPS, ENTROPY, ALL_SUMS, SUMS, FLOWS]] = 90.0, 7.0, 60.0, 11.0, 31.0
+    assert slack_of(-np.inf, roundings) == 0.0
+    assert log_column(-3.0, 0.0, roundings) == -np.inf
+    for value in (0.0, -0.5, -80.0, -443.0, -3000.0, -1e6):
+        reach = abs(value) + 7.0
+        slope = min(60.0, 11.0 * (1.0 + reach / 443.0))
+        slack = slack_of(value, roundings)
+        assert slack == pytest.approx(2.3e-16 * (90.0 + slope * reach), rel=1e-12)
+        for relative in (1e-300, 0.2, 0.999999):
+            column = value + math.log(relative)
+            more = 2.0 * slack_of(column, roundings) + 31.0 * 2.3e-16
+            assert log_column(value, relative, roundings) == min(column + more, value + slack)
+        for relative in (1.0, 7.0, np.inf, np.nan):
+            assert log_column(value, relative, roundings) == value + slack
 
 
 def exact_values(posterior: CircuitPosterior) -> tuple[np.ndarray, list[list[mpmath.mpf]]]:
