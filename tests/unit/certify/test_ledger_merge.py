@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -13,9 +14,11 @@ from certimap.box import Boxes
 from certimap.certify.books import Books
 from certimap.certify.certificate import issue
 from certimap.certify.ledger import Ledger
+from certimap.certify.merging import is_partition
 from certimap.certify.pareto import pareto_front
 from certimap.certify.sources import own_source
 from certimap.control import Control
+from certimap.domain import Domain, Real
 from certimap.errors import SolverError, UnbalancedBooks
 from certimap.result import CertificateKind, Rule
 from certimap.solvers.box_search.frontier import Frontier, Pace
@@ -141,6 +144,57 @@ def test_a_merged_search_goes_on_with_the_open_boxes_of_all():
     assert issue(merged).kind is CertificateKind.EXACT
     with pytest.raises(SolverError, match="Lipschitz"):
         merged.assume_lipschitz(1.0, 1)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_partition_is_one_by_the_points_that_boxes_hold(data):
+    """Boxes split a target exactly where each of its points lies in one of them, and no other point does."""
+    domain = Domain.of_sizes([2, 3])
+    box = st.tuples(st.integers(1, 3), st.integers(1, 7)).map(lambda m: [*bits(m[0], 2), *bits(m[1], 3)])
+    whole = np.array(data.draw(box), np.bool_)
+    v, states = data.draw(st.sampled_from([(slice(0, 2), 2), (slice(2, 5), 3)]))
+    one = whole.copy()
+    one[v] &= bits(data.draw(st.integers(0, 2**states - 1)), states)
+    other = whole.copy()
+    other[v] &= ~one[v]
+    parts = [part for part in (one, other) if part[:2].any() and part[2:].any()] or [whole]
+    if data.draw(st.booleans()):
+        parts[data.draw(st.integers(0, len(parts) - 1))] = np.array(data.draw(box), np.bool_)
+    counts = sum(np.outer(part[:2], part[2:]).astype(int) for part in parts)
+    splits = np.array_equal(counts, np.outer(whole[:2], whole[2:]))
+    boxes, target = [Boxes(domain, part[None]) for part in parts], Boxes(domain, whole[None])
+    if all(np.array_equal(part, whole) for part in parts):
+        assert not is_partition(domain, boxes, target)
+    elif splits:
+        assert is_partition(domain, boxes, target)
+    else:
+        with pytest.raises(UnbalancedBooks):
+            is_partition(domain, boxes, target)
+
+
+def test_boxes_that_overlap_do_not_split_a_space_though_their_sizes_add_up_to_it():
+    domain = Domain.of_sizes([2, 3])
+    masks = np.array([[1, 0, 1, 1, 1], [0, 1, 1, 0, 0], [1, 0, 1, 1, 0]], np.bool_)  # 3, 1 and 2 points of 6
+    for order in itertools.permutations(range(3)):
+        with pytest.raises(UnbalancedBooks):
+            is_partition(domain, [Boxes(domain, masks[i : i + 1]) for i in order], None)
+
+
+def bits(number, n):
+    return np.array([number >> k & 1 for k in range(n)], np.bool_)
+
+
+@pytest.mark.parametrize("other", [((0.0, 0.0), (1.0, 2.0)), ((-1.0, 0.0), (1.0, 1.0)), ((-1.0, 0.5), (1.0, 2.0))])
+def test_boxes_of_real_variables_are_the_same_at_both_ends_of_each_or_not_merged(other):
+    domain = Domain([Real("x", -1.0, 1.0), Real("y", 0.0, 2.0)])
+    none = np.zeros((1, 0), np.bool_)
+    part = Boxes(domain, none, *(np.array([side]) for side in other))
+    assert not is_partition(domain, [None, Boxes.full(domain)], None)
+    assert not is_partition(domain, [part, part], part)
+    for parts, whole in (([None, part], None), ([part, part], None), ([None], part)):
+        with pytest.raises(UnbalancedBooks):
+            is_partition(domain, parts, whole)
 
 
 def test_the_open_mass_of_parts_is_their_sum_where_each_knows_its_own():
