@@ -304,3 +304,24 @@ def test_a_cap_is_above_the_best_point_that_no_climb_finds(n: int, size: int, se
             n_missed += caps.table.values[-1] < best - 1e-6
         assert caps.log_caps[-1] == pytest.approx(best, abs=1e-8)
     assert n_missed >= len(seeds)  # without the search
+
+
+@pytest.mark.nojit
+@pytest.mark.parametrize("max_boxes", [1, 4, 300])
+def test_a_cap_over_real_variables_is_above_a_peak_that_no_climb_finds(max_boxes: int) -> None:
+    rng = np.random.default_rng(47)
+    builder = CircuitBuilder(Domain([Real("x"), Real("y")]))
+    places = [*rng.uniform(-3.0, 3.0, (9, 2)).tolist(), [2.5, -2.5], [-1.7, 2.9]]
+    sds = [1.0] * 9 + [0.05, 0.06]
+    parts = [
+        builder.product([builder.gaussian(v, at[v], sd) for v in (0, 1)])
+        for at, sd in zip(places, sds, strict=True)
+    ]
+    builder.sum(parts, np.log([0.1] * 9 + [0.04, 0.06]).tolist())
+    posterior = CircuitPosterior.from_circuit(builder.build(), make_query(builder.domain))
+    best = posterior.log_prob(np.array(places)).max()
+    caps = Caps(PlanView.of(posterior.plan), 1e-3, max_boxes=max_boxes)
+    caps.advance(10**9)
+    assert caps.log_caps[-1] >= best - 1e-12
+    assert (caps.table.values[-1] < best - 1.0) == (max_boxes == 1)
+    assert max_boxes < 300 or caps.complete

@@ -14,6 +14,7 @@ from certimap.certify.certificate import issue
 from certimap.certify.draw_record import DrawRecord
 from certimap.certify.evaluated import Evaluated
 from certimap.certify.ledger import Ledger
+from certimap.certify.ranking import Ranking
 from certimap.control import Control
 from certimap.result import CertificateKind
 from certimap.testing import TablePosterior
@@ -266,3 +267,21 @@ def test_points_are_adopted_in_pieces_with_their_marks(monkeypatch):
     assert one.mass == pytest.approx(1.0)
     marks = one.settle(one.atoms.insert(at(*range(11))))
     assert sorted(one.atoms.points(marks)[:, 0].tolist()) == [0, 2, 4, 5, 7, 8, 10]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_points_of_two_sides_are_ranked_by_the_lower_and_rivals_of_the_answers_by_the_upper(size):
+    rng = np.random.default_rng(size)
+    for n_before in (0, 1, 3, 6):
+        lower = rng.normal(size=n_before + 8)
+        upper = lower + rng.exponential(size=len(lower))
+        ranking = Ranking(size)
+        ranking.add(lower[:n_before], 0)
+        kept = [i for _, i in ranking.pairs]
+        rival = max((float(upper[i]) for i in range(n_before) if i not in kept), default=-math.inf)
+        found = ranking.changes(lower[n_before:], upper[n_before:], upper[kept], rival)
+        for at, log_kth, log_rival in found:
+            order = np.argsort(-lower[: n_before + at + 1])
+            assert log_kth == (lower[order[size - 1]] if len(order) >= size else -math.inf)
+            assert log_rival == max(upper[order[size:]], default=-math.inf)
+        assert [at for at, _, _ in found] == list(range(8))
