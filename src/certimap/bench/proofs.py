@@ -8,7 +8,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from certimap.testing.proofs import ON_CIRCUITS, ON_NETWORKS, altered, by_steps, failures, random_case, solved
+from certimap.checker import Proof
+from certimap.testing.proofs import (
+    ON_CIRCUITS,
+    ON_NETWORKS,
+    Case,
+    altered,
+    by_steps,
+    failures,
+    random_case,
+    solved,
+)
+from certimap.testing.real_proofs import random_real_case
 
 EPSILONS = (0.0, 0.05, 0.3)
 MOST_ENTRIES = (
@@ -52,10 +63,26 @@ def try_models(n_models: int, seed: int = 0, tell: Told = print) -> Trial:
             if number % 2 and solver == "set_elimination":
                 proofs += [p for p in (by_steps(case, proof, most) for most in MOST_ENTRIES) if p is not None]
             for one in proofs:
-                trial.n_proofs += 1
-                trial.n_altered += sum(1 for _ in altered(one, case, rng))
-                trial.methods[one.meta["method"]] += 1
-                for text in failures(case, one, rng):
-                    trial.failing.append(f"model {number}, solver {solver}: {text}")
-                    tell(trial.failing[-1])
+                _attack(trial, case, one, rng, f"model {number}, solver {solver}", tell)
+        _try_real(trial, number, tell)
     return trial
+
+
+def _try_real(trial: Trial, number: int, tell: Told) -> None:
+    """Ask a model with real variables, whose answers with delta 0 must all have proofs."""
+    case, rng = random_real_case(number), np.random.default_rng([number, 8])
+    result = solved(case, "auto", epsilon=float(rng.choice(EPSILONS)), seed=number)
+    if result.proof is not None:
+        _attack(trial, case, result.proof, rng, f"real model {number}", tell)
+    elif result.certified:
+        trial.failing.append(f"real model {number}: no proof, for {result.no_proof}")
+        tell(trial.failing[-1])
+
+
+def _attack(trial: Trial, case: Case, proof: Proof, rng: np.random.Generator, name: str, tell: Told) -> None:
+    trial.n_proofs += 1
+    trial.n_altered += sum(1 for _ in altered(proof, case, rng))
+    trial.methods[proof.meta["method"]] += 1
+    for text in failures(case, proof, rng):
+        trial.failing.append(f"{name}: {text}")
+        tell(trial.failing[-1])

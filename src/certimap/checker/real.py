@@ -36,7 +36,12 @@ def edges_of(
         return found
     intervals = np.asarray(arrays["intervals"], np.float64)
     cuts, ptr = np.asarray(arrays["cuts"], np.float64), np.asarray(arrays["cut_ptr"]).astype(np.int64)
-    if intervals.shape != (len(variables), 2) or len(ptr) != len(queried) + 1 or ptr[-1] != len(cuts):
+    if (
+        intervals.shape != (len(variables), 2)
+        or np.any(np.isnan(intervals))
+        or len(ptr) != len(queried) + 1
+        or ptr[-1] != len(cuts)
+    ):
         raise Rejected("the proof's intervals do not fit the model")
     for v in real:
         least, most = (float(x) for x in variables[v]["interval"])

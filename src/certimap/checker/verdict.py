@@ -20,7 +20,11 @@ from certimap.checker.exact import MARGIN, largest_value
 from certimap.checker.file import Proof
 from certimap.checker.graph import read_graph
 from certimap.checker.kept import check_kept
-from certimap.checker.models import Arrays, Reduced, Rejected, fingerprint, reduce, tables_of
+from certimap.checker.majorants import products_of
+from certimap.checker.mixtures import check_mixture
+from certimap.checker.models import Arrays, Question, Reduced, Rejected, fingerprint, reduce, tables_of
+from certimap.checker.normals import is_normal, normals_of
+from certimap.checker.numbers import Ints
 from certimap.checker.points import check_every_point, check_residual, read_points
 from certimap.checker.real import edges_of, in_cells
 from certimap.checker.relaxed import Relaxation, check_relaxed
@@ -112,6 +116,8 @@ def _checked(
     claim = Claim.read(variables, proof)
     if kind == "circuit":
         log_value, refuted = _circuit(variables, arrays, claim, proof, clock)
+    elif is_normal(kind):
+        log_value, refuted = _normal(kind, variables, arrays, claim, proof, clock)
     else:
         log_value, refuted = _network(kind, arrays, claim, proof, clock)
     if refuted is not None:
@@ -146,6 +152,11 @@ def _circuit(
     lower = graph.tables(arrays, at_point, point, -1)
     log_value = claim.least(values_at(graph, lower, at_point, claim.answers).tolist())
     threshold = claim.threshold(log_value)
+    if claim.method == "mixture":
+        if any(len(cells[v]) > 2 for v in cells):
+            raise Rejected("a proof by 'mixture' cuts no variable into cells")
+        products = products_of(graph, arrays, at_most, cells)
+        return log_value, check_mixture(products, _columns(asked), threshold, clock)
     circuit = circuit_of(graph, graph.tables(arrays, at_most, cells, 1), at_most)
     if claim.method == DRAWS:
         return log_value, _draws(claim, proof, log_value - circuit.log_total)
@@ -159,6 +170,26 @@ def _circuit(
     if claim.method != "boxes":
         raise Rejected(f"a proof by {claim.method!r} is none that covers this circuit")
     return log_value, check_boxes(circuit, given, claim.answers, threshold, caps_of(circuit, given, clock), clock)
+
+
+def _normal(
+    kind: str, variables: Sequence[Mapping[str, Any]], arrays: Arrays, claim: Claim, proof: Proof, clock: Clock
+) -> tuple[float, str | None]:
+    """The same for mixtures of Gaussians with covariances, and linear-Gaussian networks."""
+    if claim.method != "mixture" or claim.kind not in ("exact", "epsilon") or len(claim.answers) > 1:
+        raise Rejected("of a mixture of Gaussians, one answer with delta 0 is proved, by the method 'mixture'")
+    asked, columns = claim.question, _columns(claim.question)
+    normals = normals_of(kind, variables, arrays, asked, np.asarray(proof.arrays["intervals"], np.float64))
+    is_real = asked.query_sizes == 0
+    log_value = normals.log_value(claim.values[0][is_real], claim.answers[0][~is_real], columns)
+    log_value = claim.least([log_value])
+    return log_value, check_mixture(normals, columns, claim.threshold(log_value), clock)
+
+
+def _columns(question: Question) -> Ints:
+    """Return where the states of each categorical query variable begin, and their total."""
+    sizes = question.query_sizes
+    return np.concatenate([[0], np.cumsum(sizes[sizes > 0])]).astype(np.int64)
 
 
 def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof, clock: Clock) -> tuple[float, str | None]:

@@ -18,6 +18,7 @@ from certimap.model import Model
 from certimap.posterior import Capability
 from certimap.proofs.answers import answers_of
 from certimap.proofs.circuits import intervals_of, searched
+from certimap.proofs.mixtures import NORMALS, checked_here, is_smooth, refused
 from certimap.proofs.networks import NOT_CLOSED, WITH_PROOFS, eliminated, too_wide, wide
 from certimap.query import Query
 from certimap.result import MapResult
@@ -57,25 +58,58 @@ def finished(
     if draft is None:
         return result
     seconds = max(LEAST_SECONDS, 4.0 * result.seconds, (time_limit or 0.0) - result.seconds)
-    if not isinstance(model, Circuit) and draft.meta["method"] != "draws" and too_wide(model, query) is not None:
+    if isinstance(model, NORMALS) and "no_proof" not in draft.meta:
+        draft = Proof({**draft.meta, "method": "mixture"}, {})
+    is_table = not isinstance(model, (Circuit, *NORMALS))
+    if is_table and draft.meta["method"] != "draws" and too_wide(model, query) is not None:
         draft = wide(model, query, result, max_bytes, seconds)
     reason = _refusal(model, query, result, draft)
-    is_discrete = query.query_domain.is_discrete  # bounds of densities, in a search, are closer than the checker's
-    if reason is None and isinstance(model, Circuit) and (draft.meta["method"] == "bound" or not is_discrete):
-        draft = searched(model, query, result, max_bytes, seconds)
-        if draft is None:
-            reason = f"a search for a proof did not end in time; {WITH_PROOFS} write one as they go"
-    if reason is not None or draft is None:
+    if reason is not None:
         return replace(result, proof=None, no_proof=reason)
-    certificate = result.certificate
+    if isinstance(model, NORMALS) or (isinstance(model, Circuit) and is_smooth(model, query, result)):
+        proof = Proof({**_meta(model, result, draft), "method": "mixture"}, _of_mixture(model, query))
+        verdict = checked_here(model, proof, seconds)
+        if verdict.accepted or isinstance(model, NORMALS):
+            why = None if verdict.accepted else f"the checker found no proof: {verdict.message}"
+            return replace(result, proof=proof if verdict.accepted else None, no_proof=why)
+    is_discrete = query.query_domain.is_discrete  # bounds of densities, in a search, are closer than the checker's
+    if isinstance(model, Circuit) and (draft.meta["method"] == "bound" or not is_discrete):
+        found = searched(model, query, result, max_bytes, seconds)
+        if found is None:
+            text = f"a search for a proof did not end in time; {WITH_PROOFS} write one as they go"
+            return replace(result, proof=None, no_proof=text)
+        draft = found
     method, arrays = draft.meta["method"], draft.arrays
-    if not isinstance(model, Circuit) and method not in ("draws", "relaxation", "steps"):
+    if is_table and method not in ("draws", "relaxation", "steps"):
         method, arrays = eliminated(model, query, result, max_bytes)
-    answers = answers_of(result)
-    encoded = [{name: encoded_label(label, name) for name, label in answer.items()} for answer in answers]
-    meta = {
+    meta = {**_meta(model, result, draft), "method": method}
+    short = f"it is of a bound alone, for {NOT_CLOSED.format(seconds)}" if "certified" in meta else None
+    proof = Proof(meta, _asked(query) | arrays)
+    if proof.n_bytes > max_bytes:
+        text = f"the proof would take {proof.n_bytes:,} bytes, and max_proof={max_bytes:,} accepts fewer"
+        return replace(result, proof=None, no_proof=text)
+    return replace(result, proof=proof, no_proof=short)
+
+
+def _asked(query: Query) -> dict[str, Any]:
+    """Return the arrays that every proof has: the evidence."""
+    return {"log_weights": query.log_weights, **intervals_of(query)}
+
+
+def _of_mixture(model: Model, query: Query) -> dict[str, Any]:
+    """Return the same for a proof that cuts no variable into cells."""
+    arrays = _asked(query)
+    return arrays if isinstance(model, Circuit) else {name: arrays[name] for name in ("log_weights", "intervals")}
+
+
+def _meta(model: Model, result: MapResult, draft: Proof) -> dict[str, Any]:
+    """Return what a proof says of its model, answer and claim."""
+    certificate = result.certificate
+    encoded = [
+        {name: encoded_label(label, name) for name, label in answer.items()} for answer in answers_of(result)
+    ]
+    return {
         **draft.meta,
-        "method": method,
         "model": fingerprint(model),
         "answer": encoded[0],
         "others": encoded[1:],
@@ -91,12 +125,6 @@ def finished(
         "written_by": f"certimap {result.version}",
         "seed": result.seed,
     }
-    short = f"it is of a bound alone, for {NOT_CLOSED.format(seconds)}" if "certified" in meta else None
-    proof = Proof(meta, {"log_weights": query.log_weights, **intervals_of(query), **arrays})
-    if proof.n_bytes > max_bytes:
-        text = f"the proof would take {proof.n_bytes:,} bytes, and max_proof={max_bytes:,} accepts fewer"
-        return replace(result, proof=None, no_proof=text)
-    return replace(result, proof=proof, no_proof=short)
 
 
 def _refusal(model: Model, query: Query, result: MapResult, draft: Proof) -> str | None:
@@ -115,4 +143,6 @@ def _refusal(model: Model, query: Query, result: MapResult, draft: Proof) -> str
         if result.top is not None and len(result.top) > 1 and not query.query_domain.is_discrete:
             return "a proof covers one answer where a variable is real; leave top_k out"
         return None
+    if isinstance(model, NORMALS):
+        return refused(model, query, result)
     return too_wide(model, query) if draft.meta["method"] == "draws" else None

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from certimap.api import condition, map_query
 from certimap.checker import Proof
 from certimap.control import Control
-from certimap.domain import Categorical, Domain, Label
+from certimap.domain import Categorical, Domain, Label, Real
 from certimap.errors import CertimapError
 from certimap.model import Model
 from certimap.proofs import check, reduced_network
@@ -160,8 +160,7 @@ def altered(proof: Proof, case: Case, rng: np.random.Generator) -> Iterator[tupl
     yield "another model's fingerprint", Proof({**meta, "model": "sha256:" + "0" * 64}, arrays), True
     silent = {**meta, "claim": {**claim, "log_joint": None}}
     for name in meta["answer"]:
-        states = states_of(case.model.domain, name)
-        label = states[int(rng.integers(len(states)))]
+        label = _another(case.model.domain, name, meta["answer"][name], rng)
         swapped = {**silent, "answer": {**meta["answer"], name: label}}
         yield "a swapped label", Proof(swapped, arrays), False
     unknown = {**meta, "answer": {**meta["answer"], next(iter(meta["answer"])): "no such state"}}
@@ -179,7 +178,13 @@ def altered(proof: Proof, case: Case, rng: np.random.Generator) -> Iterator[tupl
         if len(values):
             yield f"{name} cut short", Proof(meta, short), name in NEEDED
         left = {k: v for k, v in arrays.items() if k != name}
-        yield f"no {name}", Proof(meta, left), name != "cap_nodes"  # without caps the boxes may close too
+        yield (
+            f"no {name}",
+            Proof(meta, left),
+            name not in ("cap_nodes", "at"),
+        )  # caps may be needless, and cuts none
+    if "intervals" in arrays:
+        yield from _other_intervals(proof, case)
     if "splits" in arrays:
         yield from _other_trees(proof)
     if "cap_nodes" in arrays:
@@ -192,6 +197,34 @@ def altered(proof: Proof, case: Case, rng: np.random.Generator) -> Iterator[tupl
     if "counts" in arrays and claim["delta"] > 0.0:
         few = {**arrays, "counts": arrays["counts"] // 4}
         yield "fewer draws", Proof(meta, few), True
+
+
+def _another(domain: Domain, name: str, label: Any, rng: np.random.Generator) -> Any:
+    """Return a state of a variable, or for a real one a number near its value or far from it."""
+    if isinstance(domain[name], Real):
+        return label + float(rng.normal()) * 10.0 ** float(rng.integers(-7, 2))
+    states = states_of(domain, name)
+    return states[int(rng.integers(len(states)))]
+
+
+def _other_intervals(proof: Proof, case: Case) -> Iterator[tuple[str, Proof, bool]]:
+    """Confine the real variables of the answer to where it is not."""
+    domain = case.model.domain
+    for name, value in proof.meta["answer"].items():
+        if isinstance(domain[name], Real):
+            beside = proof.arrays["intervals"].copy()
+            beside[domain.index(name)] = value + 1.0, value + 2.0
+            yield (
+                "evidence that excludes the answer",
+                Proof(proof.meta, {**proof.arrays, "intervals": beside}),
+                True,
+            )
+            beside = beside.copy()
+            beside[domain.index(name)] = value + 1.0, value - 1.0
+            yield "an empty interval", Proof(proof.meta, {**proof.arrays, "intervals": beside}), True
+            beside = beside.copy()
+            beside[domain.index(name)] = np.nan
+            yield "an interval of no numbers", Proof(proof.meta, {**proof.arrays, "intervals": beside}), True
 
 
 def _other_trees(proof: Proof) -> Iterator[tuple[str, Proof, bool]]:

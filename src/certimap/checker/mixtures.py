@@ -1,0 +1,325 @@
+"""Mixtures over real variables: a search by boxes that the checker makes itself, with bounds of second order.
+
+In a box with middle c and half widths r, in coordinates t of [-1, 1]^n, each component lies below a *majorant*
+exp(value + slope t + t bend t / 2). From there on the majorants are the mixture;
+`docs/what-a-certificate-means.md`, "The checker's boxes", has the proof of the bound. Nothing but the claim is
+read from a file, and where a box is split changes how long the search takes, not what it proves.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from certimap.checker.clock import Clock
+from certimap.checker.graph import Flags
+from certimap.checker.models import Rejected
+from certimap.checker.numbers import UNIT, Floats, Ints, log_sum
+
+FAR = 4.0  # nats that a component may rise from the middle of a box and still be expanded there
+LEAST_SHARE = 1e-280
+ROUNDS = 5  # of looking for the highest point of a concave quadratic
+MOST_BOXES = 5_000_000
+ROOM = 3_000_000  # numbers that a batch of boxes may take
+GAIN = 0.3  # of what a bound has to fall by, for which a categorical variable is split before a real one
+
+
+class Majorants(NamedTuple):
+    """Of components (K) in boxes (B): arrays (B, K), (B, K), (B, K, n), and bends (B, K, n), or (B, K, n, n).
+
+    `peak` bounds a component's log over the whole box. A bend is inf where there is no majorant.
+    """
+
+    value: Floats
+    peak: Floats
+    slope: Floats
+    bend: Floats
+
+
+class Parts(Protocol):
+    """The components: those that count in a box, and where it is best cut."""
+
+    @property
+    def tables(self) -> Floats:
+        """Logs, shape (K, columns): what each state of a categorical query variable multiplies a component by."""
+        ...
+
+    @property
+    def work(self) -> int:
+        """How many numbers a box takes."""
+        ...
+
+    def start(self, threshold: float) -> tuple[Floats, Floats] | None:
+        """Return the ends of a box outside of which nothing exceeds a threshold; None where nothing does."""
+        ...
+
+    def majorants(self, low: Floats, high: Floats) -> Majorants:
+        """Bound the components in boxes, shape (B, n) each."""
+        ...
+
+    def cut(self, variable: int, low: float, high: float) -> float | None:
+        """Return where some density of a variable has an end or a kink, inside [low, high); None: nowhere."""
+        ...
+
+
+def check_mixture(parts: Parts, columns: Ints, threshold: float, clock: Clock) -> str | None:
+    """Close the whole space; return a sentence where that does not come about, or None.
+
+    `columns` tells where the states of each categorical query variable begin, and their total.
+    """
+    first = parts.start(threshold)
+    if first is None:
+        return None
+    low, high = first[0][None], first[1][None]
+    mask = np.ones((1, int(columns[-1])), np.bool_)
+    rows, n_opened = max(4, min(256, ROOM // max(parts.work, 1))), 0
+    while len(low):
+        clock.look()
+        n_opened += min(rows, len(low))
+        if n_opened > MOST_BOXES:
+            return f"after {MOST_BOXES} boxes some have not closed"
+        found = _opened(parts, columns, threshold, low[-rows:], high[-rows:], mask[-rows:])
+        low, high = np.concatenate([low[:-rows], found[0]]), np.concatenate([high[:-rows], found[1]])
+        mask = np.concatenate([mask[:-rows], found[2]])
+    return None
+
+
+def _opened(
+    parts: Parts, columns: Ints, threshold: float, low: Floats, high: Floats, mask: Flags
+) -> tuple[Floats, Floats, Flags]:
+    """Return what boxes fall apart into where they do not close."""
+    level, best = _levels(parts.tables, columns, mask)
+    value, peak, slope, bend = parts.majorants(low, high)
+    with np.errstate(invalid="ignore"):
+        value, peak = value + level, peak + level
+    bound = log_sum(peak, 1)
+    score = _plain_score(peak, bound, slope)
+    rows = np.flatnonzero(~(bound <= threshold))  # what is no number bounds nothing
+    second, better, at = second_order(value[rows], peak[rows], slope[rows], bend[rows])
+    lower = second < bound[rows]
+    score[rows[lower]] = better[lower]
+    plain = bound.copy()
+    bound[rows] = np.fmin(bound[rows], second)
+    of_points = rows[mask[rows].sum(axis=1) < len(columns)]  # one state of each categorical variable
+    if len(of_points):
+        best_row = of_points[np.argmax(bound[of_points])]
+        a, b = low[best_row], high[best_row]
+        point = np.clip(a + 0.5 * (b - a) * (1.0 + at[np.flatnonzero(rows == best_row)[0]]), a, b)
+        _refute(parts, threshold, point, level[best_row])
+    rows = np.flatnonzero(~(bound <= threshold))
+    low, high, mask = low[rows], high[rows], mask[rows].copy()
+    gains = np.full((len(rows), len(columns) - 1), -np.inf)
+    for v, (start, stop) in enumerate(zip(columns[:-1].tolist(), columns[1:].tolist(), strict=True)):
+        several = np.flatnonzero(mask[:, start:stop].sum(axis=1) > 1)
+        if len(several):
+            of_state = _each(peak[rows[several]], best[v][rows[several]], parts.tables[:, start:stop])
+            mask[several, start:stop] &= ~(of_state <= threshold)
+            of_state = np.where(mask[several, start:stop], of_state, -np.inf)
+            gains[several, v] = plain[rows[several]] - of_state.max(axis=1)
+    return _split(parts, columns, low, high, mask, score[rows], gains, bound[rows] - threshold)
+
+
+def _refute(parts: Parts, threshold: float, point: Floats, level: Floats) -> None:
+    """Refute a claim as soon as a point is seen to be above it: no search would end."""
+    found = float(log_sum(parts.majorants(point[None], point[None]).peak[0] + level))
+    if found > threshold + 1e-10 * (1.0 + abs(threshold)):
+        raise Rejected(f"the point {point.tolist()} has the log value {found:.12g}, above the claim")
+
+
+def _levels(tables: Floats, columns: Ints, mask: Flags) -> tuple[Floats, list[Floats]]:
+    """Return the largest factor that categorical variables give each component in boxes, and that of each."""
+    best = [
+        np.where(mask[:, None, start:stop], tables[:, start:stop], -np.inf).max(axis=2)
+        for start, stop in zip(columns[:-1].tolist(), columns[1:].tolist(), strict=True)
+    ]
+    level = np.zeros((len(mask), len(tables)))
+    for one in best:
+        level = level + one + (2.0 + np.abs(level)) * UNIT
+    return level, best
+
+
+def _each(peak: Floats, best: Floats, tables: Floats) -> Floats:
+    """Return bounds with each state of one variable held, shape (boxes, states)."""
+    base = np.where(np.isfinite(best), peak - best, -np.inf)
+    slack = 8.0 * UNIT * np.where(np.isfinite(base), np.abs(peak) + np.abs(best), 0.0)
+    return np.stack([log_sum(base + slack + tables[:, s], 1) for s in range(tables.shape[1])], axis=1)
+
+
+def _split(
+    parts: Parts, columns: Ints, low: Floats, high: Floats, mask: Flags, score: Floats, gains: Floats, need: Floats
+) -> tuple[Floats, Floats, Flags]:
+    """Split each box by the categorical variable that gains most, or the real one of the largest score."""
+    new: list[tuple[Floats, Floats, Flags]] = []
+    for row in range(len(low)):
+        a, b, states = low[row], high[row], mask[row]
+        kept = np.add.reduceat(states, columns[:-1], dtype=np.int64) if len(columns) > 1 else np.zeros(0, np.int64)
+        if np.any(kept == 0):
+            continue
+        middle = a + 0.5 * (b - a)
+        can = (a < middle) & (middle < b)
+        v = int(np.argmax(np.where(kept > 1, gains[row], -np.inf))) if np.any(kept > 1) else -1
+        if v >= 0 and (not np.any(can) or gains[row, v] >= GAIN * min(float(need[row]), 2.0)):
+            for column in np.flatnonzero(states[columns[v] : columns[v + 1]]) + columns[v]:
+                one = states.copy()
+                one[columns[v] : columns[v + 1]] = False
+                one[column] = True
+                new.append((a, b, one))
+            continue
+        if not np.any(can):
+            raise Rejected(f"a box around {a.tolist()} does not close, and is too small to be split")
+        j = int(np.argmax(np.where(can, score[row], -1.0)))
+        at = parts.cut(j, float(a[j]), float(b[j]))
+        below, above = b.copy(), a.copy()
+        below[j] = middle[j] if at is None else at
+        above[j] = middle[j] if at is None else np.nextafter(at, np.inf)  # a value at a cut lies below it
+        new += [(a, below, states), (above, b, states)]
+    n, width = low.shape[1], mask.shape[1]
+    if not new:
+        return np.empty((0, n)), np.empty((0, n)), np.empty((0, width), np.bool_)
+    return tuple(np.array(x) for x in zip(*new, strict=True))  # pyright: ignore[reportReturnType]
+
+
+def _plain_score(peak: Floats, bound: Floats, slope: Floats) -> Floats:
+    """Return how much each variable may raise components that count by their peaks; it steers splits alone."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        share = np.exp(np.minimum(peak - bound[:, None], 300.0))
+    return np.einsum("bk,bkj->bj", np.nan_to_num(share), np.minimum(np.abs(slope), 3.0))
+
+
+# --- the bound -----------------------------------------------------------------------------------------------
+
+
+def kappa(z: Floats) -> Floats:
+    """Return an upper bound on (e^y - 1 - y) / (y^2 / 2) for all y <= z, z >= 0; inf beyond 300."""
+    near = np.minimum(z, 2.0)
+    far = np.clip(z, 2.0, 300.0)
+    series = 1.0 + near / 3.0 + near * near / (12.0 - 2.4 * near)
+    exact = 2.0 * (np.exp(far) - 1.0 - far) / (far * far)
+    return np.where(z <= 2.0, series, np.where(z <= 300.0, exact, np.inf)) * (1.0 + 32.0 * UNIT)
+
+
+def second_order(value: Floats, peak: Floats, slope: Floats, bend: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return upper bounds on the log of the sum of components over boxes, and how loose each variable makes them.
+
+    And about where, in t, the sum is largest. A bound is infinite, or NaN, where no component has a majorant that
+    rises little.
+    """
+    inner = tuple(range(2, bend.ndim))
+    n_parts = value.shape[1]
+    with np.errstate(all="ignore"):
+        known = (peak - value <= FAR) & np.isfinite(value) & np.all(np.isfinite(bend), axis=inner)
+        top = np.max(np.where(known, value, -np.inf), axis=1, keepdims=True, initial=-np.inf)
+        share: Floats = np.where(known, np.exp(value - top), 0.0)
+        known &= share > LEAST_SHARE
+        share = np.where(known, share, 0.0)
+        total = share.sum(axis=1)
+        middle = top[:, 0] + np.log(total)
+        outside = log_sum(np.where(known, -np.inf, peak), 1)
+        score = _plain_score(np.where(known, -np.inf, peak), middle, slope)
+        slope = np.where(known[:, :, None], slope, 0.0)
+        bend = np.where(np.expand_dims(known, inner), bend, 0.0)
+        factor, steep, matrix, sizes, loose = _gathered(share / total[:, None], known, slope, bend)
+        good = np.isfinite(factor) & np.isfinite(sizes)
+        rises = np.full(len(value), np.inf)
+        at = np.zeros_like(steep)
+        rises[good], at[good] = largest_quadratic(steep[good], matrix[good])
+        error = UNIT * (n_parts + slope.shape[2] + 32.0) * (4.0 + np.abs(middle) + sizes)
+        expanded = middle + np.log(factor) + rises + error
+        return log_sum(np.stack([expanded, outside], axis=1), 1), np.nan_to_num(score + loose), at
+
+
+def _gathered(
+    share: Floats, known: Flags, slope: Floats, bend: Floats
+) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """Return a factor, slope and matrix M: factor exp(slope t - t M t / 2) is above the sum of shares' majorants.
+
+    What bends add beyond their mean counts as a lift of shares, or as a remainder, whichever is less. Also returns
+    the sizes of all terms, and how loose each variable makes the bound.
+    """
+    is_full, inner, n = bend.ndim == 4, tuple(range(2, bend.ndim)), slope.shape[2]
+    steep, bent = _mean(share, slope), _mean(share, bend)
+    more: Floats = np.where(np.expand_dims(known, inner), 0.5 * (bend - bent[:, None]), 0.0)
+    size = np.abs(more)
+    curved: Floats = size.sum(axis=inner)
+    straight: Floats = np.where(known, np.abs(slope - steep[:, None]).sum(axis=2), 0.0)
+    rest: Floats = (share * kappa(straight + curved) * (straight + 0.5 * curved) * curved).sum(axis=1)
+    lifted: Floats = share * np.exp(_rises(more, size, is_full))
+    is_lifted: Flags = lifted.sum(axis=1) < 1.0 + rest
+    weight: Floats = np.where(is_lifted[:, None], lifted, share)
+    sums: Floats = weight.sum(axis=1)
+    steep = np.where(is_lifted[:, None], _mean(weight, slope) / sums[:, None], steep)
+    off: Floats = np.where(known[:, :, None], slope - steep[:, None], 0.0)
+    straight = np.abs(off).sum(axis=2)
+    raised: Floats = weight * kappa(np.where(is_lifted[:, None], straight, straight + curved))
+    square: Floats = np.matmul((raised[:, :, None] * off).swapaxes(1, 2), off)
+    zeros = tuple(range(1, bent.ndim))
+    left: Floats = np.abs(_mean(weight, off)).sum(axis=1)  # of means that are 0 but for rounding
+    unlifted: Floats = rest + np.abs(_mean(share, more)).sum(axis=zeros)
+    factor: Floats = sums + left + np.where(is_lifted, 0.0, unlifted)
+    matrix = -square / factor[:, None, None] - (bent if is_full else bent[:, :, None] * np.eye(n))
+    terms: Floats = (raised * (straight + straight * straight + curved * (1.0 + straight + curved))).sum(axis=1)
+    sizes: Floats = np.abs(bent).sum(axis=zeros) + 2.0 * np.abs(steep).sum(axis=1) + 4.0 * terms
+    counted: Floats = np.where(is_lifted[:, None], weight, raised * straight)
+    own: Floats = np.diagonal(size, axis1=2, axis2=3) if is_full else size
+    loose = np.einsum("bk,bkj->bj", raised, off * off) + np.einsum("bk,bkj->bj", counted, own)
+    return factor, steep, matrix, sizes, loose
+
+
+def _mean(weight: Floats, values: Floats) -> Floats:
+    return np.einsum("bk,bk...->b...", weight, values)
+
+
+def _rises(more: Floats, size: Floats, is_full: bool) -> Floats:
+    """Return at most how much each of the quadratic functions t `more` t rises in the box."""
+    if not is_full:
+        return np.maximum(more, 0.0).sum(axis=2)
+    diagonal = np.diagonal(more, axis1=2, axis2=3)
+    return size.sum(axis=(2, 3)) - np.abs(diagonal).sum(axis=2) + np.maximum(diagonal, 0.0).sum(axis=2)
+
+
+def largest_quadratic(slope: Floats, matrix: Floats) -> tuple[Floats, Floats]:
+    """Return upper bounds on the largest slope t - t M t / 2 over [-1, 1]^n, and about where; (B, n), (B, n, n).
+
+    M is P - N + E with P and N positive semidefinite, whatever a program says of eigenvalues, and E, what that
+    leaves, counts by its size. u, the sums of |N| along rows, makes N at most diag(u); M + diag(u) costs half
+    the sum of u, and is concave: below its tangent at any point.
+    """
+    n = slope.shape[1]
+    if not n or not len(slope):
+        return np.zeros(len(slope)), np.zeros_like(slope)
+    values, vectors = np.linalg.eigh(matrix)
+    turned = vectors.swapaxes(1, 2)
+    positive, negative = (np.matmul(vectors * np.maximum(x, 0.0)[:, None], turned) for x in (values, -values))
+    sizes = np.matmul(np.abs(vectors) * np.abs(values)[:, None], np.abs(turned)).sum(axis=(1, 2))
+    error = np.abs(positive - negative - matrix).sum(axis=(1, 2)) + 8.0 * (n + 4.0) * UNIT * sizes
+    lift = np.abs(negative).sum(axis=2)
+    concave = matrix + lift[:, :, None] * np.eye(n)
+    at = _highest(slope, concave)
+    pull = slope - np.matmul(concave, at[:, :, None])[:, :, 0]
+    value = (0.5 * (slope + pull) * at + np.abs(pull) - pull * at + 0.5 * lift).sum(axis=1)
+    terms = np.abs(slope).sum(axis=1) + 2.0 * np.abs(concave).sum(axis=(1, 2)) + lift.sum(axis=1)
+    return value + 2.0 * error + UNIT * (4.0 * n + 16.0) * terms, at
+
+
+def _highest(slope: Floats, concave: Floats) -> Floats:
+    """Return about where slope t - t Q t / 2 is largest in [-1, 1]^n; nothing rests on how near that is."""
+    n = slope.shape[1]
+    at = np.zeros_like(slope)
+    own = np.maximum(np.diagonal(concave, axis1=1, axis2=2), 1e-300)
+    for _ in range(2):
+        for i in range(n):
+            pull = slope[:, i] - (concave[:, i] * at).sum(axis=1) + own[:, i] * at[:, i]
+            at[:, i] = np.clip(pull / own[:, i], -1.0, 1.0)
+    ridge = 1e-12 * own.sum(axis=1) + 1e-300
+    for _ in range(ROUNDS):
+        pull = slope - np.matmul(concave, at[:, :, None])[:, :, 0]
+        free = ~((np.abs(at) >= 1.0) & (pull * at > 0.0))
+        among = np.where(free[:, :, None] & free[:, None], concave, 0.0)
+        among = among + np.where(free, ridge[:, None], 1.0)[:, :, None] * np.eye(n)
+        try:
+            step = np.linalg.solve(among, np.where(free, pull, 0.0)[:, :, None])[:, :, 0]
+        except np.linalg.LinAlgError:
+            break
+        at = np.clip(at + np.where(np.isfinite(step), step, 0.0), -1.0, 1.0)
+    return at
