@@ -15,6 +15,7 @@ from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNet
 from certimap.domain import Categorical, Domain, Real
 from certimap.errors import CertimapError
 from certimap.networks.bayesian import BayesianNetwork
+from certimap.posterior import Draws, Posterior, Probes
 from certimap.testing.density_cases import highest_found
 from certimap.testing.proofs import MARGIN, Case
 
@@ -56,15 +57,15 @@ def random_real_case(seed: int) -> RealCase:
         return RealCase(model, variables, evidence, np.array([_best(posterior, rng)]))
 
 
-def _best(posterior: Any, rng: np.random.Generator) -> float:
+def _best(posterior: Posterior, rng: np.random.Generator) -> float:
     """Return the largest value that draws find, or, where none can be made, a probe's climbs."""
-    if hasattr(posterior, "sample") and not np.any(posterior.domain.n_states == 0):
+    if isinstance(posterior, Draws) and not np.any(posterior.domain.n_states == 0):
         return float(np.max(posterior.log_prob(posterior.sample(500, rng))))
     found = [-np.inf]
-    if hasattr(posterior, "sample"):
+    if isinstance(posterior, Draws):
         found.append(highest_found(posterior, rng))
-    starts = posterior.prober().starts()
-    found.append(float(np.max(posterior.log_prob(starts), initial=-np.inf)))
+    if isinstance(posterior, Probes):
+        found.append(float(np.max(posterior.log_prob(posterior.prober().starts()), initial=-np.inf)))
     return max(found)
 
 
