@@ -15,9 +15,9 @@ from certimap.solvers.elimination.kernels.witnesses import dominators
 
 def undropped(values, ptr, rounds=400, budget=1 << 40):
     state, order = np.zeros(len(values), np.int8), np.empty(len(values), np.int64)
-    at, calls = np.zeros(2, np.int64), 0
+    at, calls, picked = np.zeros(2, np.int64), 0, np.empty((0, rounds), np.int32)
     while at[0] < len(ptr) - 1:
-        mixtures.unmixed(values, ptr, rounds, budget, state, order, at)
+        mixtures.unmixed(values, ptr, rounds, budget, state, order, at, picked)
         calls += 1
     return state != mixtures.DROPPED, calls
 
@@ -83,12 +83,11 @@ def test_combinations_are_at_least_what_they_stand_for():
     n_found = 0
     for t in range(20):
         values, ptr = random_rows(np.random.default_rng([2, t]))
-        kept, _ = undropped(values, ptr)
-        rows = np.flatnonzero(~kept)
-        picked = np.empty((len(rows), 400), np.int32)
-        state = np.where(kept, mixtures.KEPT, mixtures.DROPPED).astype(np.int8)
-        mixtures.combinations(values, ptr, state, rows, picked)
-        for row, picks in zip(rows, picked, strict=True):
+        state, order = np.zeros(len(values), np.int8), np.empty(len(values), np.int64)
+        picked = np.empty((len(values), 400), np.int32)
+        mixtures.unmixed(values, ptr, 400, 1 << 40, state, order, np.zeros(2, np.int64), picked)
+        kept, rows = state != mixtures.DROPPED, np.flatnonzero(state == mixtures.DROPPED)
+        for row, picks in zip(rows, picked[rows], strict=True):
             end = int(np.argmax(picks < 0)) if np.any(picks < 0) else len(picks)
             if not end:
                 continue

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.checker.models import Reduced, Rejected, Table, spread
-from certimap.checker.numbers import UNIT, Floats, Ints, log_sum, up
+from certimap.checker.numbers import UNIT, Flags, Floats, Ints, log_sum, up
 
 MAX_TABLE = 2**22  # entries of one bucket
 
@@ -20,9 +19,9 @@ MAX_TABLE = 2**22  # entries of one bucket
 class Bucket:
     """A variable with its separator, query variables before hidden ones in both, and the product of its tables.
 
-    `raised` is how far (nats) rounding may have raised the product above the truth. `inner` are the hidden
-    variables that children have a say in; `maps` tells, for each child, its context in each of the bucket's, and
-    its hidden state in each joint one of the bucket's hidden variables, and of the inner ones.
+    The table has one axis per query variable, then one per hidden one; rounding may have raised it by `raised`.
+    The bucket `is_quiet` where no query variable is eliminated in its subtree. `children` are those below that are
+    not quiet, `inner` the hidden variables that they have a say in.
     """
 
     own: int
@@ -30,11 +29,15 @@ class Bucket:
     hidden: list[int]
     separator_query: list[int]
     separator_hidden: list[int]
-    table: Floats = field(default_factory=lambda: np.zeros((1, 1)))
+    table: Floats
     raised: float = 0.0
+    is_quiet: bool = False
     children: list[int] = field(default_factory=list[int])
     inner: list[int] = field(default_factory=list[int])
-    maps: dict[int, tuple[Ints, Ints, Ints]] = field(default_factory=dict[int, tuple[Ints, Ints, Ints]])
+
+    @property
+    def scope(self) -> list[int]:
+        return [*self.query, *self.hidden]
 
 
 def elimination_order(tables: Sequence[Table], sizes: Sequence[int], variables: Sequence[int]) -> list[int]:
@@ -65,11 +68,14 @@ def elimination_order(tables: Sequence[Table], sizes: Sequence[int], variables: 
 
 
 def index_map(outer: Sequence[int], inner: Sequence[int], sizes: Sequence[int]) -> Ints:
-    """Return, for each joint state of `outer`, the joint state of `inner`, a part of it."""
-    shape = [sizes[v] for v in inner]
-    inside = Table(tuple(inner), np.arange(math.prod(shape), dtype=np.float64).reshape(shape))
-    full = np.broadcast_to(spread(inside, list(outer)), [sizes[v] for v in outer])
-    return np.asarray(full, np.int64).reshape(-1)
+    """Return, for each joint state of `outer`, that of the variables of `inner` in it; others count 0."""
+    strides, step = dict[int, int](), 1
+    for v in reversed(inner):
+        strides[v], step = step, step * sizes[v]
+    out = np.zeros(1, np.int64)
+    for v in outer:
+        out = np.add.outer(out, np.arange(sizes[v]) * strides.get(v, 0)).reshape(-1)
+    return out
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +114,11 @@ class Layout:
 
 @dataclass(eq=False)
 class Buckets:
-    """A tree of buckets, children before parents; the last one joins the roots."""
+    """A tree of buckets, children before parents; the last one joins the roots.
+
+    What a quiet bucket sends up is the same in every box: it is part of the table above, but for its largest
+    entry, which is part of the constant.
+    """
 
     buckets: list[Bucket]
     sizes: list[int]
@@ -116,68 +126,85 @@ class Buckets:
     log_constant: float
 
     @classmethod
-    def of(cls, problem: Reduced) -> Buckets:
-        """Lay out an elimination and multiply its tables; refuse one whose tables would not fit."""
-        plan = Layout.of(problem)
+    def of(cls, problem: Reduced, plan: Layout | None = None) -> Buckets:
+        """Lay out an elimination, unless it is, and multiply its tables; refuse one whose tables would not fit."""
+        plan = plan or Layout.of(problem)
         queried = {v: k for k, v in enumerate(problem.queried)}
-        children = plan.children
-        buckets = [
-            _bucket(v, scope, queried, tables, problem.sizes)
-            for v, scope, tables in zip(plan.order, plan.scopes, plan.held, strict=True)
-        ]
-        buckets.append(Bucket(-1, [], [], [], []))
-        for bucket, below in zip(buckets, children, strict=True):
-            bucket.children = below
-            reached = {v for c in below for v in buckets[c].separator_hidden}
-            bucket.inner = [v for v in bucket.hidden if v in reached]
+        tree = cls([], problem.sizes, queried, problem.log_constant)
+        constants, quiet = [problem.log_constant], dict[int, Floats]()
+        layers = zip([*plan.order, -1], [*plan.scopes, set[int]()], [*plan.held, []], plan.children, strict=True)
+        for k, (v, scope, tables, below) in enumerate(layers):
+            bucket = _bucket(v, scope, queried, tables, problem.sizes)
+            tree.buckets.append(bucket)
             for c in below:
-                child = buckets[c]
-                bucket.maps[c] = (
-                    index_map(bucket.query, child.separator_query, problem.sizes),
-                    index_map(bucket.hidden, child.separator_hidden, problem.sizes),
-                    index_map(bucket.inner, child.separator_hidden, problem.sizes),
-                )
-        return cls(buckets, problem.sizes, queried, problem.log_constant)
+                if c in quiet:
+                    bucket.table = up(bucket.table + tree.view(quiet.pop(c), c, bucket.scope))
+                    bucket.raised += rounded_by(bucket.table)
+                else:
+                    bucket.children.append(c)
+            reached = {v for c in bucket.children for v in tree.buckets[c].separator_hidden}
+            bucket.inner = [v for v in bucket.hidden if v in reached]
+            bucket.is_quiet = not bucket.children and v >= 0 and v not in queried
+            if bucket.is_quiet:
+                message = tree.onto(bucket, bucket.table, bucket.separator_query, bucket.separator_hidden)
+                top = float(np.max(message, where=np.isfinite(message), initial=-np.inf))
+                constants.append(top if top > -np.inf else 0.0)
+                quiet[k] = up(message - constants[-1])
+                bucket.raised += rounded_by(message, 2.0 * tree.sizes[v] + 16.0) + rounded_by(quiet[k])
+        tree.log_constant = float(up(math.fsum(constants)))
+        tree.buckets[-1].raised += rounded_by(np.array(tree.log_constant))
+        return tree
 
-    def shape(self, bucket: Bucket) -> tuple[list[int], list[int]]:
-        return [self.sizes[v] for v in bucket.query], [self.sizes[v] for v in bucket.hidden]
+    def view(self, values: Floats, k: int, variables: Sequence[int]) -> Floats:
+        """View an array over the separator of bucket number `k` with an axis for each of more variables."""
+        inside = {*self.buckets[k].separator_query, *self.buckets[k].separator_hidden}
+        return values.reshape([self.sizes[v] if v in inside else 1 for v in variables])
 
-    def table_in(self, k: int, box: Sequence[NDArray[np.bool_]]) -> Floats:
-        """Return a bucket's table over (contexts, hidden states), its own variable kept inside a box."""
-        bucket = self.buckets[k]
-        if bucket.own not in self.queried:
+    def table_in(self, bucket: Bucket, box: Sequence[Flags]) -> Floats:
+        """Return a bucket's table, its own variable kept inside a box."""
+        if bucket.own not in self.queried or box[self.queried[bucket.own]].all():
             return bucket.table
-        states = index_map(bucket.query, [bucket.own], self.sizes)
-        allowed = box[self.queried[bucket.own]][states]
-        return np.where(allowed[:, None], bucket.table, -np.inf)
+        mask = np.where(box[self.queried[bucket.own]], 0.0, -np.inf)
+        return bucket.table + mask.reshape([-1 if v == bucket.own else 1 for v in bucket.scope])
 
-    def without_own(self, k: int, joint: Floats, side: int = 1) -> Floats:
-        """Maximise or sum a bucket's own variable out of an array over (..., contexts, hidden states)."""
-        bucket = self.buckets[k]
-        if bucket.own < 0:
-            return joint
-        query, hidden = self.shape(bucket)
-        if bucket.own in self.queried:
-            axis = bucket.query.index(bucket.own)
-            return joint.reshape([*query, -1]).max(axis=axis).reshape(-1, joint.shape[-1])
-        axis = bucket.hidden.index(bucket.own)
-        return log_sum(joint.reshape([-1, *hidden]), 1 + axis, side).reshape(len(joint), -1)
+    def onto(self, bucket: Bucket, joint: Floats, query: list[int], hidden: list[int], side: int = 1) -> Floats:
+        """Sum the other hidden variables out of an array over a bucket's variables, and maximise the query ones.
 
-    def messages(self, box: Sequence[NDArray[np.bool_]], side: int = 1) -> list[Floats]:
-        """Return, for each bucket, the largest sum below it by context and hidden state; the last is the bound."""
+        The result has an axis for contexts and one for hidden states.
+        """
+        n = len(bucket.query)
+        for axis in range(len(bucket.hidden) - 1, -1, -1):
+            if bucket.hidden[axis] not in hidden:
+                joint = log_sum(joint, n + axis, side)
+        out = [axis for axis in range(n) if bucket.query[axis] not in query]
+        joint = joint.max(axis=tuple(out)) if out else joint
+        return joint.reshape(math.prod(self.sizes[v] for v in query), -1)
+
+    def messages(self, box: Sequence[Flags], side: int = 1) -> list[Floats]:
+        """Return, for each bucket, the largest sum below it by context and hidden state; the last is the bound.
+
+        Quiet ones have none.
+        """
         out: list[Floats] = []
-        for k, bucket in enumerate(self.buckets):
-            joint = self.table_in(k, box)
+        for bucket in self.buckets:
+            if bucket.is_quiet:
+                out.append(np.zeros((1, 1)))
+                continue
+            joint = self.table_in(bucket, box)
             for c in bucket.children:
-                contexts, states, _ = bucket.maps[c]
-                joint = up(joint + out[c][np.ix_(contexts, states)], side)
-            out.append(self.without_own(k, joint, side))
+                joint = up(joint + self.view(out[c], c, bucket.scope), side)
+            out.append(self.onto(bucket, joint, bucket.separator_query, bucket.separator_hidden, side))
         return out
 
-    def bound(self, box: Sequence[NDArray[np.bool_]], side: int = 1) -> float:
+    def bound(self, box: Sequence[Flags], side: int = 1) -> float:
         """Return an upper bound on the log values in a box; of a point its value, rounded to a side."""
         found = float(up(self.messages(box, side)[-1][0, 0] + self.log_constant, side))
         return found if side > 0 else found - 2.0 * sum(bucket.raised for bucket in self.buckets)
+
+
+def rounded_by(values: Floats, steps: float = 2.0) -> float:
+    """Return by how many nats sums of logs that `up` made can be above the truth."""
+    return (steps + 4.0 * float(np.max(np.abs(values), where=np.isfinite(values), initial=0.0))) * UNIT
 
 
 def value_at(problem: Reduced, point: Sequence[int], side: int) -> float:
@@ -199,10 +226,9 @@ def _bucket(v: int, scope: set[int], queried: dict[int, int], held: list[Table],
     query = sorted(u for u in scope if u in queried)
     hidden = sorted(u for u in scope if u not in queried)
     every = [*query, *hidden]
-    total, raised = np.zeros([sizes[u] for u in every]), 0.0
-    for table in held:
-        total = up(total + spread(table, every))
-        raised += (2.0 + 4.0 * float(np.max(np.abs(total), where=np.isfinite(total), initial=0.0))) * UNIT
-    n_contexts = math.prod(sizes[u] for u in query)
+    total, raised = np.zeros([1] * len(every)), 0.0
+    for place, table in enumerate(held):
+        total = up(total + spread(table, every)) if place else spread(table, every)
+        raised += rounded_by(total) if place else 0.0
     keep = [[u for u in part if u != v] for part in (query, hidden)]
-    return Bucket(v, query, hidden, keep[0], keep[1], total.reshape(n_contexts, -1), raised)
+    return Bucket(v, query, hidden, keep[0], keep[1], np.broadcast_to(total, [sizes[u] for u in every]), raised)

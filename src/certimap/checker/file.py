@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from certimap.errors import ParseError
 
-VERSION = 1
+VERSION = 2
 MAX_UNPACKED = 2**31  # bytes; no proof is larger
 
 

@@ -7,14 +7,12 @@ from functools import cached_property
 from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.checker.layers import Layer, layers_of
 from certimap.checker.models import Arrays, Question, Rejected, refuse_huge
-from certimap.checker.numbers import Floats, Ints, ranges
+from certimap.checker.numbers import Flags, Floats, Ints, ranges
 from certimap.checker.real import REAL_KINDS, Edges, leaf_logs
 
-Flags = NDArray[np.bool_]
 CATEGORICAL, PRODUCT, SUM = 0, 2, 3
 
 

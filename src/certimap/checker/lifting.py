@@ -6,33 +6,30 @@ import math
 
 import numpy as np
 
-from certimap.checker.buckets import Buckets, index_map
-from certimap.checker.numbers import UNIT, Floats, Ints, log_sum, up
+from certimap.checker.buckets import Bucket, Buckets, index_map, rounded_by
+from certimap.checker.numbers import Floats, Ints, log_sum, up
 from certimap.checker.vectors import Vectors
 
-DIRECT = 2_000_000  # entries up to which sums are made entry by entry
+DIRECT, FEW = 2_000_000, 20_000  # entries up to which sums are made entry by entry, in all and for each context
 SMALLEST = 1e-250  # of a sum compared to the largest that it could be; below, products may have underflowed
 
 
-def lifted(tree: Buckets, k: int, table: Floats, found: Vectors) -> Vectors:
+def lifted(tree: Buckets, bucket: Bucket, table: Floats, found: Vectors) -> Vectors:
     """Multiply vectors over a bucket's inner variables by its table, and eliminate its own variable.
 
     Parameters
     ----------
-    tree, k
-        The bucket.
     table
-        Its table in a box, shape (contexts, joint states of all hidden variables).
+        The bucket's table in a box.
     found
         The vectors, by the bucket's contexts.
     """
-    bucket = tree.buckets[k]
+    table = table.reshape(math.prod(table.shape[: len(bucket.query)]), -1)
     contexts = index_map(bucket.query, bucket.separator_query, tree.sizes)[found.context]
     if bucket.own in tree.queried or bucket.own < 0:
         places = index_map(bucket.hidden, bucket.inner, tree.sizes)
-        out = Vectors(contexts, up(found.values[:, places] + table[found.context]), found.relaxed, found.error)
-        out.error += out.step_error
-        return out
+        sums = up(found.values[:, places] + table[found.context])
+        return Vectors(contexts, sums, found.error + rounded_by(sums))
     rest = [v for v in bucket.hidden if v not in bucket.inner and v != bucket.own]
     inner = [v for v in bucket.inner if v != bucket.own]
     n = tree.sizes[bucket.own]
@@ -47,9 +44,7 @@ def lifted(tree: Buckets, k: int, table: Floats, found: Vectors) -> Vectors:
         sums = up(found.values[:, :, None] + log_sum(tables, 1)[found.context])
         steps = n + 8.0
     sums = sums.reshape(len(sums), -1)[:, index_order(tree, [*inner, *rest], bucket.separator_hidden)]
-    out = Vectors(contexts, sums, found.relaxed, found.error)
-    out.error += (2.0 * steps + 16.0) * UNIT + out.step_error
-    return out
+    return Vectors(contexts, sums, found.error + rounded_by(sums, 2.0 * steps + 18.0))
 
 
 def index_order(tree: Buckets, given: list[int], wanted: list[int]) -> Ints:
@@ -62,12 +57,13 @@ def _summed(values: Floats, tables: Floats, contexts: Ints) -> tuple[Floats, flo
 
     Values have the shape (rows, states, inner), tables (contexts, states, inner, rest), sums (rows, inner, rest).
     """
-    if values.size * tables.shape[3] <= DIRECT:
+    present = np.unique(contexts)
+    if values.size * tables.shape[3] <= min(DIRECT, FEW * len(present)):
         return _by_entry(values, tables[contexts])
     out = np.empty((len(values), *tables.shape[2:]))
     most = 0.0
-    for context in np.unique(contexts):
-        rows = np.flatnonzero(contexts == context)
+    for context in present:
+        rows = np.flatnonzero(contexts == context) if len(present) > 1 else slice(None)
         out[rows], steps = _by_matrix(values[rows], tables[context])
         most = max(most, steps)
     return out, most
@@ -84,11 +80,12 @@ def _by_matrix(values: Floats, table: Floats) -> tuple[Floats, float]:
     top, over = np.where(np.isfinite(top), top, 0.0), np.where(np.isfinite(over), over, 0.0)
     left, right = (values - top[:, None]).transpose(2, 0, 1), (table - over[None]).transpose(1, 0, 2)
     sums = np.matmul(np.exp(left), np.exp(right))
-    can_be = np.matmul((left > -np.inf).astype(np.float32), (right > -np.inf).astype(np.float32)) > 0.0
+    has = left > -np.inf, right > -np.inf
+    can_be = np.matmul(has[0].astype(np.float32), has[1].astype(np.float32)) > 0.0
     with np.errstate(divide="ignore"):
         logs = np.where(can_be, np.log(sums), -np.inf)
-    sizes = (np.max(np.abs(a), where=np.isfinite(a), initial=0.0) for a in (left, right, 4.0 * logs, 4.0 * over))
-    steps = n + 24.0 + float(sum(sizes))
+    sizes = [-float(np.min(a, where=w, initial=0.0)) for a, w in ((left, has[0]), (right, has[1]), (logs, can_be))]
+    steps = n + 24.0 + sizes[0] + sizes[1] + 4.0 * (sizes[2] + math.log(n) + float(np.max(np.abs(over))))
     out = up(top[:, :, None] + (over[None] + logs.transpose(1, 0, 2)), steps)
     small = np.flatnonzero(np.any((sums < SMALLEST) & can_be, axis=(0, 2)))
     size = max(1, DIRECT // (table.size or 1))

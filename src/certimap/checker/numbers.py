@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 UNIT = 2.0**-52
 
 
 def up(values: Any, steps: float = 1.0) -> Floats:
-    """Round logs up by `steps` units, and by two units of the last place of each; down where `steps` is negative.
+    """Round logs up by `steps` units, and by 1.5 of the last place of each; down where `steps` is negative.
 
     Steps cover relative errors of what the log is of, the places those of the log itself.
     """
     values = np.asarray(values, np.float64)
-    size = np.abs(values)
-    size = np.where(size == np.inf, 0.0, size)  # infinities stay what they are
-    return values + (steps + (2.0 if steps > 0.0 else -2.0) * size) * UNIT
+    outward = np.maximum if steps > 0.0 else np.minimum
+    return outward(values * (1.0 - 2.0 * UNIT), values * (1.0 + 2.0 * UNIT)) + steps * UNIT
 
 
 def log_sum(values: Floats, axis: int = -1, side: int = 1) -> Floats:

@@ -1,139 +1,309 @@
-"""Sets of vectors: which of them others exceed everywhere, and maxima of groups in their place."""
+"""Sets of vectors, and the reasons that a file gives for each one that goes.
+
+Of each product of sets the file lists the rows that could exceed the threshold; of each set those that
+combinations of others are at least, and which, with what weights; and the groups of the rest that become one
+maximum. Rows are numbered by the order in which products are made, which no rounding can change.
+
+Where a file says nothing, single vectors that others dominate go, and where many are left groups become maxima
+(`Plain`).
+
+Dropping x for a convex combination of y_i loses nothing: whatever acts on vectors is linear and nonnegative, so it
+makes at least as much of some y_i as of x. "What a certificate means" has the proof.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from certimap.checker.clock import Clock
-from certimap.checker.models import Rejected
-from certimap.checker.numbers import UNIT, Floats, Ints, log_sum, run_starts, up
+from certimap.checker.models import Arrays, Rejected
+from certimap.checker.numbers import UNIT, Flags, Floats, Ints, log_sum, run_starts
 
 TIE = 1e-12  # nats by which a vector may lose to another that is as large but for rounding
+MAX_SPLITS = 1000  # of boxes, where a file says nothing of them
+PIECE = 4_000_000  # entries compared at once
+LARGEST_LOG = 60.0  # of an entry of a combination compared to that of the vector dropped; more counts as so much
 
 
 @dataclass(eq=False)
 class Vectors:
-    """A set of vectors, in logs: the context of each row, its entries, and whether it is a maximum of several.
+    """A set of vectors, in logs: the context of each row and its entries.
 
     `error` is how far (nats) rounding may have raised an entry above the truth.
     """
 
     context: Ints
     values: Floats
-    relaxed: NDArray[np.bool_]
     error: float
 
-    def take(self, rows: NDArray[np.bool_] | Ints) -> Vectors:
-        return Vectors(self.context[rows], self.values[rows], self.relaxed[rows], self.error)
-
-    @property
-    def step_error(self) -> float:
-        """What one more sum of logs may round by."""
-        finite = self.values[np.isfinite(self.values)]
-        return (2.0 + 4.0 * float(np.max(np.abs(finite), initial=0.0))) * UNIT
-
-
-def joined(parts: list[Vectors], width: int) -> Vectors:
-    """Return the rows of several sets as one."""
-    if not parts:
-        return Vectors(np.empty(0, np.int64), np.empty((0, width)), np.empty(0, np.bool_), 0.0)
-    return Vectors(
-        np.concatenate([p.context for p in parts]),
-        np.concatenate([p.values for p in parts]),
-        np.concatenate([p.relaxed for p in parts]),
-        parts[0].error,
-    )
-
-
-def scores_of(found: Vectors, acting: Floats) -> Floats:
-    """Return an upper bound on what each row can become."""
-    return up(log_sum(found.values + acting[found.context]), 2.0)
+    def take(self, rows: Flags | Ints) -> Vectors:
+        return Vectors(self.context[rows], self.values[rows], self.error)
 
 
 def maxima_of(found: Vectors, shape: tuple[int, ...]) -> Floats:
+    """Return the largest entries of each context, as they are stored."""
     out = np.full(shape, -np.inf)
-    np.maximum.at(out, found.context, found.values)
+    order = np.argsort(found.context, kind="stable")
+    starts = np.flatnonzero(np.diff(found.context[order], prepend=-1))
+    if len(starts):
+        out[found.context[order[starts]]] = np.maximum.reduceat(found.values[order], starts, axis=0)
     return out
 
 
-def undominated(found: Vectors, clock: Clock) -> tuple[Vectors, float]:
-    """Drop rows that others of their context exceed everywhere; return what ties cost, in nats."""
-    alive = np.ones(len(found.context), np.bool_)
-    order = np.lexsort((-log_sum(found.values), found.context))
-    cuts = np.flatnonzero(np.diff(found.context[order])) + 1
-    margin, tied = 2.0 * found.error, False
-    for rows in np.split(order, cuts):
-        if len(rows) < 2:
-            continue
-        kept = found.values[rows[:1]]
-        for start in range(1, len(rows), 64):
-            clock.look()
-            block = rows[start : start + 64]
-            values = found.values[block]
-            surely = _below(values, kept, -margin)
-            nearly = ~surely
-            nearly[nearly] = _below(values[nearly], kept, TIE)
-            tied |= bool(nearly.any())
-            open_rows = np.flatnonzero(~surely & ~nearly)
-            for row in open_rows:
-                mine = values[row : row + 1]
-                if _below(mine, kept[-len(open_rows) :], -margin)[0]:
-                    surely[row] = True
-                elif _below(mine, kept[-len(open_rows) :], TIE)[0]:
-                    nearly[row], tied = True, True
-                else:
-                    kept = np.concatenate([kept, mine])
-            alive[block[surely | nearly]] = False
-    return found.take(alive), (margin + TIE if tied else 0.0)
+@dataclass(frozen=True, eq=False)
+class Step:
+    """What becomes of the rows of one product, or of one set after its variable is eliminated.
+
+    Attributes
+    ----------
+    listed
+        The rows of a product that may exceed the threshold, ascending; other attributes number these from 0 on.
+    gone, lengths, members, counts
+        Rows that a combination of others is at least: how many make it up, which, and how often each counts.
+        Members stay, or go later in this order for a combination of two or more.
+    groups
+        For each of the other rows, in order, the number of the group whose maximum goes on; empty where each does.
+    """
+
+    listed: Ints
+    gone: Ints
+    lengths: Ints
+    members: Ints
+    counts: Ints
+    groups: Ints
+
+    def loss(self, found: Vectors) -> float:
+        """Return the nats that ties cost in a set; refuse a drop without cause."""
+        if np.any(self.lengths < 1) or not self.lengths.sum() == len(self.members) == len(self.counts):
+            raise Rejected("a combination of vectors has no members")
+        rank, owners = np.full(len(found.context), len(self.gone)), np.repeat(self.gone, self.lengths)
+        rank[self.gone] = np.arange(len(self.gone))
+        is_one, single = self.lengths == 1, np.zeros(len(rank), np.bool_)
+        single[self.gone[is_one]] = True
+        if np.any(rank[self.members] <= rank[owners]) or np.any(single[self.members]):
+            raise Rejected("a vector is dropped for one that is dropped itself")
+        if np.any(found.context[self.members] != found.context[owners]):
+            raise Rejected("a vector is dropped for one of another context")
+        room = room_below(found, self.gone[is_one], self.members[np.repeat(is_one, self.lengths)])
+        lost = max(0.0, -float(np.min(room, initial=0.0)))
+        if not lost <= TIE:
+            raise Rejected("a vector is dropped for one that is smaller somewhere")
+        several = np.repeat(~is_one, self.lengths)
+        combined = self.gone[~is_one], self.lengths[~is_one], self.members[several], self.counts[several]
+        if not np.all(is_exceeded(found, *combined)):
+            raise Rejected("a vector is dropped for a combination that is smaller somewhere")
+        return lost
+
+    def applied(self, found: Vectors) -> Vectors:
+        """Return what goes on of a set: rows that stay, or the maxima of their groups."""
+        if len(self.gone):
+            kept = np.ones(len(found.context), np.bool_)
+            kept[self.gone] = False
+            found = found.take(kept)
+        return grouped(found, self.groups) if len(self.groups) else found
 
 
-def _below(values: Floats, kept: Floats, slack: float) -> NDArray[np.bool_]:
-    """Return which rows some kept row, moved up by `slack` nats, is at least everywhere."""
-    out = np.zeros(len(values), np.bool_)
-    step = max(1, 8_000_000 // max(1, values.size))
-    for start in range(0, len(kept), step):
-        rest = ~out
-        part = kept[start : start + step] + slack
-        out[rest] = np.any(np.all(part[:, None, :] >= values[None, rest, :], axis=2), axis=0)
+def room_below(found: Vectors, rows: Ints, others: Ints) -> Floats:
+    """Return by how many nats one row lies below another one, where it does so least."""
+    out = np.empty(len(rows))
+    step = max(1, PIECE // max(1, found.values.shape[1]))
+    for at in range(0, len(rows), step):
+        mine, other = found.values[rows[at : at + step]], found.values[others[at : at + step]]
+        with np.errstate(invalid="ignore"):
+            out[at : at + step] = np.min(np.where(mine == -np.inf, np.inf, other - mine), axis=1)
     return out
 
 
-def merged(found: Vectors, limit: int, scores: Floats) -> Vectors:
-    """Keep the best half of `limit` rows, and replace groups of like rows of one context by their maxima."""
-    return grouped(found, groups_of(found, limit, scores))
-
-
-def groups_of(found: Vectors, limit: int, scores: Floats) -> Ints:
-    """Number the groups of rows that `merged` puts together: the best half of `limit` rows have one each."""
-    order = np.argsort(-scores, kind="stable")
-    best, rest = order[: limit // 2], order[limit // 2 :]
-    rest = rest[np.lexsort((np.argmax(found.values[rest], axis=1), found.context[rest]))]
-    size = max(2, math.ceil(len(rest) / max(1, limit // 2)))
-    contexts = found.context[rest]
-    fresh = np.concatenate([[True], contexts[1:] != contexts[:-1]])
-    runs = np.flatnonzero(fresh)
-    within = np.arange(len(rest)) - np.repeat(runs, np.diff(np.concatenate([runs, [len(rest)]])))
-    groups = np.empty(len(order), np.int64)
-    groups[best] = np.arange(len(best))
-    groups[rest] = len(best) + np.cumsum(within % size == 0) - 1
-    return groups
+def is_exceeded(found: Vectors, rows: Ints, lengths: Ints, members: Ints, counts: Ints) -> Flags:
+    """Whether combinations of `members`, so many (`lengths`) for each row, are at least it, rounding included."""
+    starts, ends = run_starts(lengths), np.cumsum(lengths)
+    out = np.zeros(len(rows), np.bool_)
+    needed = 1.0 + (200.0 + float(lengths.max(initial=0))) * UNIT
+    step, at = max(1, PIECE // max(1, found.values.shape[1])), 0
+    while at < len(rows):
+        stop = max(at + 1, int(np.searchsorted(ends, starts[at] + step, side="right")))
+        part, places = slice(int(starts[at]), int(ends[stop - 1])), starts[at:stop] - starts[at]
+        mine = np.repeat(found.values[rows[at:stop]], lengths[at:stop], axis=0)
+        with np.errstate(invalid="ignore"):
+            ratio = np.where(mine == -np.inf, np.inf, found.values[members[part]] - mine)
+        sums = np.add.reduceat(np.exp(np.minimum(ratio, LARGEST_LOG)) * counts[part, None], places, axis=0)
+        totals = np.add.reduceat(counts[part].astype(np.float64), places)  # which no forged count makes small
+        out[at:stop] = (totals > 0) & np.all(sums >= needed * totals[:, None], axis=1)
+        at = stop
+    return out
 
 
 def grouped(found: Vectors, groups: Ints) -> Vectors:
     """Replace the rows of each group, numbered from 0 on, by their maximum; rows of a group share a context."""
+    if len(groups) != len(found.context):
+        raise Rejected("a vector is neither kept nor dropped")
     order = np.argsort(groups, kind="stable")
     lengths = np.bincount(groups)
     starts = run_starts(lengths)
     contexts = found.context[order]
     if np.any(lengths == 0) or np.any(contexts != np.repeat(contexts[starts], lengths)):
         raise Rejected("a group of vectors is empty, or holds some of different contexts")
-    return Vectors(
-        contexts[starts],
-        np.maximum.reduceat(found.values[order], starts, axis=0),
-        np.logical_or.reduceat(found.relaxed[order], starts) | (lengths > 1),
-        found.error,
-    )
+    return Vectors(contexts[starts], np.maximum.reduceat(found.values[order], starts, axis=0), found.error)
+
+
+def undominated(found: Vectors, clock: Clock) -> tuple[Vectors, float]:
+    """Drop rows that another one of their context, which stays, is at least everywhere; return what ties cost."""
+    alive, lost = np.ones(len(found.context), np.bool_), 0.0
+    order = np.lexsort((-log_sum(found.values), found.context))
+    for rows in np.split(order, np.flatnonzero(np.diff(found.context[order])) + 1):
+        kept = found.values[rows[:1]]
+        for start in range(1, len(rows), 64):
+            clock.look()
+            block = found.values[rows[start : start + 64]]
+            room = best_room(block, kept)
+            n_before = len(kept)
+            for k in np.flatnonzero(room < -TIE).tolist():
+                room[k] = max(room[k], best_room(block[k : k + 1], kept[n_before:])[0])
+                if room[k] < -TIE:
+                    kept = np.concatenate([kept, block[k : k + 1]])
+            alive[rows[start : start + 64]] = room < -TIE
+            lost = max(lost, -float(np.min(room, where=room >= -TIE, initial=0.0)))
+    return found.take(alive), lost
+
+
+def best_room(values: Floats, kept: Floats) -> Floats:
+    """Return by how many nats each row lies below the row that is best for it, where it does so least."""
+    out = np.full(len(values), -np.inf)
+    step = max(1, PIECE // max(1, values.size))
+    for start in range(0, len(kept), step):
+        with np.errstate(invalid="ignore"):
+            apart = kept[None, start : start + step] - values[:, None]
+        apart = np.where((values == -np.inf)[:, None], np.inf, apart)
+        out = np.maximum(out, apart.min(axis=2).max(axis=1))
+    return out
+
+
+def groups_of(found: Vectors, limit: int, acting: Floats) -> Ints:
+    """Number groups, `limit` or some more: of single rows that may become most, and of like ones of a context."""
+    scores = log_sum(found.values + acting[found.context])
+    order = np.argsort(-scores, kind="stable")
+    best, rest = order[: limit // 2], order[limit // 2 :]
+    rest = rest[np.lexsort((np.argmax(found.values[rest], axis=1), found.context[rest]))]
+    size = max(2, math.ceil(len(rest) / max(1, limit // 2)))
+    runs = np.flatnonzero(np.diff(found.context[rest], prepend=-1))
+    within = np.arange(len(rest)) - np.repeat(runs, np.diff(np.append(runs, len(rest))))
+    groups = np.empty(len(order), np.int64)
+    groups[best] = np.arange(len(best))
+    groups[rest] = len(best) + np.cumsum(within % size == 0) - 1
+    return groups
+
+
+class Script:
+    """Reads a proof's steps and its plan, one after the other."""
+
+    NAMES = ("listed", "gone", "lengths", "members", "counts", "groups")
+
+    def __init__(self, arrays: Arrays, level: float) -> None:
+        blank = {name: np.empty(0, np.uint8) for name in ("plan", *self.NAMES)}
+        self.is_blank = not {"sizes", *blank} & set(arrays)
+        given = {"sizes": np.empty((0, len(self.NAMES)), np.uint8), **blank} if self.is_blank else arrays
+        self.plan, self.sizes, self.level = np.asarray(given["plan"]), np.asarray(given["sizes"]), level
+        self.columns = [np.asarray(given[name]) for name in self.NAMES]
+        if any(a.dtype.kind not in "iu" or a.dtype.itemsize > 4 for a in [self.plan, self.sizes, *self.columns]):
+            raise Rejected("the kept vectors are damaged")
+        if self.sizes.shape[1:] != (len(self.NAMES),) or np.any(self.sizes < 0):
+            raise Rejected("the kept vectors are damaged")
+        self.ends = np.cumsum(self.sizes.astype(np.int64), axis=0)
+        wanted = self.ends[-1].tolist() if len(self.ends) else [0] * len(self.NAMES)
+        if [a.shape for a in self.columns] != [(n,) for n in wanted] or self.plan.ndim != 1:
+            raise Rejected("the kept vectors are cut short")
+        if any(np.any(a < 0) for a in self.columns) or np.any(self.columns[0] < 1):
+            raise Rejected("the kept vectors are damaged: rows are not in order")
+        self.n_steps = self.n_acts = self.n_rows = 0
+
+    def act(self, part: Any) -> int:
+        """Return what becomes of a box: 0 it is closed, 1 eliminated once more, from 2 on split on a variable."""
+        if self.n_acts >= len(self.plan) or self.plan[self.n_acts] < 0:
+            raise Rejected("the plan does not say what becomes of a box")
+        self.n_acts += 1
+        return int(self.plan[self.n_acts - 1])
+
+    def begin(self) -> None:
+        """Read the next step; refuse a proof that has none."""
+        if self.n_steps >= len(self.ends):
+            raise Rejected("the kept vectors end before the elimination does")
+        ends, sizes = self.ends[self.n_steps].tolist(), self.sizes[self.n_steps].tolist()
+        parts = [a[j - n : j].astype(np.int64) for a, n, j in zip(self.columns, sizes, ends, strict=True)]
+        self.n_steps, self.n_rows = self.n_steps + 1, 0
+        self.now = Step(np.cumsum(parts[0]) - 1, *parts[1:])  # rows are written as steps from one to the next
+
+    def listed(self, scores: Floats) -> Ints:
+        """Return which of the next rows of a product are listed; refuse to leave out one that may count."""
+        first, last = np.searchsorted(self.now.listed, [self.n_rows, self.n_rows + len(scores)])
+        rows = self.now.listed[first:last] - self.n_rows
+        may_count = scores > self.level
+        may_count[rows] = False
+        if np.any(may_count):
+            raise Rejected("a vector that may exceed the threshold is neither kept nor dropped")
+        self.n_rows += len(scores)
+        return rows
+
+    def reduced(self, found: Vectors, acting: Floats) -> tuple[Vectors, float]:
+        """Return what goes on of a set, on which `acting` acts, and the nats that ties cost."""
+        if len(self.now.listed) and self.now.listed[-1] >= self.n_rows:
+            raise Rejected("the kept vectors name more rows than there are")
+        lost = self.now.loss(found) if len(self.now.gone) else 0.0
+        return self.now.applied(found), lost
+
+    def end(self) -> None:
+        """Refuse a proof of which something is left."""
+        if self.n_steps < len(self.ends) or self.n_acts < len(self.plan):
+            raise Rejected("the kept vectors go on after the last box is closed")
+
+
+class Plain(Script):
+    """Decides what becomes of boxes and vectors, as plainly as can be: what is done where a file says nothing."""
+
+    LIMITS = (64, 512, 4096)  # vectors that a set may have, one elimination of a box after the other
+
+    def __init__(self, level: float, clock: Clock) -> None:
+        super().__init__({}, level)
+        self.clock, self.limit = clock, self.LIMITS[0]
+
+    def act(self, part: Any) -> int:
+        """Close a box or eliminate it, with ever larger sets; then split it where states promise least in all."""
+        if part.bound <= self.level or all(b.sum() <= 1 for b in part.box):
+            return 0  # a point that does not close is refused
+        if part.n_runs < len(self.LIMITS):
+            self.limit = self.LIMITS[part.n_runs]
+            return 1
+        self.n_acts += 1
+        if self.n_acts > MAX_SPLITS:
+            raise Rejected(
+                f"more than {MAX_SPLITS} boxes have to be split, and the file says of none how they close"
+            )
+        top = max(float(s.max()) for s in part.states)
+        sums = [
+            np.sum(np.exp(s[b] - top)) if b.sum() > 1 else np.inf
+            for b, s in zip(part.box, part.states, strict=True)
+        ]
+        return 2 + int(np.argmin(sums))
+
+    def begin(self) -> None:
+        """Begin a step."""
+
+    def listed(self, scores: Floats) -> Ints:
+        """Return which of the next rows of a product may count."""
+        return np.flatnonzero(scores > self.level)
+
+    def reduced(self, found: Vectors, acting: Floats) -> tuple[Vectors, float]:
+        """Drop vectors for single others, and put some together where there are too many."""
+        n_contexts = len(np.unique(found.context))
+        if len(found.context) > 8 * self.limit:
+            found = grouped(found, groups_of(found, 4 * self.limit, acting))
+        found, lost = undominated(found, self.clock) if len(found.context) > n_contexts else (found, 0.0)
+        if len(found.context) > max(self.limit, 2 * n_contexts):
+            found = grouped(found, groups_of(found, self.limit, acting))
+        return found, lost
+
+    def end(self) -> None:
+        """Nothing can be left of no file."""

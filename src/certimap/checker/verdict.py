@@ -16,10 +16,10 @@ from certimap.checker.caps import caps_of
 from certimap.checker.circuit import circuit_of, values_at
 from certimap.checker.claim import BOUNDING, DRAWS, KINDS, Claim
 from certimap.checker.clock import Clock
+from certimap.checker.elimination import check_vectors
 from certimap.checker.exact import MARGIN, largest_value
 from certimap.checker.file import Proof
 from certimap.checker.graph import read_graph
-from certimap.checker.kept import check_kept
 from certimap.checker.majorants import products_of
 from certimap.checker.mixtures import check_mixture
 from certimap.checker.models import Arrays, Question, Reduced, Rejected, fingerprint, reduce, tables_of
@@ -28,7 +28,6 @@ from certimap.checker.numbers import Ints
 from certimap.checker.points import check_every_point, check_residual, read_points
 from certimap.checker.real import edges_of, in_cells
 from certimap.checker.relaxed import Relaxation, check_relaxed
-from certimap.checker.sets import check_sets
 from certimap.checker.steps import check_steps
 from certimap.errors import TooLarge
 
@@ -208,11 +207,10 @@ def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof, clock: Clock
     if claim.method == DRAWS:
         everything = Buckets.of(Reduced(problem.tables, problem.sizes, [], problem.log_constant))
         return log_value, _draws(claim, proof, log_value - everything.bound([], 1))
-    if claim.method == "vectors":
-        return log_value, check_kept(tree, points, threshold, 0.5 * claim.slack, proof.arrays, clock)
-    if claim.method != "sets":
+    if claim.method != "vectors":
         raise Rejected(f"a proof by {claim.method!r} is none that covers a network")
-    return log_value, check_sets(tree, points, threshold, 0.5 * claim.slack, clock)
+    check_vectors(tree, points, threshold, 0.5 * claim.slack, proof.arrays, clock)
+    return log_value, None
 
 
 def _wide(problem: Reduced, claim: Claim, proof: Proof, clock: Clock) -> tuple[float, str | None]:

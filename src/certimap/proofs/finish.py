@@ -19,7 +19,7 @@ from certimap.posterior import Capability
 from certimap.proofs.answers import answers_of
 from certimap.proofs.circuits import intervals_of, searched
 from certimap.proofs.mixtures import NORMALS, checked_here, is_smooth, refused
-from certimap.proofs.networks import NOT_CLOSED, WITH_PROOFS, eliminated, too_wide, wide
+from certimap.proofs.networks import NOT_CLOSED, WITH_PROOFS, of_network
 from certimap.query import Query
 from certimap.result import MapResult
 from certimap.solvers.base import Solver
@@ -61,8 +61,8 @@ def finished(
     if isinstance(model, NORMALS) and "no_proof" not in draft.meta:
         draft = Proof({**draft.meta, "method": "mixture"}, {})
     is_table = not isinstance(model, (Circuit, *NORMALS))
-    if is_table and draft.meta["method"] != "draws" and too_wide(model, query) is not None:
-        draft = wide(model, query, result, max_bytes, seconds)
+    if is_table and len(query.variables):
+        draft = of_network(model, query, result, draft, max_bytes, seconds)
     reason = _refusal(model, query, result, draft)
     if reason is not None:
         return replace(result, proof=None, no_proof=reason)
@@ -79,12 +79,9 @@ def finished(
             text = f"a search for a proof did not end in time; {WITH_PROOFS} write one as they go"
             return replace(result, proof=None, no_proof=text)
         draft = found
-    method, arrays = draft.meta["method"], draft.arrays
-    if is_table and method not in ("draws", "relaxation", "steps"):
-        method, arrays = eliminated(model, query, result, max_bytes)
-    meta = {**_meta(model, result, draft), "method": method}
+    meta = _meta(model, result, draft)
     short = f"it is of a bound alone, for {NOT_CLOSED.format(seconds)}" if "certified" in meta else None
-    proof = Proof(meta, _asked(query) | arrays)
+    proof = Proof(meta, _asked(query) | draft.arrays)
     if proof.n_bytes > max_bytes:
         text = f"the proof would take {proof.n_bytes:,} bytes, and max_proof={max_bytes:,} accepts fewer"
         return replace(result, proof=None, no_proof=text)
@@ -145,4 +142,4 @@ def _refusal(model: Model, query: Query, result: MapResult, draft: Proof) -> str
         return None
     if isinstance(model, NORMALS):
         return refused(model, query, result)
-    return too_wide(model, query) if draft.meta["method"] == "draws" else None
+    return None

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.checker import Proof
-from certimap.checker.buckets import Layout, value_at
+from certimap.checker.buckets import Buckets, Layout, value_at
 from certimap.checker.models import Question as Asked
 from certimap.checker.models import Reduced, Rejected, reduce, tables_of
 from certimap.control import Control
@@ -22,7 +22,8 @@ from certimap.result import CertificateKind, MapResult
 
 WITH_PROOFS = "'frontier' and 'exhaustive' on circuits, and any solver on networks whose tables fit"
 NOT_CLOSED = "no steps and no relaxation that were found in {:.0f} s prove it; a higher time_limit may find some"
-EASY = 0.5  # seconds of solving a network; the checker finds by itself which vectors count where it took less
+NOT_ELIMINATED = "no elimination of {:.0f} s and {:,} bytes proves it; a higher time_limit or max_proof may help"
+EASY = 0.5  # seconds of solving; where it took less the checker finds by itself which vectors count
 STEPS_SHARE = 0.7  # of the time for a proof of a wide network; a relaxation, which may bound, gets the rest
 
 
@@ -33,38 +34,31 @@ def reduced_network(model: Model, query: Query) -> Reduced:
     return reduce(*tables_of(kind, sizes, arrays), Asked(sizes, query.variables, query.log_weights))
 
 
-def too_wide(model: Model, query: Query) -> str | None:
-    """Return why the checker cannot eliminate a network, or None."""
+def of_network(
+    model: Model, query: Query, result: MapResult, draft: Proof, max_bytes: int, seconds: float
+) -> Proof:
+    """Return the proof of an answer to a network, of which a run has left a draft, or why there is none."""
+    is_drawn = draft.meta["method"] == "draws"
     try:
-        Layout.of(reduced_network(model, query))
+        checked = reduced_network(model, query)
+        layout = Layout.of(checked)
     except (Rejected, ModelError) as reason:
-        return f"{reason}; {WITH_PROOFS} can write a proof"
-    return None
+        if not is_drawn:
+            return wide(model, query, result, max_bytes, seconds)
+        return Proof({"method": "none", "no_proof": f"{reason}; {WITH_PROOFS} can write a proof"}, {})
+    if is_drawn or "no_proof" in draft.meta:
+        return draft
+    arrays: dict[str, NDArray[Any]] | None = {}
+    has_sums = bool({v for table in checked.tables for v in table.scope} - set(checked.queried))
+    if has_sums and result.seconds >= EASY:
+        from certimap.proofs.vectors import recorded
 
-
-def eliminated(
-    model: Model, query: Query, result: MapResult, max_bytes: int
-) -> tuple[str, dict[str, NDArray[Any]]]:
-    """Return method and arrays of a proof by elimination: why which vectors go, where that is dear to find."""
-    if result.certificate.kind is CertificateKind.NONE or result.seconds < EASY:
-        return "sets", {}
-    checked = reduced_network(model, query)
-    if not {v for table in checked.tables for v in table.scope} - set(checked.queried):
-        return "sets", {}
-    from certimap.proofs.vectors import recorded
-
-    answers = answers_of(result)
-    points = [query.query_domain.encode(dict(answer)).tolist() for answer in answers]
-    certificate = result.certificate
-    arrays = recorded(
-        checked,
-        points,
-        certificate.epsilon,
-        certificate.tolerance,
-        1.0 + 4.0 * result.seconds,
-        max_bytes,
-    )
-    return ("sets", {}) if arrays is None else ("vectors", arrays)
+        points = [query.query_domain.encode(dict(answer)).tolist() for answer in answers_of(result)]
+        claim = result.certificate.epsilon, result.certificate.tolerance
+        arrays = recorded(Buckets.of(checked, layout), points, *claim, seconds, max_bytes)
+    if arrays is None:
+        return Proof({"method": "none", "no_proof": NOT_ELIMINATED.format(seconds, max_bytes)}, {})
+    return Proof({**draft.meta, "method": "vectors"}, arrays)
 
 
 def wide(model: Model, query: Query, result: MapResult, max_bytes: int, seconds: float) -> Proof:

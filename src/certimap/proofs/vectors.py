@@ -1,15 +1,14 @@
-"""Proofs for networks whose elimination rests on which vectors are dropped.
+"""Proofs for networks: an elimination in which what becomes of each vector is written down.
 
-The checker's own elimination runs here, on the checker's tables and in its order, and what becomes of each vector
-is written down. Kernels find the vectors that dominate others and the combinations that do; functions of the
-checker judge them before they are written.
+The checker's own elimination runs here, on the checker's tables and in its order. Kernels find the vectors that
+dominate others and the combinations that do; functions of the checker judge them before they are written.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,108 +16,120 @@ from numpy.typing import NDArray
 
 from certimap.checker.buckets import Buckets
 from certimap.checker.clock import Clock
-from certimap.checker.graph import Flags
-from certimap.checker.kept import (
-    Box,
-    Followed,
+from certimap.checker.elimination import Part, exclude
+from certimap.checker.models import Rejected
+from certimap.checker.numbers import Flags, Floats, Ints
+from certimap.checker.vectors import (
+    TIE,
+    Plain,
     Script,
     Step,
-    boxes_beside,
+    Vectors,
+    grouped,
+    groups_of,
     is_exceeded,
-    passes_over,
     room_below,
 )
-from certimap.checker.models import Reduced, Rejected
-from certimap.checker.numbers import Floats, Ints
-from certimap.checker.vectors import TIE, Vectors, groups_of, joined, scores_of
 from certimap.solvers.elimination.kernels import mixtures
 from certimap.solvers.elimination.kernels.dominance import skyband
 from certimap.solvers.elimination.kernels.witnesses import dominators
 
-LIMITS = (64, 2048, 16384)  # vectors that a set may have, one elimination after the other
 ROUNDS = 200  # of play for a combination
+FEW = 64  # vectors of a set that no combinations are looked for in
 BUDGET = 10**12  # multiplications of one set, more than there ever are; the clock ends what takes too long
 MARGIN = 0.2  # of the allowance, by which more vectors are listed than the checker will ask for
+NOTHING = np.empty(0, np.int64)
 Arrays = dict[str, NDArray[Any]]
 
 
-@dataclass(eq=False)
-class Recording(Followed):
-    """An elimination that prunes its sets, and keeps the steps; `room` is the bytes that these may still take."""
+class Recorder(Plain):
+    """Decides what becomes of boxes and vectors, and keeps it, in `room` bytes at most."""
 
-    room: float = np.inf
-    steps: list[Step] = field(default_factory=list[Step])
+    LIMITS = (1024, 16384)
 
-    def decided(self, parts: Iterator[Vectors], acting: Floats, is_done: bool) -> tuple[Vectors, Step]:
-        listed, held, scores, at = list[Ints](), list[Vectors](), list[Floats](), 0
-        for part in parts:
-            worth = scores_of(part, acting)
-            rows = np.flatnonzero(worth > self.threshold)
-            listed.append(rows + at)
-            held.append(part.take(rows))
-            scores.append(worth[rows])
-            at += len(part.context)
-            self.room -= 4.0 * len(rows)
-            if self.room < 0.0:
-                raise Rejected("the kept vectors would take more bytes than a proof may")
-        found = joined(held, acting.shape[1])
-        step = self._pruned(found, np.concatenate([*listed, np.empty(0, np.int64)]), scores, is_done)
-        self.steps.append(step)
-        return found, step
+    def __init__(self, level: float, room: float, clock: Clock) -> None:
+        super().__init__(level, clock)
+        self.room, self.steps, self.acts = room, list[Step](), list[int]()
 
-    def _pruned(self, found: Vectors, listed: Ints, scores: list[Floats], is_done: bool) -> Step:
-        n, crowd = len(found.context), 4 * self.limit
-        nothing = np.empty(0, np.int64)
-        dominated, by, mixed, lengths, members, counts = (nothing,) * 6
-        groups = np.arange(n)
-        if n > 1 and (is_done or n > crowd):
+    def act(self, part: Part) -> int:
+        """Close a box, eliminate it or split it, and keep which."""
+        self.acts.append(super().act(part))
+        return self.acts[-1]
+
+    def begin(self) -> None:
+        """Begin a step."""
+        self.rows: list[Ints] = [NOTHING]
+        self.n_rows = 0
+
+    def listed(self, scores: Floats) -> Ints:
+        """Return which of the next rows of a product may count."""
+        rows = np.flatnonzero(scores > self.level)
+        self.rows.append(rows + self.n_rows)
+        self.n_rows += len(scores)
+        self.room -= 4.0 * len(rows)
+        if self.room < 0.0:
+            raise Rejected("the kept vectors would take more bytes than a proof may")
+        return rows
+
+    def reduced(self, found: Vectors, acting: Floats) -> tuple[Vectors, float]:
+        """Drop vectors for others, and put some together where there are too many; of products only if need be."""
+        n, n_contexts, is_done, lost = len(found.context), len(np.unique(found.context)), not self.n_rows, 0.0
+        limit = self.limit if is_done else 4 * self.limit
+        parts = [NOTHING] * 4
+        if n > (n_contexts if is_done else limit):
             order = np.argsort(found.context, kind="stable")
             values, ptr = linear(found, order)
-            dominated, by, alive = self._dominated(found, values, ptr, order)
-            if is_done:
-                mixed, lengths, members, counts = self._mixed(found, values, ptr, order, alive)
-            kept = np.ones(n, np.bool_)
-            kept[dominated] = kept[mixed] = False
-            groups = np.arange(int(kept.sum()))
-        else:
-            kept = np.ones(n, np.bool_)
-        if len(groups) > max(self.limit if is_done else crowd, 2 * len(np.unique(found.context))):
-            self.n_merged += 1
-            groups = groups_of(found.take(kept), self.limit, np.concatenate(scores)[kept])
-        return Step(listed, dominated, by, mixed, lengths, members, counts, groups)
+            gone, by, alive, lost = self._dominated(found, values, ptr, order)
+            ones = np.ones(len(gone), np.int64)
+            parts = [gone, ones, by, ones]
+            if is_done and n - len(gone) > FEW:
+                mixed = self._mixed(found, values, ptr, order, alive)
+                parts = [np.concatenate(pair) for pair in zip(parts, mixed, strict=True)]
+        step = Step(np.concatenate(self.rows), parts[0], parts[1], parts[2], parts[3], NOTHING)
+        found = step.applied(found)
+        if len(found.context) > max(limit, 2 * n_contexts):
+            step = replace(step, groups=groups_of(found, self.limit, acting))
+            found = grouped(found, step.groups)
+        self.room -= 2.0 * sum(len(part) for part in parts) + len(step.groups)
+        self.steps.append(step)
+        return found, lost
 
-    def _dominated(self, found: Vectors, values: Floats, ptr: Ints, order: Ints) -> tuple[Ints, Ints, Flags]:
-        """Return rows that others dominate, these others, and which of the sorted rows are left."""
+    def _dominated(
+        self, found: Vectors, values: Floats, ptr: Ints, order: Ints
+    ) -> tuple[Ints, Ints, Flags, float]:
+        """Return rows that others dominate, these others, which sorted rows are left, and what ties cost."""
         alive, by = np.ones(len(order), np.bool_), np.empty(len(order), np.int64)
         self.clock.look()
         skyband(values, ptr, 1, alive)
         dominators(values, ptr, alive, by)
         rows = np.flatnonzero(by >= 0)
-        rows = rows[room_below(found, order[rows], order[by[rows]]) >= -TIE]
+        room = room_below(found, order[rows], order[by[rows]])
+        rows = rows[room >= -TIE]
         left = np.ones(len(order), np.bool_)
         left[rows] = False
-        return order[rows], order[by[rows]], left
+        lost = max(0.0, -float(np.min(room[room >= -TIE], initial=0.0)))
+        return order[rows], order[by[rows]], left, lost
 
     def _mixed(
         self, found: Vectors, values: Floats, ptr: Ints, order: Ints, alive: Flags
     ) -> tuple[Ints, Ints, Ints, Ints]:
         """Return rows that combinations of others dominate, and these: lengths, members and counts."""
-        nothing = np.empty(0, np.int64)
         order, values = order[alive], values[alive]
         ptr = np.concatenate([[0], np.cumsum(alive)])[ptr]
         state, places, at = np.zeros(len(order), np.int8), np.empty(len(order), np.int64), np.zeros(2, np.int64)
+        picked = np.empty((len(order), ROUNDS), np.int32)
         while at[0] < len(ptr) - 1:
             self.clock.look()
-            mixtures.unmixed(values, ptr, ROUNDS, BUDGET, state, places, at)
+            mixtures.unmixed(values, ptr, ROUNDS, BUDGET, state, places, at, picked)
         rows = np.flatnonzero(state == mixtures.DROPPED)
         if not len(rows):
-            return nothing, nothing, nothing, nothing
-        picked = np.empty((len(rows), ROUNDS), np.int32)
-        mixtures.combinations(values, ptr, state, rows, picked)
-        owner, members, counts = counted(picked)
+            return NOTHING, NOTHING, NOTHING, NOTHING
+        owner, members, counts = counted(picked[rows])
         lengths = np.bincount(owner, minlength=len(rows))
-        some = lengths > 0
+        some = lengths > 1
         rows, lengths = rows[some], lengths[some]
+        entries = some[owner]
+        members, counts = members[entries], counts[entries]
         fits = is_exceeded(found, order[rows], lengths, order[members], counts)
         entries = np.repeat(fits, lengths)
         return order[rows[fits]], lengths[fits], order[members[entries]], counts[entries]
@@ -144,28 +155,21 @@ def counted(picked: NDArray[np.int32]) -> tuple[Ints, Ints, Ints]:
     return pairs // n, pairs % n, counts
 
 
-def written(steps: list[Step], passes: list[int]) -> Arrays:
-    """Return steps as the arrays of a proof."""
-    columns: dict[str, list[Ints]] = {name: [] for name in Script.NAMES}
-    for step in steps:
-        parts = (step.dominated, step.by, step.mixed, step.lengths, step.members, step.counts, step.groups)
-        for name, part in zip(columns, (np.diff(step.listed, prepend=-1), *parts), strict=True):
-            columns[name].append(part)
+def written(recorder: Recorder) -> Arrays:
+    """Return what was recorded as the arrays of a proof: none where every box closes at once."""
+    if not any(recorder.acts):
+        return {}
+    steps = recorder.steps
+    columns = {name: [getattr(step, name) for step in steps] for name in Script.NAMES}
     sizes = np.array([[len(part) for part in column] for column in columns.values()], np.int64).T
-    arrays = {name: np.concatenate([*parts, np.empty(0, np.int64)]) for name, parts in columns.items()}
-    narrow = {name: a.astype(np.min_scalar_type(int(a.max(initial=0)))) for name, a in arrays.items()}
-    return {"sizes": sizes.reshape(len(steps), len(columns)), "passes": np.array(passes, np.int64), **narrow}
-
-
-def size_of(steps: list[Step]) -> int:
-    """Return about how many bytes steps take in a proof, before they are packed."""
-    return 4 * sum(
-        len(s.listed) + 2 * (len(s.dominated) + len(s.mixed) + len(s.members)) + len(s.groups) for s in steps
-    )
+    columns["listed"] = [np.diff(part, prepend=-1) for part in columns["listed"]]
+    arrays = {name: np.concatenate([*parts, NOTHING]) for name, parts in columns.items()}
+    arrays |= {"plan": np.array(recorder.acts), "sizes": sizes.reshape(len(steps), len(columns))}
+    return {name: a.astype(np.min_scalar_type(int(a.max(initial=0)))) for name, a in arrays.items()}
 
 
 def recorded(
-    checked: Reduced,
+    tree: Buckets,
     points: Sequence[Sequence[int]],
     epsilon: float,
     tolerance: float,
@@ -176,8 +180,8 @@ def recorded(
 
     Parameters
     ----------
-    checked
-        The network under the evidence.
+    tree
+        The network under the evidence, as the checker eliminates it.
     points
         The answers, states of the query variables. Several are left out of the space.
     epsilon, tolerance
@@ -185,41 +189,18 @@ def recorded(
     seconds, max_bytes
         What may be taken.
     """
-    tree, clock = Buckets.of(checked), Clock.starting_now(seconds)
+    clock = Clock.starting_now(seconds)
     answers = [
-        [np.arange(checked.sizes[v]) == state for v, state in zip(checked.queried, point, strict=True)]
+        [np.arange(tree.sizes[v]) == state for v, state in zip(tree.queried, point, strict=True)]
         for point in points
     ]
     slack = math.log1p(tolerance)
     allowance = 0.5 * slack
     log_value = min(tree.bound(answer, -1) for answer in answers)
     level = log_value - math.log1p(-epsilon) + slack - (1.0 + MARGIN) * allowance
-    steps, passes = list[Step](), list[int]()
-    for whole in boxes_beside(tree, answers):
-        limits = iter(LIMITS)
-        runs: list[Recording] = []
-        room = max_bytes - size_of(steps)
-
-        def begin(
-            box: Box,
-            messages: list[Floats],
-            limits: Iterator[int] = limits,
-            runs: list[Recording] = runs,
-            room: int = room,
-        ) -> Recording | None:
-            limit = next(limits, None)
-            if limit is None:
-                return None
-            room -= sum(size_of(run.steps) for run in runs)
-            runs.append(Recording(tree, box, messages, level, limit, clock, room=room))
-            return runs[-1]
-
-        try:
-            n_passes, bound = passes_over(tree, whole, level, allowance, begin)
-        except Rejected:
-            return None
-        if bound > -np.inf:
-            return None
-        passes.append(n_passes)
-        steps += [step for run in runs for step in run.steps]
-    return written(steps, passes)
+    recorder = Recorder(level, max_bytes, clock)
+    try:
+        exclude(tree, answers, level, allowance, recorder, clock)
+    except Rejected:
+        return None
+    return written(recorder)

@@ -189,6 +189,8 @@ def altered(proof: Proof, case: Case, rng: np.random.Generator) -> Iterator[tupl
         yield from _other_trees(proof)
     if "cap_nodes" in arrays:
         yield from _other_caps(proof, rng)
+    if "plan" in arrays:
+        yield from _other_vectors(proof, rng)
     if "steps" in arrays:
         yield from _other_steps(proof, rng)
     if "points" in arrays:
@@ -236,6 +238,21 @@ def _other_trees(proof: Proof) -> Iterator[tuple[str, Proof, bool]]:
         yield "a box too many", Proof(proof.meta, {**proof.arrays, "splits": np.append(splits, splits[-1:])}), True
         other = {**proof.arrays, "kept": np.zeros_like(kept)}
         yield "states dropped without cause", Proof(proof.meta, other), len(kept) > 0
+
+
+def _other_vectors(proof: Proof, rng: np.random.Generator) -> Iterator[tuple[str, Proof, bool]]:
+    """Alter what becomes of boxes and vectors: which are listed, what they go for, what is put together."""
+    arrays = proof.arrays
+    for name in ("plan", "sizes", "listed", "gone", "lengths", "members", "counts", "groups"):
+        if arrays[name].size:
+            other = arrays[name].astype(np.int32)
+            other.flat[rng.integers(other.size)] = rng.integers(-1, int(other.max()) + 3)
+            yield f"another entry of {name}", Proof(proof.meta, {**arrays, name: other}), False
+            wide = arrays[name].astype(np.uint64)
+            yield f"{name} of 64 bits", Proof(proof.meta, {**arrays, name: wide}), True
+    for what, act in (("a box closed at once", 0), ("a box split", 2), ("a box split on nothing", 1000)):
+        plan = np.concatenate([np.array([act], np.int32), arrays["plan"]])
+        yield what, Proof(proof.meta, {**arrays, "plan": plan}), act != 2
 
 
 def _other_steps(proof: Proof, rng: np.random.Generator) -> Iterator[tuple[str, Proof, bool]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -9,11 +10,12 @@ import pytest
 
 import certimap as cm
 from certimap.bench.random_chains import random_chain
-from certimap.checker import Proof
+from certimap.checker import Proof, vectors
 from certimap.checker.buckets import Buckets
+from certimap.checker.clock import Clock
 from certimap.checker.lifting import _by_entry, _by_matrix
 from certimap.checker.models import Rejected
-from certimap.checker.vectors import grouped
+from certimap.checker.vectors import Script, Step, Vectors, is_exceeded
 from certimap.proofs import reduced_network
 from certimap.proofs import vectors as vector_proofs
 from certimap.query import make_query
@@ -41,18 +43,19 @@ def with_arrays(proof, arrays):
     return Proof({**proof.meta, "method": "vectors"}, {"log_weights": proof.arrays["log_weights"], **arrays})
 
 
-def written(case, result, checked=None, **claim):
+def written(case, result):
     """Return the proof of a result by kept vectors, or None."""
     answers = [result.assignment] if result.top is None else [answer for answer, _ in result.top]
     query = make_query(case.model.domain, case.variables, case.evidence).query_domain
     points = [query.encode(dict(answer)).tolist() for answer in answers]
-    arrays = vector_proofs.recorded(checked or reduced(case), points, 0.0, 1e-9, 600.0, 10**8)
+    arrays = vector_proofs.recorded(Buckets.of(reduced(case)), points, 0.0, 1e-9, 600.0, 10**8)
     return None if arrays is None else with_arrays(result.proof, arrays)
 
 
-@pytest.fixture(params=[(64, 2048), (2, 6, 64)], ids=["whole", "merged"])
+@pytest.fixture(params=[(64, 2048), (2, 6, 64), (2,)], ids=["whole", "merged", "split"])
 def limits(request, monkeypatch):
-    monkeypatch.setattr(vector_proofs, "LIMITS", request.param)
+    monkeypatch.setattr(vector_proofs.Recorder, "LIMITS", request.param)
+    monkeypatch.setattr(vectors.Plain, "LIMITS", request.param)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -91,10 +94,74 @@ def test_several_answers_are_proved_beside_each_other(limits, seed):
     assert not cm.check(case.model, Proof(swapped, proof.arrays)).accepted
 
 
+def test_boxes_are_split_where_sets_stay_too_small(monkeypatch):
+    monkeypatch.setattr(vector_proofs.Recorder, "LIMITS", (1,))
+    n_split = 0
+    for seed in range(8):
+        case = case_of(seed)
+        proof = written(case, solved(case, "auto", seed=seed))
+        assert cm.check(case.model, proof).accepted
+        splits = np.flatnonzero(proof.arrays.get("plan", np.zeros(0)) > 1)
+        n_split += len(splits)
+        for at in splits[:3]:
+            for other in (0, 1, 1000):
+                plan = proof.arrays["plan"].astype(np.int32)
+                plan[at] = other
+                assert not cm.check(case.model, Proof(proof.meta, {**proof.arrays, "plan": plan})).accepted
+    assert n_split > 5
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_a_file_says_nothing_of_is_looked_for(limits, seed):
+    case = case_of(seed)
+    result = solved(case, "auto", seed=seed)
+    proof = with_arrays(result.proof, {})
+    assert cm.check(case.model, proof).accepted
+    names = list(result.assignment)
+    worse = {
+        **result.assignment,
+        names[0]: next(x for x in case.model.domain[names[0]].states if x != result.assignment[names[0]]),
+    }
+    meta = {**proof.meta, "answer": worse, "claim": {**proof.meta["claim"], "log_joint": None}}
+    assert not cm.check(case.model, Proof(meta, proof.arrays)).accepted
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_single_vectors_go_for_others_that_stay(seed):
+    rng = np.random.default_rng(seed)
+    values = np.where(rng.random((200, 3)) < 0.2, -np.inf, rng.integers(0, 5, (200, 3)).astype(float))
+    values[::7] += rng.uniform(-5e-13, 5e-13, values[::7].shape)
+    found = Vectors(rng.integers(0, 3, 200), values, 0.0)
+    left, lost = vectors.undominated(found, Clock.starting_now(None))
+    assert 0.0 <= lost <= vectors.TIE
+    assert len(left.context) < 150
+    for context, row in zip(found.context, values, strict=True):
+        assert np.any(np.all(left.values[left.context == context] >= row - lost, axis=1))
+    for context, row in zip(left.context, left.values, strict=True):
+        others = left.values[left.context == context]
+        assert np.sum(np.all(others >= row, axis=1)) == 1
+
+
+def test_counts_that_wrap_around_and_circles_are_refused():
+    found = Vectors(np.zeros(3, np.int64), np.array([[0.0, 0.0], [-1.0, 1.0], [1.0, -1.0]]), 0.0)
+    two = np.array([2])
+    wrapping = np.array([2**62] * 5)
+    assert not is_exceeded(found, np.zeros(1, np.int64), np.array([5]), np.ones(5, np.int64), wrapping).any()
+    with pytest.raises(Rejected, match="damaged"):
+        Script({name: np.zeros(0, np.uint64) for name in ("plan", "sizes", *Script.NAMES)}, 0.0)
+    ties = Vectors(np.zeros(2, np.int64), np.zeros((2, 2)), 0.0)
+    nothing = np.zeros(0, np.int64)
+    circle = Step(nothing, np.arange(2), np.ones(2, np.int64), np.array([1, 0]), np.ones(2, np.int64), nothing)
+    with pytest.raises(Rejected, match="dropped itself"):
+        circle.loss(ties)
+    mixed = Step(nothing, np.zeros(1, np.int64), two, np.array([1, 2]), np.ones(2, np.int64), nothing)
+    assert mixed.loss(found) == 0.0
+
+
 def _thresholds(monkeypatch):
     """Vectors that can still exceed the threshold are not listed."""
-    before = vector_proofs.scores_of
-    monkeypatch.setattr(vector_proofs, "scores_of", lambda *given: before(*given) - FORGED)
+    before = vector_proofs.Recorder.listed
+    monkeypatch.setattr(vector_proofs.Recorder, "listed", lambda self, scores: before(self, scores - FORGED))
 
 
 def _dominance(monkeypatch):
@@ -116,19 +183,15 @@ def _combinations(monkeypatch):
     """A vector goes for any mixture of two others."""
     kernels = vector_proofs.mixtures
 
-    def unmixed(values, ptr, rounds, budget, state, order, at):
+    def unmixed(values, ptr, rounds, budget, state, order, at, picked):
         at[0] = len(ptr) - 1
-        state[:] = kernels.DROPPED
-        for c in range(len(ptr) - 1):
-            state[ptr[c] : min(ptr[c] + 2, ptr[c + 1])] = kernels.KEPT
-
-    def combinations(values, ptr, state, rows, picked):
-        picked[:] = -1
-        firsts = ptr[np.searchsorted(ptr, rows, side="right") - 1]
-        picked[:, 0], picked[:, 1] = firsts, firsts + 1
+        state[:], picked[:] = kernels.DROPPED, -1
+        for start, stop in itertools.pairwise(ptr.tolist()):
+            state[start : min(start + 2, stop)] = kernels.KEPT
+            picked[start:stop, 0], picked[start:stop, 1] = start, start + 1
 
     monkeypatch.setattr(kernels, "unmixed", unmixed)
-    monkeypatch.setattr(kernels, "combinations", combinations)
+    monkeypatch.setattr(vector_proofs, "FEW", 0)
     monkeypatch.setattr(vector_proofs, "is_exceeded", lambda found, rows, *rest: np.ones(len(rows), np.bool_))
 
 
@@ -137,7 +200,6 @@ def test_what_forgers_leave_out_is_missed(monkeypatch, broken):
     """A writer with one broken rule, and no second look, claims an answer that is not the best."""
     honest = [(case, solved(case, "auto", seed=seed)) for seed in range(0, 24, 2) for case in [chain_case(seed)]]
     broken(monkeypatch)
-    monkeypatch.setattr("certimap.checker.kept.Step.applied", _unchecked)
     forged = []
     for case, result in honest:
         domain = make_query(case.model.domain, case.variables, case.evidence).query_domain
@@ -145,7 +207,7 @@ def test_what_forgers_leave_out_is_missed(monkeypatch, broken):
         meta = {**result.proof.meta, "answer": dict(domain.decode(worse))}
         meta["claim"] = {**meta["claim"], "log_joint": None}
         try:
-            arrays = vector_proofs.recorded(reduced(case), [worse.tolist()], 0.0, 1e-9, 600.0, 10**8)
+            arrays = vector_proofs.recorded(Buckets.of(reduced(case)), [worse.tolist()], 0.0, 1e-9, 600.0, 10**8)
         except (Rejected, ValueError):
             continue
         if arrays is not None:
@@ -155,14 +217,6 @@ def test_what_forgers_leave_out_is_missed(monkeypatch, broken):
         assert not case.is_true(proof)
         assert not cm.check(case.model, proof).accepted
     assert forged
-
-
-def _unchecked(self, found):
-    """Apply a step without asking whether it may be."""
-    gone = np.zeros(len(found.context), np.bool_)
-    gone[self.dominated] = gone[self.mixed] = True
-    kept = found.take(~gone)
-    return (grouped(kept, self.groups) if len(self.groups) else kept), 0.0
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -199,11 +253,11 @@ def test_products_of_matrices_round_up_and_hardly(seed):
 def test_long_chains_of_many_states_are_checked_by_their_vectors():
     model, symbols = random_chain(24, 30, 12, 0, 0.2)
     result = cm.map_query(model, symbols, epsilon=0, delta=0, rng=0, workers=1, proof=True, time_limit=300)
-    checked = reduced_network(model, make_query(model.domain, symbols, {}))
+    checked = Buckets.of(reduced_network(model, make_query(model.domain, symbols, {})))
     point = make_query(model.domain, symbols, {}).query_domain.encode(dict(result.assignment))
     arrays = vector_proofs.recorded(checked, [point.tolist()], 0.0, 1e-9, 600.0, 10**8)
     assert cm.check(model, with_arrays(result.proof, arrays)).accepted
-    assert len(arrays["mixed"]) > 100
+    assert np.sum(arrays["lengths"] > 1) > 100
     assert vector_proofs.recorded(checked, [point.tolist()], 0.0, 1e-9, 600.0, 1000) is None
 
 

@@ -180,10 +180,10 @@ class VectorSet:
         Returns the mask of the kept and the multiplications done, too. Raises TimeUp.
         """
         state, order, at = np.zeros(len(self), np.int8), np.empty(len(self), np.int64), np.zeros(2, np.int64)
-        work = 0
+        work, picked = 0, np.empty((0, ROUNDS), np.int32)
         while at[0] < len(self.ptr) - 1 and work < MOST_MIXING:
             control.check("comparing vectors with mixtures of others")
-            work += mixtures.unmixed(self.values, self.ptr, ROUNDS, MIXING_PIECE, state, order, at)
+            work += mixtures.unmixed(self.values, self.ptr, ROUNDS, MIXING_PIECE, state, order, at, picked)
         alive = state != mixtures.DROPPED
         return self.keep(alive), alive, work
 

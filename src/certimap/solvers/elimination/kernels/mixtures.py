@@ -111,14 +111,17 @@ def _furthest(values: Floats, start: int, state: NDArray[np.int8], row: int, wei
 
 
 @jit(inline="never")
-def _keep(values: Floats, row: int, columns: Floats, n_kept: int) -> int:
+def _keep(values: Floats, row: int, columns: Floats, kept: Ints, n_kept: int) -> int:
+    kept[n_kept] = row
     for d in range(values.shape[1]):
         columns[d, n_kept] = values[row, d]
     return n_kept + 1
 
 
 @jit(inline="never")
-def _start(values: Floats, start: int, stop: int, state: NDArray[np.int8], order: Ints, columns: Floats) -> int:
+def _start(
+    values: Floats, start: int, stop: int, state: NDArray[np.int8], order: Ints, columns: Floats, kept: Ints
+) -> int:
     """Order a segment's rows by falling sum and keep those that are largest in a coordinate; return how many."""
     n, n_kept = stop - start, 0
     totals = np.zeros(n)
@@ -133,13 +136,20 @@ def _start(values: Floats, start: int, stop: int, state: NDArray[np.int8], order
                 best = i
         if state[best] == UNDECIDED and (values[best, d] > 0.0 or d == 0):
             state[best] = KEPT
-            n_kept = _keep(values, best, columns, n_kept)
+            n_kept = _keep(values, best, columns, kept, n_kept)
     return n_kept
 
 
 @jit()
 def unmixed(
-    values: Floats, ptr: Ints, rounds: int, budget: int, state: NDArray[np.int8], order: Ints, at: Ints
+    values: Floats,
+    ptr: Ints,
+    rounds: int,
+    budget: int,
+    state: NDArray[np.int8],
+    order: Ints,
+    at: Ints,
+    picked: NDArray[np.int32],
 ) -> int:
     """Mark rows DROPPED that a convex combination of kept rows of their context is at least, everywhere.
 
@@ -147,6 +157,9 @@ def unmixed(
     would take more than `rounds` of play is passed over. The call returns after about `budget` multiplications,
     with the number done, and goes on when called again with the same arrays: `state`, `order` (one entry per row)
     and `at` (context, place in it), all zeros at first. It is done when `at[0]` is the number of contexts.
+
+    `picked`, shape (rows, rounds) or without rows, gets for each row dropped what it is dropped for: that
+    picked in round t (from 1 on) counts t times, and -1 ends the rounds.
     """
     width = values.shape[1]
     weight, regret, mean = np.empty(width), np.empty(width), np.empty(width)
@@ -159,14 +172,14 @@ def unmixed(
             at[0] += 1
             continue
         columns, ratio, scores = np.empty((width, n)), np.empty((width, n)), np.empty(n)
-        n_kept = 0
+        kept, n_kept = np.empty(n, np.int64), 0
         if at[1] == 0:
-            n_kept = _start(values, start, stop, state, order, columns)
+            n_kept = _start(values, start, stop, state, order, columns, kept)
             work += 2 * n * width
         else:
             for i in range(start, stop):
                 if state[i] == KEPT:
-                    n_kept = _keep(values, i, columns, n_kept)
+                    n_kept = _keep(values, i, columns, kept, n_kept)
         while at[1] < n:
             i = int(order[start + at[1]])
             at[1] += 1
@@ -177,52 +190,20 @@ def unmixed(
                 row = i
                 if outcome == MIXED:
                     state[i] = DROPPED
+                    if len(picked) > 0:
+                        for t in range(rounds):
+                            picked[i, t] = kept[picks[t]] if picks[t] >= 0 else -1
+                            if picks[t] < 0:
+                                break
                     break
                 if outcome == EXCEEDS:
                     row = _furthest(values, start, state[start:stop], i, weight)
                     work += n * width
                 state[row] = KEPT
-                n_kept = _keep(values, row, columns, n_kept)
+                n_kept = _keep(values, row, columns, kept, n_kept)
             if work >= budget:
                 break
         if at[1] == n:
             at[0] += 1
             at[1] = 0
     return work
-
-
-@jit()
-def combinations(
-    values: Floats, ptr: Ints, state: NDArray[np.int8], rows: Ints, picked: NDArray[np.int32]
-) -> None:
-    """Write which kept rows of its context make up a combination that is at least each of `rows`, everywhere.
-
-    `picked`, shape (rows, rounds), gets the row picked in each round of play; that of round t (from 1 on) counts t
-    times, and -1 ends the rounds. Where no combination was found the first is -1. `rows` are in ascending order.
-    """
-    width = values.shape[1]
-    weight, regret, mean = np.empty(width), np.empty(width), np.empty(width)
-    c, n_kept, is_new = 0, 0, True
-    columns, ratio, scores = np.empty((width, 0)), np.empty((width, 0)), np.empty(0)
-    kept = np.empty(0, np.int64)
-    for i in range(len(rows)):
-        while rows[i] >= ptr[c + 1]:
-            c += 1
-            is_new = True
-        if is_new:
-            is_new = False
-            n = int(ptr[c + 1] - ptr[c])
-            columns, ratio, scores = np.empty((width, n)), np.empty((width, n)), np.empty(n)
-            kept, n_kept = np.empty(n, np.int64), 0
-            for row in range(ptr[c], ptr[c + 1]):
-                if state[row] == KEPT:
-                    kept[n_kept] = row
-                    n_kept = _keep(values, row, columns, n_kept)
-        found = _ratios(values, rows[i], columns, n_kept, ratio)
-        outcome = _play(ratio, found, n_kept, weight, regret, mean, scores, picked[i])[0]
-        if outcome != MIXED:
-            picked[i, 0] = -1
-        for t in range(picked.shape[1]):
-            if picked[i, t] < 0:
-                break
-            picked[i, t] = kept[picked[i, t]]

@@ -1,0 +1,323 @@
+"""Proofs by elimination on sets of vectors: the file says which vectors count, the checker makes sure.
+
+Variables are eliminated in an order of the checker's own making. What is chosen for the query variables below a
+bucket is a vector over the hidden states of its separator, one set of vectors for each context (states of the
+separator's query variables). A vector goes where the best that the outside could make of it is at most the
+threshold, or for others of its context (`vectors`); groups of vectors become maxima, which can only raise them.
+
+A box may be eliminated several times, with the bounds and states that the time before has left, and split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from certimap.checker.buckets import Buckets, index_map, rounded_by
+from certimap.checker.clock import Clock
+from certimap.checker.lifting import lifted
+from certimap.checker.models import Arrays, Rejected
+from certimap.checker.numbers import UNIT, Flags, Floats, Ints, ranges, run_starts, up
+from certimap.checker.vectors import PIECE, Plain, Script, Vectors, maxima_of
+
+SLOP = 1e-8  # nats by which bounds are raised, so that rounded vectors stay below those of exact ones
+TINY = 1e-300  # of a sum compared to the largest that it could be, for products that underflow
+CLOSED, ELIMINATED, SPLIT = 0, 1, 2  # what the plan says of a box; from SPLIT on the place of a query variable
+ZERO = np.zeros(1, np.int64)
+ONE = Vectors(ZERO, np.zeros((1, 1)), 0.0)  # what a bucket without children multiplies
+Box = list[Flags]
+
+
+@dataclass(eq=False)
+class Visit:
+    """A bucket whose children are eliminated one after the other.
+
+    Attributes
+    ----------
+    outside
+        What acts on its set, by context and hidden state.
+    around
+        What acts on a product of its children's vectors: the outside, and its table.
+    later
+        The same with the bounds of the children from the last on, from the second on, ...; used up from the end.
+    before
+        The product of what bounds the children that are done.
+    at
+        How many of them are begun.
+    """
+
+    k: int
+    outside: Floats
+    around: Floats
+    later: list[Floats]
+    before: Floats | float = 0.0
+    at: int = 0
+
+
+@dataclass(eq=False)
+class Elimination:
+    """One elimination of a box, with bounds from outside that the buckets done already have tightened.
+
+    Attributes
+    ----------
+    bounds
+        Of each bucket, largest entries by context and hidden state.
+    level
+        The threshold, ties granted.
+    lost
+        Nats that ties have cost so far, added over all sets.
+    states
+        One array a query variable: bounds with it set to each state, for what exceeds the threshold.
+    """
+
+    tree: Buckets
+    box: Box
+    bounds: list[Floats]
+    level: float
+    script: Script
+    clock: Clock
+    lost: float = 0.0
+    states: list[Floats] = field(default_factory=list[Floats])
+
+    def run(self) -> bool:
+        """Return whether anything is left at the end."""
+        self.states = [np.full(len(b), -np.inf) for b in self.box]
+        last = len(self.tree.buckets) - 1
+        done, visits = dict[int, Vectors](), [self._visit(last, np.full((1, 1), self.tree.log_constant))]
+        while visits:
+            self.clock.look()
+            visit = visits[-1]
+            if visit.at < len(self.tree.buckets[visit.k].children):
+                visits.append(self._next_below(visit))
+                continue
+            k = visits.pop().k
+            found = done[k] = self._finished(visit, done)
+            if found.error > SLOP:
+                raise Rejected(f"rounding may have raised a vector by {found.error:.3g} nats, too many to check")
+            self.bounds[k] = maxima_of(found, self.bounds[k].shape)
+            if not len(found.context):
+                return False
+        return True
+
+    def _visit(self, k: int, outside: Floats) -> Visit:
+        """Begin a bucket whose outside is bounded by a functional on its separator."""
+        bucket = self.tree.buckets[k]
+        later = [up(self.tree.view(outside, k, bucket.scope) + self.tree.table_in(bucket, self.box))]
+        for c in bucket.children[:0:-1]:
+            later.append(up(later[-1] + self.tree.view(self.bounds[c], c, bucket.scope)))
+        return Visit(k, outside, later[0], later)
+
+    def _next_below(self, visit: Visit) -> Visit:
+        """Begin the next child, with the functional that bounds what acts on its vectors."""
+        bucket = self.tree.buckets[visit.k]
+        joint = visit.later.pop()
+        if visit.at:
+            c = bucket.children[visit.at - 1]
+            visit.before = up(visit.before + self.tree.view(self.bounds[c], c, bucket.scope))
+            joint = up(joint + visit.before)
+        visit.at += 1
+        below = self.tree.buckets[bucket.children[visit.at - 1]]
+        return self._visit(
+            bucket.children[visit.at - 1],
+            self.tree.onto(bucket, joint, below.separator_query, below.separator_hidden),
+        )
+
+    def _finished(self, visit: Visit, done: dict[int, Vectors]) -> Vectors:
+        """Multiply the children's sets, smallest first, and eliminate the bucket's own variable.
+
+        Products are over the hidden variables that the children have; the table joins when the variable goes.
+        """
+        tree, bucket = self.tree, self.tree.buckets[visit.k]
+        acting = [tree.onto(bucket, visit.around, bucket.query, bucket.inner)]
+        found = Vectors(np.arange(len(acting[0])), np.zeros(acting[0].shape), 0.0)
+        children = sorted(bucket.children, key=lambda c: len(done[c].context))
+        variables = [*bucket.query, *bucket.inner]
+        for c in children[:0:-1]:
+            joint = acting[-1].reshape([tree.sizes[v] for v in variables])
+            acting.append(up(joint + tree.view(self.bounds[c], c, variables)).reshape(acting[0].shape))
+        for c in children or [None]:
+            right, contexts, states = ONE, np.zeros_like(found.context), ZERO
+            if c is not None:
+                below, right = tree.buckets[c], done.pop(c)
+                contexts = index_map(bucket.query, below.separator_query, tree.sizes)[found.context]
+                states = index_map(bucket.inner, below.separator_hidden, tree.sizes)
+            found, scores = self._product(found, right, contexts, states, acting[-1])
+            if len(acting) == 1 and bucket.own in tree.queried:
+                own = index_map(bucket.query, [bucket.own], tree.sizes)[found.context]
+                np.maximum.at(self.states[tree.queried[bucket.own]], own, scores)
+            found = self._reduced(found, acting.pop())
+            if not len(found.context):
+                return Vectors(found.context, np.empty((0, visit.outside.shape[1])), 0.0)
+        self.script.begin()
+        return self._reduced(lifted(tree, bucket, tree.table_in(bucket, self.box), found), visit.outside)
+
+    def _reduced(self, found: Vectors, acting: Floats) -> Vectors:
+        found, lost = self.script.reduced(found, acting)
+        self.lost += lost
+        return found
+
+    def _product(
+        self, left: Vectors, right: Vectors, contexts: Ints, states: Ints, acting: Floats
+    ) -> tuple[Vectors, Floats]:
+        """Multiply each row with all on the right in its context there; return what is listed, and its scores."""
+        right = right.take(np.argsort(right.context, kind="stable"))
+        per_context = np.bincount(right.context, minlength=int(contexts.max(initial=0)) + 1)
+        runs = run_starts(per_context)[contexts], per_context[contexts]
+        nothing = np.empty(0, np.int64)
+        pieces: list[tuple[Ints, Ints, Floats]] = [(nothing, nothing, np.empty(0))]
+        self.script.begin()
+        over = right.values[:, states]
+        for lefts, rights, scores in scored(left, over, *runs, acting):
+            self.clock.look()
+            rows = self.script.listed(scores)
+            pieces.append((lefts[rows], rights[rows], scores[rows]))
+        lefts, rights, scores = (np.concatenate(part) for part in zip(*pieces, strict=True))
+        values = up(left.values[lefts] + over[rights])
+        error = left.error + right.error + rounded_by(values)
+        return Vectors(left.context[lefts], values, error), scores
+
+
+def scored(
+    left: Vectors, right: Floats, firsts: Ints, counts: Ints, acting: Floats
+) -> Iterator[tuple[Ints, Ints, Floats]]:
+    """Yield products of each row with `counts` rows on the right from `firsts` on, in pieces, in order.
+
+    A piece is which rows are multiplied, left and right, and upper bounds on what each product can become.
+    """
+    sides = left.values + acting[left.context], right
+    tops = [np.max(side, axis=1) for side in sides]
+    x, y = (np.exp(a - np.where(top > -np.inf, top, 0.0)[:, None]) for a, top in zip(sides, tops, strict=True))
+    steps = acting.shape[1] + 16.0 + sum(rounded_by(top) for top in tops) / UNIT
+    at, rows, ends = 0, max(1, PIECE // acting.shape[1]), np.cumsum(counts)
+    while at < len(counts):
+        stop = max(at + 1, int(np.searchsorted(ends, (ends[at - 1] if at else 0) + rows, side="right")))
+        lefts = np.repeat(np.arange(at, stop), counts[at:stop])
+        rights = ranges(firsts[at:stop], counts[at:stop])
+        sums = np.einsum("ij,ij->i", x[lefts], y[rights])
+        yield lefts, rights, up(tops[0][lefts] + tops[1][rights] + np.log(sums + TINY), steps)
+        at = stop
+
+
+@dataclass(eq=False)
+class Part:
+    """A box, and what earlier eliminations have left of it.
+
+    Attributes
+    ----------
+    known
+        Of each bucket, the largest entries that the last elimination left.
+    messages
+        Of each bucket, what bounds it in the box.
+    lost
+        Nats that ties have cost.
+    n_runs
+        How many eliminations there were of this box alone.
+    states
+        The bounds on each state that the last one left.
+    """
+
+    tree: Buckets
+    box: Box
+    known: list[Floats] | None = None
+    lost: float = 0.0
+    n_runs: int = 0
+    states: list[Floats] = field(default_factory=list[Floats])
+
+    def __post_init__(self) -> None:
+        self.messages = self.tree.messages(self.box) if all(b.any() for b in self.box) else None
+
+    @property
+    def bound(self) -> float:
+        """What every assignment is worth at most (nats)."""
+        return -np.inf if self.messages is None else float(self.messages[-1][0, 0]) + self.tree.log_constant
+
+    def eliminated(self, level: float, script: Script, clock: Clock) -> Part:
+        """Return what one more elimination leaves of the box."""
+        if self.messages is None:
+            return self
+        bounds = [m + SLOP for m in self.messages]
+        if self.known is not None:
+            bounds = [np.minimum(a, b) for a, b in zip(bounds, self.known, strict=True)]
+        run = Elimination(self.tree, self.box, bounds, level, script, clock)
+        is_left = run.run()
+        box = [b & (s > level) & is_left for b, s in zip(self.box, run.states, strict=True)]
+        return Part(self.tree, box, run.bounds, self.lost + run.lost, self.n_runs + 1, run.states)
+
+    def split(self, place: int) -> list[Part]:
+        """Return a part for each state of a query variable.
+
+        Entries known of sets in which it is eliminated may come of other states, and are forgotten.
+        """
+        known, gone = self.known, set[int]()
+        if known is not None:
+            for k, bucket in enumerate(self.tree.buckets):
+                if gone & set(bucket.children) or self.tree.queried.get(bucket.own) == place:
+                    gone.add(k)
+            known = [np.full(m.shape, np.inf) if k in gone else m for k, m in enumerate(known)]
+        out = list[Part]()
+        for state in range(len(self.box[place])):
+            inner = self.box[place] & (np.arange(len(self.box[place])) == state)
+            box = [inner if v == place else b for v, b in enumerate(self.box)]
+            out.append(Part(self.tree, box, known, self.lost))
+        return out
+
+
+def exclude(
+    tree: Buckets, answers: Sequence[Box], level: float, allowance: float, script: Script, clock: Clock
+) -> None:
+    """Close the space, or what is beside several answers, as a script says; refuse one that leaves a box open."""
+    whole = [np.ones(tree.sizes[v], np.bool_) for v in tree.queried]
+    boxes = around(whole, list(answers)) if len(answers) > 1 else [whole]
+    waiting = [Part(tree, box) for box in reversed(boxes)]
+    while waiting:
+        clock.look()
+        part = waiting.pop()
+        act = script.act(part)
+        if act >= SPLIT:
+            waiting += reversed(part.split(act - SPLIT))
+        elif act == ELIMINATED:
+            waiting.append(part.eliminated(level, script, clock))
+            if not waiting[-1].lost <= allowance:
+                lost = waiting[-1].lost
+                raise Rejected(f"ties of vectors cost {lost:.3g} nats, and the tolerance leaves {allowance:.3g}")
+        elif part.bound > level:
+            raise Rejected(f"a box stays open, at the bound {part.bound:.12g}, above {level:.12g}")
+
+
+def check_vectors(
+    tree: Buckets, answers: Sequence[Box], threshold: float, allowance: float, arrays: Arrays, clock: Clock
+) -> None:
+    """Exclude every assignment above a threshold but the answers, by the steps of a proof.
+
+    Parameters
+    ----------
+    answers
+        Boxes of one point each. One alone, which is not above the threshold, is not cut out.
+    threshold
+        Natural log.
+    allowance
+        Nats below it to which vectors are kept, for ties of vectors.
+    """
+    script = Script(arrays, threshold - allowance)
+    if script.is_blank:
+        script = Plain(threshold - allowance, clock)
+    exclude(tree, answers, threshold - allowance, allowance, script, clock)
+    script.end()
+
+
+def around(box: Box, points: list[Box]) -> list[Box]:
+    """Split what a box holds beside some points into boxes."""
+    held = [p for p in points if all(np.any(a & b) for a, b in zip(p, box, strict=True))]
+    if not held:
+        return [box]
+    out: list[Box] = []
+    inner = list(box)
+    for v, state in enumerate(held[0]):
+        part = list(inner)
+        part[v] = inner[v] & ~state
+        if part[v].any():
+            out += around(part, held[1:])
+        inner[v] = state
+    return out
