@@ -160,7 +160,8 @@ def written(recorder: Recorder) -> Arrays:
     if not any(recorder.acts):
         return {}
     steps = recorder.steps
-    columns = {name: [getattr(step, name) for step in steps] for name in Script.NAMES}
+    parts = zip(*((s.listed, s.gone, s.lengths, s.members, s.counts, s.groups) for s in steps), strict=True)
+    columns = {name: list(column) for name, column in zip(Script.NAMES, parts, strict=True)}
     sizes = np.array([[len(part) for part in column] for column in columns.values()], np.int64).T
     columns["listed"] = [np.diff(part, prepend=-1) for part in columns["listed"]]
     arrays = {name: np.concatenate([*parts, NOTHING]) for name, parts in columns.items()}
