@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -263,11 +263,16 @@ class Script:
 class Plain(Script):
     """Decides what becomes of boxes and vectors, as plainly as can be: what is done where a file says nothing."""
 
-    LIMITS = (64, 512, 4096)  # vectors that a set may have, one elimination of a box after the other
+    LIMITS: ClassVar[tuple[int, ...]] = (
+        64,
+        512,
+        4096,
+    )  # vectors that a set may have, one elimination of a box after the other
 
     def __init__(self, level: float, clock: Clock) -> None:
         super().__init__({}, level)
-        self.clock, self.limit = clock, self.LIMITS[0]
+        self.clock = clock
+        self.limit: int = self.LIMITS[0]
 
     def act(self, part: Any) -> int:
         """Close a box or eliminate it, with ever larger sets; then split it where states promise least in all."""
