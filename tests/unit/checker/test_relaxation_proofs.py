@@ -129,7 +129,7 @@ def test_a_weight_in_which_a_power_sum_would_lose_every_entry_is_rejected(weight
 @pytest.fixture
 def no_steps(monkeypatch):
     """Leave wide networks to relaxations."""
-    monkeypatch.setattr("certimap.proofs.steps.steps_of", lambda *given: None)
+    monkeypatch.setattr("certimap.proofs.steps.steps_of", lambda *given, **more: None)
 
 
 def grid(n, strength):
