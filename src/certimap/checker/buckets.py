@@ -207,21 +207,6 @@ def rounded_by(values: Floats, steps: float = 2.0) -> float:
     return (steps + 4.0 * float(np.max(np.abs(values), where=np.isfinite(values), initial=0.0))) * UNIT
 
 
-def value_at(problem: Reduced, point: Sequence[int], side: int) -> float:
-    """Return the log value of a point, rounded to a side, by eliminating the hidden variables alone."""
-    fixed = dict(zip(problem.queried, point, strict=True))
-    constants, tables = [problem.log_constant], list[Table]()
-    for table in problem.tables:
-        logs = np.asarray(table.logs[tuple(fixed.get(v, slice(None)) for v in table.scope)], np.float64)
-        scope = tuple(v for v in table.scope if v not in fixed)
-        if scope:
-            tables.append(Table(scope, logs))
-        else:
-            constants.append(float(logs))
-    log_constant = float(up(math.fsum(constants), side))
-    return Buckets.of(Reduced(tables, problem.sizes, [], log_constant)).bound([], side)
-
-
 def _bucket(v: int, scope: set[int], queried: dict[int, int], held: list[Table], sizes: Sequence[int]) -> Bucket:
     query = sorted(u for u in scope if u in queried)
     hidden = sorted(u for u in scope if u not in queried)

@@ -128,5 +128,6 @@ class Proof:
         except Exception as error:  # damage makes zipfile, numpy and json raise a dozen types
             raise ParseError(f"is no proof file, or a damaged one ({error})", path) from None
         if not fits or version != VERSION:
-            raise ParseError(f"is a proof of the version {version!r}; expected {VERSION}", path)
+            text = f"is a proof of the version {version!r}; expected {VERSION}: have it written anew"
+            raise ParseError(text, path)
         return cls(meta, arrays)

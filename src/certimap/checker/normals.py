@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from certimap.checker.buckets import value_at
 from certimap.checker.mixtures import Majorants
 from certimap.checker.models import Arrays, Question, Rejected, reduce, refuse_huge, tables_of
+from certimap.checker.network import value_at
 from certimap.checker.normal import HALF_LOG_2PI
 from certimap.checker.numbers import UNIT, Floats, Ints, log_sum
 

@@ -1,4 +1,4 @@
-"""A variable summed or maximised out of a product of tables, rounded up."""
+"""A variable summed or maximised out of a product of tables, rounded to the safe side."""
 
 from __future__ import annotations
 
@@ -15,14 +15,39 @@ Scope = tuple[int, ...]
 BLOCK = 2**16  # entries of a product that are made at a time
 
 
-def summed(v: int, scope: Scope, tables: Sequence[Table], sizes: Mapping[int, int]) -> tuple[Table, list[float]]:
-    """Return the sum over a variable of a product of tables, and constants: together not below the true one."""
-    joint: Floats = np.zeros([sizes[u] for u in scope])
-    for table in tables:
-        joint = up(joint + spread(table, scope))
-    found, rest = log_sum(joint, scope.index(v)), tuple(u for u in scope if u != v)
+def summed(
+    v: int, scope: Scope, tables: Sequence[Table], sizes: Mapping[int, int], weight: float = 1.0, side: int = 1
+) -> tuple[Table, list[float]]:
+    """Return (Σ f^(1/weight))^weight over a variable, of a product f of tables, and constants beside it.
+
+    Together they are not below the true one (with side -1 not above it, for the weight 1). Small tables are
+    multiplied first, and the product with the largest is made a block at a time.
+    """
+    first, *others = sorted(tables, key=lambda t: t.logs.size)
+    for table in others[:-1]:
+        union = tuple(u for u in scope if u in first.scope or u in table.scope)
+        first = Table(union, up(spread(first, union) + spread(table, union), side))
+    rest = tuple(u for u in scope if u != v)
+    shape = [sizes[u] for u in rest]
+    views = [np.broadcast_to(spread(t, (v, *rest)), [sizes[v], *shape]) for t in (first, *others[-1:])]
+    found = np.empty(shape)
+    n_outer = next((k for k in range(len(shape)) if sizes[v] * math.prod(shape[k:]) <= BLOCK), len(shape))
+    for at in np.ndindex(*shape[:n_outer]):
+        parts = [view[(slice(None), *at)] for view in views]
+        found[at] = _power_sum(up(parts[0] + parts[1], side) if others else parts[0], weight, side)
     top = float(found.max())
-    return (Table(rest, up(found - top)), [top]) if top > -math.inf else (Table(rest, found), [])
+    return (Table(rest, up(found - top, side)), [top]) if top > -math.inf else (Table(rest, found), [])
+
+
+def _power_sum(logs: Floats, weight: float, side: int) -> Floats:
+    """Return ln (Σ f^(1/weight))^weight along the first axis; the largest entry is kept apart, lest it go."""
+    if weight == 1.0:
+        return log_sum(logs, 0, side)
+    top = logs.max(axis=0)
+    base = np.where(np.isfinite(top), top, 0.0)
+    with np.errstate(over="ignore"):  # what is -inf here is nothing beside the largest
+        raised = log_sum(up(up(logs - base) / weight), 0)
+    return up(base + up(weight * raised), 2.0)
 
 
 def _paired(tables: Sequence[Table], sizes: Mapping[int, int]) -> list[Table]:

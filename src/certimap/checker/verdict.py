@@ -11,7 +11,7 @@ import numpy as np
 
 from certimap.checker.asked import question_in_words, shown
 from certimap.checker.boxes import check_boxes
-from certimap.checker.buckets import Buckets, value_at
+from certimap.checker.buckets import Buckets
 from certimap.checker.caps import caps_of
 from certimap.checker.circuit import circuit_of, values_at
 from certimap.checker.claim import BOUNDING, DRAWS, KINDS, Claim
@@ -23,11 +23,11 @@ from certimap.checker.graph import read_graph
 from certimap.checker.majorants import products_of
 from certimap.checker.mixtures import check_mixture
 from certimap.checker.models import Arrays, Question, Reduced, Rejected, fingerprint, reduce, tables_of
+from certimap.checker.network import boxes_beside, value_at
 from certimap.checker.normals import is_normal, normals_of
 from certimap.checker.numbers import Ints
 from certimap.checker.points import check_every_point, check_residual, read_points
 from certimap.checker.real import edges_of, in_cells
-from certimap.checker.relaxed import Relaxation, check_relaxed
 from certimap.checker.steps import check_steps
 from certimap.errors import TooLarge
 
@@ -195,7 +195,7 @@ def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof, clock: Clock
     """Return the value of the worst answer, and why not all of the rest is covered, or None."""
     tables, all_sizes = tables_of(kind, claim.question.sizes, arrays)
     problem = reduce(tables, all_sizes, claim.question)
-    if claim.method in BOUNDING:
+    if claim.method == BOUNDING:
         return _wide(problem, claim, proof, clock)
     tree = Buckets.of(problem)
     points = [
@@ -214,19 +214,11 @@ def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof, clock: Clock
 
 
 def _wide(problem: Reduced, claim: Claim, proof: Proof, clock: Clock) -> tuple[float, str | None]:
-    """The same by steps or a relaxation, for networks too wide to be eliminated; hidden variables fit."""
-    log_value = claim.least([value_at(problem, answer, -1) for answer in claim.answers.tolist()])
-    threshold = claim.threshold(log_value)
-    if claim.method == "steps":
-        if len(claim.answers) > 1:
-            raise Rejected("a proof by 'steps' is of one answer")
-        return log_value, check_steps(problem, proof.arrays, threshold, clock)
-    relaxation, columns = Relaxation.read(proof.arrays, problem), claim.question.query_offsets
-
-    def value_of(point: list[int]) -> float:
-        return value_at(problem, point, 1)
-
-    return log_value, check_relaxed(relaxation, proof.arrays, columns, claim.answers, threshold, value_of, clock)
+    """The same by steps, for networks too wide to be eliminated."""
+    order, answers = np.asarray(proof.arrays["order"]).astype(np.int64).ravel().tolist(), claim.answers.tolist()
+    log_value = claim.least([value_at(problem, answer, -1, order, clock) for answer in answers])
+    boxes = boxes_beside(problem, answers)
+    return log_value, check_steps(problem, boxes, proof.arrays, claim.threshold(log_value), clock)
 
 
 def _draws(claim: Claim, proof: Proof, log_prob: float) -> str | None:

@@ -56,6 +56,8 @@ def proofs(
     by_method = ", ".join(f"{n} by {method}" for method, n in sorted(trial.methods.items()))
     typer.echo(f"{trial.n_proofs:,} proofs of {models:,} models ({by_method or 'none'}),")
     typer.echo(f"{trial.n_altered:,} alterations of them, {len(trial.failing)} failures")
+    if trial.n_without:
+        typer.echo(f"{trial.n_without} certified answers about real variables without a proof")
     asked = [item for folder in networks or () for item in network_queries(folder)]
     if learned is not None:
         asked += twenty_queries(learned, queries)

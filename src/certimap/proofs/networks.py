@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.checker import Proof
-from certimap.checker.buckets import Buckets, Layout, value_at
+from certimap.checker.buckets import Buckets, Layout
 from certimap.checker.models import Question as Asked
 from certimap.checker.models import Reduced, Rejected, reduce, tables_of
+from certimap.checker.network import boxes_beside, value_at
 from certimap.control import Control
 from certimap.errors import ModelError, TooLarge
 from certimap.io.native import exported
@@ -21,7 +22,7 @@ from certimap.query import Query
 from certimap.result import CertificateKind, MapResult
 
 WITH_PROOFS = "'frontier' and 'exhaustive' on circuits, and any solver on networks whose tables fit"
-NOT_CLOSED = "no steps and no relaxation that were found in {:.0f} s prove it; a higher time_limit may find some"
+NOT_CLOSED = "no steps that were found in {:.0f} s prove it; a higher time_limit may find some"
 NOT_ELIMINATED = "no elimination of {:.0f} s and {:,} bytes proves it; a higher time_limit or max_proof may help"
 EASY = 0.5  # seconds of solving; where it took less the checker finds by itself which vectors count
 STEPS_SHARE = 0.7  # of the time for a proof of a wide network; a relaxation, which may bound, gets the rest
@@ -62,36 +63,36 @@ def of_network(
 
 
 def wide(model: Model, query: Query, result: MapResult, max_bytes: int, seconds: float) -> Proof:
-    """Prove an answer by steps or a relaxation, or how much better another one can be if it is not certified."""
+    """Prove an answer by steps, or how much better another one can be if it is not certified."""
     from certimap.proofs.relaxations import bounded, covered
+    from certimap.proofs.script import Script
     from certimap.proofs.steps import steps_of
+    from certimap.proofs.sums import order_of_values
 
     control = Control.starting_now(seconds)
     certificate = result.certificate
-    answers = answers_of(result)
     try:
         checked = reduced_network(model, query)
-        points = [query.query_domain.encode(dict(answer)) for answer in answers]
-        log_value = min(value_at(checked, point.tolist(), -1) for point in points)
+        points = [query.query_domain.encode(dict(answer)).tolist() for answer in answers_of(result)]
+        order = {"order": np.array(order_of_values(checked, control), np.int32)}
+        log_value = min(value_at(checked, point, -1, order["order"].tolist()) for point in points)
         if certificate.kind is CertificateKind.NONE:
-            found = bounded(checked, control)
-            if found is not None and found[1] < math.inf:
-                claim = {"kind": "bound", "epsilon": 0.0, "delta": 0.0, "log_upper": found[1]}
-                return Proof({"method": "relaxation", "claim": claim}, found[0])
+            found, stated = bounded(checked, Script(math.inf, control, max_bytes)), {}
         else:
             threshold = log_value - math.log1p(-certificate.epsilon) + math.log1p(certificate.tolerance)
-            if len(points) == 1:
-                limits = Control.starting_now(STEPS_SHARE * seconds)
-                steps = steps_of(checked, threshold, limits, max_bytes, point=points[0].tolist())
-                if steps is not None:
-                    return Proof({"method": "steps"}, steps)
-            found = covered(checked, threshold, control, max_bytes)
+            boxes = boxes_beside(checked, points)
+            limits = Control.starting_now(STEPS_SHARE * seconds)
+            point = points[0] if len(points) == 1 else None
+            steps = steps_of(checked, boxes, Script(threshold, limits, max_bytes), point)
+            if steps is not None:
+                return Proof({"method": "steps"}, order | steps)
+            found = covered(checked, boxes, Script(threshold, control, max_bytes))
             if found is not None and found[1] <= threshold:
-                return Proof({"method": "relaxation"}, found[0])
-            if found is not None and found[1] < math.inf:
-                claim = {"kind": "bound", "epsilon": 0.0, "delta": 0.0, "log_upper": found[1]}
-                stated = {"kind": certificate.kind.value, "epsilon": certificate.epsilon}
-                return Proof({"method": "relaxation", "claim": claim, "certified": stated}, found[0])
+                return Proof({"method": "steps"}, order | found[0])
+            stated = {"certified": {"kind": certificate.kind.value, "epsilon": certificate.epsilon}}
+        if found is not None and found[1] < math.inf:
+            claim = {"kind": "bound", "epsilon": 0.0, "delta": 0.0, "log_upper": found[1]}
+            return Proof({"method": "steps", "claim": claim, **stated}, order | found[0])
     except (Rejected, ModelError, TooLarge) as reason:
         return Proof({"method": "none", "no_proof": f"{reason}; {WITH_PROOFS} can write a proof"}, {})
     return Proof({"method": "none", "no_proof": NOT_CLOSED.format(seconds)}, {})

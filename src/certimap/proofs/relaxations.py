@@ -1,4 +1,8 @@
-"""Proofs for networks too wide to be eliminated: a relaxation of the network as it is, and boxes it closes."""
+"""Relaxations in proofs by steps: variables whose buckets are too large are eliminated in groups of tables.
+
+A tree of mini-buckets, whose shifts and weights the solvers' code tightens, says which tables go together; the
+steps are made by the checker's arithmetic, in the part that the tree was made for or in one below.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.boxes import LEAF, SHRUNK
-from certimap.checker.buckets import MAX_TABLE
 from certimap.checker.models import Reduced
-from certimap.checker.relaxed import Relaxation
+from certimap.checker.network import MAX_ENTRIES, Network, parts_of
+from certimap.checker.numbers import Floats
 from certimap.control import Control
 from certimap.networks.problem import Problem, Table
 from certimap.networks.relaxation.choose_tree import CLIQUE_BITS
@@ -23,119 +25,138 @@ from certimap.networks.relaxation.partition import limit, nuisance_first, split
 from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.networks.relaxation.tighten import TEMPERATURES, Tightener
+from certimap.proofs.script import Arrays, Box, Open, Script
 
-UNSPLIT_BITS = math.log2(MAX_TABLE)
-MOST_ENTRIES = 2.0**23  # of all regions together
-TABLE_BITS = (10.0, 14.0, 18.0)  # of the largest tables of relaxations with copies, one after the other
-FEW_BOXES, MANY_BOXES, MOST_BOXES = 40, 1000, 10**9  # tried before a relaxation is tightened further
+MOST_ENTRIES = 2.0**25  # of all regions together
+UNSPLIT_BITS = math.log2(MAX_ENTRIES)
+FEW_BOXES, MANY_BOXES, MOST_BOXES = 80, 2000, 10**9  # tried before a relaxation is tightened further
 STEPS = 40  # of the optimiser at each temperature
 TIGHTENING_SHARE = 0.4  # of the time
-MARGIN = 1e-10  # relative; how far below the threshold boxes close here, so that the checker's rounding fits in
-Arrays = dict[str, NDArray[Any]]
-Mask = NDArray[np.bool_]
+MOST_BYTES = 2**62
+MARGIN = 1e-10  # relative; how far below the threshold a tree's bound has to be, so that the checker's closes
+Mask = NDArray[np.uint8]
+States = dict[int, Floats]
 
 
 @dataclass(frozen=True, eq=False)
 class Relaxed:
-    """A tightened tree, the regions that its tables lie in, and where the query's states are among its own."""
+    """A tree of mini-buckets of a network, for parts of it too; `states` are those that the network has left."""
 
     tree: SplitTree
-    region: NDArray[np.int64]
-    columns: NDArray[np.int64]
-    offsets: NDArray[np.int64]
+    states: dict[int, NDArray[np.int64]]
 
     @classmethod
-    def of(cls, problem: Problem, queried: list[int], order: list[int], bits: float) -> Relaxed | None:
-        """Split a problem's buckets into tables of at most 2^bits entries; None where some cannot be so small."""
+    def of(cls, network: Network, order: list[int], bits: float) -> Relaxed | None:
+        """Split a network's buckets into tables of at most 2^bits entries; None where some cannot be so small."""
+        problem = problem_of(network)
         fits = limit(problem.sizes, 2.0**bits)
-        region = np.zeros(len(problem.tables), np.int64)
-        n_entries = 0.0
-        for r, found in enumerate(split(problem, order, fits)):
-            region[list(found.tables)] = r
-            entries = math.prod(float(problem.sizes[v]) for v in found.scope)
-            n_entries += entries
-            if entries > MAX_TABLE or n_entries > MOST_ENTRIES:
-                return None
-        tree = SplitTree.of(problem, order, fits)
-        places = {v: i for i, v in enumerate(tree.variables)}
-        starts = [int(tree.arrays.state_ptr[places[v]]) for v in queried]
-        sizes = [problem.sizes[v] for v in queried]
-        columns = np.concatenate([np.arange(start, start + k) for start, k in zip(starts, sizes, strict=True)])
-        return cls(tree, region, columns, np.cumsum([0, *sizes]))
+        sizes = [math.prod(float(problem.sizes[v]) for v in r.scope) for r in split(problem, order, fits)]
+        if max(sizes, default=0.0) > MAX_ENTRIES or sum(sizes) > MOST_ENTRIES:
+            return None
+        return cls(SplitTree.of(problem, order, fits), dict(network.states))
+
+    def tighten(self, network: Network, temperature: float, n_steps: int, control: Control) -> None:
+        """Lower the bound of a part by moving costs between copies, and weights."""
+        Tightener(self.tree, PassClock(control), self._mask(network)).run(temperature, n_steps)
 
     @property
-    def arrays(self) -> Arrays:
-        """What a proof holds of it."""
-        a = self.tree.arrays
-        return {
-            "own": np.array(self.tree.variables, np.int64)[a.own],
-            "parent": a.parent,
-            "region": self.region,
-            "weights": self.tree.weights,
-            "shifts": self.tree.shifts,
-        }
+    def _regions(self) -> dict[int, list[tuple[set[int], Floats, float]]]:
+        """The copies of each variable: scope, shifts, weight."""
+        a, variables = self.tree.arrays, self.tree.variables
+        out: dict[int, list[tuple[set[int], Floats, float]]] = {v: [] for v in variables}
+        for r in range(len(a.own)):
+            axes: list[int] = a.axes[a.axis_ptr[r] : a.axis_ptr[r + 1]].tolist()
+            scope = {variables[k] for k in axes}
+            shift = self.tree.shifts[a.shift_ptr[r] : a.shift_ptr[r + 1]]
+            out[variables[int(a.own[r])]].append((scope, shift, float(self.tree.weights[r])))
+        return out
 
     @cached_property
     def _scratch(self) -> Any:
         return self.tree.scratch()
 
-    def probe(self, box: Mask) -> tuple[float, NDArray[np.float64]]:
-        """Bound a box of the query and each of its states, in nats."""
-        bounds, each = self.tree.probe(self._mask(box)[None])
-        return float(bounds[0]), each[0, self.columns]
+    @cached_property
+    def _starts(self) -> dict[int, int]:
+        return dict(zip(self.tree.variables, self.tree.arrays.state_ptr.tolist(), strict=False))
 
-    def without(self, box: Mask, each: NDArray[np.float64], level: float) -> Mask:
-        """Drop the states of a box that an upward pass with the state held bounds by a level, as the checker will.
+    def _at(self, network: Network, v: int) -> NDArray[np.int64]:
+        return np.searchsorted(self.states[v], network.states[v])
 
-        A downward pass, which gave the bounds in `each`, may know more where maxima lie inside of sums.
-        """
-        left = box & (each > level)
-        if self.tree.problem.nuisance and not self.tree.is_exact:
-            for start, stop in pairwise(self.offsets.tolist()):
-                gone = start + np.flatnonzero(box[start:stop] & ~left[start:stop])
-                if len(gone) and self._bound(box, start, stop, gone) > level:
-                    for column in gone:
-                        left[column] = (
-                            len(gone) == 1 or self._bound(box, start, stop, gone[gone == column]) > level
-                        )
-        return left
-
-    def _bound(self, box: Mask, start: int, stop: int, columns: NDArray[np.int64]) -> float:
-        """Bound the part of a box that has some states alone of one variable."""
-        held = box.copy()
-        held[start:stop] = False
-        held[columns] = True
-        return self.tree.bound(self._mask(held), self._scratch)
-
-    def _mask(self, box: Mask) -> NDArray[np.uint8]:
-        mask = self.tree.full_mask()
-        mask[self.columns] = box
+    def _mask(self, network: Network) -> Mask:
+        mask = np.zeros(int(self.tree.arrays.state_ptr[-1]), np.uint8)
+        for v, start in self._starts.items():
+            mask[start + self._at(network, v)] = 1
         return mask
 
+    def bound(self, network: Network) -> float:
+        """Bound a part, in nats."""
+        return self.tree.bound(self._mask(network), self._scratch)
 
-def relaxations(checked: Reduced, control: Control) -> Iterator[tuple[Relaxed, int]]:
+    def probe(self, network: Network) -> tuple[float, States]:
+        """Bound a part, and each state that it has left of a queried variable."""
+        bounds, each = self.tree.probe(self._mask(network)[None])
+        queried = [v for v in sorted(network.sizes) if v not in network.hidden]
+        return float(bounds[0]), {v: each[0, self._starts[v] + self._at(network, v)] for v in queried}
+
+    def eliminate(self, script: Script, network: Network, hidden_only: bool = False) -> None:
+        """Eliminate variables of a part in groups, as the tree does."""
+        regions = self._regions
+        order: list[int] = self.tree.order.tolist()
+        for v in [self.tree.variables[k] for k in order]:
+            if v not in network.sizes or (hidden_only and v not in network.hidden):
+                continue
+            copies, near = regions[v], sorted(network.near[v])
+            groups = [next(k for k, (around, _, _) in enumerate(copies) if around.issuperset(s)) for s in near]
+            used = sorted({0, *groups})
+            if used == [0]:
+                script.eliminate(network, v)
+                continue
+            shifts = [copies[k][1][self._at(network, v)] for k in used[1:]]
+            weights = [copies[k][2] for k in used] if v in network.hidden else []
+            if weights:
+                weights[0] += max(0.0, 1.0 - sum(weights))  # what copies without a table had
+            script.group(network, v, [used.index(k) for k in groups], shifts, weights)
+
+    def closes(self, script: Script, network: Network) -> bool:
+        """Close a part by eliminating all of it, if the checker's bound allows it."""
+        mark, left = script.mark, network.copy()
+        self.eliminate(script, left)
+        if script.close(left):
+            return True
+        script.forget(mark)
+        return False
+
+
+def problem_of(network: Network) -> Problem:
+    """Return a network as a problem that can be relaxed, table by table."""
+    tables = [Table(scope, logs) for scope, logs in network.tables.items()]
+    tables += [Table((v,), logs) for v, logs in network.own.items()]
+    queried = frozenset(network.sizes) - network.hidden
+    return Problem(network.sizes, queried, tuple(tables), math.fsum(network.constants))
+
+
+def relaxations(network: Network, script: Script) -> Iterator[tuple[Relaxed, int]]:
     """Yield relaxations, cheap ones first, each whenever it has been tightened some more, in a share of the time.
 
     With each goes the number of boxes that are worth a try before the next; the one of the lowest bound comes once
     more at the end, with no such limit.
     """
-    problem = problem_of(checked)
-    limits = Control.starting_now(TIGHTENING_SHARE * control.seconds_left)
+    problem = problem_of(network)
+    limits = Control.starting_now(TIGHTENING_SHARE * script.control.seconds_left)
     orders = [nuisance_first(problem, bits) for bits in (CLIQUE_BITS if problem.nuisance else CLIQUE_BITS[:1])]
     best: tuple[float, Relaxed] | None = None
-    small, *large = ((orders[0], bits) for bits in TABLE_BITS)
+    small, *large = ((orders[0], bits) for bits in script.table_bits)
     for order, bits in [small, *((order, UNSPLIT_BITS) for order in orders), *large]:
-        found = Relaxed.of(problem, checked.queried, order, bits)
+        found = Relaxed.of(network, order, bits)
         if found is None or (bits == UNSPLIT_BITS and found.tree.is_split):
             continue
         yield found, FEW_BOXES
-        tightener = Tightener(found.tree, PassClock(limits))
         for temperature in TEMPERATURES if found.tree.is_split else ():
             if limits.is_late:
                 break
-            tightener.run(temperature, STEPS)
+            found.tighten(network, temperature, STEPS, limits)
             yield found, FEW_BOXES if temperature > TEMPERATURES[-1] else MANY_BOXES
-        bound = found.tree.bound()
+        bound = found.bound(network)
         if best is None or bound < best[0]:
             best = (bound, found)
         if limits.is_late:
@@ -144,81 +165,56 @@ def relaxations(checked: Reduced, control: Control) -> Iterator[tuple[Relaxed, i
         yield best[1], MOST_BOXES
 
 
-def problem_of(checked: Reduced) -> Problem:
-    """Return the checker's problem as one that can be relaxed, table by table."""
-    open_variables = {v for t in checked.tables for v in t.scope} | set(checked.queried)
-    tables = [Table(t.scope, t.logs) for t in checked.tables]
-    return Problem(
-        {v: checked.sizes[v] for v in sorted(open_variables)},
-        frozenset(checked.queried),
-        tuple(tables),
-        checked.log_constant,
-    )
+def covered(checked: Reduced, boxes: list[Box], script: Script) -> tuple[Arrays, float] | None:
+    """Return steps by which a relaxation closes boxes, split where they stay open, and the script's threshold.
 
-
-def covered(checked: Reduced, threshold: float, control: Control, max_bytes: int) -> tuple[Arrays, float] | None:
-    """Return a relaxation and a tree of boxes that it closes at a threshold (nats), and the threshold.
-
-    Where none is found, the best relaxation and the bound that it has for all; None where no relaxation fits.
+    Where none is found, the steps by which the best relaxation bounds all, and that bound (nats); None where no
+    relaxation fits.
     """
-    level = threshold - MARGIN * (1.0 + abs(threshold))
     last: Relaxed | None = None
-    for found, n_boxes in relaxations(checked, control):
-        tree = _closed(found, level, control, max_bytes, n_boxes)
-        if tree is not None:
-            return {**tree, **found.arrays}, threshold
+    for found, n_boxes in relaxations(Network.of(checked), script):
+        script.forget((0, 0, 0, 0))
+        try:
+            if _closed(script, parts_of(checked, boxes), found, n_boxes):
+                return script.arrays, script.threshold
+        except Open:
+            pass
         last = found
-    return None if last is None else _whole(last, checked)
+    return None if last is None else _bounded(checked, last)
 
 
-def _closed(found: Relaxed, level: float, control: Control, max_bytes: int, n_boxes: int) -> Arrays | None:
-    """Return a tree of boxes that a relaxation closes at a level; None where it takes too many.
-
-    Goes into depth, and splits on the variable whose states' bounds have the smallest sum.
-    """
-    offsets = found.offsets
-    splits: list[int] = []
-    kept: list[NDArray[np.uint8]] = []
-    waiting: list[Mask] = [np.ones(int(offsets[-1]), np.bool_)]
+def _closed(script: Script, parts: list[Network], found: Relaxed, n_boxes: int) -> bool:
+    """Close parts, splitting on the variable whose states' bounds have the smallest sum; goes into depth."""
+    level = script.threshold - MARGIN * (1.0 + abs(script.threshold))
+    waiting = parts[::-1]
     while waiting:
-        box = waiting.pop()
-        bound, each = found.probe(box) if np.any(box) else (-math.inf, np.zeros(len(box)))
-        left = found.without(box, each, level)
-        counts = np.add.reduceat(left, offsets[:-1], dtype=np.int64)
-        if bound <= level or (np.array_equal(left, box) and np.all(counts == 1)):
-            splits.append(LEAF)
+        script.look()
+        network, n_boxes = waiting.pop(), n_boxes - 1
+        if n_boxes < 0:
+            return False
+        bound, each = found.probe(network)
+        if bound <= level and found.closes(script, network):
             continue
-        if control.is_late or len(splits) > n_boxes or len(kept) * (len(box) // 8 + 1) > max_bytes:
-            return None
-        if not np.array_equal(left, box):
-            kept.append(np.packbits(left))
-            splits.append(SHRUNK)
-            waiting.append(left)
+        if not each:  # a point closes by its value
+            while network.hidden and network.size_around(v := network.smallest_hidden()) <= MAX_ENTRIES:
+                script.eliminate(network, v)
+            if network.hidden or not script.close(network):
+                return False
             continue
-        v = _variable(left, each, counts, offsets)
-        splits.append(v)
-        for state in np.flatnonzero(left[offsets[v] : offsets[v + 1]])[::-1]:
-            part = left.copy()
-            part[offsets[v] : offsets[v + 1]] = False
-            part[offsets[v] + state] = True
-            waiting.append(part)
-    return {"splits": np.array(splits, np.int32), "kept": np.concatenate([*kept, np.zeros(0, np.uint8)])}
+        v = min(each, key=lambda u: (float(np.sum(np.exp(each[u] - each[u].max()))), u))
+        waiting += script.split(network, v)[::-1]
+    return True
 
 
-def _variable(left: Mask, each: NDArray[np.float64], counts: NDArray[np.int64], offsets: NDArray[np.int64]) -> int:
-    """Return the variable whose states' bounds have the smallest sum, of those that have several."""
-    shares = np.where(left, np.exp(each - each[left].max()), 0.0)
-    return int(np.argmin(np.where(counts > 1, np.add.reduceat(shares, offsets[:-1]), np.inf)))
+def bounded(checked: Reduced, script: Script) -> tuple[Arrays, float] | None:
+    """Return the steps by which the best relaxation bounds all of a problem, and that bound (nats)."""
+    tried = [found for found, _ in relaxations(Network.of(checked), script)]
+    return _bounded(checked, tried[-1]) if tried else None
 
 
-def bounded(checked: Reduced, control: Control) -> tuple[Arrays, float] | None:
-    """Return a relaxation with one box, and the bound (nats) that it proves."""
-    tried = [found for found, _ in relaxations(checked, control)]
-    return _whole(tried[-1], checked) if tried else None
-
-
-def _whole(found: Relaxed, checked: Reduced) -> tuple[Arrays, float]:
-    """Return a relaxation with the whole space for a box, and its bound by the checker's arithmetic."""
-    arrays: Arrays = {"splits": np.full(1, LEAF, np.int32), "kept": np.zeros(0, np.uint8), **found.arrays}
-    boxes = [np.ones((1, checked.sizes[v]), np.bool_) for v in checked.queried]
-    return arrays, float(Relaxation.read(arrays, checked).bounds(boxes)[0])
+def _bounded(checked: Reduced, found: Relaxed) -> tuple[Arrays, float]:
+    script = Script(math.inf, Control(), MOST_BYTES)
+    (network,) = parts_of(checked, [[np.ones(checked.sizes[v], np.bool_) for v in checked.queried]])
+    found.eliminate(script, network)
+    script.close(network)
+    return script.arrays, network.bound()

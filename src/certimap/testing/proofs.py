@@ -16,12 +16,16 @@ from numpy.typing import NDArray
 
 from certimap.api import condition, map_query
 from certimap.checker import Proof
+from certimap.checker.network import boxes_beside
 from certimap.control import Control
 from certimap.domain import Categorical, Domain, Label, Real
 from certimap.errors import CertimapError
 from certimap.model import Model
 from certimap.proofs import check, reduced_network
+from certimap.proofs.relaxations import covered
+from certimap.proofs.script import Script
 from certimap.proofs.steps import steps_of
+from certimap.proofs.sums import order_of_values
 from certimap.query import make_query
 from certimap.result import MapResult
 from certimap.testing.enumeration import all_points
@@ -136,21 +140,35 @@ def solved(
     )
 
 
-def by_steps(case: Case, proof: Proof, most_entries: float) -> Proof | None:
-    """Return the proof by steps of what another one proves of a network, split until eliminations are small."""
-    claim = proof.meta["claim"]
-    checked = reduced_network(case.model, make_query(case.model.domain, case.variables, case.evidence))
-    threshold = claim["log_joint"] - math.log1p(-claim["epsilon"]) + math.log1p(claim["tolerance"])
-    control = Control.starting_now(600.0)
-    states = {name: [str(label) for label in states_of(case.model.domain, name)] for name in case.variables}
+def by_steps(case: Case, proof: Proof, most_entries: float, relaxed: bool = False) -> Proof | None:
+    """Return the proof by steps of what another one proves of a network, split until eliminations are small.
+
+    `relaxed`: one that eliminates in groups of tables of four entries, and splits until that closes.
+    """
+    claim, domain = proof.meta["claim"], case.model.domain
+    checked = reduced_network(case.model, make_query(domain, case.variables, case.evidence))
+    states = {name: [str(label) for label in states_of(domain, name)] for name in case.variables}
     point = [states[name].index(str(proof.meta["answer"][name])) for name in case.variables]
-    arrays = steps_of(
-        checked, threshold, control, 10**8, point=point, quick_entries=0.0, most_entries=most_entries
+    boxes, control = boxes_beside(checked, [point]), Control.starting_now(600.0)
+    script = Script(
+        claim["log_joint"] - math.log1p(-claim["epsilon"]) + math.log1p(claim["tolerance"]),
+        control,
+        max_bytes=10**8,
+        quick_entries=0.0,
+        most_entries=most_entries,
+        sum_bits=-1.0,
+        table_bits=(2.0,),
     )
+    if relaxed:
+        found = covered(checked, boxes, script)
+        arrays = found[0] if found is not None and found[1] <= script.threshold else None
+    else:
+        arrays = steps_of(checked, boxes, script, point)
     if arrays is None:
         return None
+    order = np.array(order_of_values(checked, control), np.int32)
     meta = {**proof.meta, "method": "steps"}
-    return Proof(meta, {"log_weights": proof.arrays["log_weights"], **arrays})
+    return Proof(meta, {"log_weights": proof.arrays["log_weights"], "order": order, **arrays})
 
 
 def altered(proof: Proof, case: Case, rng: np.random.Generator) -> Iterator[tuple[str, Proof, bool]]:

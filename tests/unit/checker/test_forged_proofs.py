@@ -171,6 +171,7 @@ def test_enumeration_judges_a_bound_by_the_bound(examples):
     claim = {**result.proof.meta["claim"], "kind": "bound", "log_joint": None}
     given = {"log_weights": result.proof.arrays["log_weights"], "steps": np.array([0]), "shifts": np.zeros(0)}
     given["kept"] = np.zeros(0, np.uint8)
+    given["order"] = np.zeros(0, np.int32)
     worse = {name: ("no" if label == "yes" else "yes") for name, label in result.proof.meta["answer"].items()}
     worse |= {"either": "yes"}
     for log_upper, is_true in ((100.0, True), (result.log_joint + 0.01, False)):
@@ -197,6 +198,7 @@ def test_logs_that_cancel_set_no_two_answers_apart():
     model = cm.MarkovNetwork(cm.Domain([cm.Categorical(name, "ab") for name in names]), factors)
     claim = {"kind": "exact", "epsilon": 0.0, "delta": 0.0, "tolerance": 1e-13, "log_joint": None}
     meta = {"model": cm.io.native.fingerprint(model), "method": "steps", "claim": claim}
-    nothing = {"shifts": np.zeros(0), "kept": np.zeros(0, np.uint8), "log_weights": np.zeros(82)}
+    nothing = {"shifts": np.zeros(0), "kept": np.zeros(0, np.uint8), "order": np.zeros(0, np.int32)}
+    nothing["log_weights"] = np.zeros(82)
     proof = Proof({**meta, "answer": dict.fromkeys(names, "b")}, {"steps": np.array([0]), **nothing})
     assert not cm.check(model, proof).accepted

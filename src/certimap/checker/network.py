@@ -1,0 +1,306 @@
+"""A product of tables that steps of a proof change: what is open, what each step does, and what bounds it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.checker.clock import Clock
+from certimap.checker.elimination import around
+from certimap.checker.models import Reduced, Rejected, Table, spread
+from certimap.checker.numbers import UNIT, Floats, Ints, log_sum, ranges, run_starts, up
+from certimap.checker.products import maximised, summed
+
+MAX_ENTRIES = 2**24  # of one table
+FLAT = 1e-13  # nats; a table that varies by less counts as its maximum
+Flags = NDArray[np.bool_]
+Scope = tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Network:
+    """A product of tables of at least two variables each, by scope, one table per variable, and a constant.
+
+    `sizes` counts the states left of each open variable; those in `hidden` are summed out, the others maximised.
+    `near` has the scopes that mention each variable, `states` which states are left of it, open or not. Values are
+    rounded to a `side`. Steps change it in place.
+    """
+
+    sizes: dict[int, int]
+    hidden: frozenset[int]
+    own: dict[int, Floats]
+    tables: dict[Scope, Floats]
+    near: dict[int, set[Scope]]
+    constants: list[float]
+    states: dict[int, Ints]
+    side: int = 1
+
+    @classmethod
+    def of(cls, problem: Reduced, side: int = 1) -> Network:
+        """Return a problem as it is, tables of the same variables joined."""
+        mentioned = sorted({v for t in problem.tables for v in t.scope} | set(problem.queried))
+        sizes = {v: problem.sizes[v] for v in mentioned}
+        hidden = frozenset(mentioned) - frozenset(problem.queried)
+        constant = problem.log_constant + (problem.log_slack if side > 0 else 0.0)
+        states = {v: np.arange(n) for v, n in sizes.items()}
+        return cls._joined(sizes, hidden, problem.tables, [float(up(constant, 8.0 * side))], states, side)
+
+    @classmethod
+    def _joined(
+        cls,
+        sizes: dict[int, int],
+        hidden: frozenset[int],
+        tables: Sequence[Table],
+        constants: list[float],
+        states: dict[int, Ints],
+        side: int,
+    ) -> Network:
+        own = {v: np.zeros(n) for v, n in sizes.items()}
+        found = cls(sizes, hidden, own, {}, {v: set() for v in sizes}, list(constants), states, side)
+        for table in tables:
+            found.add(table)
+        return found
+
+    def copy(self) -> Network:
+        """Return a network of its own with the same numbers."""
+        near = {v: set(scopes) for v, scopes in self.near.items()}
+        own, tables, constants = dict(self.own), dict(self.tables), list(self.constants)
+        return Network(dict(self.sizes), self.hidden, own, tables, near, constants, dict(self.states), self.side)
+
+    def add(self, table: Table) -> None:
+        """Multiply by a table of open variables."""
+        scope = tuple(sorted(table.scope))
+        logs = spread(table, scope)
+        if not scope:
+            self.constants.append(float(logs))
+        elif len(scope) == 1:
+            self.own[scope[0]] = up(self.own[scope[0]] + logs, self.side)
+        elif scope in self.tables:
+            self.tables[scope] = up(self.tables[scope] + logs, self.side)
+        else:
+            self.tables[scope] = logs
+            for v in scope:
+                self.near[v].add(scope)
+
+    def pop(self, scope: Scope) -> Table:
+        for v in scope:
+            self.near[v].remove(scope)
+        return Table(scope, self.tables.pop(scope))
+
+    @property
+    def shapes(self) -> list[tuple[Scope, list[int]]]:
+        """The scopes in order, each with the sizes of its variables: what the numbers of a shift are of."""
+        return [(scope, [self.sizes[v] for v in scope]) for scope in sorted(self.tables)]
+
+    def shift(self, shifts: Floats) -> None:
+        """Move costs between tables and the variables' own ones: a number per table, variable of it, and state."""
+        starts, end = dict[Scope, int](), 0
+        for scope, shape in self.shapes:
+            starts[scope], end = end, end + sum(shape)
+        variables, ptr = self.laid_out
+        own = np.concatenate([self.own[v] for v in variables] or [np.zeros(0)])
+        for scopes, stack in self.stacks:
+            at: Ints = np.array([starts[scope] for scope in scopes])
+            for axis, n in enumerate(stack.shape[1:]):
+                part = shifts[at[:, None] + np.arange(n)]
+                at += n
+                stack = up(stack + np.expand_dims(part, [k + 1 for k in range(stack.ndim - 1) if k != axis]))
+                first = np.array([ptr[scope[axis]] for scope in scopes], np.int64)
+                for row, k in zip(part, first.tolist(), strict=True):
+                    own[k : k + n] = up(own[k : k + n] - row)
+            self.tables.update(zip(scopes, stack, strict=True))
+        self.own = {v: own[ptr[v] : ptr[v] + self.sizes[v]] for v in variables}
+
+    @property
+    def laid_out(self) -> tuple[list[int], dict[int, int]]:
+        """The variables in order, and where each one's states begin among all."""
+        variables = sorted(self.sizes)
+        return variables, dict(
+            zip(variables, run_starts(np.array([self.sizes[v] for v in variables])).tolist(), strict=True)
+        )
+
+    @property
+    def stacks(self) -> list[tuple[list[Scope], Floats]]:
+        """Tables of the same shape, in order: what is done to thousands of small ones is done to all at once."""
+        shapes: dict[Scope, list[Scope]] = {}
+        for scope in sorted(self.tables):
+            shapes.setdefault(self.tables[scope].shape, []).append(scope)
+        return [(scopes, np.array([self.tables[scope] for scope in scopes])) for scopes in shapes.values()]
+
+    def bound(self) -> float:
+        """Return the sum of all maxima, which no point exceeds; of a hidden variable's own table it is the sum."""
+        tops = [float(log_sum(t) if v in self.hidden else t.max()) for v, t in self.own.items()]
+        tops += [float(logs.max()) for logs in self.tables.values()]
+        return float(up(math.fsum([*self.constants, *tops]), self.side))
+
+    def bounds(self) -> tuple[float, dict[int, Floats]]:
+        """Return the bound, and one for each queried state: the sum of all maxima where no other is left."""
+        total, queried = self.bound(), [v for v in sorted(self.sizes) if v not in self.hidden]
+        if total == -math.inf:
+            return total, {v: np.full(self.sizes[v], -np.inf) for v in queried}
+        variables, ptr = self.laid_out
+        below = np.concatenate([self.own[v] - self.own[v].max() for v in variables] or [np.zeros(0)])
+        for scopes, stack in self.stacks:
+            tops = stack.max(axis=tuple(range(1, stack.ndim)))
+            for axis, n in enumerate(stack.shape[1:]):
+                found = stack.max(axis=tuple(k for k in range(1, stack.ndim) if k != axis + 1)) - tops[:, None]
+                first = np.array([ptr[scope[axis]] for scope in scopes], np.int64)
+                places = ranges(first, np.full(len(first), n))
+                below = below + np.bincount(places, found.reshape(-1), len(below))
+        unit = (4.0 + max(map(len, self.near.values()), default=0)) * UNIT  # the terms are at most 0
+        below = up(total + below * (1.0 - unit))
+        return total, {v: below[ptr[v] : ptr[v] + self.sizes[v]] for v in queried}
+
+    def keep(self, states: Mapping[int, Flags]) -> Network:
+        """Return what is left where some states alone are; a variable with one is no longer open."""
+        left = {v: np.flatnonzero(states[v]) if v in states else np.arange(n) for v, n in self.sizes.items()}
+        sizes = {v: len(s) for v, s in left.items() if len(s) > 1}
+        tables = [Table(s, logs[np.ix_(*(left[v] for v in s))]) for s, logs in self.tables.items()]
+        tables += [Table((v,), logs[left[v]]) for v, logs in self.own.items()]
+        scopes = [tuple(v for v in t.scope if v in sizes) for t in tables]
+        smaller = [
+            Table(scope, t.logs.reshape([sizes[v] for v in scope]))
+            for scope, t in zip(scopes, tables, strict=True)
+        ]
+        kept = self.states | {v: self.states[v][s] for v, s in left.items()}
+        return self._joined(sizes, self.hidden & frozenset(sizes), smaller, self.constants, kept, self.side)
+
+    def split(self, v: int) -> list[Network]:
+        """Return the parts by the states of a variable."""
+        return [self.keep({v: flags}) for flags in np.eye(self.sizes[v], dtype=np.bool_)]
+
+    def without_lost(self, tried: Network) -> Network:
+        """Return what is left without the queried states that a copy has lost by steps that only raise values."""
+        open_ones = [v for v in self.sizes if v not in self.hidden]
+        return self.keep({v: np.isin(self.states[v], tried.states[v]) for v in open_ones})
+
+    def scope_around(self, v: int) -> Scope:
+        """Return the variable and all others that share a table with it."""
+        return tuple(sorted({v}.union(*self.near[v])))
+
+    def size_around(self, v: int) -> int:
+        return math.prod(self.sizes[u] for u in self.scope_around(v))
+
+    def smallest_hidden(self) -> int:
+        return min(self.hidden, key=lambda u: (self.size_around(u), u))
+
+    def eliminate(
+        self, v: int, groups: Sequence[int] = (), shifts: Sequence[Floats] = (), weights: Sequence[float] = (1.0,)
+    ) -> None:
+        """Maximise or sum a variable out, or a copy of it out of each group of its tables.
+
+        The first group has the variable's own table less the shifts, which are the own tables of the others.
+        """
+        tables, own = [self.pop(scope) for scope in sorted(self.near[v])], self.own[v]
+        is_hidden, sizes = v in self.hidden, dict(self.sizes)
+        self._forget(v)
+        for shift in shifts:
+            own = up(own - shift, self.side)
+        for k, start in enumerate([own, *shifts]):
+            held = [t for t, group in zip(tables, groups or [0] * len(tables), strict=True) if group == k]
+            scope = tuple(sorted({v}.union(*(t.scope for t in held))))
+            _refuse_large(v, scope, sizes)
+            held.insert(0, Table((v,), start))
+            if is_hidden:
+                found, constants = summed(v, scope, held, sizes, weights[k], self.side)
+            else:
+                found, constants = maximised(v, scope, held, sizes)
+            self.constants += constants  # small numbers round less
+            self.add(found)
+
+    def replace(self, v: int, by: Scope) -> None:
+        """Put a function of others in place of a variable: a table allows one of its states for each of theirs."""
+        if v not in by or v in self.hidden:
+            raise Rejected(f"variable {v} is replaced by a table that it is not in, or is summed out")
+        axis, rest = by.index(v), tuple(u for u in by if u != v)
+        for scope in self.near[v]:
+            _refuse_large(v, {*scope, *rest}, self.sizes)
+        logs = up(self.pop(by).logs + spread(Table((v,), self.own[v]), by))
+        if np.any((logs > -np.inf).sum(axis=axis) > 1):
+            raise Rejected(f"variable {v} is replaced by a table that allows it several states")
+        states: NDArray[Any] = logs.argmax(axis=axis)
+        others = [self.pop(scope) for scope in sorted(self.near[v])]
+        self._forget(v)
+        self.add(Table(rest, logs.max(axis=axis)))
+        for table in others:
+            union = tuple(sorted({*rest, *table.scope} - {v}))
+            grids = np.ix_(*(np.arange(self.sizes[u]) for u in union))
+            chosen = spread(Table(rest, states), union)
+            index: tuple[Any, ...] = tuple(chosen if u == v else grids[union.index(u)] for u in table.scope)
+            shape = [self.sizes[u] for u in union]
+            self.add(Table(union, np.broadcast_to(table.logs[index], shape)))
+
+    def absorb(self) -> None:
+        """Multiply each table into the smallest one with all its variables; of flat ones the maximum is left."""
+        for scope in sorted(self.tables, key=lambda s: (len(s), s)):
+            top = float(self.tables[scope].max())
+            if top - float(self.tables[scope].min()) <= FLAT:
+                self.constants.append(top)
+                self.pop(scope)
+                continue
+            hosts = {s for s in self.near[scope[0]] if len(s) > len(scope) and set(scope) <= set(s)}
+            if hosts:
+                host = min(hosts, key=lambda s: (self.tables[s].size, s))
+                self.tables[host] = up(self.tables[host] + spread(self.pop(scope), host))
+
+    def components(self) -> list[Network]:
+        """Return what no table joins, without constants; the one with the first variable first."""
+        left, found = set(self.sizes), list[Network]()
+        while left:
+            members, reached = set[int](), [min(left)]
+            while reached:
+                v = reached.pop()
+                if v not in members:
+                    members.add(v)
+                    reached += {u for scope in self.near[v] for u in scope} - members
+            left -= members
+            scopes = {scope for v in members for scope in self.near[v]}
+            tables = [Table(scope, self.tables[scope]) for scope in sorted(scopes)]
+            tables += [Table((v,), self.own[v]) for v in sorted(members)]
+            sizes = {v: self.sizes[v] for v in sorted(members)}
+            found.append(self._joined(sizes, self.hidden & members, tables, [], self.states, self.side))
+        return found
+
+    def _forget(self, v: int) -> None:
+        del self.sizes[v], self.own[v], self.near[v]
+        self.hidden -= {v}
+
+
+def _refuse_large(v: int, scope: Iterable[int], sizes: Mapping[int, int]) -> None:
+    if math.prod(sizes[u] for u in scope) > MAX_ENTRIES:
+        raise Rejected(f"a step about variable {v} would take a table of more than {MAX_ENTRIES} entries")
+
+
+def value_at(
+    problem: Reduced, point: Sequence[int], side: int, order: Sequence[int] = (), clock: Clock | None = None
+) -> float:
+    """Return the log value of a point, rounded to a side: hidden variables are summed out, some in an order."""
+    fixed = zip(problem.queried, point, strict=True)
+    network = Network.of(problem, side).keep({v: np.arange(problem.sizes[v]) == a for v, a in fixed})
+    listed = [v for v in dict.fromkeys(order) if v in network.hidden][::-1]
+    while network.hidden:
+        if clock is not None:
+            clock.look()
+        network.eliminate(listed.pop() if listed else network.smallest_hidden())
+    return network.bound()
+
+
+def boxes_beside(problem: Reduced, answers: Sequence[Sequence[int]]) -> list[list[Flags]]:
+    """Return the boxes of the query in which a proof makes its steps: all, or what is beside several answers.
+
+    One answer needs no box beside it: its own value is within the threshold.
+    """
+    everything = [np.ones(problem.sizes[v], np.bool_) for v in problem.queried]
+    points = [[np.arange(len(b)) == a for b, a in zip(everything, row, strict=True)] for row in answers]
+    return [everything] if len(points) == 1 else around(everything, points)
+
+
+def parts_of(problem: Reduced, boxes: Sequence[Sequence[Flags]]) -> list[Network]:
+    """Return a problem in boxes of the query."""
+    whole = Network.of(problem)
+    return [whole.keep(dict(zip(problem.queried, box, strict=True))) for box in boxes]

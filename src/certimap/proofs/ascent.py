@@ -1,0 +1,80 @@
+"""Dual ascent on a network of queried variables, read off as the shifts of a step."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from certimap.checker.network import FLAT, Network, Scope
+from certimap.checker.numbers import Floats
+from certimap.networks.costs import Costs
+from certimap.networks.kernels.dual_ascent import ascend
+from certimap.networks.problem import HARD, Problem, Table
+
+SWEEPS, SHARE, MAX_ASCENTS = 20, 0.01, 15
+REACH = 4.0  # gaps below the largest entry of a table, down to which the ascent keeps entries apart
+COST_BITS = 46  # of the integers that the ascent moves, so that sums of thousands stay exact
+
+
+def ascended(network: Network, gap: float) -> Floats:
+    """Return shifts that lower the bound, found by sweeps over integers.
+
+    Entries far below the largest of their table, zeros among them, are raised to what no good assignment reaches.
+    """
+    if not network.tables:
+        return np.zeros(0)
+    reach = REACH * max(gap, 1e-6)
+    unit = 2.0 ** (math.ceil(math.log2(reach)) - COST_BITS)
+    tables: list[Table] = []
+    for scope, logs in (*network.tables.items(), *(((v,), own) for v, own in network.own.items())):
+        tables.append(Table(scope, np.rint(np.maximum(logs - logs.max(), -reach) / unit).astype(np.int64)))
+    problem = Problem(network.sizes, frozenset(network.sizes), tuple(tables), 0, 0.0, unit)
+    variables = sorted(network.sizes)
+    costs = Costs(problem, variables)
+    dual = costs.dual()
+    incumbent = np.zeros(len(variables) + 1, np.int64)
+    incumbent[0] = HARD
+    for _ in range(MAX_ASCENTS):
+        before = int(dual.bound[0])
+        ascend(costs.arrays, dual, SWEEPS, 0.0, HARD, False, 0, incumbent)
+        if (before - int(dual.bound[0])) * unit <= SHARE * gap:
+            break
+    moved, ptr = dual.tables - costs.arrays.tables, costs.arrays.table_ptr.tolist()
+    moves = {scope: moved[ptr[k] : ptr[k + 1]] for k, scope in enumerate(network.tables)}
+    starts, at = dict[Scope, int](), 0
+    for scope, shape in network.shapes:
+        starts[scope], at = at, at + sum(shape)
+    out = np.zeros(at)
+    for scopes, stack in network.stacks:
+        move = np.array([moves[scope] for scope in scopes]).reshape(stack.shape).astype(np.float64)
+        lines = _lines(move * unit)
+        alone, at = _flattening(stack), np.array([starts[scope] for scope in scopes])
+        for line, flat in zip(lines, alone, strict=True):
+            out[at[:, None] + np.arange(line.shape[1])] = np.where(np.isnan(flat), line, flat)
+            at += line.shape[1]
+    return out
+
+
+def _lines(stack: Floats) -> list[Floats]:
+    """Return functions of one variable each that add up to tables; the tables are such sums."""
+    corner = stack[(slice(None), *[0] * (stack.ndim - 1))]
+    lines: list[Floats] = []
+    for axis in range(1, stack.ndim):
+        line = np.moveaxis(stack, axis, 1)[(slice(None), slice(None), *[0] * (stack.ndim - 2))]
+        lines.append(line - corner[:, None] * (axis > 1))
+    return lines
+
+
+def _flattening(stack: Floats) -> list[Floats]:
+    """Return shifts that leave tables flat which are sums of functions of one variable each; NaN for others.
+
+    With all of it at the variables the bound is no higher, and the variables are apart.
+    """
+    with np.errstate(invalid="ignore"):
+        lines = _lines(stack)
+        rest = stack
+        for axis, line in enumerate(lines):
+            rest = rest - np.expand_dims(line, [k + 1 for k in range(len(lines)) if k != axis])
+        is_sum = np.abs(rest).max(axis=tuple(range(1, stack.ndim))) <= 0.25 * FLAT
+        return [np.where(is_sum[:, None], -line, np.nan) for line in lines]
