@@ -366,6 +366,7 @@ def test_a_grid_too_wide_to_be_eliminated_is_proved_by_steps(monkeypatch):
     assert result.proof.meta["method"] == "steps"
     assert cm.check(model, result.proof).message.startswith("accepted: no assignment is more probable")
     assert "did not end within" in cm.check(model, result.proof, time_limit=1e-6).message
+    monkeypatch.setattr("certimap.proofs.finish.LEAST_SECONDS", 2.0)
     small = cm.map_query(model, epsilon=0, delta=0, rng=0, proof=True, max_proof=1000)
     assert small.proof is None
     assert small.no_proof
