@@ -13,9 +13,9 @@ import pytest
 import certimap as cm
 from certimap.cli.inputs import parse_settings, parse_size, split_list
 from certimap.cli.main import main
+from certimap.core.result import Certificate, CertificateKind
+from certimap.core.summary import certificate_sentence, probability_text
 from certimap.io.text_tables import read_text_table
-from certimap.result import Certificate, CertificateKind
-from certimap.summary import certificate_sentence, probability_text
 
 
 def test_info_of_a_network_reports_width_and_size(capsys, examples):

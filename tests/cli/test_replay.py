@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import certimap as cm
+from certimap.ask.replay import read_records, replay
 from certimap.cli.main import main
 from certimap.io.native import fingerprint
-from certimap.replay import read_records, replay
 
 QUERIES = {
     "all by itself": ["asia.bif"],

@@ -9,8 +9,8 @@ import math
 import numpy as np
 import pytest
 
+from certimap.core.query import make_query
 from certimap.io import read
-from certimap.query import make_query
 
 CLOSE = 1e-4  # nats: deeprob-kit computes in single precision
 

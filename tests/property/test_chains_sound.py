@@ -10,8 +10,8 @@ import pytest
 
 import certimap as cm
 from certimap.conversions.network_to_tree import tree_of_network
-from certimap.query import make_query
-from certimap.result import CertificateKind
+from certimap.core.query import make_query
+from certimap.core.result import CertificateKind
 from certimap.solvers.driver import run
 from certimap.solvers.elimination import search
 from certimap.solvers.elimination.set_elimination import SetElimination

@@ -19,8 +19,8 @@ from tests.reference.enumeration_networks import (
 )
 
 from certimap.conversions import condition
+from certimap.core.query import make_query
 from certimap.errors import ImpossibleEvidence
-from certimap.query import make_query
 
 
 @settings(max_examples=150)

@@ -10,10 +10,10 @@ from frontier_twin import all_points, random_circuit, random_domain
 
 from certimap.certify.ledger import Ledger
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.control import Control
+from certimap.core.control import Control
+from certimap.core.query import make_query
+from certimap.core.result import CertificateKind
 from certimap.errors import ImpossibleEvidence
-from certimap.query import make_query
-from certimap.result import CertificateKind
 from certimap.solvers.box_search.frontier import Frontier, Pace
 from certimap.solvers.driver import run
 from certimap.testing import TablePosterior

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from problem_twin import all_values, random_problem
 
-from certimap.box import Boxes
 from certimap.certify.ledger import Ledger
-from certimap.control import Control
-from certimap.domain import Domain
+from certimap.core.box import Boxes
+from certimap.core.control import Control
+from certimap.core.domain import Domain
+from certimap.core.posterior import Facts
 from certimap.networks.problem import Problem, value_at
-from certimap.posterior import Facts
 from certimap.solvers.driver import run
 from certimap.solvers.networks import parts
 from certimap.solvers.networks.hbfs import HybridBestFirst

@@ -15,8 +15,8 @@ import certimap as cm
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.guess import GuessedCircuit
 from certimap.circuits.posterior import CircuitPosterior
+from certimap.core.query import make_query
 from certimap.errors import ImpossibleEvidence
-from certimap.query import make_query
 
 TOLERANCE = 1e-10
 BOOLEANS = st.booleans()

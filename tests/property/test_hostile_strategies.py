@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import certimap as cm
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.domain import Domain, Real
+from certimap.core.domain import Domain, Real
 from certimap.testing.hostile.check import check_case
 from certimap.testing.hostile.circuits import case_of
 from certimap.testing.hostile.exact import ONE, ZERO, arithmetic, density, exp_of, falls_below, log_of

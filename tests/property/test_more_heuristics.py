@@ -16,8 +16,8 @@ import certimap as cm
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.messages import Propagation
 from certimap.circuits.posterior import CircuitPosterior
+from certimap.core.query import make_query
 from certimap.errors import SolverError
-from certimap.query import make_query
 
 NAMES = ("hybrid_bp", "beam", "hill_climb", "mcmc", "mcts")
 

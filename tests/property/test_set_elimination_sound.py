@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from bucket_twin import build, random_case, random_network
 
-from certimap.result import CertificateKind, Status
+from certimap.core.result import CertificateKind, Status
 from certimap.solvers.driver import run
 from certimap.solvers.elimination import one_pass as set_elimination_pass
 from certimap.solvers.elimination import search

@@ -11,11 +11,11 @@ from wide_twin import build_wide, log_of, wide_case
 
 import certimap as cm
 from certimap.certify.ledger import Ledger
-from certimap.control import Control
-from certimap.domain import Domain
+from certimap.core.control import Control
+from certimap.core.domain import Domain
+from certimap.core.query import make_query
+from certimap.core.result import CertificateKind
 from certimap.networks import Factor, MarkovNetwork
-from certimap.query import make_query
-from certimap.result import CertificateKind
 from certimap.solvers.driver import run
 from certimap.solvers.elimination import search, set_elimination
 from certimap.solvers.elimination.set_elimination import SetElimination

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from certimap.domain import Domain
-from certimap.query import Query, make_query
+from certimap.core.domain import Domain
+from certimap.core.query import Query, make_query
 
 
 @dataclass

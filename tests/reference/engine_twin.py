@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder, NodeKind
-from certimap.domain import Categorical, Domain, Real
-from certimap.query import Query
+from certimap.core.domain import Categorical, Domain, Real
+from certimap.core.query import Query
 
 Leaf = Callable[[int, NodeKind, list[float]], float]
 

@@ -8,7 +8,7 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
-from certimap.domain import Domain
+from certimap.core.domain import Domain
 from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
 
 CATEGORICAL, GAUSSIAN, PRODUCT, SUM = range(4)

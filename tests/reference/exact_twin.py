@@ -13,7 +13,7 @@ import mpmath
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder, NodeKind
-from certimap.domain import Domain
+from certimap.core.domain import Domain
 
 mpmath.mp.dps = 50
 Number = Any

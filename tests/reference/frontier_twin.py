@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.domain import Categorical, Domain, Real
+from certimap.core.domain import Categorical, Domain, Real
 
 
 def random_domain(rng: np.random.Generator, n: int, n_real: int = 0) -> Domain:

@@ -1,7 +1,7 @@
 """Slow twins of the exact oracles: 60-digit mpmath, everything by enumeration of all variables, node by node.
 
 Nothing is shared with `certimap.testing.hostile`: no elimination, no tables, no decimal arithmetic, and evidence
-is read by `certimap.query`.
+is read by `certimap.core.query`.
 """
 
 from __future__ import annotations

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from certimap.bench.random_circuits import random_learnspn
-from certimap.box import Boxes
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.plan import Plan
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.domain import Categorical, Domain, Real
-from certimap.query import make_query
+from certimap.core.box import Boxes
+from certimap.core.domain import Categorical, Domain, Real
+from certimap.core.query import make_query
 
 REL = 1e-12
 

@@ -13,15 +13,15 @@ import pytest
 from engine_twin import RandomCircuits, Twin, all_points, normal_cdf
 from scipy.special import log_ndtr
 
-from certimap.box import Boxes
 from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.kernels import sample
 from certimap.circuits.kernels.evaluate import assign_slots
 from certimap.circuits.leaves import gaussian
 from certimap.circuits.posterior import CircuitPosterior
+from certimap.core.box import Boxes
+from certimap.core.query import make_query
 from certimap.kernels import random
-from certimap.query import make_query
 
 SEEDS = range(12)
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from frontier_twin import all_points, leaves_of, random_circuit, random_domain, slow_pass
 
-from certimap.box import Boxes
 from certimap.circuits.caps import Caps, PlanView
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.prober import PlanProber
-from certimap.climb import climb
-from certimap.domain import Domain
+from certimap.core.box import Boxes
+from certimap.core.climb import climb
+from certimap.core.domain import Domain
+from certimap.core.query import make_query
+from certimap.core.search_boxes import Layout, SearchBoxes
 from certimap.errors import ImpossibleEvidence
-from certimap.query import make_query
-from certimap.search_boxes import Layout, SearchBoxes
 
 
 def cases(count, start=0):

@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from certimap.query import make_query
+from certimap.core.query import make_query
 from certimap.testing.hostile import FAMILIES, exact, make_case
 from certimap.testing.hostile.densities import densities
 

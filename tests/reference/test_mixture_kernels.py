@@ -7,7 +7,7 @@ import pytest
 from bucket_twin import slow_skyband
 from mixture_twin import best_share
 
-from certimap.rounding import NEARLY
+from certimap.core.rounding import NEARLY
 from certimap.solvers.elimination.kernels import mixtures
 from certimap.solvers.elimination.kernels.vector_sets import extremes
 from certimap.solvers.elimination.kernels.witnesses import dominators

@@ -17,11 +17,11 @@ from certimap.circuits.kernels.probe import log_column, slack_of
 from certimap.circuits.plan import Plan
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.prober import PlanProber
-from certimap.domain import Categorical, Domain, Real
+from certimap.core.domain import Categorical, Domain, Real
+from certimap.core.query import make_query
+from certimap.core.rounding import ALL_SUMS, ENTROPY, FLOWS, STEPS, SUMS
+from certimap.core.search_boxes import SearchBoxes
 from certimap.errors import ImpossibleEvidence
-from certimap.query import make_query
-from certimap.rounding import ALL_SUMS, ENTROPY, FLOWS, STEPS, SUMS
-from certimap.search_boxes import SearchBoxes
 
 
 def plans(count: int, start: int = 0, n_real: int = 0):

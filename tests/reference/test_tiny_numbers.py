@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.box import Boxes
 from certimap.certify import bounds
 from certimap.certify.draw_record import DrawRecord
 from certimap.circuits.caps import Caps, PlanView
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.prober import PlanProber
-from certimap.domain import Categorical, Domain, Real
+from certimap.core.box import Boxes
+from certimap.core.domain import Categorical, Domain, Real
+from certimap.core.function_posterior import FunctionPosterior
+from certimap.core.query import make_query
+from certimap.core.search_boxes import SearchBoxes
 from certimap.errors import ImpossibleEvidence
-from certimap.function_posterior import FunctionPosterior
-from certimap.query import make_query
-from certimap.search_boxes import SearchBoxes
 
 CLOSE = {"rel": 1e-12, "abs": 1e-10}
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from certimap.box import Boxes
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.domain import Categorical, Domain, Real
-from certimap.query import make_query
+from certimap.core.box import Boxes
+from certimap.core.domain import Categorical, Domain, Real
+from certimap.core.query import make_query
 
 N = 60_000
 

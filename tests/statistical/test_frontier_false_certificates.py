@@ -14,7 +14,7 @@ from scipy.stats import binomtest
 
 from certimap.certify.ledger import Ledger
 from certimap.certify.pareto import pareto_front
-from certimap.control import Control
+from certimap.core.control import Control
 from certimap.solvers.box_search.frontier import Frontier, Pace
 from certimap.testing import TablePosterior
 

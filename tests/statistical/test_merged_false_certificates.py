@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from certimap.box import Boxes
 from certimap.certify import draw_record
 from certimap.certify.ledger import Ledger
 from certimap.certify.pareto import pareto_front
+from certimap.core.box import Boxes
 from certimap.testing import TablePosterior
 
 LEVELS = (0.01, 0.05, 0.1, 0.3)

@@ -10,10 +10,10 @@ import certimap
 ROOT = Path(certimap.__file__).parent
 
 # Where an attribute may be asked for by name: of modules, data frames, estimators, errors and own fields.
-# Never of posteriors, solvers, states or models: what they have is declared (see certimap/posterior.py).
+# Never of posteriors, solvers, states or models: what they have is declared (see certimap/core/posterior.py).
 BY_NAME = {
     "__init__.py": 1,  # names of the package, loaded when first used
-    "api.py": 2,  # data frames
+    "ask/api.py": 2,  # data frames
     "networks/best_first.py": 2,  # own fields
     "solvers/networks/hbfs.py": 2,  # own settings
     "bench/machine.py": 1,  # what the operating system has
@@ -24,9 +24,9 @@ BY_NAME = {
     "cli/info.py": 2,  # kinds of variables
     "cli/learn.py": 1,  # learners by name
     "cli/main.py": 3,  # errors of the command line's library
-    "datasets.py": 1,  # own fields
+    "learn/datasets.py": 1,  # own fields
     "bench/impute.py": 1,  # tables by name
-    "imputer.py": 9,  # own settings and fields, and data frames
+    "ask/imputer.py": 9,  # own settings and fields, and data frames
     "io/native.py": 2,  # own fields, and classes of this package by name
     "kernels/parallel.py": 1,  # what the operating system has
     "learn/__init__.py": 1,  # names of the package
@@ -34,10 +34,10 @@ BY_NAME = {
     "learn/estimator.py": 5,  # own settings, and data frames
     "learn/columns.py": 12,  # data frames
     "plots/series.py": 1,  # fields of history entries
-    "query.py": 2,  # data frames
-    "result.py": 1,  # numpy values
+    "core/query.py": 2,  # data frames
+    "core/result.py": 1,  # numpy values
     "solvers/driver.py": 1,  # integers
-    "posterior.py": 2,  # what a class, or one of its objects, has of a capability
+    "core/posterior.py": 2,  # what a class, or one of its objects, has of a capability
     "solvers/registry.py": 1,  # solver classes, from their modules
     "solvers/warm_start.py": 3,  # data frames
     "testing/volume/loosened.py": 2,  # formulas of this package, made looser on purpose
@@ -70,7 +70,7 @@ def test_nothing_is_asked_by_name_that_could_be_declared():
     found = {name: n for name, tree in parsed(ROOT) if (n := asked_by_name(tree))}
     foreign = {name for name in found if name.startswith("interop/")}  # objects of other libraries
     more = {name: n for name, n in found.items() if name not in foreign and n > BY_NAME.get(name, 0)}
-    assert not more, "getattr/hasattr: declare a fact or a capability instead (certimap/posterior.py)"
+    assert not more, "getattr/hasattr: declare a fact or a capability instead (certimap/core/posterior.py)"
 
 
 def test_solvers_run_no_kernel_but_those_of_set_elimination():

@@ -49,7 +49,10 @@ def test_the_wheel_holds_what_the_package_reads(tmp_path):
     builders = pytest.importorskip("hatchling.builders.wheel")
     (built,) = builders.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     held = set(zipfile.ZipFile(built).namelist())
-    report = {f"certimap/reports/{n}" for n in ("page.css", "page.js", "chart.umd.min.js", "chart.LICENSE.txt")}
+    report = {
+        f"certimap/explanations/reports/{n}"
+        for n in ("page.css", "page.js", "chart.umd.min.js", "chart.LICENSE.txt")
+    }
     assert report | {"certimap/py.typed", "certimap/__init__.pyi", "certimap/bench/paper.json"} <= held
     source = ROOT / "src"
     files = {p.relative_to(source).as_posix() for p in (source / "certimap").rglob("*") if p.is_file()}

@@ -14,7 +14,7 @@ from certimap.bench.trial import Task, TrialRunner
 from certimap.certify.certificate import issue
 from certimap.certify.external import ExternalBound
 from certimap.certify.ledger import Ledger
-from certimap.domain import Label
+from certimap.core.domain import Label
 from certimap.errors import CertimapError
 from certimap.solvers.registry import names
 

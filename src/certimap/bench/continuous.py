@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from certimap.api import map_query
+from certimap.ask.api import map_query
 from certimap.bench.tabular import Table, significant
 from certimap.circuits.circuit import CircuitBuilder
+from certimap.core.domain import Domain, Real
+from certimap.core.model import Model
 from certimap.densities.gaussian_mixture import GaussianMixture
-from certimap.domain import Domain, Real
-from certimap.model import Model
 
 MOMENTS = (1.0, 10.0, 60.0)  # seconds of processor time at which the gap is told
 

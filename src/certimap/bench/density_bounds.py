@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.api import condition
+from certimap.ask.api import condition
 from certimap.circuits.circuit import CircuitBuilder
-from certimap.domain import Domain, Real
-from certimap.search_boxes import SearchBoxes
+from certimap.core.domain import Domain, Real
+from certimap.core.search_boxes import SearchBoxes
 from certimap.testing.density_cases import random_density, random_normals
 
 FAMILIES = ("diagonal", "full", "kinds")

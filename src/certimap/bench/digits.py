@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.api import map_query
+from certimap.ask.api import map_query
 from certimap.bench.records import BenchError
 from certimap.bench.tabular import Table, number, significant
-from certimap.domain import Domain
+from certimap.core.domain import Domain
+from certimap.core.model import Model
 from certimap.learn import HiddenChowLiuTree, RegionGraphCircuit
-from certimap.model import Model
 
 SIDE, GREYS = 8, 17  # of scikit-learn's pictures: pixels, and levels of grey
 HIDDEN_SMOOTHING = 1.0  # given, lest the hidden tree takes fewer states for so few rows

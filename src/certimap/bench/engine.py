@@ -23,7 +23,7 @@ from certimap.bench.random_circuits import random_learnspn
 from certimap.bench.tabular import MISSING, Table, number, significant
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.query import make_query
+from certimap.core.query import make_query
 
 _SHAPES = ((40, 1_000), (70, 6_000), (100, 50_000))  # variables, edges
 _EDGE_ROWS = 1.2e8  # edge evaluations in one timed run beside sparc-pc
@@ -219,7 +219,7 @@ def scaling_tables(workers: int, scale: float = 1.0, repeats: int = 7) -> list[T
 
 def _costs(posterior: CircuitPosterior, rows: int, repeats: int) -> list[float]:
     """Return picoseconds an edge and row of the five questions, on points and on random boxes."""
-    from certimap.box import Boxes
+    from certimap.core.box import Boxes
 
     rng = np.random.default_rng(0)
     points = posterior.sample(rows, rng)

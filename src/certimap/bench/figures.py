@@ -197,7 +197,7 @@ def _seed_finding(probabilities: Any, mode: int, wanted: int) -> int:
 
 
 def _run_illustration(probabilities: Any, seed: int, figures: dict[str, Any]) -> Any:
-    from certimap.function_posterior import FunctionPosterior
+    from certimap.core.function_posterior import FunctionPosterior
     from certimap.solvers.driver import run
     from certimap.solvers.sampling.pac import Pac
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from certimap.bench import fuzz_seeds as seeds
 from certimap.bench.mutations import mutated, mutated_archive
-from certimap.domain import Categorical, Domain, Real
+from certimap.core.domain import Categorical, Domain, Real
 from certimap.errors import CertimapError, ParseError
 
 LIMIT_SECONDS = 5.0
@@ -88,11 +88,11 @@ def _domain() -> Domain:
 
 def targets() -> dict[str, Target]:
     """Return what can be fuzzed, by name."""
+    from certimap.core.query import make_query
     from certimap.io.evidence import read_assignments, read_evidence_cases, read_query_cases
     from certimap.io.formats import read
     from certimap.io.literal_weights import log_weights
     from certimap.io.text_tables import read_text_table
-    from certimap.query import make_query
 
     domain = _domain()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from certimap.domain import Domain
+from certimap.core.domain import Domain
 
 BIF = b"""network n { property "v 1"; }
 variable A { type discrete [ 2 ] { lo, hi }; }

@@ -61,10 +61,10 @@ class _Measuring:
     def _rows(self) -> Callable[[int], list[Any]]:
         """Ask for the most probable rest of rows drawn from the model, a quarter of the variables observed."""
         import certimap as cm
-        from certimap.asking import map_rows
-        from certimap.batch import Row
-        from certimap.inference import sample
-        from certimap.limits import Limits
+        from certimap.ask.asking import map_rows
+        from certimap.ask.batch import Row
+        from certimap.ask.inference import sample
+        from certimap.core.limits import Limits
 
         model = cm.BayesianNetwork.from_cpts(*loopy_parts(N_VARIABLES, self._seed))
         observed = model.domain.names[:: N_VARIABLES // N_OBSERVED]

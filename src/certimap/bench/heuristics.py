@@ -16,8 +16,8 @@ from certimap.bench.random_circuits import random_learnspn
 from certimap.bench.records import BenchError, Record
 from certimap.bench.tabular import Table, significant
 from certimap.circuits.torch_install import is_installed
-from certimap.domain import Label
-from certimap.model import Model
+from certimap.core.domain import Label
+from certimap.core.model import Model
 
 SOLVERS = (
     "independent",

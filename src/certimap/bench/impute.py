@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap import datasets
 from certimap.bench.records import BenchError
 from certimap.bench.tabular import Cell, Table, number
+from certimap.learn import datasets
 
 Floats = NDArray[np.float64]
 TWENTY = ("nltcs", "plants", "jester", "baudio")
@@ -34,7 +34,7 @@ class ImputePlan:
     tables
         Names of `TWENTY` and `SHIPPED`.
     data_dir
-        Where the former are; see `certimap.datasets.load`.
+        Where the former are; see `certimap.learn.datasets.load`.
     rows
         How many rows are filled, at most.
     hidden
@@ -143,7 +143,7 @@ def _cut(values: Floats) -> Floats | None:
 
 
 def _domain(states: Floats) -> Any:
-    from certimap.domain import Categorical, Domain
+    from certimap.core.domain import Categorical, Domain
 
     columns = [np.unique(states[:, j]).astype(int).tolist() for j in range(states.shape[1])]
     return Domain(Categorical(str(j), tuple(labels)) for j, labels in enumerate(columns))
@@ -166,7 +166,7 @@ def _score(problem: _Problem, method: str, plan: ImputePlan) -> tuple[float, flo
 
 def _imputer(method: str, plan: ImputePlan) -> Any:
     if method == "MapImputer":
-        from certimap.imputer import MapImputer
+        from certimap.ask.imputer import MapImputer
 
         return MapImputer(bins=BINS, max_levels=MAX_LEVELS, n_jobs=plan.jobs, random_state=plan.seed)
     import_module("sklearn.experimental.enable_iterative_imputer")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from certimap.bench.records import BenchError
 from certimap.bench.tabular import Cell, Table, number
-from certimap.domain import Domain, Real
+from certimap.core.domain import Domain, Real
 from certimap.learn import FullMixture, LearnSPN, ProductMixture
 
 Floats = NDArray[np.float64]
@@ -131,7 +131,7 @@ def _theirs(train: Floats, seed: int) -> Any:
 
 def _modes(model: Any, spoiled: Floats, seed: int) -> Floats:
     """Fill the missing cells of each row with their certified joint mode."""
-    from certimap.api import map_query
+    from certimap.ask.api import map_query
 
     map_query(model, rng=seed, time_limit=60.0)  # loads compiled code
     filled = spoiled.copy()

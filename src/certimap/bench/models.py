@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from certimap import __version__
 from certimap.bench.protocol import condition_on
 from certimap.bench.records import BenchError, Record, write_json
-from certimap.query import make_query
+from certimap.core.query import make_query
 
 if TYPE_CHECKING:
-    from certimap.datasets import Dataset
+    from certimap.learn.datasets import Dataset
 
 LEARNERS: dict[str, tuple[str, str | None, dict[str, float]]] = {
     "learnspn": ("LearnSPN", None, {}),
@@ -91,7 +91,7 @@ def ensure_model(folder: Path, data_dir: str | None, dataset: str, circuit: str,
     known = known_model(folder, dataset, circuit)
     if known is not None:
         return known
-    from certimap import datasets
+    from certimap.learn import datasets
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", datasets.StandInWarning)

@@ -17,8 +17,8 @@ from certimap.bench.ranks import is_certified, kind_of
 from certimap.bench.records import BenchError, Record, RecordFile, read_records, to_plain, write_json
 from certimap.bench.trial import Method, TrialSettings, answer_fields
 from certimap.bench.workers import Job, Outcome, WorkerPool
+from certimap.core.result import MapResult
 from certimap.errors import CertimapError
-from certimap.result import MapResult
 
 NETWORK_TRIALS = "networks.jsonl"
 SETTINGS = "networks.json"
@@ -103,7 +103,7 @@ def case_header(case: NetworkCase, solver: str, settings: TrialSettings) -> Reco
 
 def _answer(model: Any, case: NetworkCase, method: Method, settings: TrialSettings) -> Record:
     """Solve a case; the seconds include compiling the network."""
-    from certimap.api import map_query
+    from certimap.ask.api import map_query
 
     reset_peak_memory()
     started = time.perf_counter()

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.bench.records import BenchError
-from certimap.domain import Categorical, Domain
+from certimap.core.domain import Categorical, Domain
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
 

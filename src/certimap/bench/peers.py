@@ -257,7 +257,7 @@ def score(asked: Asked, assignment: Mapping[str, int]) -> float | None:
 def _plain_bif(asked: Asked) -> Generator[Path]:
     """Write the network as BIF with the names v0, v1, ... and states s0, s1, ..., which every reader takes."""
     from certimap import io
-    from certimap.domain import Categorical, Domain
+    from certimap.core.domain import Categorical, Domain
     from certimap.networks.bayesian import BayesianNetwork
 
     model = asked.model

@@ -11,16 +11,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from certimap.api import map_query, read
+from certimap.ask.api import map_query, read
 from certimap.bench.models import model_path
 from certimap.bench.network_cases import NetworkCase, load_network, uai_cases
 from certimap.bench.protocol import Split, draw_query, solver_seed
 from certimap.bench.records import BenchError, Record, RecordFile
 from certimap.bench.tabular import Table
 from certimap.bench.twenty import SPLITS
+from certimap.core.result import CertificateKind, MapResult
 from certimap.errors import CertimapError
 from certimap.proofs import check
-from certimap.result import CertificateKind, MapResult
 
 RECORDS = "proofs.jsonl"
 PROOFS = "files"

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.bench.records import BenchError, Record
-from certimap.domain import Domain, Label
+from certimap.core.domain import Domain, Label
+from certimap.core.query import Query, make_query
 from certimap.errors import ImpossibleEvidence
-from certimap.query import Query, make_query
 
 if TYPE_CHECKING:
-    from certimap.posterior import Capability, Posterior
+    from certimap.core.posterior import Capability, Posterior
 
 N_TRIES = 10  # random evidence is redrawn this often before it is sampled from the model
 
@@ -159,14 +159,14 @@ def condition_on(
 ) -> Posterior:
     """Return the posterior of a query (imports the engine on first use)."""
     from certimap.conversions import condition
-    from certimap.limits import Limits
+    from certimap.core.limits import Limits
 
     return condition(model, query, wants=wants, limits=Limits(workers=workers))
 
 
 def _sample_evidence(model: Any, observed: list[int], rng: np.random.Generator) -> dict[str, Label]:
     domain: Domain = model.domain
-    from certimap.posterior import Draws
+    from certimap.core.posterior import Draws
 
     posterior = condition_on(model, make_query(domain, [domain.names[i] for i in observed]), wants=(Draws,))
     assert isinstance(posterior, Draws)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from certimap.domain import Label
+from certimap.core.domain import Label
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.builders import hidden_markov_model, naive_bayes
 

@@ -8,7 +8,7 @@ import random
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.domain import Domain
+from certimap.core.domain import Domain
 from certimap.learn.rectangles import pixel_of, region_graph_of
 
 CONCENTRATION = 0.3

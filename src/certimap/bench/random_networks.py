@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.conversions import condition
-from certimap.domain import Domain
+from certimap.core.domain import Domain
+from certimap.core.posterior import Posterior
+from certimap.core.query import Query, make_query
+from certimap.core.result import CertificateKind, MapResult
 from certimap.errors import CertimapError, ImpossibleEvidence
 from certimap.networks.factor import Factor
 from certimap.networks.log_partition import log_partition
 from certimap.networks.markov import MarkovNetwork
 from certimap.networks.problem import problem_of
-from certimap.posterior import Posterior
-from certimap.query import Query, make_query
-from certimap.result import CertificateKind, MapResult
 from certimap.solvers.driver import run
 from certimap.solvers.registry import make, refusal, wants_of
 

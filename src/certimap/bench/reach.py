@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from certimap.api import map_query
+from certimap.ask.api import map_query
 from certimap.bench.random_chains import random_chain, random_classes
 from certimap.bench.random_circuits import random_region_graph
 from certimap.bench.tabular import Table, significant
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.domain import Domain
+from certimap.core.domain import Domain
+from certimap.core.model import Model
 from certimap.errors import CertimapError, did_you_mean
-from certimap.model import Model
 
 SMALLEST = 1e-12  # of drawn weights, which may underflow
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from certimap.core.untyped import is_dict, is_mapping, is_sequence
 from certimap.errors import CertimapError
-from certimap.untyped import is_dict, is_mapping, is_sequence
 
 Record = dict[str, Any]
 

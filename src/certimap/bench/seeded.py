@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from certimap.bench.network_cases import NetworkCase, bif_files, choose
 from certimap.bench.parity import code_and_word
 from certimap.bench.records import BenchError
-from certimap.domain import Categorical
+from certimap.core.domain import Categorical
 from certimap.networks.bayesian import BayesianNetwork
 
 SHARES_QUERIED = (20, 50)  # percent of the variables

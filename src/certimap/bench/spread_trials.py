@@ -11,7 +11,7 @@ from typing import Any
 
 from certimap.bench.trial import TrialRunner, TrialSettings
 from certimap.bench.workers import Job, Outcome
-from certimap.executors import Spread
+from certimap.core.executors import Spread
 
 
 class Trials:

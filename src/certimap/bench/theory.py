@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from certimap.bench.tabular import Cell, Table, number, significant
 from certimap.bench.theory_counts import counts_table
-from certimap.box import Points
 from certimap.certify.bounds import good_radius, log_ball_weight, log_draws_needed, log_tau
-from certimap.domain import Domain, Real
-from certimap.function_posterior import FunctionPosterior
-from certimap.posterior import Posterior
-from certimap.result import CertificateKind
+from certimap.core.box import Points
+from certimap.core.domain import Domain, Real
+from certimap.core.function_posterior import FunctionPosterior
+from certimap.core.posterior import Posterior
+from certimap.core.result import CertificateKind
 from certimap.solvers.driver import run
 from certimap.testing.posteriors import TablePosterior
 

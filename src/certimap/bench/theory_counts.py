@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from certimap.api import condition, map_query
+from certimap.ask.api import condition, map_query
 from certimap.bench.tabular import Table, significant
 from certimap.certify.bounds import log_draws_needed, log_tau
 from certimap.circuits.circuit import CircuitBuilder
-from certimap.domain import Categorical, Domain, Real
-from certimap.posterior import Posterior
+from certimap.core.domain import Categorical, Domain, Real
+from certimap.core.posterior import Posterior
 
 DELTA, EPSILON = 0.1, 0.01
 SIZES = (4, 16, 64, 256)

@@ -17,8 +17,8 @@ from certimap.bench.machine import peak_memory_mib, reset_peak_memory
 from certimap.bench.models import load_model
 from certimap.bench.protocol import BenchQuery, Split, condition_on, draw_query, solver_seed
 from certimap.bench.records import BenchError, Record
+from certimap.core.result import CertificateKind, MapResult
 from certimap.errors import CertimapError
-from certimap.result import CertificateKind, MapResult
 
 N_PARETO = 64  # pairs kept of a Pareto front
 
@@ -128,7 +128,7 @@ def run_trial(model: Any, query: BenchQuery, method: Method, settings: TrialSett
     Every method conditions for itself, so that none profits from what another left in a cache. An
     error of the library becomes the field `error`; the answer's fields are absent then.
     """
-    from certimap.api import map_query
+    from certimap.ask.api import map_query
     from certimap.solvers.registry import wants_of
 
     reset_peak_memory()
@@ -227,7 +227,7 @@ class TrialRunner:
         return self._query[1]
 
     def _test_rows(self, dataset: str) -> NDArray[np.integer]:
-        from certimap import datasets
+        from certimap.learn import datasets
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", datasets.StandInWarning)

@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes
+from certimap.core.box import Boxes
+from certimap.core.posterior import Masses, Posterior, TwoSided
 from certimap.errors import UnbalancedBooks
-from certimap.posterior import Masses, Posterior, TwoSided
 
 Measure = Literal["mass", "share", "none"]
 BALANCE = 1e-4  # of the whole; more than rounding moves the sum of very many boxes by

@@ -7,7 +7,7 @@ import math
 from certimap.certify import bounds
 from certimap.certify.findings import Findings
 from certimap.certify.pareto import certain_epsilon
-from certimap.result import Certificate, CertificateKind, Rule
+from certimap.core.result import Certificate, CertificateKind, Rule
 
 
 def issue(ledger: Findings) -> Certificate:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
-from certimap.domain import Domain
+from certimap.core.box import Boxes, Points
+from certimap.core.domain import Domain
 from certimap.errors import SolverError
 
 

@@ -7,14 +7,14 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
 from certimap.certify.agreement import OVER_ONE
 from certimap.certify.atoms import AtomStore
 from certimap.certify.checks import check_log_probs, check_uppers
 from certimap.certify.ranking import Ranking
-from certimap.control import Control
+from certimap.core.box import Points
+from certimap.core.control import Control
+from certimap.core.posterior import Posterior, TwoSided
 from certimap.errors import ModelError
-from certimap.posterior import Posterior, TwoSided
 
 EVALUATION_ROWS = 65536
 Floats = NDArray[np.float64]

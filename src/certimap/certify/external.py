@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from certimap.certify import bounds
+from certimap.core.posterior import Facts
+from certimap.core.untyped import is_mapping
 from certimap.errors import SolverError
-from certimap.posterior import Facts
-from certimap.untyped import is_mapping
 
 EXPECTED = "expected {'source': who proved it, 'log_prob': ln of a bound on p(q | e)}, or 'log_joint' for p(q, e)"
 

@@ -8,7 +8,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
 from certimap.certify import bounds
 from certimap.certify.agreement import Agreement
 from certimap.certify.books import Books, log_whole, measure_of
@@ -19,8 +18,9 @@ from certimap.certify.lipschitz import Lipschitz
 from certimap.certify.merging import Proof
 from certimap.certify.recorder import Recorder
 from certimap.certify.stopping import Standing
-from certimap.control import Control
-from certimap.posterior import Posterior
+from certimap.core.box import Boxes, Points
+from certimap.core.control import Control
+from certimap.core.posterior import Posterior
 
 
 class Findings:

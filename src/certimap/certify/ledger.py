@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
 from certimap.certify import bounds
 from certimap.certify.agreement import Agreement
 from certimap.certify.checks import as_rows
@@ -19,7 +18,8 @@ from certimap.certify.lipschitz import Lipschitz
 from certimap.certify.merging import check_alike, is_partition, joint_proof, smallest_proof
 from certimap.certify.sources import Source, is_own
 from certimap.certify.stopping import Batch, stopping_row
-from certimap.control import Control
+from certimap.core.box import Boxes, Points
+from certimap.core.control import Control
 from certimap.errors import ModelError, SolverError
 
 _ALIKE = ("variables", "measures", "epsilon", "delta", "top_k", "tolerance", "rule", "early_stop", "lipschitz")

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from certimap.certify import bounds
-from certimap.domain import Domain
+from certimap.core.domain import Domain
 from certimap.errors import SolverError
 
 

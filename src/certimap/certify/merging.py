@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from certimap.box import Boxes
-from certimap.domain import Domain
+from certimap.core.box import Boxes
+from certimap.core.domain import Domain
 from certimap.errors import SolverError, UnbalancedBooks
 
 Proof = tuple[float, str, bool]  # ln of an upper bound, who proved it, whether this package vouches for that

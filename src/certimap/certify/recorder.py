@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.posterior import Prober, Traces
-from certimap.search_boxes import Layout, SearchBoxes
+from certimap.core.posterior import Prober, Traces
+from certimap.core.search_boxes import Layout, SearchBoxes
 
 LEAF, SHRUNK = -1, -2  # entries of a tree besides the variables of splits
 ENTRY_BYTES = 250  # of a split in a dictionary, its masks and intervals apart

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
 from certimap.circuits.walks import make_scratch, walk_arrays
-from certimap.logs import log_sum
+from certimap.core.box import Points
+from certimap.core.logs import log_sum
 
 if TYPE_CHECKING:
     from certimap.circuits.plan import Plan

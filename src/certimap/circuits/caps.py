@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
 from certimap.circuits.evaluation import functions_of
 from certimap.circuits.kernels.caps import LEAF, Trace, scopes, solve_caps, write_traces
 from certimap.circuits.kernels.climb import CapTable, Pool
 from certimap.circuits.kernels.real import fill_peaks, fill_scales
 from certimap.circuits.kernels.space import PlanArrays
 from certimap.circuits.plan import Plan
-from certimap.domain import Domain
-from certimap.rounding import SMALLEST_FACTOR
+from certimap.core.box import Boxes, Points
+from certimap.core.domain import Domain
+from certimap.core.rounding import SMALLEST_FACTOR
 
 MAX_SCOPE_ENTRIES = 30_000_000  # places in all scopes together; circuits beyond this get no caps
 MAX_SCOPE_WORDS = 50_000_000

@@ -12,8 +12,8 @@ from certimap.circuits.circuit import Circuit
 from certimap.circuits.kernels.cells import fill_cell_masses
 from certimap.circuits.leaves.kind import function_table, leaf_kinds
 from certimap.circuits.plan import Plan
-from certimap.domain import Domain
-from certimap.rounding import ULP
+from certimap.core.domain import Domain
+from certimap.core.rounding import ULP
 
 # What ln of the mass of a cell is at least, if it is possible: exponents of two of products of thousands of them
 # stay whole numbers. What is raised to it lies below any p* that is not itself e^-1e9.

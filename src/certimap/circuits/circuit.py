@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.leaves import leaf_kind
-from certimap.domain import Domain
+from certimap.core.domain import Domain
+from certimap.core.model import Model
 from certimap.errors import ModelError
-from certimap.model import Model
 
 
 class NodeKind(IntEnum):

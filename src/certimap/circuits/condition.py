@@ -12,10 +12,10 @@ from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kinds
 from certimap.circuits.plan import REAL_FIRST, REAL_LOG_NORM, REAL_SIZE, Plan
-from certimap.control import Control, Pace
-from certimap.domain import Domain, Real
+from certimap.core.control import Control, Pace
+from certimap.core.domain import Domain, Real
+from certimap.core.query import Query
 from certimap.errors import ImpossibleEvidence, ModelError
-from certimap.query import Query
 
 if TYPE_CHECKING:
     from certimap.circuits.kernels.arrays import NewNodes, QueriedLeaves, Workspace

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.plan import REAL_SIZE, Plan
-from certimap.rounding import LEAST_WEIGHT, NARROW_BITS, UNIT_BITS
+from certimap.core.rounding import LEAST_WEIGHT, NARROW_BITS, UNIT_BITS
 
 if TYPE_CHECKING:
     from certimap.circuits.kernels.arrays import LeafPlaces, PlanArrays

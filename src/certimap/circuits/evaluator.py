@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
 from certimap.circuits.evaluation import LN_UNIT, arrays_of
 from certimap.circuits.plan import Plan
+from certimap.core.box import Boxes, Points
 from certimap.kernels.parallel import for_blocks
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.condition import Leaves, checked, fill_log_mass, leaves_of
-from certimap.domain import Domain
+from certimap.core.box import Points
+from certimap.core.domain import Domain
+from certimap.core.posterior import Facts
+from certimap.core.query import Query
 from certimap.errors import TooLarge
-from certimap.posterior import Facts
-from certimap.query import Query
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
+from certimap.core.box import Points
 
 if TYPE_CHECKING:
     from certimap.circuits.kernels.messages import Graph, Messages

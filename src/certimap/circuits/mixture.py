@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
 from certimap.circuits.kernels.mixture import Components, bound_mixture, climb_gaussians, find_peaks, slopes_for
 from certimap.circuits.plan import Plan
 from certimap.circuits.prober import PlanProber
+from certimap.core.box import Points
+from certimap.core.posterior import Tightening
+from certimap.core.search_boxes import Answers, SearchBoxes
 from certimap.kernels.mixture_bounds import room_for
 from certimap.kernels.parallel import for_blocks
-from certimap.posterior import Tightening
-from certimap.search_boxes import Answers, SearchBoxes
 
 MAX_COMPONENTS = 8000
 MAX_MIXED = 2000  # where categorical variables are queried too: caps, which are given up, help with these

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kinds
-from certimap.domain import Domain
+from certimap.core.domain import Domain
 from certimap.errors import ModelError
 
 REAL_SIZE = 8  # of a real leaf's vector, laid out as `kernels/real.py` says

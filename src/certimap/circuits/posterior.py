@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
 from certimap.circuits.circuit import Circuit
 from certimap.circuits.evaluator import BOUND, MASS, POINT, Evaluator
 from certimap.circuits.plan import Plan
 from certimap.circuits.sampler import Sampler
-from certimap.control import Control
-from certimap.domain import Domain
+from certimap.core.box import Boxes, Points
+from certimap.core.control import Control
+from certimap.core.domain import Domain
+from certimap.core.model import Model
+from certimap.core.posterior import Facts
+from certimap.core.query import Query, make_query
 from certimap.errors import QueryError
 from certimap.kernels.parallel import default_workers
-from certimap.model import Model
-from certimap.posterior import Facts
-from certimap.query import Query, make_query
 
 if TYPE_CHECKING:
     from certimap.circuits.messages import Propagation

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
 from certimap.circuits import walks
 from certimap.circuits.caps import Caps, PlanView, empty_table, small_pool
 from certimap.circuits.kernels.climb import climb_rows
 from certimap.circuits.kernels.probe import probe_rows
 from certimap.circuits.plan import Plan
+from certimap.core.box import Points
+from certimap.core.posterior import Tightening
+from certimap.core.search_boxes import Answers, Layout, SearchBoxes
 from certimap.kernels.parallel import for_blocks
-from certimap.posterior import Tightening
-from certimap.search_boxes import Answers, Layout, SearchBoxes
 
 BLOCK = 8  # boxes a thread takes at a time
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, NodeKind
-from certimap.domain import Domain
+from certimap.core.domain import Domain
 from certimap.errors import ModelError
 
 if TYPE_CHECKING:

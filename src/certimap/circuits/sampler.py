@@ -7,8 +7,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
 from certimap.circuits.evaluator import MASS, Block, Evaluator, Rows
+from certimap.core.box import Boxes, Points
 from certimap.errors import QueryError
 from certimap.kernels.parallel import for_blocks
 

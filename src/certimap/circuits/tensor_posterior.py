@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
 from certimap.circuits.plan import Plan
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.tensors import TensorPlan
-from certimap.domain import Domain
+from certimap.core.box import Boxes, Points
+from certimap.core.domain import Domain
+from certimap.core.posterior import Posterior
+from certimap.core.rounding import ALL_SUMS, ENTROPY, STEPS, ULP
 from certimap.errors import SolverError
-from certimap.posterior import Posterior
-from certimap.rounding import ALL_SUMS, ENTROPY, STEPS, ULP
 
 DEVICE_ERROR = 2.0  # units of the last place by which a device's exp and log may err, in those of the CPU's
 

@@ -12,10 +12,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
 from certimap.circuits.layers import Layers
 from certimap.circuits.plan import Plan
 from certimap.circuits.torch_install import device_of, torch
+from certimap.core.box import Points
 from certimap.errors import QueryError
 
 Tensor = Any

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
 from certimap.circuits.evaluation import functions_of
+from certimap.core.box import Points
 
 if TYPE_CHECKING:
     from certimap.circuits.kernels.decode import Kept, Nodes, Scratch

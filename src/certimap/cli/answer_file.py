@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from certimap.cli.output import CUT_SHORT, SOME_FAILED
+from certimap.core.progress import Progress
+from certimap.core.result import MapResult
+from certimap.core.result_list import FailedQuery
 from certimap.errors import CertimapError, QueryError
 from certimap.io.files import write_text
-from certimap.progress import Progress
-from certimap.result import MapResult
-from certimap.result_list import FailedQuery
 
 if TYPE_CHECKING:
-    from certimap.batch import Row
+    from certimap.ask.batch import Row
 
 FACTS = ("log_prob", "log_upper_bound", "log_evidence", "kind", "epsilon", "delta", "status", "error")
 

@@ -105,10 +105,10 @@ def twenty(
     """Run solvers on random queries of circuits learned from the Twenty Datasets, one JSON line a trial."""
     from contextlib import nullcontext
 
-    from certimap import datasets as collection
     from certimap.bench.trial import TrialSettings
     from certimap.bench.twenty import Plan, run_twenty, summary_line
-    from certimap.executors import executor_named
+    from certimap.core.executors import executor_named
+    from certimap.learn import datasets as collection
 
     plan = Plan(
         run=out,

@@ -37,7 +37,7 @@ def marginals(
     as_json: JsonOption = False,
 ) -> None:
     """Print the probability of each state of single variables given the evidence, and ln p(evidence)."""
-    from certimap import inference
+    from certimap.ask import inference
 
     source, names, given = read_case(model, query, evidence, None, evidence_file, evid_kind, encoding, separator)
     found = inference.marginals(source, names, given)
@@ -70,7 +70,7 @@ def sample(
     separator: SeparatorOption = None,
 ) -> None:
     """Draw independent rows from p(query | evidence), as CSV; what is not queried is summed out."""
-    from certimap import inference
+    from certimap.ask import inference
 
     source, names, given = read_case(model, query, evidence, None, evidence_file, evid_kind, encoding, separator)
     columns = inference.sample(source, n, given, names, rng=rng)

@@ -21,14 +21,14 @@ from certimap.cli.solve import (
     SeparatorOption,
     read_case,
 )
-from certimap.untyped import is_list
+from certimap.core.untyped import is_list
 
 if TYPE_CHECKING:
     from certimap.circuits.circuit import Circuit
-    from certimap.domain import Domain
-    from certimap.model import Model
+    from certimap.core.domain import Domain
+    from certimap.core.model import Model
+    from certimap.core.query import Query
     from certimap.networks.network import Network
-    from certimap.query import Query
 
 LOOK_SECONDS = 10.0  # that conditioning may take before the look at a query is given up
 _SHOWN_STATES = 8
@@ -63,7 +63,7 @@ def info(
     asked = query is not None or evidence is not None or evidence_file is not None or query_file is not None
     one = None
     if asked:
-        from certimap.query import make_query
+        from certimap.core.query import make_query
 
         one = make_query(domain, variables, given, hidden=source.hidden)
         facts["query_variables"] = len(one.variables)
@@ -74,7 +74,7 @@ def info(
         facts |= _choice(source, one)
         facts |= _expectation(source, one, estimate_lipschitz)
     if as_json:
-        from certimap.domain import Real
+        from certimap.core.domain import Real
 
         facts["domain"] = {v.name: [v.low, v.high] if isinstance(v, Real) else list(v.states) for v in domain}
         print(json.dumps(facts, indent=2, default=str))
@@ -142,10 +142,10 @@ def _choice(source: Model, query: Query) -> dict[str, Any]:
 def _expectation(source: Model, query: Query, with_lipschitz: bool) -> dict[str, Any]:
     """Say what a first look at the conditioned query tells, or why there was none."""
     import certimap
-    from certimap.control import Control, TimeUp
     from certimap.conversions import condition
+    from certimap.core.control import Control, TimeUp
+    from certimap.core.limits import Limits
     from certimap.errors import ModelError
-    from certimap.limits import Limits
 
     try:
         posterior = condition(source, query, limits=Limits(control=Control.starting_now(LOOK_SECONDS)))
@@ -179,7 +179,7 @@ def _shown(value: Any) -> str:
 
 
 def _print_variables(domain: Domain) -> None:
-    from certimap.domain import Real
+    from certimap.core.domain import Real
 
     rows: list[tuple[str, str]] = []
     for variable in domain.variables[:_SHOWN_VARIABLES]:

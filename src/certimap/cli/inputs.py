@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from certimap.domain import Domain
+from certimap.core.domain import Domain
 from certimap.errors import QueryError, did_you_mean
 from certimap.io.evidence import Evidence, TextOptions
 from certimap.io.files import suffix_of

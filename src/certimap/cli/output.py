@@ -11,16 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from certimap.core.result_list import FailedQuery
+from certimap.core.summary import aligned, facts_of, log_text, warnings_of
 from certimap.errors import CertimapError
 from certimap.io.files import write_text
-from certimap.result_list import FailedQuery
-from certimap.summary import aligned, facts_of, log_text, warnings_of
 
 if TYPE_CHECKING:
-    from certimap.batch import Row
-    from certimap.domain import Label
+    from certimap.ask.batch import Row
+    from certimap.core.domain import Label
+    from certimap.core.result import MapResult
     from certimap.explanations import Explanation
-    from certimap.result import MapResult
 
 SOME_FAILED = 3
 CUT_SHORT = 130

@@ -35,10 +35,10 @@ def replay(
     (version, processor, memory) is said in either case.
     """
     import certimap
+    from certimap.ask.replay import read_records
+    from certimap.ask.replay import replay as again
     from certimap.cli.notice import announce_compilation
     from certimap.io.native import fingerprint
-    from certimap.replay import read_records
-    from certimap.replay import replay as again
 
     records = read_records(result)
     source: Any = certimap.read(model, encoding=encoding)

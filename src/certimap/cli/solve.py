@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from certimap.batch import Row
+from certimap.ask.batch import Row
 from certimap.cli import inputs
-from certimap.domain import Domain
+from certimap.core.domain import Domain
+from certimap.core.result import MapResult
+from certimap.core.result_list import FailedQuery
 from certimap.errors import QueryError, SolverError
 from certimap.io.evidence import (
     ASSIGNMENT_FORMATS,
@@ -25,11 +27,9 @@ from certimap.io.evidence import (
 )
 from certimap.io.files import suffix_of
 from certimap.io.formats import suffixes
-from certimap.result import MapResult
-from certimap.result_list import FailedQuery
 
 if TYPE_CHECKING:
-    from certimap.model import Model
+    from certimap.core.model import Model
 
 
 class EvidLayout(StrEnum):
@@ -229,11 +229,11 @@ def solve(
     that Ctrl-C left out have the status "not reached".
     """
     import certimap
-    from certimap.asking import limits_of, map_rows
+    from certimap.ask.asking import limits_of, map_rows
     from certimap.cli.answer_file import check_folder, write_answers
     from certimap.cli.notice import announce_compilation
     from certimap.cli.output import AnswerPrinter
-    from certimap.executors import workers_of
+    from certimap.core.executors import workers_of
 
     table = output if output is not None and suffix_of(output) == "csv" else None
     if table is not None:
@@ -307,8 +307,8 @@ def _proved(answers: Iterable[MapResult | FailedQuery], path: Path) -> Iterator[
 
 def _describer(model: Any, file: str, settings: dict[str, Any]) -> Callable[[Row], dict[str, Any]]:
     """Return what writes down how a row was asked, so that `certimap replay` can ask it again."""
+    from certimap.ask.replay import asked
     from certimap.io.native import fingerprint
-    from certimap.replay import asked
 
     own = fingerprint(model)
 

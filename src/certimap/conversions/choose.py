@@ -10,14 +10,14 @@ from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions import from_circuits, from_densities, from_networks
 from certimap.conversions.complete import complete_posterior
 from certimap.conversions.rows import Case, Estimate, Row, register, rows_of
+from certimap.core.limits import Limits
+from certimap.core.model import Model
+from certimap.core.posterior import Bounds, Capability, Guesses, Masses, Posterior, Regions, offers
+from certimap.core.query import Query
 from certimap.errors import ModelError, TooLarge
-from certimap.limits import Limits
-from certimap.model import Model
 from certimap.networks.elimination_posterior import EliminationPosterior
 from certimap.networks.mpe_posterior import Maximisation
 from certimap.networks.posterior import NetworkPosterior
-from certimap.posterior import Bounds, Capability, Guesses, Masses, Posterior, Regions, offers
-from certimap.query import Query
 
 __all__ = ["Choice", "Option", "condition", "condition_quickly", "plan"]
 
@@ -98,9 +98,9 @@ def condition(
     model, query
         The model, and a query over its domain; one that observes every variable has the empty answer.
     wants
-        The capabilities (protocols of `certimap.posterior`, or a posterior's own type) that it must offer; None
-        for the representation on which `solver="auto"` proves most. Where the model has no such representation
-        whatever the limits, it gets another: the solver then refuses it, and names an alternative.
+        The capabilities (protocols of `certimap.core.posterior`, or a posterior's own type) that it must offer;
+        None for the representation on which `solver="auto"` proves most. Where the model has no such
+        representation, it gets another: the solver then refuses it, and names an alternative.
     limits
         What it may take; None for the defaults.
 

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.plan import Plan
-from certimap.control import Control, Pace
-from certimap.query import make_query
+from certimap.core.control import Control, Pace
+from certimap.core.query import make_query
 from certimap.trees.bucket_tree import MAX_TABLE, BucketTreePosterior
 from certimap.trees.wide import Wide
 

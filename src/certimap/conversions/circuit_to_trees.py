@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
 from certimap.circuits.plan import Plan
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.prober import PlanProber
-from certimap.control import Control
 from certimap.conversions.circuit_to_tree import tree_of_circuit
+from certimap.core.box import Points
+from certimap.core.control import Control
+from certimap.core.posterior import Tightening
+from certimap.core.rounding import LOG_FLOOR
+from certimap.core.search_boxes import Answers, SearchBoxes
 from certimap.kernels.parallel import for_blocks
-from certimap.posterior import Tightening
-from certimap.rounding import LOG_FLOOR
-from certimap.search_boxes import Answers, SearchBoxes
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.tree_sum import TreeSum, is_simple
 

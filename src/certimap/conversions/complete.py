@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
-from certimap.domain import Categorical, Domain
+from certimap.core.box import Boxes, Points
+from certimap.core.domain import Categorical, Domain
+from certimap.core.posterior import Facts
 from certimap.errors import ImpossibleEvidence
-from certimap.posterior import Facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from certimap.posterior import Posterior
-    from certimap.query import Query
+    from certimap.core.posterior import Posterior
+    from certimap.core.query import Query
 
 
 @dataclasses.dataclass(frozen=True)

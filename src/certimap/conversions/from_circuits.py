@@ -9,12 +9,12 @@ import numpy as np
 from certimap.circuits.circuit import Circuit
 from certimap.circuits.guess import GuessedCircuit
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.control import Control, TimeUp
 from certimap.conversions.circuit_to_tree import tree_of_circuit
 from certimap.conversions.circuit_to_trees import TreeMixturePosterior, trees_of_circuit
 from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row
+from certimap.core.control import Control, TimeUp
+from certimap.core.posterior import Guesses, Posterior, Unfolded
 from certimap.errors import ModelError
-from certimap.posterior import Guesses, Posterior, Unfolded
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.tree_sum import TreeSum
 

@@ -11,15 +11,15 @@ import numpy as np
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions.rows import OF_CIRCUIT, Case, Estimate, Row
+from certimap.core.logs import log_sum
+from certimap.core.posterior import Facts, Posterior, Probes
+from certimap.core.query import make_query
 from certimap.densities.conditioned import conditioned, within_limits
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.densities.linear_gaussian import MAX_CONFIGURATIONS, Components, LinearGaussianNetwork
 from certimap.densities.mixed import MixedNormals, SampledMixed
 from certimap.densities.posterior import NormalsPosterior, SampledNormals
 from certimap.errors import QueryError
-from certimap.logs import log_sum
-from certimap.posterior import Facts, Posterior, Probes
-from certimap.query import make_query
 
 
 def _size(case: Case[GaussianMixture]) -> Estimate:

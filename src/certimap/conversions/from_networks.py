@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.control import Pace
 from certimap.conversions.network_to_circuit import Compiler, is_large
 from certimap.conversions.network_to_tree import elimination_order, largest_table, tree_of_reduced
 from certimap.conversions.rows import (
@@ -18,6 +17,9 @@ from certimap.conversions.rows import (
     Estimate,
     Row,
 )
+from certimap.core.control import Pace
+from certimap.core.posterior import Bounds, BoxPosterior, Posterior, Probes, TwoSided
+from certimap.core.query import make_query
 from certimap.errors import TooLarge
 from certimap.kernels.parallel import default_workers
 from certimap.networks.bayesian import BayesianNetwork
@@ -33,8 +35,6 @@ from certimap.networks.reduction import Reduced, reduce_network
 from certimap.networks.simplify import sum_out
 from certimap.networks.sum_elimination import sum_all
 from certimap.networks.two_sided import PART_WORK, TwoSidedNetworkPosterior
-from certimap.posterior import Bounds, BoxPosterior, Posterior, Probes, TwoSided
-from certimap.query import make_query
 from certimap.trees.regions import ENTRIES_PER_TABLE
 
 OF_RELAXATION = frozenset({Bounds, Probes, NetworkPosterior})

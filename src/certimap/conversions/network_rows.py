@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from certimap.conversions.choose import plan
 from certimap.conversions.from_networks import TREE, elimination_of, reduced_of
 from certimap.conversions.network_to_tree import elimination_order
+from certimap.core.limits import Limits
+from certimap.core.posterior import Capability
+from certimap.core.query import Query
+from certimap.core.region_tree import RegionTree
+from certimap.core.rounding import SAFE_EXPONENT
 from certimap.errors import CertimapError
-from certimap.limits import Limits
 from certimap.networks.factor import Factor
 from certimap.networks.network import Network
 from certimap.networks.reduction import Reduced
-from certimap.posterior import Capability
-from certimap.query import Query
-from certimap.region_tree import RegionTree
-from certimap.rounding import SAFE_EXPONENT
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.build import buckets_of_factors
 from certimap.trees.regions import Bucket, conditionals, contract_chains, make_tree

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from certimap.axes import spread
 from certimap.circuits.circuit import Circuit
-from certimap.control import Control, Pace
 from certimap.conversions.nodes import Ints, NodeStore, distinct, grains, hashed_rows, spans
-from certimap.domain import Domain
+from certimap.core.axes import spread
+from certimap.core.control import Control, Pace
+from certimap.core.domain import Domain
+from certimap.core.logs import log_sum, log_sum_runs
+from certimap.core.query import Query
 from certimap.errors import ImpossibleEvidence, ModelError
-from certimap.logs import log_sum, log_sum_runs
 from certimap.networks.elimination import Elimination, plan_elimination
 from certimap.networks.factor import Floats, add_logs
 from certimap.networks.reduction import Reduced, reduce_network
-from certimap.query import Query
 
 if TYPE_CHECKING:
     from certimap.networks.network import Network

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from certimap.control import Pace
+from certimap.core.control import Pace
+from certimap.core.query import Query
 from certimap.errors import ModelError
 from certimap.networks.elimination import Elimination, plan_elimination
 from certimap.networks.network import Network
 from certimap.networks.reduction import Reduced, reduce_network
-from certimap.query import Query
 from certimap.trees.bucket_tree import MAX_TABLE, BucketTreePosterior
 from certimap.trees.build import Factor, buckets_of_factors
 from certimap.trees.wide import Wide

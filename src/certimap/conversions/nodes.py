@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, NodeKind
-from certimap.domain import Domain
+from certimap.core.domain import Domain
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

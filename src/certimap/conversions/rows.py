@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.limits import Limits
-from certimap.model import Model
-from certimap.networks.elimination_posterior import EliminationPosterior
-from certimap.networks.mpe_posterior import Maximisation, MpePosterior
-from certimap.posterior import (
+from certimap.core.limits import Limits
+from certimap.core.model import Model
+from certimap.core.posterior import (
     Beams,
     Bounds,
     Cuts,
@@ -24,7 +22,9 @@ from certimap.posterior import (
     Regions,
     Walks,
 )
-from certimap.query import Query
+from certimap.core.query import Query
+from certimap.networks.elimination_posterior import EliminationPosterior
+from certimap.networks.mpe_posterior import Maximisation, MpePosterior
 from certimap.trees.bucket_tree import BucketTreePosterior
 
 T = TypeVar("T")

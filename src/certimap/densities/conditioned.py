@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.leaves.kind import LEAST_LOG
+from certimap.core.logs import log_sum
+from certimap.core.query import Query
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.densities.kernels.windows import SLACK
 from certimap.densities.posterior import NormalsPosterior, SampledNormals
 from certimap.densities.windows import WindowedNormals, Windows, windows_of
 from certimap.errors import ImpossibleEvidence, ModelError
-from certimap.logs import log_sum
-from certimap.query import Query
 
 Floats = NDArray[np.float64]
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from certimap.domain import Domain, Real, as_real
+from certimap.core.domain import Domain, Real, as_real
+from certimap.core.logs import log_sum
+from certimap.core.model import Model
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError
-from certimap.logs import log_sum
-from certimap.model import Model
 
 Floats = NDArray[np.float64]
 LOG_2PI = math.log(2.0 * math.pi)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from certimap.core.domain import Categorical, Domain, Real
+from certimap.core.logs import log_sum
+from certimap.core.model import Model
+from certimap.core.query import Query, make_query
 from certimap.densities.gaussian_mixture import GaussianMixture
-from certimap.domain import Categorical, Domain, Real
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError, TooLarge
-from certimap.logs import log_sum
-from certimap.model import Model
-from certimap.query import Query, make_query
 
 if TYPE_CHECKING:
     from certimap.densities.conditioned import Hidden

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
+from certimap.core.box import Boxes, Points
+from certimap.core.domain import Domain
+from certimap.core.posterior import Facts, Tightening
+from certimap.core.search_boxes import Answers, Layout, SearchBoxes
 from certimap.densities.posterior import NormalsPosterior, NormalsProber, SampledNormals
-from certimap.domain import Domain
 from certimap.errors import QueryError
-from certimap.posterior import Facts, Tightening
-from certimap.search_boxes import Answers, Layout, SearchBoxes
 
 Floats = NDArray[np.float64]
 

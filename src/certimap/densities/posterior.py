@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
+from certimap.core.box import Boxes, Points
+from certimap.core.domain import Domain
+from certimap.core.logs import log_sum
+from certimap.core.posterior import Facts, Tightening
+from certimap.core.search_boxes import Answers, Layout, SearchBoxes
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.densities.kernels.normals import Normals, bound_normals
-from certimap.domain import Domain
 from certimap.errors import QueryError
 from certimap.kernels.mixture_bounds import EPS, room_for
 from certimap.kernels.parallel import default_workers, for_blocks
-from certimap.logs import log_sum
-from certimap.posterior import Facts, Tightening
-from certimap.search_boxes import Answers, Layout, SearchBoxes
 
 Floats = NDArray[np.float64]
 BLOCK = 64  # boxes a thread takes at a time

@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
+from certimap.core.box import Points
+from certimap.core.logs import log_sum
+from certimap.core.search_boxes import Answers, SearchBoxes
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.densities.kernels.normals import Normals
 from certimap.densities.kernels.windows import SLACK, log_window_masses
 from certimap.densities.posterior import MAX_ROUNDS, NormalsPosterior, NormalsProber
 from certimap.errors import ModelError
 from certimap.kernels.mixture_bounds import EPS
-from certimap.logs import log_sum
-from certimap.search_boxes import Answers, SearchBoxes
 
 Floats = NDArray[np.float64]
 INDEPENDENT = 1e-10  # correlations below are rounding

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from certimap.domain import Label
-from certimap.result import CertificateKind, MapResult, json_ready
-from certimap.summary import aligned
+from certimap.core.domain import Label
+from certimap.core.result import CertificateKind, MapResult, json_ready
+from certimap.core.summary import aligned
 
 
 @dataclass(frozen=True)

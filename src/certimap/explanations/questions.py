@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from certimap.api import map_query
-from certimap.domain import Categorical, Label
+from certimap.ask.api import map_query
+from certimap.core.domain import Categorical, Label
+from certimap.core.model import Model
+from certimap.core.posterior import Posterior
+from certimap.core.query import make_query
+from certimap.core.result import CertificateKind, MapResult, Status
 from certimap.errors import ImpossibleEvidence, QueryError
 from certimap.explanations.explanation import Explanation, Lead, Swing
 from certimap.explanations.sensitivity import tolerances_of
 from certimap.interop import as_model
-from certimap.model import Model
 from certimap.networks.bayesian import BayesianNetwork
-from certimap.posterior import Posterior
-from certimap.query import make_query
-from certimap.result import CertificateKind, MapResult, Status
 
 N_ENTRIES = 8  # table entries whose exact range is found unless told otherwise
 

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.domain import Categorical, Label, Real
+from certimap.ask.inference import log_evidence, marginals
+from certimap.core.domain import Categorical, Label, Real
+from certimap.core.result import CertificateKind, MapResult
 from certimap.errors import ImpossibleEvidence
 from certimap.explanations.explanation import Lead, Tolerance
-from certimap.inference import log_evidence, marginals
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
-from certimap.result import CertificateKind, MapResult
 
 if TYPE_CHECKING:
     from certimap.explanations.questions import Asking

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.domain import Categorical, Domain, Real, Variable
+from certimap.core.domain import Categorical, Domain, Real, Variable
 from certimap.errors import ModelError
 from certimap.interop.reading import Wishes, attribute, kind_of, labels_of, logs, named, numbers, refuse
 

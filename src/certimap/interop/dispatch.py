@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from certimap.core.model import Model
 from certimap.errors import ModelError, QueryError
 from certimap.interop.reading import Wishes, classes_of, kind_of
-from certimap.model import Model
 
 READERS = {
     "pgmpy": "pgmpy_models",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from certimap.core.untyped import is_sequence
 from certimap.errors import QueryError
 from certimap.interop.reading import labels_of, numbers
-from certimap.untyped import is_sequence
 
 OUR_WAY = "evidence={'X': {'likelihood': [one weight per state]}} says the same"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kinds
-from certimap.domain import Categorical
+from certimap.core.domain import Categorical
 from certimap.errors import MissingDependency, ModelError
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.network import Network

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from certimap.core.domain import Categorical, Domain
 from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
-from certimap.domain import Categorical, Domain
 from certimap.errors import MissingDependency, ModelError
 from certimap.interop.reading import Wishes, attribute, classes_of, kind_of, labels_of, numbers, refuse
 from certimap.networks.bayesian import BayesianNetwork

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.domain import Categorical, Domain
+from certimap.core.domain import Categorical, Domain
 from certimap.errors import ModelError
 from certimap.interop.reading import (
     Floats,

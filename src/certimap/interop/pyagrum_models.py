@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from certimap.core.domain import Categorical, Domain
 from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
-from certimap.domain import Categorical, Domain
 from certimap.errors import ModelError
 from certimap.interop.reading import Wishes, attribute, classes_of, kind_of, library_of, numbers, refuse
 from certimap.networks.bayesian import BayesianNetwork

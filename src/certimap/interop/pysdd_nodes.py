@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.domain import Categorical, Domain
+from certimap.core.domain import Categorical, Domain
 from certimap.errors import ModelError
 from certimap.interop.reading import Wishes, attribute, classes_of, logs, named, numbers, refuse
 

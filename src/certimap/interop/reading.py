@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.untyped import plain_scalar
 from certimap.errors import ModelError
-from certimap.untyped import plain_scalar
 
 Floats = NDArray[np.float64]
 

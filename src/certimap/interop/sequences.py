@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.domain import Categorical, Domain, Real, Variable
+from certimap.core.domain import Categorical, Domain, Real, Variable
 from certimap.errors import ModelError
 from certimap.interop.reading import Floats, Wishes, kind_of, logs
 from certimap.networks.bayesian import BayesianNetwork

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.core.domain import Categorical, Domain, Real
 from certimap.densities.gaussian_mixture import GaussianMixture
-from certimap.domain import Categorical, Domain, Real
 from certimap.errors import ModelError
 from certimap.interop.reading import Floats, Wishes, kind_of, labels_of, logs, named, numbers, refuse
 from certimap.interop.sequences import gaussian_product

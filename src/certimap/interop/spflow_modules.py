@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from certimap.circuits.circuit import Circuit
+from certimap.core.untyped import is_list
 from certimap.errors import ModelError
 from certimap.interop.reading import (
     Floats,
@@ -24,7 +25,6 @@ from certimap.interop.reading import (
     numbers,
 )
 from certimap.interop.tensors import Ids, TensorCircuit, check_agreement
-from certimap.untyped import is_list
 
 _LEAVES = "Categorical, Bernoulli, Binomial and Normal"
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.domain import MAX_STATES, Categorical, Domain
+from certimap.core.domain import MAX_STATES, Categorical, Domain
 from certimap.errors import CertimapError, ModelError, ParseError
 from certimap.io import bif_words as words
 from certimap.io.files import AnyPath, line_of, read_text

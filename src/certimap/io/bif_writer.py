@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from certimap.domain import Categorical
+from certimap.core.domain import Categorical
 from certimap.errors import ModelError
 from certimap.io.files import AnyPath, write_text
 from certimap.io.numbers import written

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kind, leaf_kinds
-from certimap.domain import Domain
+from certimap.core.domain import Domain
 from certimap.errors import ModelError
 
 NODES_TOGETHER = 2**16  # nodes that are checked together

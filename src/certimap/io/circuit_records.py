@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.domain import MAX_STATES, Categorical, Domain, Real, Variable
+from certimap.core.domain import MAX_STATES, Categorical, Domain, Real, Variable
 from certimap.errors import ParseError
 from certimap.io.files import AnyPath, cut
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.domain import Categorical, Domain
+from certimap.core.domain import Categorical, Domain
 from certimap.errors import ModelError, ParseError, did_you_mean
 from certimap.io.files import AnyPath, cut
 from certimap.io.numbers import Numbers

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from certimap.circuits.circuit import CircuitBuilder
-from certimap.domain import MAX_STATES
+from certimap.core.domain import MAX_STATES
 from certimap.io.circuit_records import JsonCircuit, JsonNode, Leaf, Record, is_record, items, shown
 from certimap.io.files import AnyPath, cut
 

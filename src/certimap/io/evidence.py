@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from os import fspath
 from typing import Any, Literal
 
-from certimap.domain import Categorical, Domain
+from certimap.core.domain import Categorical, Domain
+from certimap.core.query import explicit_form
+from certimap.core.untyped import is_dict, is_list, is_mapping
 from certimap.errors import CertimapError, ParseError, QueryError, at_place
 from certimap.io.files import AnyPath, read_text
 from certimap.io.formats import Format, format_of, table_of
 from certimap.io.text_tables import cell_value, read_text_table
 from certimap.io.uai_questions import read_evidence, read_map, read_query
-from certimap.query import explicit_form
-from certimap.untyped import is_dict, is_list, is_mapping
 
 Evidence = dict[str, Any]
 Asked = tuple[list[str] | None, Evidence]

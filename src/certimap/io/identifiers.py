@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from certimap.domain import Categorical
+from certimap.core.domain import Categorical
 from certimap.errors import ModelError
 from certimap.io.files import AnyPath
 from certimap.networks.network import Network

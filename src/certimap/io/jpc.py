@@ -20,7 +20,7 @@ import math
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder, NodeKind
-from certimap.domain import MAX_STATES, Categorical, Domain, Real, Variable
+from certimap.core.domain import MAX_STATES, Categorical, Domain, Real, Variable
 from certimap.errors import ModelError, ParseError
 from certimap.io.files import AnyPath, read_bytes, write_text
 from certimap.io.node_lines import Line, NodeLines, define

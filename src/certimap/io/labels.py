@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from certimap.domain import Label
+from certimap.core.domain import Label
+from certimap.core.untyped import is_list, is_tuple, plain_scalar
 from certimap.errors import ModelError
-from certimap.untyped import is_list, is_tuple, plain_scalar
 
 
 def encoded_label(label: Any, variable: str) -> Any:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.domain import Categorical, Domain
 from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
-from certimap.domain import Categorical, Domain
 from certimap.errors import CertimapError, ModelError, ParseError, did_you_mean
 from certimap.io.circuit_records import Record, is_list, is_record, shown
 from certimap.io.files import AnyPath, cut, write_text

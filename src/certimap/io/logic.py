@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.properties import smoothed
-from certimap.domain import Categorical, Domain
+from certimap.core.domain import Categorical, Domain
 from certimap.errors import ModelError, ParseError
 from certimap.io.files import AnyPath
 from certimap.io.literal_weights import as_rows

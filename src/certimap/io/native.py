@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit
+from certimap.core.domain import Categorical, Domain, Real, Variable
 from certimap.densities.linear_gaussian import LinearGaussianNetwork
-from certimap.domain import Categorical, Domain, Real, Variable
 from certimap.errors import CertimapError, ModelError, ParseError
 from certimap.io.array_files import read_arrays, write_arrays
 from certimap.io.circuit_arrays import arrays_of_circuit, circuit_of_arrays

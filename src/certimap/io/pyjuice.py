@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.domain import MAX_STATES, Categorical, Domain, Real, Variable
+from certimap.core.domain import MAX_STATES, Categorical, Domain, Real, Variable
 from certimap.errors import ParseError
 from certimap.io.circuit_records import FREE_VARIABLES, MAX_ENTRIES, Record, is_record, items, shown
 from certimap.io.files import AnyPath, cut

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 
 from certimap.circuits.circuit import CircuitBuilder
-from certimap.domain import MAX_STATES
+from certimap.core.domain import MAX_STATES
 from certimap.errors import ModelError
 from certimap.io.circuit_records import JsonCircuit, JsonNode, Leaf, Record, is_record, items, shown
 from certimap.io.files import AnyPath, cut

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kinds
-from certimap.domain import MAX_STATES, Categorical, Domain, Real, Variable
+from certimap.core.domain import MAX_STATES, Categorical, Domain, Real, Variable
+from certimap.core.rounding import SMALLEST_NORMAL
 from certimap.errors import ParseError
 from certimap.io.files import AnyPath, read_bytes, read_text
 from certimap.io.numbers import log_of_text
-from certimap.rounding import SMALLEST_NORMAL
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

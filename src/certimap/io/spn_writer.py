@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kinds
-from certimap.domain import Real
+from certimap.core.domain import Real
+from certimap.core.rounding import SMALLEST_NORMAL
 from certimap.errors import ModelError
 from certimap.io.files import AnyPath, replacing
-from certimap.rounding import SMALLEST_NORMAL
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

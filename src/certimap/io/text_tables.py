@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.domain import Domain
+from certimap.core.domain import Domain
 from certimap.errors import ParseError, QueryError
 from certimap.io.files import AnyPath, read_text, suffix_of
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 
-from certimap.domain import MAX_STATES, Domain
+from certimap.core.domain import MAX_STATES, Domain
 from certimap.errors import ModelError, ParseError
 from certimap.io.files import AnyPath, cut, read_text, write_text
 from certimap.io.numbers import written

@@ -8,7 +8,7 @@ The states of the variable itself vary fastest, then those of the last parent. P
 
 from __future__ import annotations
 
-from certimap.domain import Categorical
+from certimap.core.domain import Categorical
 from certimap.errors import ModelError, ParseError
 from certimap.io.declared import Declared
 from certimap.io.files import AnyPath, cut, write_text

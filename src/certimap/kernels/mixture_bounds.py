@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.rounding import LEAST_SHARE
 from certimap.kernels.jit import jit_part
-from certimap.rounding import LEAST_SHARE
 
 Floats = NDArray[np.float64]
 Number = Any

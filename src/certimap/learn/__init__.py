@@ -46,6 +46,8 @@ __all__ = list(_PLACES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "datasets":  # a module that is public as a whole
+        return import_module("certimap.learn.datasets")
     if name in _PLACES:
         return getattr(import_module(f"certimap.learn.{_PLACES[name]}"), name)
     raise AttributeError(f"module 'certimap.learn' has no attribute {name!r}")

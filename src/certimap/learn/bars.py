@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder, NodeKind
-from certimap.domain import Categorical, Domain, Real
+from certimap.core.domain import Categorical, Domain, Real
 from certimap.learn.leaf_families import Histogram
 from certimap.learn.table import MISSING, Table
 

@@ -10,8 +10,8 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.progress import Progress
 from certimap.learn.progress import is_late
-from certimap.progress import Progress
 
 Rows = NDArray[np.int64]
 C = TypeVar("C")  # expected counts

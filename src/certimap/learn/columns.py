@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.domain import Label
+from certimap.core.domain import Label
+from certimap.core.untyped import is_mapping
 from certimap.errors import DataError, MissingDependency
-from certimap.untyped import is_mapping
 
 
 @dataclass(frozen=True, eq=False)

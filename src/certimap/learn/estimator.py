@@ -8,11 +8,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
-from certimap.datasets import Dataset
-from certimap.domain import Domain
+from certimap.core.box import Points
+from certimap.core.domain import Domain
 from certimap.errors import DataError
 from certimap.learn import scoring
+from certimap.learn.datasets import Dataset
 from certimap.learn.table import Table, decode, encode, missing_in
 
 Seed = int | np.random.Generator | None

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.domain import Domain
+from certimap.core.logs import log_sum
+from certimap.core.progress import Progress
 from certimap.densities.gaussian_mixture import LOG_2PI, GaussianMixture
-from certimap.domain import Domain
 from certimap.learn.blas import single_threaded_blas
 from certimap.learn.clusters import mix, row_clusters
 from certimap.learn.estimator import DensityEstimator, Seed, split_rows
 from certimap.learn.mixture_grid import mixture_grid
 from certimap.learn.progress import deadline_of, is_late
 from certimap.learn.table import Kind, encode, missing_in, read_table, refuse_categorical
-from certimap.logs import log_sum
-from certimap.progress import Progress
 
 Floats = NDArray[np.float64]
 COMPONENTS = (1, 2, 3, 4, 5, 6, 8)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
-from certimap.domain import Domain
+from certimap.core.box import Points
+from certimap.core.domain import Domain
+from certimap.core.logs import log_sum
+from certimap.core.posterior import Facts
+from certimap.core.query import Query
 from certimap.errors import ImpossibleEvidence
-from certimap.logs import log_sum
-from certimap.posterior import Facts
-from certimap.query import Query
 
 Floats = NDArray[np.float64]
 

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.core.logs import log_sum
 from certimap.learn.bars import Bars
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.learn.leaf_choice import densest, families_of
 from certimap.learn.leaf_families import Family
 from certimap.learn.table import Table
-from certimap.logs import log_sum
 
 Floats = NDArray[np.float64]
 BLOCK = 1024  # rows at a time

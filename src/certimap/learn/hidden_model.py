@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.control import Pace
 from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row, register
-from certimap.domain import Categorical, Domain
+from certimap.core.box import Points
+from certimap.core.control import Pace
+from certimap.core.domain import Categorical, Domain
+from certimap.core.model import Model
+from certimap.core.posterior import Guesses, Posterior
 from certimap.errors import ModelError
 from certimap.learn.guessed_tree import GuessedTree
-from certimap.model import Model
-from certimap.posterior import Guesses, Posterior
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.wide import Wide, as_wide
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.domain import Domain
+from certimap.core.domain import Domain
 from certimap.learn.batched_em import in_threads
 from certimap.learn.hidden_patterns import Block, Patterns
 from certimap.learn.kernels.hidden import absorb_message, add_rows, divide_out

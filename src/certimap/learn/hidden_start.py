@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.domain import Domain
+from certimap.core.domain import Domain
 from certimap.learn.clusters import mix
 from certimap.learn.hidden_passes import Counts, Parameters
 from certimap.learn.kernels.rows import k_means

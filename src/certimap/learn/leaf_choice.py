@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.domain import Domain, Real
+from certimap.core.domain import Domain, Real
 from certimap.errors import DataError
 from certimap.learn.leaf_families import (
     Exponential,

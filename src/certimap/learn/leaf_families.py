@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.circuit import CircuitBuilder
-from certimap.rounding import SMALLEST_NORMAL
+from certimap.core.rounding import SMALLEST_NORMAL
 
 Floats = NDArray[np.float64]
 LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)

@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.domain import Domain
+from certimap.core.domain import Domain
+from certimap.core.logs import log_sum
+from certimap.core.progress import Progress
 from certimap.learn.blas import single_threaded_blas
 from certimap.learn.clusters import mix, row_clusters
 from certimap.learn.estimator import DensityEstimator, Seed, split_rows
@@ -19,8 +21,6 @@ from certimap.learn.leaf_families import Family
 from certimap.learn.mixture_grid import mixture_grid
 from certimap.learn.progress import deadline_of, is_late
 from certimap.learn.table import Kind, Table, encode, read_table
-from certimap.logs import log_sum
-from certimap.progress import Progress
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.domain import Domain
+from certimap.core.domain import Domain
 from certimap.errors import DataError
 from certimap.learn.bars import Bars
 from certimap.learn.batched_em import BatchedEM

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
+from certimap.core.box import Boxes, Points
+from certimap.core.query import make_query
 from certimap.learn.table import encode, missing_in
-from certimap.query import make_query
 
 if TYPE_CHECKING:
-    from certimap.posterior import BoxPosterior
+    from certimap.core.posterior import BoxPosterior
 
 BATCH = 4096
 

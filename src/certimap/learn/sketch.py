@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.domain import Domain
+from certimap.core.box import Points
+from certimap.core.domain import Domain
 from certimap.learn.leaf_families import Family
 from certimap.learn.table import missing_in
 

@@ -10,7 +10,8 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 import numpy as np
 
 from certimap.circuits.circuit import Circuit
-from certimap.domain import Domain
+from certimap.core.domain import Domain
+from certimap.core.progress import Progress
 from certimap.errors import DataError
 from certimap.learn.blas import single_threaded_blas
 from certimap.learn.clusters import Clusterer, Clusters, check_clusters
@@ -21,7 +22,6 @@ from certimap.learn.progress import deadline_of, is_late
 from certimap.learn.sketch import Sketch
 from certimap.learn.structure import StructureLearner, StructureSettings
 from certimap.learn.table import Kind, Table, encode, read_table
-from certimap.progress import Progress
 
 THRESHOLDS = (0.05, 0.01, 1e-3, 1e-5, 1e-7, 1e-10)
 SMOOTHINGS = (0.01, 0.1, 0.5, 1.0)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
-from certimap.domain import Domain
+from certimap.core.box import Points
+from certimap.core.domain import Domain
 from certimap.learn.clusters import Clusters, mix, row_clusters
 from certimap.learn.kernels.rows import independent_components
 from certimap.learn.known_pairs import components_of_known

@@ -25,8 +25,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
-from certimap.domain import Categorical, Domain, Label, Real, Variable
+from certimap.core.box import Points
+from certimap.core.domain import Categorical, Domain, Label, Real, Variable
 from certimap.errors import DataError
 from certimap.learn.columns import Column, columns_of, has_names, plain_labels
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.domain import Domain
+from certimap.core.box import Points
+from certimap.core.domain import Domain
 from certimap.errors import DataError, ModelError
 from certimap.learn.bars import Bars
 from certimap.learn.estimator import DensityEstimator, Seed

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from certimap.box import Points
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.domain import Domain
+from certimap.core.box import Points
+from certimap.core.domain import Domain
+from certimap.core.progress import Progress
 from certimap.learn.bars import Bars
 from certimap.learn.blas import single_threaded_blas
 from certimap.learn.clusters import row_clusters
@@ -19,7 +20,6 @@ from certimap.learn.progress import deadline_of, is_late
 from certimap.learn.settings import check_count
 from certimap.learn.table import Kind, Table, encode, read_table
 from certimap.learn.tree import ROWS_PER_BAR, Tree, check_smoothing, indicator_leaves
-from certimap.progress import Progress
 
 HELD_OUT = 0.1
 PATIENCE = 3

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
-from certimap.domain import Categorical, Domain, Label
+from certimap.core.box import Points
+from certimap.core.domain import Categorical, Domain, Label
+from certimap.core.untyped import is_mapping, is_tuple
 from certimap.errors import ModelError, QueryError, did_you_mean
 from certimap.networks.factor import Factor
 from certimap.networks.network import Network
 from certimap.networks.noisy import NoisyMax, NoisyOr, Piece, expand, table_of_function
 from certimap.networks.reduction import ancestors
 from certimap.networks.rows import RowNormaliser, owners_with_zero_rows, row_totals
-from certimap.untyped import is_mapping, is_tuple
 
 
 class BayesianNetwork(Network):

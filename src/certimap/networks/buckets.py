@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.axes import spread
+from certimap.core.axes import spread
 from certimap.networks.elimination_plan import (
     MOST_LOG2,
     SMALL_PRODUCT,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.domain import Categorical, Domain, Label
+from certimap.core.domain import Categorical, Domain, Label
 from certimap.errors import ModelError
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.control import Control
+from certimap.core.control import Control
+from certimap.core.logs import add_to
 from certimap.errors import ImpossibleEvidence
 from certimap.kernels.parallel import for_blocks
-from certimap.logs import add_to
 from certimap.networks.elimination import min_fill
 from certimap.networks.kernels import conditional as kernels
 from certimap.networks.kernels.conditional import SumArrays

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.axes import spread
+from certimap.core.axes import spread
 from certimap.networks.kernels.depth_first import SearchStack
 from certimap.networks.kernels.dual_ascent import CostArrays, DualState
 from certimap.networks.problem import FLOOR, Problem, Table

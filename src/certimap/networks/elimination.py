@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from certimap.control import Control
+from certimap.core.control import Control
 
 # Of two orders of like cost, the one that sums more nuisance variables out beforehand is preferred:
 # its circuit decides more query variables, so that searches close earlier.

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
+from certimap.core.box import Boxes, Points
+from certimap.core.posterior import BoxPosterior, Facts
 from certimap.networks.conditional import Total, relative_to
 from certimap.networks.elimination_plan import EliminationPlan
 from certimap.networks.mpe_posterior import MpePosterior
 from certimap.networks.problem import Prepared
-from certimap.posterior import BoxPosterior, Facts
 
 if TYPE_CHECKING:
-    from certimap.query import Query
+    from certimap.core.query import Query
 
 
 class EliminationPosterior(MpePosterior):

@@ -10,9 +10,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.axes import spread
+from certimap.core.axes import spread
+from certimap.core.logs import log_sum
 from certimap.errors import ModelError
-from certimap.logs import log_sum
 
 Floats = NDArray[np.float64]
 Number = TypeVar("Number", np.float64, np.int64)

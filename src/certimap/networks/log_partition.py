@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from certimap.control import Control
+from certimap.core.control import Control
 from certimap.networks.conditional import Evaluator, conditional_work
 from certimap.networks.problem import Problem, restrict
 from certimap.networks.relaxation.decoding import decode

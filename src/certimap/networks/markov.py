@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
-from certimap.domain import Domain
-from certimap.model import conversions
+from certimap.core.box import Points
+from certimap.core.domain import Domain
+from certimap.core.model import conversions
 from certimap.networks.factor import Factor
 from certimap.networks.network import Network
 

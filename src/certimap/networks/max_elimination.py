@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.axes import spread
-from certimap.control import Control
+from certimap.core.axes import spread
+from certimap.core.control import Control
 from certimap.kernels.parallel import for_blocks
 from certimap.networks.buckets import Buckets, Pieces
 from certimap.networks.elimination_plan import EliminationPlan, best_type

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
-from certimap.domain import Domain
+from certimap.core.box import Points
+from certimap.core.domain import Domain
+from certimap.core.limits import Limits
+from certimap.core.model import Model, conversions
 from certimap.errors import ModelError
-from certimap.limits import Limits
-from certimap.model import Model, conversions
 from certimap.networks.elimination import Elimination, plan_elimination
 from certimap.networks.factor import Factor, add_logs
 from certimap.networks.reduction import reduce_network
 
 if TYPE_CHECKING:
     from certimap.circuits.circuit import Circuit
-    from certimap.query import Query
+    from certimap.core.query import Query
 
 
 class Network(Model):

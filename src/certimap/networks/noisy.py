@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.domain import Categorical, Label
+from certimap.core.domain import Categorical, Label
 from certimap.errors import ModelError, QueryError
 
 Floats = NDArray[np.float64]

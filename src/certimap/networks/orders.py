@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.control import Control
+from certimap.core.control import Control
 from certimap.networks.elimination import measure, min_fill
 from certimap.networks.kernels.orders import FILL, SIZE, WEIGHTED_FILL, cost_of_order, greedy_order
 

@@ -10,9 +10,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
-from certimap.control import Control, TimeUp
-from certimap.domain import Domain
+from certimap.core.box import Boxes, Points
+from certimap.core.control import Control, TimeUp
+from certimap.core.domain import Domain
+from certimap.core.posterior import Facts
+from certimap.core.query import Query
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.conditional import Evaluator, Part, log_total, ordered_parts, relative_to, work_of
 from certimap.networks.network import Network
@@ -22,8 +24,6 @@ from certimap.networks.relaxation.choose_tree import RelaxationPlan
 from certimap.networks.rows import EXACT
 from certimap.networks.states import QueryStates
 from certimap.networks.support import likely_states
-from certimap.posterior import Facts
-from certimap.query import Query
 
 Floats = NDArray[np.float64]
 KNOWN_WORK = 2.0**21  # table entries up to which p(e) is summed at once

@@ -7,8 +7,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
-from certimap.control import Control
+from certimap.core.box import Points
+from certimap.core.control import Control
+from certimap.core.posterior import Tightening
+from certimap.core.search_boxes import Answers, Layout, SearchBoxes
 from certimap.errors import TooLarge
 from certimap.networks.conditional import Evaluator
 from certimap.networks.placed_tree import PlacedTree, restricted
@@ -18,8 +20,6 @@ from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.networks.relaxation.tighten import TEMPERATURES, Tightener
 from certimap.networks.states import QueryStates
-from certimap.posterior import Tightening
-from certimap.search_boxes import Answers, Layout, SearchBoxes
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.uint8]

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.axes import spread
-from certimap.logs import add_to
+from certimap.core.axes import spread
+from certimap.core.logs import add_to
 from certimap.networks.factor import take_logs
 from certimap.networks.joined import Joined
 from certimap.networks.reduction import Reduced, reduce_network
 
 if TYPE_CHECKING:
-    from certimap.control import Control
+    from certimap.core.control import Control
+    from certimap.core.query import Query
     from certimap.networks.network import Network
-    from certimap.query import Query
 
 Values = NDArray[Any]  # float64 in nats, or int64 in units of `Problem.unit` nats
 States = NDArray[np.int64]

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.control import Control
-from certimap.domain import Domain
+from certimap.core.control import Control
+from certimap.core.domain import Domain
 from certimap.errors import ImpossibleEvidence, ModelError
 from certimap.networks.factor import Factor
 
 if TYPE_CHECKING:
+    from certimap.core.query import Query
     from certimap.networks.network import Network
-    from certimap.query import Query
 
 POLL_EVERY = 64  # factors looked at between two looks at the clock
 _REDUCING = "absorbing the evidence"

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.axes import spread
-from certimap.control import Control
+from certimap.core.axes import spread
+from certimap.core.control import Control
+from certimap.core.logs import add_to, log_sum
 from certimap.errors import ImpossibleEvidence
-from certimap.logs import add_to, log_sum
 from certimap.networks.problem import (
     HARD,
     ROUNDING,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
-from certimap.domain import Domain
+from certimap.core.box import Points
+from certimap.core.domain import Domain
 from certimap.networks.problem import Prepared
 
 Ints = NDArray[np.int64]

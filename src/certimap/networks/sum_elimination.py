@@ -7,15 +7,15 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.axes import spread
-from certimap.control import Control, Pace
+from certimap.core.axes import spread
+from certimap.core.control import Control, Pace
+from certimap.core.rounding import SAFE_LOG2
 from certimap.networks.buckets import Buckets, Pieces, Run
 from certimap.networks.conditional import Total, log_total
 from certimap.networks.elimination_plan import EliminationPlan
 from certimap.networks.kernels.buckets import DONE, IMPOSSIBLE, UNSAFE, sum_buckets
 from certimap.networks.problem import ROUNDING, Problem, Table
 from certimap.networks.simplify import impossible
-from certimap.rounding import SAFE_LOG2
 
 Floats = NDArray[np.float64]
 LN2 = math.log(2.0)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.rounding import SMALLEST_NORMAL
 from certimap.networks.kernels.conditional import SumArrays
 from certimap.networks.problem import Problem, Table, largest
-from certimap.rounding import SMALLEST_NORMAL
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

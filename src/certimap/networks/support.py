@@ -9,9 +9,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.control import Control
+from certimap.core.control import Control
+from certimap.core.posterior import FIND_SECONDS
 from certimap.networks.problem import Problem, is_hard
-from certimap.posterior import FIND_SECONDS
 
 Bools = NDArray[np.bool_]
 FAILURES_PER_VARIABLE = 4

@@ -8,7 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
+from certimap.core.box import Points
+from certimap.core.posterior import LogInterval
 from certimap.networks.conditional import Evaluator, conditional_work
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Problem, restrict
@@ -16,7 +17,6 @@ from certimap.networks.relaxation.choose_tree import split_tree
 from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.tighten import Tightener
 from certimap.networks.support import supported_states
-from certimap.posterior import LogInterval
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.certify.ledger import Ledger
-from certimap.control import Control
-from certimap.domain import Real
+from certimap.core.control import Control
+from certimap.core.domain import Real
+from certimap.core.posterior import Posterior, Probes
+from certimap.core.result import MapResult
 from certimap.errors import QueryError
 from certimap.plots.figure import LOWER, MASS, NEUTRAL, UPPER, new_figure
-from certimap.posterior import Posterior, Probes
-from certimap.result import MapResult
 from certimap.solvers.box_search.frontier import Frontier, Pace
 from certimap.solvers.registry import resolve
 

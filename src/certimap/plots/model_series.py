@@ -11,12 +11,12 @@ import numpy as np
 from certimap.certify.ledger import Ledger
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kinds
-from certimap.control import Control
-from certimap.domain import Domain
+from certimap.core.control import Control
+from certimap.core.domain import Domain
+from certimap.core.posterior import Regions
+from certimap.core.result import MapResult
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.network import Network
-from certimap.posterior import Regions
-from certimap.result import MapResult
 from certimap.solvers.elimination.set_elimination import SetElimination
 
 

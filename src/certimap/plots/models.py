@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from certimap.circuits.circuit import Circuit
+from certimap.core.result import MapResult
 from certimap.networks.network import Network
 from certimap.plots.figure import LOWER, MASS, NEUTRAL, UPPER, new_figure
 from certimap.plots.model_series import RegionSeries, circuit_summary, network_graph
-from certimap.result import MapResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from certimap.core.result import MapResult
 from certimap.errors import QueryError
 from certimap.plots.figure import LOWER, MASS, NEUTRAL, UPPER, new_figure
 from certimap.plots.series import BoundSeries, bound_series, moments, pareto_series, ranking, regret_series
-from certimap.result import MapResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

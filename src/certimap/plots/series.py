@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from certimap.domain import Label
+from certimap.core.domain import Label
+from certimap.core.result import CertificateKind, MapResult
 from certimap.errors import QueryError
-from certimap.result import CertificateKind, MapResult
 
 AGAINST = ("seconds", "n_draws", "n_nodes", "n_evaluations")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from certimap.domain import Label
-from certimap.result import MapResult
+from certimap.core.domain import Label
+from certimap.core.result import MapResult
 
 
 def answers_of(result: MapResult) -> list[dict[str, Label]]:

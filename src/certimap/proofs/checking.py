@@ -6,9 +6,9 @@ import os
 from typing import Any
 
 from certimap.checker import Proof, Verdict, check_arrays
+from certimap.core.model import Model
 from certimap.errors import QueryError
 from certimap.io.native import exported
-from certimap.model import Model
 
 
 def check(

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from certimap.checker import Proof
 from certimap.circuits.circuit import Circuit
 from certimap.circuits.leaves.kind import leaf_kinds
-from certimap.control import Control, TimeUp
-from certimap.domain import Real
+from certimap.core.control import Control, TimeUp
+from certimap.core.domain import Real
+from certimap.core.query import Query
+from certimap.core.result import MapResult
 from certimap.errors import TooLarge
 from certimap.proofs.answers import answers_of, least_log
-from certimap.query import Query
-from certimap.result import MapResult
 
 MAX_SEARCHES = 5  # for one proof, where each meets a better answer
 

@@ -11,17 +11,17 @@ import numpy as np
 from certimap.checker import Proof
 from certimap.checker.real import REAL_KINDS
 from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.core.model import Model
+from certimap.core.posterior import Capability
+from certimap.core.query import Query
+from certimap.core.result import MapResult
 from certimap.errors import ModelError, SolverError
 from certimap.io.labels import encoded_label
 from certimap.io.native import exported, fingerprint
-from certimap.model import Model
-from certimap.posterior import Capability
 from certimap.proofs.answers import answers_of
 from certimap.proofs.circuits import intervals_of, searched
 from certimap.proofs.mixtures import NORMALS, checked_here, is_smooth, refused
 from certimap.proofs.networks import NOT_CLOSED, WITH_PROOFS, of_network
-from certimap.query import Query
-from certimap.result import MapResult
 from certimap.solvers.base import Solver
 
 LEAST_SECONDS = 10.0  # for a search for the proof alone; it may take four times the solving, or what is left, too

@@ -7,12 +7,12 @@ import numpy as np
 from certimap.checker import Proof, Verdict, check_arrays
 from certimap.checker.leaves import GEOMETRIC, POISSON, UNIFORM
 from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.core.model import Model
+from certimap.core.query import Query
+from certimap.core.result import MapResult
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.densities.linear_gaussian import LinearGaussianNetwork
 from certimap.io.native import exported
-from certimap.model import Model
-from certimap.query import Query
-from certimap.result import MapResult
 
 NORMALS = (GaussianMixture, LinearGaussianNetwork)
 

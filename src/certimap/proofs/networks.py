@@ -13,13 +13,13 @@ from certimap.checker.buckets import Buckets, Layout
 from certimap.checker.models import Question as Asked
 from certimap.checker.models import Reduced, Rejected, reduce, tables_of
 from certimap.checker.network import boxes_beside, value_at
-from certimap.control import Control
+from certimap.core.control import Control
+from certimap.core.model import Model
+from certimap.core.query import Query
+from certimap.core.result import CertificateKind, MapResult
 from certimap.errors import ModelError, TooLarge
 from certimap.io.native import exported
-from certimap.model import Model
 from certimap.proofs.answers import answers_of
-from certimap.query import Query
-from certimap.result import CertificateKind, MapResult
 
 WITH_PROOFS = "'frontier' and 'exhaustive' on circuits, and any solver on networks whose tables fit"
 NOT_CLOSED = "no steps that were found in {:.0f} s prove it; a higher time_limit may find some"

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from certimap.checker.models import Reduced
 from certimap.checker.network import MAX_ENTRIES, Network, parts_of
 from certimap.checker.numbers import Floats
-from certimap.control import Control
+from certimap.core.control import Control
 from certimap.networks.problem import Problem, Table
 from certimap.networks.relaxation.choose_tree import CLIQUE_BITS
 from certimap.networks.relaxation.partition import limit, nuisance_first, split

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from certimap.checker.network import Flags, Network, Scope
 from certimap.checker.numbers import Floats
 from certimap.checker.steps import BACK, CLOSE, DIVIDE, DROP, ELIMINATE, GROUP, REPLACE, SHIFT, SPLIT, TRY
-from certimap.control import Control
+from certimap.core.control import Control
 
 QUICK_ENTRIES, MOST_ENTRIES = 2.0**24, 2.0**32
 SUM_BITS, TABLE_BITS = 24.0, (10.0, 14.0, 18.0)

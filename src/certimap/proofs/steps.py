@@ -16,7 +16,7 @@ import numpy as np
 from certimap.checker.models import Reduced
 from certimap.checker.network import MAX_ENTRIES, Network, Scope, parts_of
 from certimap.checker.steps import ABSORB, CLOSE, ELIMINATE
-from certimap.control import TimeUp
+from certimap.core.control import TimeUp
 from certimap.networks.elimination import min_fill
 from certimap.networks.elimination_plan import EliminationPlan, plan
 from certimap.networks.orders import best_order

@@ -10,7 +10,7 @@ import numpy as np
 
 from certimap.checker.models import Reduced
 from certimap.checker.network import MAX_ENTRIES, Network, Scope
-from certimap.control import Control
+from certimap.core.control import Control
 from certimap.networks.orders import best_order
 from certimap.networks.relaxation.partition import nuisance_first
 from certimap.proofs.ascent import SHARE, ascended

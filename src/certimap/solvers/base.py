@@ -11,11 +11,11 @@ import numpy as np
 from certimap.errors import SolverError
 
 if TYPE_CHECKING:
-    from certimap.box import Boxes, Points
     from certimap.certify.ledger import Ledger
-    from certimap.control import Control
-    from certimap.domain import Label
-    from certimap.posterior import Capability, Posterior
+    from certimap.core.box import Boxes, Points
+    from certimap.core.control import Control
+    from certimap.core.domain import Label
+    from certimap.core.posterior import Capability, Posterior
 
 Family = Literal["sampling", "heuristic", "search", "elimination", "enumeration", "other"]
 
@@ -59,7 +59,7 @@ class Solver(ABC):
     name
         What `solver=` and results call it.
     needs
-        The capabilities (see `certimap.posterior`) without which a posterior is refused.
+        The capabilities (see `certimap.core.posterior`) without which a posterior is refused.
     family
         What kind of method it is; tables and figures group by it.
     heuristic

@@ -17,10 +17,10 @@ from certimap.certify.ledger import Ledger
 from certimap.certify.pareto import pareto_front
 from certimap.certify.recorder import Recorder
 from certimap.certify.sources import own_source
-from certimap.control import Control, TimeUp
+from certimap.core.control import Control, TimeUp
+from certimap.core.posterior import Draws, Finds, Posterior
+from certimap.core.result import Certificate, CertificateKind, HistoryEntry, MapResult, Status
 from certimap.errors import SolverError
-from certimap.posterior import Draws, Finds, Posterior
-from certimap.result import Certificate, CertificateKind, HistoryEntry, MapResult, Status
 from certimap.solvers.base import Effort, Solver
 from certimap.solvers.history import History
 from certimap.solvers.interrupts import interruptible

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from certimap.box import Boxes, Points
-from certimap.control import Control, TimeUp
+from certimap.core.box import Boxes, Points
+from certimap.core.control import Control, TimeUp
 from certimap.errors import SolverError
 from certimap.solvers.base import Family, Judging, Solver
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger
-    from certimap.posterior import Posterior
+    from certimap.core.posterior import Posterior
 
 EDGES_PER_STEP = 200_000_000
 LARGEST_STEP = 65536

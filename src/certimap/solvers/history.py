@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from certimap.certify.ledger import Ledger
-from certimap.result import HistoryEntry
+from certimap.core.result import HistoryEntry
 
 MAX_ENTRIES = 512
 SHOW_AFTER_SECONDS = 0.5

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
-from certimap.control import Control
+from certimap.core.control import Control
 
 
 @contextmanager

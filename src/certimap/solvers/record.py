@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from certimap.certify.ledger import Ledger
 from certimap.certify.recorder import Recorder
 from certimap.checker import Proof
-from certimap.result import Certificate, CertificateKind, Rule
-from certimap.search_boxes import Layout
+from certimap.core.result import Certificate, CertificateKind, Rule
+from certimap.core.search_boxes import Layout
 
 
 def draft(ledger: Ledger, certificate: Certificate, recorder: Recorder) -> Proof:

@@ -10,9 +10,8 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from certimap.domain import Domain
-from certimap.errors import SolverError, did_you_mean
-from certimap.posterior import (
+from certimap.core.domain import Domain
+from certimap.core.posterior import (
     Bounds,
     Capability,
     Draws,
@@ -24,6 +23,7 @@ from certimap.posterior import (
     offer_of,
     offers,
 )
+from certimap.errors import SolverError, did_you_mean
 from certimap.solvers.base import Family, Solver
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from certimap.box import Points
 from certimap.certify.ledger import Ledger
-from certimap.domain import Label, Real
-from certimap.posterior import Posterior
+from certimap.core.box import Points
+from certimap.core.domain import Label, Real
+from certimap.core.posterior import Posterior
 from certimap.solvers.base import Solver
 
 MAX_PEAKS = 64  # points of the answer's height that are looked at

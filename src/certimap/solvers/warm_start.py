@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from certimap.box import Points
-from certimap.domain import Categorical, Domain
+from certimap.core.box import Points
+from certimap.core.domain import Categorical, Domain
+from certimap.core.posterior import Draws
+from certimap.core.untyped import is_mapping, is_sequence
 from certimap.errors import SolverError
-from certimap.posterior import Draws
 from certimap.solvers.base import Solver
-from certimap.untyped import is_mapping, is_sequence
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger
-    from certimap.posterior import Posterior
+    from certimap.core.posterior import Posterior
 
 
 def apply_warm_start(warm_start: Any, posterior: Posterior, ledger: Ledger, rng: np.random.Generator) -> None:

@@ -1,6 +1,6 @@
 """What third parties need to test posteriors and solvers of their own."""
 
-from certimap.function_posterior import FunctionPosterior
+from certimap.core.function_posterior import FunctionPosterior
 from certimap.testing.check_posterior import check_posterior
 from certimap.testing.check_solver import check_solver
 from certimap.testing.density_cases import DensityCases

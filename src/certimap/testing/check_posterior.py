@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from certimap.posterior import Bounds, Capability, Draws, Masses, Probes, TwoSided, Walks
+from certimap.core.posterior import Bounds, Capability, Draws, Masses, Probes, TwoSided, Walks
 from certimap.testing.posterior_cases import (
     BoundCases,
     Cases,

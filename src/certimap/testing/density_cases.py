@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from certimap.certify.ledger import Ledger
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
+from certimap.core.domain import Categorical, Domain, Real
+from certimap.core.posterior import Draws
+from certimap.core.query import make_query
+from certimap.core.result import CertificateKind, HistoryEntry, MapResult
 from certimap.densities.conditioned import conditioned
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.densities.posterior import NormalsPosterior
-from certimap.domain import Categorical, Domain, Real
-from certimap.posterior import Draws
-from certimap.query import make_query
-from certimap.result import CertificateKind, HistoryEntry, MapResult
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import run
 from certimap.solvers.registry import make, refusal, resolve

@@ -7,9 +7,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
-from certimap.domain import Domain
-from certimap.posterior import Draws
+from certimap.core.box import Boxes, Points
+from certimap.core.domain import Domain
+from certimap.core.posterior import Draws
 
 
 def random_boxes(domain: Domain, rng: np.random.Generator, n: int) -> Boxes:

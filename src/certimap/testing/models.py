@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.domain import Domain
+from certimap.core.domain import Domain
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 from certimap.testing.posteriors import TablePosterior

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
-from certimap.domain import Domain
-from certimap.posterior import Masses, TwoSided
-from certimap.search_boxes import Layout, SearchBoxes
+from certimap.core.box import Boxes, Points
+from certimap.core.domain import Domain
+from certimap.core.posterior import Masses, TwoSided
+from certimap.core.search_boxes import Layout, SearchBoxes
 from certimap.testing.enumeration import all_points, check_draws, inside, log_sums, random_boxes, require, same
 
 MAX_STATES = 20_000

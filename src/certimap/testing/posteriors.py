@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
-from certimap.domain import Domain
+from certimap.core.box import Boxes, Points
+from certimap.core.domain import Domain
+from certimap.core.posterior import Facts, LogInterval
 from certimap.errors import ModelError
-from certimap.posterior import Facts, LogInterval
 
 
 class TablePosterior:

@@ -14,20 +14,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.api import condition, map_query
+from certimap.ask.api import condition, map_query
 from certimap.checker import Proof
 from certimap.checker.network import boxes_beside
-from certimap.control import Control
-from certimap.domain import Categorical, Domain, Label, Real
+from certimap.core.control import Control
+from certimap.core.domain import Categorical, Domain, Label, Real
+from certimap.core.model import Model
+from certimap.core.query import make_query
+from certimap.core.result import MapResult
 from certimap.errors import CertimapError
-from certimap.model import Model
 from certimap.proofs import check, reduced_network
 from certimap.proofs.relaxations import covered
 from certimap.proofs.script import Script
 from certimap.proofs.steps import steps_of
 from certimap.proofs.sums import order_of_values
-from certimap.query import make_query
-from certimap.result import MapResult
 from certimap.testing.enumeration import all_points
 from certimap.testing.models import random_circuit, random_network
 

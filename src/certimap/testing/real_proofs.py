@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from certimap.api import condition
+from certimap.ask.api import condition
 from certimap.checker import Proof
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.core.domain import Categorical, Domain, Real
+from certimap.core.posterior import Draws, Posterior, Probes
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
-from certimap.domain import Categorical, Domain, Real
 from certimap.errors import CertimapError
 from certimap.networks.bayesian import BayesianNetwork
-from certimap.posterior import Draws, Posterior, Probes
 from certimap.testing.density_cases import highest_found
 from certimap.testing.proofs import MARGIN, Case
 

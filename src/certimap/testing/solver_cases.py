@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from certimap.certify.ledger import Ledger
+from certimap.core.function_posterior import FunctionPosterior
+from certimap.core.posterior import Draws
+from certimap.core.result import CertificateKind, MapResult
 from certimap.errors import SolverError
-from certimap.function_posterior import FunctionPosterior
-from certimap.posterior import Draws
-from certimap.result import CertificateKind, MapResult
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import run
 from certimap.solvers.registry import make, refusal, resolve

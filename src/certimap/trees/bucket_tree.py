@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
-from certimap.control import Pace
-from certimap.domain import Domain
+from certimap.core.box import Boxes, Points
+from certimap.core.control import Pace
+from certimap.core.domain import Domain
+from certimap.core.posterior import Facts
+from certimap.core.query import Query
+from certimap.core.region_tree import RegionTree
+from certimap.core.rounding import LOG_FLOOR
 from certimap.errors import ImpossibleEvidence, ModelError, SolverError
 from certimap.kernels.wide import LN2
-from certimap.posterior import Facts
-from certimap.query import Query
-from certimap.region_tree import RegionTree
-from certimap.rounding import LOG_FLOOR
 from certimap.trees import build
 from certimap.trees.kernels import passes as kernels
 from certimap.trees.kernels.draw import draw, follow_maxima

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.control import Pace
+from certimap.core.control import Pace
+from certimap.core.query import Query
 from certimap.errors import ModelError
-from certimap.query import Query
 from certimap.trees.regions import ENTRIES_PER_TABLE, Bucket
 from certimap.trees.wide import Wide
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from certimap.box import Points
-from certimap.climb import climb
-from certimap.posterior import Tightening
-from certimap.search_boxes import Answers, Layout, SearchBoxes, rounded_up
+from certimap.core.box import Points
+from certimap.core.climb import climb
+from certimap.core.posterior import Tightening
+from certimap.core.search_boxes import Answers, Layout, SearchBoxes, rounded_up
 
 if TYPE_CHECKING:
     from certimap.trees.bucket_tree import BucketTreePosterior

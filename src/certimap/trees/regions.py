@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.control import Pace
-from certimap.region_tree import RegionArrays, RegionTree
-from certimap.rounding import SAFE_EXPONENT
+from certimap.core.control import Pace
+from certimap.core.region_tree import RegionArrays, RegionTree
+from certimap.core.rounding import SAFE_EXPONENT
 from certimap.trees.wide import Floats, Ints, Wide
 
 ENTRIES_PER_TABLE = 150  # what making any table costs besides, in its entries

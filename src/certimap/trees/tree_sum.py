@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.control import Control
-from certimap.rounding import ULP
+from certimap.core.control import Control
+from certimap.core.rounding import ULP
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.kernels import vector_bounds as kernels
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.axes import spread
+from certimap.core.axes import spread
 from certimap.kernels.wide import LN2
 from certimap.trees.kernels import wide_tables as kernels
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.region_tree import RegionTree
 from certimap.kernels.wide import LN2
-from certimap.region_tree import RegionTree
 from certimap.trees.kernels import passes as kernels
 from certimap.trees.kernels.wide_passes import downward_wide, upward_wide
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from certimap.core.function_posterior import FunctionPosterior
+from certimap.core.result import MapResult
 from certimap.errors import MissingDependency, QueryError
-from certimap.function_posterior import FunctionPosterior
-from certimap.result import MapResult
 from certimap.solvers.driver import run
 
 plots = pytest.importorskip("certimap.plots")

@@ -19,8 +19,8 @@ from certimap.bench.trial import Method, TrialSettings, run_trial
 from certimap.bench.workers import Job, WorkerPool
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.domain import Domain
-from certimap.query import make_query
+from certimap.core.domain import Domain
+from certimap.core.query import make_query
 
 
 def mixture(n: int, seed: int = 0, n_components: int = 3) -> Circuit:

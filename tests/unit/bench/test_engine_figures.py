@@ -9,7 +9,7 @@ from certimap.bench import engine
 from certimap.bench.random_circuits import random_learnspn
 from certimap.circuits import properties
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.query import make_query
+from certimap.core.query import make_query
 
 
 def test_random_circuits_have_the_size_asked_for() -> None:

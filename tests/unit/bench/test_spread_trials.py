@@ -12,8 +12,8 @@ import certimap as cm
 from certimap.bench.records import read_records, write_json
 from certimap.bench.trial import TrialSettings
 from certimap.bench.twenty import Plan, run_twenty
+from certimap.core.executors import executor_named
 from certimap.errors import MissingDependency
-from certimap.executors import executor_named
 from certimap.testing import random_circuit
 
 

@@ -7,7 +7,7 @@ import pytest
 from hashing_twin import distinct_ids, exact_running_sums
 
 from certimap.certify.atoms import AtomStore
-from certimap.domain import Domain, Real
+from certimap.core.domain import Domain, Real
 from certimap.kernels.hashing import running_sums
 
 DOMAINS = {

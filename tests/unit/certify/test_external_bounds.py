@@ -10,8 +10,8 @@ import pytest
 import certimap as cm
 from certimap.certify.external import ExternalBound
 from certimap.certify.ledger import Ledger
+from certimap.core.posterior import Facts
 from certimap.errors import SolverError
-from certimap.posterior import Facts
 from certimap.testing import TablePosterior, random_circuit
 
 TABLE = TablePosterior([11], [0.1] + [0.09] * 10)

@@ -14,8 +14,8 @@ from certimap.certify.certificate import issue
 from certimap.certify.ledger import Ledger
 from certimap.certify.pareto import pareto_front
 from certimap.certify.sources import Source, own_source
-from certimap.posterior import Facts, LogInterval
-from certimap.result import CertificateKind, Rule
+from certimap.core.posterior import Facts, LogInterval
+from certimap.core.result import CertificateKind, Rule
 from certimap.testing import TablePosterior
 
 

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certimap.box import Boxes
 from certimap.certify.books import Books
 from certimap.certify.certificate import issue
 from certimap.certify.ledger import Ledger
 from certimap.certify.merging import is_partition
 from certimap.certify.pareto import pareto_front
 from certimap.certify.sources import own_source
-from certimap.control import Control
-from certimap.domain import Domain, Real
+from certimap.core.box import Boxes
+from certimap.core.control import Control
+from certimap.core.domain import Domain, Real
+from certimap.core.result import CertificateKind, Rule
 from certimap.errors import SolverError, UnbalancedBooks
-from certimap.result import CertificateKind, Rule
 from certimap.solvers.box_search.frontier import Frontier, Pace
 from certimap.testing import TablePosterior
 

@@ -15,8 +15,8 @@ from certimap.certify.draw_record import DrawRecord
 from certimap.certify.evaluated import Evaluated
 from certimap.certify.ledger import Ledger
 from certimap.certify.ranking import Ranking
-from certimap.control import Control
-from certimap.result import CertificateKind
+from certimap.core.control import Control
+from certimap.core.result import CertificateKind
 from certimap.testing import TablePosterior
 from certimap.testing.posteriors import BoundedTable, IntervalTable
 

@@ -11,12 +11,12 @@ import certimap as cm
 from certimap.certify.books import Books
 from certimap.checker import Proof
 from certimap.checker.network import boxes_beside
-from certimap.control import Control
+from certimap.core.control import Control
+from certimap.core.query import make_query
 from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.proofs import reduced_network
 from certimap.proofs.relaxations import covered
 from certimap.proofs.script import Script
-from certimap.query import make_query
 from certimap.solvers.networks import hbfs
 from certimap.solvers.networks.and_or import AndOrSpace
 from certimap.testing.enumeration import all_points

@@ -16,7 +16,8 @@ from certimap.checker.network import Network, boxes_beside, parts_of, value_at
 from certimap.checker.numbers import log_sum
 from certimap.checker.products import _power_sum
 from certimap.checker.steps import GROUP, _Reader
-from certimap.control import Control
+from certimap.core.control import Control
+from certimap.core.query import make_query
 from certimap.errors import ParseError
 from certimap.networks import Factor, MarkovNetwork
 from certimap.networks.relaxation.partition import nuisance_first
@@ -25,7 +26,6 @@ from certimap.proofs.relaxations import Relaxed, covered, problem_of
 from certimap.proofs.script import Script
 from certimap.proofs.steps import steps_of
 from certimap.proofs.sums import Sums, order_of_values
-from certimap.query import make_query
 from certimap.testing.proofs import random_case, solved
 
 

@@ -14,13 +14,13 @@ from certimap.checker.models import Reduced, Rejected, Table
 from certimap.checker.network import Network, boxes_beside
 from certimap.checker.products import maximised, summed
 from certimap.checker.steps import BACK, CLOSE, DIVIDE, ELIMINATE, GROUP, REPLACE, SPLIT, TRY, check_steps
-from certimap.control import Control
+from certimap.core.control import Control
+from certimap.core.query import make_query
 from certimap.networks import Factor, MarkovNetwork
 from certimap.proofs import reduced_network
 from certimap.proofs import steps as step_proofs
 from certimap.proofs.ascent import ascended
 from certimap.proofs.script import Script
-from certimap.query import make_query
 from certimap.testing.enumeration import all_points
 from certimap.testing.models import random_network
 from certimap.testing.proofs import Case, by_steps, failures, random_case, solved

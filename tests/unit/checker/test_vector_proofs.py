@@ -16,9 +16,9 @@ from certimap.checker.clock import Clock
 from certimap.checker.lifting import _by_entry, _by_matrix
 from certimap.checker.models import Rejected
 from certimap.checker.vectors import Script, Step, Vectors, is_exceeded
+from certimap.core.query import make_query
 from certimap.proofs import reduced_network
 from certimap.proofs import vectors as vector_proofs
-from certimap.query import make_query
 from certimap.testing.enumeration import all_points
 from certimap.testing.proofs import Case, random_case, solved
 

@@ -10,11 +10,11 @@ import pytest
 import certimap as cm
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.guess import GuessedCircuit
-from certimap.control import Control, TimeUp
 from certimap.conversions.circuit_to_tree import tree_of_circuit
-from certimap.domain import Domain
+from certimap.core.control import Control, TimeUp
+from certimap.core.domain import Domain
+from certimap.core.query import make_query
 from certimap.errors import TooLarge
-from certimap.query import make_query
 
 OVERSHOOT = 1.0  # seconds
 

@@ -12,14 +12,14 @@ from frontier_twin import leaves_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certimap.box import Boxes
 from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.domain import Categorical, Domain, Real
+from certimap.core.box import Boxes
+from certimap.core.domain import Categorical, Domain, Real
+from certimap.core.posterior import BoxPosterior
+from certimap.core.query import Query, make_query
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError
-from certimap.posterior import BoxPosterior
-from certimap.query import Query, make_query
 
 
 def log(*probabilities: float) -> list[float]:

@@ -9,16 +9,16 @@ import pytest
 from scipy import special, stats
 
 import certimap as cm
-from certimap.box import Boxes
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.leaves import leaf_kind
 from certimap.circuits.leaves.kind import function_table
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.domain import Categorical, Domain, Real
+from certimap.core.box import Boxes
+from certimap.core.domain import Categorical, Domain, Real
+from certimap.core.query import make_query
 from certimap.errors import ModelError
 from certimap.kernels.jit import jit
 from certimap.kernels.pointers import call_real
-from certimap.query import make_query
 
 REALS = [
     ("gaussian", (0.3, 1.5), stats.norm(0.3, 1.5)),

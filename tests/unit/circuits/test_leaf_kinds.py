@@ -9,13 +9,13 @@ import pytest
 from scipy import stats
 
 import certimap as cm
-from certimap.box import Boxes
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.leaves import LeafFunctions, LeafKind, leaf_kinds, register_leaf
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.domain import Categorical, Domain, Real
+from certimap.core.box import Boxes
+from certimap.core.domain import Categorical, Domain, Real
+from certimap.core.query import make_query
 from certimap.errors import ModelError, ParseError
-from certimap.query import make_query
 
 DOMAIN = Domain([Categorical("c", (0, 1)), Real("x"), Real("y", -1.0, 4.0)])
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.control import Control
-from certimap.limits import BYTES_PER_ENTRY, Limits
+from certimap.core.control import Control
+from certimap.core.limits import BYTES_PER_ENTRY, Limits
 
 
 def clique(n: int) -> cm.MarkovNetwork:

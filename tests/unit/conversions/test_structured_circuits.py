@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import certimap as cm
-from certimap.box import Boxes
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions import condition
 from certimap.conversions.circuit_to_tree import tree_of_circuit
-from certimap.domain import Domain, Real
+from certimap.core.box import Boxes
+from certimap.core.domain import Domain, Real
+from certimap.core.query import make_query
 from certimap.errors import ImpossibleEvidence, SolverError
 from certimap.learn.hidden_model import HiddenChowLiuModel
-from certimap.query import make_query
 from certimap.trees.bucket_tree import BucketTreePosterior
 
 

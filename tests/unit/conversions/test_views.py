@@ -10,9 +10,9 @@ import pytest
 import certimap as cm
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions import condition
+from certimap.core.query import make_query
 from certimap.learn import HiddenChowLiuTree, learnspn
 from certimap.networks.mpe_posterior import MpePosterior
-from certimap.query import make_query
 from certimap.solvers.registry import wants_of
 from certimap.trees.bucket_tree import BucketTreePosterior
 

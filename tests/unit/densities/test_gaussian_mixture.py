@@ -9,11 +9,11 @@ import pytest
 from scipy import optimize, stats
 
 import certimap as cm
+from certimap.core.query import make_query
+from certimap.core.search_boxes import SearchBoxes
 from certimap.densities.conditioned import conditioned
 from certimap.densities.posterior import NormalsPosterior, SampledNormals
 from certimap.errors import ModelError, QueryError
-from certimap.query import make_query
-from certimap.search_boxes import SearchBoxes
 
 
 def random_mixture(rng: np.random.Generator, k: int, n: int, spread: float = 1.0) -> cm.GaussianMixture:

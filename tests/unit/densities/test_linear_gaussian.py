@@ -12,10 +12,10 @@ from scipy import optimize, stats
 from scipy.special import logsumexp
 
 import certimap as cm
+from certimap.core.query import make_query
+from certimap.core.search_boxes import SearchBoxes
 from certimap.densities.mixed import MixedNormals
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError, TooLarge
-from certimap.query import make_query
-from certimap.search_boxes import SearchBoxes
 
 
 def switches(rng):

@@ -8,11 +8,11 @@ from scipy import integrate, optimize, stats
 from scipy.special import logsumexp
 
 import certimap as cm
+from certimap.core.query import make_query
+from certimap.core.search_boxes import SearchBoxes
 from certimap.densities.conditioned import conditioned
 from certimap.densities.windows import WindowedNormals, WindowedProber
 from certimap.errors import ImpossibleEvidence, ModelError
-from certimap.query import make_query
-from certimap.search_boxes import SearchBoxes
 
 INF = np.inf
 WINDOWS = [(-0.5, 1.5), (1.0, INF), (-INF, -2.0), (3.0, 3.001), (8.0, 9.0)]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from certimap import io
-from certimap.domain import Categorical, Domain
+from certimap.core.domain import Categorical, Domain
 from certimap.errors import ModelError, ParseError
 from certimap.networks import BayesianNetwork, Factor
 

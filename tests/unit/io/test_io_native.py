@@ -11,7 +11,7 @@ from tests.unit.io.test_io_spn import build_mixed
 
 from certimap import io
 from certimap.circuits.circuit import Circuit
-from certimap.domain import Categorical, Domain, Real
+from certimap.core.domain import Categorical, Domain, Real
 from certimap.errors import CertimapError, ModelError, ParseError
 from certimap.io import native
 from certimap.networks import BayesianNetwork, Factor, MarkovNetwork

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from certimap import io
-from certimap.domain import Domain
+from certimap.core.domain import Domain
 from certimap.errors import ParseError
 from certimap.io.numbers import is_number, log_of_text, read_numbers, written
 from certimap.networks import BayesianNetwork, Factor, MarkovNetwork

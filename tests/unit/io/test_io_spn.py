@@ -11,7 +11,7 @@ from tests.reference.enumeration_networks import all_points, circuit_value
 
 from certimap import io
 from certimap.circuits.circuit import CircuitBuilder, NodeKind
-from certimap.domain import Categorical, Domain, Real
+from certimap.core.domain import Categorical, Domain, Real
 from certimap.errors import ModelError, ParseError
 
 PAIR = """indicator 0 0 0

@@ -10,7 +10,7 @@ import pytest
 
 from certimap import io, map_query
 from certimap.conversions import condition
-from certimap.domain import Domain
+from certimap.core.domain import Domain
 from certimap.errors import ModelError, ParseError
 from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
 
@@ -50,7 +50,7 @@ def test_repeated_scopes_multiply_and_constants_count(write):
 
 
 def _all(network):
-    from certimap.query import make_query
+    from certimap.core.query import make_query
 
     return make_query(network.domain)
 

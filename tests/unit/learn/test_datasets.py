@@ -5,8 +5,8 @@ import gzip
 import numpy as np
 import pytest
 
-from certimap import datasets
 from certimap.errors import DataError, ParseError
+from certimap.learn import datasets
 
 
 def write(folder, name, split, text, packed=False):

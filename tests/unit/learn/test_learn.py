@@ -13,7 +13,8 @@ import pytest
 
 from certimap import io, learn
 from certimap.circuits import properties
-from certimap.domain import Domain
+from certimap.core.domain import Domain
+from certimap.core.query import make_query
 from certimap.errors import DataError, MissingDependency
 from certimap.learn import HiddenChowLiuTree, scoring
 from certimap.learn.clusters import row_clusters
@@ -22,7 +23,6 @@ from certimap.learn.kernels.rows import independent_components, k_means
 from certimap.learn.pairs import mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
 from certimap.learn.structure import StructureLearner, StructureSettings
 from certimap.learn.table import Table
-from certimap.query import make_query
 
 
 def chain(n_rows=400, n=6, seed=0, sizes=None):
@@ -497,7 +497,7 @@ def test_a_fresh_process_replays_a_seed(seed):
 
 
 def test_public_data_is_fitted_better_than_the_published_learnspn(shared_data):
-    from certimap import datasets
+    from certimap.learn import datasets
 
     data = datasets.load("nltcs", shared_data / "twenty")
     assert learn.LearnSPN(random_state=1).fit(data).score(data.test) > -6.110

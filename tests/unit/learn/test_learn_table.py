@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from certimap.domain import Categorical, Domain, Real
+from certimap.core.domain import Categorical, Domain, Real
 from certimap.errors import DataError, MissingDependency
 from certimap.learn.table import decode, encode, read_table
 

@@ -9,7 +9,7 @@ from scipy import stats
 
 import certimap as cm
 from certimap.circuits.circuit import CircuitBuilder
-from certimap.domain import Categorical, Domain, Real
+from certimap.core.domain import Categorical, Domain, Real
 from certimap.errors import DataError
 from certimap.learn.hidden_leaves import _contexts
 from certimap.learn.hidden_model import HiddenChowLiuModel

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from problem_twin import random_problem, value_array
 
-from certimap.domain import Domain
+from certimap.core.domain import Domain
 from certimap.networks import Factor, MarkovNetwork, conditional
 from certimap.networks import problem as problem_module
 from certimap.networks.conditional import Evaluator, log_total

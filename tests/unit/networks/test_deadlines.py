@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from certimap import Domain, Factor, MarkovNetwork
-from certimap.control import Control, TimeUp
+from certimap.core.control import Control, TimeUp
+from certimap.core.query import make_query
 from certimap.networks.conditional import log_total, ordered_parts
 from certimap.networks.elimination import min_fill, plan_elimination
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Table, problem_of
 from certimap.networks.reduction import reduce_network
 from certimap.networks.simplify import drop_impossible, simplify, sum_out
-from certimap.query import make_query
 from certimap.solvers import exhaustive
 from certimap.solvers.driver import run
 

@@ -10,8 +10,9 @@ import pytest
 from problem_twin import all_values, random_problem, value_array
 
 import certimap as cm
-from certimap.box import Boxes
 from certimap.conversions import from_networks
+from certimap.core.box import Boxes
+from certimap.core.result import CertificateKind
 from certimap.errors import ImpossibleEvidence
 from certimap.networks import buckets, sum_elimination
 from certimap.networks.elimination_plan import most_added, plan
@@ -23,7 +24,6 @@ from certimap.networks.max_elimination import MaxElimination
 from certimap.networks.problem import Problem, Table, prepared_of
 from certimap.networks.reduction import reduce_network
 from certimap.networks.sum_elimination import sum_all
-from certimap.result import CertificateKind
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_impossible_evidence_is_refused(dear_trees):
 
 
 def test_the_clock_is_looked_at_before_every_large_sum():
-    from certimap.control import Control, TimeUp
+    from certimap.core.control import Control, TimeUp
 
     class Counting(Control):
         n_looks, last = 0, 10**9

@@ -8,14 +8,14 @@ import pytest
 from problem_twin import random_problem, value_array
 
 import certimap as cm
-from certimap.box import Boxes
+from certimap.core.box import Boxes
+from certimap.core.query import make_query
+from certimap.core.result import CertificateKind
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.relaxation.choose_tree import RelaxationPlan
 from certimap.networks.relaxation.tighten import Tightener
-from certimap.query import make_query
-from certimap.result import CertificateKind
 from certimap.solvers.driver import run
 
 NARROW = RelaxationPlan(exact_entries=0.0, first_bits=1.0, raise_bits=1.5, last_bits=5.0, steps=6)

@@ -13,14 +13,14 @@ import certimap as cm
 from certimap import io
 from certimap.conversions import condition
 from certimap.conversions.network_to_circuit import log_total
-from certimap.domain import Categorical, Domain, Real
+from certimap.core.domain import Categorical, Domain, Real
+from certimap.core.limits import Limits
+from certimap.core.posterior import TwoSided
+from certimap.core.query import make_query
 from certimap.errors import ImpossibleEvidence, ModelError
-from certimap.limits import Limits
 from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
 from certimap.networks.elimination import min_fill
 from certimap.networks.reduction import reduce_network
-from certimap.posterior import TwoSided
-from certimap.query import make_query
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from certimap.control import Control, TimeUp
+from certimap.core.control import Control, TimeUp
 from certimap.networks.elimination import measure, min_fill
 from certimap.networks.orders import best_order
 

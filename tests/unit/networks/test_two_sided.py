@@ -7,10 +7,10 @@ import pytest
 
 import certimap as cm
 from certimap.conversions import from_networks
+from certimap.core.query import make_query
 from certimap.networks import two_sided
 from certimap.networks.factor import Factor
 from certimap.networks.two_sided import TwoSidedNetworkPosterior
-from certimap.query import make_query
 from certimap.solvers.driver import run
 from certimap.testing import check_posterior
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import certimap as cm
+from certimap.ask.replay import asked
 from certimap.cli.main import main
 from certimap.errors import ParseError
-from certimap.replay import asked
-from certimap.reports import MAX_ANSWERS, report_page
-from certimap.reports.reading import result_of
+from certimap.explanations.reports import MAX_ANSWERS, report_page
+from certimap.explanations.reports.reading import result_of
 
 EVIL = "<script>alert('x')</script>&\"</title>"
 VOID = {"meta", "input", "br", "hr", "link", "img"}
@@ -162,7 +162,7 @@ def test_the_history_keeps_its_ends_and_no_more_than_the_limit():
 
 
 def test_the_chart_library_is_the_one_that_was_published():
-    held = files("certimap.reports")
+    held = files("certimap.explanations.reports")
     text = held.joinpath("chart.umd.min.js").read_bytes()
     assert hashlib.sha256(text).hexdigest() == "c17f2ce49fb9c71ef7fb39c03f868804ac5ab34730149976eebe6b7f807bef0c"
     assert "MIT License" in held.joinpath("chart.LICENSE.txt").read_text(encoding="utf-8")

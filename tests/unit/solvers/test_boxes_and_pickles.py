@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.box import Boxes
 from certimap.certify.certificate import issue
 from certimap.certify.ledger import Ledger
-from certimap.control import Control
+from certimap.core.box import Boxes
+from certimap.core.control import Control
+from certimap.core.result import CertificateKind
 from certimap.errors import SolverError
-from certimap.result import CertificateKind
 from certimap.solvers import registry
 from certimap.testing import TablePosterior
 

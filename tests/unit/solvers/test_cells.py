@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 import certimap as cm
-from certimap.box import Boxes
 from certimap.cli.main import main
+from certimap.core.box import Boxes
 from certimap.errors import SolverError
 from certimap.solvers.cells.boxes import BoxMasses
 from certimap.solvers.cells.intervals import domain_of_cells, grid_edges, quantile_edges

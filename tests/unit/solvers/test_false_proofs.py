@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.result import CertificateKind, Rule
+from certimap.core.result import CertificateKind, Rule
 from certimap.testing import TablePosterior
 
 

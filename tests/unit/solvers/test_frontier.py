@@ -14,13 +14,13 @@ import certimap as cm
 from certimap.certify.ledger import Ledger
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.control import Control
-from certimap.domain import Domain
+from certimap.core.control import Control
+from certimap.core.domain import Domain
+from certimap.core.logs import log_sum
+from certimap.core.query import make_query
+from certimap.core.result import CertificateKind, Rule
+from certimap.core.search_boxes import SearchBoxes
 from certimap.errors import SolverError
-from certimap.logs import log_sum
-from certimap.query import make_query
-from certimap.result import CertificateKind, Rule
-from certimap.search_boxes import SearchBoxes
 from certimap.solvers.box_search.frontier import Frontier, Pace
 from certimap.solvers.box_search.open_boxes import OpenBoxes
 from certimap.solvers.box_search.points import sample_open

@@ -98,8 +98,8 @@ def test_no_width_of_states_and_none_that_is_not_positive() -> None:
 
 
 def test_reports_and_plots_speak_of_density(tmp_path) -> None:
+    from certimap.core.summary import in_words_of_density
     from certimap.plots import plot_history
-    from certimap.summary import in_words_of_density
 
     result = cm.map_query(mixture([(0.5, [-0.9], [1.0]), (0.5, [0.9], [1.0])]), rng=0)
     assert "probab" not in repr(result)

@@ -5,12 +5,12 @@ import pytest
 from problem_twin import random_problem, value_array
 
 import certimap as cm
+from certimap.core.query import make_query
+from certimap.core.result import CertificateKind
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.relaxation.tighten import Tightener
-from certimap.query import make_query
-from certimap.result import CertificateKind
 from certimap.solvers.driver import run
 from certimap.solvers.networks.aaobf import dive
 from certimap.solvers.networks.and_or import AndOrSpace

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from certimap.control import Control, TimeUp
-from certimap.domain import Domain
+from certimap.core.control import Control, TimeUp
+from certimap.core.domain import Domain
+from certimap.core.query import make_query
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
 from certimap.networks.posterior import NetworkPosterior
@@ -16,7 +17,6 @@ from certimap.networks.relaxation import pass_clock
 from certimap.networks.relaxation.choose_tree import exact_tree, split_tree
 from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.tighten import Tightener
-from certimap.query import make_query
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import run
 from certimap.solvers.elimination import one_pass

@@ -11,10 +11,10 @@ import pytest
 
 import certimap as cm
 from certimap.conversions import plan
-from certimap.domain import Domain
+from certimap.core.domain import Domain
+from certimap.core.posterior import Masses
+from certimap.core.query import make_query
 from certimap.errors import SolverError
-from certimap.posterior import Masses
-from certimap.query import make_query
 from certimap.solvers import registry
 from certimap.testing import random_circuit
 

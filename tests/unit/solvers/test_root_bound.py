@@ -7,11 +7,11 @@ import pytest
 from problem_twin import random_problem
 
 import certimap as cm
-from certimap.control import Control
+from certimap.core.control import Control
+from certimap.core.result import CertificateKind
 from certimap.networks.factor import Factor
 from certimap.networks.integers import to_integers
 from certimap.networks.problem import value_at
-from certimap.result import CertificateKind
 from certimap.solvers.networks import hbfs, parts, root_bound
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.posterior import Bounds, Draws
+from certimap.core.posterior import Bounds, Draws
 from certimap.solvers import registry
 from certimap.solvers.base import Effort, Solver
 from certimap.solvers.driver import MAX_IDLE_STEPS, run

@@ -9,10 +9,10 @@ import pytest
 
 import certimap as cm
 from certimap.conversions.network_to_tree import tree_of_network
-from certimap.domain import Domain
+from certimap.core.domain import Domain
+from certimap.core.query import make_query
+from certimap.core.result import CertificateKind, Rule, Status
 from certimap.errors import SolverError
-from certimap.query import make_query
-from certimap.result import CertificateKind, Rule, Status
 from certimap.solvers.driver import run
 from certimap.solvers.elimination.set_elimination import SetElimination
 from certimap.solvers.registry import choose

@@ -5,12 +5,12 @@ import pytest
 from problem_twin import random_problem, value_array
 
 import certimap as cm
+from certimap.core.query import make_query
+from certimap.core.result import Rule
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import value_at
-from certimap.query import make_query
-from certimap.result import Rule
 from certimap.solvers import registry
 from certimap.solvers.driver import run
 from certimap.solvers.networks import hbfs, toulbar2

@@ -9,12 +9,12 @@ import pytest
 from bucket_twin import build, inside, random_case, random_latent_tree, random_network
 from scipy.stats import chisquare
 
-from certimap.box import Boxes
 from certimap.conversions.network_to_tree import tree_of_network
-from certimap.domain import Domain, Real
+from certimap.core.box import Boxes
+from certimap.core.domain import Domain, Real
+from certimap.core.query import make_query
 from certimap.errors import ImpossibleEvidence, ModelError, SolverError
 from certimap.networks import Factor, MarkovNetwork
-from certimap.query import make_query
 from certimap.trees.bucket_tree import BucketTreePosterior
 
 

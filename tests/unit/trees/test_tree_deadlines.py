@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.control import Control, Pace, TimeUp
 from certimap.conversions.network_to_tree import elimination_order, tree_of_reduced
+from certimap.core.control import Control, Pace, TimeUp
+from certimap.core.query import make_query
 from certimap.learn.guessed_tree import GuessedTree
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.networks.reduction import reduce_network
-from certimap.query import make_query
 
 
 class Counting(Control):

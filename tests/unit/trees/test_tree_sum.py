@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 import certimap as cm
 from certimap.bench.reach import tree_mixture
 from certimap.circuits.posterior import CircuitPosterior
-from certimap.control import Control, TimeUp
 from certimap.conversions.circuit_to_trees import TreeMixturePosterior, trees_of_circuit
-from certimap.query import make_query
+from certimap.core.control import Control, TimeUp
+from certimap.core.query import make_query
 from certimap.trees.kernels import vector_bounds as kernels
 
 

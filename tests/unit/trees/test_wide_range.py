@@ -9,10 +9,10 @@ import pytest
 from bucket_twin import inside
 from wide_twin import build_wide, log_of, wide_case
 
-from certimap.box import Boxes
-from certimap.domain import Domain
+from certimap.core.box import Boxes
+from certimap.core.domain import Domain
+from certimap.core.query import make_query
 from certimap.errors import ImpossibleEvidence
-from certimap.query import make_query
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.wide import Wide
 

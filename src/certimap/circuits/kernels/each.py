@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from certimap.circuits.kernels.arrays import PlanArrays, Scalar
 from certimap.circuits.kernels.leaves import BOUND, leaf_values, multiply_row, real_leaf, wide_leaf
 from certimap.circuits.kernels.scaled import add_counts, credit, credit_aligned, credit_mixed, settle, use_counts
+from certimap.core.rounding import OUTSIDE_FLOOR, ROW_FLOOR, SETTLED
 from certimap.kernels.jit import jit
-from certimap.rounding import OUTSIDE_FLOOR, ROW_FLOOR, SETTLED
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -33,8 +33,8 @@ from certimap.circuits.kernels.leaves import (
 from certimap.circuits.kernels.load import load_block
 from certimap.circuits.kernels.scaled import add_counts, settle, use_counts
 from certimap.circuits.kernels.sums import add_children, add_scaled_children, is_scaled
+from certimap.core.rounding import LEAST_FLOOR, SETTLED
 from certimap.kernels.jit import jit
-from certimap.rounding import LEAST_FLOOR, SETTLED
 
 
 @jit()

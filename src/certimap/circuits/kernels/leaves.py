@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from certimap.circuits.kernels.arrays import Scalar
 from certimap.circuits.kernels.real import log_density, log_mass, log_peak
 from certimap.circuits.kernels.scaled import NEVER, from_log, shift_of
+from certimap.core.rounding import HIGH, HIGH2, LOW, LOW2
 from certimap.kernels.jit import jit
-from certimap.rounding import HIGH, HIGH2, LOW, LOW2
 
 POINT, MASS, BOUND = 0, 1, 2
 

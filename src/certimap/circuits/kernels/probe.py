@@ -20,8 +20,7 @@ from certimap.circuits.kernels.space import (
     Space,
     new_space,
 )
-from certimap.kernels.jit import jit, jit_part
-from certimap.rounding import (
+from certimap.core.rounding import (
     ALL_SUMS,
     ENTROPY,
     FLOWS,
@@ -32,6 +31,7 @@ from certimap.rounding import (
     SUMS,
     ULP,
 )
+from certimap.kernels.jit import jit, jit_part
 
 
 @jit_part

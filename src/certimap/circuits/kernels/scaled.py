@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.kernels.arrays import Scalar
+from certimap.core.rounding import HIGH, HIGH2, HIGH3, LOW, LOW2, LOW3, UNIT_BITS
 from certimap.kernels.jit import jit
-from certimap.rounding import HIGH, HIGH2, HIGH3, LOW, LOW2, LOW3, UNIT_BITS
 
 LN_UNIT = UNIT_BITS * math.log(2.0)
 NEVER = 2.0**900  # the count of a zero where the smallest is looked for

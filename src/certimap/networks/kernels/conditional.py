@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.rounding import MESSAGE_LOW, PRODUCT_LOG, SMALLEST_NORMAL
 from certimap.kernels.jit import jit, jit_part
-from certimap.rounding import MESSAGE_LOW, PRODUCT_LOG, SMALLEST_NORMAL
 
 Floats = NDArray[np.float64]
 Scalar = Any  # a number inside compiled code

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from certimap.control import Control
+from certimap.core.control import Control
 from certimap.networks.problem import Problem
 from certimap.networks.relaxation.partition import limit, nuisance_first, split
 from certimap.networks.relaxation.split_tree import SplitTree

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from certimap.control import Control
+from certimap.core.control import Control
 from certimap.networks.elimination import min_fill
 from certimap.networks.problem import Problem
 

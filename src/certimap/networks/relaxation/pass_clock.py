@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.control import Control, Pace, TimeUp
+from certimap.core.control import Control, Pace, TimeUp
 from certimap.networks.kernels.split_up import Scratch, TreeArrays
 
 Floats = NDArray[np.float64]

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.axes import spread
+from certimap.core.axes import spread
 from certimap.errors import TooLarge
 from certimap.kernels.parallel import for_blocks
 from certimap.networks.kernels import split_down, split_up

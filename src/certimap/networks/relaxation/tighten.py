@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.control import TimeUp
+from certimap.core.control import TimeUp
 from certimap.networks.kernels import split_up
 from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.quasi_newton import QuasiNewton

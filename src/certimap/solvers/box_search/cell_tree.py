@@ -9,11 +9,11 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
 from certimap.certify.ledger import Ledger
-from certimap.domain import Real
-from certimap.posterior import Posterior, Prober, Probes
-from certimap.search_boxes import Layout, SearchBoxes
+from certimap.core.box import Points
+from certimap.core.domain import Real
+from certimap.core.posterior import Posterior, Prober, Probes
+from certimap.core.search_boxes import Layout, SearchBoxes
 
 Floats = NDArray[np.float64]
 PARTS = 3  # a cell is cut into, so that the middle one keeps its parent's centre

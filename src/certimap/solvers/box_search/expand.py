@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
 from certimap.certify.recorder import Recorder
+from certimap.core.box import Points
+from certimap.core.logs import log_sum
+from certimap.core.posterior import Prober
+from certimap.core.search_boxes import Answers, Layout, SearchBoxes
 from certimap.kernels.branching import interval_score
-from certimap.logs import log_sum
-from certimap.posterior import Prober
-from certimap.search_boxes import Answers, Layout, SearchBoxes
 
 MAX_HINTS = 4  # most promising points of a generation that are worth scoring
 Floats = NDArray[np.float64]

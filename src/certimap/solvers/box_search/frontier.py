@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.certify.bounds import log_draws_needed, log_tau
-from certimap.control import TimeUp
+from certimap.core.control import TimeUp
+from certimap.core.posterior import Bounds, Capability, Draws, Masses, Prober, Probes
+from certimap.core.search_boxes import rounded_up
 from certimap.errors import SolverError
-from certimap.posterior import Bounds, Capability, Draws, Masses, Prober, Probes
-from certimap.search_boxes import rounded_up
 from certimap.solvers.base import Effort, Family, Judging, Solver
 from certimap.solvers.box_search.expand import Expansion, expand
 from certimap.solvers.box_search.open_boxes import OpenBoxes
@@ -21,11 +21,11 @@ from certimap.solvers.box_search.points import N_STARTS, fill_up, first_answers,
 from certimap.solvers.box_search.probe import has_masses, prober_of
 
 if TYPE_CHECKING:
-    from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
-    from certimap.control import Control
-    from certimap.posterior import Posterior
-    from certimap.search_boxes import Layout
+    from certimap.core.box import Boxes
+    from certimap.core.control import Control
+    from certimap.core.posterior import Posterior
+    from certimap.core.search_boxes import Layout
 
 EXACT_FACTOR = 1e-10  # nats within which a tightened bound counts as exact, at first
 TIGHTEN_WORK = 400_000_000  # edge visits before the first search, or 100 boxes' work where that is more

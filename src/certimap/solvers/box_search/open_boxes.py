@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.logs import log_sum
-from certimap.search_boxes import SearchBoxes
+from certimap.core.logs import log_sum
+from certimap.core.search_boxes import SearchBoxes
 
 
 class OpenBoxes:

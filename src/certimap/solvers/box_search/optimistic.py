@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.posterior import Posterior, Probes
 from certimap.errors import SolverError
-from certimap.posterior import Posterior, Probes
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.box_search.cell_tree import PARTS, CellTree, is_bounded
 
 if TYPE_CHECKING:
-    from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
-    from certimap.control import Control
+    from certimap.core.box import Boxes
+    from certimap.core.control import Control
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from certimap.box import Points
-from certimap.posterior import Draws
+from certimap.core.box import Points
+from certimap.core.posterior import Draws
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Points
-from certimap.climb import climb
-from certimap.posterior import Bounds, Masses, Posterior, Prober, Probes, Tightening
-from certimap.search_boxes import Answers, Layout, SearchBoxes, rounded_up
+from certimap.core.box import Points
+from certimap.core.climb import climb
+from certimap.core.posterior import Bounds, Masses, Posterior, Prober, Probes, Tightening
+from certimap.core.search_boxes import Answers, Layout, SearchBoxes, rounded_up
 
 Floats = NDArray[np.float64]
 

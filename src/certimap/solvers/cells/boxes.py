@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
-from certimap.domain import MAX_STATES, Categorical, Domain, Label
+from certimap.core.box import Boxes, Points
+from certimap.core.domain import MAX_STATES, Categorical, Domain, Label
+from certimap.core.posterior import Cuts, Facts
+from certimap.core.rounding import ULP
 from certimap.errors import MissingDependency
-from certimap.posterior import Cuts, Facts
-from certimap.rounding import ULP
 from certimap.solvers.cells.intervals import Interval
 
 Floats = NDArray[np.float64]

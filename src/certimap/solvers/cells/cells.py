@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from certimap.core.posterior import Capability, Cuts, Posterior, Probes
 from certimap.errors import SolverError
-from certimap.posterior import Capability, Cuts, Posterior, Probes
 from certimap.solvers.base import Effort, Family, Judging, Solver
 from certimap.solvers.cells.boxes import BoxMasses, grown_boxes
 from certimap.solvers.cells.intervals import domain_of_cells, grid_edges, quantile_edges, real_positions
 from certimap.solvers.registry import make, resolve
 
 if TYPE_CHECKING:
-    from certimap.box import Boxes, Points
     from certimap.certify.ledger import Ledger
-    from certimap.control import Control
-    from certimap.domain import Label
+    from certimap.core.box import Boxes, Points
+    from certimap.core.control import Control
+    from certimap.core.domain import Label
 
 
 @dataclass

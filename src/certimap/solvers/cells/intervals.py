@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes
-from certimap.domain import MAX_STATES, Categorical, Domain, Real
+from certimap.core.box import Boxes
+from certimap.core.domain import MAX_STATES, Categorical, Domain, Real
+from certimap.core.posterior import Cuts
 from certimap.errors import SolverError
-from certimap.posterior import Cuts
 
 Floats = NDArray[np.float64]
 TAIL = 1e-4  # of a variable's mass, beyond each end of a grid; the outermost cells reach to the ends of its domain

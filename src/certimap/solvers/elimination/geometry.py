@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.region_tree import RegionTree
+from certimap.core.region_tree import RegionTree
 from certimap.solvers.elimination.kernels import functionals
 from certimap.solvers.elimination.sets import LARGEST_EXPONENT, Floats, Frame, Ints, Link
 from certimap.trees.wide import Wide

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.control import Control
+from certimap.core.control import Control
+from certimap.core.rounding import SET_FLOOR
 from certimap.kernels.wide import LN2, ZERO
-from certimap.rounding import SET_FLOOR
 from certimap.solvers.elimination.geometry import Geometry, Messages
 from certimap.solvers.elimination.kernels import vector_sets as kernels
 from certimap.solvers.elimination.sets import (

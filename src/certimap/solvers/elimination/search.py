@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes
 from certimap.certify.bounds import log_draws_needed
-from certimap.control import TimeUp
+from certimap.core.box import Boxes
+from certimap.core.control import TimeUp
+from certimap.core.posterior import Regions
 from certimap.kernels.wide import LN2
-from certimap.posterior import Regions
 from certimap.solvers.elimination.geometry import Geometry, Messages
 from certimap.solvers.elimination.one_pass import Elimination, Outcome
 from certimap.solvers.elimination.start import Climb, Neighbours
@@ -22,7 +22,7 @@ from certimap.trees.wide import Wide
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger
-    from certimap.control import Control
+    from certimap.core.control import Control
     from certimap.solvers.elimination.set_elimination import SetElimination
 
 Floats = NDArray[np.float64]

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from certimap.box import Boxes
+from certimap.core.box import Boxes
+from certimap.core.posterior import Capability, Regions
 from certimap.errors import SolverError
-from certimap.posterior import Capability, Regions
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.elimination.geometry import Geometry
 from certimap.solvers.elimination.search import EliminationState, OpenBox, Search
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger
-    from certimap.control import Control
+    from certimap.core.control import Control
 
 STEP_WORK = 20_000_000
 

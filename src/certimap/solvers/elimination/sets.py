@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.control import Control
+from certimap.core.control import Control
+from certimap.core.rounding import SAFE
 from certimap.kernels.wide import ZERO
-from certimap.rounding import SAFE
 from certimap.solvers.elimination.kernels import functionals, mixtures
 from certimap.solvers.elimination.kernels import vector_sets as kernels
 from certimap.solvers.elimination.kernels.dominance import skyband

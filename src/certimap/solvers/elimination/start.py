@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
+from certimap.core.box import Boxes, Points
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger
-    from certimap.posterior import Regions
+    from certimap.core.posterior import Regions
 
 BATCH = 64
 

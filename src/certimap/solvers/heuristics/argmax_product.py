@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from certimap.box import Points
-from certimap.posterior import Walks
+from certimap.core.box import Points
+from certimap.core.posterior import Walks
 from certimap.solvers.heuristics.walk import Walk
 
 

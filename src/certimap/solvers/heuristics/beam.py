@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from certimap.core.posterior import Beams, Capability
 from certimap.errors import SolverError
-from certimap.posterior import Beams, Capability
 from certimap.solvers.base import Family, Solver
 from certimap.solvers.heuristics.walk import OneStepState
 
 if TYPE_CHECKING:
-    from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
-    from certimap.control import Control
+    from certimap.core.box import Boxes
+    from certimap.core.control import Control
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from certimap.box import Points
-from certimap.posterior import Capability, Guesses
+from certimap.core.box import Points
+from certimap.core.posterior import Capability, Guesses
 from certimap.solvers.heuristics.walk import OnePoint
 
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from certimap.box import Boxes, Points
-from certimap.posterior import Capability, Masses, Modes, Posterior
+from certimap.core.box import Boxes, Points
+from certimap.core.posterior import Capability, Masses, Modes, Posterior
 from certimap.solvers.heuristics.walk import OnePoint
 
 

@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.torch_install import device_of, is_installed, torch
+from certimap.core.limits import Limits
+from certimap.core.posterior import Capability, Posterior
 from certimap.errors import SolverError
-from certimap.limits import Limits
-from certimap.posterior import Capability, Posterior
 from certimap.solvers.base import Effort, Family, Solver
 
 if TYPE_CHECKING:
-    from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
     from certimap.circuits.tensors import TensorPlan
-    from certimap.control import Control
+    from certimap.core.box import Boxes
+    from certimap.core.control import Control
     from certimap.solvers.heuristics.soft_network import Case, Softening
 
 

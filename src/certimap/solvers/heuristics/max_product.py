@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from certimap.box import Boxes, Points
 from certimap.certify.sources import own_source
-from certimap.posterior import Bounds, Capability, Unfolded, Walks
+from certimap.core.box import Boxes, Points
+from certimap.core.posterior import Bounds, Capability, Unfolded, Walks
 from certimap.solvers.heuristics.walk import OnePoint, OneStepState, Walk
 
 if TYPE_CHECKING:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from certimap.box import Points
+from certimap.core.box import Points
+from certimap.core.posterior import Posterior
 from certimap.errors import SolverError
-from certimap.posterior import Posterior
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.heuristics.neighbours import first_points
 
 if TYPE_CHECKING:
-    from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
-    from certimap.control import Control
+    from certimap.core.box import Boxes
+    from certimap.core.control import Control
 
 
 @dataclass(frozen=True)

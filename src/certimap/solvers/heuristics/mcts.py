@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
+from certimap.core.box import Boxes, Points
+from certimap.core.posterior import Capability, Masses, Posterior
 from certimap.errors import SolverError
-from certimap.posterior import Capability, Masses, Posterior
 from certimap.solvers.base import Effort, Family, Solver
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger
-    from certimap.control import Control
+    from certimap.core.control import Control
 
 ENTROPY_FLOOR = 1e-9  # nats: variables that are surer than this are left to the completion
 

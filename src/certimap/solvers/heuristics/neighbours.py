@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
-from certimap.posterior import Draws, Masses, Posterior
+from certimap.core.box import Boxes, Points
+from certimap.core.posterior import Draws, Masses, Posterior
 
 
 def log_probs_of_neighbours(posterior: Posterior, points: Points) -> NDArray[np.float64]:

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.torch_install import torch
 from certimap.conversions import condition
-from certimap.domain import Domain
+from certimap.core.box import Boxes, Points
+from certimap.core.domain import Domain
+from certimap.core.limits import Limits
+from certimap.core.query import Query
 from certimap.errors import TooLarge
-from certimap.limits import Limits
-from certimap.query import Query
 
 Tensor = Any
 SMALL, LARGE = 17, 294  # variables up to, and from, which the published experiments took other networks

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from certimap.box import Points
-from certimap.posterior import Capability, Posterior, Walks
+from certimap.core.box import Points
+from certimap.core.posterior import Capability, Posterior, Walks
 from certimap.solvers.base import Family, Solver
 
 if TYPE_CHECKING:
-    from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
-    from certimap.control import Control
+    from certimap.core.box import Boxes
+    from certimap.core.control import Control
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from certimap.core.posterior import Capability, Posterior
 from certimap.errors import SolverError
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.relaxation.decoding import decode
 from certimap.networks.two_sided import TwoSidedNetworkPosterior
-from certimap.posterior import Capability, Posterior
 from certimap.solvers.base import Family, Solver
 from certimap.solvers.networks.and_or import AndOrSpace
 from certimap.solvers.networks.relaxed import RELAXATION, point_of

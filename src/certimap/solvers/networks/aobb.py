@@ -16,9 +16,9 @@ from certimap.solvers.networks.and_or_solver import AndOrSolver
 from certimap.solvers.networks.relaxed import RELAXATION, point_of
 
 if TYPE_CHECKING:
-    from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
-    from certimap.control import Control
+    from certimap.core.box import Boxes
+    from certimap.core.control import Control
 
 STEP_NODES = 500
 CACHE_ENTRIES = 2_000_000

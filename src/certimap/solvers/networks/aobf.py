@@ -16,9 +16,9 @@ from certimap.solvers.networks.aobb import STEP_NODES, AndOrState, advance
 from certimap.solvers.networks.relaxed import RELAXATION, point_of
 
 if TYPE_CHECKING:
-    from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
-    from certimap.control import Control
+    from certimap.core.box import Boxes
+    from certimap.core.control import Control
 
 
 @dataclass(eq=False)

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from certimap.core.posterior import Capability, Posterior
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.relaxation.decoding import decode
 from certimap.networks.relaxation.partition import nuisance_first, split
 from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.split_tree import SplitTree, tree_bytes
-from certimap.posterior import Capability, Posterior
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.networks.relaxed import RELAXATION, point_of
 
 if TYPE_CHECKING:
-    from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
-    from certimap.control import Control
+    from certimap.core.box import Boxes
+    from certimap.core.control import Control
 
 
 @dataclass(eq=False)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from certimap.control import Control
+from certimap.core.control import Control
 from certimap.networks.elimination_plan import EliminationPlan
 from certimap.networks.problem import HARD
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from certimap.control import TimeUp
+from certimap.core.control import TimeUp
+from certimap.core.posterior import Capability
 from certimap.errors import SolverError
 from certimap.networks.elimination_plan import EliminationPlan, most_added, plan
 from certimap.networks.integers import (
@@ -26,16 +27,15 @@ from certimap.networks.max_elimination import MaxElimination
 from certimap.networks.mpe_posterior import Maximisation, Ordered
 from certimap.networks.problem import FLOOR, HARD, Problem, States, restrict
 from certimap.networks.simplify import impossible
-from certimap.posterior import Capability
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.networks import toulbar2
 from certimap.solvers.networks.context import Context
 from certimap.solvers.networks.parts import Reduction
 
 if TYPE_CHECKING:
-    from certimap.box import Boxes, Points
     from certimap.certify.ledger import Ledger
-    from certimap.control import Control
+    from certimap.core.box import Boxes, Points
+    from certimap.core.control import Control
 
 OUTSIDE_FROM = 200_000_000  # table entries visited before another program is asked: a second or two
 

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.axes import spread
+from certimap.core.axes import spread
+from certimap.core.posterior import Capability
 from certimap.networks.factor import log_sum
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Problem, product
 from certimap.networks.relaxation.partition import Region, limit, nuisance_first, split
-from certimap.posterior import Capability
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.networks.and_or_solver import check_settings
 from certimap.solvers.networks.relaxed import point_of
 
 if TYPE_CHECKING:
-    from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
-    from certimap.control import Control
+    from certimap.core.box import Boxes
+    from certimap.core.control import Control
 
 Floats = NDArray[np.float64]
 DAMPING = 0.3  # share of the old message that is kept

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.control import TimeUp
+from certimap.core.control import TimeUp
 from certimap.networks.best_first import BestFirstSearch, copy_of
 from certimap.networks.climbing import STALLED, climb
 from certimap.networks.costs import Costs, DualState

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from certimap.box import Points
 from certimap.certify.sources import own_source
+from certimap.core.box import Points
 from certimap.networks.posterior import NetworkPosterior
 
 RELAXATION = own_source("relaxation")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from certimap.control import Control, TimeUp
+from certimap.core.control import Control, TimeUp
 from certimap.errors import TooLarge
 from certimap.networks.integers import above_units, to_floats
 from certimap.networks.problem import Problem

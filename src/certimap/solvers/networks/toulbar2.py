@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from certimap.core.posterior import Capability, Posterior
 from certimap.errors import SolverError
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import ROUNDING, Problem
-from certimap.posterior import Capability, Posterior
 from certimap.solvers.base import Family, Solver
 from certimap.solvers.networks.relaxed import point_of
 
 if TYPE_CHECKING:
-    from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
-    from certimap.control import Control
+    from certimap.core.box import Boxes
+    from certimap.core.control import Control
 
 LARGEST_COST = 2.0**58  # in units of the resolution; toulbar2 keeps costs in 64 bits
 MOST_DIGITS = 12

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from certimap.control import TimeUp
+from certimap.core.control import TimeUp
+from certimap.core.posterior import Capability
 from certimap.errors import SolverError
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.relaxation.decoding import decode
@@ -15,14 +16,13 @@ from certimap.networks.relaxation.partition import limit, nuisance_first
 from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.networks.relaxation.tighten import Tightener
-from certimap.posterior import Capability
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.networks.relaxed import RELAXATION, point_of
 
 if TYPE_CHECKING:
-    from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
-    from certimap.control import Control
+    from certimap.core.box import Boxes
+    from certimap.core.control import Control
 
 TEMPERATURES = (0.1, 0.01, 0.001)
 FEWER = 3  # variables in a message, where the time left does not suffice for steps on the tree before

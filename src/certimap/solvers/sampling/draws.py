@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from certimap.box import Boxes, Points
+from certimap.core.box import Boxes, Points
+from certimap.core.posterior import Draws, Masses
 from certimap.errors import SolverError
-from certimap.posterior import Draws, Masses
 
 FIRST_CHUNK = 64
 LARGEST_CHUNK = 16384

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from certimap.box import Points
 from certimap.certify import bounds
-from certimap.domain import Domain
+from certimap.core.box import Points
+from certimap.core.domain import Domain
 
 ROWS_AT_ONCE = 16384
 

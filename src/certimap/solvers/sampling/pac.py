@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from certimap.core.posterior import Capability, Draws
 from certimap.errors import SolverError
-from certimap.posterior import Capability, Draws
 from certimap.solvers.base import Family, Judging, Solver
 from certimap.solvers.sampling.draws import DrawStream
 
 if TYPE_CHECKING:
-    from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
-    from certimap.control import Control
-    from certimap.posterior import Posterior
+    from certimap.core.box import Boxes
+    from certimap.core.control import Control
+    from certimap.core.posterior import Posterior
 
 
 @dataclass

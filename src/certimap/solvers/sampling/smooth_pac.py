@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.posterior import Capability, Draws
 from certimap.errors import SolverError
-from certimap.posterior import Capability, Draws
 from certimap.solvers.base import Family, Judging, Solver
 from certimap.solvers.sampling.draws import DrawStream
 from certimap.solvers.sampling.hamming import ball, ball_size, grouped
 from certimap.solvers.sampling.pac import check_batch, next_batch, unsuited_to_densities
 
 if TYPE_CHECKING:
-    from certimap.box import Boxes
     from certimap.certify.ledger import Ledger
-    from certimap.control import Control
-    from certimap.posterior import Posterior
+    from certimap.core.box import Boxes
+    from certimap.core.control import Control
+    from certimap.core.posterior import Posterior
 
 LARGEST_BALL = 1_000_000
 SHORTEST_PERIOD = 250

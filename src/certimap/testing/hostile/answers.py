@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from certimap.domain import Categorical, Domain
+from certimap.core.domain import Categorical, Domain
+from certimap.core.result import CertificateKind, MapResult
 from certimap.proofs import answers_of
-from certimap.result import CertificateKind, MapResult
 from certimap.testing.hostile.case import HostileCase
 from certimap.testing.hostile.exact import ONE, log_of
 from certimap.testing.hostile.report import CaseReport

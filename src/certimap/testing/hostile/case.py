@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from certimap.domain import Categorical, Domain
+from certimap.core.domain import Categorical, Domain
 from certimap.testing.hostile.numbers import likelihood, shuffled
 from certimap.testing.hostile.truth import Truth
 

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from certimap.api import condition, map_query
+from certimap.ask.api import condition, map_query
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions import choose
+from certimap.core.limits import Limits
+from certimap.core.posterior import Capability
+from certimap.core.query import make_query
 from certimap.errors import CertimapError, ImpossibleEvidence, MissingDependency, SolverError
-from certimap.limits import Limits
-from certimap.posterior import Capability
-from certimap.query import make_query
 from certimap.solvers.driver import run
 from certimap.solvers.registry import heuristics, names
 from certimap.testing.hostile.answers import check_answer

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.domain import Categorical, Domain, Real
+from certimap.core.domain import Categorical, Domain, Real
 from certimap.testing.hostile.case import HostileCase, choose_evidence, choose_query
 from certimap.testing.hostile.numbers import log_vector, pick_style, shuffled
 from certimap.testing.hostile.oracles import circuit_truth

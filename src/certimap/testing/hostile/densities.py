@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.api import condition, map_query
+from certimap.ask.api import condition, map_query
 from certimap.circuits.circuit import Circuit, CircuitBuilder
-from certimap.domain import Categorical, Domain, Real
+from certimap.core.domain import Categorical, Domain, Real
 from certimap.errors import MissingDependency, SolverError, TooLarge
 from certimap.solvers.registry import names
 from certimap.testing.hostile.answers import check_claims, check_numbers

@@ -1,4 +1,4 @@
-"""A user's evidence as exact weights: read here a second time, apart from `certimap.query`."""
+"""A user's evidence as exact weights: read here a second time, apart from `certimap.core.query`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from certimap.domain import Categorical, Domain, Real
+from certimap.core.domain import Categorical, Domain, Real
+from certimap.core.untyped import is_list, is_set, is_tuple
 from certimap.testing.hostile.exact import ONE, ZERO, Exact, density, interval_mass
-from certimap.untyped import is_list, is_set, is_tuple
 
 
 def state_weights(domain: Domain, evidence: Mapping[str, Any]) -> list[Exact | None]:

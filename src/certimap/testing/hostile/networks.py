@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from certimap.domain import Domain
+from certimap.core.domain import Domain
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
 from certimap.testing.hostile.case import HostileCase, choose_evidence, choose_query

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, NodeKind
-from certimap.domain import Domain
+from certimap.core.domain import Domain
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.testing.hostile.evidence import gaussian_weight, state_weights
 from certimap.testing.hostile.exact import ONE, ZERO, Exact, exp_of, from_floats

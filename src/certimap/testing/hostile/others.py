@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap import io
-from certimap.domain import Domain
+from certimap.core.domain import Domain
+from certimap.core.function_posterior import FunctionPosterior
+from certimap.core.untyped import is_list, is_set
 from certimap.errors import ModelError
-from certimap.function_posterior import FunctionPosterior
 from certimap.networks import BayesianNetwork
 from certimap.networks.network import Network
 from certimap.testing.hostile import circuits, networks
@@ -24,7 +25,6 @@ from certimap.testing.hostile.exact import Exact, from_logs
 from certimap.testing.hostile.numbers import log_vector, pick_style, shuffled
 from certimap.testing.hostile.oracles import factor_truth
 from certimap.testing.hostile.truth import TableTruth
-from certimap.untyped import is_list, is_set
 
 CIRCUITS = (
     circuits.leaf,

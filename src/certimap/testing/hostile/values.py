@@ -8,8 +8,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes, Points
-from certimap.posterior import Bounds, Draws, Masses, Posterior
+from certimap.core.box import Boxes, Points
+from certimap.core.posterior import Bounds, Draws, Masses, Posterior
 from certimap.testing.hostile.case import HostileCase
 from certimap.testing.hostile.exact import log_of
 from certimap.testing.hostile.report import CaseReport

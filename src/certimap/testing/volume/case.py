@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.domain import Domain, Label
+from certimap.core.domain import Domain, Label
 from certimap.solvers.base import Solver
 
 Floats = NDArray[np.float64]

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from certimap.api import map_query
+from certimap.ask.api import map_query
+from certimap.core.result import CertificateKind, MapResult
 from certimap.errors import ImpossibleEvidence, MissingDependency, SolverError, TooLarge
 from certimap.proofs import answers_of
-from certimap.result import CertificateKind, MapResult
 from certimap.testing.volume.case import VolumeCase
 
 LEVELS = (0.01, 0.05, 0.1, 0.3)  # at which the pairs of Pareto fronts are counted

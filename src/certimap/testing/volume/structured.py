@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.core.domain import Categorical, Domain
 from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
-from certimap.domain import Categorical, Domain
 from certimap.networks import BayesianNetwork, Factor
 from certimap.testing.volume import models
 from certimap.testing.volume.case import Floats, Truth, VolumeCase

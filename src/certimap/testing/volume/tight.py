@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.box import Boxes
 from certimap.certify.ledger import Ledger
-from certimap.control import Control
-from certimap.domain import Domain, Real
-from certimap.function_posterior import FunctionPosterior
+from certimap.core.box import Boxes
+from certimap.core.control import Control
+from certimap.core.domain import Domain, Real
+from certimap.core.function_posterior import FunctionPosterior
+from certimap.core.posterior import Capability, Draws, Masses
 from certimap.networks import BayesianNetwork, Factor
-from certimap.posterior import Capability, Draws, Masses
 from certimap.solvers.base import Solver
 from certimap.testing.posteriors import TablePosterior
 from certimap.testing.volume.case import Floats, Truth, VolumeCase

@@ -13,10 +13,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.region_tree import Floats, Ints, RegionArrays
+from certimap.core.rounding import LEAST_PLACES, RESCALE, SAFE
 from certimap.kernels.jit import jit
 from certimap.kernels.wide import LN2
-from certimap.region_tree import Floats, Ints, RegionArrays
-from certimap.rounding import LEAST_PLACES, RESCALE, SAFE
 
 
 @jit(inline="never")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.region_tree import Floats, Ints, RegionArrays
 from certimap.kernels.jit import jit
 from certimap.kernels.wide import LN2, ZERO, larger, normal, plus, shifted, times
-from certimap.region_tree import Floats, Ints, RegionArrays
 
 Bools = NDArray[np.bool_]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.rounding import NEARLY
 from certimap.kernels.jit import jit
-from certimap.rounding import NEARLY
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

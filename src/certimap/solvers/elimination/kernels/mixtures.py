@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.rounding import SURELY
 from certimap.kernels.jit import jit
-from certimap.rounding import SURELY
 from certimap.solvers.elimination.kernels.dominance import Floats, Ints
 
 MOST = 4.0  # entries are compared up to this many times those of x: larger ones count as so much

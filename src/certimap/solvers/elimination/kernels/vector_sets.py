@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.rounding import ULP
 from certimap.kernels.jit import jit
-from certimap.rounding import ULP
 from certimap.solvers.elimination.kernels.dominance import BLOCK, Floats, Ints, block_maxima, spatial_order
 
 

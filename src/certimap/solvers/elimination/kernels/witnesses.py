@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.rounding import NEARLY
 from certimap.kernels.jit import jit
-from certimap.rounding import NEARLY
 from certimap.solvers.elimination.kernels.dominance import Floats, Ints
 
 RECENT = 16  # rows that dominated lately often dominate again

@@ -1,0 +1,290 @@
+"""The public entry point: one query, or a frame of evidence rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any, Literal, Protocol, overload
+
+import numpy as np
+
+from certimap.ask.answer import answer_query
+from certimap.ask.asking import Asked, domain_of, limits_of, map_rows, model_of, posterior_of
+from certimap.ask.batch import OnError, collect, rows_of_frame
+from certimap.core.executors import workers_of
+from certimap.core.limits import DEFAULT_PROOF
+from certimap.core.posterior import Posterior
+from certimap.core.progress import Progress as Bar
+from certimap.core.query import check_names
+from certimap.core.result import MapResult
+from certimap.core.result_list import FailedQuery, ResultList
+from certimap.core.untyped import is_dict
+from certimap.errors import SolverError
+from certimap.solvers.base import Solver
+from certimap.solvers.driver import Progress
+from certimap.solvers.registry import wants_of
+
+
+def read(path: Any, **options: Any) -> Any:
+    """Read a model from a file.
+
+    Parameters
+    ----------
+    path
+        A file whose suffix names its format (see `certimap.io.FORMATS`), or with .gz behind it.
+    **options
+        `format`, `encoding` and `weights` of `certimap.io.read`.
+
+    Returns
+    -------
+    Model
+        A network, a circuit, or a learned model.
+
+    Raises
+    ------
+    ParseError
+        For an unknown format, and a file that cannot be read or does not follow its format.
+    ModelError
+        For weights that do not suit the format.
+    """
+    from certimap.io import read as read_model
+
+    return read_model(path, **options)
+
+
+class Frame(Protocol):
+    """What tells a data frame of evidence rows apart."""
+
+    @property
+    def index(self) -> Any: ...
+    @property
+    def columns(self) -> Any: ...
+    def iterrows(self) -> Any: ...
+
+
+@overload
+def map_query(
+    model: Any,
+    variables: Sequence[str] | str | None = None,
+    evidence: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> MapResult: ...
+@overload
+def map_query(
+    model: Any,
+    variables: Sequence[str] | str | None,
+    evidence: Frame,
+    *,
+    errors: Literal["raise"] = "raise",
+    **settings: Any,
+) -> ResultList[MapResult]: ...
+@overload
+def map_query(
+    model: Any,
+    variables: Sequence[str] | str | None,
+    evidence: Frame,
+    *,
+    errors: OnError,
+    **settings: Any,
+) -> ResultList[MapResult | FailedQuery]: ...
+@overload
+def map_query(
+    model: Any, variables: Sequence[str] | str | None = None, evidence: Any = None, **settings: Any
+) -> Any: ...
+def map_query(
+    model: Any,
+    variables: Sequence[str] | str | None = None,
+    evidence: Any = None,
+    *,
+    epsilon: float = 0.01,
+    delta: float = 0.01,
+    solver: str | Solver = "auto",
+    rng: int | np.random.Generator | None = None,
+    time_limit: float | None = None,
+    max_samples: int | None = None,
+    max_nodes: int | None = None,
+    max_memory: int | None = None,
+    warm_start: Any = None,
+    upper_bound: Any = None,
+    top_k: int | None = None,
+    tolerance: float = 1e-9,
+    max_edges: int | None = None,
+    workers: int | None = None,
+    device: str | None = None,
+    progress: Progress = None,
+    errors: OnError = "raise",
+    virtual_evidence: Any = None,
+    show_progress: bool | None = None,
+    proof: bool = False,
+    max_proof: int = DEFAULT_PROOF,
+    n_jobs: int | None = None,
+    executor: Executor | None = None,
+    **solver_options: Any,
+) -> Any:
+    """Return the most probable assignment of some variables given others, everything else summed out.
+
+    Parameters
+    ----------
+    model
+        A circuit, a network, a fitted model, or a posterior (then `variables` and `evidence` stay None). A model
+        of another library is read first, at each call: see `certimap.from_object`, which reads it once.
+    variables
+        Names of the query variables; None means every variable that has no hard evidence (MPE).
+    evidence
+        A mapping or pandas Series from names to labels: None and NaN mean unobserved, a set of labels restricts,
+        one likelihood per state weighs, a number observes a real variable, a (low, high) tuple bounds it. Evidence
+        that assigns every variable has the empty assignment for an answer, with ln p = 0 and ln p(e) in
+        `log_evidence`. A data frame with one column per variable asks one query per row.
+    epsilon, delta
+        The certificate asked for: p(answer | e) >= (1 - epsilon) p* with probability at least 1 - delta.
+        `epsilon=0` asks for exactness within `tolerance`; `delta=0` accepts no probabilistic stop.
+    solver
+        A name (`certimap.solvers.registry.names`), a solver object, or "auto", which picks by what the
+        posterior offers (`certimap.solvers.registry.choose`); further keywords are settings of a named solver.
+    rng
+        A seed, a numpy Generator, or None; the seed used is recorded, and replays the answer.
+    time_limit, max_samples, max_nodes, max_memory
+        Limits in seconds, draws, search nodes and bytes, over everything from the call on: orders, conditioning,
+        search and decoding. A run that one ends returns what it has earned; where conditioning cannot end in
+        time, a quicker method answers and `note` says what was cut short. Without `max_memory` a run may take what
+        leaves room on the machine (see `certimap.core.control.default_max_memory`).
+    warm_start
+        Assignments (labels by name, frames, or arrays of state positions) or the name of a heuristic.
+    upper_bound
+        What another program proved: `{"source": "daoopt", "log_joint": -12.3}` bounds ln p(q, e), and `log_prob`
+        ln p(q | e), for every q. A certificate that rests on it names the source among its `assumptions`.
+    top_k
+        Ask for the k most probable assignments, in `result.top`.
+    tolerance
+        Relative slack that counts as exact.
+    max_edges
+        Build no circuit of more edges, and no table of more entries, than this; None leaves it to the memory.
+    workers
+        Threads; None uses every core. The answer does not depend on it.
+    device
+        "cpu", "cuda" or "cuda:N": a circuit draws and scores points there, by PyTorch, for solvers that live on
+        draws ("auto" is then `smooth_pac`); None for the compiled kernels, which also bound boxes.
+    progress
+        None shows a line on a terminal, True always, False never; a function receives history entries.
+    errors
+        For data frames. "raise": the first row that fails ends the batch, with an error that names the row.
+        "keep": a `FailedQuery` with the error's sentence stands for such a row, and the others are answered.
+    virtual_evidence, show_progress
+        As pgmpy has them: tables over single variables, which join `evidence` as likelihoods; and `progress`.
+    proof, max_proof
+        Whether `result.proof` is wanted (see `certimap.check`), and the most bytes that it may take.
+    n_jobs, executor
+        Who answers the rows of a data frame, or searches the parts of one hard query: so many processes of this
+        machine (-1 for one per core), or any `concurrent.futures.Executor`, such as a cluster's. Each worker has
+        one thread unless `workers` says otherwise; answers depend on neither number. See docs/many-machines.md.
+    **solver_options
+        Settings of a named solver.
+
+    Returns
+    -------
+    MapResult or ResultList
+        One result, or one per row of a data frame. Logs are natural. Ctrl-C ends a data frame's batch: the list
+        then holds the rows that are done, and its `interrupted` is true.
+
+    Raises
+    ------
+    QueryError, ImpossibleEvidence
+        For a query that names something unknown, contradicts itself, or has evidence of probability 0.
+    TooLarge
+        When no representation of the model fits `max_memory` and `max_edges`, or none was ready in time.
+    SolverError
+        When the solver does not suit the posterior, or a setting is out of range.
+    """
+    if virtual_evidence is not None:
+        from certimap.interop.habits import with_virtual_evidence
+
+        evidence = with_virtual_evidence(evidence, virtual_evidence)
+    settings: dict[str, Any] = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "time_limit": time_limit,
+        "max_samples": max_samples,
+        "max_nodes": max_nodes,
+        "max_memory": max_memory,
+        "warm_start": warm_start,
+        "upper_bound": upper_bound,
+        "top_k": top_k,
+        "tolerance": tolerance,
+        "progress": show_progress if progress is None else progress,
+        "options": solver_options,
+        "max_proof": max_proof if proof else None,
+    }
+    limits = limits_of(max_edges, workers, device)
+    model = model_of(model)
+    if _is_frame(evidence):
+        if upper_bound is not None:
+            raise SolverError("upper_bound is of one query, and a data frame asks many; ask them one by one")
+        check_names(domain_of(model), variables, evidence.columns)
+        rows = rows_of_frame(variables, evidence)
+        shown = False if callable(settings["progress"]) else settings["progress"]
+        with Bar("rows", len(rows), shown) as bar, workers_of(n_jobs, executor) as pool:
+            own = {**settings, "progress": False} if bar.is_shown else settings
+            found = map_rows(model, rows, solver, rng, own, limits, errors, pool)
+            answers, interrupted = collect(bar.counted(found))
+        labels = list(evidence.index)[: len(answers)]
+        return ResultList(answers, labels, interrupted=interrupted)
+    asked = Asked.of(model, limits, solver, settings)
+    given: Any = evidence.copy() if is_dict(evidence) else evidence  # theirs may change later
+    if n_jobs is not None or executor is not None:
+        from certimap.ask.shared_query import answer_shared
+
+        with workers_of(n_jobs, executor) as pool:
+            assert pool is not None
+            shared = answer_shared(asked, variables, evidence, solver, rng, settings, pool)
+        return asked.completed(shared, lambda: (variables, given))
+    found = answer_query(
+        lambda control: asked.condition(variables, evidence, control),
+        lambda control: asked.fallback(variables, evidence, control),
+        solver,
+        rng,
+        settings,
+    )
+    return asked.completed(found, lambda: (variables, given))
+
+
+def condition(
+    model: Any,
+    variables: Sequence[str] | str | None = None,
+    evidence: Any = None,
+    *,
+    max_edges: int | None = None,
+    workers: int | None = None,
+    device: str | None = None,
+    solver: str | Solver = "auto",
+) -> Posterior:
+    """Return p(variables | evidence) as a posterior, to sample, to score, or to query several times.
+
+    It is in the representation that `map_query(model, ..., solver=solver)` works on. That of "auto" cannot always
+    be sampled (for MPE on networks it only maximises); `solver="pac"` asks for one that can. With `device="cuda"`
+    a circuit draws and scores points there, and answers nothing else.
+
+    Parameters
+    ----------
+    model, variables, evidence
+        As for `map_query`; the evidence is one assignment.
+    max_edges, workers, device
+        As for `map_query`.
+    solver
+        Whose representation is wanted: a name, a solver, or "auto".
+
+    Returns
+    -------
+    Posterior
+        With what its representation offers (see `certimap.core.posterior`).
+
+    Raises
+    ------
+    QueryError, ImpossibleEvidence, TooLarge
+        As `map_query` does.
+    """
+    limits = limits_of(max_edges, workers, device)
+    return posterior_of(model_of(model), variables, evidence, limits, wants_of(solver))
+
+
+def _is_frame(evidence: Any) -> bool:
+    return hasattr(evidence, "iterrows") and hasattr(evidence, "columns")

@@ -1,0 +1,233 @@
+"""What to expect of a query before a long run: how probable its best answer can be, and what draws would cost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.certify.bounds import draws_between, min_entropy_bits
+from certimap.certify.lipschitz import Lipschitz
+from certimap.core.box import Boxes, Points
+from certimap.core.domain import Label
+from certimap.core.posterior import Bounds, Draws, Masses, Modes, Posterior, Walks
+from certimap.errors import QueryError
+from certimap.solvers.heuristics.independent import modes_of
+from certimap.solvers.heuristics.neighbours import first_points, log_probs_of_neighbours
+from certimap.solvers.registry import choose, make
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LN2 = math.log(2.0)
+N_DRAWS = 256  # points that a look at the posterior draws
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is known of a query before it is solved; nothing of it is a certificate.
+
+    Attributes
+    ----------
+    assignment
+        The best assignment that a first look found, by names and labels.
+    log_found
+        Natural log of its probability (density in real variables): p* is at least that.
+    log_upper
+        Natural log of an upper bound on p*, proved; where none is known, 0 for a probability, inf for a density.
+    min_entropy_bits
+        -log2 p* lies between these two, (-log2 u, -log2 of what was found); None for densities.
+    draws
+        How many draws `pac` would need for (epsilon, delta): at least the first number (if p* were `log_upper`),
+        about the second if nothing better than `assignment` turns up; None where draws certify nothing. For a
+        density, how many `smooth_pac` would need under the Lipschitz constant given.
+    no_draws
+        Why draws certify nothing, and what else to ask, in words; None where they do.
+    work
+        What one evaluation costs, in edge visits.
+    log_space
+        Natural log of the number of assignments; inf with a real variable.
+    solver
+        The solver that `auto` takes.
+    """
+
+    assignment: dict[str, Label]
+    log_found: float
+    log_upper: float
+    min_entropy_bits: tuple[float, float] | None
+    draws: tuple[float, float] | None
+    work: float
+    log_space: float
+    solver: str
+    no_draws: str | None = None
+
+
+@dataclass(frozen=True)
+class LipschitzEstimate:
+    """How fast the probability falls off around an assignment: a measurement, not a bound.
+
+    Attributes
+    ----------
+    bits
+        The largest log2(p / p') over neighbours that differ in one variable and are possible, in bits. The modal
+        Lipschitz constant is at least that if the assignment is the mode; what lies farther off may fall faster.
+    median_bits
+        The median of the same.
+    n_neighbours, n_impossible
+        How many neighbours were measured, and how many have probability 0: with one, no finite constant holds.
+    n_better
+        How many are more probable than the assignment: with one, it is not the mode.
+    """
+
+    bits: float
+    median_bits: float
+    n_neighbours: int
+    n_impossible: int
+    n_better: int
+
+    @property
+    def sentence(self) -> str:
+        """What it says and what it does not, in one sentence."""
+        if self.n_better:
+            return f"{self.n_better} neighbours are more probable: the assignment is not the mode, nothing follows"
+        if self.n_impossible:
+            return (
+                f"{self.n_impossible} of {self.n_neighbours} neighbours have probability 0: no Lipschitz constant "
+                "holds with radius 1"
+            )
+        return (
+            f"L is at least {self.bits:.4g} bits per changed variable (median {self.median_bits:.4g}); only "
+            f"{self.n_neighbours} neighbours of one assignment were looked at, so this proves no L"
+        )
+
+
+def forecast(
+    posterior: Posterior,
+    *,
+    epsilon: float = 0.01,
+    delta: float = 0.01,
+    rng: Any = 0,
+    lipschitz: float | None = None,
+    radius: float = math.inf,
+) -> Forecast:
+    """Say what to expect of a query: bounds on the min-entropy, draws that `pac` would need, the solver of `auto`.
+
+    Parameters
+    ----------
+    posterior
+        A conditioned query; see `certimap.condition`.
+    epsilon, delta
+        The tolerance and failure probability that draws would have to certify.
+    rng
+        A seed or a numpy Generator, for the few draws of a first look.
+    lipschitz, radius
+        For a density: log2 of it is promised to fall by at most so many bits per unit of Euclidean distance from
+        the mode, within the radius, as for `smooth_pac`.
+
+    Returns
+    -------
+    Forecast
+
+    Raises
+    ------
+    QueryError
+        For epsilon or delta out of range.
+    SolverError
+        For a Lipschitz constant that is not positive, or over variables of both kinds.
+
+    Notes
+    -----
+    Cost: a few heuristics, 256 draws and one bound; linear in the size of the posterior.
+
+    >>> import certimap as cm
+    >>> weather = {"rain": ["no", "yes"], "wet": ["no", "yes"]}
+    >>> model = cm.BayesianNetwork.from_cpts(
+    ...     weather, {"wet": ["rain"]}, {"rain": [0.8, 0.2], "wet": [[0.9, 0.1], [0.3, 0.7]]}
+    ... )
+    >>> cm.forecast(cm.condition(model)).assignment
+    {'rain': 'no', 'wet': 'no'}
+    """
+    if not (0.0 <= epsilon < 1.0 and 0.0 <= delta < 1.0):
+        raise QueryError(f"epsilon={epsilon!r} and delta={delta!r} are out of range; expected 0 <= value < 1")
+    domain, facts = posterior.domain, posterior.facts
+    points = np.concatenate(list(_first_look(posterior, np.random.default_rng(rng))))
+    log_probs = posterior.log_prob(points)
+    best = int(np.argmax(log_probs))
+    log_found = float(log_probs[best])
+    log_upper = 0.0 if facts.has_masses else math.inf
+    if isinstance(posterior, Bounds):
+        log_upper = min(log_upper, float(posterior.log_bound(Boxes.full(domain))[0]))
+    log_upper = max(log_upper, log_found)
+    entropy = draws = None
+    if facts.has_masses:
+        entropy = min_entropy_bits(log_upper, log_found)
+        if isinstance(posterior, Draws) and delta > 0.0:
+            draws = draws_between(log_upper, log_found, epsilon, delta)
+    elif facts.is_density and lipschitz is not None and isinstance(posterior, Draws) and delta > 0.0:
+        promise = Lipschitz(domain, lipschitz, radius)
+        draws = promise.draws_needed(epsilon, delta, log_upper), promise.draws_needed(epsilon, delta, log_found)
+    return Forecast(
+        domain.decode(points[best]),
+        log_found,
+        log_upper,
+        entropy,
+        draws,
+        facts.work,
+        domain.log_size if domain.is_discrete else math.inf,
+        choose(posterior).name,
+        None if draws is not None else make("pac").unsuited(posterior),
+    )
+
+
+def estimate_lipschitz(posterior: Posterior, assignment: dict[str, Label]) -> LipschitzEstimate:
+    """Measure how fast p(q | e) falls off around an assignment of categorical variables, per changed variable.
+
+    Two passes over the posterior. It proves nothing: a Lipschitz constant is a promise about all of a ball.
+
+    Parameters
+    ----------
+    posterior
+        A conditioned query; see `certimap.condition`.
+    assignment
+        A label for each query variable.
+
+    Returns
+    -------
+    LipschitzEstimate
+        In bits per changed variable.
+
+    Raises
+    ------
+    QueryError
+        For a real query variable, or an assignment that is not one of the query variables.
+    """
+    domain = posterior.domain
+    if not domain.is_discrete:
+        raise QueryError("a Lipschitz constant is measured on categorical query variables; one is real")
+    point = domain.encode(assignment)[None, :]
+    log_probs = log_probs_of_neighbours(posterior, point)[0]
+    own = domain.offsets[:-1] + point[0].astype(np.int64)
+    falls: NDArray[np.float64] = (float(log_probs[own[0]]) - np.delete(log_probs, own)) / LN2
+    possible = falls[np.isfinite(falls)]
+    return LipschitzEstimate(
+        float(np.max(possible, initial=0.0)),
+        float(np.median(possible)) if len(possible) else 0.0,
+        len(falls),
+        int(np.sum(falls == np.inf)),
+        int(np.sum(falls < -1e-9)),
+    )
+
+
+def _first_look(posterior: Posterior, rng: np.random.Generator) -> Iterator[Points]:
+    """Yield points that are worth scoring."""
+    if isinstance(posterior, Modes):
+        yield posterior.modes()
+    elif isinstance(posterior, Masses) and posterior.domain.is_discrete:
+        yield modes_of(posterior)
+    if isinstance(posterior, Walks):
+        yield posterior.max_product()
+    if isinstance(posterior, Draws) or posterior.domain.is_discrete:
+        yield first_points(posterior, N_DRAWS, rng)

@@ -1,0 +1,381 @@
+"""MapImputer: a scikit-learn transformer that fills missing cells with their joint mode, with certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.ask.asking import limits_of, map_rows
+from certimap.ask.batch import Row
+from certimap.core.box import Points
+from certimap.core.domain import Domain
+from certimap.core.model import Model
+from certimap.core.result import MapResult
+from certimap.errors import DataError, MissingDependency
+from certimap.interop import as_model
+from certimap.learn import ChowLiuTree, HiddenChowLiuTree, LearnSPN
+from certimap.learn.estimator import DensityEstimator, Seed, draw_seed
+from certimap.learn.table import encode, missing_in, read_table
+
+try:
+    _joblib: Any = import_module("joblib")
+    _base: Any = import_module("sklearn.base")
+    _exceptions: Any = import_module("sklearn.exceptions")
+    _validation: Any = import_module("sklearn.utils.validation")
+except ImportError:
+    raise MissingDependency("MapImputer needs scikit-learn 1.6 or later: pip install 'certimap[learn]'") from None
+
+METHODS = {"hclt": HiddenChowLiuTree, "learnspn": LearnSPN, "chow-liu": ChowLiuTree}
+ROWS_TOGETHER = 128  # rows per task of the pool; seeds go by tasks, so that the pool's size changes no answer
+
+
+class Imputation(NamedTuple):
+    """A filled table and what is proved about it.
+
+    Attributes
+    ----------
+    filled
+        The table, of the kind that was given.
+    results
+        For each row the `MapResult` of its missing cells, with its certificate; None for a row without any.
+        Intervals of numbers (see `MapImputer`) are states by number there.
+    """
+
+    filled: Any
+    results: list[MapResult | None]
+
+
+class NotFitted(DataError, _exceptions.NotFittedError):
+    """An imputer is used before it is fitted."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Intervals:
+    """How a column of numbers is cut: inner edges, and what a missing number in each interval is filled with."""
+
+    edges: NDArray[np.float64]
+    fill: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64], n: int) -> _Intervals:
+        """Cut at quantiles; intervals without values are dropped, the rest are filled with their medians."""
+        edges = np.unique(np.quantile(values, np.linspace(0.0, 1.0, n + 1)[1:-1]))
+        edges = edges[edges > values.min()]
+        place = np.searchsorted(edges, values, side="right")
+        return cls(edges, np.array([np.median(values[place == k]) for k in range(len(edges) + 1)]))
+
+    def place(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the interval of each value, NaN for NaN."""
+        known = ~np.isnan(values)
+        return np.where(known, np.searchsorted(self.edges, np.where(known, values, 0.0), side="right"), np.nan)
+
+
+class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseEstimator):
+    """Fill the missing cells of each row with their most probable joint state, given the row's other cells.
+
+    Unlike a fill cell by cell, the filled cells fit each other, and `impute` returns for each row what is proved:
+    that no other fill is more probable under the model.
+
+    Parameters
+    ----------
+    model
+        How a model is learned from the table: "hclt" (a hidden Chow-Liu tree, which takes missing cells),
+        "learnspn" or "chow-liu" (which take none, so that `fit` needs complete rows); an estimator of
+        `certimap.learn`; or a model (of another library too), whose variables are the columns by name.
+    max_levels
+        Columns of numbers with more distinct values than this are cut into intervals.
+    bins
+        The intervals of such a column, of about equal frequency. A missing number is filled with the median of the
+        training values in its most probable interval.
+    epsilon
+        The certificate asked for: a fill is at least (1 - epsilon) times as probable as the best. 0 asks for the
+        best.
+    time_limit
+        Seconds for each row; a row cut short has the best fill found, and its certificate says what holds.
+    n_jobs
+        Processes for rows, as in scikit-learn; None means 1, -1 all processors. The answer does not depend on it.
+    random_state
+        Seed or generator, for learning and for solvers that draw.
+
+    Attributes
+    ----------
+    model_
+        The model.
+    domain_
+        Its variables: one per column that it knows, intervals as the states 0, 1, ...
+    seed_
+        The number that the run was seeded with.
+    n_features_in_, feature_names_in_
+        How many columns were seen, and their names where a frame was given.
+
+    Notes
+    -----
+    NaN, None and the missing marks of pandas are missing. Arrays, lists and pandas frames come back as they are:
+    same dtypes, categories and index. A label that was not seen in `fit` is refused, for the model says nothing
+    about it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from certimap import MapImputer
+    >>> rows = np.array([[0, 0], [1, 1], [0, 0], [1, 1], [0, np.nan], [np.nan, 1]] * 5)
+    >>> MapImputer(random_state=0).fit_transform(rows)[-2:]
+    array([[0., 0.],
+           [1., 1.]])
+    """
+
+    def __init__(
+        self,
+        model: Any = "hclt",
+        *,
+        max_levels: int = 20,
+        bins: int = 8,
+        epsilon: float = 0.0,
+        time_limit: float | None = None,
+        n_jobs: int | None = None,
+        random_state: Seed = None,
+    ) -> None:
+        self.model = model
+        self.max_levels = max_levels
+        self.bins = bins
+        self.epsilon = epsilon
+        self.time_limit = time_limit
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Any:
+        """Say that missing values, labels and categories are taken."""
+        above: Any = super()
+        tags = above.__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = True
+        tags.input_tags.categorical = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    # ------------------------------------------------------------ fitting
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn a model from a table, or check that the model given knows its columns.
+
+        Parameters
+        ----------
+        X
+            A 2-D array, a list of rows, or a pandas frame.
+        y
+            Ignored.
+
+        Returns
+        -------
+        MapImputer
+            This imputer.
+
+        Raises
+        ------
+        DataError
+            For an unknown method, a column without any value, infinite numbers, and what the method cannot take.
+        """
+        self._check()
+        array: Any = _validated(self, X, reset=True)
+        columns = _columns(X, array)
+        self._names = list(columns)
+        self.seed_ = draw_seed(self.random_state)
+        self._intervals: dict[str, _Intervals] = {}
+        given = self._given_model()
+        if given is not None:
+            self.model_: Model = given
+            self.domain_: Domain = _known(given.domain, columns)
+            encode({name: columns[name] for name in self.domain_.names}, self.domain_)
+            return self
+        for name, column in columns.items():
+            numbers = _numbers(column)
+            if numbers is not None and len(np.unique(known := numbers[~np.isnan(numbers)])) > self.max_levels:
+                self._intervals[name] = _Intervals.of(known, self.bins)
+        table = self._discrete(columns)
+        self.domain_ = read_table(table, kinds=dict.fromkeys(table, "categorical")).domain
+        learner = self._learner()
+        self.model_ = learner.fit(table).model_
+        return self
+
+    def _check(self) -> None:
+        for name, least in (("max_levels", 1), ("bins", 2)):
+            value: Any = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+                raise DataError(f"{name} is {value!r}; a whole number from {least} is expected")
+
+    def _given_model(self) -> Model | None:
+        """Return the model that was given, if one was."""
+        if isinstance(self.model, str | DensityEstimator):
+            return None
+        return as_model(self.model)
+
+    def _learner(self) -> Any:
+        """Return an estimator, set to the domain and the seed."""
+        if isinstance(self.model, DensityEstimator):
+            return _base.clone(self.model).set_params(domain=self.domain_)
+        if self.model not in METHODS:
+            raise DataError(f"model is {self.model!r}; {', '.join(METHODS)}, an estimator or a model is expected")
+        settings: dict[str, Any] = {"domain": self.domain_, "random_state": self.seed_}
+        return METHODS[self.model](progress=False, **settings)
+
+    def _discrete(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """Put the numbers of intervals in place of numbers that are cut."""
+        out = dict(columns)
+        for name, intervals in self._intervals.items():
+            numbers = _numbers(columns[name])
+            if numbers is None:
+                raise DataError(f"column {name!r} held numbers when the imputer was fitted, and holds labels now")
+            out[name] = intervals.place(numbers)
+        return out
+
+    # ------------------------------------------------------------ filling
+
+    def transform(self, X: Any) -> Any:
+        """Fill the missing cells of a table; see `impute`.
+
+        Parameters
+        ----------
+        X
+            A table with the columns that were fitted.
+
+        Returns
+        -------
+        table
+            Of the kind that was given, or that `set_output` asks for.
+        """
+        return self.impute(X).filled
+
+    def impute(self, X: Any) -> Imputation:
+        """Fill a table, and return each row's result with its certificate.
+
+        Parameters
+        ----------
+        X
+            A table with the columns that were fitted.
+
+        Returns
+        -------
+        Imputation
+            The filled table and one result per row.
+
+        Raises
+        ------
+        NotFitted
+            Before `fit`.
+        DataError
+            For other columns, and for values that are no states.
+        ImpossibleEvidence
+            For a row whose known cells have the probability 0 under a model that was given.
+        """
+        if not hasattr(self, "model_"):
+            raise NotFitted("this MapImputer is not fitted; call fit first")
+        array: Any = _validated(self, X, reset=False)
+        columns = dict(zip(self._names, _columns(X, array).values(), strict=True))
+        table = self._discrete(columns)
+        points = encode({name: table[name] for name in self.domain_.names}, self.domain_).points
+        missing = missing_in(points)
+        rows = np.flatnonzero(missing.any(axis=1))
+        distinct, which = np.unique(points[rows], axis=0, return_inverse=True)
+        answers = self._answers(distinct)
+        results: list[MapResult | None] = [None] * len(points)
+        for row, k in zip(rows.tolist(), which.ravel().tolist(), strict=True):
+            results[row] = answers[k]
+        return Imputation(self._filled(X, array, missing, results), results)
+
+    def _answers(self, points: Points) -> list[MapResult]:
+        """Answer distinct rows, in tasks of a fixed size."""
+        starts = range(0, len(points), ROWS_TOGETHER)
+        seeds = np.random.SeedSequence(self.seed_).generate_state(len(starts), np.uint64).tolist()
+        settings = {"epsilon": self.epsilon, "time_limit": self.time_limit, "progress": False}
+        delayed = _joblib.delayed
+        tasks = [
+            delayed(_answer_rows)(self.model_, self.domain_, points[start : start + ROWS_TOGETHER], seed, settings)
+            for start, seed in zip(starts, seeds, strict=True)
+        ]
+        parts: list[list[MapResult]] = _joblib.Parallel(n_jobs=self.n_jobs)(tasks)
+        return [answer for part in parts for answer in part]
+
+    def _filled(self, X: Any, array: Any, missing: NDArray[np.bool_], results: Sequence[MapResult | None]) -> Any:
+        """Put answers in place of missing cells, in a copy of the table."""
+        is_frame = hasattr(X, "iloc")
+        out = _copy(X if is_frame else array)
+        for j, name in enumerate(self._names):
+            if name not in self.domain_ or not missing[:, self.domain_.index(name)].any():
+                continue
+            rows: list[int] = np.flatnonzero(missing[:, self.domain_.index(name)]).tolist()
+            answers = [results[row] for row in rows]
+            values = [self._value(name, answer.assignment[name]) for answer in answers if answer is not None]
+            if is_frame:
+                column = X.iloc[:, j].copy()
+                column.iloc[rows] = values
+                out.isetitem(j, column)
+            else:
+                for row, value in zip(rows, values, strict=True):
+                    out[row, j] = value
+        return out
+
+    def _value(self, name: str, label: Any) -> Any:
+        """Return what a cell is filled with."""
+        if name not in self._intervals:
+            return label
+        return float(self._intervals[name].fill[label])
+
+
+def _copy(table: Any) -> Any:
+    return table.copy()
+
+
+def _validated(imputer: Any, X: Any, *, reset: bool) -> Any:
+    """Check a table as scikit-learn does; return it as an array."""
+    return _validation.validate_data(imputer, X, reset=reset, dtype=None, ensure_all_finite="allow-nan")
+
+
+def _columns(X: Any, array: Any) -> dict[str, Any]:
+    """Return the columns by name: those of a frame as they are, those of an array by number."""
+    if hasattr(X, "iloc"):
+        return {str(name): X.iloc[:, j] for j, name in enumerate(X.columns)}
+    if hasattr(X, "columns"):
+        library = type(X).__module__.partition(".")[0]
+        raise DataError(f"a frame of {library} was given; expected pandas frames or arrays")
+    return {str(j): array[:, j] for j in range(array.shape[1])}
+
+
+def _numbers(column: Any) -> NDArray[np.float64] | None:
+    """Return a column of numbers with NaN where it misses one; None for other columns."""
+    dtype = getattr(column, "dtype", None)
+    kind = getattr(dtype, "kind", "O")
+    if kind in "iuf" and not hasattr(column, "cat"):
+        if hasattr(column, "to_numpy"):
+            return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan), np.float64)
+        return np.asarray(column, np.float64)
+    return None
+
+
+def _known(domain: Domain, columns: Mapping[str, Any]) -> Domain:
+    """Return the variables of a model that are columns; refuse columns that it does not know."""
+    for name in columns:
+        domain.index(name)  # QueryError names near misses
+    places = [i for i, variable in enumerate(domain) if variable.name in columns]
+    real = [domain.names[i] for i in places if not domain.n_states[i]]
+    if real:
+        raise DataError(f"variable {real[0]!r} of the model is real; expected models of categorical variables")
+    return domain.subset(places)
+
+
+def _answer_rows(
+    model: Model, domain: Domain, points: Points, seed: int, settings: Mapping[str, Any]
+) -> list[MapResult]:
+    """Answer the rows of one task."""
+    rows: list[Row] = []
+    for k, point in enumerate(points):
+        observed = [i for i in range(len(domain)) if point[i] >= 0]
+        evidence = domain.subset(observed).decode(point[observed])
+        asked = [name for i, name in enumerate(domain.names) if point[i] < 0]
+        rows.append(Row(k, lambda asked=asked, evidence=evidence: (asked, evidence), "a row of the table"))
+    answers = map_rows(model, rows, "auto", seed, settings, limits_of(None, 1), "raise")
+    return [answer for answer in answers if isinstance(answer, MapResult)]

@@ -1,0 +1,301 @@
+"""Everyday inference beside MAP: marginals, the probability of evidence, samples, likelihoods of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.ask.api import condition
+from certimap.core.box import Boxes
+from certimap.core.control import Control
+from certimap.core.domain import Categorical, Domain, Label
+from certimap.core.posterior import Draws, Masses, Posterior
+from certimap.core.query import make_query
+from certimap.errors import MissingDependency, QueryError
+from certimap.interop import as_model
+
+if TYPE_CHECKING:
+    from certimap.networks.log_partition import EvidenceBounds
+
+SUMMED = (
+    "set_elimination"  # its representation is summed exactly; where a model has no such tree, it gets its circuit
+)
+
+
+def marginals(
+    model: Any,
+    variables: Sequence[str] | str | None = None,
+    evidence: Any = None,
+    *,
+    workers: int | None = None,
+    virtual_evidence: Any = None,
+) -> dict[str, dict[Label, float]]:
+    """Return P(variable = label | evidence) of single variables, each for itself, all at once.
+
+    Parameters
+    ----------
+    model
+        A circuit, a network or a learned model; a model of another library is read first (see
+        `certimap.from_object`).
+    variables
+        Names; None for every categorical variable that has no hard evidence.
+    evidence
+        As for `map_query`.
+    workers
+        Threads; None uses every core.
+    virtual_evidence
+        As for `map_query`: tables of pgmpy over single variables, which join `evidence` as likelihoods.
+
+    Returns
+    -------
+    For each variable in order, its labels with their probabilities, which add to 1.
+
+    Raises
+    ------
+    QueryError
+        For an unknown name, or a real variable (it has a density, not a table).
+    ImpossibleEvidence
+        When p(e) = 0.
+    ModelError
+        When the model does not fit its limits.
+
+    Notes
+    -----
+    Cost: conditioning, and one upward and one downward pass. Exact up to rounding.
+    """
+    model, evidence = as_model(model), _joined(evidence, virtual_evidence)
+    domain = model.domain
+    everything = make_query(domain, None, evidence)
+    names = _asked(domain, variables, everything.observed | {domain.index(name) for name in model.hidden})
+    known = {name: _observed(domain, name, everything.log_weights) for name in names}
+    open_names = [name for name, state in known.items() if state is None]
+    found: dict[str, NDArray[np.float64]] = {}
+    if open_names:
+        posterior = condition(model, open_names, evidence, workers=workers, solver=SUMMED)
+        if not isinstance(posterior, Masses):
+            raise QueryError(
+                f"the marginals of this {type(model).__name__} are out of reach: it is too wide to sum exactly"
+            )
+        found = _tables(posterior)
+    out: dict[str, dict[Label, float]] = {}
+    for name in names:
+        variable = domain[name]
+        assert isinstance(variable, Categorical)  # _asked refuses real variables
+        state = known[name]
+        row = found[name] if state is None else np.eye(variable.n_states)[state]
+        out[name] = dict(zip(variable.states, row.tolist(), strict=True))
+    return out
+
+
+def _joined(evidence: Any, virtual: Any) -> Any:
+    """Return evidence with what pgmpy calls virtual evidence."""
+    if virtual is None:
+        return evidence
+    from certimap.interop.habits import with_virtual_evidence
+
+    return with_virtual_evidence(evidence, virtual)
+
+
+def log_evidence(
+    model: Any, evidence: Any = None, *, workers: int | None = None, virtual_evidence: Any = None
+) -> float:
+    """Return ln p(evidence).
+
+    Of a Markov network it is the log of the unnormalised sum, so that a difference of two is a conditional
+    probability.
+
+    Parameters
+    ----------
+    model, evidence, workers, virtual_evidence
+        As in `marginals`; likelihoods weigh, so that the result is the log of their mean under p.
+
+    Returns
+    -------
+    float
+        In nats; of the density, where real variables are observed.
+
+    Raises
+    ------
+    ImpossibleEvidence
+        When p(e) = 0.
+    QueryError, ModelError
+        As in `marginals`.
+    """
+    model, evidence = as_model(model), _joined(evidence, virtual_evidence)
+    domain = model.domain
+    query = make_query(domain, None, evidence)
+    names = [domain.names[int(i)] for i in query.variables]
+    # One variable is asked, so that everything else is summed out; the one with the fewest states costs least.
+    asked = min(names, key=lambda name: domain[name].n_states or np.inf, default=None)
+    found = condition(model, asked, evidence, workers=workers, solver=SUMMED).facts.log_evidence
+    if found is None:
+        raise QueryError(
+            f"ln p(e) of this {type(model).__name__} is out of reach: it is too wide to sum exactly; "
+            "log_evidence_bounds() gives two sides of it"
+        )
+    return found
+
+
+def log_evidence_bounds(
+    model: Any,
+    evidence: Any = None,
+    *,
+    i_bound: int = 10,
+    iterations: int = 30,
+    time_limit: float | None = None,
+) -> EvidenceBounds:
+    """Return natural logs between which p(evidence) lies, for a network of any width.
+
+    Parameters
+    ----------
+    model, evidence
+        A network, and evidence as in `marginals`; p(e) is the unnormalised sum of a Markov network.
+    i_bound
+        The most variables in a message of the relaxation that bounds it from above; more is tighter, and dearer.
+    iterations
+        Steps that tighten that bound.
+    time_limit
+        Seconds after which no further step is taken.
+
+    Returns
+    -------
+    EvidenceBounds
+        (lower, upper), nats; equal but for rounding where the network can be summed.
+
+    Raises
+    ------
+    QueryError
+        For a model that is no network, or settings out of range.
+    ImpossibleEvidence
+        When the evidence is seen to have probability 0.
+    """
+    from certimap.networks.log_partition import log_partition
+    from certimap.networks.network import Network
+    from certimap.networks.problem import problem_of
+
+    model = as_model(model)
+    if not isinstance(model, Network):
+        raise QueryError(f"a {type(model).__name__} is no network; log_evidence() gives its ln p(e) exactly")
+    if i_bound < 1 or iterations < 0:
+        raise QueryError(
+            f"i_bound is {i_bound} and iterations {iterations}; at least 1 and not below 0 are expected"
+        )
+    problem = problem_of(model, make_query(model.domain, None, evidence)).problem
+    control = Control.starting_now(time_limit)
+    return log_partition(problem, i_bound=i_bound, iterations=iterations, control=control)
+
+
+def sample(
+    model: Any,
+    n: int,
+    evidence: Any = None,
+    variables: Sequence[str] | str | None = None,
+    *,
+    rng: int | np.random.Generator | None = None,
+    as_frame: bool = False,
+    workers: int | None = None,
+) -> Any:
+    """Draw `n` independent assignments from p(variables | evidence).
+
+    Parameters
+    ----------
+    model, evidence
+        As in `marginals`.
+    n
+        How many.
+    variables
+        Names; None for all variables without hard evidence. The others are summed out.
+    rng
+        A seed or a generator; the same seed draws the same rows, for any number of workers.
+    as_frame
+        Return a pandas DataFrame.
+    workers
+        Threads; None uses every core.
+
+    Returns
+    -------
+    A dictionary from names to arrays of labels (numbers of a real variable), shape (n,) each, or a frame of them.
+    """
+    if isinstance(n, bool) or n < 0:
+        raise QueryError(f"{n!r} samples are asked for; a whole number from 0 is expected")
+    model = as_model(model)
+    posterior = condition(model, variables, evidence, workers=workers, solver=SUMMED)
+    if not isinstance(posterior, Draws):
+        raise QueryError(
+            f"this {type(model).__name__} cannot be sampled: it is too wide to sum exactly; sample fewer variables"
+        )
+    points = posterior.sample(n, np.random.default_rng(rng))
+    from certimap.learn.table import decode
+
+    columns = decode(points, posterior.domain)
+    return _frame(columns) if as_frame else columns
+
+
+def log_likelihood(model: Any, rows: Any) -> NDArray[np.float64]:
+    """Return the log likelihood of each row of a table, missing cells summed out.
+
+    Parameters
+    ----------
+    model
+        As in `marginals`.
+    rows
+        A frame whose columns are variables, a dictionary of columns, or an array with one column per variable;
+        None and NaN are missing. A row without any known cell scores 0.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_rows,)
+        In nats.
+
+    Raises
+    ------
+    DataError
+        For a column that is absent, or a value that is no state of its variable.
+    """
+    from certimap.learn.scoring import score_samples
+
+    return score_samples(as_model(model), rows)
+
+
+def _asked(domain: Domain, variables: Sequence[str] | str | None, observed: frozenset[int]) -> list[str]:
+    """Return the names whose marginals are wanted; refuse real variables that are named."""
+    if variables is None:
+        return [v.name for i, v in enumerate(domain) if v.n_states and i not in observed]
+    names = [variables] if isinstance(variables, str) else list(variables)
+    for name in names:
+        if not domain[name].n_states:
+            raise QueryError(
+                f"variable {name!r} is real and has no table of probabilities; categorical variables are expected"
+            )
+    return list(dict.fromkeys(names))
+
+
+def _observed(domain: Domain, name: str, log_weights: NDArray[np.float64]) -> int | None:
+    """Return the only state that the evidence leaves, or None."""
+    i = domain.index(name)
+    left = np.flatnonzero(log_weights[domain.offsets[i] : domain.offsets[i + 1]] > -np.inf)
+    return int(left[0]) if len(left) == 1 else None
+
+
+def _tables(posterior: Posterior) -> dict[str, NDArray[np.float64]]:
+    """Return the distribution of each variable of a posterior."""
+    assert isinstance(posterior, Masses)
+    domain = posterior.domain
+    each = posterior.log_mass_each(Boxes.full(domain))[0]
+    out: dict[str, NDArray[np.float64]] = {}
+    for i, name in enumerate(domain.names):
+        logs = each[domain.offsets[i] : domain.offsets[i + 1]]
+        row = np.exp(logs - logs.max())
+        out[name] = row / row.sum()
+    return out
+
+
+def _frame(columns: dict[str, NDArray[Any]]) -> Any:
+    try:
+        import pandas
+    except ModuleNotFoundError:
+        raise MissingDependency("a frame of samples needs pandas: pip install certimap[pandas]") from None
+    return pandas.DataFrame(columns)

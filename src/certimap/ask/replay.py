@@ -1,0 +1,344 @@
+"""Records from which an answer can be made again, and comparing what comes out with what came out then.
+
+A record is a result as `certimap solve --json` writes it, with the entry `asked`: the query, the evidence, all
+settings, the fingerprint of the model, and what it ran on. Evidence is written by positions of states, so that
+labels of any type survive JSON, and as the weights that the query had, so that the numbers are the same to the
+last bit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from certimap import __version__
+from certimap.ask.api import map_query
+from certimap.core.control import physical_memory
+from certimap.core.domain import Categorical, Domain
+from certimap.core.query import make_query
+from certimap.core.result import MapResult, Status
+from certimap.core.untyped import is_dict, is_list
+from certimap.errors import CertimapError, ModelError, ParseError
+from certimap.io.files import AnyPath, read_text
+from certimap.io.native import fingerprint
+
+SETTINGS = (
+    "epsilon",
+    "delta",
+    "solver",
+    "options",
+    "time_limit",
+    "max_samples",
+    "max_nodes",
+    "max_memory",
+    "max_edges",
+    "device",
+    "upper_bound",
+    "warm_start",
+    "top_k",
+    "tolerance",
+)
+TIMES = ("seconds",)
+DERIVED = ("min_entropy_bits", "draws_needed")  # from entries that are compared
+NOT_COMPARED = (*TIMES, *DERIVED, "asked", "version", "history", "explanation")
+_PACKAGES = ("numpy", "numba", "scipy")
+_CUT_SHORT = (Status.TIME_LIMIT, Status.INTERRUPTED, Status.MEMORY_LIMIT)
+
+
+# ---------------------------------------------------------------- recording
+
+
+def asked(
+    model: Any,
+    variables: Sequence[str] | str | None,
+    evidence: Any,
+    settings: Mapping[str, Any],
+    *,
+    model_fingerprint: str | None = None,
+    file: str | None = None,
+) -> dict[str, Any]:
+    """Return what was asked, ready for JSON.
+
+    Parameters
+    ----------
+    model, variables, evidence
+        As in `map_query`.
+    settings
+        Keywords of `map_query` that are not its defaults, `solver` and `max_edges` among them, and the solver's
+        own settings as the dictionary `options`.
+    model_fingerprint
+        `certimap.io.native.fingerprint(model)`, where it is known already.
+    file
+        Where the model was read from, for people; replaying goes by the fingerprint.
+    """
+    domain: Domain = model.domain
+    return {
+        **({} if file is None else {"file": file}),
+        "model": fingerprint(model) if model_fingerprint is None else model_fingerprint,
+        "query": None if variables is None else [variables] if isinstance(variables, str) else list(variables),
+        "evidence": _written_evidence(domain, evidence),
+        "settings": {
+            name: _written_starts(domain, settings[name]) if name == "warm_start" else settings[name]
+            for name in SETTINGS
+            if settings.get(name) is not None
+        },
+        "machine": machine(),
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Return what may change the last digits of an answer, or the choice of a method."""
+    facts: dict[str, Any] = {"processor": _processor(), "memory": physical_memory()}
+    facts |= {"certimap": __version__, "python": platform.python_version()}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            facts[package] = version(package)
+    return facts
+
+
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _written_evidence(domain: Domain, evidence: Any) -> dict[str, Any]:
+    """Return evidence by name: a position, positions, log weights (None for -inf), a value or an interval."""
+    query = make_query(domain, None, evidence)
+    written: dict[str, Any] = {}
+    for i, variable in enumerate(domain):
+        if not isinstance(variable, Categorical):
+            if i in query.values:
+                written[variable.name] = {"value": query.values[i]}
+            elif i in query.intervals:
+                written[variable.name] = {"interval": [_or_none(x) for x in query.intervals[i]]}
+            continue
+        weights = query.log_weights[domain.offsets[i] : domain.offsets[i + 1]]
+        kept = np.flatnonzero(weights > -math.inf)
+        if i in query.observed:
+            written[variable.name] = {"state": int(kept[0]), "label": str(variable.states[kept[0]])}
+        elif np.all(weights[kept] == 0.0):
+            if len(kept) < len(weights):
+                labels = [str(variable.states[k]) for k in kept]
+                written[variable.name] = {"states": kept.tolist(), "labels": labels}
+        else:
+            written[variable.name] = {"log_weights": [_or_none(w) for w in weights.tolist()]}
+    return written
+
+
+def _or_none(x: float) -> float | None:
+    return x if math.isfinite(x) else None
+
+
+def _written_starts(domain: Domain, given: Any) -> list[Any]:
+    """Return warm starts: names of solvers, and assignments by position."""
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given, Mapping):
+        return [_written_evidence(domain, given)]
+    if is_list(given):
+        return [start for item in given for start in _written_starts(domain, item)]
+    raise ModelError(
+        f"a warm start of the type {type(given).__name__} cannot be recorded; names of solvers and mappings from "
+        "names to labels can"
+    )
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read_records(path: AnyPath) -> list[dict[str, Any]]:
+    """Return the records of a file of `certimap solve --json`: one answer, or a list of them.
+
+    Raises ParseError where it holds anything else.
+    """
+    try:
+        held = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, CertimapError):
+            raise
+        raise ParseError(f"is no JSON ({error})", path) from None
+    records: list[Any] = held if is_list(held) else [held]
+    for number, record in enumerate(records, 1):
+        _check_record(record, path, f"answer {number}")
+    return records
+
+
+def _check_record(record: Any, path: AnyPath, what: str) -> None:
+    """Refuse what is no answer, or does not say how it was asked."""
+    entries: dict[str, Any] = record if is_dict(record) else {}
+    if "error" in entries and "message" in entries:
+        return  # a case that failed
+    if not isinstance(entries.get("certificate"), dict) or not isinstance(entries.get("status"), dict):
+        raise ParseError(f"{what} is no result; expected what 'certimap solve --json' writes", path)
+    if not isinstance(entries.get("asked"), dict):
+        raise ParseError(f"{what} does not say what was asked ('asked'), so that it cannot be replayed", path)
+    how: dict[str, Any] = entries["asked"]
+    kinds: dict[str, tuple[type, ...]] = {
+        "model": (str,),
+        "query": (list, type(None)),
+        "evidence": (dict,),
+        "settings": (dict,),
+        "machine": (dict,),
+    }
+    wrong = [name for name, kind in kinds.items() if name not in how or not isinstance(how[name], kind)]
+    wrong += [] if "settings" in wrong else [name for name in how["settings"] if name not in SETTINGS]
+    if wrong or not isinstance(entries.get("seed"), int):
+        raise ParseError(f"{what} has a damaged entry {(wrong or ['seed'])[0]!r} of what was asked", path)
+
+
+def _read_evidence(domain: Domain, written: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn written evidence into what `map_query` takes."""
+    evidence: dict[str, Any] = {}
+    form: Any
+    for name, form in written.items():
+        variable = domain[name]
+        try:
+            kind, content = next(iter(form.items()))
+            if isinstance(variable, Categorical):
+                evidence[name] = _read_states(variable, kind, content)
+            elif kind == "value":
+                evidence[name] = float(content)
+            else:
+                low, high = content
+                evidence[name] = (-math.inf if low is None else low, math.inf if high is None else high)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError, StopIteration):
+            raise ModelError(f"the record's evidence {form!r} does not fit the variable {name!r}") from None
+    return evidence
+
+
+def _read_states(variable: Categorical, kind: str, content: Any) -> Any:
+    if kind == "state":
+        return variable.states[_position(variable, content)]
+    if kind == "states":
+        return {"states": [variable.states[_position(variable, k)] for k in content]}
+    if kind == "log_weights":
+        return {"log_likelihood": [-math.inf if w is None else float(w) for w in content]}
+    raise KeyError(kind)
+
+
+def _position(variable: Categorical, k: Any) -> int:
+    if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k < variable.n_states:
+        raise ValueError
+    return k
+
+
+# ---------------------------------------------------------------- comparing
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What became of a recorded query when it was asked again.
+
+    Attributes
+    ----------
+    result
+        The new answer.
+    differences
+        Sentences: what the record says, and what came out now.
+    notes
+        Sentences: what may explain differences, such as another version or processor.
+    """
+
+    result: MapResult
+    differences: list[str] = field(default_factory=list[str])
+    notes: list[str] = field(default_factory=list[str])
+
+    @property
+    def same(self) -> bool:
+        """Whether everything but times came out as recorded."""
+        return not self.differences
+
+
+def replay(
+    model: Any,
+    record: Mapping[str, Any],
+    *,
+    workers: int | None = None,
+    time_limit: float | None = None,
+    model_fingerprint: str | None = None,
+) -> Replay:
+    """Ask a recorded query again, with its seed and settings, and compare everything but times.
+
+    Parameters
+    ----------
+    model
+        The model that was asked.
+    record
+        One answer of `certimap solve --json`.
+    workers
+        Threads; the answer does not depend on them.
+    time_limit
+        Seconds, in place of the recorded limit.
+    model_fingerprint
+        `certimap.io.native.fingerprint(model)`, where it is known already.
+
+    Raises
+    ------
+    ModelError
+        When the model is not the one that was asked.
+    """
+    how = record["asked"]
+    own = fingerprint(model) if model_fingerprint is None else model_fingerprint
+    if own != how["model"]:
+        raise ModelError(f"the record is of another model: its fingerprint is {how['model']}, this one's is {own}")
+    settings: dict[str, Any] = dict(how["settings"])
+    options = settings.pop("options", {})
+    if "warm_start" in settings:
+        domain: Domain = model.domain
+        starts = settings["warm_start"]
+        settings["warm_start"] = [s if isinstance(s, str) else _read_evidence(domain, s) for s in starts]
+    if time_limit is not None:
+        settings["time_limit"] = time_limit
+    evidence = _read_evidence(model.domain, how["evidence"])
+    result = map_query(model, how["query"], evidence, rng=record["seed"], workers=workers, **settings, **options)
+    now = json.loads(result.to_json())
+    differences = [*_differences(record, now)]
+    return Replay(result, differences, _notes(record, result))
+
+
+def _differences(then: Mapping[str, Any], now: Mapping[str, Any], place: str = "") -> list[str]:
+    """Return a sentence for each entry that differs."""
+    found: list[str] = []
+    for name in dict.fromkeys((*then, *now)):
+        if not place and name in NOT_COMPARED:
+            continue
+        old, new = then.get(name), now.get(name)
+        if is_dict(old) and is_dict(new):
+            found += _differences(old, new, f"{place}{name}.")
+        elif old != new:
+            found.append(f"{place}{name} was {_shown(old)} and is {_shown(new)}")
+    return found
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _notes(record: Mapping[str, Any], result: MapResult) -> list[str]:
+    """Return what is different about this run, whether or not its answer is."""
+    notes: list[str] = []
+    then, here = record["asked"].get("machine", {}), machine()
+    for name in dict.fromkeys((*then, *here)):
+        if then.get(name) != here.get(name):
+            notes.append(f"{name} was {then.get(name)} and is {here.get(name)}")
+    code = record["status"]["code"]
+    cut = record.get("note") or (code if code in _CUT_SHORT else None)
+    if cut is not None:
+        notes.append(f"the recorded run was cut short ({cut}); how far it came by then is the machine's doing")
+    elif result.note is not None or result.status in _CUT_SHORT:
+        cut = result.note or result.status.value
+        notes.append(f"this run was cut short ({cut}); a larger time limit lets it come as far")
+    return notes

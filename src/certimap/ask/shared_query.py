@@ -1,0 +1,298 @@
+"""One hard query shared out: its space is split into boxes, workers search them, their ledgers are merged."""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.ask.answer import answer_one, answer_unfinished, conditioned_in_time
+from certimap.ask.asking import Asked, in_worker
+from certimap.certify.external import ExternalBound
+from certimap.certify.ledger import Ledger
+from certimap.certify.sources import own_source
+from certimap.core.box import Boxes, Points
+from certimap.core.control import Control, TimeUp
+from certimap.core.domain import Domain
+from certimap.core.executors import Spread
+from certimap.core.logs import log_sum_runs
+from certimap.core.posterior import Bounds, Masses, Posterior
+from certimap.core.result import MapResult, Status
+from certimap.errors import SolverError
+from certimap.solvers.base import Solver
+from certimap.solvers.driver import assemble, check_limits, ensure_answer, search_box, seed_of, trust_in
+from certimap.solvers.record import draft_of_parts
+from certimap.solvers.registry import resolve
+from certimap.solvers.warm_start import apply_warm_start
+
+N_PARTS = 32  # boxes that a space is split into, for whatever number of workers
+WINDOW = 16  # parts under way; a part starts from the best points of all that lie so far before it
+SHARED = ("frontier", "set_elimination", "hbfs", "pac", "smooth_pac")  # what else `auto` picks is done in no time
+BOUND = own_source("bound of a box")
+
+
+@dataclass
+class _Question:
+    """What all parts share. A worker conditions once, and keeps the posterior."""
+
+    asked: Asked
+    variables: Any
+    evidence: Any
+    solver: Solver
+    settings: Mapping[str, Any]
+    posterior: Posterior | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "posterior": None}
+
+    def conditioned(self) -> Posterior:
+        if self.posterior is None:
+            self.posterior = self.asked.condition(self.variables, self.evidence, Control())
+        return self.posterior
+
+
+class _Part(NamedTuple):
+    """A box to be searched, and from where."""
+
+    mask: NDArray[np.bool_]
+    points: Points
+    seed: int
+    seconds: float | None
+    max_nodes: int | None
+    max_samples: int | None
+
+
+def answer_shared(
+    asked: Asked,
+    variables: Any,
+    evidence: Any,
+    solver: str | Solver,
+    rng: int | np.random.Generator | None,
+    settings: Mapping[str, Any],
+    executor: Executor,
+) -> MapResult:
+    """Answer one query by the workers of an executor.
+
+    The space is split into `N_PARTS` boxes where the posterior's bounds fall most, whatever the number of workers;
+    each is searched from the best points of the parts that lie `WINDOW` before it, and the ledgers are merged in
+    order. So the answer depends on no worker's pace, unless time ends a part. Where conditioning cannot end in
+    time, the answer is what is quick, as for any query.
+
+    Raises
+    ------
+    SolverError
+        For real variables, and for a solver that looks at the whole space only.
+    """
+    started = time.perf_counter()
+    check_limits(*(settings.get(name) for name in ("time_limit", "max_samples", "max_nodes", "max_memory")))
+    seed, asked = seed_of(rng), replace(asked, limits=in_worker(asked.limits))
+    control = Control.starting_now(settings.get("time_limit"), max_memory=settings.get("max_memory"))
+    posterior, cut, status = conditioned_in_time(lambda c: asked.condition(variables, evidence, c), control)
+    if posterior is not None:
+        try:
+            given = (asked, variables, evidence, posterior, solver, seed, settings, control)
+            return _answer_parts(*given, executor, started)
+        except TimeUp as late:  # what the posterior left to be made when first needed took too long
+            cut = str(late)
+    return answer_unfinished(
+        lambda c: asked.fallback(variables, evidence, c), cut, status, seed, settings, control
+    )
+
+
+def _answer_parts(
+    asked: Asked,
+    variables: Any,
+    evidence: Any,
+    posterior: Posterior,
+    solver: str | Solver,
+    seed: int,
+    settings: Mapping[str, Any],
+    control: Control,
+    executor: Executor,
+    started: float,
+) -> MapResult:
+    """Answer a conditioned query, by itself where a solver has it done in no time."""
+    chosen = resolve(solver, posterior, settings.get("options") or {})
+    if not len(posterior.domain) or (solver == "auto" and chosen.name not in SHARED):
+        return answer_one(posterior, solver, seed, settings, control)
+    if not posterior.domain.is_discrete:
+        raise SolverError("a query of real variables is searched by one process; leave executor and n_jobs out")
+    question = _Question(asked, variables, evidence, chosen, settings, posterior)
+    ledgers, statuses = _searched(question, split(posterior, N_PARTS), seed, control, executor)
+    merged = Ledger.merge(ledgers, control=Control())
+    external = ExternalBound.read(settings.get("upper_bound"))
+    if external is not None:
+        merged.upper_bound(external.on(posterior.facts), external.source)
+    ensure_answer(posterior, merged, seed)
+    ended = (Status.INTERRUPTED, Status.TIME_LIMIT, Status.NODE_LIMIT, Status.SAMPLE_LIMIT, Status.MEMORY_LIMIT)
+    status = next((s for s in ended if s in statuses), Status.EXHAUSTED)
+    if merged.satisfied and status is not Status.INTERRUPTED:
+        status = Status.CERTIFIED
+    seconds = time.perf_counter() - started
+    listed = settings.get("top_k") is not None
+    found = assemble(merged, chosen, status, started, seed, seconds, listed)
+    if settings.get("max_proof") is None:
+        return found
+    # parts keep no trees of splits: one of the whole is made once more from the answer, or a network eliminated
+    return replace(found, proof=draft_of_parts(found.certificate))
+
+
+def _searched(
+    question: _Question, boxes: Sequence[Boxes], seed: int, control: Control, executor: Executor
+) -> tuple[list[Ledger], list[Status]]:
+    """Search boxes; return what is known of each, of those that Ctrl-C left out as well."""
+    posterior, settings = question.conditioned(), question.settings
+    ledgers: list[Ledger] = []
+    statuses: list[Status] = []
+    warm = _ledger_of(question, None)
+    apply_warm_start(settings.get("warm_start"), posterior, warm, np.random.default_rng([seed, len(boxes)]))
+
+    def make(i: int) -> _Part:
+        known = [warm, *ledgers]
+        points = [k.atoms.points(np.array([p for _, p in k.best], np.int64)) for k in known if k.best]
+        shares = [_share(settings.get(name), len(boxes)) for name in ("max_nodes", "max_samples")]
+        left = None if control.deadline is None else control.seconds_left
+        found = np.concatenate(points) if points else np.empty((0, len(posterior.domain)), np.int16)
+        return _Part(boxes[i].mask, found, int(np.random.default_rng([seed, i]).integers(2**63)), left, *shares)
+
+    try:
+        for packed, status in Spread(executor, _search_part, question, WINDOW).results(len(boxes), make):
+            ledgers.append(_unpacked(packed, posterior))
+            statuses.append(Status(status))
+    except KeyboardInterrupt:
+        if all(ledger.best_point is None for ledger in [warm, *ledgers]):
+            raise
+        statuses.append(Status.INTERRUPTED)
+    ledgers += [_unsearched(question, box) for box in boxes[len(ledgers) :]]
+    ledgers[0].candidates(warm.atoms.points(slice(None)))
+    return ledgers, statuses
+
+
+def _share(limit: int | None, n_parts: int) -> int | None:
+    return None if limit is None else -(-limit // n_parts)
+
+
+def _unsearched(question: _Question, box: Boxes) -> Ledger:
+    """Return a ledger of a box that nobody searched: what the posterior's bound says of it."""
+    ledger, posterior = _ledger_of(question, box), question.conditioned()
+    if isinstance(posterior, Bounds):
+        ledger.upper_bound(float(posterior.log_bound(box)[0]), BOUND)
+    elif _is_impossible(posterior, box):
+        ledger.upper_bound(-math.inf, BOUND)
+    return ledger
+
+
+def _is_impossible(posterior: Posterior, box: Boxes) -> bool:
+    """Whether a box is known to hold nothing, so that there is nothing to search or to draw."""
+    if isinstance(posterior, Masses) and float(posterior.log_mass(box)[0]) == -math.inf:
+        return True
+    return isinstance(posterior, Bounds) and float(posterior.log_bound(box)[0]) == -math.inf
+
+
+def _ledger_of(
+    question: _Question, box: Boxes | None, control: Control | None = None, max_draws: int | None = None
+) -> Ledger:
+    settings, judging = question.settings, question.solver.judging()
+    return Ledger(
+        question.conditioned(),
+        epsilon=settings["epsilon"],
+        delta=settings["delta"],
+        top_k=1 if settings.get("top_k") is None else settings["top_k"],
+        tolerance=settings["tolerance"],
+        rule=judging.rule,
+        max_draws=max_draws,
+        early_stop=judging.early_stop,
+        control=control,
+        boxes=box,
+        trusting=trust_in(question.solver),
+    )
+
+
+def _search_part(question: _Question, part: _Part) -> tuple[bytes, str]:
+    """Search a box in a worker; return its ledger without the posterior, and what ended the search."""
+    posterior, settings = question.conditioned(), question.settings
+    if _is_impossible(posterior, Boxes(posterior.domain, part.mask)):
+        ledger = _unsearched(question, Boxes(posterior.domain, part.mask))
+        ledger.candidates(part.points)
+        return _packed(ledger, posterior), Status.CERTIFIED.value
+    control = Control.starting_now(part.seconds, max_nodes=part.max_nodes, max_memory=settings.get("max_memory"))
+    ledger = _ledger_of(question, Boxes(posterior.domain, part.mask), control, part.max_samples)
+    if len(part.points):
+        ledger.candidates(part.points)
+    status = search_box(posterior, question.solver, ledger, np.random.default_rng(part.seed))
+    return _packed(ledger, posterior), status.value
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves out the posterior, which whoever reads the pickle has."""
+
+    def __init__(self, file: io.BytesIO, posterior: Posterior) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self._posterior = posterior
+
+    def persistent_id(self, obj: Any) -> str | None:
+        return "posterior" if obj is self._posterior else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, posterior: Posterior) -> None:
+        super().__init__(file)
+        self._posterior = posterior
+
+    def persistent_load(self, pid: Any) -> Posterior:
+        return self._posterior
+
+
+def _packed(ledger: Ledger, posterior: Posterior) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, posterior).dump(ledger)
+    return file.getvalue()
+
+
+def _unpacked(packed: bytes, posterior: Posterior) -> Ledger:
+    return _Unpickler(io.BytesIO(packed), posterior).load()
+
+
+def split(posterior: Posterior, n_parts: int) -> list[Boxes]:
+    """Split the space into at most `n_parts` disjoint boxes, the most promising first.
+
+    The box of the largest bound is split again and again, on the variable whose states have the least bounds
+    together; the state of the largest bound is one part and all others are the other. Without bounds the largest
+    box is split, on its first variable that can be.
+    """
+    domain = posterior.domain
+    boxes: list[tuple[float, Boxes]] = [(0.0, Boxes.full(domain))]
+    while len(boxes) < n_parts:
+        open_ones = [k for k, (_, box) in enumerate(boxes) if max(box.sizes()) > 1]
+        if not open_ones:
+            break
+        k = max(open_ones, key=lambda i: (boxes[i][0], boxes[i][1].sizes()[0], -i))
+        _, box = boxes.pop(k)
+        boxes += _halves(posterior, domain, box)
+    return [box for _, box in sorted(boxes, key=lambda pair: -pair[0])]
+
+
+def _halves(posterior: Posterior, domain: Domain, box: Boxes) -> list[tuple[float, Boxes]]:
+    """Return two parts of a box, with their bounds."""
+    held = box.mask[0]
+    each = posterior.log_bound_each(box)[0] if isinstance(posterior, Bounds) else np.zeros(domain.total_states)
+    each = np.where(held, each, -math.inf)
+    free = box.counts()[0] > 1
+    together = np.where(free, log_sum_runs(each, domain.offsets[:-1]), math.inf)
+    v = int(np.argmin(together)) if isinstance(posterior, Bounds) else int(np.argmax(free))
+    own = slice(int(domain.offsets[v]), int(domain.offsets[v + 1]))
+    states = np.flatnonzero(held[own])  # the box may be impossible, and then no bound tells these from others
+    top = own.start + int(states[np.argmax(each[own][states])])
+    one, others = held.copy(), held.copy()
+    one[own] = False
+    one[top], others[top] = True, False
+    rest = float(np.max(each[own], where=others[own], initial=-math.inf))
+    return [(float(each[top]), Boxes(domain, one[None])), (rest, Boxes(domain, others[None]))]

@@ -1,0 +1,63 @@
+"""What conditioning a model may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from certimap.core.control import Control, shown_bytes
+
+# Bytes at the peak of a conversion: measured on grids of two and three states, rounded up.
+BYTES_PER_EDGE = 160  # of a circuit that is compiled and conditioned
+BYTES_PER_ENTRY = 160  # of the tables of a tree
+DEFAULT_PROOF = 100_000_000  # bytes that a proof may take unless the user says otherwise
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on a conversion.
+
+    Attributes
+    ----------
+    max_edges
+        The largest circuit, in edges, and the largest table of a tree, in entries, that may be built; None leaves
+        it to the memory that `control` allows.
+    workers
+        Threads of the posterior; None takes one per processor.
+    control
+        The run that the conversion belongs to: its deadline and its memory.
+    device
+        Where a circuit draws and scores points, by PyTorch ("cpu", "cuda", "cuda:N"); None for compiled kernels.
+    """
+
+    max_edges: int | None = None
+    workers: int | None = None
+    control: Control = field(default_factory=Control)
+    device: str | None = None
+
+    @property
+    def edges_allowed(self) -> int:
+        """The most edges that a circuit may have."""
+        by_memory = self.control.memory_limit // BYTES_PER_EDGE
+        return by_memory if self.max_edges is None else min(by_memory, self.max_edges)
+
+    @property
+    def entries_allowed(self) -> int:
+        """The most entries that all tables of a tree may have together."""
+        return self.control.memory_limit // BYTES_PER_ENTRY
+
+    @property
+    def table_allowed(self) -> int:
+        """The most entries that one table of a tree may have."""
+        return self.entries_allowed if self.max_edges is None else min(self.entries_allowed, self.max_edges)
+
+    def describe(self) -> str:
+        """Name what limits a conversion, for messages.
+
+        Returns
+        -------
+        str
+            A part of a sentence.
+        """
+        memory = shown_bytes(self.control.memory_limit)
+        whose = f"max_memory={memory}" if self.control.max_memory is not None else f"{memory} of memory"
+        return whose if self.max_edges is None else f"max_edges={self.max_edges} and {whose}"

@@ -1,0 +1,82 @@
+"""The base of all models: what can be asked, and what can be written."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import TYPE_CHECKING
+
+from certimap.core.domain import Domain
+from certimap.core.limits import Limits
+
+if TYPE_CHECKING:
+    from certimap.core.posterior import Posterior
+    from certimap.core.query import Query
+
+
+def conversions():
+    """Return the room that turns models into others and into posteriors: the one way up from models to it."""
+    from certimap import conversions as room
+
+    return room
+
+
+class Model:
+    """A distribution, or an unnormalised product, over the variables of a domain.
+
+    Circuits, networks and learned models derive from it. A model of your own does too: either it overrides
+    `condition`, or its type is registered with the chooser (`certimap.conversions.register`).
+
+    Attributes
+    ----------
+    domain
+        The variables.
+    hidden
+        Names of helper variables, which a query for everything leaves out (see `NoisyMax`).
+    """
+
+    domain: Domain
+    hidden: frozenset[str] = frozenset()
+
+    def condition(self, query: Query, limits: Limits | None = None) -> Posterior:
+        """Return p(q | e) as a posterior: of those that fit and can be sampled the one that `auto` would prefer.
+
+        Parameters
+        ----------
+        query
+            Made from `self.domain` (see `make_query`).
+        limits
+            What the posterior may take; None for the defaults.
+
+        Returns
+        -------
+        Posterior
+
+        Raises
+        ------
+        ImpossibleEvidence
+            When p(e) = 0.
+        ModelError
+            When no representation fits the limits, before memory is taken.
+        """
+        return conversions().condition(self, query, limits=limits)
+
+    def write(self, path: str | PathLike[str], format: str | None = None) -> None:
+        """Write the model to a file, whole or not at all.
+
+        Parameters
+        ----------
+        path
+            A file whose suffix names the format, or with .gz behind it.
+        format
+            A suffix, for a file with another one.
+
+        Raises
+        ------
+        ParseError
+            For an unknown format.
+        ModelError
+            When the format cannot hold the model.
+        """
+        from certimap import io
+
+        io.write(self, path, format)

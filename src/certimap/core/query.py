@@ -1,0 +1,324 @@
+"""Turning a user's query and evidence into positions, weights and values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real as RealNumber
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.core.domain import Categorical, Domain, Label, Real, as_real
+from certimap.core.untyped import is_mapping, is_sequence, is_set
+from certimap.errors import QueryError
+
+_LARGE = 10**308
+_FORMS = ("states", "likelihood", "log_likelihood")
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """A MAP query over a model's domain, in positions.
+
+    Attributes
+    ----------
+    domain
+        The model's domain.
+    variables
+        int64: positions of the query variables, in the user's order.
+    log_weights
+        float64, shape (total_states,): natural-log evidence weight of every state: 0 where nothing is
+        known, -inf for states that the evidence excludes, ln of the likelihood for soft evidence.
+    values
+        Observed real variables, position to value (a density is taken there).
+    intervals
+        Real variables restricted to an interval, position to (low, high).
+    observed
+        Positions with hard evidence (one state, or one real value).
+    """
+
+    domain: Domain
+    variables: NDArray[np.int64]
+    log_weights: NDArray[np.float64]
+    values: Mapping[int, float]
+    intervals: Mapping[int, tuple[float, float]]
+    observed: frozenset[int]
+
+    @property
+    def query_domain(self) -> Domain:
+        """The domain of the query variables, in the user's order."""
+        return self.domain.subset(int(i) for i in self.variables)
+
+    @property
+    def nuisance(self) -> list[int]:
+        """Positions that are neither queried nor observed."""
+        queried = {int(i) for i in self.variables}
+        return [i for i in range(len(self.domain)) if i not in queried and i not in self.observed]
+
+
+def make_query(
+    domain: Domain,
+    variables: Sequence[str] | str | None = None,
+    evidence: Any = None,
+    *,
+    hidden: Collection[str] = (),
+) -> Query:
+    """Check a query against a domain.
+
+    Parameters
+    ----------
+    domain
+        The model's variables.
+    variables
+        Names of the query variables; None means all that have no hard evidence, which may be none.
+    evidence
+        A mapping or a pandas Series from names to values. For a categorical variable a value is
+
+        - a label: hard evidence; None and NaN mean unobserved;
+        - a set of labels, `{"states": [...]}`, or a list that names states: the state is one of them;
+        - `{"likelihood": [...]}` with one weight per state, or a list of them in which not every entry is a
+          state, or a mapping from labels to weights (0 for a label left out): p(observation | state);
+        - `{"log_likelihood": ...}`: natural logs of these, as a list or a mapping (-inf for a label left out).
+
+        A list that may be both states and weights is refused. For a real variable a value is a number, or
+        (low, high) for an interval.
+    hidden
+        Names that `variables=None` leaves out (see `Model.hidden`).
+
+    Returns
+    -------
+    Query
+
+    Raises
+    ------
+    QueryError
+        For an unknown name or state, a query variable with hard evidence, an empty query, or weights
+        that are negative, not finite, or all zero.
+    """
+    log_weights = np.zeros(domain.total_states)
+    values: dict[int, float] = {}
+    intervals: dict[int, tuple[float, float]] = {}
+    observed: set[int] = set()
+    labelled: dict[int, int] = {}  # states observed by their label alone, set all at once in the end
+    for name, value in _items(evidence):
+        if _is_missing(value):
+            domain.index(name)
+            continue
+        i = domain.index(name)
+        variable = domain.variables[i]
+        if isinstance(variable, Real):
+            if is_sequence(value):
+                intervals[i] = _interval(variable, value)
+            else:
+                values[i] = as_real(variable, value)
+                observed.add(i)
+            continue
+        if isinstance(value, str | int):
+            labelled[i] = variable.index(value)
+            continue
+        labelled.pop(i, None)
+        weights, hard = _state_weights(variable, value)
+        log_weights[domain.offsets[i] : domain.offsets[i + 1]] = weights
+        if hard:
+            observed.add(i)
+    observed.update(labelled)
+    _set_labelled(log_weights, domain, labelled)
+    positions = _query_positions(domain, variables, observed, hidden)
+    return Query(domain, positions, log_weights, values, intervals, frozenset(observed))
+
+
+def _set_labelled(log_weights: NDArray[np.float64], domain: Domain, states: Mapping[int, int]) -> None:
+    """Leave one state to each variable given."""
+    variables = np.fromiter(states, np.int64, len(states))
+    is_labelled = np.zeros(len(domain), np.bool_)
+    is_labelled[variables] = True
+    log_weights[np.repeat(is_labelled, domain.n_states)] = -math.inf
+    log_weights[domain.offsets[variables] + np.fromiter(states.values(), np.int64, len(states))] = 0.0
+
+
+def check_names(domain: Domain, variables: Sequence[str] | str | None, observed: Iterable[Any]) -> None:
+    """Refuse what would fail every row of a table of evidence: a query or a column that names no variable."""
+    if variables is not None:
+        _query_positions(domain, variables, set())
+    for name in observed:
+        domain.index(name)
+
+
+def _items(evidence: Any) -> Iterable[tuple[Any, Any]]:
+    if evidence is None:
+        return ()
+    if is_mapping(evidence):
+        return evidence.items()
+    if hasattr(evidence, "items") and hasattr(evidence, "index"):
+        return evidence.items()
+    raise QueryError(
+        f"evidence of type {type(evidence).__name__} was given; expected a mapping from names to values or a "
+        "pandas Series"
+    )
+
+
+def _is_missing(value: Any) -> bool:
+    if value is None:
+        return True
+    try:
+        return bool(value != value)  # NaN, NaT and pandas.NA (which raises below)
+    except (TypeError, ValueError):
+        return type(value).__name__ == "NAType"
+
+
+def _interval(variable: Real, value: Sequence[Any]) -> tuple[float, float]:
+    if len(value) == 2 and all(_is_number(x) for x in value):
+        low, high = (_as_float(x) for x in value)
+        low, high = max(low, variable.low), min(high, variable.high)
+        if low < high:
+            return low, high
+    raise QueryError(
+        f"the interval {value!r} of variable {variable.name!r} is empty or no pair; "
+        f"expected (low, high) with low < high inside [{variable.low}, {variable.high}]"
+    )
+
+
+def _state_weights(variable: Categorical, value: Any) -> tuple[NDArray[np.float64], bool]:
+    """Return the log weight of each state, and whether one state is observed for certain."""
+    if isinstance(value, np.ndarray):
+        return _state_weights(variable, value.tolist())
+    if is_set(value):
+        return _of_states(variable, value), False
+    form = explicit_form(value)
+    if form is not None:
+        return _of_form(variable, form, value[form]), False
+    if isinstance(value, Mapping):
+        return _of_likelihood(variable, value), False
+    if is_sequence(value) and (isinstance(value, list) or not _is_state(variable, value)):
+        return _of_sequence(variable, list(value)), False
+    weights = np.full(variable.n_states, -math.inf)
+    weights[variable.index(value)] = 0.0
+    return weights, True
+
+
+def explicit_form(value: Any) -> str | None:
+    """Return the form that a value names: {"states": [...]}, {"likelihood": ...} or {"log_likelihood": ...}.
+
+    What follows the name is a list or an object, which no single weight is, so that a state may be called so too.
+    """
+    if is_mapping(value) and len(value) == 1:
+        name, content = next(iter(value.items()))
+        if name in _FORMS and isinstance(content, list | tuple | set | frozenset | Mapping | np.ndarray):
+            return name
+    return None
+
+
+def _of_form(variable: Categorical, form: str, content: Any) -> NDArray[np.float64]:
+    if form == "states":
+        return _of_states(variable, list(content))
+    return _of_likelihood(variable, content, in_logs=form == "log_likelihood")
+
+
+def _of_states(variable: Categorical, labels: Iterable[Label]) -> NDArray[np.float64]:
+    """Keep some states, exclude the others."""
+    weights = np.full(variable.n_states, -math.inf)
+    for label in labels:
+        weights[variable.index(label)] = 0.0
+    if not np.any(weights == 0.0):
+        raise QueryError(f"the evidence on variable {variable.name!r} names no state; one at least is needed")
+    return weights
+
+
+def _of_sequence(variable: Categorical, items: list[Any]) -> NDArray[np.float64]:
+    """Read a bare list: states where it names states, else one likelihood per state; refuse what may be both."""
+    are_states = bool(items) and all(_is_state(variable, item) for item in items)
+    are_weights = len(items) == variable.n_states and all(_is_number(item) for item in items)
+    if are_states and are_weights:
+        raise QueryError(
+            f"{items!r} for variable {variable.name!r} may be states or likelihoods; "
+            f"give {{'states': {items!r}}} or {{'likelihood': {items!r}}}"
+        )
+    if are_weights:
+        return _of_likelihood(variable, items)
+    if are_states or any(isinstance(item, str) for item in items):
+        return _of_states(variable, items)
+    raise QueryError(
+        f"{items!r} for variable {variable.name!r} is neither a list of its states nor one likelihood for each of "
+        f"its {variable.n_states} states"
+    )
+
+
+def _is_state(variable: Categorical, value: Any) -> bool:
+    try:
+        return value in variable
+    except TypeError:
+        return False
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, RealNumber | np.number) and not isinstance(value, bool | np.bool_)
+
+
+def _as_float(value: Any) -> float:
+    """Return a number as a float, which may be infinite; NaN for what is no number."""
+    if not _is_number(value):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _of_likelihood(variable: Categorical, content: Any, *, in_logs: bool = False) -> NDArray[np.float64]:
+    """Return logs of one weight per state, given in order or by label; a label left out has the weight 0."""
+    name = "log likelihood" if in_logs else "likelihood"
+    weights = np.full(variable.n_states, -math.inf if in_logs else 0.0)
+    if is_mapping(content):
+        places, items = [variable.index(label) for label in content], list(content.values())
+    else:
+        places, items = list(range(variable.n_states)), list(content)
+    if len(items) != len(places):
+        raise QueryError(
+            f"the {name} of variable {variable.name!r} has {len(items)} numbers; "
+            f"expected one for each of its {variable.n_states} states"
+        )
+    for place, item in zip(places, items, strict=True):
+        weight = _as_float(item)
+        if math.isnan(weight) or weight == math.inf or (weight < 0 and not in_logs):
+            accepted = "numbers below infinity" if in_logs else "finite numbers that are not negative"
+            shown = repr(item) if weight < math.inf or not isinstance(item, int) else "a number beyond floats"
+            raise QueryError(
+                f"the {name} of variable {variable.name!r} has the entry {shown}; expected {accepted}"
+            )
+        weights[place] = weight
+    if not np.any(weights > (-math.inf if in_logs else 0.0)):
+        way = "" if in_logs else "; numbers too small for a float can be given as {'log_likelihood': [...]}"
+        raise QueryError(
+            f"the {name} of variable {variable.name!r} excludes every state ({items!r}); one must remain{way}"
+        )
+    if in_logs:
+        return weights
+    with np.errstate(divide="ignore"):
+        return np.log(weights)
+
+
+def _query_positions(
+    domain: Domain,
+    variables: Sequence[str] | str | None,
+    observed: set[int],
+    hidden: Collection[str] = (),
+) -> NDArray[np.int64]:
+    if variables is None:
+        left_out = observed | {domain.index(name) for name in hidden}
+        return np.array([i for i in range(len(domain)) if i not in left_out], np.int64)
+    names = [variables] if isinstance(variables, str) else list(variables)
+    if not names:
+        raise QueryError("the query names no variable; at least one is needed")
+    positions = [domain.index(name) for name in names]
+    for i in positions:
+        if i in observed:
+            raise QueryError(
+                f"variable {domain.names[i]!r} is queried and has evidence; it can be one or the other"
+            )
+    if len(set(positions)) != len(positions):
+        doubled = next(n for n in names if names.count(n) > 1)
+        raise QueryError(f"variable {doubled!r} is queried twice; name it once")
+    return np.array(positions, np.int64)

@@ -1,0 +1,408 @@
+"""What a query returns: plain data that pickles and goes to JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, Any
+
+from certimap.checker.file import Proof
+from certimap.core.domain import Categorical, Domain, Label
+from certimap.core.summary import html_of, text_of
+from certimap.core.untyped import is_dict, is_sequence
+from certimap.errors import ModelError, QueryError
+
+if TYPE_CHECKING:
+    from certimap.explanations import Explanation
+
+
+class CertificateKind(StrEnum):
+    """How much is proved about an answer."""
+
+    EXACT = "exact"
+    EPSILON = "epsilon"
+    PAC = "pac"
+    NONE = "none"
+
+
+class Rule(StrEnum):
+    """The rule that earned a certificate."""
+
+    RESIDUAL = "residual"
+    DRAWS = "draws"
+    LIPSCHITZ = "lipschitz"
+    FRONTIER = "frontier"
+    BOUND = "bound"
+    ENUMERATION = "enumeration"
+    EXTERNAL = "external"
+
+
+class Status(StrEnum):
+    """Why a run ended; the message tells what to do next."""
+
+    CERTIFIED = "certified"
+    HEURISTIC = "heuristic"
+    TIME_LIMIT = "time_limit"
+    SAMPLE_LIMIT = "sample_limit"
+    NODE_LIMIT = "node_limit"
+    MEMORY_LIMIT = "memory_limit"
+    INTERRUPTED = "interrupted"
+    EXHAUSTED = "exhausted"
+
+    @property
+    def message(self) -> str:
+        """One sentence for the user."""
+        return _MESSAGES[self]
+
+
+_MESSAGES = {
+    Status.CERTIFIED: "The answer carries the certificate that was asked for.",
+    Status.HEURISTIC: (
+        "The method proves nothing beyond the bounds shown; use solver='auto' or warm-start 'pac' with "
+        "this answer for a certificate."
+    ),
+    Status.TIME_LIMIT: (
+        "The time limit was reached; raise time_limit, or accept a pair (epsilon, delta) of the Pareto front."
+    ),
+    Status.SAMPLE_LIMIT: (
+        "The draw limit was reached; raise max_samples, or accept a pair (epsilon, delta) of the Pareto front."
+    ),
+    Status.NODE_LIMIT: (
+        "The node limit was reached; raise max_nodes, or accept a pair (epsilon, delta) of the Pareto front."
+    ),
+    Status.MEMORY_LIMIT: (
+        "The memory limit was reached; raise max_memory, or accept a pair (epsilon, delta) of the Pareto front."
+    ),
+    Status.INTERRUPTED: ("The run was interrupted; the answer carries exactly what it had earned by then."),
+    Status.EXHAUSTED: (
+        "The method ran to its end without the certificate asked for; try solver='auto', or accept a pair "
+        "(epsilon, delta) of the Pareto front."
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is proved: p(answer | e) >= (1 - epsilon) p*, with probability at least 1 - delta.
+
+    `epsilon` and `delta` are the pair achieved; when `kind` is none, `epsilon` is the one requested
+    and `delta` the failure probability that the run supports there (1 when it supports nothing).
+
+    Attributes
+    ----------
+    kind
+        exact, epsilon (for certain), pac (with probability 1 - delta), or none.
+    epsilon, delta
+        The pair achieved.
+    requested_epsilon, requested_delta
+        The pair asked for.
+    rule
+        What earned it; None where nothing did.
+    assumptions
+        Sentences that the proof rests on beside the model; empty where it rests on none.
+    tolerance
+        The relative slack that counts as exact.
+    """
+
+    kind: CertificateKind
+    epsilon: float
+    delta: float
+    requested_epsilon: float
+    requested_delta: float
+    rule: Rule | None = None
+    assumptions: tuple[str, ...] = ()
+    tolerance: float = 1e-9
+
+
+@dataclass(frozen=True)
+class HistoryEntry:
+    """One moment of a run; logs are natural.
+
+    Attributes
+    ----------
+    seconds
+        Since the run began.
+    n_draws, n_evaluations
+        Draws, and assignments evaluated, until then.
+    log_prob, log_upper_bound
+        The best found, and the upper bound on ln p*, in nats.
+    log_open_mass
+        ln of what bounds the probability of all that is neither evaluated nor closed; inf where nothing does.
+    n_nodes
+        Search nodes until then: boxes probed, in box searches; 0 for methods without any.
+    """
+
+    seconds: float
+    n_draws: int
+    n_evaluations: int
+    log_prob: float
+    log_upper_bound: float
+    log_open_mass: float
+    n_nodes: int = 0
+
+
+def _known(entry: HistoryEntry) -> tuple[float, float, float]:
+    """Return what was known at a moment, without what it had cost."""
+    return entry.log_prob, entry.log_upper_bound, entry.log_open_mass
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The question behind a result: the model in memory, and what returns query and evidence.
+
+    Pickles hold query and evidence without the model (None), which has files of its own.
+    """
+
+    model: Any
+    ask: Callable[[], tuple[Any, Any]]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _origin_read_back, self.ask()
+
+
+def _origin_read_back(variables: Any, evidence: Any) -> Origin:
+    return Origin(None, lambda: (variables, evidence))
+
+
+@dataclass(frozen=True)
+class MapResult:
+    """The answer of a MAP query.
+
+    Attributes
+    ----------
+    assignment
+        Labels by variable name, in query order.
+    log_prob
+        ln p(q | e) in nats; None where p(e) is unknown.
+    log_evidence, log_joint
+        ln p(e), and ln p(q, e) = `log_prob` + `log_evidence`; of the unnormalised product in a Markov
+        network.
+    log_upper_bound, log_joint_upper_bound
+        Upper bounds on ln p* and on ln p* + ln p(e).
+    certificate
+        What is proved.
+    pareto
+        Admissible pairs (epsilon, delta), by rising epsilon.
+    ties
+        Other assignments as probable as the answer, and known to be all of them, or None. Of a density: other
+        peaks of the same height, within the tolerance, which were found (there may be more), or None.
+    located
+        With the setting `width` of `frontier`: intervals of the real variables that hold every mode.
+    top
+        With `top_k`, the k best as (assignment, log_prob) pairs, best first; log_joint where p(e) is unknown.
+    note
+        What a limit cut short before the search began, in words; None when nothing was.
+    proof
+        With `proof=True`, what `certimap.check` checks; `proof.write(path)` makes a file of it.
+    no_proof
+        Why a proof that was asked for is missing, or says less than the certificate, in words.
+    is_density
+        Whether `log_prob` and its bounds are of a density, which is no probability and may exceed 1.
+    min_entropy_bits
+        -log2 p* lies between these two: -log2 of the upper bound, and of the answer. None for densities, and where
+        p(e) is unknown.
+    draws_needed
+        How many independent draws would certify the requested (epsilon, delta) if p* were the upper bound, and if
+        it were the answer's probability: what `pac` needs lies between. None where draws certify nothing.
+    origin
+        The question that was asked, for `explain`; it holds on to the model, and goes into no file but query and
+        evidence.
+    status
+        Why the run ended; its `message` says what to do next.
+    n_draws, n_draws_to_best
+        Draws in all, and when the answer was first drawn (None where it was not drawn).
+    n_evaluations
+        Assignments evaluated.
+    seconds
+        From the call to the answer.
+    seed
+        What `rng` was; None where no seed is known.
+    solver, version
+        Which solver answered, of which release of certimap.
+    history
+        Moments of the run, oldest first.
+    """
+
+    assignment: dict[str, Label]
+    log_prob: float | None
+    log_evidence: float | None
+    log_joint: float | None
+    log_upper_bound: float | None
+    log_joint_upper_bound: float | None
+    certificate: Certificate
+    pareto: list[tuple[float, float]]
+    status: Status
+    n_draws: int
+    n_draws_to_best: int | None
+    n_evaluations: int
+    seconds: float
+    seed: int | None
+    solver: str
+    version: str
+    history: list[HistoryEntry] = field(default_factory=list[HistoryEntry])
+    ties: list[dict[str, Label]] | None = None
+    top: list[tuple[dict[str, Label], float]] | None = None
+    note: str | None = None
+    proof: Proof | None = None
+    no_proof: str | None = None
+    is_density: bool = False
+    min_entropy_bits: tuple[float, float] | None = None
+    draws_needed: tuple[float, float] | None = None
+    located: dict[str, tuple[float, float]] | None = None
+    origin: Origin | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def certified(self) -> bool:
+        """Whether the certificate that was asked for was earned."""
+        return self.certificate.kind is not CertificateKind.NONE
+
+    def explain(
+        self, *, model: Any = None, evidence: Mapping[str, Any] | None = None, **settings: Any
+    ) -> Explanation:
+        """Say why this is the answer: its lead, the evidence that it hangs on, how far table entries may move.
+
+        Parameters
+        ----------
+        model
+            The model that was asked; needed where the result was read from a file.
+        evidence
+            The evidence of the query; that of the run where it is None.
+        **settings
+            `n_entries`, `rng`, `time_limit` and `workers` of `certimap.explain`.
+
+        Returns
+        -------
+        Explanation
+            Of this answer; where another assignment proves to be more probable, of that one, and it says so.
+
+        Raises
+        ------
+        QueryError
+            When the model is not known, or the result answers a posterior, whose evidence is fixed.
+        """
+        from certimap.explanations import explain
+
+        asked = None if self.origin is None else self.origin.ask()
+        known = None if self.origin is None else self.origin.model
+        if model is None and known is None:
+            raise QueryError(
+                "a result read from a file does not hold its model; pass it: result.explain(model=...)"
+            )
+        given = evidence if evidence is not None or asked is None else asked[1]
+        return explain(known if model is None else model, list(self.assignment), given, answer=self, **settings)
+
+    def __repr__(self) -> str:
+        return text_of(self)
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready data, the history left out.
+
+        Returns
+        -------
+        dict
+            By attribute; infinite numbers are None.
+        """
+        data = asdict(replace(self, proof=None, origin=None))
+        data["status"] = {"code": self.status.value, "message": self.status.message}
+        del data["history"], data["proof"], data["origin"]
+        for name in ("top", "note", "no_proof", "min_entropy_bits", "draws_needed", "located"):
+            if data[name] is None:
+                del data[name]
+        if not self.is_density:
+            del data["is_density"]
+        return json_ready(data)
+
+    def history_columns(self, limit: int = 128) -> dict[str, list[Any]]:
+        """Return the history by columns, JSON-ready.
+
+        Moments at which nothing but the effort changed are left out. Where more than `limit` are left, only every
+        second is kept, or third, and so on; the first and the last always stay.
+
+        Parameters
+        ----------
+        limit
+            How many moments are kept.
+
+        Returns
+        -------
+        dict
+            One list per field of `HistoryEntry`; infinite numbers are None.
+        """
+        kept: list[HistoryEntry] = []
+        for i, entry in enumerate(self.history):
+            last = kept[-1] if kept else None
+            if i == len(self.history) - 1 or last is None or _known(entry) != _known(last):
+                kept.append(entry)
+        stride = -(-len(kept) // limit) if kept else 1
+        kept = kept[:-1][::stride] + kept[-1:]
+        columns = {f.name: [asdict(entry)[f.name] for entry in kept] for f in fields(HistoryEntry)}
+        columns["seconds"] = [round(s, 6) for s in columns["seconds"]]
+        return json_ready(columns)
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Return `to_dict` as JSON text.
+
+        Parameters
+        ----------
+        indent
+            As in `json.dumps`.
+
+        Returns
+        -------
+        str
+        """
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    def to_uai(self, domain: Domain, evidence: Mapping[str, Label] | None = None) -> str:
+        """Return the answer as a result file of the UAI inference competitions.
+
+        Parameters
+        ----------
+        domain
+            The model's variables, which give the numbers of variables and states.
+        evidence
+            The hard evidence of the query. When the answer and the evidence together assign every variable,
+            the text is an MPE result (all values in order), else an MMAP result (variable and value pairs).
+
+        Returns
+        -------
+        str
+
+        Raises
+        ------
+        ModelError
+            For a real variable, which the format cannot hold.
+        """
+        pairs: dict[int, int] = {}
+        for name, label in {**(evidence or {}), **self.assignment}.items():
+            variable = domain[name]
+            if not isinstance(variable, Categorical):
+                raise ModelError(f"variable {name!r} is real; UAI result files hold categorical variables only")
+            pairs[domain.index(name)] = variable.index(label)
+        if len(pairs) == len(domain):
+            return f"MPE\n{len(domain)} " + " ".join(str(pairs[i]) for i in range(len(domain))) + "\n"
+        queried = [domain.index(name) for name in self.assignment]
+        return f"MMAP\n{len(queried)} " + " ".join(f"{i} {pairs[i]}" for i in queried) + "\n"
+
+
+def json_ready(value: Any) -> Any:
+    """Turn labels, enums and non-finite floats into what JSON accepts."""
+    if isinstance(value, Enum):
+        return value.value
+    if is_dict(value):
+        return {str(k): json_ready(v) for k, v in value.items()}
+    if is_sequence(value):
+        return [json_ready(v) for v in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return str(value)

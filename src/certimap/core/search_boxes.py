@@ -1,0 +1,153 @@
+"""Batches of boxes as a search holds them, and what a posterior's prober answers about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.core.box import Boxes
+from certimap.core.domain import Domain
+from certimap.core.rounding import ULP
+
+
+def rounded_up(log_masses: NDArray[np.float64], log_slack: float) -> NDArray[np.float64]:
+    """Return natural logs of masses moved up by what rounding may have taken, at most 0.
+
+    `log_slack` (nats) is the posterior's; the log itself, and products with it, are rounded as well.
+    """
+    reach = np.where(np.isfinite(log_masses), np.abs(log_masses), 0.0)  # what is impossible stays so
+    return np.minimum(log_masses + (2.0 * log_slack + 4.0 * ULP * (1.0 + reach)), 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class SearchBoxes:
+    """A batch of boxes in the search's own columns.
+
+    A categorical variable has one column per state; a real one has two, the halves of its interval, always
+    set. `mask` is uint8 (batch, columns); `low` and `high` are float64 (batch, n), with no columns in a
+    discrete domain.
+    """
+
+    mask: NDArray[np.uint8]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.mask)
+
+    def rows(self, which: Any) -> SearchBoxes:
+        """Return some of the boxes, as a copy."""
+        return SearchBoxes(self.mask[which].copy(), self.low[which].copy(), self.high[which].copy())
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Where the search's columns lie.
+
+    Attributes
+    ----------
+    domain
+        The query variables.
+    offsets
+        int64, shape (n + 1,): the columns of every variable.
+    variable_of
+        int64, shape (columns,).
+    scales
+        float64, shape (n,): a length that counts as long, for each real variable.
+    is_whole
+        bool, shape (n,): the real variables that take whole numbers only.
+    """
+
+    domain: Domain
+    offsets: NDArray[np.int64]
+    variable_of: NDArray[np.int64]
+    scales: NDArray[np.float64]
+    is_whole: NDArray[np.bool_]
+
+    @classmethod
+    def of(
+        cls,
+        domain: Domain,
+        scales: NDArray[np.float64] | None = None,
+        is_whole: NDArray[np.bool_] | None = None,
+    ) -> Layout:
+        widths = np.where(domain.n_states == 0, 2, domain.n_states)
+        offsets = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
+        return cls(
+            domain,
+            offsets,
+            np.repeat(np.arange(len(domain)), widths),
+            np.ones(len(domain)) if scales is None else scales,
+            np.zeros(len(domain), np.bool_) if is_whole is None else is_whole,
+        )
+
+    @property
+    def is_real(self) -> NDArray[np.bool_]:
+        return self.domain.n_states == 0
+
+    def full(self) -> SearchBoxes:
+        """Return the whole space as one box."""
+        mask = np.ones((1, int(self.offsets[-1])), np.uint8)
+        boxes = Boxes.full(self.domain)
+        if boxes.low is None or boxes.high is None:
+            return SearchBoxes(mask, np.zeros((1, 0)), np.zeros((1, 0)))
+        return SearchBoxes(mask, boxes.low, boxes.high)
+
+    def of_boxes(self, boxes: Boxes) -> SearchBoxes:
+        """Return boxes of the posterior protocol in the search's columns."""
+        mask = np.ones((len(boxes), int(self.offsets[-1])), np.uint8)
+        mask[:, ~self.is_real[self.variable_of]] = boxes.mask
+        if boxes.low is None or boxes.high is None:
+            return SearchBoxes(mask, np.zeros((len(boxes), 0)), np.zeros((len(boxes), 0)))
+        return SearchBoxes(mask, boxes.low.copy(), boxes.high.copy())
+
+    def log_share(self, boxes: SearchBoxes) -> NDArray[np.float64]:
+        """Return ln of the share of all joint states that each box holds, shape (batch,); discrete domains."""
+        counts = np.add.reduceat(boxes.mask, self.offsets[:-1], axis=1, dtype=np.int64)
+        with np.errstate(divide="ignore"):
+            return np.sum(np.log(counts / self.domain.n_states), axis=1)
+
+    def log_share_each(self, boxes: SearchBoxes) -> NDArray[np.float64]:
+        """Return the same with each column's variable held there, shape (batch, columns); -inf outside the box."""
+        counts = np.add.reduceat(boxes.mask, self.offsets[:-1], axis=1, dtype=np.int64)
+        with np.errstate(divide="ignore"):
+            held = self.log_share(boxes)[:, None] - np.log(counts)[:, self.variable_of]
+        return np.where(boxes.mask > 0, held, -np.inf)
+
+    def public(self, boxes: SearchBoxes) -> Boxes:
+        """Return the boxes as the posterior protocol has them."""
+        categorical = ~self.is_real[self.variable_of]
+        mask = boxes.mask[:, categorical].astype(np.bool_)
+        if self.domain.is_discrete:
+            return Boxes(self.domain, mask)
+        return Boxes(self.domain, mask, boxes.low, boxes.high)
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a probe says about a batch of boxes; natural logs, rounded up by whoever answers.
+
+    Attributes
+    ----------
+    log_mass, log_bound
+        float64, shape (batch,): the measure of each box, and an upper bound on its points. The measure is the
+        box's probability where the posterior knows `Masses` that apply; else its share of all joint states
+        (see `Layout.log_share`); NaN where a variable is real.
+    each_mass, each_bound
+        float64, shape (batch, columns): the same with the column's variable held there; -inf outside the box.
+    splits
+        float64, shape (batch, n): where each real variable would be split, NaN where it cannot or need not be.
+    middles
+        float64, shape (batch, n): a point of each box that may be its best, NaN where none is known; None takes
+        the splits of real variables and the states of largest bounds.
+    """
+
+    log_mass: NDArray[np.float64]
+    log_bound: NDArray[np.float64]
+    each_mass: NDArray[np.float64]
+    each_bound: NDArray[np.float64]
+    splits: NDArray[np.float64]
+    middles: NDArray[np.float64] | None = None

@@ -1,0 +1,184 @@
+"""Results as short text and as HTML: what a shell, a prompt and a notebook show."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from certimap.core.result import Certificate, MapResult
+
+MAX_VARIABLES = 12  # of an assignment, in a summary
+_RULES = {
+    "residual": "the probability not yet evaluated is too small to hide a better assignment",
+    "draws": "that many draws would have met a better assignment",
+    "lipschitz": "that many draws would have met a neighbour of a better assignment",
+    "frontier": "that many draws from the regions still open would have met a better assignment",
+    "bound": "an upper bound on every other assignment was computed",
+    "enumeration": "every assignment was evaluated",
+    "external": "an upper bound was proved by a separate method",
+}
+_DENSE = (
+    ("as probable as the most probable", "as dense as the densest"),
+    ("as probable as", "as dense as"),
+    ("less probable than", "less dense than"),
+    ("most probable", "densest"),
+    ("more probable", "denser"),
+    ("natural log of probability", "natural log of density"),
+    ("best probability", "best density"),
+)
+
+
+def aligned(rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:
+    """Return rows of text as lines in aligned columns, without cutting anything."""
+    table = [tuple(row) for row in rows]
+    if not table:
+        return []
+    widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]
+    return [
+        f"{indent}{'  '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))}".rstrip()
+        for row in table
+    ]
+
+
+def probability_text(log_value: float | None) -> str:
+    """Show a probability or density given by its natural log, however small."""
+    if log_value is None or math.isnan(log_value):
+        return "unknown"
+    if log_value == math.inf:
+        return "unbounded"
+    if log_value == -math.inf:
+        return "0"
+    if abs(log_value) < 690.0:
+        return f"{math.exp(log_value):.6g}"
+    exponent = math.floor(log_value / math.log(10.0))
+    return f"{math.exp(log_value - exponent * math.log(10.0)):.4g}e{exponent:+d}"
+
+
+def log_text(log_value: float | None) -> str:
+    """Show a natural log."""
+    if log_value is None or not math.isfinite(log_value):
+        return "unknown" if log_value is None or math.isnan(log_value) else str(log_value)
+    return f"{round(log_value, 6) + 0.0:.6f}"  # adding 0 turns -0 into 0
+
+
+def certificate_sentence(
+    certificate: Certificate, tolerance_shown: bool = True, *, is_density: bool = False
+) -> str:
+    """Say in plain words what is proved about an answer."""
+    if is_density:
+        return in_words_of_density(certificate_sentence(certificate, tolerance_shown))
+    epsilon, delta = certificate.epsilon, certificate.delta
+    factor = f"{1.0 - epsilon:.6g}"
+    if certificate.kind == "exact":
+        slack = f" (within a relative {certificate.tolerance:g})" if tolerance_shown else ""
+        return f"exact: no assignment is more probable{slack}"
+    if certificate.kind == "epsilon":
+        return f"certain: at least {factor} times as probable as the best (epsilon {epsilon:.3g}, delta 0)"
+    if certificate.kind == "pac":
+        return (
+            f"probable: at least {factor} times as probable as the best; such a statement is wrong in at most "
+            f"{delta:.3g} of all runs (epsilon {epsilon:.3g}, delta {delta:.3g})"
+        )
+    return (
+        f"none: asked for epsilon {certificate.requested_epsilon:.3g}, delta {certificate.requested_delta:.3g}; "
+        f"at epsilon {epsilon:.3g} the run supports delta {delta:.3g}"
+    )
+
+
+def in_words_of_density(text: str) -> str:
+    """Say of a density what a text says of a probability."""
+    for plain, dense in _DENSE:
+        text = text.replace(plain, dense)
+    return text
+
+
+def warnings_of(result: MapResult) -> list[str]:
+    """Return the sentences that must stand before an answer."""
+    found: list[str] = []
+    if not result.certified:
+        found.append(f"NOT CERTIFIED. {result.status.message}")
+    if result.note is not None:
+        found.append(f"Cut short: {result.note}.")
+    if result.no_proof is not None:
+        found.append(f"{'No proof' if result.proof is None else 'Proof'}: {result.no_proof}.")
+    return found + [f"Under an assumption: {text}" for text in result.certificate.assumptions]
+
+
+def facts_of(result: MapResult) -> list[tuple[str, str]]:
+    """Return what is known of an answer, as names and texts."""
+    name = "density" if result.is_density else "probability"
+    rows = [(name, f"{probability_text(result.log_prob)}  (ln p = {log_text(result.log_prob)})")]
+    if result.log_prob is None:
+        rows = [("joint value", f"{probability_text(result.log_joint)}  (ln = {log_text(result.log_joint)})")]
+    low, high = result.log_prob, result.log_upper_bound
+    if low is None:
+        low, high = result.log_joint, result.log_joint_upper_bound
+    bound = (
+        f"{probability_text(low)} <= best <= {probability_text(high)}  (ln: {log_text(low)} to {log_text(high)})"
+    )
+    rows.append(("bounds", bound))
+    if result.log_evidence is not None and abs(result.log_evidence) > 1e-9:
+        text = f"{probability_text(result.log_evidence)}  (ln p(e) = {log_text(result.log_evidence)})"
+        rows.append(("evidence", text))
+    rows.append(("certificate", certificate_sentence(result.certificate, is_density=result.is_density)))
+    if result.certificate.rule is not None:
+        rows.append(("because", _RULES[result.certificate.rule]))
+    if not result.certified and result.pareto:
+        rows.append(("also earned", _pareto_text(result.pareto)))
+    if not result.certified and result.min_entropy_bits is not None:
+        rows.append(("min-entropy", _entropy_text(result)))
+    if result.ties:
+        found = (
+            "peaks of the same height were found" if result.is_density else "assignments are exactly as probable"
+        )
+        rows.append(("ties", f"{len(result.ties)} other {found}"))
+    if result.located is not None:
+        sides = ", ".join(f"{name} in [{low:.6g}, {high:.6g}]" for name, (low, high) in result.located.items())
+        rows.append(("located", f"every mode has {sides}"))
+    work = f"{result.n_draws:,} draws, {result.n_evaluations:,} evaluations, {result.seconds:.2f} s"
+    rows.append(("run", f"solver {result.solver}, {work}, seed {result.seed}"))
+    if result.certified:
+        rows.append(("status", result.status.message))
+    return rows
+
+
+def _entropy_text(result: MapResult) -> str:
+    """Say between what -log2 p* lies, and what that means for draws."""
+    low, high = result.min_entropy_bits or (0.0, math.inf)
+    text = f"{low:.4g} to {high:.4g} bits"
+    if result.draws_needed is not None:
+        text += f"; pac would need {result.draws_needed[0]:.3g} to {result.draws_needed[1]:.3g} draws"
+    return text
+
+
+def text_of(result: MapResult) -> str:
+    """Return an answer as a few lines: warnings, the assignment (its first variables), and what is known of it."""
+    return "\n".join([*warnings_of(result), *aligned(_assigned(result)), *aligned(facts_of(result))])
+
+
+def html_of(result: MapResult) -> str:
+    """Return an answer as HTML: the same as `text_of`, in tables."""
+    warnings = "".join(f"<p><strong>{html.escape(text)}</strong></p>" for text in warnings_of(result))
+    return warnings + _html_table(_assigned(result)) + _html_table(facts_of(result))
+
+
+def _assigned(result: MapResult) -> list[tuple[str, str]]:
+    """Return the first variables of the answer and their labels."""
+    pairs = [(name, f"= {label}") for name, label in result.assignment.items()]
+    if len(pairs) > MAX_VARIABLES:
+        pairs = [*pairs[: MAX_VARIABLES - 1], ("...", f"({len(pairs)} variables in all)")]
+    return pairs or [("(nothing left to assign)", "")]
+
+
+def _html_table(rows: Iterable[Sequence[str]]) -> str:
+    lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows)
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def _pareto_text(pareto: Sequence[tuple[float, float]], limit: int = 4) -> str:
+    """Show a few pairs of a Pareto front, its ends among them."""
+    places = sorted({round(i * (len(pareto) - 1) / (limit - 1)) for i in range(limit)})
+    return ", ".join(f"(epsilon {pareto[i][0]:.3g}, delta {pareto[i][1]:.3g})" for i in places)

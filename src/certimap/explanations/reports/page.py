@@ -1,0 +1,258 @@
+"""A report: one HTML page that holds all it needs, with charts, a slider, and tables that say the same."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+import certimap
+from certimap.ask.replay import read_records
+from certimap.core.result import Certificate, MapResult
+from certimap.core.summary import (
+    certificate_sentence,
+    facts_of,
+    in_words_of_density,
+    log_text,
+    probability_text,
+    warnings_of,
+)
+from certimap.errors import QueryError
+from certimap.explanations import Explanation
+from certimap.explanations.reports.reading import explanation_of, result_of
+from certimap.explanations.reports.tables import escaped, table
+from certimap.explanations.reports.why import why
+from certimap.io.files import AnyPath
+
+MAX_ANSWERS = 100
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
+
+
+def report_page(paths: Sequence[AnyPath]) -> str:
+    """Return the page that shows the answers of result files; cost: linear in their size.
+
+    Parameters
+    ----------
+    paths
+        Files of `certimap solve -o`, each with one answer or a list of them.
+
+    Raises
+    ------
+    ParseError
+        Where a file holds anything else.
+    QueryError
+        With no file, or more than MAX_ANSWERS answers in all.
+    """
+    held = [(path, number, record) for path in paths for number, record in enumerate(read_records(path), 1)]
+    if not 0 < len(held) <= MAX_ANSWERS:
+        raise QueryError(f"a report shows 1 to {MAX_ANSWERS} answers; these files hold {len(held)}")
+    several = {str(path) for path, number, _ in held if number > 1}
+    sections: list[str] = []
+    links: list[tuple[str, str]] = []
+    data: list[dict[str, Any]] = []
+    for i, (path, number, record) in enumerate(held):
+        title = f"{path}, answer {number}" if str(path) in several else str(path)
+        if "error" in record:
+            body, said, found = f"<p class='verdict open'>{escaped(record['message'])}</p>", "failed", None
+        else:
+            found = result_of(record, path)
+            why_so = explanation_of(record, found, path)
+            body, said = _answer(i, path, record, found, why_so), found.certificate.kind.value
+        links.append((title, said))
+        sections.append(
+            f"<section aria-labelledby='title-{i}'><h2 id='title-{i}'>{escaped(title)}</h2>{body}</section>"
+        )
+        data.append({} if found is None else {"history": found.history_columns(), "pareto": found.pareto})
+    return _page(links, sections, data)
+
+
+def _page(links: Sequence[tuple[str, str]], sections: Sequence[str], data: Any) -> str:
+    """Put the parts together with style, charts and data; nothing is loaded from elsewhere."""
+    title = (
+        f"Report of certimap: {links[0][0]}" if len(links) == 1 else f"Report of certimap: {len(links)} answers"
+    )
+    items = "".join(
+        f"<li><a href='#title-{i}'>{escaped(t)}</a>: {escaped(s)}</li>" for i, (t, s) in enumerate(links)
+    )
+    contents = f"<nav aria-label='Answers'><ol>{items}</ol></nav>" if len(links) > 1 else ""
+    held = (
+        json.dumps(data, allow_nan=False).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    )
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escaped(title)}</title>
+<style>
+{_part("page.css")}</style>
+</head>
+<body>
+<main>
+<h1>{escaped(title)}</h1>
+<p class="quiet">Logs are natural. Written by certimap {escaped(certimap.__version__)}.</p>
+{contents}
+{"".join(sections)}
+</main>
+<footer class="quiet"><p>Charts: Chart.js, MIT licence.</p></footer>
+<script type="application/json" id="data">{held}</script>
+<script>{_part("chart.umd.min.js")}</script>
+<script>
+{_part("page.js")}</script>
+</body>
+</html>
+"""
+
+
+def _part(name: str) -> str:
+    return files("certimap.explanations.reports").joinpath(name).read_text(encoding="utf-8")
+
+
+def _answer(
+    i: int, path: AnyPath, record: Mapping[str, Any], result: MapResult, explained: Explanation | None
+) -> str:
+    """Return the body of one answer's section."""
+    asked: Mapping[str, Any] = record["asked"]
+    warnings = "".join(f"<p><strong>{escaped(text)}</strong></p>" for text in warnings_of(result))
+    look = "verdict" if result.certified else "verdict open"
+    verdict = f"<div class='{look}'>{warnings}<p>{escaped(_plain(result))}</p></div>"
+    parts = [
+        "<h3>Question</h3>", _question(asked, result),
+        "<h3>Answer</h3>", _answers(result),
+        "<h3>What is proved</h3>", verdict, table("In numbers", None, facts_of(result), "facts"),
+        "" if explained is None else f"<h3>Why this answer</h3>{why(explained)}",
+        _history(i, result), _front(i, result),
+        "<h3>Where it came from</h3>", _provenance(path, asked, result),
+    ]  # fmt: skip
+    return "".join(parts)
+
+
+def _plain(result: MapResult) -> str:
+    """Say for a reader without the vocabulary what is proved."""
+    text = _plain_of(result.certificate)
+    return in_words_of_density(text) if result.is_density else text
+
+
+def _plain_of(c: Certificate) -> str:
+    if c.kind == "exact":
+        return "It is proved that no other assignment is more probable than this one."
+    factor = f"{1.0 - c.epsilon:.4g}"
+    if c.kind == "epsilon":
+        return (
+            f"It is proved that this assignment is at least {factor} times as probable as the most probable one."
+        )
+    if c.kind == "pac":
+        return (
+            f"This assignment is at least {factor} times as probable as the most probable one. The proof rests on "
+            f"random draws: such a statement is wrong in at most {c.delta:.3g} of all runs."
+        )
+    return f"The proof that was asked for is missing. Certificate: {certificate_sentence(c)}."
+
+
+def _question(asked: Mapping[str, Any], result: MapResult) -> str:
+    """Say what was queried and observed."""
+    n = len(result.assignment)
+    what = (
+        "all variables without evidence" if asked["query"] is None else ", ".join(str(q) for q in asked["query"])
+    )
+    counted = f"{n} variable" if n == 1 else f"{n:,} variables"
+    lead = f"<p>Which states of {escaped(what)} ({counted}) are the most probable together"
+    if result.is_density:
+        lead = f"<p>At which values of {escaped(what)} ({counted}) is the density highest"
+    if not asked["evidence"]:
+        return f"{lead}, with nothing observed?</p>"
+    rows = [(name, _observed(form)) for name, form in asked["evidence"].items()]
+    return f"{lead}, given what was observed?</p>" + table("Observed", ("variable", "evidence"), rows)
+
+
+def _observed(form: Mapping[str, Any]) -> str:
+    """Show evidence as it was recorded."""
+    if "label" in form or "labels" in form:
+        return str(form["label"]) if "label" in form else "one of " + ", ".join(str(x) for x in form["labels"])
+    kind, content = next(iter(form.items()))
+    if kind == "interval":
+        low, high = ("open" if x is None else f"{x:g}" for x in content)
+        return f"between {low} and {high}"
+    names = {"state": "state number", "states": "one of the states number", "log_weights": "log weights per state"}
+    return f"{names.get(kind, kind)} {json.dumps(content)}"
+
+
+def _answers(result: MapResult) -> str:
+    """Show the assignment, and the next best where they were asked for."""
+    shown = [(name, str(label)) for name, label in result.assignment.items()]
+    text = table("The assignment found", ("variable", "value" if result.is_density else "state"), shown)
+    if not result.top or len(result.top) < 2:
+        return text
+    first = result.top[0][0]
+    rows = [
+        (
+            str(rank), log_text(value), probability_text(value),
+            ", ".join(f"{n} = {label}" for n, label in assignment.items() if label != first[n]) or "nothing",
+        )
+        for rank, (assignment, value) in enumerate(result.top, 1)
+    ]  # fmt: skip
+    name = "density" if result.is_density else "probability"
+    title = "The densest points found" if result.is_density else "The most probable assignments"
+    return text + table(title, ("rank", "ln p", name, "differs in"), rows)
+
+
+def _history(i: int, result: MapResult) -> str:
+    """Show how the bounds closed: a chart, and the same as a table."""
+    columns = result.history_columns()
+    if not columns["seconds"]:
+        return "<h3>Bounds over time</h3><p>The file holds no history of the run.</p>"
+    label = "Chart: best probability found and upper bound, as natural logs, against seconds; a table follows."
+    label = in_words_of_density(label) if result.is_density else label
+    rows = [
+        (f"{seconds:.4g}", f"{draws:,}", f"{evaluations:,}", _log(best), _log(upper))
+        for seconds, draws, evaluations, best, upper in zip(
+            columns["seconds"], columns["n_draws"], columns["n_evaluations"], columns["log_prob"],
+            columns["log_upper_bound"], strict=True,
+        )
+    ]  # fmt: skip
+    head = ("seconds", "draws", "evaluations", "best found", "upper bound")
+    return (
+        "<h3>Bounds over time</h3>"
+        f"<div class='chart'><canvas id='history-{i}' role='img' aria-label='{label}'></canvas></div>"
+        f"<details><summary>Bounds over time as a table</summary>{table('Natural logs', head, rows)}</details>"
+    )
+
+
+def _log(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.6f}"
+
+
+def _front(i: int, result: MapResult) -> str:
+    """Show which pairs the run supports: a slider, a chart, a table."""
+    if not result.pareto:
+        return "<h3>Tolerance against failure probability</h3><p>The run supports no pair (epsilon, delta).</p>"
+    less = "how much less probable than the best the answer may be"
+    less = in_words_of_density(less) if result.is_density else less
+    start = round(min(max(result.certificate.epsilon, 0.0), 1.0), 3)
+    label = "Chart: smallest failure probability delta against tolerance epsilon; a table follows."
+    rows = [(f"{epsilon:.6g}", f"{delta:.6g}") for epsilon, delta in result.pareto]
+    return (
+        "<h3>Tolerance against failure probability</h3>"
+        f"<p><label for='epsilon-{i}'>Tolerance epsilon: {less}"
+        f"</label><input type='range' id='epsilon-{i}' min='0' max='1' step='0.001' value='{start}'>"
+        f"<output id='delta-{i}' for='epsilon-{i}'></output></p>"
+        f"<div class='chart'><canvas id='front-{i}' role='img' aria-label='{label}'></canvas></div>"
+        "<details><summary>All pairs as a table</summary>"
+        f"{table('Pairs that hold together', ('epsilon', 'delta'), rows)}</details>"
+    )
+
+
+def _provenance(path: AnyPath, asked: Mapping[str, Any], result: MapResult) -> str:
+    """Say what the answer was made from, and how to make it again."""
+    model = asked.get("file")
+    command = shlex.join(["certimap", "replay", str(path), *([] if model is None else [str(model)])])
+    command += " MODEL" if model is None else ""
+    rows = [("model", "not recorded" if model is None else str(model)), ("fingerprint", str(asked["model"]))]
+    rows += [("solver", result.solver), ("seed", str(result.seed)), ("certimap", result.version)]
+    rows += [(f"setting {name}", json.dumps(value)) for name, value in asked["settings"].items() if value != {}]
+    rows += [(str(name), str(value)) for name, value in asked["machine"].items() if name != "certimap"]
+    lead = "<p>This command asks the question again and compares the answer:</p>"
+    return f"{lead}<pre><code>{escaped(command)}</code></pre>{table('Provenance', None, rows, 'facts')}"

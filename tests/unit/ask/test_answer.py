@@ -1,0 +1,131 @@
+"""One deadline over conditioning and search: what cannot end in time gives way to what can."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import certimap as cm
+from certimap.ask.answer import answer_query
+from certimap.core.control import Control, Pace, TimeUp
+
+
+def toy() -> cm.FunctionPosterior:
+    return cm.FunctionPosterior(
+        [2, 2], lambda n, rng: rng.integers(0, 2, (n, 2)), lambda points: np.full(len(points), -np.log(4))
+    )
+
+
+def patient(control: Control):
+    while True:
+        control.check("waiting for nothing")
+        time.sleep(0.01)
+
+
+def no_fallback(control: Control):
+    raise cm.TooLarge("nothing is quick")
+
+
+def test_conditioning_that_cannot_end_leaves_time_for_a_quick_answer():
+    cm.map_query(toy(), rng=1)  # loads compiled code
+    started = time.perf_counter()
+    result = answer_query(patient, lambda control: toy(), "auto", 1, {"time_limit": 0.5, "epsilon": 0.0})
+    assert time.perf_counter() - started < 1.5
+    assert result.note == "the time was up while waiting for nothing"
+    assert result.status in (cm.Status.CERTIFIED, cm.Status.TIME_LIMIT)
+    assert "note" in result.to_dict()
+
+
+def test_no_answer_at_all_says_what_took_too_long():
+    with pytest.raises(cm.TooLarge, match=r"waiting for nothing.*nothing is quick.*raise time_limit"):
+        answer_query(patient, no_fallback, "auto", 1, {"time_limit": 0.1})
+
+
+def test_memory_that_runs_out_is_a_typed_error():
+    def greedy(control: Control):
+        raise MemoryError
+
+    with pytest.raises(cm.TooLarge, match="memory ran out in conditioning"):
+        answer_query(greedy, no_fallback, "auto", 1, {})
+    result = answer_query(greedy, lambda control: toy(), "auto", 1, {})
+    assert result.note == "memory ran out in conditioning"
+
+
+def test_what_is_conditioned_in_time_has_no_note():
+    result = answer_query(lambda control: toy(), no_fallback, "auto", 1, {"time_limit": 5.0})
+    assert result.note is None
+    assert "note" not in result.to_dict()
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="sends a signal to the main thread")
+def test_an_interrupt_in_conditioning_brings_a_quick_answer():
+    timer = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    result = answer_query(patient, lambda control: toy(), "pac", 1, {"time_limit": 30.0})
+    timer.join()
+    assert result.note == "the user interrupted conditioning"
+    assert result.status in (cm.Status.INTERRUPTED, cm.Status.CERTIFIED)
+
+
+def test_the_pace_of_a_large_piece_foresees_the_next():
+    pace = Pace(Control.starting_now(1.0), "working", 1e-9)
+    with pace.piece(1e6):
+        time.sleep(0.1)
+    with pytest.raises(TimeUp, match="working"), pace.piece(1e8):
+        pytest.fail("a piece of ten seconds was begun")
+    with Pace(Control(), "working", 1.0).piece(1e9):
+        pass
+
+
+def wide_grid(side: int) -> cm.MarkovNetwork:
+    rng = np.random.default_rng(5)
+    pairs = [(side * i + j, side * i + j + 1) for i in range(side) for j in range(side - 1)]
+    pairs += [(v, v + side) for v in range(side * (side - 1))]
+    factors = [cm.Factor(pair, np.exp(rng.normal(0.0, 2.0, (2, 2)))) for pair in pairs]
+    return cm.MarkovNetwork(cm.Domain.of_sizes([2] * side**2), factors)
+
+
+def test_a_network_too_wide_to_eliminate_answers_within_its_limit():
+    network = wide_grid(22)
+    cm.map_query(wide_grid(5), rng=1)
+    result = cm.map_query(network, time_limit=2.0, rng=1)
+    point = network.domain.encode(result.assignment)
+    assert result.log_joint == pytest.approx(float(network.log_joint(point)[0]), abs=1e-6)
+    assert result.log_joint_upper_bound >= result.log_joint
+    assert result.status is not cm.Status.HEURISTIC
+
+
+def test_a_tree_that_cannot_be_ready_in_time_is_not_begun():
+    network = wide_grid(16)  # 2^23 entries in one table, seconds of work
+    result = cm.map_query(network, time_limit=1.0, rng=1, solver="set_elimination")
+    assert result.note is not None
+    assert "building an elimination tree" in result.note
+    assert result.log_joint == pytest.approx(
+        float(network.log_joint(network.domain.encode(result.assignment))[0]), abs=1e-6
+    )
+
+
+class Reluctant:
+    """Scores points, and finds when it is to draw some that what it needs cannot be made in time."""
+
+    def __init__(self):
+        self.domain, self.facts = toy().domain, toy().facts
+
+    def log_prob(self, points):
+        return np.full(len(points), -np.log(4))
+
+    def sample(self, n, rng, boxes=None):
+        raise TimeUp("making what draws need")
+
+
+def test_what_turns_out_too_slow_when_first_needed_gives_way_to_what_is_quick():
+    result = answer_query(lambda control: Reluctant(), lambda control: toy(), "pac", 1, {"time_limit": 5.0})
+    assert result.note == "the time was up while making what draws need"
+    assert result.log_prob == pytest.approx(-np.log(4))
+    with pytest.raises(cm.TooLarge, match="making what draws need"):
+        answer_query(lambda control: Reluctant(), no_fallback, "pac", 1, {"time_limit": 5.0})
