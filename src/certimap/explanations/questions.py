@@ -7,18 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from certimap.ask.api import map_query
+import numpy as np
+
+from certimap.ask.api import condition, map_query
 from certimap.core.domain import Categorical, Label
 from certimap.core.model import Model
 from certimap.core.posterior import Posterior
 from certimap.core.query import make_query
 from certimap.core.result import CertificateKind, MapResult, Status
-from certimap.errors import ImpossibleEvidence, QueryError
+from certimap.errors import ImpossibleEvidence, QueryError, TooLarge
 from certimap.explanations.explanation import Explanation, Lead, Swing
 from certimap.explanations.sensitivity import tolerances_of
 from certimap.interop import as_model
 from certimap.networks.bayesian import BayesianNetwork
 
+ROUNDING = 1e-12  # of logs of values that are compared, relative
 N_ENTRIES = 8  # table entries whose exact range is found unless told otherwise
 
 
@@ -157,9 +160,10 @@ def _value(result: MapResult) -> float:
 def _lead(both: MapResult, answer: MapResult) -> Lead | None:
     """Compare the answer with the best of the two that differs from it."""
     assert both.top is not None
+    own = next((value for assignment, value in both.top if assignment == answer.assignment), _value(answer))
     for assignment, value in both.top:
         if assignment != answer.assignment:
-            return Lead(max(_value(answer) - value, 0.0), assignment, both.certificate.kind)
+            return Lead(max(own - value, 0.0), assignment, both.certificate.kind)
     return None
 
 
@@ -176,4 +180,17 @@ def _swing(ask: Asking, answer: MapResult, evidence: dict[str, Any], name: str, 
     except ImpossibleEvidence:
         return Swing(name, state, {}, None)
     changes = {k: v for k, v in result.assignment.items() if answer.assignment[k] != v}
+    if changes and _is_as_good(ask, other, answer.assignment, result):
+        changes = {}
     return Swing(name, state, changes, result.certificate.kind)
+
+
+def _is_as_good(ask: Asking, evidence: dict[str, Any], assignment: Mapping[str, Label], best: MapResult) -> bool:
+    """Whether an assignment is worth as much as the best: a tie, or a value beside a density's peak."""
+    try:
+        posterior = condition(ask.model, ask.variables, evidence)
+    except TooLarge:
+        return False
+    points = np.stack([posterior.domain.encode(dict(a)) for a in (assignment, best.assignment)])
+    own, top = posterior.log_prob(points).tolist()
+    return own >= top - best.certificate.tolerance - ROUNDING * (1.0 + abs(top))

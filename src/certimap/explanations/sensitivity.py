@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from certimap.ask.inference import log_evidence, marginals
 from certimap.core.domain import Categorical, Label, Real
+from certimap.core.query import make_query
 from certimap.core.result import CertificateKind, MapResult
 from certimap.errors import ImpossibleEvidence
 from certimap.explanations.explanation import Lead, Tolerance
@@ -189,8 +190,17 @@ def _crossing(own: tuple[float, float], other: tuple[float, float]) -> float:
 
 
 def _log_joint(network: BayesianNetwork, evidence: Mapping[str, Any], assignment: Mapping[str, Label]) -> float:
-    """Return ln p(assignment, evidence); -inf where it is impossible."""
+    """Return ln p(assignment, evidence), on the scale of `MapResult.log_joint`; -inf where it is impossible.
+
+    The assignment takes the place of evidence on query variables, whose weights are added: a likelihood of a
+    state counts as often as the state does.
+    """
+    soft = make_query(network.domain, list(assignment), {k: v for k, v in evidence.items() if k in assignment})
+    states = soft.query_domain.encode(dict(assignment))
+    own = math.fsum(soft.log_weights[network.domain.offsets[soft.variables] + states])
+    if own == -math.inf:
+        return own
     try:
-        return log_evidence(network, {**evidence, **assignment})
+        return own + log_evidence(network, {**evidence, **assignment})
     except ImpossibleEvidence:
         return -math.inf
