@@ -38,7 +38,7 @@ BY_NAME = {
     "core/result.py": 1,  # numpy values
     "solvers/driver.py": 1,  # integers
     "core/posterior.py": 2,  # what a class, or one of its objects, has of a capability
-    "solvers/registry.py": 1,  # solver classes, from their modules
+    "core/named.py": 1,  # classes and functions by their place
     "solvers/warm_start.py": 3,  # data frames
     "testing/volume/loosened.py": 2,  # formulas of this package, made looser on purpose
 }

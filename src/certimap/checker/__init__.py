@@ -5,7 +5,23 @@ a model as the plain arrays that the native format stores, and a proof as the pl
 numpy alone. `docs/proofs.md` says what it proves and how.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from certimap.checker.file import Proof
-from certimap.checker.verdict import Verdict, check_arrays
+
+if TYPE_CHECKING:
+    from certimap.checker.verdict import Verdict as Verdict
+    from certimap.checker.verdict import check_arrays as check_arrays
 
 __all__ = ["Proof", "Verdict", "check_arrays"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what checks when it is first needed: every result may hold a `Proof`, and few are checked."""
+    if name in ("Verdict", "check_arrays"):
+        from certimap.checker.verdict import Verdict, check_arrays
+
+        return Verdict if name == "Verdict" else check_arrays
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,9 +1,23 @@
 """From one representation to another, and the choice which of them answers a query."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from certimap.conversions.choose import Choice, Option, condition, condition_quickly, plan
-from certimap.conversions.network_rows import trees_of_rows
-from certimap.conversions.network_to_circuit import compile_query, log_total
 from certimap.conversions.rows import Case, Estimate, Row, register
+from certimap.core.named import at
+
+if TYPE_CHECKING:
+    from certimap.conversions.network_rows import trees_of_rows as trees_of_rows
+    from certimap.conversions.network_to_circuit import compile_query as compile_query
+    from certimap.conversions.network_to_circuit import log_total as log_total
+
+_LATER = {
+    "trees_of_rows": "network_rows",
+    "compile_query": "network_to_circuit",
+    "log_total": "network_to_circuit",
+}
 
 __all__ = [
     "Case",
@@ -19,3 +33,10 @@ __all__ = [
     "register",
     "trees_of_rows",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what few queries need when it is first needed."""
+    if name in _LATER:
+        return at(f"{__name__}.{_LATER[name]}:{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

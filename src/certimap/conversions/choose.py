@@ -6,40 +6,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from certimap.circuits.posterior import CircuitPosterior
-from certimap.conversions import from_circuits, from_densities, from_networks
 from certimap.conversions.complete import complete_posterior
-from certimap.conversions.rows import Case, Estimate, Row, register, rows_of
+from certimap.conversions.rows import CIRCUIT, ELIMINATION, MAXIMISATION, Case, Estimate, Row, rows_of
 from certimap.core.limits import Limits
 from certimap.core.model import Model
 from certimap.core.posterior import Bounds, Capability, Guesses, Masses, Posterior, Regions, offers
 from certimap.core.query import Query
 from certimap.errors import ModelError, TooLarge
-from certimap.networks.elimination_posterior import EliminationPosterior
-from certimap.networks.mpe_posterior import Maximisation
-from certimap.networks.posterior import NetworkPosterior
 
 __all__ = ["Choice", "Option", "condition", "condition_quickly", "plan"]
 
-Wants = tuple[Capability, ...]
+Wants = tuple[Capability | str, ...]
 # What `auto` wants, most wanted first, and why: each is enough for a solver that proves more than the next.
 AUTO: tuple[tuple[Wants, str], ...] = (
     (
-        (EliminationPosterior,),
+        (ELIMINATION,),
         "what is summed is small, and maximising takes less than a tree of conditional tables",
     ),
     ((Regions,), "along a tree of regions whose tables fit, sets of vectors settle a query soonest"),
     ((Masses, Bounds), "boxes of assignments can be weighed and bounded, so that a search settles it"),
-    ((Maximisation,), "no table fits, and what has to be summed does"),
+    ((MAXIMISATION,), "no table fits, and what has to be summed does"),
     ((Bounds,), "boxes of assignments can be bounded"),
     ((), "nothing else fits"),
 )
 
 # What may be built when time is short.
-ANYTIME: tuple[tuple[Capability, ...], ...] = ((NetworkPosterior,), (Guesses,))
-
-for _row in (*from_circuits.ROWS, *from_networks.ROWS, *from_densities.ROWS):
-    register(_row)
+ANYTIME: tuple[Wants, ...] = (("certimap.networks.posterior:NetworkPosterior",), (Guesses,))
 
 
 @dataclass(frozen=True)
@@ -88,7 +80,7 @@ def condition(
     model: Model,
     query: Query,
     *,
-    wants: Sequence[Capability] | None = None,
+    wants: Sequence[Capability | str] | None = None,
     limits: Limits | None = None,
 ) -> Posterior:
     """Return p(q | e) of a model as a posterior.
@@ -124,7 +116,7 @@ def condition(
         return plan(model, query, wants=wants, limits=limits).build()
     from certimap.circuits.tensor_posterior import on_device
 
-    choice = plan(model, query, wants=(*(wants or ()), CircuitPosterior), limits=limits)
+    choice = plan(model, query, wants=(*(wants or ()), CIRCUIT), limits=limits)
     return on_device(choice.build(), limits.device)
 
 
@@ -161,7 +153,7 @@ def plan(
     model: Model,
     query: Query,
     *,
-    wants: Sequence[Capability] | None = None,
+    wants: Sequence[Capability | str] | None = None,
     limits: Limits | None = None,
 ) -> Choice:
     """Choose a representation without building it.

@@ -12,7 +12,7 @@ from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions.rows import OF_CIRCUIT, Case, Estimate, Row
 from certimap.core.logs import log_sum
-from certimap.core.posterior import Facts, Posterior, Probes
+from certimap.core.posterior import Facts, Offer, Posterior, Probes
 from certimap.core.query import make_query
 from certimap.densities.conditioned import conditioned, within_limits
 from certimap.densities.gaussian_mixture import GaussianMixture
@@ -118,7 +118,7 @@ _Network = Case[LinearGaussianNetwork]
 
 
 def _row(
-    name: str, offers: frozenset[type], build: Callable[[_Network], Posterior], kinds: Sequence[tuple[bool, bool]]
+    name: str, offers: frozenset[Offer], build: Callable[[_Network], Posterior], kinds: Sequence[tuple[bool, bool]]
 ) -> Row[LinearGaussianNetwork]:
     """Return a row for queries of some kinds: whether they ask for discrete and for real variables."""
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from certimap.circuits.posterior import CircuitPosterior
 from certimap.core.limits import Limits
 from certimap.core.model import Model
+from certimap.core.named import at, place_of
 from certimap.core.posterior import (
     Beams,
     Bounds,
@@ -17,22 +17,32 @@ from certimap.core.posterior import (
     Masses,
     Messages,
     Modes,
+    Offer,
     Posterior,
     Probes,
     Regions,
     Walks,
 )
 from certimap.core.query import Query
-from certimap.networks.elimination_posterior import EliminationPosterior
-from certimap.networks.mpe_posterior import Maximisation, MpePosterior
-from certimap.trees.bucket_tree import BucketTreePosterior
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Model)
-OF_ELIMINATION = frozenset({Maximisation, EliminationPosterior, Draws, Masses, Bounds})
-OF_CIRCUIT = frozenset({Draws, Masses, Bounds, Probes, Cuts, Walks, Modes, Beams, Messages, CircuitPosterior})
-OF_MAXIMISATION = frozenset({Maximisation, MpePosterior})
-OF_TREE = frozenset({Draws, Masses, Bounds, Probes, Regions, BucketTreePosterior})
+# Classes by their place, so that a query loads the one that answers it alone.
+CIRCUIT = "certimap.circuits.posterior:CircuitPosterior"
+ELIMINATION = "certimap.networks.elimination_posterior:EliminationPosterior"
+MAXIMISATION = "certimap.networks.mpe_posterior:Maximisation"
+OF_ELIMINATION = frozenset({MAXIMISATION, ELIMINATION, Draws, Masses, Bounds})
+OF_CIRCUIT = frozenset({Draws, Masses, Bounds, Probes, Cuts, Walks, Modes, Beams, Messages, CIRCUIT})
+OF_MAXIMISATION = frozenset({MAXIMISATION, "certimap.networks.mpe_posterior:MpePosterior"})
+OF_TREE = frozenset({Draws, Masses, Bounds, Probes, Regions, "certimap.trees.bucket_tree:BucketTreePosterior"})
+# The rows of this package, by the place of the type of model that they accept: they are loaded with the first
+# such model.
+_OWN = {
+    "certimap.circuits.circuit:Circuit": "certimap.conversions.from_circuits:ROWS",
+    "certimap.networks.network:Network": "certimap.conversions.from_networks:ROWS",
+    "certimap.densities.gaussian_mixture:GaussianMixture": "certimap.conversions.from_densities:ROWS",
+    "certimap.densities.linear_gaussian:LinearGaussianNetwork": "certimap.conversions.from_densities:ROWS",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +108,7 @@ class Row(Generic[M]):
     accepts
         The type of model.
     offers
-        The capabilities (protocols) of the posterior, and its own type.
+        The capabilities (protocols) of the posterior, and its own type, or the place of that type.
     estimate
         Says what it would take.
     build
@@ -110,7 +120,7 @@ class Row(Generic[M]):
 
     name: str
     accepts: type[M]
-    offers: frozenset[type]
+    offers: frozenset[Offer]
     estimate: Callable[[Case[M]], Estimate]
     build: Callable[[Case[M]], Posterior]
     suits: Callable[[Case[M]], bool] = _always
@@ -131,5 +141,6 @@ def register(row: Row[Any]) -> None:
 
 
 def rows_of(model: Model) -> list[Row[Any]]:
-    """Return the rows that accept a model, in the order of registration."""
-    return [row for row in _ROWS if isinstance(model, row.accepts)]
+    """Return the rows that accept a model: this package's, then those registered, in order."""
+    own = [row for kind in type(model).__mro__ if (place := _OWN.get(place_of(kind))) for row in at(place)]
+    return [row for row in (*own, *_ROWS) if isinstance(model, row.accepts)]

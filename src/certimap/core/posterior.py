@@ -8,9 +8,9 @@ ones that it `needs`. Nothing else of a posterior is read.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import UnionType
 from typing import Any, NamedTuple, Protocol, get_args, runtime_checkable
 
@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Domain
+from certimap.core.named import place_of
 from certimap.core.region_tree import RegionTree
 from certimap.core.search_boxes import Answers, Layout, SearchBoxes
 
+Offer = type | str  # a protocol of this module or a class, which may stand by its place
 Capability = type | UnionType  # a protocol of this module, or a union of them where one of several will do
 
 
@@ -459,6 +461,15 @@ def offer_of(capability: Capability) -> str:
     return ", or ".join(OFFERS.get(kind, f"what a {kind.__name__} has") for kind in kinds)
 
 
-def offers(available: Collection[type], wants: Sequence[Capability]) -> bool:
-    """Whether all that is wanted is available; of a union, one is enough."""
-    return all(any(part in available for part in get_args(want) or (want,)) for want in wants)
+@cache
+def offers(available: frozenset[Offer], wants: tuple[Capability | str, ...]) -> bool:
+    """Whether all that is wanted is available; of a union, one is enough.
+
+    A class may stand in either by its place, "module:Class", so that naming it does not load it.
+    """
+    places = {_place(kind) for kind in available}
+    return all(any(_place(part) in places for part in get_args(want) or (want,)) for want in wants)
+
+
+def _place(kind: Any) -> str:
+    return kind if isinstance(kind, str) else place_of(kind)

@@ -5,32 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import fspath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from certimap.circuits.circuit import Circuit
-from certimap.densities.linear_gaussian import LinearGaussianNetwork
+from certimap.core.named import Named, is_one_of
 from certimap.errors import ModelError, ParseError, did_you_mean
-from certimap.io.bif import read_bif
-from certimap.io.bif_writer import write_bif
-from certimap.io.dne import read_dne, write_dne
-from certimap.io.dsc import read_dsc, write_dsc
-from certimap.io.dsl import read_dsl, write_dsl
 from certimap.io.files import AnyPath, suffix_of
-from certimap.io.jpc import read_jpc, write_jpc
-from certimap.io.json_models import read_json
-from certimap.io.linear_gaussian import write_linear_gaussian
-from certimap.io.literal_weights import Weights
-from certimap.io.native import read_native, write_native
-from certimap.io.net import read_net, write_net
-from certimap.io.nnf import read_nnf
-from certimap.io.sdd import read_psdd, read_sdd
-from certimap.io.spn import read_spn
-from certimap.io.spn_writer import write_spn
-from certimap.io.uai import read_uai, write_uai
-from certimap.io.xdsl import read_xdsl, write_xdsl
-from certimap.io.xmlbif import read_xmlbif, write_xmlbif
-from certimap.networks.bayesian import BayesianNetwork
-from certimap.networks.markov import MarkovNetwork
+
+if TYPE_CHECKING:
+    from certimap.io.literal_weights import Weights
 
 
 @dataclass(frozen=True)
@@ -44,11 +26,12 @@ class Format:
     holds
         What it can hold, in words.
     reader
-        A model's is `reader(path)`, or `reader(path, encoding)` for text.
+        A model's is `reader(path)`, or `reader(path, encoding)` for text. The module of a reader or writer is
+        loaded when it is first called.
     writer
         `writer(model, path)`; None for a format that is only read.
     writes
-        The classes that it can write; empty for any.
+        The places of the classes that it can write, each "module:Class"; empty for any.
     is_text
         Whether its files have an encoding.
     is_weighted
@@ -59,7 +42,7 @@ class Format:
     holds: str
     reader: Callable[..., Any]
     writer: Callable[[Any, AnyPath], None] | None = None
-    writes: tuple[type[Any], ...] = ()
+    writes: tuple[str, ...] = ()
     is_text: bool = True
     is_weighted: bool = False
 
@@ -69,30 +52,51 @@ def table_of(*formats: Format) -> dict[str, Format]:
     return {f.name: f for f in formats}
 
 
+_BAYESIAN = ("certimap.networks.bayesian:BayesianNetwork",)
+_MARKOV = ("certimap.networks.markov:MarkovNetwork",)
+_CIRCUIT = ("certimap.circuits.circuit:Circuit",)
+_LINEAR_GAUSSIAN = ("certimap.densities.linear_gaussian:LinearGaussianNetwork",)
+
+
+def _in_room(function: str) -> Callable[..., Any]:
+    """Return a function of this room, such as "bif:read_bif"."""
+    return Named(f"certimap.io.{function}")
+
+
+def _of_networks(name: str, module: str, program: str = "", *, writer_in: str = "") -> Format:
+    """Return a format that holds Bayesian networks alone."""
+    reader, writer = _in_room(f"{module}:read_{module}"), _in_room(f"{writer_in or module}:write_{module}")
+    return Format(name, f"Bayesian networks{program}", reader, writer, _BAYESIAN)
+
+
 FORMATS: dict[str, Format] = table_of(
-    Format("bif", "Bayesian networks", read_bif, write_bif, (BayesianNetwork,)),
-    Format("uai", "Bayesian and Markov networks", read_uai, write_uai, (BayesianNetwork, MarkovNetwork)),
-    Format("net", "Bayesian networks (Hugin)", read_net, write_net, (BayesianNetwork,)),
-    Format("xdsl", "Bayesian networks (GeNIe)", read_xdsl, write_xdsl, (BayesianNetwork,)),
-    Format("dsl", "Bayesian networks (GeNIe)", read_dsl, write_dsl, (BayesianNetwork,)),
-    Format("dne", "Bayesian networks (Netica)", read_dne, write_dne, (BayesianNetwork,)),
-    Format("dsc", "Bayesian networks (Microsoft)", read_dsc, write_dsc, (BayesianNetwork,)),
-    Format("xmlbif", "Bayesian networks (XMLBIF)", read_xmlbif, write_xmlbif, (BayesianNetwork,)),
-    Format("bifxml", "Bayesian networks (XMLBIF)", read_xmlbif, write_xmlbif, (BayesianNetwork,)),
-    Format("xml", "Bayesian networks (XMLBIF)", read_xmlbif, write_xmlbif, (BayesianNetwork,)),
-    Format("spn", "circuits", read_spn, write_spn, (Circuit,)),
+    _of_networks("bif", "bif", writer_in="bif_writer"),
+    Format(
+        "uai",
+        "Bayesian and Markov networks",
+        _in_room("uai:read_uai"),
+        _in_room("uai:write_uai"),
+        _BAYESIAN + _MARKOV,
+    ),
+    _of_networks("net", "net", " (Hugin)"),
+    _of_networks("xdsl", "xdsl", " (GeNIe)"),
+    _of_networks("dsl", "dsl", " (GeNIe)"),
+    _of_networks("dne", "dne", " (Netica)"),
+    _of_networks("dsc", "dsc", " (Microsoft)"),
+    *(_of_networks(name, "xmlbif", " (XMLBIF)") for name in ("xmlbif", "bifxml", "xml")),
+    Format("spn", "circuits", _in_room("spn:read_spn"), _in_room("spn_writer:write_spn"), _CIRCUIT),
     Format(
         "json",
         "linear-Gaussian networks, and circuits of deeprob-kit and SparC, which are only read",
-        read_json,
-        write_linear_gaussian,
-        (LinearGaussianNetwork,),
+        _in_room("json_models:read_json"),
+        _in_room("linear_gaussian:write_linear_gaussian"),
+        _LINEAR_GAUSSIAN,
     ),
-    Format("jpc", "circuits (Juice)", read_jpc, write_jpc, (Circuit,)),
-    Format("nnf", "Boolean circuits (d4, c2d)", read_nnf, is_weighted=True),
-    Format("sdd", "Boolean circuits (SDD)", read_sdd, is_weighted=True),
-    Format("psdd", "circuits (PSDD)", read_psdd),
-    Format("npz", "any model", read_native, write_native, is_text=False),
+    Format("jpc", "circuits (Juice)", _in_room("jpc:read_jpc"), _in_room("jpc:write_jpc"), _CIRCUIT),
+    Format("nnf", "Boolean circuits (d4, c2d)", _in_room("nnf:read_nnf"), is_weighted=True),
+    Format("sdd", "Boolean circuits (SDD)", _in_room("sdd:read_sdd"), is_weighted=True),
+    Format("psdd", "circuits (PSDD)", _in_room("sdd:read_psdd")),
+    Format("npz", "any model", _in_room("native:read_native"), _in_room("native:write_native"), is_text=False),
 )
 
 
@@ -194,7 +198,7 @@ def write(model: Any, path: AnyPath, format: str | None = None) -> None:
         When the format cannot hold the model.
     """
     chosen = format_of(path, format)
-    if chosen.writer is None or (chosen.writes and not isinstance(model, chosen.writes)):
+    if chosen.writer is None or (chosen.writes and not is_one_of(model, chosen.writes)):
         raise ModelError(
             f"a {type(model).__name__} cannot be written to {fspath(path)}: .{chosen.name} holds {chosen.holds}; "
             ".npz holds any model"

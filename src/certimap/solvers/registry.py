@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from certimap.core.domain import Domain
+from certimap.core.named import at
 from certimap.core.posterior import (
     Bounds,
     Capability,
@@ -39,13 +38,7 @@ class Entry:
 
     def load(self) -> type[Solver]:
         """Return the class."""
-        return _loaded(self.solver) if isinstance(self.solver, str) else self.solver
-
-
-@cache
-def _loaded(place: str) -> type[Solver]:
-    module, _, attribute = place.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+        return at(self.solver) if isinstance(self.solver, str) else self.solver
 
 
 _PAPER = {"batch": 250, "rule": "published", "max_draws": 2_500_000}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.conversions import from_networks
+from certimap.conversions import from_wide_networks
 from certimap.core.query import make_query
 from certimap.networks import two_sided
 from certimap.networks.factor import Factor
@@ -75,8 +75,8 @@ def test_the_conformance_cases_hold():
 
 
 def test_what_was_refused_is_answered(monkeypatch):
-    monkeypatch.setattr(from_networks, "MAX_POINT_WORK", 10.0)
-    monkeypatch.setattr(from_networks, "MAX_SUMMED", 1)
+    monkeypatch.setattr(from_wide_networks, "MAX_POINT_WORK", 10.0)
+    monkeypatch.setattr(from_wide_networks, "MAX_SUMMED", 1)
     network = random_network(np.random.default_rng(5), zeros=0.0)
     limits = {"max_edges": 20, "epsilon": 0.0, "delta": 0.0, "rng": 0, "max_nodes": 200}
     result = cm.map_query(network, ["0", "1", "2"], **limits)

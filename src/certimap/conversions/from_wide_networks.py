@@ -1,0 +1,137 @@
+"""The representations of a network without a small tree: an elimination, a maximisation, and relaxations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from certimap.conversions.from_networks import build_tree, elimination_of, reduced_of, tree_size
+from certimap.conversions.rows import Case, Estimate
+from certimap.core.posterior import Posterior
+from certimap.errors import TooLarge
+from certimap.kernels.parallel import default_workers
+from certimap.networks.bayesian import BayesianNetwork
+from certimap.networks.conditional import Total
+from certimap.networks.elimination_plan import EliminationPlan, plan
+from certimap.networks.elimination_posterior import EliminationPosterior
+from certimap.networks.mpe_posterior import MAX_SUMMED, WORK_PER_TABLE, MpePosterior
+from certimap.networks.network import Network
+from certimap.networks.posterior import NetworkPosterior
+from certimap.networks.problem import Prepared, prepared_of
+from certimap.networks.simplify import sum_out
+from certimap.networks.sum_elimination import sum_all
+from certimap.networks.two_sided import PART_WORK, TwoSidedNetworkPosterior
+
+MAX_POINT_WORK = 2.0**26  # table entries that the value of one point may cost
+QUICKLY_SUMMED = 2**16  # entries of the largest table that summing nuisance out for an elimination may make
+QUICKLY_MAXIMISED = 2.0**24  # entries over all products of that elimination: a few tenths of a second
+FREE_SUM = 2.0**18  # table entries for which p(e) is summed though only a maximum is asked for
+
+
+def _prepared(case: Case[Network]) -> Prepared:
+    return case.shared("prepared", lambda: prepared_of(reduced_of(case)))
+
+
+def _quickly_summed(case: Case[Network]) -> tuple[Prepared, EliminationPlan] | None:
+    """Return what is to be maximised and an order for it; None where nuisance does not sum into small tables."""
+
+    def make() -> tuple[Prepared, EliminationPlan] | None:
+        prepared = _prepared(case)
+        problem = prepared.problem
+        if not problem.nuisance:
+            known = elimination_of(case)
+            pairs = zip(known.order, known.separators, strict=True)
+            return prepared, plan(problem, [(v, near) for v, near in pairs if v in problem.sizes])
+        case.limits.control.check("summing nuisance variables out")
+        problem = sum_out(problem, QUICKLY_SUMMED, case.limits.control)
+        if problem.nuisance:
+            return None
+        order = plan(problem)
+        return (replace(prepared, problem=problem), order) if order.n_entries <= QUICKLY_MAXIMISED else None
+
+    return case.shared("quickly summed", make)
+
+
+def elimination_size(case: Case[Network]) -> Estimate:
+    tree = tree_size(case)
+    found = _quickly_summed(case) if tree.fits else None
+    if found is None:
+        return Estimate("nuisance variables that do not sum into small tables", tree.work, fits=False)
+    prepared, order = found
+    text = f"{order.n_entries:.3g} table entries to maximise"
+    return Estimate(
+        text, WORK_PER_TABLE * len(prepared.problem.tables), order.n_bytes <= case.limits.control.memory_limit
+    )
+
+
+def elimination(case: Case[Network]) -> Posterior:
+    found = _quickly_summed(case)
+    if found is None:
+        raise TooLarge("nuisance variables are left that do not sum into small tables; use another representation")
+    prepared, order = found
+    if isinstance(case.model, BayesianNetwork) and not case.query.log_weights.any():
+        total = Total(0.0, 0.0)
+    else:
+        total = sum_all(prepared.problem, order, case.limits.control)
+    return EliminationPosterior(case.query, prepared, order, total, partial(build_tree, case), case.limits.workers)
+
+
+def relaxed_size(case: Case[Network]) -> Estimate:
+    work = relaxed(case).point_work
+    text = f"{work:.3g} table entries per point, where nuisance is summed out"
+    return Estimate(text, work, work <= MAX_POINT_WORK)
+
+
+def relaxed(case: Case[Network]) -> NetworkPosterior:
+    return case.shared("relaxed", lambda: _posterior_of(case, NetworkPosterior))
+
+
+def _posterior_of(case: Case[Network], kind: type[NetworkPosterior]) -> NetworkPosterior:
+    limits = case.limits
+    return kind.of_network(
+        case.model, case.query, workers=limits.workers or default_workers(), control=limits.control
+    )
+
+
+def two_sided_size(case: Case[Network]) -> Estimate:
+    text = f"values of points between two sides, each in {PART_WORK:.3g} table entries"
+    return Estimate(text, PART_WORK, fits=True)
+
+
+def two_sided(case: Case[Network]) -> Posterior:
+    return _posterior_of(case, TwoSidedNetworkPosterior)
+
+
+def _summed(case: Case[Network]) -> Prepared:
+    """Return the problem with nuisance variables summed out while their tables stay small."""
+    limits = case.limits
+
+    def make() -> Prepared:
+        prepared = _prepared(case)
+        limits.control.check("summing nuisance variables out")
+        return replace(prepared, problem=sum_out(prepared.problem, MAX_SUMMED, limits.control))
+
+    return case.shared("summed", make)
+
+
+def maximisation_size(case: Case[Network]) -> Estimate:
+    problem = _summed(case).problem
+    left = len(problem.nuisance)
+    text = f"{len(problem.query)} variables to maximise, tables of {problem.n_entries:,} entries together"
+    found = f"{left} nuisance variables that do not sum out" if left else text
+    return Estimate(found, WORK_PER_TABLE * len(problem.tables), not left)
+
+
+def maximisation(case: Case[Network]) -> Posterior:
+    return MpePosterior(case.query, _summed(case), _log_evidence(case), case.limits.workers)
+
+
+def _log_evidence(case: Case[Network]) -> float | None:
+    """Return ln p(e) where it takes next to nothing beside the maximisation."""
+    if isinstance(case.model, BayesianNetwork) and not case.query.log_weights.any():
+        return 0.0
+    problem = replace(_summed(case).problem, query=frozenset())
+    if plan(problem).n_entries > FREE_SUM:
+        return None
+    total = sum_out(problem, int(FREE_SUM), case.limits.control)
+    return None if total.sizes else float(total.constant)
