@@ -23,9 +23,10 @@ lint: $(DEV_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	PYTHONPATH=src $(BIN)/lint-imports
+	cd lab && PYTHONPATH=../src ../$(BIN)/lint-imports
 
 types: $(DEV_STAMP)
-	$(BIN)/pyright src
+	$(BIN)/pyright src lab
 
 # The suite proper. Files stay together on a worker, so that a kernel is compiled by few of them.
 pytest: $(DEV_STAMP)
@@ -48,10 +49,10 @@ $(BROWSER)/.installed: pyproject.toml
 test-interop: $(INTEROP)/.installed
 	$(INTEROP)/bin/python -m pytest -n $(WORKERS) --dist loadfile tests/interop
 
-$(INTEROP)/.installed: pyproject.toml tests/interop/requirements.txt
+$(INTEROP)/.installed: pyproject.toml lab/pyproject.toml tests/interop/requirements.txt
 	$(PYTHON) -m venv $(INTEROP)
 	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -r tests/interop/requirements.txt
+	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -e lab -r tests/interop/requirements.txt
 	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps deeprob-kit==1.1.0
 	@touch $@
 
@@ -77,8 +78,8 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # Every target shares one environment; the stamps make repeated calls quick.
-$(DEV_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+$(DEV_STAMP): pyproject.toml lab/pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -e lab
 	@touch $(DEV_STAMP) $(RUN_STAMP)
 
 $(RUN_STAMP): pyproject.toml | $(BIN)/python

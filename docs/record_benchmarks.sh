@@ -6,7 +6,8 @@
 # protocol in full (docs/reproduction.md), takes days and is recorded only when it is named.
 # Stopped runs go on where they were; runs/ keeps the records. Those from chow-liu to parity take about 25 minutes in all.
 #
-# CERTIMAP is the command (default .venv/bin/certimap; "PYTHON -m certimap.cli" is another). Of the peers in PEERS (default
+# CERTIMAP is the command (default .venv/bin/certimap; "PYTHON -m certimap.cli" is another), with the package in lab/
+# installed beside it (make test does so). Of the peers in PEERS (default
 # pgmpy,pyagrum,pygms,toulbar2) those count that its environment has. NETWORKS is a folder with link, diabetes, pigs,
 # barley and munin as .bif.gz (pgmpy ships them in pgmpy/utils/example_models); without it 'seeded' is left out.
 set -eu

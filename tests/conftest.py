@@ -10,6 +10,10 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# Processes that tests start import the sources of this folder, as the tests do.
+SOURCES = [str(ROOT / "src"), str(ROOT / "lab")]
+os.environ["PYTHONPATH"] = os.pathsep.join([*SOURCES, *filter(None, [os.environ.get("PYTHONPATH")])])
+
 settings.register_profile(
     "deterministic",
     derandomize=True,

@@ -1,6 +1,5 @@
 """The public names of the package and where they lie: the one list, for type checkers and for `__init__.py`."""
 
-from certimap import bench as bench
 from certimap import certify as certify
 from certimap import circuits as circuits
 from certimap import conversions as conversions

@@ -195,7 +195,7 @@ def test_with_too_little_memory_to_start_it_says_so(examples):
 
 
 def test_a_torn_record_of_a_benchmark_names_its_file(tmp_path, capsys, monkeypatch):
-    import certimap.bench.records as records
+    import certimap_lab.bench.records as records
 
     class Full:
         def write(self, data):

@@ -85,6 +85,16 @@ def test_the_bench_commands_are_listed_only_when_asked_for(capsys):
     assert "twenty" in capsys.readouterr().out
 
 
+def test_without_the_lab_one_sentence_says_what_to_install(capsys, monkeypatch):
+    monkeypatch.setattr("certimap.cli.main._LAB", "a_package_that_nobody_has")
+    assert main(["bench", "twenty"]) == 2
+    said = capsys.readouterr().err
+    assert "pip install -e . -e lab" in said
+    assert len(said.splitlines()) == 1
+    assert main(["--help"]) == 0
+    assert "bench" not in capsys.readouterr().out
+
+
 def test_columns_are_typed_by_what_they_hold(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text('a,b,"c, d",e\n1,0.5,x,\n2,,"y, z",3\n')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from certimap.testing.hostile import FAMILIES, check_seed
+from certimap_lab.hostile import FAMILIES, check_seed
 
 N_EACH = 8
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 import certimap as cm
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.core.domain import Domain, Real
-from certimap.testing.hostile.check import check_case
-from certimap.testing.hostile.circuits import case_of
-from certimap.testing.hostile.exact import ONE, ZERO, arithmetic, density, exp_of, falls_below, log_of
-from certimap.testing.hostile.report import CaseReport
+from certimap_lab.hostile.check import check_case
+from certimap_lab.hostile.circuits import case_of
+from certimap_lab.hostile.exact import ONE, ZERO, arithmetic, density, exp_of, falls_below, log_of
+from certimap_lab.hostile.report import CaseReport
 
 # Logs from below the denormal numbers to next to 0, zeros, and a few that tie.
 LOGS = st.one_of(

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import certimap as cm
-from certimap.bench.random_circuits import random_region_graph
+from certimap_lab.bench.random_circuits import random_region_graph
 
 SHAPES = [(2, 2, 2), (2, 3, 2), (3, 3, 2), (1, 6, 2), (2, 4, 2), (2, 2, 4), (2, 3, 3)]
 

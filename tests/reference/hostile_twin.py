@@ -1,6 +1,6 @@
 """Slow twins of the exact oracles: 60-digit mpmath, everything by enumeration of all variables, node by node.
 
-Nothing is shared with `certimap.testing.hostile`: no elimination, no tables, no decimal arithmetic, and evidence
+Nothing is shared with `certimap_lab.hostile`: no elimination, no tables, no decimal arithmetic, and evidence
 is read by `certimap.core.query`.
 """
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from certimap.bench.random_circuits import random_learnspn
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.circuits.plan import Plan
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.core.box import Boxes
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.core.query import make_query
+from certimap_lab.bench.random_circuits import random_learnspn
 
 REL = 1e-12
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from certimap.core.query import make_query
-from certimap.testing.hostile import FAMILIES, exact, make_case
-from certimap.testing.hostile.densities import densities
+from certimap_lab.hostile import FAMILIES, exact, make_case
+from certimap_lab.hostile.densities import densities
 
 SLOW = ("naive_bayes", "mixture", "hmm")  # few of these are small
 MODELS = [name for name in FAMILIES if name not in ("function", "round_trip", "text", "densities")]
@@ -65,7 +65,7 @@ def test_oracles_agree_with_enumeration(family):
 
 def test_elimination_agrees_with_tables():
     """Large spaces are maximised one variable at a time; on small ones that must come to the same."""
-    from certimap.testing.hostile.truth import EliminationTruth, table_of
+    from certimap_lab.hostile.truth import EliminationTruth, table_of
 
     rng = np.random.default_rng(0)
     with exact.arithmetic():

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from certimap.bench.records import BenchError
-from certimap.bench.truth import FILE, TruthPlan, answer_chunk, run_truth
 from certimap.certify import bounds
 from certimap.cli.main import main
 from certimap.solvers.elimination import sets
-from certimap.testing.volume import FAMILIES, LOOSENED, judge, loosened, make_case
+from certimap_lab.bench.records import BenchError
+from certimap_lab.bench.truth import FILE, TruthPlan, answer_chunk, run_truth
+from certimap_lab.volume import FAMILIES, LOOSENED, judge, loosened, make_case
 
 CERTAIN = ("residual", "epsilon", "bounds", "dominance")  # formulas behind claims that hold for certain
 
 
 def summary_of(n: int, **settings):
     """Judge queries in this process."""
-    from certimap.bench.truth import TruthSummary
+    from certimap_lab.bench.truth import TruthSummary
 
     summary = TruthSummary()
     summary.add(answer_chunk(TruthPlan(n, 3, **settings), 0, n))

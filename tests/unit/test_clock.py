@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from certimap.testing.volume import judge, make_case
+from certimap_lab.volume import judge, make_case
 
 
 @pytest.mark.parametrize("jump", [1e6, -1e6])

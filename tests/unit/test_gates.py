@@ -8,6 +8,7 @@ from pathlib import Path
 import certimap
 
 ROOT = Path(certimap.__file__).parent
+LAB = Path(__file__).resolve().parents[2] / "lab"
 
 # Where an attribute may be asked for by name: of modules, data frames, estimators, errors and own fields.
 # Never of posteriors, solvers, states or models: what they have is declared (see certimap/core/posterior.py).
@@ -16,16 +17,16 @@ BY_NAME = {
     "ask/api.py": 2,  # data frames
     "networks/best_first.py": 2,  # own fields
     "solvers/networks/hbfs.py": 2,  # own settings
-    "bench/machine.py": 1,  # what the operating system has
-    "bench/models.py": 3,  # learners by name, and what they chose
-    "bench/records.py": 1,  # numpy values
+    "certimap_lab/bench/machine.py": 1,  # what the operating system has
+    "certimap_lab/bench/models.py": 3,  # learners by name, and what they chose
+    "certimap_lab/bench/records.py": 1,  # numpy values
     "circuits/circuit.py": 1,  # own fields
     "circuits/plan.py": 1,
     "cli/info.py": 2,  # kinds of variables
     "cli/learn.py": 1,  # learners by name
     "cli/main.py": 3,  # errors of the command line's library
     "learn/datasets.py": 1,  # own fields
-    "bench/impute.py": 1,  # tables by name
+    "certimap_lab/bench/impute.py": 1,  # tables by name
     "ask/imputer.py": 9,  # own settings and fields, and data frames
     "io/native.py": 2,  # own fields, and classes of this package by name
     "kernels/parallel.py": 1,  # what the operating system has
@@ -40,7 +41,7 @@ BY_NAME = {
     "core/posterior.py": 2,  # what a class, or one of its objects, has of a capability
     "core/named.py": 1,  # classes and functions by their place
     "solvers/warm_start.py": 3,  # data frames
-    "testing/volume/loosened.py": 2,  # formulas of this package, made looser on purpose
+    "certimap_lab/volume/loosened.py": 2,  # formulas of this package, made looser on purpose
 }
 
 
@@ -61,13 +62,13 @@ def imported(tree):
             yield from (name.name for name in node.names)
 
 
-def parsed(folder):
+def parsed(folder, root=ROOT):
     for path in sorted(folder.rglob("*.py")):
-        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+        yield path.relative_to(root).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
 
 
 def test_nothing_is_asked_by_name_that_could_be_declared():
-    found = {name: n for name, tree in parsed(ROOT) if (n := asked_by_name(tree))}
+    found = {name: n for name, tree in (*parsed(ROOT), *parsed(LAB, LAB)) if (n := asked_by_name(tree))}
     foreign = {name for name in found if name.startswith("interop/")}  # objects of other libraries
     more = {name: n for name, n in found.items() if name not in foreign and n > BY_NAME.get(name, 0)}
     assert not more, "getattr/hasattr: declare a fact or a capability instead (certimap/core/posterior.py)"

@@ -53,10 +53,20 @@ def test_the_wheel_holds_what_the_package_reads(tmp_path):
         f"certimap/explanations/reports/{n}"
         for n in ("page.css", "page.js", "chart.umd.min.js", "chart.LICENSE.txt")
     }
-    assert report | {"certimap/py.typed", "certimap/__init__.pyi", "certimap/bench/paper.json"} <= held
+    assert report | {"certimap/py.typed", "certimap/__init__.pyi"} <= held
     source = ROOT / "src"
     files = {p.relative_to(source).as_posix() for p in (source / "certimap").rglob("*") if p.is_file()}
     assert {name for name in files if "__pycache__" not in name} <= held
     names = {PurePosixPath(name).name for name in held}
     assert {"LICENSE", "METADATA", "entry_points.txt"} <= names
-    assert not [name for name in held if name.startswith("tests/")]
+    assert not [name for name in held if name.startswith(("tests/", "certimap_lab/"))]
+
+
+def test_the_wheel_of_the_lab_holds_what_it_reads_and_has_the_same_version(tmp_path):
+    builders = pytest.importorskip("hatchling.builders.wheel")
+    (built,) = builders.WheelBuilder(str(ROOT / "lab")).build(directory=str(tmp_path), versions=["standard"])
+    held = set(zipfile.ZipFile(built).namelist())
+    assert {"certimap_lab/bench/paper.json", "certimap_lab/cli/bench.py"} <= held
+    assert all(
+        name.startswith(("certimap_lab/", f"certimap_lab-{certimap.__version__}.dist-info/")) for name in held
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import importlib.util
 import io
 import os
 import sys
@@ -17,13 +18,13 @@ from typer.core import TyperGroup
 
 import certimap
 from certimap.cli import check, convert, everyday, explain, info, learn, replay, report, solve
-from certimap.errors import CertimapError
+from certimap.errors import CertimapError, MissingDependency
 
 FAILED = 2
 UNFORESEEN = 70
 INTERRUPTED = 130
 TRACEBACK = "CERTIMAP_TRACEBACK"
-_LAZY = {"bench": "certimap.cli.bench"}
+_LAB = "certimap_lab"
 
 
 class _Interrupted(Exception):
@@ -31,7 +32,7 @@ class _Interrupted(Exception):
 
 
 class _LazyGroup(TyperGroup):
-    """A group some of whose subcommands are imported only when asked for."""
+    """The group of all subcommands; `bench` is imported from its own package when it is called."""
 
     def make_context(self, *arguments: Any, **extra: Any) -> Any:
         try:
@@ -46,12 +47,22 @@ class _LazyGroup(TyperGroup):
             raise _Interrupted from None
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *_LAZY]
+        return [*super().list_commands(ctx), *(["bench"] if _has_lab() else [])]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name in _LAZY:
-            return typer.main.get_command(importlib.import_module(_LAZY[cmd_name]).app)
-        return super().get_command(ctx, cmd_name)
+        if cmd_name != "bench":
+            return super().get_command(ctx, cmd_name)
+        if not _has_lab():
+            raise MissingDependency(
+                "certimap bench is in a package of its own, certimap-lab, which is not installed; "
+                "expected pip install -e . -e lab in a clone of the project"
+            )
+        return typer.main.get_command(importlib.import_module(f"{_LAB}.cli.bench").app)
+
+
+def _has_lab() -> bool:
+    """Whether the package with the benchmarks, which lies beside this one, is installed."""
+    return importlib.util.find_spec(_LAB) is not None
 
 
 app = typer.Typer(

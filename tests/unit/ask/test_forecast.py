@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import certimap as cm
-from certimap.bench.random_circuits import random_learnspn
 from certimap.errors import QueryError
+from certimap_lab.bench.random_circuits import random_learnspn
 
 
 def values_of(posterior):

@@ -21,7 +21,7 @@ from certimap.solvers.networks import hbfs
 from certimap.solvers.networks.and_or import AndOrSpace
 from certimap.testing.enumeration import all_points
 from certimap.testing.models import random_network
-from certimap.testing.proofs import Case, random_case, solved
+from certimap_lab.proofs import Case, random_case, solved
 
 
 def _rounding(monkeypatch):

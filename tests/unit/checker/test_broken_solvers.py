@@ -17,9 +17,9 @@ from certimap.circuits.prober import PlanProber
 from certimap.solvers.elimination import sets
 from certimap.solvers.elimination.one_pass import Elimination
 from certimap.solvers.elimination.start import Climb
-from certimap.testing.proofs import random_case, solved
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.regions import RegionTree
+from certimap_lab.proofs import random_case, solved
 
 N_CASES = 10
 

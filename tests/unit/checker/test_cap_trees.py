@@ -22,7 +22,7 @@ from certimap.circuits.prober import PlanProber
 from certimap.io.native import exported
 from certimap.testing.enumeration import all_points
 from certimap.testing.models import random_circuit
-from certimap.testing.proofs import Case, failures, solved
+from certimap_lab.proofs import Case, failures, solved
 
 
 def questioned(circuit, queried, log_weights=None):

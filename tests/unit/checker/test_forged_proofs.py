@@ -11,7 +11,7 @@ import certimap as cm
 from certimap.checker import Proof
 from certimap.checker.asked import shown
 from certimap.io.labels import encoded_label
-from certimap.testing.proofs import random_case, solved, states_of
+from certimap_lab.proofs import random_case, solved, states_of
 
 
 def wrong(case):

@@ -8,8 +8,8 @@ import pytest
 import certimap as cm
 import certimap.checker.mixtures as mixtures
 from certimap.checker import Proof
-from certimap.testing.proofs import failures, solved
-from certimap.testing.real_proofs import random_real_case
+from certimap_lab.proofs import failures, solved
+from certimap_lab.real_proofs import random_real_case
 
 
 def proved(model, variables=None, evidence=None, epsilon=0.0):

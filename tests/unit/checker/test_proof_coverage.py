@@ -12,7 +12,7 @@ import certimap as cm
 from certimap.checker import Proof
 from certimap.checker.normal import log_mass, log_peaks
 from certimap.testing.models import random_circuit
-from certimap.testing.proofs import random_case, solved
+from certimap_lab.proofs import random_case, solved
 
 
 def mixture(seed, n_real=2, n_other=1, n_parts=3, low=-math.inf, high=math.inf):

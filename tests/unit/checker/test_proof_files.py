@@ -13,7 +13,7 @@ from certimap.checker import models as checker_models
 from certimap.cli.main import main
 from certimap.io.native import exported, fingerprint
 from certimap.testing.models import random_circuit
-from certimap.testing.proofs import random_case, solved
+from certimap_lab.proofs import random_case, solved
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from certimap.testing.proofs import ON_CIRCUITS, ON_NETWORKS, failures, random_case, solved
+from certimap_lab.proofs import ON_CIRCUITS, ON_NETWORKS, failures, random_case, solved
 
 
 @pytest.mark.parametrize("seed", [*range(22), 282, 680])

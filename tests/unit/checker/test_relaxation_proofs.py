@@ -26,7 +26,7 @@ from certimap.proofs.relaxations import Relaxed, covered, problem_of
 from certimap.proofs.script import Script
 from certimap.proofs.steps import steps_of
 from certimap.proofs.sums import Sums, order_of_values
-from certimap.testing.proofs import random_case, solved
+from certimap_lab.proofs import random_case, solved
 
 
 def reduced(case):

@@ -23,7 +23,7 @@ from certimap.proofs.ascent import ascended
 from certimap.proofs.script import Script
 from certimap.testing.enumeration import all_points
 from certimap.testing.models import random_network
-from certimap.testing.proofs import Case, by_steps, failures, random_case, solved
+from certimap_lab.proofs import Case, by_steps, failures, random_case, solved
 
 
 def everything(seed, zeros=0.2):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.bench.random_chains import random_chain
 from certimap.checker import Proof, vectors
 from certimap.checker.buckets import Buckets
 from certimap.checker.clock import Clock
@@ -20,7 +19,8 @@ from certimap.core.query import make_query
 from certimap.proofs import reduced_network
 from certimap.proofs import vectors as vector_proofs
 from certimap.testing.enumeration import all_points
-from certimap.testing.proofs import Case, random_case, solved
+from certimap_lab.bench.random_chains import random_chain
+from certimap_lab.proofs import Case, random_case, solved
 
 FORGED = 0.5  # nats by which forgers understate what they claim to exclude
 

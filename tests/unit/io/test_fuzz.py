@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.bench.fuzz import LIMIT_BYTES, LIMIT_SECONDS, fuzz, input_of, targets
 from certimap.cli.main import main
+from certimap_lab.bench.fuzz import LIMIT_BYTES, LIMIT_SECONDS, fuzz, input_of, targets
 
 
 @pytest.mark.parametrize("name", list(targets()))

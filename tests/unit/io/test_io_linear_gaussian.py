@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.bench import fuzz_seeds
 from certimap.cli.main import main
 from certimap.errors import ModelError, ParseError
 from certimap.io.native import fingerprint
+from certimap_lab.bench import fuzz_seeds
 
 
 def machine() -> cm.LinearGaussianNetwork:

@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 
 import certimap as cm
-from certimap.bench.theory_counts import count_cases, counts_table, draws_of, predicted
 from certimap.cli.main import main
 from certimap.errors import SolverError
+from certimap_lab.bench.theory_counts import count_cases, counts_table, draws_of, predicted
 
 
 def laplace() -> cm.FunctionPosterior:

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import certimap as cm
-from certimap.bench.reach import tree_mixture
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions.circuit_to_trees import TreeMixturePosterior, trees_of_circuit
 from certimap.core.control import Control, TimeUp
 from certimap.core.query import make_query
 from certimap.trees.kernels import vector_bounds as kernels
+from certimap_lab.bench.reach import tree_mixture
 
 
 def all_points(sizes):

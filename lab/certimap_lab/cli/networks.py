@@ -1,0 +1,192 @@
+"""The commands of `certimap bench` on networks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from certimap_lab.cli.options import (
+    Delta,
+    Epsilon,
+    Jobs,
+    Limit,
+    MaxMemory,
+    MaxSamples,
+    Quiet,
+    Seed,
+    Workers,
+    command_line,
+    reporter,
+    show_text,
+    split_names,
+)
+
+if TYPE_CHECKING:
+    from certimap_lab.bench.network_cases import NetworkCase
+    from certimap_lab.bench.trial import TrialSettings
+
+Solvers = Annotated[
+    str,
+    typer.Option("--solvers", help="Solvers, settings as in wmb:i_bound=10:iterations=30; none when empty."),
+]
+Peers = Annotated[str, typer.Option(help="Other libraries to ask: pgmpy, pyagrum, pygms, toulbar2.")]
+Only = Annotated[str, typer.Option("--only", help="Names of cases or networks; all when empty.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder of the run; a stopped run there resumes.")]
+
+
+def networks(
+    cases: Annotated[
+        list[Path] | None,
+        typer.Option("--cases", help="File of cases, with the networks it names beside it; may be given twice."),
+    ] = None,
+    seeded: Annotated[
+        Path | None, typer.Option("--seeded", help="Folder of BIF networks that get random queries instead.")
+    ] = None,
+    parity: Annotated[str, typer.Option(help="Lengths of parity codes to decode, as in 48,96.")] = "",
+    out: Out = None,
+    solvers: Solvers = "auto",
+    peers: Peers = "",
+    only: Only = "",
+    epsilon: Epsilon = 0.01,
+    delta: Delta = 0.01,
+    max_samples: MaxSamples = 2_500_000,
+    time_limit: Limit = 60.0,
+    max_memory: MaxMemory = 4096,
+    jobs: Jobs = 1,
+    workers: Workers = 1,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+    growth: Annotated[
+        bool,
+        typer.Option(
+            "--growth", help="Measure time by the number of variables, rows and answers instead; needs no data."
+        ),
+    ] = False,
+    plain: Annotated[
+        bool,
+        typer.Option(
+            "--plain",
+            help="Set MPE beside a plain elimination in NumPy instead: a long chain, those --cases that are "
+            "MPE, and the networks of --seeded without evidence; where tables fit.",
+        ),
+    ] = False,
+    sizes: Annotated[str, typer.Option(help="Numbers of variables for --growth.")] = "1000,10000,100000",
+    into: Annotated[
+        Path | None,
+        typer.Option("--into", help="Page whose section 'growth' or 'plain-elimination' gets the table."),
+    ] = None,
+) -> None:
+    """Run solvers, and other libraries, on queries of networks: answers, proofs, gaps, times."""
+    from certimap_lab.bench.network_cases import read_cases
+    from certimap_lab.bench.seeded import parity_cases, seeded_cases
+    from certimap_lab.bench.trial import TrialSettings
+
+    if growth:
+        _growth(sizes, seed, quiet, into)
+        return
+    chosen = [case for file in cases or [] for case in read_cases(file, split_names(only))]
+    if plain:
+        _plain(chosen, seeded, split_names(only), seed, quiet, into)
+        return
+    if seeded is not None:
+        chosen += seeded_cases(seeded, seed, split_names(only))
+    if parity:
+        chosen += parity_cases(_whole_numbers(parity, "--parity"), seed=seed)
+    if not chosen:
+        raise typer.BadParameter("--cases, --seeded, --parity or --growth is needed", param_hint="--cases")
+    settings = TrialSettings(epsilon, delta, max_samples, time_limit or None, max_memory, workers, seed)
+    _run(chosen, settings, split_names(solvers), split_names(peers), out, jobs, quiet)
+
+
+def uai(
+    folder: Annotated[
+        Path,
+        typer.Option("--dir", help="Folder of .uai files with .evid and .query, or with a cases.json."),
+    ],
+    solvers: Solvers = "auto",
+    peers: Peers = "",
+    only: Only = "",
+    out: Out = None,
+    time_limit: Limit = 60.0,
+    max_memory: MaxMemory = 8192,
+    workers: Workers = 2,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Run solvers, and other libraries, on a folder of UAI instances, exactness asked for: proofs, gaps, times."""
+    from certimap_lab.bench.network_cases import uai_cases
+    from certimap_lab.bench.trial import TrialSettings
+
+    settings = TrialSettings(0.0, 0.0, None, time_limit or None, max_memory, workers, seed)
+    chosen = uai_cases(folder, split_names(only))
+    _run(chosen, settings, split_names(solvers), split_names(peers), out, 1, quiet)
+
+
+def _run(
+    cases: Sequence[NetworkCase],
+    settings: TrialSettings,
+    solvers: Sequence[str],
+    peers: Sequence[str],
+    out: Path | None,
+    jobs: int,
+    quiet: bool,
+) -> None:
+    from certimap_lab.bench.network_tables import network_tables
+    from certimap_lab.bench.networks import NetworkPlan, network_summary, run_networks
+    from certimap_lab.bench.peers import installed_peers
+
+    plan = NetworkPlan(tuple(cases), out, tuple(solvers), tuple(peers), jobs, settings=settings)
+    try:
+        records = run_networks(plan, command=command_line(), report=reporter(quiet))
+    except KeyboardInterrupt:
+        if out is not None:
+            typer.echo(f"stopped; the same command goes on from the trials in {out}", err=True)
+        raise
+    for table in network_tables(records, installed_peers(plan.peers)[1]):
+        typer.echo(table.to_markdown())
+    typer.echo(network_summary(records))
+
+
+def _whole_numbers(text: str, option: str) -> list[int]:
+    wrong = [part for part in split_names(text) if not part.isdecimal()]
+    if wrong:
+        raise typer.BadParameter(f"{wrong[0]!r} is no whole number", param_hint=option)
+    return [int(part) for part in split_names(text)]
+
+
+def _growth(sizes: str, seed: int, quiet: bool, into: Path | None) -> None:
+    from certimap_lab.bench.growth import GrowthPlan, growth_table, run_growth
+    from certimap_lab.bench.growth_queries import growth_queries_table, run_growth_queries
+
+    plan = GrowthPlan(sizes=tuple(_whole_numbers(sizes, "--sizes")), seed=seed)
+    records = run_growth(plan, reporter(quiet))
+    tables = [growth_table(records), growth_queries_table(run_growth_queries(seed))]
+    shown = "\n\n".join(table.to_markdown(4) for table in tables)
+    _show("growth", shown, into)
+
+
+def _plain(
+    cases: Sequence[NetworkCase],
+    folder: Path | None,
+    only: Sequence[str],
+    seed: int,
+    quiet: bool,
+    into: Path | None,
+) -> None:
+    from certimap_lab.bench.plain_elimination import mpe_cases, plain_table, run_plain
+
+    chosen = [*cases, *([] if folder is None else mpe_cases(folder, only))]
+    _show(
+        "plain-elimination", plain_table(run_plain(chosen, seed=seed, report=reporter(quiet))).to_markdown(4), into
+    )
+
+
+def _show(section: str, shown: str, into: Path | None) -> None:
+    """Print tables with the machine they were measured on, and put them into a page's section."""
+    from certimap_lab.bench.machine import describe_machine, machine_line
+
+    text = f"{machine_line(describe_machine())}; one thread.\n\n{shown}"
+    show_text(text, into, section)

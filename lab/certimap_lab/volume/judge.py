@@ -1,0 +1,156 @@
+"""Answering the query of a case, and judging everything that the result claims."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from certimap.ask.api import map_query
+from certimap.core.result import CertificateKind, MapResult
+from certimap.errors import ImpossibleEvidence, MissingDependency, SolverError, TooLarge
+from certimap.proofs import answers_of
+from certimap_lab.volume.case import VolumeCase
+
+LEVELS = (0.01, 0.05, 0.1, 0.3)  # at which the pairs of Pareto fronts are counted
+ROUNDING = 1e-9  # nats between two ways of computing the same probability, per 1,000 nats and at least
+OUTCOMES = tuple(kind.value for kind in CertificateKind)
+REFUSED = "refused"
+IMPOSSIBLE = "impossible evidence"
+
+
+@dataclass
+class Verdict:
+    """What one answer came to.
+
+    Attributes
+    ----------
+    family, solver
+        Of the case; the solver is the one that answered.
+    outcome
+        The kind of the certificate; "refused" where no solver of the list suits the posterior, "impossible
+        evidence" where there is nothing to answer.
+    false_proofs
+        Sentences about claims that hold for certain and are false.
+    risk
+        (failure probability asked for, whether the answer has a certificate that may fail and is false); None
+        where no failure was allowed. Answers that were proved count too: a rule promises something about all runs,
+        not about those alone that nothing better settled.
+    false_delta
+        The smallest failure probability of a pair of the Pareto front that is false; 1 when none is.
+    """
+
+    family: str
+    solver: str
+    outcome: str
+    false_proofs: list[str] = field(default_factory=list[str])
+    risk: tuple[float, bool] | None = None
+    false_delta: float = 1.0
+
+    @property
+    def has_answer(self) -> bool:
+        return self.outcome in OUTCOMES
+
+
+def answer(case: VolumeCase) -> MapResult | str:
+    """Answer a case, by its solver or the first of the others that suits; else say what became of it."""
+    for solver in (case.solver, *case.others):
+        settings: dict[str, Any] = {**case.settings, "progress": False, "workers": 1}
+        if solver != case.solver:
+            settings.pop("warm_start", None)
+        try:
+            return map_query(case.model, case.query, case.evidence, solver=solver, **settings)
+        except ImpossibleEvidence:
+            return IMPOSSIBLE
+        except MissingDependency:
+            continue
+        except TooLarge:
+            if settings.get("time_limit") is None:
+                raise
+            return REFUSED  # the time was up before any assignment was evaluated, as it says
+        except SolverError as error:
+            if "solver" not in str(error):
+                raise
+    return REFUSED
+
+
+def judge(case: VolumeCase) -> Verdict:
+    """Answer a case and compare all that is claimed with the truth."""
+    result = answer(case)
+    if isinstance(result, str):
+        return Verdict(case.family, str(case.solver), result)
+    return judge_result(case, result)
+
+
+def judge_result(case: VolumeCase, result: MapResult) -> Verdict:
+    """Compare all that a result claims with the truth."""
+    verdict = Verdict(case.family, result.solver, result.certificate.kind.value)
+    truth, certificate = case.truth, result.certificate
+    listed = answers_of(result)
+    values = [truth.value(assignment) for assignment in listed]
+    _judge_numbers(verdict, case, result, values[0])
+    wanted = case.settings.get("top_k") or 1
+    log_kth = truth.log_kth(wanted)
+    if log_kth is None:
+        return verdict
+    n_due = wanted if truth.n_points is None else min(wanted, truth.n_points)
+    weakest = min(values) if len(values) >= n_due else -math.inf
+    within = math.log1p(certificate.tolerance) + _rounding(log_kth)
+
+    def holds(epsilon: float) -> bool:
+        if epsilon >= 1.0:
+            return True
+        return log_kth <= weakest + max(-math.log1p(-epsilon) + _rounding(log_kth), within)
+
+    stated = certificate.assumptions == () or case.assumes
+    said = f"{certificate.kind.value} by {certificate.rule}, epsilon {certificate.epsilon!r}"
+    if certificate.kind in (CertificateKind.EXACT, CertificateKind.EPSILON) and stated:
+        epsilon = 0.0 if certificate.kind is CertificateKind.EXACT else certificate.epsilon
+        if certificate.delta != 0.0 or not holds(epsilon):
+            verdict.false_proofs.append(f"{said}: the answer is {log_kth - weakest:.6g} nats below the best")
+    if certificate.kind is not CertificateKind.NONE and certificate.epsilon > certificate.requested_epsilon:
+        verdict.false_proofs.append(f"{said} was not asked for")
+    is_allowed = 0.0 < certificate.delta <= certificate.requested_delta
+    if certificate.kind is CertificateKind.PAC and not is_allowed:
+        verdict.false_proofs.append(f"{said}: delta {certificate.delta!r} was not asked for")
+    if certificate.requested_delta > 0.0 and stated:
+        is_false = certificate.kind is CertificateKind.PAC and not holds(certificate.epsilon)
+        verdict.risk = (certificate.requested_delta, is_false)
+    _judge_pairs(verdict, result, holds)
+    return verdict
+
+
+def _judge_numbers(verdict: Verdict, case: VolumeCase, result: MapResult, log_value: float) -> None:
+    """Check the answer's probability and the upper bounds."""
+    log_best, shift = float(case.truth.log_ranked[0]), case.log_evidence
+    for name, said, true in (
+        ("log_prob", result.log_prob, log_value),
+        ("log_joint", result.log_joint, log_value + shift),
+        ("log_evidence", result.log_evidence, shift),
+    ):
+        if said is not None and not math.isnan(true) and said != true and not abs(said - true) <= _rounding(true):
+            verdict.false_proofs.append(f"{name} is {said!r}, in truth {true!r}")
+    for name, said, true in (
+        ("log_upper_bound", result.log_upper_bound, log_best),
+        ("log_joint_upper_bound", result.log_joint_upper_bound, log_best + shift),
+    ):
+        if said is not None and said < true - _rounding(true):
+            verdict.false_proofs.append(f"{name} is {said!r}, and the best has {true!r}")
+
+
+def _judge_pairs(verdict: Verdict, result: MapResult, holds: Callable[[float], bool]) -> None:
+    """Check the Pareto pairs; they hold without an assumption, but for a bound from outside."""
+    if result.certificate.rule == "external":
+        return
+    for epsilon, delta in result.pareto:
+        if holds(epsilon):
+            continue
+        if delta == 0.0:
+            verdict.false_proofs.append(f"the pair ({epsilon!r}, 0) is false")
+        else:
+            verdict.false_delta = min(verdict.false_delta, delta)
+
+
+def _rounding(log_x: float) -> float:
+    return ROUNDING * max(1.0, abs(log_x) / 1000.0) if math.isfinite(log_x) else 0.0
