@@ -272,7 +272,9 @@ def main() -> int:
     parser.add_argument("--lines", help="FIRST-LAST: change these lines alone")
     parser.add_argument("--every", type=int, default=1, help="of these changes, try one in so many")
     given = parser.parse_args()
-    module = ".".join(given.file.with_suffix("").parts[given.file.parts.index("certimap") :])
+    parts = given.file.with_suffix("").parts
+    start = max(k for k, part in enumerate(parts) if part in ("certimap", "certimap_lab"))
+    module = ".".join(parts[start:])
     source, path = given.file.read_text(), given.file.resolve()
     first, last = (int(x) for x in given.lines.split("-")) if given.lines else (0, 10**9)
     chosen = [change for change in mutants(source) if first <= change[0] <= last][:: given.every]
