@@ -20,6 +20,7 @@ from certimap.certify.sources import Source, is_own
 from certimap.certify.stopping import Batch, stopping_row
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control
+from certimap.core.logs import checked_logs
 from certimap.errors import ModelError, SolverError
 
 _ALIKE = ("variables", "measures", "epsilon", "delta", "top_k", "tolerance", "rule", "early_stop", "lipschitz")
@@ -47,7 +48,8 @@ class Ledger(Findings):
         Raises UnbalancedBooks when R and what has been closed leave something out.
         """
         points = as_rows(points, self.domain)[: self.remaining_draws]
-        log_r = self._rounded_mass(self._books.log_drawn if log_open_mass is None else float(log_open_mass))
+        log_r = self._books.log_drawn if log_open_mass is None else float(log_open_mass)
+        log_r = self._rounded_mass(float(checked_logs(log_r, "draws come from boxes of the mass")))
         if log_r != 0.0 and (self.lipschitz is not None or self.rule == "published"):
             raise SolverError(
                 "draws from open boxes cannot be combined with a Lipschitz constant or the published rule; "
@@ -126,6 +128,7 @@ class Ledger(Findings):
         UnbalancedBooks
             When the measure is missing where it applies.
         """
+        log_bound = checked_logs(log_bound, "boxes were closed at the bound")
         self._books.close(log_measure)
         if np.size(log_bound):
             self.log_closed_bound = max(
@@ -143,8 +146,9 @@ class Ledger(Findings):
             When closed, settled and open boxes do not make up the space, or when the probability that is not
             evaluated yet cannot lie at points as improbable as the bounds say.
         """
+        log_open_bound = float(checked_logs(float(log_open_bound), "open boxes were reported with the bound"))
         self._books.check_open(log_open_measure)
-        open_bound = bounds.round_up(float(log_open_bound), self._slack)
+        open_bound = bounds.round_up(log_open_bound, self._slack)
         log_open_mass = log_open_measure if self._books.measure == "mass" else None
         if log_open_mass is not None:
             open_bound = min(open_bound, bounds.round_up(log_open_mass, self._slack))
@@ -168,7 +172,8 @@ class Ledger(Findings):
         What comes from no `Source` of this package is an assumption, which the certificate names. One that a point
         evaluated before or later contradicts is dropped, with a warning.
         """
-        value = bounds.round_up(float(value), self._slack)
+        value = float(checked_logs(float(value), "an upper bound from elsewhere is"))
+        value = bounds.round_up(value, self._slack)
         if self.external is None or value < self.external[0]:
             name = source.name if isinstance(source, Source) else str(source)
             self.external = (value, name, is_own(source))

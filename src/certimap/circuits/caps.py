@@ -20,7 +20,7 @@ from certimap.circuits.kernels.climb import CapTable, Pool
 from certimap.circuits.kernels.real import fill_peaks, fill_scales
 from certimap.circuits.kernels.space import PlanArrays
 from certimap.circuits.plan import Plan
-from certimap.core.box import Boxes, Points
+from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.core.rounding import SMALLEST_FACTOR
 
@@ -60,9 +60,7 @@ class PlanView:
         domain = plan.domain
         widths = np.where(domain.n_states == 0, 2, domain.n_states)
         offsets = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
-        full = Boxes.full(domain)
-        low = np.zeros(len(domain)) if full.low is None else full.low[0].copy()
-        high = np.zeros(len(domain)) if full.high is None else full.high[0].copy()
+        low, high = plan.ends
         arrays = PlanArrays(
             plan.is_sum,
             plan.child_ptr,

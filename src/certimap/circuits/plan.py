@@ -14,7 +14,7 @@ from certimap.core.domain import Domain
 from certimap.errors import ModelError
 
 REAL_SIZE = 8  # of a real leaf's vector, laid out as `kernels/real.py` says
-REAL_LOG_NORM, REAL_FIRST = 3, 4
+REAL_LOW, REAL_HIGH, REAL_LOG_NORM, REAL_FIRST = 1, 2, 3, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +97,17 @@ class Plan:
         whole = [code for code, kind in leaf_kinds().items() if kind.is_whole]
         marks[self.leaf_var[real][np.isin(codes, whole)]] = True
         return marks
+
+    @cached_property
+    def ends(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The interval that the evidence and the domain leave each variable, shape (n,) each."""
+        low, high = np.full(len(self.domain), np.inf), np.full(len(self.domain), -np.inf)
+        real = self.domain.n_states[self.leaf_var] == 0
+        starts, variables = self.leaf_start[real], self.leaf_var[real]
+        np.minimum.at(low, variables, self.log_tables[starts + REAL_LOW])
+        np.maximum.at(high, variables, self.log_tables[starts + REAL_HIGH])
+        low[self.domain.n_states > 0], high[self.domain.n_states > 0] = -np.inf, np.inf
+        return low, high
 
     def __repr__(self) -> str:
         return f"Plan({len(self.domain)} variables, {self.n_nodes} nodes, {self.n_edges} edges)"

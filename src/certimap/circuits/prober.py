@@ -36,7 +36,8 @@ class PlanProber:
     def __init__(self, plan: Plan, workers: int, log_caps: NDArray[np.float64] | None = None) -> None:
         self.plan, self.workers = plan, workers
         self.view = PlanView.of(plan)
-        self.layout = Layout.of(plan.domain, self.view.arrays.scales, self.view.arrays.is_whole)
+        arrays, ends = self.view.arrays, (self.view.low, self.view.high)
+        self.layout = Layout.of(plan.domain, arrays.scales, arrays.is_whole, within=ends)
         self.work = 4 * self.view.n_edges
         self.caps: Caps | None = None
         self._max_trace = 0

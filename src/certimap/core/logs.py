@@ -5,7 +5,28 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.errors import SolverError
+
 Floats = NDArray[np.float64]
+
+
+def checked_logs(log_values: Floats | float, what: str) -> Floats | float:
+    """Return natural logs unchanged: the one door through which bounds and masses come in.
+
+    `what` begins the sentence of the error, as in 'a box was closed at'. inf passes: it says that there is no
+    bound. So does -inf: the caller has proved that the box holds nothing possible.
+
+    Raises
+    ------
+    SolverError
+        Where one is NaN. `max(x, nan)` is x in Python, so that NaN would count as proof that nothing is there.
+    """
+    highest = log_values if isinstance(log_values, float) else np.max(log_values, initial=-np.inf)
+    if np.isnan(highest):
+        raise SolverError(
+            f"{what} nan; a natural log is expected, inf where no bound is known, -inf where nothing is possible"
+        )
+    return log_values
 
 
 def log_sum(log_values: Floats, axes: int | tuple[int, ...] | None = None) -> Floats:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from certimap.core.box import Boxes
 from certimap.core.domain import Domain
+from certimap.core.logs import checked_logs
 from certimap.core.rounding import ULP
 
 
@@ -59,6 +60,8 @@ class Layout:
         float64, shape (n,): a length that counts as long, for each real variable.
     is_whole
         bool, shape (n,): the real variables that take whole numbers only.
+    low, high
+        float64, shape (n,): the ends that the evidence and the domain leave each real variable.
     """
 
     domain: Domain
@@ -66,6 +69,8 @@ class Layout:
     variable_of: NDArray[np.int64]
     scales: NDArray[np.float64]
     is_whole: NDArray[np.bool_]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
 
     @classmethod
     def of(
@@ -73,7 +78,14 @@ class Layout:
         domain: Domain,
         scales: NDArray[np.float64] | None = None,
         is_whole: NDArray[np.bool_] | None = None,
+        within: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
     ) -> Layout:
+        """Lay out a domain; `within` are the ends of the evidence, shape (n,) each, None where there is none."""
+        full = Boxes.full(domain)
+        low = np.full(len(domain), -np.inf) if full.low is None else full.low[0]
+        high = np.full(len(domain), np.inf) if full.high is None else full.high[0]
+        if within is not None:
+            low, high = np.maximum(low, within[0]), np.minimum(high, within[1])
         widths = np.where(domain.n_states == 0, 2, domain.n_states)
         offsets = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
         return cls(
@@ -82,6 +94,8 @@ class Layout:
             np.repeat(np.arange(len(domain)), widths),
             np.ones(len(domain)) if scales is None else scales,
             np.zeros(len(domain), np.bool_) if is_whole is None else is_whole,
+            low,
+            high,
         )
 
     @property
@@ -95,6 +109,11 @@ class Layout:
         if boxes.low is None or boxes.high is None:
             return SearchBoxes(mask, np.zeros((1, 0)), np.zeros((1, 0)))
         return SearchBoxes(mask, boxes.low, boxes.high)
+
+    def allowed(self) -> SearchBoxes:
+        """Return what the evidence leaves of the whole space, as one box."""
+        mask = np.ones((1, int(self.offsets[-1])), np.uint8)
+        return SearchBoxes(mask, self.low[None].copy(), self.high[None].copy())
 
     def of_boxes(self, boxes: Boxes) -> SearchBoxes:
         """Return boxes of the posterior protocol in the search's columns."""
@@ -143,6 +162,11 @@ class Answers:
     middles
         float64, shape (batch, n): a point of each box that may be its best, NaN where none is known; None takes
         the splits of real variables and the states of largest bounds.
+
+    Raises
+    ------
+    SolverError
+        Where a bound is NaN: every comparison with it fails, so that a search would drop the box.
     """
 
     log_mass: NDArray[np.float64]
@@ -151,3 +175,7 @@ class Answers:
     each_bound: NDArray[np.float64]
     splits: NDArray[np.float64]
     middles: NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        checked_logs(self.log_bound, "a prober bounds a box by")
+        checked_logs(self.each_bound, "a prober bounds a part of a box by")

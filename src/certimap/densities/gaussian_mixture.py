@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from certimap.circuits.leaves.kind import LEAST_LOG
 from certimap.core.domain import Domain, Real, as_real
 from certimap.core.logs import log_sum
 from certimap.core.model import Model
@@ -16,6 +17,7 @@ from certimap.errors import ImpossibleEvidence, ModelError, QueryError
 
 Floats = NDArray[np.float64]
 LOG_2PI = math.log(2.0 * math.pi)
+LEAST_VARIANCE = 1e-290  # floats hold its inverse, and products of that with numbers near 1
 
 
 class GaussianMixture(Model):
@@ -106,16 +108,25 @@ class GaussianMixture(Model):
         ndarray
             Natural logs, shape (batch, K).
         """
-        scaled = np.einsum("kde,bke->bkd", self.factors, points[:, None] - self.means)
-        with np.errstate(over="ignore"):
-            squares = np.square(scaled).sum(axis=2)
-        return np.maximum(self.log_tops - 0.5 * squares, -1e250)
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = np.einsum("kde,bke->bkd", self.factors, points[:, None] - self.means)
+            logs = self.log_tops - 0.5 * np.square(scaled).sum(axis=2)
+        return np.where(logs > LEAST_LOG, logs, LEAST_LOG)  # where squares overflow, and inf - inf is NaN
 
     @property
     def log_tops(self) -> Floats:
         """ln of each weighted component's density at its mean, shape (K,)."""
         roots = np.log(np.diagonal(self.factors, axis1=1, axis2=2)).sum(axis=1)
         return self.log_weights + roots - 0.5 * len(self.domain) * LOG_2PI
+
+    @property
+    def conditions(self) -> Floats:
+        """The condition numbers of the factors in units of standard deviations, shape (K,): how rounding grows.
+
+        The unit of a variable has no influence on rounding in a Cholesky factorisation.
+        """
+        sds = np.sqrt(np.diagonal(self.covariances, axis1=1, axis2=2))
+        return np.linalg.cond(self.factors * sds[:, None, :])
 
     def marginal(self, variables: Sequence[str]) -> GaussianMixture:
         """Integrate all other variables out.
@@ -249,6 +260,13 @@ def _inverse_roots(covariances: Floats) -> Floats:
     found = np.zeros_like(covariances)
     for k in range(len(covariances)):
         matrix: Floats = covariances[k]
+        variances: Floats = np.diagonal(matrix)
+        wrong = (variances > 0.0) & ~((variances >= LEAST_VARIANCE) & (variances <= 1.0 / LEAST_VARIANCE))
+        if np.any(wrong):
+            raise ModelError(
+                f"covariance {k} has a variance of {variances[wrong][0]:g}; expected {LEAST_VARIANCE:g} to "
+                f"{1.0 / LEAST_VARIANCE:g}: measure the variable in another unit"
+            )
         try:
             root = np.linalg.cholesky(matrix).astype(np.float64)
         except np.linalg.LinAlgError:

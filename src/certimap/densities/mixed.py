@@ -93,7 +93,9 @@ class MixedProber:
         self.parts: list[NormalsProber] = [part.prober() for part in posterior.parts]
         scales = np.ones(len(posterior.domain))
         scales[posterior.real] = np.min([part.layout.scales for part in self.parts], axis=0)
-        self.layout = Layout.of(posterior.domain, scales)
+        low, high = np.full(len(scales), -np.inf), np.full(len(scales), np.inf)
+        low[posterior.real], high[posterior.real] = posterior.parts[0].low, posterior.parts[0].high
+        self.layout = Layout.of(posterior.domain, scales, within=(low, high))
         self.work = sum(part.work for part in self.parts)
         self.n_bytes = sum(part.n_bytes for part in self.parts)
         # for each part and discrete variable, the column of its state

@@ -47,13 +47,12 @@ class NormalsPosterior:
         self.low, self.high = low, high
         self.log_shift = log_evidence if self.is_restricted else 0.0
         n, k = len(mixture.domain), len(mixture.log_weights)
-        conditions = [float(np.linalg.cond(factor)) for factor in mixture.factors]
         self.facts = Facts.of(
             mixture.domain,
             log_evidence=None if self.is_restricted else log_evidence,
             is_normalised=not self.is_restricted,
             work=k * n * n,
-            log_slack=EPS * ((n + 8.0) * n * (50.0 + max(conditions)) + k + abs(self.log_shift)),
+            log_slack=EPS * ((n + 8.0) * n * (50.0 + float(mixture.conditions.max())) + k + abs(self.log_shift)),
         )
 
     @property
@@ -111,13 +110,13 @@ class NormalsProber:
         precisions = np.einsum("kde,kdf->kef", factors, factors)
         sizes = np.einsum("kde,kdf->kef", np.abs(factors), np.abs(factors))
         k, n = mixture.means.shape
-        off = 1e-9 + 8.0 * n * EPS * np.linalg.cond(factors)  # how far the factors may be from the covariances
+        off = 1e-9 + 8.0 * n * EPS * mixture.conditions  # how far the factors may be from the covariances
         sds = np.sqrt(np.diagonal(mixture.covariances, axis1=1, axis2=2)) * (1.0 + off)[:, None]
         tops = mixture.log_tops + posterior.log_shift
         self.normals = Normals(
             *(np.ascontiguousarray(x) for x in (tops, mixture.means, factors, precisions, sizes, sds))
         )
-        self.layout = Layout.of(mixture.domain, sds.min(axis=0))
+        self.layout = Layout.of(mixture.domain, sds.min(axis=0), within=(posterior.low, posterior.high))
         self.work = 8 * k * n * n
         self.n_bytes = 8 * k * (3 * n * n + 3 * n + 1)
 
@@ -176,7 +175,8 @@ class NormalsProber:
             before = at.copy()
             for d in range(at.shape[1]):
                 pull = target[:, d] - np.einsum("be,be->b", matrix[:, d], at) + matrix[:, d, d] * at[:, d]
-                at[:, d] = np.clip(pull / matrix[:, d, d], low[d], high[d])
+                goal = pull / matrix[:, d, d]
+                at[:, d] = np.clip(np.where(np.isfinite(goal), goal, at[:, d]), low[d], high[d])
             if np.all(np.abs(at - before) <= 1e-12 * (1.0 + np.abs(at))):
                 break
         return at

@@ -120,8 +120,7 @@ def windows_of(joint: GaussianMixture, n: int, low: Floats, high: Floats) -> Win
             "value"
         )
     weights = -roots[:, n:, :n] / sizes[:, :, None]
-    conditions = max(float(np.linalg.cond(root)) for root in roots)
-    slack = EPS * len(joint.domain) * (200.0 + 50.0 * conditions) + 100.0 * off
+    slack = EPS * len(joint.domain) * (200.0 + 50.0 * float(joint.conditions.max())) + 100.0 * off
     return Windows(
         np.ascontiguousarray(joint.means[:, :n]),
         np.ascontiguousarray(joint.means[:, n:]),
@@ -267,7 +266,7 @@ class WindowedProber(NormalsProber):
         for d in range(at.shape[-1]):
             bend = np.einsum("...e,...e->...", np.broadcast_to(matrix[..., d, :], at.shape), at - start)
             goal = at[..., d] + (pull[..., d] - bend) / matrix[..., d, d]
-            at[..., d] = np.clip(goal, low[..., d], high[..., d])
+            at[..., d] = np.clip(np.where(np.isfinite(goal), goal, at[..., d]), low[..., d], high[..., d])
         return at
 
     def climb(self, points: Points) -> Points:

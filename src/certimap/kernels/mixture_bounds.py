@@ -24,6 +24,7 @@ Floats = NDArray[np.float64]
 Number = Any
 EPS = 2.220446049250313e-16
 FAR = 4.0  # nats that a component may rise from the middle of a box and still be expanded there
+TOO_STEEP = 1e100  # slopes and bends whose squares and sums a float holds
 TOO_FAR = 300.0  # nats of rise above the others' beyond which nothing is expanded
 HALVINGS = 6  # of the range of shares of what makes a matrix diagonally dominant
 SWEEPS = 4
@@ -180,7 +181,9 @@ def take_means(x: Expansion, log_middle: Number) -> tuple[Number, Number]:
         known = x.log_peak[k] - x.log_value[k] <= FAR
         if known:
             for d in range(x.slope.shape[1]):
-                known = known and x.spread[k, d] < math.inf
+                known = known and x.spread[k, d] < math.inf and abs(x.slope[k, d]) < TOO_STEEP
+            for e in range(x.bend.shape[1]):
+                known = known and abs(x.bend[k, e]) < TOO_STEEP
         if not known:
             x.share[k] = 0.0
             outside += math.exp(x.log_peak[k] - log_middle) if x.log_peak[k] > -math.inf else 0.0
@@ -344,10 +347,10 @@ def half_bounds(x: Expansion, variable: int, bound: Number) -> tuple[Number, Num
     for i in range(len(x.at)):
         x.off[i] = x.at[i]
     rise, _ = tangent_bound(x.mean_slope, x.square, x.off, variable, -1.0, 0.0)
-    below = math.log(x.kept[0] * math.exp(x.kept[1] + x.kept[4] + rise) + x.kept[2])
+    below = x.kept[3] + math.log(x.kept[0] * math.exp(x.kept[1] + x.kept[4] + rise) + x.kept[2])
     rise, _ = tangent_bound(x.mean_slope, x.square, x.at, variable, 0.0, 1.0)
-    above = math.log(x.kept[0] * math.exp(x.kept[1] + x.kept[4] + rise) + x.kept[2])
-    return min(bound, x.kept[3] + below), min(bound, x.kept[3] + above)
+    above = x.kept[3] + math.log(x.kept[0] * math.exp(x.kept[1] + x.kept[4] + rise) + x.kept[2])
+    return below if below < bound else bound, above if above < bound else bound
 
 
 @jit_part

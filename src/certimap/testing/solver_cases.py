@@ -21,6 +21,7 @@ from certimap.testing.enumeration import all_points, require
 from certimap.testing.models import random_table
 from certimap.testing.posteriors import BoundedTable
 
+GRID = (0.001, 0.01, 0.05, 0.2, 0.5)
 ASKED = ((0.0, 0.0), (0.1, 0.0), (0.0, 0.2), (0.1, 0.2))
 
 
@@ -83,6 +84,22 @@ class SolverCases:
             n_false <= n_risky + 6.0 * math.sqrt(n_risky) + 1.0,
             f"{n_false} certificates are false; {n_risky:.2f} may be",
         )
+
+    def test_epsilon_asked_is_epsilon_earned(self) -> None:
+        """A run that ends by itself within epsilon has a certificate: its stop left room for rounding."""
+        for number, posterior in enumerate(self.make_posteriors()):
+            for epsilon in GRID:
+                result = self._run(posterior, self.seed + number, epsilon=epsilon, delta=0.0)
+                if result.certificate.kind is not CertificateKind.NONE:
+                    continue
+                found, upper = _found(result)
+                assert found is not None and upper is not None
+                allowed = -math.log1p(-epsilon)
+                require(
+                    upper - found > allowed + 1e-9,
+                    f"no certificate at epsilon = {epsilon}, and a gap of {upper - found} nats, within {allowed}",
+                )
+                require(not self.finds_best, f"the search ended without a certificate at epsilon = {epsilon}")
 
     def test_a_seed_replays(self) -> None:
         for number, posterior in enumerate(self.make_posteriors()):

@@ -621,3 +621,31 @@ def test_enumeration_is_checked_not_believed():
     ledger.candidates(at(0))
     with pytest.raises(cm.SolverError, match="not the whole space"):
         ledger.enumerated()
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        lambda ledger: ledger.frontier(None, math.nan),
+        lambda ledger: ledger.close(math.nan, -1.0),
+        lambda ledger: ledger.close(np.array([-3.0, math.nan]), np.array([-1.0, -2.0])),
+        lambda ledger: ledger.upper_bound(math.nan, "another program"),
+        lambda ledger: ledger.draws(at(0), math.nan),
+    ],
+)
+def test_a_bound_that_is_no_number_is_refused_and_proves_nothing(report):
+    ledger = Ledger(cm.condition(cm.GaussianMixture([1.0], [[0.0]], [[[1.0]]])), epsilon=0.1, delta=0.0)
+    ledger.candidates(np.array([[5.0]]))
+    with pytest.raises(cm.errors.SolverError, match=r"nan; a natural log is expected"):
+        report(ledger)
+    assert not ledger.satisfied
+    assert ledger.log_upper_bound == math.inf
+
+
+def test_a_prober_that_answers_nan_is_refused():
+    from certimap.core.search_boxes import Answers
+
+    one, row = np.zeros(1), np.zeros((1, 2))
+    for log_bound, each in ((np.array([math.nan]), row), (one, np.array([[0.0, math.nan]]))):
+        with pytest.raises(cm.errors.SolverError, match=r"nan; a natural log is expected"):
+            Answers(one, log_bound, row, each, one[None])

@@ -12,6 +12,7 @@ from scipy import stats
 import certimap as cm
 from certimap.cli.main import main
 from certimap.core.box import Boxes
+from certimap.core.search_boxes import Layout
 from certimap.errors import SolverError
 from certimap.solvers.cells.boxes import BoxMasses
 from certimap.solvers.cells.intervals import domain_of_cells, grid_edges, quantile_edges
@@ -70,11 +71,11 @@ def all_cells(cells: cm.Domain) -> np.ndarray:
 @pytest.mark.parametrize("partition", ["grid", "quantiles"])
 def test_cells_have_the_masses_of_their_boxes(seed: int, partition: str) -> None:
     posterior = cm.condition(mixed_model(seed), evidence={"y": (-0.4, 1.2)} if seed % 2 else None)
-    is_whole, rng = posterior.prober().layout.is_whole, np.random.default_rng(seed)
+    layout, rng = posterior.prober().layout, np.random.default_rng(seed)
     edges = (
-        quantile_edges(posterior, is_whole, 5, rng)
+        quantile_edges(posterior, layout, 5, rng)
         if partition == "quantiles"
-        else grid_edges(posterior, is_whole, 5, None, rng)
+        else grid_edges(posterior, layout, 5, None, rng)
     )
     cells, by_variable = domain_of_cells(posterior.domain, edges)
     cut, points = posterior.cut(cells, by_variable), all_cells(cells)
@@ -90,21 +91,27 @@ def test_edges_are_quantiles_and_grids_have_the_width_asked_for() -> None:
     builder = cm.CircuitBuilder(cm.Domain([cm.Real("x")]))
     builder.sum([builder.gaussian(0, 1e6, 2.0), builder.gaussian(0, -3.0, 0.1)], [math.log(0.5)] * 2)
     posterior, rng = cm.condition(builder.build()), np.random.default_rng(0)
-    (edges,) = quantile_edges(posterior, np.zeros(1, bool), 8, rng)
+    (edges,) = quantile_edges(posterior, Layout.of(posterior.domain), 8, rng)
     assert edges[[0, -1]].tolist() == [-math.inf, math.inf]
     expected = stats.norm.ppf(np.array([1, 2, 3]) / 4)
     assert edges[1:4] == pytest.approx(-3.0 + 0.1 * expected, abs=1e-6)
     assert edges[5:8] == pytest.approx(1e6 + 2.0 * expected, abs=1e-6)
-    (edges,) = grid_edges(posterior, np.zeros(1, bool), 8, 1e4, rng)
+    (edges,) = grid_edges(posterior, Layout.of(posterior.domain), 8, 1e4, rng)
     assert np.diff(edges[1:-1]) == pytest.approx(1e4)
     with pytest.raises(SolverError, match="cells of width"):
-        grid_edges(posterior, np.zeros(1, bool), 8, 0.01, rng)
+        grid_edges(posterior, Layout.of(posterior.domain), 8, 0.01, rng)
+
+
+@pytest.mark.parametrize("partition", ["grid", "quantiles"])
+def test_cells_end_where_the_evidence_does(partition: str) -> None:
+    result = cm.map_query(mixed_model(1), None, {"y": (-0.4, 0.2)}, solver="cells", partition=partition, rng=0)
+    found = result.assignment["y"]
+    assert -0.4 <= found.low < found.high <= 0.2
 
 
 def test_counts_are_parted_between_whole_numbers() -> None:
     posterior = cm.condition(mixed_model(1))
-    is_whole = posterior.prober().layout.is_whole
-    edges = quantile_edges(posterior, is_whole, 6, np.random.default_rng(0))[2]
+    edges = quantile_edges(posterior, posterior.prober().layout, 6, np.random.default_rng(0))[2]
     assert np.all(edges[1:-1] % 1.0 == 0.5)
 
 

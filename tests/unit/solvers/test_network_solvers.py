@@ -15,6 +15,7 @@ from certimap.solvers.driver import run
 from certimap.solvers.networks.aaobf import dive
 from certimap.solvers.networks.and_or import AndOrSpace
 from certimap.solvers.networks.and_or_graph import AndOrGraph
+from certimap.solvers.networks.parts import Reduction
 from certimap.testing import check_solver
 
 
@@ -175,3 +176,39 @@ def test_bounds_of_a_graph_close_in_on_the_optimum_from_both_sides(n_nodes):
         assert graph.lower == pytest.approx(best, abs=1e-8)
         for solved in graph.solutions().values():
             assert solved.value <= solved.upper + 1e-9
+
+
+def wide_network(seed):
+    """Return a Bayesian network of 30 to 60 variables that a search solves in parts."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(30, 60))
+    parents = [sorted({int(j) for j in rng.integers(max(0, i - 30), i, size=min(i, 2))}) for i in range(n)]
+    names = [f"v{i}" for i in range(n)]
+    tables = {names[i]: rng.dirichlet(np.ones(3), size=(3,) * len(parents[i])) for i in range(n)}
+    before = {names[i]: [names[j] for j in parents[i]] for i in range(n)}
+    return cm.BayesianNetwork.from_cpts({name: list(range(3)) for name in names}, before, tables)
+
+
+@pytest.mark.parametrize("top_k", [None, 3])
+@pytest.mark.parametrize("epsilon", [0.001, 0.01, 0.05, 0.2, 0.5])
+def test_hbfs_that_cuts_by_epsilon_earns_it(epsilon, top_k):
+    """Nothing is eliminated, and epsilon cuts from the first node on."""
+    settings = {"quick_entries": 0, "max_entries": 0, "exact_work": 0}
+    for seed in range(3):
+        result = cm.map_query(
+            wide_network(seed), solver="hbfs", epsilon=epsilon, delta=0.0, rng=seed, top_k=top_k, **settings
+        )
+        assert result.certificate.kind in (CertificateKind.EPSILON, CertificateKind.EXACT)
+        assert result.log_upper_bound - result.log_prob <= -np.log1p(-epsilon)
+
+
+def test_hbfs_begins_anew_where_margins_add_up_to_more_than_epsilon(monkeypatch):
+    """Parts split after some of them were closed; here each of them takes what belongs to all."""
+    monkeypatch.setattr(Reduction, "n_parts", property(lambda self: 1))
+    model = cm.MarkovNetwork(
+        cm.Domain.of_sizes([2] * 24),
+        [Factor.from_log([i, i + 1], np.array([[0.0, -0.02], [-0.03, 0.01]])) for i in range(0, 24, 2)],
+    )
+    settings = {"quick_entries": 0, "max_entries": 0, "exact_work": 0}
+    result = cm.map_query(model, solver="hbfs", epsilon=0.1, delta=0.0, rng=0, **settings)
+    assert result.certificate.kind in (CertificateKind.EPSILON, CertificateKind.EXACT)

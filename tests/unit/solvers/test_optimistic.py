@@ -148,3 +148,46 @@ def test_what_optimism_cannot_search_is_refused_in_a_sentence() -> None:
         make("hoo", falloff=1.0)
     with pytest.raises(SolverError, match="max_cuts"):
         make("soo", max_cuts=0)
+
+
+NARROW = [(-0.7037352358069926, -0.7027352358069926), (0.3, 0.3 + 1e-12), (1.0, 1.0 + 1e-5), (-3.0, 40.0)]
+
+
+@pytest.mark.parametrize("solver", ["doo", "soo", "hoo"])
+@pytest.mark.parametrize("ends", NARROW)
+@pytest.mark.parametrize("full", [True, False])
+def test_answers_lie_inside_the_evidence_interval(solver: str, ends: tuple[float, float], full: bool) -> None:
+    """The largest density inside is that of a Gaussian at the place nearest to its mean."""
+    covariance = np.array([[1.0, 0.2], [0.2, 1.0]]) if full else np.eye(2)
+    model = cm.GaussianMixture([1.0], [[0.0, 0.0]], [covariance], ["a", "b"]) if full else mixture(3, 1, 1)
+    names = model.domain.names
+    first = min(max(0.0, ends[0]), ends[1])
+    result = cm.map_query(
+        model, None, {names[0]: ends}, solver=solver, epsilon=0.05, delta=0.0, rng=2, max_nodes=3000
+    )
+    assert ends[0] <= result.assignment[names[0]] <= ends[1]
+    assert result.log_joint > -math.inf
+    if full:
+        log_best = -0.5 * first**2 - 0.5 * math.log(0.96) - math.log(2.0 * math.pi)
+        assert result.log_joint <= log_best + 1e-9 <= result.log_joint_upper_bound + 2e-9
+        if result.certificate.kind != "none":
+            assert result.log_joint >= log_best + math.log1p(-result.certificate.epsilon) - 1e-9
+
+
+@pytest.mark.parametrize("solver", ["doo", "soo", "hoo", "frontier"])
+@pytest.mark.parametrize("sd", [1e-160, 1e-140, 1e155])
+def test_answers_and_bounds_are_numbers_at_the_ends_of_the_float_range(solver: str, sd: float) -> None:
+    builder = cm.CircuitBuilder(cm.Domain([cm.Real("x"), cm.Real("y")]))
+    leaves = [(0.0, sd, 1.0), (sd, 3.0 * sd, 1e-160), (-1e300, 1e155, 2.0)]
+    parts = [builder.product([builder.gaussian(0, a, b), builder.gaussian(1, 0.5, c)]) for a, b, c in leaves]
+    builder.sum(parts, np.log([0.5, 0.3, 0.2]).tolist())
+    result = cm.map_query(builder.build(), solver=solver, epsilon=0.1, delta=0.0, rng=0, max_nodes=300)
+    numbers = [*result.assignment.values(), result.log_prob, result.log_upper_bound]
+    assert not any(math.isnan(number) for number in numbers)
+    assert result.log_prob <= result.log_upper_bound
+    assert all(math.isfinite(value) for value in result.assignment.values())
+
+
+def test_variances_that_no_double_holds_the_inverse_of_are_refused() -> None:
+    with pytest.raises(cm.errors.ModelError, match="another unit"):
+        cm.GaussianMixture([1.0], [[0.0]], [[[1e-320]]])

@@ -92,7 +92,10 @@ def propose(
         trial[v] = point[v]
         if plan.n_states[v] == 0:
             if space.weight[v] > 0.0:
-                target = min(max(space.moment[v] / space.weight[v], low[v]), high[v])
+                target = space.moment[v] / space.weight[v]
+                if not abs(target) < np.inf:  # squares of tiny scales overflow
+                    target = point[v]
+                target = min(max(target, low[v]), high[v])
                 if plan.is_whole[v]:
                     target = min(max(np.round(target), np.ceil(low[v])), np.floor(high[v]))
                 if abs(target - point[v]) > 1e-12 * (1.0 + abs(target)):

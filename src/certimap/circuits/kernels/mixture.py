@@ -23,6 +23,7 @@ from certimap.circuits.kernels.real import (
     scale_of,
 )
 from certimap.circuits.kernels.space import Floats, Ints, Number, PlanArrays
+from certimap.circuits.leaves.kind import LEAST_LOG
 from certimap.kernels.jit import jit, jit_part
 from certimap.kernels.mixture_bounds import EPS, Expansion, half_bounds, has_root, mixture_bound
 
@@ -124,7 +125,8 @@ def expand_box(
                 scaled = (middle - mean) * precision
                 reach = (1.0 + 4.0 * EPS) * max(high[v] - middle, middle - low[v]) * precision
                 beyond = max(low[v] - mean, mean - high[v], 0.0) * precision
-                here, most = tops[k, v] - 0.5 * scaled * scaled, tops[k, v] - 0.5 * beyond * beyond
+                here = max(tops[k, v] - 0.5 * scaled * scaled, LEAST_LOG)
+                most = max(tops[k, v] - 0.5 * beyond * beyond, LEAST_LOG)
                 slope, bend = -scaled * reach, -reach * reach
             else:
                 here, most, slope, bend, spread = expand_leaf(functions, tables, starts[k, v], low[v], high[v])
@@ -280,7 +282,7 @@ def climb_gaussians(
             trial[d] = points[row, d]
         for _ in range(MAX_ROUNDS):
             reached = look_at(of, log_tops, trial, s)
-            if reached > value + LEAST_RISE:
+            if reached > value + LEAST_RISE:  # false of NaN, which squares that overflow lead to
                 value = reached
                 by_newton = newton_step(s)
                 for d in range(n):

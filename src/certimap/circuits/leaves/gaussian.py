@@ -11,6 +11,7 @@ from certimap.kernels.random import Scalar, truncated_normal
 
 _NEG_INF = -math.inf
 _HALF_LOG_2PI = 0.9189385332046727
+FARTHEST = 1e150  # standard deviations whose square a float holds
 NARROW_WIDTH = 1e-3  # what the expansion leaves out is of relative size 1e-3^4 / 1920
 
 
@@ -38,6 +39,8 @@ def log_normal_mass(low: Scalar, high: Scalar, width: Scalar) -> Scalar:
         return _NEG_INF
     if low > 0.0:
         low, high = -high, -low
+    if high < -FARTHEST:  # the squares below would overflow
+        return _NEG_INF
     middle = 0.5 * (low + high)
     if width * max(1.0, -low) < NARROW_WIDTH:  # the two ends cancel; the density hardly changes between them
         curvature = (middle * middle - 1.0) * width * width / 24.0

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.circuits.leaves.kind import LEAST_LOG
 from certimap.kernels.jit import jit, jit_part
 from certimap.kernels.mixture_bounds import EPS, Expansion, Floats, Number, half_bounds, mixture_bound
 
@@ -84,7 +85,10 @@ def log_over_box(
                 reach += of.sizes[k, d, e] * abs(at[e] - of.means[k, e])
             error += EPS * (2.0 * n + 8.0) * reach * (high[d] - low[d])
             least -= max(slope[d] * (at[d] - low[d]), slope[d] * (at[d] - high[d]), 0.0)
-        single = max(single * (1.0 - 1e-12), least - error)
+        if least - error > single * (1.0 - 1e-12):  # false of NaN, which squares that overflow lead to
+            single = least - error
+    if not of.log_tops[k] - single > LEAST_LOG:
+        return LEAST_LOG
     size = abs(of.log_tops[k]) + single
     return of.log_tops[k] - single * (1.0 - 1e-12) + EPS * (n + 16.0) * size
 
@@ -97,7 +101,8 @@ def expand_normal(
     n = len(middle)
     square, error = half_square(of, k, middle, slope, space)
     top = of.log_tops[k]
-    x.log_value[k] = top - square + error + EPS * (n + 16.0) * (abs(top) + square)
+    value = top - square + error + EPS * (n + 16.0) * (abs(top) + square)
+    x.log_value[k] = value if value < math.inf else -math.inf  # NaN where squares overflow: not expanded
     for d in range(n):
         spread, reach = 0.0, 0.0
         for e in range(n):

@@ -19,6 +19,7 @@ Floats = NDArray[np.float64]
 PARTS = 3  # a cell is cut into, so that the middle one keeps its parent's centre
 REACH = 8.0  # scales beyond the outermost start, where an unbounded domain is first cut
 LN2 = math.log(2.0)
+FARTHEST = 1e300  # of a first cut from 0
 Kind = TypeVar("Kind", bound=np.generic)
 
 
@@ -73,8 +74,9 @@ class CellTree:
         if prober is not None:
             starts = np.asarray(prober.starts(), np.float64)
             if len(starts):
-                reach = REACH * layout.scales
-                window = starts.min(axis=0) - reach, starts.max(axis=0) + reach
+                reach = np.minimum(REACH * layout.scales, FARTHEST)
+                first, last = starts.min(axis=0) - reach, starts.max(axis=0) + reach
+                window = np.maximum(first, -FARTHEST), np.minimum(last, FARTHEST)
         empty = np.empty(0)
         return cls(
             posterior,
@@ -98,8 +100,8 @@ class CellTree:
         return self.low.nbytes * 2 + 40 * len(self.value)
 
     def plant(self, ledger: Ledger) -> None:
-        """Make the first cell."""
-        whole = self.layout.full()
+        """Make the first cell: what the evidence leaves of the space."""
+        whole = self.layout.allowed()
         self._add(ledger, whole.low, whole.high, np.zeros(1, np.int64), np.full(1, np.inf))
 
     def leaves(self) -> NDArray[np.int64]:
@@ -129,7 +131,8 @@ class CellTree:
     def inside(self, cell: int, rng: np.random.Generator) -> Points:
         """Return a point of a cell, uniform where it is bounded, shape (1, n)."""
         low, high = self._finite(self.low[cell], self.high[cell])
-        return rng.uniform(low, high)[None, :]
+        share = rng.uniform(size=len(low))  # the width of a cell may exceed the largest float
+        return np.clip((1.0 - share) * low + share * high, low, high)[None, :]
 
     def centres(self, low: Floats, high: Floats) -> Points:
         """Return the middles of cells; where a side has no end, a place inside the window or at the other end."""
@@ -188,7 +191,8 @@ class CellTree:
         self.log_bound[rows] = log_bound
         self.log_optimism[rows] = log_bound
         if self.bits is not None:
-            radius = 0.5 * np.sqrt(np.sum(np.square(high - low), axis=1)) * (1.0 + 1e-12)
+            with np.errstate(over="ignore"):
+                radius = 0.5 * np.sqrt(np.sum(np.square(high - low), axis=1)) * (1.0 + 1e-12)
             self.log_optimism[rows] = np.minimum(log_bound, self.value[rows] + self.bits * LN2 * radius)
         self.n += batch
 

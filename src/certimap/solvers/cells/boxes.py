@@ -12,6 +12,7 @@ from certimap.core.box import Boxes, Points
 from certimap.core.domain import MAX_STATES, Categorical, Domain, Label
 from certimap.core.posterior import Cuts, Facts
 from certimap.core.rounding import ULP
+from certimap.core.search_boxes import Layout
 from certimap.errors import MissingDependency
 from certimap.solvers.cells.intervals import Interval
 
@@ -62,9 +63,7 @@ class BoxMasses:
         return found
 
 
-def grown_boxes(
-    posterior: Cuts, is_whole: NDArray[np.bool_], n_cells: int, n_draws: int, rng: np.random.Generator
-) -> Boxes:
+def grown_boxes(posterior: Cuts, layout: Layout, n_cells: int, n_draws: int, rng: np.random.Generator) -> Boxes:
     """Part the space by a regression tree that predicts ln of the density at draws.
 
     Cells are so small where the density changes, and large where it does not.
@@ -86,7 +85,7 @@ def grown_boxes(
         random_state=int(rng.integers(2**31)),
     )
     grown.fit(columns, posterior.log_prob(points))
-    return _leaves(domain, grown.tree_, features, is_whole)
+    return _leaves(layout, grown.tree_, features)
 
 
 def _features(domain: Domain, points: Points) -> tuple[Floats, list[tuple[int, int]]]:
@@ -96,10 +95,11 @@ def _features(domain: Domain, points: Points) -> tuple[Floats, list[tuple[int, i
     return np.stack(columns, axis=1).astype(np.float64), features
 
 
-def _leaves(domain: Domain, tree: Any, features: list[tuple[int, int]], is_whole: NDArray[np.bool_]) -> Boxes:
+def _leaves(layout: Layout, tree: Any, features: list[tuple[int, int]]) -> Boxes:
     """Return the boxes of a tree's leaves."""
+    domain, is_whole = layout.domain, layout.is_whole
     found: list[Boxes] = []
-    below = [(0, Boxes.full(domain))]
+    below = [(0, layout.public(layout.allowed()))]
     while below:
         node, box = below.pop()
         left, right = int(tree.children_left[node]), int(tree.children_right[node])

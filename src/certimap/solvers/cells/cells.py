@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from certimap.core.posterior import Capability, Cuts, Posterior, Probes
+from certimap.core.search_boxes import Layout
 from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, Judging, Solver
 from certimap.solvers.cells.boxes import BoxMasses, grown_boxes
@@ -111,17 +112,15 @@ class Cells(Solver):
 
     def posed(self, posterior: Cuts, rng: np.random.Generator) -> Posterior:
         domain = posterior.domain
-        is_whole = np.zeros(len(domain), np.bool_)
-        if isinstance(posterior, Probes):
-            is_whole = posterior.prober().layout.is_whole
+        layout = posterior.prober().layout if isinstance(posterior, Probes) else Layout.of(domain)
         if self.partition == "tree":
-            return BoxMasses(posterior, grown_boxes(posterior, is_whole, self.n_cells, self.n_draws, rng))
+            return BoxMasses(posterior, grown_boxes(posterior, layout, self.n_cells, self.n_draws, rng))
         if self.partition == "quantiles":
-            edges = quantile_edges(posterior, is_whole, self.n_cells, rng)
+            edges = quantile_edges(posterior, layout, self.n_cells, rng)
         else:
             n_real = len(real_positions(domain))
             width = self.width if self.radius is None else 2.0 * self.radius / math.sqrt(n_real)
-            edges = grid_edges(posterior, is_whole, self.n_cells, width, rng)
+            edges = grid_edges(posterior, layout, self.n_cells, width, rng)
         return posterior.cut(*domain_of_cells(domain, edges))
 
     def decode(self, posterior: Posterior, point: Points) -> dict[str, Label]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from certimap.core.box import Boxes
 from certimap.core.domain import MAX_STATES, Categorical, Domain, Real
 from certimap.core.posterior import Cuts
+from certimap.core.search_boxes import Layout
 from certimap.errors import SolverError
 
 Floats = NDArray[np.float64]
@@ -36,21 +37,16 @@ def real_positions(domain: Domain) -> list[int]:
     return [i for i, variable in enumerate(domain) if isinstance(variable, Real)]
 
 
-def quantile_edges(
-    posterior: Cuts, is_whole: NDArray[np.bool_], n_cells: int, rng: np.random.Generator
-) -> list[Floats]:
+def quantile_edges(posterior: Cuts, layout: Layout, n_cells: int, rng: np.random.Generator) -> list[Floats]:
     """Cut each real variable into intervals of equal mass; one array per real variable."""
     shares = np.arange(1, n_cells) / n_cells
     inner = quantiles(posterior, shares, rng)
-    return [
-        _joined(posterior.domain, i, row, is_whole)
-        for i, row in zip(real_positions(posterior.domain), inner, strict=True)
-    ]
+    return [_joined(layout, i, row) for i, row in zip(real_positions(posterior.domain), inner, strict=True)]
 
 
 def grid_edges(
     posterior: Cuts,
-    is_whole: NDArray[np.bool_],
+    layout: Layout,
     n_cells: int,
     width: float | Mapping[str, float] | None,
     rng: np.random.Generator,
@@ -69,17 +65,16 @@ def grid_edges(
                 f"{(high - low) / (MAX_STATES - 2):.3g}"
             )
         step = (high - low) / n if asked is None else asked
-        edges.append(_joined(domain, i, low + step * np.arange(n + 1, dtype=np.float64), is_whole))
+        edges.append(_joined(layout, i, low + step * np.arange(n + 1, dtype=np.float64)))
     return edges
 
 
-def _joined(domain: Domain, i: int, inner: Floats, is_whole: NDArray[np.bool_]) -> Floats:
-    """Add the ends of the domain; whole numbers are parted between neighbours."""
-    variable = domain.variables[i]
-    assert isinstance(variable, Real)
-    inner = np.floor(inner) + 0.5 if is_whole[i] else inner
-    inside = inner[(inner > variable.low) & (inner < variable.high)]
-    return np.unique(np.concatenate([[variable.low], inside, [variable.high]]))
+def _joined(layout: Layout, i: int, inner: Floats) -> Floats:
+    """Add the ends that the evidence leaves; whole numbers are parted between neighbours."""
+    low, high = layout.low[i], layout.high[i]
+    inner = np.floor(inner) + 0.5 if layout.is_whole[i] else inner
+    inside = inner[(inner > low) & (inner < high)]
+    return np.unique(np.concatenate([[low], inside, [high]]))
 
 
 def quantiles(posterior: Cuts, shares: Floats, rng: np.random.Generator) -> Floats:

@@ -37,12 +37,17 @@ if TYPE_CHECKING:
     from certimap.core.box import Boxes, Points
     from certimap.core.control import Control
 
+LEAST_SHARE = 0.01  # of what epsilon grants, that is worth a search of its own
 OUTSIDE_FROM = 200_000_000  # table entries visited before another program is asked: a second or two
 
 
 @dataclass
 class HybridState:
-    """The tree of subproblems, and what has been reported of it."""
+    """The tree of subproblems, and what has been reported of it.
+
+    `share` says how much of what epsilon grants the parts may use; a search that ended without a certificate
+    begins anew with less.
+    """
 
     posterior: Maximisation
     root: Reduction | None
@@ -53,6 +58,7 @@ class HybridState:
     is_eliminated: bool = False
     is_whole: bool = True
     is_asked: bool = False
+    share: float = 1.0
 
     @property
     def done(self) -> bool:
@@ -134,7 +140,7 @@ class HybridBestFirst(Solver):
             context.top_k = ledger.top_k
             if self._eliminates(state, ledger):
                 return state
-            problem = restrict(to_integers(state.posterior.problem), state.kept)
+            problem = self._problem(state)
             state.unit = problem.unit
             state.root = Reduction(problem, context)
         else:
@@ -143,7 +149,15 @@ class HybridBestFirst(Solver):
             self._report(state, ledger)
             self._ask_outside(state, ledger)
         self._report(state, ledger)
+        if state.root.is_done and context.margin > 0 and not ledger.satisfied:
+            # Parts have split since they were closed, and their margins add up to more than the ledger grants.
+            state.share = 0.125 * state.share if state.share > LEAST_SHARE else 0.0
+            context.margin = 0
+            state.root = Reduction(self._problem(state), context, state.root.states)
         return state
+
+    def _problem(self, state: HybridState) -> Problem:
+        return restrict(to_integers(state.posterior.problem), state.kept)
 
     def _ask_outside(self, state: HybridState, ledger: Ledger) -> None:
         """Let toulbar2 try once, where the search has been long and no elimination is going to end it."""
@@ -229,8 +243,10 @@ class HybridBestFirst(Solver):
         if context.lists_all:
             log_level = ledger.log_exact_threshold if is_exact else ledger.log_threshold
             context.threshold = max(context.threshold, below_nats(log_level, state.unit))
-        elif not is_exact and ledger.epsilon > 0.0:
-            context.margin = math.floor(-math.log1p(-ledger.epsilon) / state.unit / max(1, len(root.parts)))
+        elif not is_exact and root.value > FLOOR:
+            # Each part may be off by the margin; together they must stay where the ledger certifies.
+            room = below_nats(ledger.log_threshold, state.unit) - root.value
+            context.margin = max(0, math.floor(state.share * room / max(1, root.n_parts)))
 
     def _report(self, state: HybridState, ledger: Ledger) -> None:
         root = state.root

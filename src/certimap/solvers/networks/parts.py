@@ -48,6 +48,8 @@ class Phase(Protocol):
     @property
     def is_done(self) -> bool: ...
     @property
+    def n_parts(self) -> int: ...
+    @property
     def n_bytes(self) -> int: ...
 
     def advance(self, component: Component, context: Context) -> Phase:
@@ -67,6 +69,7 @@ class Settled:
 
     open_bound = HARD
     is_done = True
+    n_parts = 1
     n_bytes = 0
 
     def advance(self, component: Component, context: Context) -> Phase:
@@ -77,6 +80,7 @@ class Eliminating:
     """Exact maximisation in one piece; where the time is up meanwhile, what came before stands."""
 
     is_done = False
+    n_parts = 1
 
     def __init__(self, before: Phase) -> None:
         self._before = before
@@ -134,6 +138,10 @@ class Delegating:
         return self._child.is_done
 
     @property
+    def n_parts(self) -> int:
+        return max(1, self._child.n_parts)
+
+    @property
     def n_bytes(self) -> int:
         return self._child.n_bytes
 
@@ -159,6 +167,7 @@ class Ascending:
     """
 
     is_done = False
+    n_parts = 1
 
     def __init__(self, component: Component) -> None:
         self._component = component
@@ -208,6 +217,8 @@ class Ascending:
 
 class Searching:
     """Hybrid best-first search; elimination instead, once it has cost as much as that would."""
+
+    n_parts = 1
 
     def __init__(self, component: Component, costs: Costs, dual: DualState, context: Context) -> None:
         self._costs = costs
@@ -348,6 +359,11 @@ class Reduction:
         for part in self.parts:
             merged |= part.states
         return self.simplified.decode(merged)
+
+    @property
+    def n_parts(self) -> int:
+        """How many components, at any depth, may each be off by the margin."""
+        return sum(p.phase.n_parts for p in self.parts)
 
     @property
     def is_done(self) -> bool:
