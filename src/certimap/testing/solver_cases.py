@@ -93,7 +93,8 @@ class SolverCases:
                 if result.certificate.kind is not CertificateKind.NONE:
                     continue
                 found, upper = _found(result)
-                assert found is not None and upper is not None
+                assert found is not None
+                assert upper is not None
                 allowed = -math.log1p(-epsilon)
                 require(
                     upper - found > allowed + 1e-9,
