@@ -68,11 +68,14 @@ class Evaluated:
         """
         n_before = self.atoms.n
         ids = self.atoms.insert(points)
+        # Stored reals differ from those given in the sign of a zero.
+        are_all_new = self.atoms.n - n_before == len(points) <= EVALUATION_ROWS and points.dtype == np.int16
         try:
             for start in range(n_before, self.atoms.n, EVALUATION_ROWS):
                 rows = slice(start, min(start + EVALUATION_ROWS, self.atoms.n))
+                asked = points if are_all_new else self.atoms.points(rows)
                 with self.control.interruptible():  # an interrupt may break into the oracle, not the bookkeeping
-                    lower, upper = self._ask(self.atoms.points(rows))
+                    lower, upper = self._ask(asked)
                 check_log_probs(lower, rows.stop - rows.start, self.has_masses)
                 if upper is not lower:
                     check_uppers(lower, upper)

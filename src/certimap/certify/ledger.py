@@ -183,7 +183,7 @@ class Ledger(Findings):
         """State that every point of the space (of the box, where one is searched) has been evaluated (checked)."""
         n_points, n_seen = -1, self.atoms.n
         if self.domain.is_discrete:
-            n_points = (Boxes.full(self.domain) if self.boxes is None else self.boxes).sizes()[0]
+            n_points = math.prod(self.domain.n_states.tolist()) if self.boxes is None else self.boxes.sizes()[0]
             if self.boxes is not None:
                 n_seen = int(np.sum(self.boxes.holds(self.atoms.points(slice(None)))))
         if n_seen != n_points:

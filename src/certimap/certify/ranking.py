@@ -39,8 +39,11 @@ class Ranking:
         """Enter new points at positions `start`, `start` + 1, ...; return whether the best changed."""
         contenders = np.flatnonzero(log_probs > self.last) if self.is_full else np.arange(len(log_probs))
         if len(contenders) > 4 * self.size:
-            order = np.argsort(-log_probs[contenders], kind="stable")[: self.size]
-            contenders = np.sort(contenders[order])
+            values = log_probs[contenders]
+            least = np.partition(values, len(values) - self.size)[-self.size]
+            above = contenders[values > least]
+            ties = contenders[values == least][: self.size - len(above)]
+            contenders = np.sort(np.concatenate([above, ties]))
         old = self.pairs[0] if self.pairs else None
         new = [(float(log_probs[i]), start + int(i)) for i in contenders]
         self.pairs = sorted([*self.pairs, *new], key=lambda pair: (-pair[0], pair[1]))[: self.size]

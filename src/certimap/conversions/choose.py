@@ -8,7 +8,7 @@ from typing import Any
 
 from certimap.conversions.complete import complete_posterior
 from certimap.conversions.rows import CIRCUIT, ELIMINATION, MAXIMISATION, Case, Estimate, Row, rows_of
-from certimap.core.limits import Limits
+from certimap.core.limits import BYTES_PER_ENTRY, Limits
 from certimap.core.model import Model
 from certimap.core.posterior import Bounds, Capability, Guesses, Masses, Posterior, Regions, offers
 from certimap.core.query import Query
@@ -17,6 +17,7 @@ from certimap.errors import ModelError, TooLarge
 __all__ = ["Choice", "Option", "condition", "condition_quickly", "plan"]
 
 Wants = tuple[Capability | str, ...]
+KEPT_BYTES = 10_000  # that a posterior takes beside its tables
 # What `auto` wants, most wanted first, and why: each is enough for a solver that proves more than the next.
 AUTO: tuple[tuple[Wants, str], ...] = (
     (
@@ -113,11 +114,33 @@ def condition(
     if not len(query.variables):
         return complete_posterior(query, lambda asked: condition(model, asked, wants=wants, limits=limits))
     if limits is None or limits.device is None:
-        return plan(model, query, wants=wants, limits=limits).build()
+        return _kept_or_built(model, query, wants, limits or Limits())
     from certimap.circuits.tensor_posterior import on_device
 
     choice = plan(model, query, wants=(*(wants or ()), CIRCUIT), limits=limits)
     return on_device(choice.build(), limits.device)
+
+
+def _kept_or_built(
+    model: Model, query: Query, wants: Sequence[Capability | str] | None, limits: Limits
+) -> Posterior:
+    """Return the posterior that the same query to the model had before, or a new one.
+
+    Under a limit on memory nothing is kept, and under one on time only what half of it sufficed for: time is
+    then sure to have had no say in the choice.
+    """
+    control = limits.control
+    if control.max_memory is not None:
+        return plan(model, query, wants=wants, limits=limits).build()
+    asked = (query.key, None if wants is None else tuple(wants), limits.max_edges, limits.workers)
+    found = model.kept.get(asked)
+    if found is None:
+        left = control.seconds_left
+        choice = plan(model, query, wants=wants, limits=limits)
+        found = choice.build()
+        if choice.row.is_kept and (control.deadline is None or control.seconds_left > 0.5 * left):
+            model.kept.put(asked, found, KEPT_BYTES + BYTES_PER_ENTRY * found.facts.work)
+    return found
 
 
 def condition_quickly(model: Model, query: Query, *, limits: Limits | None = None) -> Posterior:

@@ -31,6 +31,7 @@ SECONDS_PER_ENTRY = 5e-7
 STAGES = 4  # products, conditioning, contraction, laying out
 # Work up to which a tree of conditional tables is made at once: rows of evidence share it, at less than one
 # elimination per row takes while it is this small (public BIF networks of 20 to 76 variables, 120 rows each).
+BYTES_PER_SCOPE = 500  # of an order that is kept with the scopes that it is for
 SMALL_TREE = 2.0**14
 
 
@@ -40,10 +41,18 @@ def reduced_of(case: Case[Network]) -> Reduced:
 
 def elimination_of(case: Case[Network]) -> Elimination:
     """Return the order that both representations use."""
-    reduced = reduced_of(case)
-    scopes, control = [f.scope for f in reduced.factors], case.limits.control
-    return case.shared(
-        "elimination", lambda: plan_elimination(scopes, reduced.sizes, reduced.query, control=control)
+    return case.shared("elimination", lambda: _planned(case))
+
+
+def _planned(case: Case[Network]) -> Elimination:
+    """Return an order for what is left of the network: the same for all evidence that leaves the same."""
+    reduced, control = reduced_of(case), case.limits.control
+    scopes = tuple(f.scope for f in reduced.factors)
+    left = (scopes, tuple(reduced.sizes.items()), frozenset(reduced.query))
+    return case.model.kept.get_or_make(
+        left,
+        lambda: plan_elimination(scopes, reduced.sizes, reduced.query, control=control),
+        BYTES_PER_SCOPE * len(scopes),
     )
 
 
@@ -115,9 +124,9 @@ def _later(function: str) -> Callable[[Case[Network]], Any]:
     return Named(f"certimap.conversions.from_wide_networks:{function}")
 
 
-TREE = Row("elimination tree", Network, OF_TREE, tree_size, build_tree)
+TREE = Row("elimination tree", Network, OF_TREE, tree_size, build_tree, is_kept=True)
 ROWS = (
-    Row("compiled circuit", Network, OF_CIRCUIT, _circuit_size, _circuit),
+    Row("compiled circuit", Network, OF_CIRCUIT, _circuit_size, _circuit, is_kept=True),
     TREE,
     Row("elimination", Network, OF_ELIMINATION, _later("elimination_size"), _later("elimination"), _eliminates),
     Row(

@@ -116,6 +116,9 @@ class Row(Generic[M]):
         ImpossibleEvidence when p(e) = 0.
     suits
         Whether `auto` may take it, asked before the estimate: one that fits may still be the worse one.
+    is_kept
+        Whether the posterior depends on model, query and threads alone, and never changes: it may then answer
+        the same query again.
     """
 
     name: str
@@ -124,6 +127,7 @@ class Row(Generic[M]):
     estimate: Callable[[Case[M]], Estimate]
     build: Callable[[Case[M]], Posterior]
     suits: Callable[[Case[M]], bool] = _always
+    is_kept: bool = False
 
 
 _ROWS: list[Row[Any]] = []

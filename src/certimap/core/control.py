@@ -110,7 +110,7 @@ class Control:
     @cached_property
     def memory_limit(self) -> int:
         """Bytes that may be held: `max_memory`, or what leaves room on the machine when it is first asked for."""
-        return default_max_memory() if self.max_memory is None else self.max_memory
+        return _recent_max_memory() if self.max_memory is None else self.max_memory
 
     def reserve(self, n_bytes: float, what: str) -> None:
         """Raise TooLarge, before any is taken, when `what` would need more bytes than may be held."""
@@ -181,6 +181,18 @@ class Pace:
         self._control.check(self._doing)
         if n_units * self._pace > self._control.seconds_left + GRACE:
             raise TimeUp(self._doing)
+
+
+_RECENT = 0.1  # seconds for which a machine's memory is not looked up again
+_looked: list[tuple[float, int]] = []
+
+
+def _recent_max_memory() -> int:
+    """Return `default_max_memory`, at most a tenth of a second old: small queries take less than a look at it."""
+    now = time.perf_counter()
+    if not _looked or now - _looked[0][0] > _RECENT:
+        _looked[:] = [(now, default_max_memory())]
+    return _looked[0][1]
 
 
 def default_max_memory() -> int:

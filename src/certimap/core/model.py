@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from certimap.core.domain import Domain
+from certimap.core.kept import Kept
 from certimap.core.limits import Limits
 
 if TYPE_CHECKING:
@@ -36,6 +37,15 @@ class Model:
 
     domain: Domain
     hidden: frozenset[str] = frozenset()
+
+    @property
+    def kept(self) -> Kept:
+        """What conditioning has worked out and may use again; it is not pickled or copied with the model."""
+        found = vars(self).get("_kept")
+        return vars(self).setdefault("_kept", Kept()) if found is None else found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_kept"}
 
     def condition(self, query: Query, limits: Limits | None = None) -> Posterior:
         """Return p(q | e) as a posterior: of those that fit and can be sampled the one that `auto` would prefer.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real as RealNumber
 from typing import Any
@@ -46,6 +46,12 @@ class Query:
     values: Mapping[int, float]
     intervals: Mapping[int, tuple[float, float]]
     observed: frozenset[int]
+
+    @property
+    def key(self) -> Hashable:
+        """What two queries over one domain that ask the same have in common."""
+        real = (tuple(sorted(self.values.items())), tuple(sorted(self.intervals.items())))
+        return (self.variables.tobytes(), self.log_weights.tobytes(), self.observed, real)
 
     @property
     def query_domain(self) -> Domain:

@@ -277,8 +277,8 @@ def _never(case: Case[HiddenChowLiuModel]) -> bool:
     return False
 
 
-register(Row("latent tree", HiddenChowLiuModel, OF_TREE, _tree_size, _tree))
-register(Row("circuit", HiddenChowLiuModel, OF_CIRCUIT, _tree_size, _circuit))
+register(Row("latent tree", HiddenChowLiuModel, OF_TREE, _tree_size, _tree, is_kept=True))
+register(Row("circuit", HiddenChowLiuModel, OF_CIRCUIT, _tree_size, _circuit, is_kept=True))
 register(
     Row(
         "latent tree as it is",

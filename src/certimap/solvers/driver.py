@@ -110,7 +110,9 @@ def run(
     seed = seed_of(rng)
     if control is None:
         control = Control.starting_now(time_limit, max_nodes=max_nodes, max_memory=max_memory)
-    given, posterior = posterior, chosen.posed(posterior, np.random.default_rng([seed, POSING]))
+    given = posterior
+    if type(chosen).posed is not Solver.posed:
+        posterior = chosen.posed(posterior, np.random.default_rng([seed, POSING]))
     if external is not None and posterior is not given:
         raise SolverError(
             f"upper_bound is of the query, and solver {chosen.name!r} answers another one; leave it out"
@@ -138,7 +140,7 @@ def run(
     history = History(ledger, started, progress)
     with interruptible(control) as interrupts, history:
         try:
-            status = _loop(posterior, chosen, ledger, history, np.random.default_rng(seed), warm_start)
+            status = _loop(posterior, chosen, ledger, history, seed, warm_start)
         except KeyboardInterrupt:
             if len(interrupts) > 1:
                 raise
@@ -161,19 +163,24 @@ def _loop(
     solver: Solver,
     ledger: Ledger,
     history: History,
-    rng: np.random.Generator,
+    seed: int,
     warm_start: Any,
 ) -> Status:
     """Take the warm start in, and step until something ends the run; return what did."""
-    warm_rng, solver_rng = rng.spawn(2)
-    apply_warm_start(warm_start, posterior, ledger, warm_rng)
+    if warm_start is not None:
+        apply_warm_start(warm_start, posterior, ledger, _stream(seed, 0))
     history.record()
     if ledger.early_stop and ledger.satisfied:
         return Status.CERTIFIED
     try:
-        return _stepped(solver, solver.init(posterior, ledger.control, solver_rng), ledger, history)
+        return _stepped(solver, solver.init(posterior, ledger.control, _stream(seed, 1)), ledger, history)
     except TimeUp:  # a step that could not end in time gave itself up; what it reported stands
         return Status.INTERRUPTED if ledger.control.interrupted else Status.TIME_LIMIT
+
+
+def _stream(seed: int, number: int) -> np.random.Generator:
+    """Return one of the generators that `default_rng(seed).spawn` makes, without the others."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
 
 
 def search_box(posterior: Posterior, solver: Solver, ledger: Ledger, rng: np.random.Generator) -> Status:

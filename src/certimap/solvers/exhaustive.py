@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from certimap.core.box import Boxes, Points
 from certimap.core.control import Control, TimeUp
+from certimap.core.domain import Domain
 from certimap.errors import SolverError
 from certimap.solvers.base import Family, Judging, Solver
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 EDGES_PER_STEP = 200_000_000
 LARGEST_STEP = 65536
 LEAST_STEP = 64  # points, which kernels take together
+LARGEST_KEPT = 2**17  # numbers in a list of points that is kept
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class EnumerationState:
     n_done: int
     n_total: int
     n_step: int
-    box: Boxes
+    boxes: Boxes | None
 
     @property
     def done(self) -> bool:
@@ -78,16 +81,16 @@ class Exhaustive(Solver):
         self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> EnumerationState:
         n_edges = int(posterior.facts.work)
-        box = Boxes.full(posterior.domain) if boxes is None else boxes
-        return EnumerationState(
-            0, box.sizes()[0], max(LEAST_STEP, min(LARGEST_STEP, EDGES_PER_STEP // n_edges)), box
-        )
+        n_total = _n_points(posterior.domain) if boxes is None else boxes.sizes()[0]
+        return EnumerationState(0, n_total, max(LEAST_STEP, min(LARGEST_STEP, EDGES_PER_STEP // n_edges)), boxes)
 
     def step(self, state: EnumerationState, ledger: Ledger) -> EnumerationState:
         end = min(state.n_done + state.n_step, state.n_total)
-        ledger.candidates(joint_states(state.box, state.n_done, end))
-        if state.n_done == 0 and end < state.n_total and state.box.mask.all():
-            _bound_whole(state.box, ledger)
+        box, domain = state.boxes, ledger.domain
+        points = listed(domain, state.n_done, end) if box is None else joint_states(box, state.n_done, end)
+        ledger.candidates(points)
+        if state.n_done == 0 and end < state.n_total and (box is None or box.mask.all()):
+            _bound_whole(Boxes.full(domain), ledger)
         if end == state.n_total:
             ledger.enumerated()
         return replace(state, n_done=end)
@@ -104,6 +107,27 @@ def _bound_whole(box: Boxes, ledger: Ledger) -> None:
         with suppress(TimeUp):
             bound = float(ledger.posterior.log_bound(box)[0])
             ledger.upper_bound(max(bound, ledger.best_log_prob), RELAXATION)
+
+
+def _n_points(domain: Domain) -> int:
+    return math.prod(domain.n_states.tolist())
+
+
+def listed(domain: Domain, start: int, end: int) -> Points:
+    """Return points number `start` to `end` - 1 of a discrete domain, as `joint_states` does, to be read alone.
+
+    Short lists are kept, for small queries are asked many times.
+    """
+    if (end - start) * len(domain) > LARGEST_KEPT:
+        return joint_states(Boxes.full(domain), start, end)
+    return _kept(tuple(domain.n_states.tolist()), start, end)
+
+
+@lru_cache(maxsize=64)
+def _kept(sizes: tuple[int, ...], start: int, end: int) -> Points:
+    points = joint_states(Boxes.full(Domain.of_sizes(sizes)), start, end)
+    points.setflags(write=False)
+    return points
 
 
 def joint_states(box: Boxes, start: int, end: int) -> Points:

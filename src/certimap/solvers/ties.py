@@ -31,6 +31,8 @@ def ties_of(ledger: Ledger, solver: Solver) -> list[dict[str, Label]] | None:
         return None
     ids = np.flatnonzero(ledger.atoms.log_probs >= best - margin)
     ids = ids[ids != ledger.best[0][1]]
+    if not len(ids):
+        return None if is_density else []
     points = ledger.atoms.points(ids)
     if is_density:
         answer = ledger.best_point

@@ -30,6 +30,7 @@ from certimap.trees.regions import Bucket, condition, contract_chains, make_tree
 from certimap.trees.wide import Floats, Wide, as_wide
 from certimap.trees.work import WideWork, Work
 
+Fill = Callable[[Floats, int, int], None]  # writes masks of rows (first row, number) into a block's columns
 MAX_TABLE = 4_000_000
 BLOCK_NUMBERS = 2**17  # that a block of rows keeps at hand: 1 MiB
 _LOG_ERROR = 32 * 2.3e-16  # of a log, relative to its size: some sums of entries that are logs themselves
@@ -183,7 +184,12 @@ class BucketTreePosterior:
 
     def log_prob(self, points: Points) -> NDArray[np.float64]:
         """Natural log of p(q | e), shape (batch,)."""
-        return self._upward(Boxes.of_points(self.domain, points).mask, is_bound=False)
+        first = self.domain.offsets[:-1, None]
+
+        def fill(part: Floats, start: int, count: int) -> None:
+            part[first + points[start : start + count].T, np.arange(count)] = 1.0
+
+        return self._whole(len(points), fill, is_bound=False)
 
     def log_mass(self, boxes: Boxes) -> NDArray[np.float64]:
         """Natural log of P(box | e), shape (batch,)."""
@@ -301,7 +307,7 @@ class BucketTreePosterior:
     def _block_rows(self, batch: int) -> int:
         """Return the rows of a block: as many as keep its buffers in the cache, but 32 at least."""
         a = self.region_tree.arrays
-        size = int(a.message_ptr[-1] + a.joint_ptr[-1])
+        size = int(a.message_ptr[-1]) + int(a.joint_ptr[-1])
         return max(1, min(max(BLOCK_NUMBERS // size, 64 if size < 20_000 else 32), batch))
 
     def _work(self, n_rows: int) -> Work:
@@ -321,37 +327,41 @@ class BucketTreePosterior:
         )
 
     def _upward(self, mask: NDArray[np.bool_], *, is_bound: bool) -> NDArray[np.float64]:
-        out = np.empty(len(mask))
+        return self._whole(len(mask), _of_mask(mask), is_bound=is_bound)
+
+    def _whole(self, batch: int, fill: Fill, *, is_bound: bool) -> NDArray[np.float64]:
+        """Return the natural logs that rows come to at the root, shape (batch,)."""
+        out = np.empty(batch)
 
         def block(start: int, count: int, part: Floats, work: Work) -> None:
-            out[start : start + count] = self._roots(work, mask[start : start + count], is_bound=is_bound)
+            out[start : start + count] = self._roots(work, part, count, is_bound=is_bound)
 
-        self._blocks(mask, block, is_bound=is_bound)
+        self._blocks(batch, fill, block, is_bound=is_bound)
         return out
 
     def _blocks(
-        self, mask: NDArray[np.bool_], use: Callable[[int, int, Floats, Work], None], *, is_bound: bool
+        self, batch: int, fill: Fill, use: Callable[[int, int, Floats, Work], None], *, is_bound: bool
     ) -> None:
         """Pass blocks of rows up the tree, and hand each on: first row, number of rows, their masks, buffers."""
-        rows = self._block_rows(len(mask))
+        rows = self._block_rows(batch)
 
         def block(start: int) -> None:
-            part = np.zeros((mask.shape[1], rows))
-            count = min(rows, len(mask) - start)
-            part[:, :count] = mask[start : start + count].T
+            part = np.zeros((self.domain.total_states, rows))
+            count = min(rows, batch - start)
+            fill(part, start, count)
             work = self._work(rows)
             self._pass_up(work, part, is_bound=is_bound)
             use(start, count, part, work)
 
-        self._map(block, range(0, len(mask), rows))
+        self._map(block, range(0, batch, rows))
 
-    def _roots(self, work: Work, mask: NDArray[np.bool_], *, is_bound: bool) -> Floats:
-        """Return the natural logs that a block came to at the root, one per row of `mask`."""
-        count = len(mask)
+    def _roots(self, work: Work, mask: Floats, count: int, *, is_bound: bool) -> Floats:
+        """Return the natural logs that the first `count` columns of a block came to at the root."""
         with np.errstate(divide="ignore"):
             value: Floats = np.log(work.message[-1, :count]) + work.message_exponent[-1, :count] * LN2
         for b in np.flatnonzero((work.flags[:count] > 0) & (value < LOG_FLOOR)):
-            value[b] = WideWork.make(self.region_tree).pass_up(self.region_tree, mask[b], is_bound=is_bound)
+            row = mask[:, b] > 0.0
+            value[b] = WideWork.make(self.region_tree).pass_up(self.region_tree, row, is_bound=is_bound)
         return value
 
     def bound_messages(self, mask: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -366,7 +376,7 @@ class BucketTreePosterior:
 
         def block(start: int, count: int, part: Floats, work: Work) -> None:
             rows = mask[start : start + count]
-            whole[start : start + count] = self._roots(work, rows, is_bound=is_bound)
+            whole[start : start + count] = self._roots(work, part, count, is_bound=is_bound)
             each = work.pass_down(self.region_tree, part, is_bound)
             out[start : start + count] = each[:, :count].T
             low = (work.flags[:count] > 0) & np.any(each[:, :count] < LOG_FLOOR, axis=0)
@@ -374,8 +384,17 @@ class BucketTreePosterior:
                 wide = WideWork.make(self.region_tree)
                 out[start + b] = wide.each(self.region_tree, rows[b], is_bound=is_bound)
 
-        self._blocks(mask, block, is_bound=is_bound)
+        self._blocks(len(mask), _of_mask(mask), block, is_bound=is_bound)
         return whole, out
+
+
+def _of_mask(mask: NDArray[np.bool_]) -> Fill:
+    """Return what writes rows of masks into the columns of a block."""
+
+    def fill(part: Floats, start: int, count: int) -> None:
+        part[:, :count] = mask[start : start + count].T
+
+    return fill
 
 
 def _ints(values: NDArray[np.int64]) -> list[int]:

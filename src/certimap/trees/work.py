@@ -26,14 +26,14 @@ class Work:
 
     @classmethod
     def make(cls, tree: RegionTree, n_rows: int, total_states: int) -> Work:
-        a = tree.arrays
         n = tree.n_regions
+        n_joint, n_message, n_largest = tree.of_shape("buffers", lambda: _buffers(tree))
         return cls(
-            np.empty((int(a.joint_ptr[-1]), n_rows)),
+            np.empty((n_joint, n_rows)),
             np.empty((n, n_rows)),
-            np.empty((int(a.message_ptr[-1]), n_rows)),
+            np.empty((n_message, n_rows)),
             np.empty((n, n_rows)),
-            np.empty((int(np.max(np.diff(a.joint_ptr))), n_rows)),
+            np.empty((n_largest, n_rows)),
             np.full(n_rows, tree.is_delicate, np.uint8),
         )
 
@@ -60,6 +60,12 @@ class Work:
             each,
         )
         return each
+
+
+def _buffers(tree: RegionTree) -> tuple[int, int, int]:
+    """Return the numbers that a row holds: in all joint spaces, in all messages, in the largest joint space."""
+    a = tree.arrays
+    return int(a.joint_ptr[-1]), int(a.message_ptr[-1]), int(np.max(np.diff(a.joint_ptr)))
 
 
 @dataclass

@@ -1,0 +1,49 @@
+"""What was worked out for one query to a model and serves the next: bounded, and dropped with the model."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from threading import Lock
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+MOST_BYTES = 2**25  # that one model keeps
+MOST_THINGS = 1024
+SHARE_OF_ONE = 8  # a thing larger than this part of `MOST_BYTES` is not kept
+
+
+class Kept:
+    """Things by key; those that were not used for longest go first. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._things: OrderedDict[Hashable, tuple[Any, float]] = OrderedDict()
+        self._n_bytes = 0.0
+
+    def get(self, key: Hashable) -> Any:
+        """Return what is kept under a key, or None."""
+        with self._lock:
+            found = self._things.get(key)
+            if found is None:
+                return None
+            self._things.move_to_end(key)
+        return found[0]
+
+    def put(self, key: Hashable, thing: Any, n_bytes: float) -> None:
+        """Keep a thing of about so many bytes."""
+        if SHARE_OF_ONE * n_bytes > MOST_BYTES:
+            return
+        with self._lock:
+            self._n_bytes += n_bytes - self._things.pop(key, (None, 0.0))[1]
+            self._things[key] = (thing, n_bytes)
+            while self._n_bytes > MOST_BYTES or len(self._things) > MOST_THINGS:
+                self._n_bytes -= self._things.popitem(last=False)[1][1]
+
+    def get_or_make(self, key: Hashable, make: Callable[[], T], n_bytes: float) -> T:
+        """Return what is kept under a key; make and keep it where nothing is."""
+        found = self.get(key)
+        if found is None:
+            found = make()
+            self.put(key, found, n_bytes)
+        return found
