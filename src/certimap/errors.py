@@ -58,6 +58,13 @@ class UnbalancedBooks(SolverError):
     """What a solver reported of its search contradicts itself: the boxes do not make up the space."""
 
 
+class WriteError(CertimapError, OSError):
+    """A file cannot be written; also an OSError, with its `errno` and `filename`."""
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
 class DataError(CertimapError, ValueError):
     """A table of data is empty, malformed, absent, or holds what the method or the model cannot take."""
 
@@ -78,19 +85,26 @@ def at_place(error: _Error, place: str) -> _Error:
 def did_you_mean(word: str, known: Iterable[str], limit: int = 3) -> str:
     """Return the end of a sentence, which asks for the words nearest to one that is unknown, or "" without any.
 
+    Where none is near, the only word that begins with the unknown one counts: "eps" asks for "epsilon".
+
     Cost: linear in the number of known words; words of very different length are not looked at closely.
     """
     folded = word.casefold()
     span = max(2, len(word) // 3)
     near: dict[str, None] = {}
+    begun: list[str] = []
     for candidate in known:
-        if candidate.casefold() == folded:
+        other = candidate.casefold()
+        if other == folded:
             return f"; did you mean {candidate!r}?"
-        if abs(len(candidate) - len(word)) <= span and set(folded) & set(candidate.casefold()):
+        if len(word) >= 3 and other.startswith(folded):
+            begun.append(candidate)
+        if abs(len(candidate) - len(word)) <= span and set(folded) & set(other):
             near[candidate] = None
         if len(near) >= _MAX_COMPARED:
             break
-    found = [repr(w) for w in get_close_matches(word, near, n=limit, cutoff=0.65)]
+    words = get_close_matches(word, near, n=limit, cutoff=0.65) or (begun if len(begun) == 1 else [])
+    found = [repr(w) for w in words]
     if not found:
         return ""
     return f"; did you mean {' or '.join([', '.join(found[:-1]), found[-1]] if found[1:] else found)}?"

@@ -11,10 +11,10 @@ import certimap as cm
 
 @pytest.mark.parametrize("x", [3, "asia.bif", {"a": 1}, object()])
 def test_what_is_no_model(x):
-    with pytest.raises(cm.ModelError, match="is no model that can be read"):
+    with pytest.raises(cm.ModelError, match="no model"):
         cm.from_object(x)
     for ask in (cm.map_query, cm.condition, cm.marginals, cm.log_evidence):
-        with pytest.raises(cm.QueryError, match="is no model"):
+        with pytest.raises(cm.QueryError, match="no model"):
             ask(x)
 
 

@@ -99,7 +99,7 @@ SPARC = b"""{"format": "gcw-circuit-v1", "backend": "numpy", "root": 6, "nodes":
 {"id": 4, "kind": "product", "children": [0, 2]}, {"id": 5, "kind": "product", "children": [1, 3]},
 {"id": 6, "kind": "sum", "children": [4, 5], "params": [0.3, 0.7]}]}"""
 LINEAR = b"""{"format": "linear-gaussian", "hidden": ["B"], "variables": [
-{"name": "A", "states": ["lo", 1, null], "table": [0.2, 0.3, 0.5]},
+{"name": "A", "states": ["lo", 1, 2], "table": [0.2, 0.3, 0.5]},
 {"name": "B", "states": [true, ["x", 2]], "parents": ["A"], "table": [[0.1, 0.9], [1, 0], [2e-1, 0.8]]},
 {"name": "X", "parents": ["A"], "intercept": [0, -1.5, 2], "sd": [1, 0.5, 1e-3]},
 {"name": "Y", "parents": ["X", "B"], "intercept": 1, "coefficients": [[0.5], [-2]], "sd": 2}]}"""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import Any, Literal, Protocol, overload
 
 import numpy as np
 
 from certimap.ask.answer import answer_query
 from certimap.ask.asking import Asked, domain_of, limits_of, map_rows, model_of, posterior_of
-from certimap.ask.batch import OnError, collect, rows_of_frame
+from certimap.ask.batch import OnError, check_errors, collect, rows_of_frame
+from certimap.core.arguments import check_whole
 from certimap.core.executors import workers_of
 from certimap.core.limits import DEFAULT_PROOF
 from certimap.core.posterior import Posterior
@@ -195,6 +197,8 @@ def map_query(
     SolverError
         When the solver does not suit the posterior, or a setting is out of range.
     """
+    check_errors(errors)
+    max_proof = check_whole("max_proof", max_proof, "a whole number of bytes")
     if virtual_evidence is not None:
         from certimap.interop.habits import with_virtual_evidence
 
@@ -282,7 +286,7 @@ def condition(
     QueryError, ImpossibleEvidence, TooLarge
         As `map_query` does.
     """
-    limits = limits_of(max_edges, workers, device)
+    limits = replace(limits_of(max_edges, workers, device), raisable=("max_edges",))
     return posterior_of(model_of(model), variables, evidence, limits, wants_of(solver))
 
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from certimap.ask.batch import Batch, OnError, Row
+from certimap.core.arguments import check_whole
 from certimap.core.control import Control
 from certimap.core.domain import Domain
 from certimap.core.limits import Limits
@@ -27,8 +28,12 @@ from certimap.solvers.registry import wants_of
 
 def limits_of(max_edges: int | None, workers: int | None, device: str | None = None) -> Limits:
     """Return what conditioning may take; refuse no threads."""
-    if workers is not None and workers < 1:
-        raise SolverError(f"workers is {workers}; expected a positive number of threads, or None for every core")
+    if workers is not None:
+        workers = check_whole("workers", workers, "a positive number of threads, or None for every core", low=1)
+    if max_edges is not None:
+        max_edges = check_whole("max_edges", max_edges, "a whole number not below 0, or None for no limit")
+    if device is not None and not isinstance(device, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SolverError(f"device is {device!r}; expected 'cpu', 'cuda', 'cuda:N' or None")
     return Limits(max_edges, workers, device=device)
 
 

@@ -15,6 +15,7 @@ from certimap.certify.checks import check_settings
 from certimap.core.control import Control
 from certimap.core.executors import Spread
 from certimap.core.posterior import Posterior
+from certimap.core.query import refuse_doubled
 from certimap.core.result import MapResult
 from certimap.core.result_list import FailedQuery
 from certimap.errors import CertimapError, ParseError, SolverError, at_place
@@ -87,8 +88,7 @@ class Batch:
     errors: OnError = "raise"
 
     def __post_init__(self) -> None:
-        if self.errors not in ("raise", "keep"):
-            raise SolverError(f"errors is {self.errors!r}; expected 'raise' or 'keep'")
+        check_errors(self.errors)
         given = self.settings
         check_solver(self.solver, given.get("options") or {})
         top_k = given.get("top_k")
@@ -207,9 +207,16 @@ def _answer_part(batch: Batch, sent: Sequence[_Sent]) -> dict[int, Outcome]:
     return {s.number: outcome for s, outcome in zip(sent, outcomes, strict=True)}
 
 
+def check_errors(errors: str) -> None:
+    """Refuse what says nothing of rows that fail."""
+    if errors not in ("raise", "keep"):
+        raise SolverError(f"errors is {errors!r}; expected 'raise' or 'keep'")
+
+
 def rows_of_frame(variables: Any, frame: Any) -> list[Row]:
     """Return one row for each row of a data frame whose columns are variables."""
     columns: list[Any] = list(frame.columns)
+    refuse_doubled(columns, "the frame of evidence has two columns")
     rows = frame.itertuples(index=False, name=None)
 
     def ask(values: tuple[Any, ...]) -> tuple[Any, Any]:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.ask.api import condition
+from certimap.ask.asking import limits_of, posterior_of
+from certimap.core.arguments import check_whole, seed_checked
 from certimap.core.box import Boxes
 from certimap.core.control import Control
 from certimap.core.domain import Categorical, Domain, Label
+from certimap.core.model import Model
 from certimap.core.posterior import Draws, Masses, Posterior
-from certimap.core.query import make_query
+from certimap.core.query import make_query, names_of
 from certimap.errors import MissingDependency, QueryError
 from certimap.interop import as_model
+from certimap.solvers.registry import wants_of
 
 if TYPE_CHECKING:
     from certimap.networks.log_partition import EvidenceBounds
@@ -73,8 +77,10 @@ def marginals(
     known = {name: _observed(domain, name, everything.log_weights) for name in names}
     open_names = [name for name, state in known.items() if state is None]
     found: dict[str, NDArray[np.float64]] = {}
-    if open_names:
-        posterior = condition(model, open_names, evidence, workers=workers, solver=SUMMED)
+    if not open_names:
+        log_evidence(model, evidence, workers=workers)  # which refuses impossible evidence
+    else:
+        posterior = _summed(model, open_names, evidence, workers)
         if not isinstance(posterior, Masses):
             raise QueryError(
                 f"the marginals of this {type(model).__name__} are out of reach: it is too wide to sum exactly"
@@ -88,6 +94,12 @@ def marginals(
         row = found[name] if state is None else np.eye(variable.n_states)[state]
         out[name] = dict(zip(variable.states, row.tolist(), strict=True))
     return out
+
+
+def _summed(model: Model, variables: Any, evidence: Any, workers: int | None) -> Posterior:
+    """Condition a model, in the representation that is summed exactly."""
+    limits = replace(limits_of(None, workers), raisable=())
+    return posterior_of(model, variables, evidence, limits, wants_of(SUMMED))
 
 
 def _joined(evidence: Any, virtual: Any) -> Any:
@@ -130,7 +142,7 @@ def log_evidence(
     names = [domain.names[int(i)] for i in query.variables]
     # One variable is asked, so that everything else is summed out; the one with the fewest states costs least.
     asked = min(names, key=lambda name: domain[name].n_states or np.inf, default=None)
-    found = condition(model, asked, evidence, workers=workers, solver=SUMMED).facts.log_evidence
+    found = _summed(model, asked, evidence, workers).facts.log_evidence
     if found is None:
         raise QueryError(
             f"ln p(e) of this {type(model).__name__} is out of reach: it is too wide to sum exactly; "
@@ -219,10 +231,10 @@ def sample(
     -------
     A dictionary from names to arrays of labels (numbers of a real variable), shape (n,) each, or a frame of them.
     """
-    if isinstance(n, bool) or n < 0:
-        raise QueryError(f"{n!r} samples are asked for; a whole number from 0 is expected")
+    n = check_whole("n", n, "a whole number of samples from 0", QueryError)
+    seed_checked(rng)
     model = as_model(model)
-    posterior = condition(model, variables, evidence, workers=workers, solver=SUMMED)
+    posterior = _summed(model, variables, evidence, workers)
     if not isinstance(posterior, Draws):
         raise QueryError(
             f"this {type(model).__name__} cannot be sampled: it is too wide to sum exactly; sample fewer variables"
@@ -264,7 +276,7 @@ def _asked(domain: Domain, variables: Sequence[str] | str | None, observed: froz
     """Return the names whose marginals are wanted; refuse real variables that are named."""
     if variables is None:
         return [v.name for i, v in enumerate(domain) if v.n_states and i not in observed]
-    names = [variables] if isinstance(variables, str) else list(variables)
+    names = names_of(variables)
     for name in names:
         if not domain[name].n_states:
             raise QueryError(

@@ -5,18 +5,20 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.arguments import check_number, check_whole
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Domain
 from certimap.errors import SolverError
 
 
-def check_settings(epsilon: float, delta: float, top_k: int, rule: str) -> None:
-    if not 0.0 <= epsilon < 1.0:
-        raise SolverError(f"epsilon is {epsilon}; expected a number in [0, 1)")
-    if not 0.0 <= delta < 1.0:
-        raise SolverError(f"delta is {delta}; expected a number in [0, 1)")
-    if top_k < 1:
-        raise SolverError(f"top_k is {top_k}; expected a positive number of answers")
+def check_settings(epsilon: float, delta: float, top_k: int, rule: str, tolerance: float = 0.0) -> None:
+    """Refuse what is no certificate that can be asked for."""
+    for name, value in (("epsilon", epsilon), ("delta", delta)):
+        if not 0.0 <= check_number(name, value, "a number in [0, 1)") < 1.0:
+            raise SolverError(f"{name} is {value}; expected a number in [0, 1)")
+    if not 0.0 <= check_number("tolerance", tolerance, "a number not below 0") < np.inf:
+        raise SolverError(f"tolerance is {tolerance}; expected a number not below 0")
+    check_whole("top_k", top_k, "a positive number of answers", low=1)
     if rule not in ("sharp", "published"):
         raise SolverError(f"rule is {rule!r}; expected 'sharp' or 'published'")
 

@@ -75,7 +75,7 @@ class Findings:
         recorder: Recorder | None = None,
         checks_draws: bool = False,
     ) -> None:
-        check_settings(epsilon, delta, top_k, rule)
+        check_settings(epsilon, delta, top_k, rule, tolerance)
         check_box(boxes, posterior.domain)
         self.posterior = posterior
         self.domain = posterior.domain

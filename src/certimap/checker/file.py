@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.errors import ParseError
+from certimap.errors import ParseError, WriteError
 
 VERSION = 2
 MAX_UNPACKED = 2**31  # bytes; no proof is larger
@@ -66,7 +66,10 @@ class Proof:
             part.write_bytes(self.to_bytes())
             part.replace(target)
         except OSError as error:  # a full disk does not say which file it was
-            raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+            reason = error.strerror or str(error)
+            if isinstance(error, FileNotFoundError):
+                reason = f"its folder {os.fspath(target.parent)!r} does not exist"
+            raise WriteError(error.errno, f"cannot be written: {reason}", os.fspath(path)) from None
         finally:
             part.unlink(missing_ok=True)
 
@@ -121,13 +124,15 @@ class Proof:
             with np.load(io.BytesIO(data), allow_pickle=False) as stored:
                 arrays = {name: np.asarray(stored[name]) for name in stored.files}
             meta: dict[str, Any] = dict(json.loads(str(arrays.pop("meta")[()])))
-            fits = meta.pop("format") == "certimap-proof"
+            kind = meta.pop("format")
             version = meta.pop("version")
         except ParseError:
             raise
         except Exception as error:  # damage makes zipfile, numpy and json raise a dozen types
             raise ParseError(f"is no proof file, or a damaged one ({error})", path) from None
-        if not fits or version != VERSION:
+        if kind == "certimap":
+            raise ParseError("is a model, and no proof; expected what result.proof.write() wrote", path)
+        if kind != "certimap-proof" or version != VERSION:
             text = f"is a proof of the version {version!r}; expected {VERSION}: have it written anew"
             raise ParseError(text, path)
         return cls(meta, arrays)

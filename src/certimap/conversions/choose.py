@@ -219,6 +219,6 @@ def plan(
         return plan(model, query, wants=(), limits=limits)
     found = "; ".join(f"{o.row.name}: {o.estimate.text}" for o in options)
     raise TooLarge(
-        f"this query to a {type(model).__name__} does not fit {case.limits.describe()} ({found}); raise "
-        "max_memory or max_edges, observe more variables, or query other ones"
+        f"this query to a {type(model).__name__} does not fit {case.limits.describe()} ({found}); "
+        f"{case.limits.remedy}"
     )

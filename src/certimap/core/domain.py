@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.untyped import is_missing
 from certimap.errors import ModelError, QueryError, did_you_mean
 
 Label = Hashable
@@ -62,6 +63,11 @@ class Categorical:
         if len(self.states) > MAX_STATES:
             raise ModelError(
                 f"variable {self.name!r} has {len(self.states)} states; expected at most {MAX_STATES}"
+            )
+        if any(is_missing(label) for label in self.states):
+            raise ModelError(
+                f"variable {self.name!r} has a state labelled None or NaN, which means 'unobserved' in evidence; "
+                "expected another label, such as 'none'"
             )
         if len(self._positions) != len(self.states):
             raise ModelError(f"variable {self.name!r} has a doubled state among {_shown(self.states)}")

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+from certimap.core.arguments import check_whole
 from certimap.errors import MissingDependency, SolverError
 
 N_KEPT = 4  # payloads that a worker remembers
@@ -77,10 +78,10 @@ def workers_of(n_jobs: int | None, executor: Executor | None) -> Generator[Execu
 
 def process_pool(n_jobs: int) -> Executor:
     """Return processes of this machine, -1 for one per core; Ctrl-C ends what they do, and not them."""
-    if n_jobs < 1 and n_jobs != -1:
-        raise SolverError(
-            f"n_jobs is {n_jobs}; expected a number of processes, -1 for one per core, or None for none"
-        )
+    expected = "a number of processes, -1 for one per core, or None for none"
+    n_jobs = check_whole("n_jobs", n_jobs, expected, low=-1)
+    if n_jobs == 0:
+        raise SolverError(f"n_jobs is 0; expected {expected}")
     from concurrent.futures import ProcessPoolExecutor  # 13 ms, for those who start processes
     from multiprocessing import get_context
 

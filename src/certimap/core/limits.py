@@ -27,12 +27,15 @@ class Limits:
         The run that the conversion belongs to: its deadline and its memory.
     device
         Where a circuit draws and scores points, by PyTorch ("cpu", "cuda", "cuda:N"); None for compiled kernels.
+    raisable
+        Names of the limits that the caller can raise, for messages.
     """
 
     max_edges: int | None = None
     workers: int | None = None
     control: Control = field(default_factory=Control)
     device: str | None = None
+    raisable: tuple[str, ...] = ("max_memory", "max_edges")
 
     @property
     def edges_allowed(self) -> int:
@@ -49,6 +52,12 @@ class Limits:
     def table_allowed(self) -> int:
         """The most entries that one table of a tree may have."""
         return self.entries_allowed if self.max_edges is None else min(self.entries_allowed, self.max_edges)
+
+    @property
+    def remedy(self) -> str:
+        """What the caller of a query that is too large can do, as the end of a sentence."""
+        rest = "observe more variables, or query other ones"
+        return f"raise {' or '.join(self.raisable)}, {rest}" if self.raisable else rest
 
     def describe(self) -> str:
         """Name what limits a conversion, for messages.

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.domain import Categorical, Domain, Label, Real, as_real
-from certimap.core.untyped import is_mapping, is_sequence, is_set
-from certimap.errors import QueryError
+from certimap.core.untyped import is_iterable, is_mapping, is_missing, is_sequence, is_set
+from certimap.errors import CertimapError, QueryError
 
 _LARGE = 10**308
 _FORMS = ("states", "likelihood", "log_likelihood")
@@ -110,7 +110,7 @@ def make_query(
     observed: set[int] = set()
     labelled: dict[int, int] = {}  # states observed by their label alone, set all at once in the end
     for name, value in _items(evidence):
-        if _is_missing(value):
+        if is_missing(value):
             domain.index(name)
             continue
         i = domain.index(name)
@@ -136,6 +136,18 @@ def make_query(
     return Query(domain, positions, log_weights, values, intervals, frozenset(observed))
 
 
+def names_of(variables: Any, what: str = "the query", error: type[CertimapError] = QueryError) -> list[Any]:
+    """Return names of variables as a list: of one name, itself alone.
+
+    Raises an error of the type given for what is neither a name nor a sequence, set or index of names.
+    """
+    if isinstance(variables, str):
+        return [variables]
+    if is_iterable(variables):
+        return list(variables)
+    raise error(f"{what} is {variables!r}; expected a name, or a list of names, of variables")
+
+
 def _set_labelled(log_weights: NDArray[np.float64], domain: Domain, states: Mapping[int, int]) -> None:
     """Leave one state to each variable given."""
     variables = np.fromiter(states, np.int64, len(states))
@@ -159,6 +171,7 @@ def _items(evidence: Any) -> Iterable[tuple[Any, Any]]:
     if is_mapping(evidence):
         return evidence.items()
     if hasattr(evidence, "items") and hasattr(evidence, "index"):
+        refuse_doubled(list(evidence.index), "the evidence has two values")
         return evidence.items()
     raise QueryError(
         f"evidence of type {type(evidence).__name__} was given; expected a mapping from names to values or a "
@@ -166,13 +179,11 @@ def _items(evidence: Any) -> Iterable[tuple[Any, Any]]:
     )
 
 
-def _is_missing(value: Any) -> bool:
-    if value is None:
-        return True
-    try:
-        return bool(value != value)  # NaN, NaT and pandas.NA (which raises below)
-    except (TypeError, ValueError):
-        return type(value).__name__ == "NAType"
+def refuse_doubled(names: Sequence[Any], what: str) -> None:
+    """Raise QueryError where a name stands twice, so that the last value does not win unnoticed."""
+    if len(set(names)) < len(names):
+        doubled = next(name for name in names if names.count(name) > 1)
+        raise QueryError(f"{what} named {doubled!r}; expected one of each name")
 
 
 def _interval(variable: Real, value: Sequence[Any]) -> tuple[float, float]:
@@ -315,7 +326,7 @@ def _query_positions(
     if variables is None:
         left_out = observed | {domain.index(name) for name in hidden}
         return np.array([i for i in range(len(domain)) if i not in left_out], np.int64)
-    names = [variables] if isinstance(variables, str) else list(variables)
+    names = names_of(variables)
     if not names:
         raise QueryError("the query names no variable; at least one is needed")
     positions = [domain.index(name) for name in names]

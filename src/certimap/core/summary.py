@@ -44,17 +44,25 @@ def aligned(rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:
 
 
 def probability_text(log_value: float | None) -> str:
-    """Show a probability or density given by its natural log, however small."""
+    """Show a probability or density given by its natural log; as a power of e where it is beyond floats."""
     if log_value is None or math.isnan(log_value):
         return "unknown"
     if log_value == math.inf:
         return "unbounded"
     if log_value == -math.inf:
         return "0"
-    if abs(log_value) < 690.0:
-        return f"{math.exp(log_value):.6g}"
-    exponent = math.floor(log_value / math.log(10.0))
-    return f"{math.exp(log_value - exponent * math.log(10.0)):.4g}e{exponent:+d}"
+    return f"e^{log_value:.6g}" if _is_beyond_floats(log_value) else f"{math.exp(log_value):.6g}"
+
+
+def _is_beyond_floats(log_value: float | None) -> bool:
+    """Whether a number with this finite log has no float of full precision."""
+    return log_value is not None and 708.0 < abs(log_value) < math.inf
+
+
+def _with_log(log_value: float | None, name: str) -> str:
+    """Show a number and its log, or its log alone where the number is beyond floats."""
+    log = f"{name} = {log_text(log_value)}"
+    return log if _is_beyond_floats(log_value) else f"{probability_text(log_value)}  ({log})"
 
 
 def log_text(log_value: float | None) -> str:
@@ -110,19 +118,19 @@ def warnings_of(result: MapResult) -> list[str]:
 def facts_of(result: MapResult) -> list[tuple[str, str]]:
     """Return what is known of an answer, as names and texts."""
     name = "density" if result.is_density else "probability"
-    rows = [(name, f"{probability_text(result.log_prob)}  (ln p = {log_text(result.log_prob)})")]
+    rows = [(name, _with_log(result.log_prob, "ln p"))]
     if result.log_prob is None:
-        rows = [("joint value", f"{probability_text(result.log_joint)}  (ln = {log_text(result.log_joint)})")]
+        rows = [("joint value", _with_log(result.log_joint, "ln"))]
     low, high = result.log_prob, result.log_upper_bound
     if low is None:
         low, high = result.log_joint, result.log_joint_upper_bound
-    bound = (
-        f"{probability_text(low)} <= best <= {probability_text(high)}  (ln: {log_text(low)} to {log_text(high)})"
-    )
+    bound = f"{log_text(low)} <= ln best <= {log_text(high)}"
+    if not (_is_beyond_floats(low) or _is_beyond_floats(high)):
+        sides = f"{probability_text(low)} <= best <= {probability_text(high)}"
+        bound = f"{sides}  (ln: {log_text(low)} to {log_text(high)})"
     rows.append(("bounds", bound))
     if result.log_evidence is not None and abs(result.log_evidence) > 1e-9:
-        text = f"{probability_text(result.log_evidence)}  (ln p(e) = {log_text(result.log_evidence)})"
-        rows.append(("evidence", text))
+        rows.append(("evidence", _with_log(result.log_evidence, "ln p(e)")))
     rows.append(("certificate", certificate_sentence(result.certificate, is_density=result.is_density)))
     if result.certificate.rule is not None:
         rows.append(("because", _RULES[result.certificate.rule]))

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from os import PathLike
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -39,6 +40,26 @@ def is_dict(value: object) -> TypeGuard[dict[Any, Any]]:
 def is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
     """Whether the value is a mapping."""
     return isinstance(value, Mapping)
+
+
+def is_path(value: object) -> TypeGuard[str | PathLike[str]]:
+    """Whether the value is a text or a path."""
+    return isinstance(value, str | PathLike)
+
+
+def is_iterable(value: object) -> TypeGuard[Iterable[Any]]:
+    """Whether the value has entries."""
+    return isinstance(value, Iterable)
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value means 'unobserved': None, NaN, NaT or pandas.NA."""
+    if value is None:
+        return True
+    try:
+        return bool(value != value)  # NaN, NaT and pandas.NA (which raises below)
+    except (TypeError, ValueError):
+        return type(value).__name__ == "NAType"
 
 
 def plain_scalar(value: Any) -> Any:

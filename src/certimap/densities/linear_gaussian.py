@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -134,6 +134,14 @@ class LinearGaussianNetwork(Model):
 
     def __repr__(self) -> str:
         return f"LinearGaussianNetwork({len(self._nodes)} real variables, {self._n_discrete} discrete ones)"
+
+    def equations(self) -> Iterator[tuple[int, list[int], float, Floats, float]]:
+        """Yield the position of each real variable, those of its parents, intercept, coefficients and deviation.
+
+        Parents come before children. For networks without discrete variables, whose numbers hold for all states.
+        """
+        for i, node in self._nodes.items():
+            yield i, list(node.real), float(node.intercept), node.coefficients, float(node.sd)
 
     def mixture(self, variables: Sequence[str] | str | None = None, evidence: Any = None) -> GaussianMixture:
         """Return p(real variables | evidence), all others summed out.

@@ -7,13 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.circuits.circuit import CircuitBuilder
 from certimap.core.domain import Categorical, Domain, Real, Variable
+from certimap.core.logs import log_sum
 from certimap.errors import ModelError
-from certimap.interop.reading import Wishes, attribute, kind_of, labels_of, logs, named, numbers, refuse
+from certimap.interop.reading import (
+    Floats,
+    Reading,
+    Wishes,
+    attribute,
+    kind_of,
+    labels_of,
+    logs,
+    named,
+    numbers,
+    refuse,
+)
 
 
-def convert(x: Any, wishes: Wishes) -> Circuit:
+def convert(x: Any, wishes: Wishes) -> Reading:
     """Read a forest after its `forde()`: one product per leaf that rows fell into, weighed by their share.
 
     Raises ModelError before `forde()`, and for a leaf in which a real column has one value alone: its distribution
@@ -49,7 +61,31 @@ def convert(x: Any, wishes: Wishes) -> Circuit:
         products.append(builder.product(found) if len(found) > 1 else found[0])
     shares = np.array(list(covers.values()))
     builder.sum(products, logs(shares / shares.sum()).tolist())
-    return builder.build()
+    return Reading(builder.build(), lambda rows: _by_tables(x, columns, is_factor, rows))
+
+
+def _by_tables(x: Any, columns: list[str], is_factor: dict[str, bool], rows: Floats) -> Floats:
+    """Return the log densities of rows, leaf by leaf from arfpy's tables; it has no function for them."""
+    from scipy import stats
+
+    truncated: Any = stats.truncnorm
+    leaves = {leaf: np.full(len(rows), math.log(share)) for leaf, share in _covers(x).items()}
+    place = {column: i for i, column in enumerate(columns)}
+    params = x.params if "params" in vars(x) else None
+    for row in () if params is None else params.to_dict("records"):
+        leaf, mean, sd = (int(row["tree"]), int(row["nodeid"])), row["mean"], row["sd"]
+        if leaf in leaves:
+            ends = (row["min"] - mean) / sd, (row["max"] - mean) / sd
+            leaves[leaf] += truncated.logpdf(rows[:, place[str(row["variable"])]], *ends, mean, sd)
+    chances: dict[tuple[tuple[int, int], int], Floats] = {}
+    for row in x.class_probs.to_dict("records") if any(is_factor.values()) else ():
+        key = ((int(row["tree"]), int(row["nodeid"])), place[str(row["variable"])])
+        hits = rows[:, key[1]] == row["value"]
+        chances[key] = chances.get(key, np.zeros(len(rows))) + row["prob"] * hits
+    for (leaf, _), chance in chances.items():
+        if leaf in leaves:
+            leaves[leaf] += logs(chance)
+    return log_sum(np.array(list(leaves.values())), 0) - math.log(sum(_covers(x).values()))
 
 
 def _covers(x: Any) -> dict[tuple[int, int], float]:
@@ -68,7 +104,8 @@ def _real_leaves(x: Any, builder: CircuitBuilder, places: dict[str, int]) -> dic
     keys = zip(table["tree"].tolist(), table["nodeid"].tolist(), table["variable"].tolist(), strict=True)
     values = np.stack([numbers(table[name]) for name in ("mean", "sd", "min", "max")], axis=1)
     leaves: dict[tuple[int, int, str], int] = {}
-    for (tree, node, column), (mean, sd, low, high) in zip(keys, values.tolist(), strict=True):
+    for (tree, node, named_by), (mean, sd, low, high) in zip(keys, values.tolist(), strict=True):
+        column = str(named_by)
         if (tree, node) not in covers:
             continue
         if not sd > 0.0:
@@ -80,7 +117,7 @@ def _real_leaves(x: Any, builder: CircuitBuilder, places: dict[str, int]) -> dic
             leaf = builder.gaussian(places[column], mean, sd)
         else:
             leaf = builder.real("truncated_gaussian", places[column], mean, sd, low, high)
-        leaves[int(tree), int(node), str(column)] = leaf
+        leaves[int(tree), int(node), column] = leaf
     return leaves
 
 

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable
-from math import comb
 from typing import Any
 
 import numpy as np
 
-from certimap.circuits.circuit import Circuit
 from certimap.errors import ModelError
-from certimap.interop.reading import Floats, Wishes, attribute, classes_of, kind_of, logs, named, numbers, refuse
-from certimap.interop.tensors import Ids, TensorCircuit, check_agreement
+from certimap.interop.reading import (
+    Floats,
+    Reading,
+    Wishes,
+    attribute,
+    classes_of,
+    kind_of,
+    logs,
+    named,
+    numbers,
+    refuse,
+)
+from certimap.interop.tensors import Ids, TensorCircuit, log_choose, module_values
 
 _LAYERS = (
     "expected sum, Hadamard, Kronecker, Tucker, CP-T and tensor-dot layers over categorical, binomial, embedding "
@@ -22,7 +30,7 @@ _LAYERS = (
 )
 
 
-def convert(x: Any, wishes: Wishes) -> Circuit:
+def convert(x: Any, wishes: Wishes) -> Reading:
     """Read a compiled circuit, folded or not, with its parameters as they are now."""
     if "TorchCircuit" not in classes_of(x):
         raise refuse(
@@ -43,9 +51,7 @@ def convert(x: Any, wishes: Wishes) -> Circuit:
         raise ModelError(f"this {kind_of(x)} has {root.size} outputs; expected one")
     columns = circuit.variables
     read = circuit.build(int(root.flat[0]), named(wishes, [str(v) for v in columns], x))
-    if not circuit.is_padded:
-        check_agreement(read, lambda rows: _log_likelihood(x, columns, rows), len(columns), x)
-    return read
+    return Reading(read, lambda rows: _log_likelihood(x, columns, rows), states=circuit.accepted)
 
 
 def _gathered(entry: Any, outputs: list[Ids]) -> Any:
@@ -59,13 +65,7 @@ def _gathered(entry: Any, outputs: list[Ids]) -> Any:
 
 
 def _log_likelihood(x: Any, columns: list[int], rows: Floats) -> Floats:
-    torch: Any = sys.modules["torch"]
-    table = np.zeros((len(rows), max(columns) + 1), np.float32)
-    table[:, columns] = rows
-    with torch.no_grad():
-        device = next((p.device for p in x.parameters()), "cpu")
-        values = x(torch.as_tensor(table, device=device))
-    found = numbers(values).reshape(len(rows), -1)[:, 0]
+    found = numbers(module_values(x, "forward", columns, rows)).reshape(len(rows), -1)[:, 0]
     return found if _is_log(x) else logs(found)
 
 
@@ -106,8 +106,8 @@ def _binomial(layer: Any) -> Floats:
     else:
         values = numbers(logits())
         log_one, log_zero = -np.logaddexp(0.0, -values), -np.logaddexp(0.0, values)
-    states = np.arange(total + 1)
-    ways = logs(np.array([float(comb(total, s)) for s in range(total + 1)]))
+    states = np.arange(total + 1.0)
+    ways = log_choose(np.array(float(total)), states)
     with np.errstate(invalid="ignore"):  # 0 times the log of 0 is the log of 1
         ones = np.where(states > 0, states * log_one[..., None], 0.0)
         zeros = np.where(states < total, (total - states) * log_zero[..., None], 0.0)

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from os import fspath
 from typing import Any
 
+import numpy as np
+
 from certimap.core.model import Model
+from certimap.core.untyped import is_path
 from certimap.errors import ModelError, QueryError
-from certimap.interop.reading import Wishes, classes_of, kind_of
+from certimap.interop.agreement import check_agreement
+from certimap.interop.reading import Reading, Wishes, classes_of, kind_of, library_of
+from certimap.io.files import TABLES, suffix_of
 
 READERS = {
     "pgmpy": "pgmpy_models",
@@ -62,12 +68,14 @@ def from_object(x: Any, *, steps: int | None = None, names: Sequence[str] | None
     ------
     ModelError
         For an object of another kind, one that is not fitted or lacks parameters, a version that keeps them
-        elsewhere, and arguments that do not apply.
+        elsewhere, and arguments that do not apply; and where the object's own library gives some assignment
+        another value than what was read of it.
 
     Notes
     -----
-    Cost: linear in the parameters. Parameters in single precision are widened, and distributions rescaled to add
-    to 1, so that logs differ from the library's own by its rounding.
+    Cost: linear in the parameters, and eight evaluations by the object's own library. Parameters in single
+    precision are widened, and distributions rescaled to add to 1, so that logs differ from the library's own by
+    its rounding.
     """
     if isinstance(x, Model):
         if steps is not None or names is not None:
@@ -75,11 +83,13 @@ def from_object(x: Any, *, steps: int | None = None, names: Sequence[str] | None
         return x
     reader = _reader_of(x)
     if reader is None:
-        raise ModelError(f"a {kind_of(x)} is no model that can be read; models of {LIBRARIES} are")
+        raise ModelError(_no_model(x, f"a {kind_of(x)} is no model that can be read; models of {LIBRARIES} are"))
     wishes = Wishes(steps, None if names is None else list(names))
     if steps is not None and not any("HMM" in name for name in classes_of(x)):
         raise ModelError(f"steps is the length of a hidden Markov model; a {kind_of(x)} has none")
-    return import_module(f"certimap.interop.{reader}").convert(x, wishes)
+    reading: Reading = import_module(f"certimap.interop.{reader}").convert(x, wishes)
+    check_agreement(reading, x)
+    return reading.model
 
 
 def as_model(x: Any) -> Model:
@@ -88,7 +98,7 @@ def as_model(x: Any) -> Model:
     Parameters
     ----------
     x
-        A model of certimap, or of a library that is read.
+        A model of certimap, a fitted estimator of `certimap.learn`, or a model of a library that is read.
 
     Returns
     -------
@@ -99,15 +109,37 @@ def as_model(x: Any) -> Model:
     QueryError
         For anything that is no model of certimap nor of a library that is read.
     """
+    x = learned(x)
     if isinstance(x, Model):
         return x
     if _reader_of(x) is None:
-        raise QueryError(
-            f"{type(x).__name__} is no model; expected a circuit, a network, a fitted model, a posterior, or a "
-            "model of "
-            f"{LIBRARIES}"
-        )
+        expected = f"expected a circuit, a network, a fitted model, a posterior, or a model of {LIBRARIES}"
+        raise QueryError(_no_model(x, f"a {type(x).__name__} is no model; {expected}"))
     return from_object(x)
+
+
+def learned(x: Any) -> Any:
+    """Return the model that a fitted estimator of certimap has learned, and anything else itself."""
+    if isinstance(x, type) or library_of(x) != "certimap" or not hasattr(x, "fit"):
+        return x
+    if not isinstance(getattr(x, "model_", None), Model):
+        raise QueryError(f"this {type(x).__name__} has learned no model yet; call its fit(data) first")
+    return x.model_
+
+
+def _no_model(x: Any, otherwise: str) -> str:
+    """Say what an object is that was given as a model, and which function takes it."""
+    if is_path(x):
+        path = fspath(x)
+        if suffix_of(path) in TABLES:
+            return f"{path!r} is the path of a table, and no model; cm.learn.hclt(data) learns one from its rows"
+        return f"{path!r} is a text or path, and no model; cm.read({path!r}) reads a model from a file"
+    kind = type(x).__name__
+    if hasattr(x, "columns") or hasattr(x, "__dataframe__") or isinstance(x, dict | np.ndarray):
+        return f"a {kind} is a table, and no model; cm.learn.hclt(data) learns one from its rows"
+    if isinstance(x, type) and issubclass(x, Model):
+        return f"the class {x.__name__} itself is no model; expected an object of it"
+    return otherwise
 
 
 def _reader_of(x: Any) -> str | None:

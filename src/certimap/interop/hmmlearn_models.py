@@ -7,12 +7,27 @@ from typing import Any
 
 import numpy as np
 
-from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.circuits.circuit import CircuitBuilder
 from certimap.errors import ModelError
-from certimap.interop.reading import Floats, Wishes, classes_of, distributions, kind_of, logs, numbers, refuse
-from certimap.interop.sequences import discrete_chain, gaussian_product, real_chain, steps_of
-from certimap.networks.bayesian import BayesianNetwork
-from certimap.networks.markov import MarkovNetwork
+from certimap.interop.reading import (
+    Floats,
+    Reading,
+    Wishes,
+    classes_of,
+    distributions,
+    kind_of,
+    logs,
+    numbers,
+    refuse,
+)
+from certimap.interop.sequences import (
+    Emission,
+    discrete_chain,
+    gaussian_product,
+    read_sequence,
+    real_chain,
+    steps_of,
+)
 
 _ACCEPTED = "expected CategoricalHMM, or GaussianHMM or GMMHMM with diagonal or spherical covariances"
 
@@ -24,7 +39,7 @@ class _Chain:
     end: Floats | None = None
 
 
-def convert(x: Any, wishes: Wishes) -> BayesianNetwork | MarkovNetwork | Circuit:
+def convert(x: Any, wishes: Wishes) -> Reading:
     """Read a hidden Markov model for sequences of the length asked for."""
     kinds = classes_of(x)
     if not {"CategoricalHMM", "GaussianHMM", "GMMHMM"} & set(kinds):
@@ -33,28 +48,33 @@ def convert(x: Any, wishes: Wishes) -> BayesianNetwork | MarkovNetwork | Circuit
         distributions(_fitted(x, "startprob_"), "startprob_"), distributions(_fitted(x, "transmat_"), "transmat_")
     )
     steps = steps_of(x, wishes)
+    n_states = len(chain.start)
+
+    def theirs(sequences: Floats) -> list[float]:
+        given = sequences.astype(np.int64) if "CategoricalHMM" in kinds else sequences
+        return [x.score(sequence) for sequence in given]
+
     if "CategoricalHMM" in kinds:
-        return discrete_chain(chain, [distributions(_fitted(x, "emissionprob_"), "emissionprob_")], steps)
+        emission = distributions(_fitted(x, "emissionprob_"), "emissionprob_")
+        return read_sequence(lambda t: discrete_chain(chain, [emission], t), n_states, steps, theirs)
     if x.covariance_type not in ("diag", "spherical"):
         raise ModelError(
             f"a {kind_of(x)} has covariance_type={x.covariance_type!r}; expected 'diag' or 'spherical', for "
             "circuits have leaves of single variables"
         )
     means = _fitted(x, "means_")
-    if "GMMHMM" in kinds:
-        return _mixtures(x, chain, means, steps)
-    variances = numbers(_present(x, "covars_"))
-    if variances.ndim == 3:  # the property gives matrices, diagonal ones here
-        variances = np.diagonal(variances, axis1=1, axis2=2)
-    sds = np.sqrt(np.broadcast_to(variances, means.shape))
-
-    def emission(builder: CircuitBuilder, variables: Any, state: int) -> int:
-        return gaussian_product(builder, variables, means[state], sds[state])
-
-    return real_chain(chain, means.shape[1], emission, steps)
+    emit = _mixed(x, means) if "GMMHMM" in kinds else _gaussian(x, means)
+    return read_sequence(lambda t: real_chain(chain, means.shape[-1], emit, t), n_states, steps, theirs)
 
 
-def _mixtures(x: Any, chain: _Chain, means: Floats, steps: int) -> Circuit:
+def _gaussian(x: Any, means: Floats) -> Emission:
+    """Read Gaussian emissions, means of shape (K, features)."""
+    variances = _fitted(x, "_covars_")  # the property covars_ fails where they were fitted and are spherical
+    sds = np.sqrt(np.broadcast_to(variances[:, None] if variances.ndim == 1 else variances, means.shape))
+    return lambda builder, variables, state: gaussian_product(builder, variables, means[state], sds[state])
+
+
+def _mixed(x: Any, means: Floats) -> Emission:
     """Read emissions that are mixtures of Gaussians, means of shape (K, components, features)."""
     weights = distributions(_fitted(x, "weights_"), "weights_")
     variances = _fitted(x, "covars_")
@@ -66,7 +86,7 @@ def _mixtures(x: Any, chain: _Chain, means: Floats, steps: int) -> Circuit:
         ]
         return parts[0] if len(parts) == 1 else builder.sum(parts, logs(weights[state]).tolist())
 
-    return real_chain(chain, means.shape[2], emission, steps)
+    return emission
 
 
 def _present(x: Any, name: str) -> Any:

@@ -9,7 +9,19 @@ import numpy as np
 from certimap.core.domain import Categorical, Domain
 from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
 from certimap.errors import MissingDependency, ModelError
-from certimap.interop.reading import Wishes, attribute, classes_of, kind_of, labels_of, numbers, refuse
+from certimap.interop.reading import (
+    Floats,
+    Reading,
+    Wishes,
+    attribute,
+    classes_of,
+    kind_of,
+    labels_of,
+    log_normal,
+    logs,
+    numbers,
+    refuse,
+)
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
@@ -24,7 +36,7 @@ _GAUSSIAN = "LinearGaussianBayesianNetwork"
 _OTHERS = {"FunctionalBayesianNetwork", "DynamicBayesianNetwork"}
 
 
-def convert(x: Any, wishes: Wishes) -> BayesianNetwork | LinearGaussianNetwork | MarkovNetwork:
+def convert(x: Any, wishes: Wishes) -> Reading:
     """Read a network of pgmpy; names that are no text become text."""
     if wishes.names is not None:
         raise ModelError(f"the variables of a {kind_of(x)} have names of their own; leave names out")
@@ -38,7 +50,7 @@ def convert(x: Any, wishes: Wishes) -> BayesianNetwork | LinearGaussianNetwork |
     return _markov(x)
 
 
-def _bayesian(x: Any) -> BayesianNetwork:
+def _bayesian(x: Any) -> Reading:
     nodes: list[Any] = list(attribute(x, "nodes")())
     tables: dict[Any, Any] = {attribute(cpd, "variable"): cpd for cpd in attribute(x, "get_cpds")()}
     lacking = [node for node in nodes if node not in tables]
@@ -53,10 +65,25 @@ def _bayesian(x: Any) -> BayesianNetwork:
             raise ModelError(f"the table of node {child!r} has the parents {parents}; the graph has others")
         table = np.moveaxis(_aligned(tables[node], domain, place), 0, -1)
         factors.append(Factor([place[v] for v in (*parents, child)], table))
-    return BayesianNetwork(domain, factors)
+    return Reading(
+        BayesianNetwork(domain, factors), lambda rows: _log_values(list(tables.values()), domain, nodes, rows)
+    )
 
 
-def _linear_gaussian(x: Any) -> LinearGaussianNetwork:
+def _log_values(tables: list[Any], domain: Domain, nodes: list[Any], rows: Floats) -> list[float]:
+    """Return the logs of the products of pgmpy's tables, looked up by the labels of each assignment."""
+    totals: list[float] = []
+    for row in rows:
+        labels = dict(zip(nodes, domain.decode(row).values(), strict=True))
+        places = [
+            tuple(attribute(t, "name_to_no")[v][labels[v]] for v in attribute(t, "variables")) for t in tables
+        ]
+        entries = [float(attribute(t, "values")[place]) for t, place in zip(tables, places, strict=True)]
+        totals.append(float(logs(np.array(entries)).sum()))
+    return totals
+
+
+def _linear_gaussian(x: Any) -> Reading:
     nodes: list[Any] = list(attribute(x, "nodes")())
     found: dict[Any, Any] = {attribute(cpd, "variable"): cpd for cpd in attribute(x, "get_cpds")()}
     made: list[LinearGaussian] = []
@@ -74,10 +101,25 @@ def _linear_gaussian(x: Any) -> LinearGaussianNetwork:
         sd = float(attribute(found[node], "std"))
         above = [str(parent) for parent in parents]
         made.append(LinearGaussian(str(node), above, weights[0], weights[1:], sd))
-    return LinearGaussianNetwork(made)
+    return Reading(
+        LinearGaussianNetwork(made), lambda rows: _log_densities([found[n] for n in nodes], nodes, rows)
+    )
 
 
-def _markov(x: Any) -> MarkovNetwork:
+def _log_densities(densities: list[Any], nodes: list[Any], rows: Floats) -> Floats:
+    """Return the sums of the logs of pgmpy's densities (its own joint Gaussian is rounded to eight decimals)."""
+    columns = {node: rows[:, i] for i, node in enumerate(nodes)}
+    total = np.zeros(len(rows))
+    for density in densities:
+        ones = np.ones(len(rows))
+        mean = np.stack([ones, *(columns[v] for v in density.evidence)], axis=1) @ numbers(density.beta).reshape(
+            -1
+        )
+        total += log_normal(columns[density.variable], mean, float(density.std))
+    return total
+
+
+def _markov(x: Any) -> Reading:
     factors: list[Any] = list(attribute(x, "get_factors")())
     read_nodes: Any = attribute(x, "get_variable_nodes" if "FactorGraph" in classes_of(x) else "nodes")
     nodes: list[Any] = list(read_nodes())
@@ -87,10 +129,8 @@ def _markov(x: Any) -> MarkovNetwork:
         raise ModelError(f"no factor of this {kind_of(x)} has node {lacking[0]!r}, so that its states are unknown")
     domain = _domain(x, nodes, factors)
     place = {node: i for i, node in enumerate(nodes)}
-    return MarkovNetwork(
-        domain,
-        [Factor([place[v] for v in attribute(f, "variables")], _aligned(f, domain, place)) for f in factors],
-    )
+    read = [Factor([place[v] for v in attribute(f, "variables")], _aligned(f, domain, place)) for f in factors]
+    return Reading(MarkovNetwork(domain, read), lambda rows: _log_values(factors, domain, nodes, rows))
 
 
 def _domain(x: Any, nodes: list[Any], tables: list[Any]) -> Domain:

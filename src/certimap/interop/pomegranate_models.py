@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.circuits.circuit import CircuitBuilder
 from certimap.core.domain import Categorical, Domain
 from certimap.errors import ModelError
 from certimap.interop.reading import (
     Floats,
+    Reading,
     Wishes,
     attribute,
     classes_of,
@@ -22,10 +25,9 @@ from certimap.interop.reading import (
     numbers,
     refuse,
 )
-from certimap.interop.sequences import discrete_chain, gaussian_product, real_chain, steps_of
+from certimap.interop.sequences import discrete_chain, gaussian_product, read_sequence, real_chain, steps_of
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
-from certimap.networks.markov import MarkovNetwork
 
 _HMMS = {"DenseHMM", "SparseHMM"}
 
@@ -37,7 +39,7 @@ class _Chain:
     end: Floats
 
 
-def convert(x: Any, wishes: Wishes) -> BayesianNetwork | MarkovNetwork | Circuit:
+def convert(x: Any, wishes: Wishes) -> Reading:
     """Read a network or a hidden Markov model.
 
     A hidden Markov model's value is the probability of a sequence and of its end there, as pomegranate has it, so
@@ -51,7 +53,7 @@ def convert(x: Any, wishes: Wishes) -> BayesianNetwork | MarkovNetwork | Circuit
     raise refuse(x, "expected BayesianNetwork, DenseHMM or SparseHMM")
 
 
-def _network(x: Any, wishes: Wishes) -> BayesianNetwork:
+def _network(x: Any, wishes: Wishes) -> Reading:
     parts: list[Any] = list(attribute(x, "distributions"))
     parents: Sequence[Sequence[int]] = attribute(x, "_parents")
     if not parts:
@@ -62,7 +64,13 @@ def _network(x: Any, wishes: Wishes) -> BayesianNetwork:
         Categorical(name, tuple(range(table.shape[-1]))) for name, table in zip(names, tables, strict=True)
     )
     factors = [Factor((*parents[i], i), table) for i, table in enumerate(tables)]
-    return BayesianNetwork(domain, factors)
+    return Reading(BayesianNetwork(domain, factors), lambda rows: _log_probability(x, rows.astype(np.int64)))
+
+
+def _log_probability(x: Any, rows: Any) -> Floats:
+    torch: Any = sys.modules["torch"]
+    with torch.no_grad():
+        return numbers(x.log_probability(torch.as_tensor(rows)))
 
 
 def _table(part: Any, what: str) -> Floats:
@@ -82,16 +90,20 @@ def _present(part: Any, name: str, what: str) -> Any:
     return value
 
 
-def _sequence(x: Any, wishes: Wishes) -> MarkovNetwork | BayesianNetwork | Circuit:
+def _sequence(x: Any, wishes: Wishes) -> Reading:
     parts: list[Any] = list(attribute(x, "distributions") or ())
     if not parts:
         raise ModelError(f"this {kind_of(x)} has no distributions; add or fit them first")
     steps = steps_of(x, wishes)
+    x = _unpacked(x)
     k = len(parts)
     chain = _Chain(_weights(x, "starts", k), _moves(x, k), _weights(x, "ends", k))
     kinds = {type(part).__name__ for part in parts}
     if kinds == {"Categorical"}:
-        return discrete_chain(chain, _emissions(parts), steps)
+        tables = _emissions(parts)
+        return read_sequence(
+            lambda t: discrete_chain(chain, tables, t), k, steps, lambda r: _log_probability(x, r.astype(np.int64))
+        )
     if kinds == {"Normal"} and all(attribute(p, "covariance_type") in ("diag", "sphere") for p in parts):
         means = np.array([numbers(_present(p, "means", "an emission")) for p in parts])
         variances = np.array([numbers(_present(p, "covs", "an emission")) for p in parts])
@@ -100,12 +112,28 @@ def _sequence(x: Any, wishes: Wishes) -> MarkovNetwork | BayesianNetwork | Circu
         def emission(builder: CircuitBuilder, variables: Any, state: int) -> int:
             return gaussian_product(builder, variables, means[state], sds[state])
 
-        return real_chain(chain, means.shape[1], emission, steps)
+        return read_sequence(
+            lambda t: real_chain(chain, means.shape[1], emission, t),
+            k,
+            steps,
+            lambda r: _log_probability(x, r.astype(np.float32)),
+        )
     raise ModelError(
         f"a {kind_of(x)} has emissions of the kinds {', '.join(sorted(kinds))}; expected all Categorical, or all "
         "Normal "
         "with diagonal or spherical covariances"
     )
+
+
+def _unpacked(x: Any) -> Any:
+    """Return the model, or a copy in which pomegranate has laid out the list of edges (`add_edge`) as tensors."""
+    if "SparseHMM" not in classes_of(x) or hasattr(x, "_edge_log_probs"):
+        return x
+    if not attribute(x, "edges"):
+        raise ModelError(f"this {kind_of(x)} has no edges; add or fit them first")
+    copied = copy.deepcopy(x)
+    attribute(copied, "_initialize")()
+    return copied
 
 
 def _emissions(parts: list[Any]) -> list[Floats]:

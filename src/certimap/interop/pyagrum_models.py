@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
 
 from certimap.core.domain import Categorical, Domain
 from certimap.densities.linear_gaussian import LinearGaussian, LinearGaussianNetwork
 from certimap.errors import ModelError
-from certimap.interop.reading import Wishes, attribute, classes_of, kind_of, library_of, numbers, refuse
+from certimap.interop.reading import (
+    Floats,
+    Reading,
+    Wishes,
+    attribute,
+    classes_of,
+    kind_of,
+    library_of,
+    log_normal,
+    logs,
+    numbers,
+    refuse,
+)
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
 
 
-def convert(x: Any, wishes: Wishes) -> BayesianNetwork | LinearGaussianNetwork | MarkovNetwork:
+def convert(x: Any, wishes: Wishes) -> Reading:
     """Read a network of pyagrum; states are text, as its labels are."""
     if wishes.names is not None:
         raise ModelError(f"the variables of a {kind_of(x)} have names of their own; leave names out")
@@ -34,11 +50,32 @@ def convert(x: Any, wishes: Wishes) -> BayesianNetwork | LinearGaussianNetwork |
         Categorical(name, tuple(attribute(v, "labels")())) for name, v in zip(names, variables, strict=True)
     )
     if "BayesNet" in kinds:
-        return BayesianNetwork(domain, [_factor(attribute(x, "cpt")(i), domain) for i in ids])
-    return MarkovNetwork(domain, [_factor(attribute(x, "factor")(scope), domain) for scope in x.factors()])
+        tables = [attribute(x, "cpt")(i) for i in ids]
+        read = BayesianNetwork(domain, [_factor(t, domain) for t in tables])
+        return Reading(read, lambda rows: [_log_joint(x, at) for at in _instances(x, names, rows)])
+    factors = [attribute(x, "factor")(scope) for scope in x.factors()]
+    return Reading(
+        MarkovNetwork(domain, [_factor(f, domain) for f in factors]),
+        lambda rows: [logs(numbers([f.get(at) for f in factors])).sum() for at in _instances(x, names, rows)],
+    )
 
 
-def _linear_gaussian(x: Any) -> LinearGaussianNetwork:
+def _instances(x: Any, names: list[str], rows: Floats) -> Iterator[Any]:
+    """Yield pyagrum's instantiation at each row of positions of states; it is one object, changed."""
+    instance = attribute(x, "completeInstantiation")()
+    for row in rows.astype(np.int64).tolist():
+        for name, place in zip(names, row, strict=True):
+            instance.chgVal(name, place)
+        yield instance
+
+
+def _log_joint(x: Any, instance: Any) -> float:
+    """Return ln of the joint probability; of 0 pyagrum gives the lowest float."""
+    log2 = float(attribute(x, "log2JointProbability")(instance))
+    return math.log(2.0) * log2 if log2 > -1e300 else -math.inf
+
+
+def _linear_gaussian(x: Any) -> Reading:
     """Read a network of real variables; `mu` is what a variable's mean has beside its parents' shares."""
     made: list[LinearGaussian] = []
     for node in sorted(attribute(x, "nodes")()):
@@ -47,10 +84,25 @@ def _linear_gaussian(x: Any) -> LinearGaussianNetwork:
         weights = [float(attribute(x, "coefArc")(parent, node)) for parent in parents]
         above = [str(attribute(x, "name")(parent)) for parent in parents]
         made.append(LinearGaussian(str(attribute(variable, "name")()), above, mean, weights, sd))
-    return LinearGaussianNetwork(made)
+    return Reading(LinearGaussianNetwork(made), lambda rows: _log_densities(x, rows))
+
+
+def _log_densities(x: Any, rows: Floats) -> Floats:
+    """Return the sums of the logs of the variables' densities, from the means and coefficients by name."""
+    columns = {str(x.name(node)): rows[:, i] for i, node in enumerate(sorted(x.nodes()))}
+    total = np.zeros(len(rows))
+    for name, column in columns.items():
+        variable, above = x.variable(name), [x.name(parent) for parent in x.parents(name)]
+        mean = variable.mu() + sum(columns[str(parent)] * x.coefArc(parent, name) for parent in above)
+        total += log_normal(column, mean, float(variable.sigma()))
+    return total
 
 
 def _factor(tensor: Any, domain: Domain) -> Factor:
-    """Read a tensor, whose names run against the axes of its array; in a conditional table its child is last."""
+    """Read a tensor, whose names run against the axes of its array; in a conditional table its child is last.
+
+    Its entries are listed one by one: `toarray` of a node that is no plain table (a noisy OR, a logit, a maximum)
+    returns memory that was never set.
+    """
     scope = [domain.index(name) for name in reversed(attribute(tensor, "names"))]
-    return Factor(scope, numbers(attribute(tensor, "toarray")()))
+    return Factor(scope, numbers(attribute(tensor, "tolist")()))

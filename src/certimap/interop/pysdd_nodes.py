@@ -9,13 +9,13 @@ from typing import Any
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.core.domain import Categorical, Domain
 from certimap.errors import ModelError
-from certimap.interop.reading import Wishes, attribute, classes_of, logs, named, numbers, refuse
+from certimap.interop.reading import Floats, Reading, Wishes, attribute, classes_of, logs, named, numbers, refuse
 
 _FALSE = -1
 _TRUE = -2
 
 
-def convert(x: Any, wishes: Wishes) -> Circuit:
+def convert(x: Any, wishes: Wishes) -> Reading:
     """Read a node, each model of which weighs 1, or a manager of weighted counts with the weights it has now.
 
     Variables are called by their numbers, from "1", and have the states False and True. The circuit is over all
@@ -23,7 +23,7 @@ def convert(x: Any, wishes: Wishes) -> Circuit:
     """
     kinds = classes_of(x)
     if "SddNode" in kinds:
-        return _Reader(x, wishes, x, lambda literal: 0.0).circuit()
+        return _reading(x, wishes, x, lambda literal: 0.0)
     if "WmcManager" not in kinds:
         raise refuse(x, "expected an SddNode, or a WmcManager (node.wmc()) with the weights of literals")
     in_logs = float(attribute(x, "zero_weight")) == -math.inf
@@ -35,7 +35,25 @@ def convert(x: Any, wishes: Wishes) -> Circuit:
             raise ModelError(f"literal {literal} has the weight {value}; expected numbers that are not negative")
         return value if in_logs else float(logs(numbers(value)))
 
-    return _Reader(x, wishes, attribute(x, "node"), log_weight).circuit()
+    return _reading(x, wishes, attribute(x, "node"), log_weight)
+
+
+def _reading(x: Any, wishes: Wishes, node: Any, log_weight: Callable[[int], float]) -> Reading:
+    """Read a node; PySDD is asked for weighted counts in which one assignment has all the weight."""
+    circuit = _Reader(x, wishes, node, log_weight).circuit()
+
+    def theirs(points: Floats) -> list[float]:
+        counts: list[float] = []
+        for row in points:
+            manager = node.wmc(log_mode=True)
+            for v, state in enumerate(row.tolist(), 1):
+                chosen = v if state else -v
+                manager.set_literal_weight(chosen, log_weight(chosen))
+                manager.set_literal_weight(-chosen, manager.zero_weight)
+            counts.append(float(manager.propagate()))
+        return counts
+
+    return Reading(circuit, theirs)
 
 
 class _Reader:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.model import Model
 from certimap.core.untyped import plain_scalar
 from certimap.errors import ModelError
 
 Floats = NDArray[np.float64]
+_HALF_LOG_2PI = 0.9189385332046727
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,32 @@ class Wishes:
 
     steps: int | None = None
     names: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What was read of an object, and how the object is asked whether that is right.
+
+    Attributes
+    ----------
+    model
+        What was read.
+    theirs
+        Returns the library's own log values of points, shape (n, n_variables): positions of states, and numbers of
+        real variables; the columns of hidden variables mean nothing.
+    compared
+        The model that is compared: a shorter sequence, for instance; None for `model` itself.
+    states
+        How many states of each variable are compared, where the library refuses the others.
+    hidden
+        Positions of discrete variables that the library sums out.
+    """
+
+    model: Model
+    theirs: Callable[[Floats], Any]
+    compared: Model | None = None
+    states: Sequence[int] | None = None
+    hidden: Collection[int] = ()
 
 
 def kind_of(x: object) -> str:
@@ -65,12 +93,19 @@ def attribute(x: Any, *names: str) -> Any:
 
 def numbers(x: Any) -> Floats:
     """Return a tensor, an array or a list as float64; a new array."""
+    if str(getattr(x, "dtype", "")) == "torch.bfloat16":  # which numpy does not have
+        x = x.double()
     for step in ("detach", "cpu", "numpy"):
         if hasattr(x, step):
             x = getattr(x, step)()
     if np.iscomplexobj(x):
         raise ModelError("a parameter is complex; expected circuits of real numbers that are not negative")
     return np.array(x, np.float64)
+
+
+def log_normal(values: Floats, means: Any, sds: Any) -> Floats:
+    """Return the natural logs of normal densities."""
+    return -0.5 * ((values - means) / sds) ** 2 - np.log(sds) - _HALF_LOG_2PI
 
 
 def logs(values: Floats) -> Floats:

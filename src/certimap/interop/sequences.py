@@ -9,13 +9,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder
+from certimap.core.arguments import check_whole
 from certimap.core.domain import Categorical, Domain, Real, Variable
+from certimap.core.model import Model
 from certimap.errors import ModelError
-from certimap.interop.reading import Floats, Wishes, kind_of, logs
+from certimap.interop.reading import Floats, Reading, Wishes, kind_of, logs
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
 
+MOST_STATES = 512  # of hidden states; sequences of two steps are compared up to so many, of one step beyond
 STATE, SYMBOL = "state{}", "symbol{}"
 Emission = Callable[[CircuitBuilder, Sequence[int], int], int]  # (builder, variables, state): a node
 
@@ -48,9 +51,7 @@ def steps_of(x: Any, wishes: Wishes) -> int:
             f"a {kind_of(x)} stands for sequences of any length; certimap.from_object(model, steps=...) reads it "
             "for one length"
         )
-    if isinstance(wishes.steps, bool) or wishes.steps < 1:
-        raise ModelError(f"steps is {wishes.steps!r}; a whole number from 1 is expected")
-    return wishes.steps
+    return check_whole("steps", wishes.steps, "a whole number from 1", ModelError, low=1)
 
 
 def symbol_names(steps: int, n_features: int) -> list[list[str]]:
@@ -58,6 +59,29 @@ def symbol_names(steps: int, n_features: int) -> list[list[str]]:
     if n_features == 1:
         return [[SYMBOL.format(t)] for t in range(steps)]
     return [[f"{SYMBOL.format(t)}_{j}" for j in range(n_features)] for t in range(steps)]
+
+
+def read_sequence(
+    build: Callable[[int], Model], n_states: int, steps: int, theirs: Callable[[Floats], Any]
+) -> Reading:
+    """Return a sequence model with a short one of its kind, which is compared with the library.
+
+    Parameters
+    ----------
+    build
+        Makes the model of a number of steps, its hidden states first.
+    n_states, steps
+        The number of hidden states, and of the steps asked for.
+    theirs
+        Returns the log values of sequences, shape (n, steps, n_features), hidden states summed out.
+    """
+    short = min(steps, 2 if n_states <= MOST_STATES else 1)
+    compared = build(short)
+
+    def values(points: Floats) -> Any:
+        return theirs(points[:, short:].reshape(len(points), short, -1))
+
+    return Reading(compared if short == steps else build(steps), values, compared, hidden=range(short))
 
 
 def discrete_chain(chain: Chain, tables: Sequence[Floats], steps: int) -> BayesianNetwork | MarkovNetwork:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.densities.gaussian_mixture import GaussianMixture
 from certimap.errors import ModelError
-from certimap.interop.reading import Floats, Wishes, kind_of, labels_of, logs, named, numbers, refuse
+from certimap.interop.reading import Floats, Reading, Wishes, kind_of, labels_of, logs, named, numbers, refuse
 from certimap.interop.sequences import gaussian_product
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
@@ -30,7 +31,7 @@ _REASONS = {
 }
 
 
-def convert(x: Any, wishes: Wishes) -> BayesianNetwork | Circuit | GaussianMixture:
+def convert(x: Any, wishes: Wishes) -> Reading:
     """Read a fitted model.
 
     A mixture becomes its density, the components summed out; a classifier becomes p(features, class), with the
@@ -45,7 +46,17 @@ def convert(x: Any, wishes: Wishes) -> BayesianNetwork | Circuit | GaussianMixtu
     }.get(kind)
     if reader is None:
         raise refuse(x, _REASONS.get(kind, _ACCEPTED))
-    return reader(x, wishes)
+    if kind == "GaussianMixture":
+        return Reading(_mixture(x, wishes), x.score_samples)
+    return Reading(reader(x, wishes), lambda rows: _joint(x, rows))
+
+
+def _joint(x: Any, rows: Floats) -> Floats:
+    """Return the classifier's own ln p(features, class) of rows, whose last column is the class's position."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # rows here have no names
+        found = numbers(x.predict_joint_log_proba(rows[:, :-1]))
+    return found[np.arange(len(rows)), rows[:, -1].astype(np.int64)]
 
 
 def _fitted(x: Any, name: str) -> Any:
@@ -70,11 +81,18 @@ def _mixture(x: Any, wishes: Wishes) -> Circuit | GaussianMixture:
     weights, means = numbers(_fitted(x, "weights_")), numbers(_fitted(x, "means_"))
     variances, kind = numbers(_fitted(x, "covariances_")), x.covariance_type
     n = means.shape[1]
+    used = weights > 0.0
+    weights, means = weights[used], means[used]
+    variances = variances if kind == "tied" else variances[used]
     if n == 1:
         variances = np.broadcast_to(variances.reshape(-1, 1), means.shape)
     elif kind == "spherical":
         variances = np.broadcast_to(variances[:, None], means.shape)
     elif kind != "diag":  # "full", or "tied" for all components together
+        # Fitted in single precision, they are symmetric up to its rounding alone.
+        lopsided = np.abs(variances - variances.swapaxes(-1, -2)).max(initial=0.0)
+        if lopsided <= 1e-4 * np.abs(variances).max(initial=0.0):
+            variances = 0.5 * (variances + variances.swapaxes(-1, -2))
         variances = np.broadcast_to(variances, (len(weights), n, n))
         return GaussianMixture(weights, means, variances, _names(x, n, wishes))
     builder = CircuitBuilder(Domain(Real(name) for name in _names(x, n, wishes)))
@@ -103,7 +121,12 @@ def _categorical(x: Any, wishes: Wishes) -> BayesianNetwork:
 
 
 def _bernoulli(x: Any, wishes: Wishes) -> BayesianNetwork:
-    """Read features of the states 0 and 1: where the classifier cuts values (`binarize`), after the cut."""
+    """Read features of the states 0 and 1, which must not be the same where values are cut (`binarize`)."""
+    if x.binarize is not None and not 0.0 <= x.binarize < 1.0:
+        raise ModelError(
+            f"this {kind_of(x)} cuts values at binarize={x.binarize}, so that 0 and 1 are the same to it; "
+            "expected binarize=None, or a number in [0, 1)"
+        )
     log_one = numbers(_fitted(x, "feature_log_prob_"))
     log_zero = np.log1p(-np.exp(log_one))
     n = log_one.shape[1]

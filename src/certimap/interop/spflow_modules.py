@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import itertools
-import sys
-from collections.abc import Callable, Sequence
-from math import comb
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from certimap.circuits.circuit import Circuit
 from certimap.core.untyped import is_list
 from certimap.errors import ModelError
 from certimap.interop.reading import (
     Floats,
+    Reading,
     Wishes,
     attribute,
     kind_of,
     library_of,
     log_softmax,
-    logs,
     named,
     numbers,
 )
-from certimap.interop.tensors import Ids, TensorCircuit, check_agreement
+from certimap.interop.tensors import Ids, TensorCircuit, log_choose, module_values
 
 _LEAVES = "Categorical, Bernoulli, Binomial and Normal"
 
 
-def convert(x: Any, wishes: Wishes) -> Circuit:
+def convert(x: Any, wishes: Wishes) -> Reading:
     """Read a module with one output as a circuit over the columns that its leaves name."""
     reader = _Reader()
     out = reader.ids(x)
@@ -41,18 +38,11 @@ def convert(x: Any, wishes: Wishes) -> Circuit:
         )
     columns = reader.circuit.variables
     circuit = reader.circuit.build(int(out.flat[0]), named(wishes, [str(v) for v in columns], x))
-    if not (reader.is_partial or reader.circuit.is_padded):
-        check_agreement(circuit, lambda rows: _log_likelihood(x, columns, rows), len(columns), x)
-    return circuit
-
-
-def _log_likelihood(x: Any, columns: Sequence[int], rows: Floats) -> Floats:
-    torch: Any = sys.modules["torch"]
-    table = np.zeros((len(rows), max(columns) + 1), np.float32)
-    table[:, list(columns)] = rows
-    with torch.no_grad():
-        device = next((p.device for p in x.parameters()), "cpu")
-        return numbers(x.log_likelihood(torch.as_tensor(table, device=device)))
+    return Reading(
+        circuit,
+        lambda rows: numbers(module_values(x, "log_likelihood", columns, rows)),
+        states=reader.circuit.accepted,
+    )
 
 
 class _Reader:
@@ -60,7 +50,6 @@ class _Reader:
 
     def __init__(self) -> None:
         self.circuit = TensorCircuit()
-        self.is_partial = False  # a leaf's own support is narrower than that of its variable
         self._known: dict[int, Any] = {}
         self._readers: dict[str, Callable[[Any], Any]] = {
             "Sum": self._sum,
@@ -112,13 +101,17 @@ class _Reader:
 
     # ------------------------------------------------------------ leaves
 
-    def _leaves(self, module: Any, log_tables: Floats) -> Ids:
-        """Add categorical leaves from logs of shape (features, channels, repetitions, states)."""
+    def _leaves(self, module: Any, log_tables: Floats, accepted: Floats | None = None) -> Ids:
+        """Add categorical leaves from logs of shape (features, channels, repetitions, states).
+
+        `accepted` is how many states spflow takes in each leaf; None for all.
+        """
         variables = self._scope(module)
         shape = log_tables.shape[:3]
         out: list[int] = []
         for f, c, r in itertools.product(*(range(k) for k in shape)):
-            out.append(self.circuit.leaf(variables[f], log_tables[f, c, r]))
+            n_accepted = None if accepted is None else int(accepted[f, c, r])
+            out.append(self.circuit.leaf(variables[f], log_tables[f, c, r], n_accepted=n_accepted))
         return np.array(out, np.int64).reshape(shape)
 
     def _scope(self, module: Any) -> list[int]:
@@ -134,15 +127,11 @@ class _Reader:
 
     def _binomial(self, module: Any) -> Ids:
         logits, counts = numbers(attribute(module, "logits")), numbers(attribute(module, "total_count"))
-        most = int(counts.max())
-        states = np.arange(most + 1)
-        fits = states <= counts[..., None]
-        self.is_partial |= not bool(fits.all())
-        ways = np.array([[float(comb(n, s)) for s in range(most + 1)] for n in range(most + 1)])
+        states = np.arange(int(counts.max()) + 1.0)
         log_one, log_zero = -np.logaddexp(0.0, -logits)[..., None], -np.logaddexp(0.0, logits)[..., None]
-        rest = np.where(fits, counts[..., None] - states, 0.0)
-        tables = logs(ways)[counts.astype(np.int64)] + states * log_one + rest * log_zero
-        return self._leaves(module, np.where(fits, tables, -np.inf))
+        rest = np.maximum(counts[..., None] - states, 0.0)
+        tables = log_choose(counts[..., None], states) + states * log_one + rest * log_zero
+        return self._leaves(module, tables, counts + 1.0)
 
     def _normal(self, module: Any) -> Ids:
         means, sds = numbers(attribute(module, "loc")), numbers(attribute(module, "scale"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,6 @@ from certimap.interop.reading import Floats
 
 Ids = NDArray[np.int64]
 LeafTable = Floats | tuple[float, float]  # natural logs of all states, or mean and standard deviation
-AGREEMENT = 1e-3  # nats by which the library's own value of a point may differ: single precision in large circuits
 
 
 class TensorCircuit:
@@ -32,10 +33,13 @@ class TensorCircuit:
         self._inner: list[tuple[NodeKind, list[int], list[float]]] = []
         self._order: list[int] = []  # leaves as -1 - number, inner nodes by number
         self._states: dict[int, int] = {}
+        self._fewest: dict[int, int] = {}
 
-    def leaf(self, variable: int, table: LeafTable, log_scale: float = 0.0) -> int:
-        """Add a leaf, and a constant factor e^log_scale."""
+    def leaf(self, variable: int, table: LeafTable, log_scale: float = 0.0, n_accepted: int | None = None) -> int:
+        """Add a leaf, and a constant factor e^log_scale; the library itself takes `n_accepted` states, or all."""
         size = 0 if isinstance(table, tuple) else len(table)
+        accepted = size if n_accepted is None else n_accepted
+        self._fewest[variable] = min(self._fewest.get(variable, accepted), accepted)
         known = self._states.setdefault(variable, size)
         if (known == 0) != (size == 0):
             raise ModelError(f"variable {variable} has discrete and real leaves; expected leaves of one sort")
@@ -80,9 +84,9 @@ class TensorCircuit:
         return sorted(self._states)
 
     @property
-    def is_padded(self) -> bool:
-        """Whether some leaf has fewer states than its variable: the library itself may refuse the others."""
-        return any(not isinstance(table, tuple) and len(table) < self._states[v] for v, table, _ in self._leaves)
+    def accepted(self) -> list[int]:
+        """How many states of each variable the library takes in all leaves; it may refuse the others."""
+        return [self._fewest[v] for v in self.variables]
 
     def build(self, root: int, names: Sequence[str]) -> Circuit:
         """Return the circuit of what a root reaches; `names` are those of `variables`, in order."""
@@ -124,64 +128,30 @@ class TensorCircuit:
         return np.flatnonzero(needed).tolist()
 
 
-def check_agreement(circuit: Circuit, theirs: Callable[[Floats], Any], columns: int, x: Any) -> None:
-    """Compare a circuit with the library's own values of a few points.
+def module_values(x: Any, ask: str, columns: Sequence[int], rows: Floats) -> Any:
+    """Ask a module of PyTorch for the values of rows, given in the columns that its leaves name.
 
-    Parameters
-    ----------
-    circuit
-        What was read.
-    theirs
-        Returns the library's log values of rows, shape (n, columns).
-    columns
-        The number of columns that the library expects; variables take those they are numbered by.
-    x
-        The object, for the error.
-
-    Raises
-    ------
-    ModelError
-        Where they differ by more than `AGREEMENT` nats (relative to 1 and the size of the log).
+    A module in half precision, whose values are good for two digits, is asked as a copy in double precision.
     """
-    rng = np.random.default_rng(0)
-    rows = np.zeros((4, columns))
-    sizes = circuit.domain.n_states
-    points = np.array([[rng.integers(k) if k else rng.normal() for k in sizes] for _ in rows], np.float64)
-    rows[:, : points.shape[1]] = points
-    ours = np.array([value_of(circuit, point) for point in points])
-    found = np.asarray(theirs(rows), np.float64).reshape(-1)
-    same = ((ours == found) | (np.abs(ours - found) <= AGREEMENT * (1.0 + np.abs(ours)))) & ~np.isnan(ours)
-    if found.shape != ours.shape or not np.all(same):
-        raise ModelError(
-            f"this {type(x).__module__}.{type(x).__name__} computes log values {found.tolist()} where what was "
-            f"read has {ours.tolist()}; this version of the library is not understood, and nothing is guessed"
+    torch: Any = sys.modules["torch"]
+    parameters = [*x.parameters(), *x.buffers()]
+    kinds = {str(p.dtype) for p in parameters}
+    kind = torch.float32
+    if kinds & {"torch.bfloat16", "torch.float16"}:
+        x, kind = copy.deepcopy(x).double(), torch.float64
+    elif "torch.float64" in kinds:
+        kind = torch.float64
+    table = torch.zeros((len(rows), max(columns) + 1), dtype=kind)
+    table[:, list(columns)] = torch.as_tensor(rows, dtype=kind)
+    with torch.no_grad():
+        return getattr(x, ask)(table.to(parameters[0].device if parameters else "cpu"))
+
+
+def log_choose(n: Floats, k: Floats) -> Floats:
+    """Return ln of the number of ways to choose k of n; -inf where k > n. Within some roundings of n ln n."""
+    from scipy.special import gammaln
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(
+            k <= n, gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(np.maximum(n - k, 0.0) + 1.0), -np.inf
         )
-
-
-def value_of(circuit: Circuit, point: Floats) -> float:
-    """Return ln of a circuit's value at one point, node by node; slow, and independent of all kernels."""
-    values: list[float] = []
-    children: list[int] = circuit.children.tolist()
-    weights: list[float] = circuit.log_weights.tolist()
-    params: list[float] = circuit.params.tolist()
-    ptr: list[int] = circuit.child_ptr.tolist()
-    param_ptr: list[int] = circuit.param_ptr.tolist()
-    kinds: list[int] = circuit.kind.tolist()
-    leaf_var: list[int] = circuit.leaf_var.tolist()
-    for node, kind in enumerate(kinds):
-        if kind == NodeKind.CATEGORICAL:
-            values.append(params[param_ptr[node] + int(point[leaf_var[node]])])
-            continue
-        if kind == NodeKind.GAUSSIAN:
-            mean, sd = params[param_ptr[node] : param_ptr[node] + 2]
-            scaled = (point[leaf_var[node]] - mean) / sd
-            values.append(-0.5 * scaled * scaled - math.log(sd) - 0.5 * math.log(2.0 * math.pi))
-            continue
-        span = range(ptr[node], ptr[node + 1])
-        if kind == NodeKind.PRODUCT:
-            values.append(sum(values[children[e]] for e in span))
-            continue
-        terms = [values[children[e]] + weights[e] for e in span]
-        top = max(terms)
-        values.append(top + math.log(sum(math.exp(t - top) for t in terms)) if top > -math.inf else top)
-    return values[-1]

@@ -13,9 +13,11 @@ from contextlib import contextmanager, suppress
 from os import PathLike, fspath
 from pathlib import Path
 
-from certimap.errors import ModelError, ParseError, did_you_mean
+from certimap.errors import ModelError, ParseError, WriteError, did_you_mean
 
 AnyPath = str | PathLike[str]
+
+TABLES = ("csv", "tsv", "xlsx", "xls", "parquet", "feather", "arff")  # suffixes of data, no model's
 
 FREE_BYTES = 2**24  # what any gzip file may unpack to
 MAX_RATIO = 100  # beyond that, how many times its own size; text of numbers shrinks to a tenth or so
@@ -131,7 +133,7 @@ def replacing(path: AnyPath) -> Generator[io.BufferedIOBase]:
 
     A name that ends in .gz is compressed, without a time stamp, so that equal content gives equal files.
 
-    Raises OSError, with the file's name, where writing fails.
+    Raises WriteError, with the file's name, where writing fails.
     """
     target = Path(path)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -146,10 +148,19 @@ def replacing(path: AnyPath) -> Generator[io.BufferedIOBase]:
             os.fsync(file.fileno())
         part.replace(target)
     except OSError as error:  # a full disk says no name, and a neighbour's would puzzle
-        raise OSError(error.errno, error.strerror, fspath(path)) from None
+        raise cannot_write(path, error) from None
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def cannot_write(path: AnyPath, error: OSError) -> WriteError:
+    """Return the error for a file that cannot be written, which says why."""
+    reason = error.strerror or str(error)
+    folder = Path(path).parent
+    if isinstance(error, FileNotFoundError) and not folder.is_dir():
+        reason = f"its folder {fspath(folder)!r} does not exist; expected a path in a folder that does"
+    return WriteError(error.errno, f"cannot be written: {reason}", fspath(path))
 
 
 def write_bytes(path: AnyPath, data: bytes) -> None:

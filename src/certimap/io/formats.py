@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from os import fspath
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from certimap.core.named import Named, is_one_of
 from certimap.errors import ModelError, ParseError, did_you_mean
-from certimap.io.files import AnyPath, suffix_of
+from certimap.io.files import TABLES, AnyPath, suffix_of
 
 if TYPE_CHECKING:
     from certimap.io.literal_weights import Weights
@@ -128,9 +128,13 @@ def format_of(
     ParseError
         For any other name.
     """
+    if not isinstance(path, str | PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ModelError(f"a {type(path).__name__} was given; expected the path of a {what} file")
     name = (suffix_of(path) if format is None else format).lower().removeprefix(".")
     found = table.get(name)
     if found is None:
+        if name in TABLES and what == "model":
+            raise ParseError("holds a table, and no model; cm.learn.hclt(data) learns a model from its rows", path)
         shown = f".{name}" if name else "a name without a suffix"
         raise ParseError(
             f"{shown!r} names no {what} format; expected {suffixes(table, ', ')}, each with "

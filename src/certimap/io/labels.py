@@ -20,7 +20,7 @@ def encoded_label(label: Any, variable: str) -> Any:
     if is_tuple(value):
         return [encoded_label(part, variable) for part in value]
     raise ModelError(
-        f"the state {label!r} of variable {variable!r} is a {type(value).__name__}; text, numbers, booleans, None "
+        f"the state {label!r} of variable {variable!r} is a {type(value).__name__}; text, numbers, booleans "
         "and tuples of these can be written"
     )
 

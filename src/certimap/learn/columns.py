@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.domain import Label
-from certimap.core.untyped import is_mapping
+from certimap.core.untyped import is_mapping, is_missing
 from certimap.errors import DataError, MissingDependency
 
 
@@ -35,6 +35,7 @@ def has_names(data: Any) -> bool:
 
 def columns_of(data: Any) -> list[Column]:
     if is_mapping(data):
+        _refuse_doubled(list(data))
         columns = [_column(str(name), values) for name, values in data.items()]
     elif has_names(data):
         columns = _frame_columns(data)
@@ -53,10 +54,16 @@ def _frame_columns(data: Any) -> list[Column]:
         names: list[Any] = list(data.column_names)
     else:
         return _frame_columns(_interchanged(data))
-    if len(set(names)) != len(names):
-        doubled = next(n for n in names if names.count(n) > 1)
-        raise DataError(f"the table has two columns named {doubled!r}; names must be distinct")
+    _refuse_doubled(names)
     return [_column(str(name), data[name]) for name in names]
+
+
+def _refuse_doubled(names: list[Any]) -> None:
+    """Refuse names that are the same as text, under which one column would hide another."""
+    texts = [str(name) for name in names]
+    if len(set(texts)) != len(texts):
+        doubled = next(name for name, text in zip(names, texts, strict=True) if texts.count(text) > 1)
+        raise DataError(f"the table has two columns named {doubled!r}; names must be distinct")
 
 
 def _interchanged(data: Any) -> Any:
@@ -109,7 +116,7 @@ def _column(name: str, values: Any) -> Column:
 
 def _object_column(name: str, array: NDArray[Any]) -> Column:
     """Sort out missing values, and turn columns of plain numbers into number columns."""
-    missing = np.array([_is_missing(value) for value in array], np.bool_)
+    missing = np.array([is_missing(value) for value in array], np.bool_)
     present: list[Any] = [v.item() if isinstance(v, np.generic) else v for v in array[~missing]]
     if present and all(isinstance(v, float | int) and not isinstance(v, bool) for v in present):
         values = np.full(len(array), np.nan)
@@ -119,15 +126,6 @@ def _object_column(name: str, array: NDArray[Any]) -> Column:
     kept = np.empty(len(array), object)
     kept[~missing] = present
     return Column(name, kept, missing)
-
-
-def _is_missing(value: Any) -> bool:
-    if value is None:
-        return True
-    try:
-        return bool(value != value)
-    except (TypeError, ValueError):
-        return type(value).__name__ == "NAType"
 
 
 def plain_labels(values: NDArray[Any]) -> list[Label]:

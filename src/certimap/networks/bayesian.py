@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from certimap.core.box import Points
 from certimap.core.domain import Categorical, Domain, Label
+from certimap.core.query import names_of
 from certimap.core.untyped import is_mapping, is_tuple
 from certimap.errors import ModelError, QueryError, did_you_mean
 from certimap.networks.factor import Factor
@@ -80,7 +81,7 @@ class BayesianNetwork(Network):
     def from_cpts(
         cls,
         variables: Mapping[str, Sequence[Label]],
-        parents: Mapping[str, Sequence[str]],
+        parents: Mapping[str, Sequence[str] | str],
         tables: Mapping[str, Any],
     ) -> BayesianNetwork:
         """Build a network from names.
@@ -90,8 +91,8 @@ class BayesianNetwork(Network):
         variables
             State labels of each variable, in order.
         parents
-            Names of the parents of a variable, in the order of its table's axes; a variable that is
-            left out has none.
+            Names of the parents of a variable, in the order of its table's axes, or the name of its only parent; a
+            variable that is left out has none.
         tables
             For each variable an array with one axis per parent and the variable last; or a mapping from the
             parents' labels (a tuple; the label itself for one parent) to a row of probabilities; or a `NoisyOr` or
@@ -125,14 +126,15 @@ class BayesianNetwork(Network):
                     f"{name!r} is no variable of the network; its variables are {tuple(declared)}"
                     f"{did_you_mean(name, declared)}"
                 )
+        above = {name: tuple(names_of(own, f"parents[{name!r}]", ModelError)) for name, own in parents.items()}
         pieces: list[Piece] = []
         for name in declared:
             if name not in tables:
                 raise ModelError(f"variable {name!r} has no conditional table; each variable needs one")
-            for parent in parents.get(name, ()):
+            for parent in above.get(name, ()):
                 if parent not in declared:
                     raise ModelError(f"{parent!r}, a parent of {name!r}, is no variable of the network")
-            pieces += _pieces(declared, name, tuple(parents.get(name, ())), tables[name])
+            pieces += _pieces(declared, name, above.get(name, ()), tables[name])
         helpers = [p.name for p in pieces if p.name not in declared]
         for name in helpers:
             declared[name] = Categorical(name, declared[name.partition(":max:")[0]].states)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.arguments import check_whole
 from certimap.core.domain import Categorical, Domain, Label
 from certimap.errors import ModelError
 from certimap.networks.bayesian import BayesianNetwork
@@ -63,8 +64,12 @@ def hidden_markov_model(
             f"start, transition and emission have the shapes {first.shape}, {move.shape} and {emit.shape}; "
             "(K,), (K, K) and (K, M) are expected"
         )
-    if steps < 1:
-        raise ModelError(f"a hidden Markov model of {steps} steps; at least 1 is expected")
+    steps = check_whole("steps", steps, "a whole number from 1", ModelError, low=1)
+    for what, rows in (("start", first), ("transition", move), ("emission", emit)):
+        empty = np.flatnonzero(rows.reshape(-1, rows.shape[-1]).sum(axis=1) == 0.0)
+        if len(empty):
+            row = f"row {empty[0]} of {what}" if rows.ndim > 1 else what
+            raise ModelError(f"{row} adds to 0; expected probabilities that add to 1")
     labels = _labels(states, k, "states"), _labels(symbols, emit.shape[1], "symbols")
     variables = [
         Categorical(pattern.format(t), own)

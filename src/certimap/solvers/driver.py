@@ -17,6 +17,7 @@ from certimap.certify.ledger import Ledger
 from certimap.certify.pareto import pareto_front
 from certimap.certify.recorder import Recorder
 from certimap.certify.sources import own_source
+from certimap.core.arguments import check_number, seed_checked
 from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Draws, Finds, Posterior
 from certimap.core.result import Certificate, CertificateKind, HistoryEntry, MapResult, Status
@@ -288,12 +289,9 @@ def ensure_answer(posterior: Posterior, ledger: Ledger, seed: int) -> None:
 
 def seed_of(rng: int | np.random.Generator | None) -> int:
     """Return the seed that a user gave, or one drawn from the generator given or afresh."""
-    if rng is None:
-        return int(np.random.default_rng().integers(2**63))
-    if isinstance(rng, np.random.Generator):
-        return int(rng.integers(2**63))
-    if isinstance(rng, bool) or not hasattr(rng, "__index__") or rng < 0:
-        raise SolverError(f"rng is {rng!r}; expected a seed (an integer not below 0), a numpy Generator or None")
+    seed_checked(rng)
+    if rng is None or isinstance(rng, np.random.Generator):
+        return int(np.random.default_rng(rng).integers(2**63))
     return int(rng)
 
 
@@ -303,8 +301,9 @@ def check_limits(
     """Refuse limits that are no numbers of at least 0."""
     names = ("time_limit", "max_samples", "max_nodes", "max_memory")
     for name, value in zip(names, (time_limit, max_samples, max_nodes, max_memory), strict=True):
-        if value is not None and not value >= 0:
-            raise SolverError(f"{name} is {value}; expected a number not below 0, or None for no limit")
+        accepted = "a number not below 0, or None for no limit"
+        if value is not None and check_number(name, value, accepted) < 0:
+            raise SolverError(f"{name} is {value}; expected {accepted}")
 
 
 def _result(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
+from certimap.core.arguments import meant_keyword
 from certimap.core.domain import Domain
 from certimap.core.named import at
 from certimap.core.posterior import (
@@ -147,7 +148,7 @@ def make(name: str, **options: Any) -> Solver:
         if key not in accepted:
             raise SolverError(
                 f"solver {name!r} has no setting {key!r}; it has {', '.join(sorted(accepted))}"
-                f"{did_you_mean(key, accepted)}"
+                f"{meant_keyword(key, accepted)}"
             )
     try:
         return factory(**{**found.settings, **options})
@@ -172,8 +173,10 @@ def check_solver(solver: str | Solver, options: dict[str, Any]) -> None:
     if isinstance(solver, str) and solver != "auto":
         make(solver, **options)
     elif options:
+        key = next(iter(options))
         where = "solver 'auto' has no setting" if solver == "auto" else "a solver object takes no further setting"
-        raise SolverError(f"{where} {next(iter(options))!r}; name a solver, or set it on the solver object")
+        meant = meant_keyword(key) or "; name a solver, or set it on the solver object"
+        raise SolverError(f"{where} {key!r}{meant}")
 
 
 def wants_of(solver: str | Solver, warm_start: Any = None) -> tuple[Capability, ...] | None:
@@ -192,6 +195,8 @@ def wants_of(solver: str | Solver, warm_start: Any = None) -> tuple[Capability, 
 def _wants_of_one(solver: str | Solver) -> tuple[Capability, ...]:
     if isinstance(solver, str):
         return entry(solver).load().needs
+    if not isinstance(solver, Solver):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SolverError(f"{solver!r} is no solver; expected one of {', '.join(names())} or a solver object")
     return type(solver).needs
 
 

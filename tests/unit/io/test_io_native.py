@@ -21,7 +21,7 @@ LABELS = Domain(
         Categorical("text", ("a", "1", 'ü, "x"')),
         Categorical("numbers", (1, 2.5, -3)),
         Categorical("flags", (True, False)),
-        Categorical("odd", (None, (1, "b"), 0.1 + 0.2)),
+        Categorical("odd", (("none",), (1, "b"), 0.1 + 0.2)),
     ]
 )
 

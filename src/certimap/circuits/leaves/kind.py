@@ -105,6 +105,10 @@ class LeafKind:
     is_whole: bool = False
     roundings: float = 16.0
 
+    def loaded(self) -> LeafFunctions:
+        """Return its functions, which load numba."""
+        return import_module(self.functions).FUNCTIONS if isinstance(self.functions, str) else self.functions()
+
 
 _kinds: list[LeafKind] = []
 
@@ -145,9 +149,7 @@ def function_table() -> NDArray[np.int64]:
 
     table = np.zeros((len(_kinds) + 1, 8), np.int64)
     for code, kind in leaf_kinds().items():
-        functions = (
-            import_module(kind.functions).FUNCTIONS if isinstance(kind.functions, str) else kind.functions()
-        )
+        functions = kind.loaded()
         questions = (functions.log_density, functions.log_mass, functions.peak, functions.scale)
         table[1 - code, :4] = [address_of(question) for question in questions]
         table[1 - code, 4] = address_of(functions.draw, draws=True)

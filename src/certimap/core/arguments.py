@@ -1,0 +1,91 @@
+"""Numbers that users give, checked at the doors: whatever is none gets one sentence."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from certimap.core.untyped import plain_scalar
+from certimap.errors import CertimapError, SolverError, did_you_mean
+
+# What `map_query` takes beside the model, the query and the settings of a named solver.
+KEYWORDS = (
+    "epsilon",
+    "delta",
+    "solver",
+    "rng",
+    "time_limit",
+    "max_samples",
+    "max_nodes",
+    "max_memory",
+    "warm_start",
+    "upper_bound",
+    "top_k",
+    "tolerance",
+    "max_edges",
+    "workers",
+    "device",
+    "progress",
+    "errors",
+    "virtual_evidence",
+    "show_progress",
+    "proof",
+    "max_proof",
+    "n_jobs",
+    "executor",
+)
+_ELSEWHERE = {"seed": "rng", "random_state": "rng", "timeout": "time_limit", "threads": "workers", "n": "top_k"}
+
+
+def check_number(name: str, value: Any, expected: str, error: type[CertimapError] = SolverError) -> float:
+    """Return a setting that is a number (and no bool, text or NaN).
+
+    Parameters
+    ----------
+    name, value
+        The setting.
+    expected
+        What is accepted, for the error.
+    error
+        The type of the error.
+
+    Raises
+    ------
+    CertimapError
+        Of that type, for anything else.
+    """
+    value = plain_scalar(value)
+    if isinstance(value, Real | int) and type(value) is not bool and not math.isnan(value):
+        return value  # pyright: ignore[reportReturnType]
+    raise error(f"{name} is {value!r}; expected {expected}")
+
+
+def check_whole(
+    name: str, value: Any, expected: str, error: type[CertimapError] = SolverError, low: int = 0
+) -> int:
+    """Return a setting that is a whole number of at least `low`, as an int; 5.0 and 1e6 are whole numbers.
+
+    Raises an error of the type given for anything else.
+    """
+    number = check_number(name, value, expected, error)
+    if not number >= low or math.isinf(number) or number != int(number):
+        raise error(f"{name} is {value!r}; expected {expected}")
+    return int(number)
+
+
+def seed_checked(rng: Any) -> None:
+    """Refuse what is no seed, generator or None."""
+    if rng is None or isinstance(rng, np.random.Generator):
+        return
+    if isinstance(rng, bool) or not hasattr(rng, "__index__") or rng < 0:
+        raise SolverError(f"rng is {rng!r}; expected a seed (an integer not below 0), a numpy Generator or None")
+
+
+def meant_keyword(word: str, own: tuple[str, ...] | list[str] = ()) -> str:
+    """Return the end of a sentence that asks whether a keyword of `map_query`, or one of `own`, was meant."""
+    if word in _ELSEWHERE:
+        return f"; did you mean {_ELSEWHERE[word]!r}?"
+    return did_you_mean(word, (*own, *KEYWORDS))

@@ -1,0 +1,241 @@
+"""Whether what was read of an object agrees with the object: both are asked for the value of a few points.
+
+Half of the points are drawn from what was read, so that they are possible there; the other half take each variable
+from anywhere, so that what was lost in reading has its chance to be met. Nothing here runs a kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.circuits.leaves.kind import MAX_PARAMETERS, leaf_kinds
+from certimap.core.logs import log_sum
+from certimap.core.model import Model
+from certimap.densities.gaussian_mixture import GaussianMixture
+from certimap.densities.linear_gaussian import LinearGaussianNetwork
+from certimap.errors import ModelError
+from certimap.interop.reading import Floats, Reading, kind_of, log_normal
+from certimap.networks.network import Network
+
+AGREEMENT = 1e-3  # nats by which the library's own value may differ: single precision in large circuits
+UNDERFLOW = -80.0  # nats, relative to other parts, below which single precision may call a value 0
+N_POINTS = 8
+
+
+def check_agreement(reading: Reading, x: Any) -> None:
+    """Compare what was read of an object with the library's own values of a few points.
+
+    Parameters
+    ----------
+    reading
+        What was read.
+    x
+        The object.
+
+    Raises
+    ------
+    ModelError
+        Where they differ by more than `AGREEMENT` nats (relative to 1 and the size of the log), where only one of
+        them is impossible, or one is no number; it names the assignment. Where the library itself fails, too.
+    """
+    model = reading.model if reading.compared is None else reading.compared
+    states = model.domain.n_states if reading.states is None else np.asarray(reading.states, np.int64)
+    points = _points(model, states, np.random.default_rng(0))
+    ours = _values(model, points, sorted(reading.hidden))
+    found = _asked(reading, points, x)
+    same = (ours == found) | (np.isneginf(found) & (ours < UNDERFLOW))
+    near = np.isfinite(ours) & np.isfinite(found)
+    same[near] |= np.abs(ours[near] - found[near]) <= AGREEMENT * (1.0 + np.abs(ours[near]))
+    if np.all(same):
+        return
+    at = int(np.flatnonzero(~same)[0])
+    labels = list(model.domain.decode(points[at]).items())
+    shown = ", ".join(f"{name}={label!r}" for i, (name, label) in enumerate(labels) if i not in reading.hidden)
+    shown = shown if len(shown) <= 300 else f"{shown[:300]}..."
+    raise ModelError(
+        f"this {kind_of(x)} gives the assignment {shown} the log value {found[at]:.6g}, and what was read of it "
+        f"{ours[at]:.6g}; this object, or this version of its library, is not understood, and nothing is guessed"
+    )
+
+
+def _asked(reading: Reading, points: Floats, x: Any) -> Floats:
+    """Return the library's own values of points."""
+    try:
+        found = np.asarray(reading.theirs(points), np.float64).reshape(-1)
+    except ModelError:
+        raise
+    except Exception as error:  # whatever a library makes of an object that it cannot evaluate
+        said = " ".join(str(error).split()) or "no message"
+        raise ModelError(
+            f"this {kind_of(x)} cannot be evaluated by its own library ({type(error).__name__}: {said}); expected "
+            "a complete model"
+        ) from None
+    if len(found) != len(points):
+        raise ModelError(f"this {kind_of(x)} gave {len(found)} values for {len(points)} assignments")
+    return found
+
+
+# ---------------------------------------------------------------- points
+
+
+def _points(model: Model, states: NDArray[np.int64], rng: np.random.Generator) -> Floats:
+    """Return points, the first half drawn from the model; columns of states are below `states`."""
+    drawn = np.array([_drawn(model, rng) for _ in range(N_POINTS // 2)])
+    free = rng.permuted(drawn, axis=0)  # each column by itself
+    discrete = states > 0
+    free[:, discrete] = rng.integers(states[discrete], size=(len(free), int(discrete.sum())))
+    drawn[:, discrete] = np.minimum(drawn[:, discrete], states[discrete] - 1)
+    return np.concatenate([drawn, free])
+
+
+def _drawn(model: Model, rng: np.random.Generator) -> Floats:
+    if isinstance(model, Circuit):
+        return _walked(model, rng)
+    if isinstance(model, Network):
+        return _filled(model, rng)
+    if isinstance(model, LinearGaussianNetwork):
+        return _propagated(model, rng)
+    assert isinstance(model, GaussianMixture)
+    k = rng.choice(len(model.log_weights), p=np.exp(model.log_weights - log_sum(model.log_weights)))
+    return rng.multivariate_normal(model.means[k], model.covariances[k])
+
+
+def _walked(circuit: Circuit, rng: np.random.Generator) -> Floats:
+    """Return a point at the end of a walk down a circuit, which takes children of sums by their weights."""
+    point = np.zeros(len(circuit.domain))
+    waiting = [circuit.root]
+    while waiting:
+        node = waiting.pop()
+        kind = int(circuit.kind[node])
+        if kind == NodeKind.PRODUCT:
+            waiting += circuit.children_of(node).tolist()
+            continue
+        span = slice(circuit.child_ptr[node], circuit.child_ptr[node + 1])
+        if kind == NodeKind.SUM:
+            waiting.append(int(circuit.children[span][_chosen(circuit.log_weights[span], rng)]))
+            continue
+        params = circuit.params_of(node)
+        if kind == NodeKind.CATEGORICAL:
+            point[circuit.leaf_var[node]] = _chosen(params, rng)
+        else:
+            point[circuit.leaf_var[node]] = _inside(kind, params, rng)
+    return point
+
+
+def _inside(kind: int, params: Floats, rng: np.random.Generator) -> float:
+    """Return a value near the middle of a real leaf."""
+    if kind == NodeKind.GAUSSIAN:
+        return float(rng.normal(float(params[0]), float(params[1])))
+    leaf = leaf_kinds()[kind]
+    functions, padded = leaf.loaded(), _padded(params)
+    low, high = (-np.inf, np.inf) if leaf.support is None else (float(end) for end in leaf.support(*params))
+    middle = functions.peak(*padded, low, high)
+    value = min(max(middle + functions.scale(*padded, 0.0, 0.0) * rng.normal(), low), high)
+    return float(round(value)) if leaf.is_whole else value
+
+
+def _padded(params: Floats) -> list[float]:
+    return [*params.tolist(), 0.0, 0.0, 0.0, 0.0][:MAX_PARAMETERS]
+
+
+def _chosen(log_weights: Floats, rng: np.random.Generator) -> int:
+    top = log_weights.max()
+    if not top > -math.inf:
+        return int(rng.integers(len(log_weights)))
+    weights = np.exp(log_weights - top)
+    return int(rng.choice(len(weights), p=weights / weights.sum()))
+
+
+def _filled(network: Network, rng: np.random.Generator) -> Floats:
+    """Return a point that takes each variable by the factors that it completes, parents first where it has any."""
+    order: Sequence[int] = getattr(network, "topological_order", range(len(network.domain)))
+    rank = {v: k for k, v in enumerate(order)}
+    completed: dict[int, list[int]] = {}
+    for k, factor in enumerate(network.factors):
+        if factor.scope:
+            completed.setdefault(max(factor.scope, key=rank.__getitem__), []).append(k)
+    point = np.zeros(len(network.domain), np.int64)
+    for v in order:
+        rows = np.tile(point, (int(network.domain.n_states[v]), 1))
+        rows[:, v] = np.arange(len(rows))
+        log_weights = np.zeros(len(rows))
+        for k in completed.get(v, ()):
+            log_weights += network.factors[k].log_value(rows)
+        point[v] = _chosen(log_weights, rng)
+    return point.astype(np.float64)
+
+
+def _propagated(network: LinearGaussianNetwork, rng: np.random.Generator) -> Floats:
+    """Return a draw from a network of real variables."""
+    assert network.discrete is None  # no library that is read has others
+    point = np.zeros(len(network.domain))
+    for i, parents, intercept, coefficients, sd in network.equations():
+        point[i] = intercept + coefficients @ point[parents] + sd * rng.normal()
+    return point
+
+
+# ---------------------------------------------------------------- values
+
+
+def _values(model: Model, points: Floats, hidden: list[int]) -> Floats:
+    """Return the logs of a model's values, hidden variables summed out; shape (n,)."""
+    if isinstance(model, Circuit):
+        points = points.copy()
+        points[:, hidden] = np.nan
+        return circuit_values(model, points)
+    if isinstance(model, Network):
+        sizes = [int(model.domain.n_states[v]) for v in hidden]
+        paths = np.stack(np.unravel_index(np.arange(math.prod(sizes)), sizes or (1,)), axis=1)
+        rows = np.repeat(points.astype(np.int64), len(paths), axis=0)
+        rows[:, hidden] = np.tile(paths, (len(points), 1))[:, : len(hidden)]
+        return log_sum(model.log_joint(rows).reshape(len(points), -1), 1)
+    if isinstance(model, LinearGaussianNetwork):
+        total = np.zeros(len(points))
+        for i, parents, intercept, coefficients, sd in model.equations():
+            total += log_normal(points[:, i], intercept + points[:, parents] @ coefficients, sd)
+        return total
+    assert isinstance(model, GaussianMixture)
+    return model.log_density(points)
+
+
+def circuit_values(circuit: Circuit, points: Floats) -> Floats:
+    """Return ln of a circuit's value at points, node by node; slow, and independent of all kernels.
+
+    Parameters
+    ----------
+    circuit
+        Any circuit.
+    points
+        Positions of states and numbers, shape (n, n_variables); NaN sums a variable out.
+
+    Returns
+    -------
+    float64, shape (n,)
+    """
+    values = np.empty((len(circuit.kind), len(points)))
+    for node, kind in enumerate(circuit.kind.tolist()):
+        if kind in (NodeKind.SUM, NodeKind.PRODUCT):
+            span = slice(circuit.child_ptr[node], circuit.child_ptr[node + 1])
+            below = values[circuit.children[span]]
+            if kind == NodeKind.PRODUCT:
+                values[node] = below.sum(axis=0)
+            else:
+                values[node] = log_sum(below + circuit.log_weights[span, None], 0)
+            continue
+        column, params = points[:, circuit.leaf_var[node]], circuit.params_of(node)
+        is_free = np.isnan(column)
+        if kind == NodeKind.CATEGORICAL:
+            values[node] = params[np.where(is_free, 0, column).astype(np.int64)]
+        elif kind == NodeKind.GAUSSIAN:
+            values[node] = log_normal(column, *params)
+        else:
+            density, padded = leaf_kinds()[kind].loaded().log_density, _padded(params)
+            values[node] = [density(*padded, v, v) for v in column.tolist()]
+        values[node, is_free] = log_sum(params) if kind == NodeKind.CATEGORICAL else 0.0
+    return values[-1]

@@ -1,0 +1,219 @@
+"""What users get wrong at the doors, and the one sentence that says so."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import certimap as cm
+from certimap.core.arguments import KEYWORDS
+from certimap.errors import CertimapError, DataError, ParseError, WriteError, did_you_mean
+
+pd = pytest.importorskip("pandas")
+ASIA = "examples/asia.bif"
+FRAME = pd.DataFrame({"a": [1, 2, 1, 2], "b": [0, 1, 1, 1]})
+
+
+@pytest.fixture(scope="module")
+def asia():
+    return cm.read(ASIA)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"eps": 0.1}, "did you mean 'epsilon'"),
+        ({"timelimit": 5}, "did you mean 'time_limit'"),
+        ({"seed": 5}, "did you mean 'rng'"),
+        ({"timelimit": 5, "solver": "pac"}, "did you mean 'time_limit'"),
+        ({"batch": 5}, "name a solver, or set it on the solver object"),
+        ({"epsilon": "0"}, r"epsilon is '0'; expected a number in \[0, 1\)"),
+        ({"delta": None}, "delta is None"),
+        ({"tolerance": "a"}, "tolerance is 'a'"),
+        ({"tolerance": -1.0}, "tolerance is -1.0"),
+        ({"time_limit": "5"}, "time_limit is '5'; expected a number not below 0"),
+        ({"time_limit": float("nan")}, "time_limit is nan"),
+        ({"max_samples": "5"}, "max_samples is '5'"),
+        ({"max_memory": "1G"}, "max_memory is '1G'"),
+        ({"top_k": 2.5}, "top_k is 2.5"),
+        ({"top_k": True}, "top_k is True"),
+        ({"workers": 1.5}, "workers is 1.5"),
+        ({"max_edges": "5"}, "max_edges is '5'"),
+        ({"n_jobs": "a"}, "n_jobs is 'a'"),
+        ({"device": 3}, "device is 3"),
+        ({"max_proof": "1"}, "max_proof is '1'"),
+        ({"errors": "kep"}, "errors is 'kep'; expected 'raise' or 'keep'"),
+        ({"solver": None}, "None is no solver"),
+        ({"rng": 1.5}, "rng is 1.5"),
+    ],
+)
+def test_settings(asia, settings, said):
+    with pytest.raises(cm.SolverError, match=said):
+        cm.map_query(asia, ["lung"], **settings)
+
+
+def test_numbers_of_numpy_and_whole_floats_are_numbers(asia):
+    settings = {"epsilon": np.float32(0.25), "max_samples": 1e6, "top_k": np.int64(2), "rng": np.int8(3)}
+    found = cm.map_query(asia, ["lung"], **settings)
+    assert len(found.top) == 2
+    assert len(cm.sample(asia, np.int64(3), rng=0)["lung"]) == len(cm.sample(asia, 3.0, rng=0)["lung"]) == 3
+
+
+def test_keywords_are_those_of_map_query():
+    given = inspect.signature(cm.map_query).parameters
+    assert set(KEYWORDS) == set(given) - {"model", "variables", "evidence", "solver_options"}
+
+
+def test_a_beginning_alone_is_enough_to_be_understood():
+    assert did_you_mean("eps", KEYWORDS) == "; did you mean 'epsilon'?"
+    assert did_you_mean("max", KEYWORDS) == ""  # of several
+    assert did_you_mean("ep", KEYWORDS) == ""
+
+
+@pytest.mark.parametrize("n", [10.5, "10", -1, None, True, float("inf")])
+def test_numbers_of_samples(asia, n):
+    with pytest.raises(cm.QueryError, match="expected a whole number of samples from 0"):
+        cm.sample(asia, n)
+
+
+def test_queries_that_are_no_names(asia):
+    with pytest.raises(cm.QueryError, match="the query is 3; expected a name"):
+        cm.map_query(asia, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (ASIA, r"cm\.read\('examples/asia\.bif'\)"),
+        ("rows.csv", r"path of a table, and no model; cm\.learn\.hclt"),
+        (FRAME, r"a DataFrame is a table, and no model; cm\.learn\.hclt"),
+        (np.zeros((3, 2)), r"a ndarray is a table"),
+        ({"a": [0, 1]}, r"a dict is a table"),
+        (cm.BayesianNetwork, "the class BayesianNetwork itself is no model"),
+        (None, "a NoneType is no model"),
+        (3, "is no model"),
+    ],
+)
+def test_what_is_no_model(given, said):
+    for ask in (cm.map_query, cm.marginals, cm.log_evidence, cm.condition, lambda x: cm.sample(x, 3)):
+        with pytest.raises(cm.QueryError, match=said):
+            ask(given)
+
+
+def test_fitted_estimators_are_models():
+    fitted = cm.learn.LearnSPN(random_state=0).fit(FRAME)
+    assert cm.map_query(fitted, epsilon=0).assignment == cm.map_query(fitted.model_, epsilon=0).assignment
+    assert cm.marginals(fitted, ["a"]) == cm.marginals(fitted.model_, ["a"])
+    with pytest.raises(cm.QueryError, match=r"call its fit\(data\) first"):
+        cm.map_query(cm.learn.LearnSPN())
+
+
+def test_files(asia, tmp_path):
+    with pytest.raises(ParseError, match="holds a table, and no model"):
+        cm.read("examples/weather.csv")
+    with pytest.raises(cm.ModelError, match="a DataFrame was given; expected the path of a model file"):
+        cm.read(FRAME)
+    absent = tmp_path / "absent"
+    for write in (cm.io.write, lambda m, p: m.write(p)):
+        for name in ("m.bif", "m.npz", "m.bif.gz"):
+            with pytest.raises(WriteError, match="absent' does not exist") as caught:
+                write(asia, absent / name)
+            assert isinstance(caught.value, CertimapError)
+            assert isinstance(caught.value, OSError)
+            assert caught.value.filename == str(absent / name)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WriteError, match="cannot be written: Not a directory"):
+        asia.write(tmp_path / "file" / "m.bif")
+
+
+def test_proofs(asia, tmp_path):
+    result = cm.map_query(asia, ["lung"], proof=True)
+    with pytest.raises(WriteError, match="absent' does not exist"):
+        result.proof.write(tmp_path / "absent" / "p.npz")
+    assert cm.check(asia, result)
+    for path in (tmp_path / "m.bif", tmp_path / "m.npz", tmp_path / "m.uai"):
+        asia.write(path)
+        with pytest.raises(ParseError, match="no proof; expected what"):
+            cm.check(asia, path)
+    with pytest.raises(cm.QueryError, match=r"map_query\(\.\.\., proof=True\)"):
+        cm.check(asia, cm.map_query(asia, ["lung"]))
+    with pytest.raises(cm.QueryError, match="a BayesianNetwork is no proof"):
+        cm.check(asia, asia)
+    with pytest.raises(cm.QueryError, match=r"cm\.read\("):
+        cm.check(ASIA, result)
+
+
+def test_names_that_stand_twice(asia):
+    doubled = pd.DataFrame([["yes", "no"]], columns=["smoke", "smoke"])
+    with pytest.raises(cm.QueryError, match="two columns named 'smoke'"):
+        cm.map_query(asia, ["lung"], doubled)
+    with pytest.raises(cm.QueryError, match="two values named 'smoke'"):
+        cm.map_query(asia, ["lung"], doubled.iloc[0])
+    with pytest.raises(DataError, match=r"two columns named '?1'?"):
+        cm.learn.hclt({1: [0, 1], "1": [1, 0]})
+
+
+def test_a_single_parent_may_stand_by_itself():
+    tables = {"rain": [0.8, 0.2], "wet": [[0.9, 0.1], [0.3, 0.7]]}
+    states = {"rain": ["no", "yes"], "wet": ["no", "yes"]}
+    network = cm.BayesianNetwork.from_cpts(states, {"wet": "rain"}, tables)
+    assert network.parents == ((), (0,))
+    letters = {"a": [0, 1], "b": [0, 1], "ab": [0, 1]}
+    with pytest.raises(cm.ModelError, match=r"parents\['wet'\] is 3"):
+        cm.BayesianNetwork.from_cpts(states, {"wet": 3}, tables)
+    tables = {"a": [0.5, 0.5], "b": [0.5, 0.5], "ab": np.full((2, 2, 2), 0.5)}
+    with pytest.raises(cm.ModelError, match="'ab'"):
+        cm.BayesianNetwork.from_cpts(letters, {"ab": "ab"}, tables)
+
+
+@pytest.mark.parametrize(
+    ("start", "move", "emit", "said"),
+    [
+        ([0.5, 0.5], [[0.5, 0.5], [1.0, 0.0]], [[0.5, 0.5], [0.0, 0.0]], "row 1 of emission adds to 0"),
+        ([0.5, 0.5], [[0.0, 0.0], [1.0, 0.0]], [[0.5, 0.5], [0.0, 1.0]], "row 0 of transition adds to 0"),
+        ([0.0, 0.0], [[0.5, 0.5], [1.0, 0.0]], [[0.5, 0.5], [0.0, 1.0]], "start adds to 0"),
+    ],
+)
+def test_rows_of_zeros_in_a_hidden_markov_model(start, move, emit, said):
+    with pytest.raises(cm.ModelError, match=said):
+        cm.hidden_markov_model(start, move, emit, 3)
+    with pytest.raises(cm.ModelError, match=r"steps is 1\.5"):
+        cm.hidden_markov_model([1.0], [[1.0]], [[1.0]], 1.5)
+
+
+@pytest.mark.parametrize("label", [None, float("nan"), np.nan, pd.NA, pd.NaT])
+def test_labels_that_mean_unobserved_are_no_states(label):
+    with pytest.raises(cm.ModelError, match="which means 'unobserved'"):
+        cm.Categorical("x", ("a", label))
+
+
+def test_numbers_beyond_floats_are_shown_as_logs():
+    model = cm.MarkovNetwork(cm.Domain.of_sizes([2] * 1200), [cm.Factor((i,), [0.02, 0.01]) for i in range(1200)])
+    text = str(cm.map_query(model, ["0"], {str(i): 1 for i in range(1, 1200)}))
+    assert "evidence     ln p(e) = -5" in text
+    assert "e-2" not in text
+    whole = str(cm.map_query(cm.MarkovNetwork(model.domain, [cm.Factor((i,), [0.5, 0.4]) for i in range(1200)])))
+    assert "probability  4.7" in whole  # within floats, with its log
+    tiny = str(cm.map_query(cm.MarkovNetwork(model.domain, [cm.Factor((i,), [0.5, 0.49]) for i in range(1200)])))
+    assert "probability  ln p = -8" in tiny
+    assert "<= ln best <= -8" in tiny
+
+
+def test_advice_names_parameters_that_the_function_has():
+    rng = np.random.default_rng(0)
+    n = 40
+    pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
+    model = cm.MarkovNetwork(cm.Domain.of_sizes([2] * n), [cm.Factor(p, rng.random((2, 2)) + 0.1) for p in pairs])
+    for ask in (cm.marginals, cm.log_evidence, lambda m: cm.sample(m, 3), lambda m: cm.condition(m, solver="pac")):
+        with pytest.raises(cm.CertimapError) as caught:
+            ask(model)
+        assert "max_memory or max_edges" not in str(caught.value)
+        assert "observe more variables" in str(caught.value) or "out of reach" in str(caught.value)
+
+
+def test_marginals_of_impossible_evidence(asia):
+    impossible = {"tub": "yes", "either": "no"}
+    for asked in (["tub"], ["either", "tub"], ["asia"], None):
+        with pytest.raises(cm.ImpossibleEvidence):
+            cm.marginals(asia, asked, impossible)
+    assert cm.marginals(asia, ["tub"], {"tub": "yes"}) == {"tub": {"yes": 1.0, "no": 0.0}}
