@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -80,7 +80,7 @@ def seed_checked(rng: Any) -> None:
     """Refuse what is no seed, generator or None."""
     if rng is None or isinstance(rng, np.random.Generator):
         return
-    if isinstance(rng, bool) or not hasattr(rng, "__index__") or rng < 0:
+    if isinstance(rng, bool) or not isinstance(rng, Integral) or rng < 0:
         raise SolverError(f"rng is {rng!r}; expected a seed (an integer not below 0), a numpy Generator or None")
 
 
