@@ -22,6 +22,7 @@ from certimap.core.query import make_query
 from certimap.networks.elimination import Elimination, plan_elimination
 from certimap.networks.network import Network
 from certimap.networks.reduction import Reduced, reduce_network
+from certimap.networks.width import BITS, looks_too_wide
 from certimap.trees.regions import ENTRIES_PER_TABLE
 
 OF_RELAXATION = frozenset({Bounds, Probes, "certimap.networks.posterior:NetworkPosterior"})
@@ -33,6 +34,7 @@ STAGES = 4  # products, conditioning, contraction, laying out
 # elimination per row takes while it is this small (public BIF networks of 20 to 76 variables, 120 rows each).
 BYTES_PER_SCOPE = 500  # of an order that is kept with the scopes that it is for
 SMALL_TREE = 2.0**14
+TOO_WIDE = Estimate(f"tables of more than 2^{BITS:.0f} entries", 2.0**BITS, fits=False)
 
 
 def reduced_of(case: Case[Network]) -> Reduced:
@@ -56,9 +58,17 @@ def _planned(case: Case[Network]) -> Elimination:
     )
 
 
+def is_too_wide(case: Case[Network]) -> bool:
+    """Whether no order is worth looking for: a quick look finds tables far beyond any memory."""
+    reduced = reduced_of(case)
+    return case.shared("too wide", lambda: looks_too_wide([f.scope for f in reduced.factors], reduced.sizes))
+
+
 def _circuit_size(case: Case[Network]) -> Estimate:
     from certimap.conversions.network_to_circuit import is_large
 
+    if is_too_wide(case):
+        return TOO_WIDE
     elimination = elimination_of(case)
     return Estimate(
         elimination.describe(), elimination.n_edges, not is_large(elimination, case.limits.edges_allowed)
@@ -78,6 +88,8 @@ def _circuit(case: Case[Network]) -> Posterior:
 
 def tree_size(case: Case[Network]) -> Estimate:
     """Return what the tree of the elimination order takes."""
+    if is_too_wide(case):
+        return TOO_WIDE
     elimination = elimination_of(case)
     largest = largest_table(reduced_of(case), elimination)
     entries, limits = 2.0 ** min(elimination.log2_size, 1000.0), case.limits
@@ -111,7 +123,7 @@ def _sums_nothing(case: Case[Network]) -> bool:
 
 def _eliminates(case: Case[Network]) -> bool:
     """Whether a tree of conditional tables would take long to make."""
-    return _tree_work(case) > SMALL_TREE
+    return is_too_wide(case) or _tree_work(case) > SMALL_TREE
 
 
 def _is_maximisation(case: Case[Network]) -> bool:

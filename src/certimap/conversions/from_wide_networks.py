@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from certimap.conversions.from_networks import build_tree, elimination_of, reduced_of, tree_size
+from certimap.conversions.from_networks import build_tree, elimination_of, is_too_wide, reduced_of, tree_size
 from certimap.conversions.rows import Case, Estimate
 from certimap.core.posterior import Posterior
 from certimap.errors import TooLarge
 from certimap.kernels.parallel import default_workers
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.conditional import Total
-from certimap.networks.elimination_plan import EliminationPlan, plan
+from certimap.networks.elimination_plan import EliminationPlan, cheap_plan, plan
 from certimap.networks.elimination_posterior import EliminationPosterior
 from certimap.networks.mpe_posterior import MAX_SUMMED, WORK_PER_TABLE, MpePosterior
 from certimap.networks.network import Network
@@ -131,7 +131,7 @@ def _log_evidence(case: Case[Network]) -> float | None:
     if isinstance(case.model, BayesianNetwork) and not case.query.log_weights.any():
         return 0.0
     problem = replace(_summed(case).problem, query=frozenset())
-    if plan(problem).n_entries > FREE_SUM:
+    if is_too_wide(case) or cheap_plan(problem, FREE_SUM) is None:
         return None
     total = sum_out(problem, int(FREE_SUM), case.limits.control)
     return None if total.sizes else float(total.constant)

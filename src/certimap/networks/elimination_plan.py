@@ -113,6 +113,13 @@ def plan(problem: Problem, order: Order | None = None) -> EliminationPlan:
     )
 
 
+def cheap_plan(problem: Problem, most_entries: float) -> EliminationPlan | None:
+    """Return a quick order if it takes at most so many table entries; None after as much of it as that took."""
+    order = min_fill([t.scope for t in problem.tables], problem.sizes, most_entries=most_entries)
+    found = plan(problem, order) if len(order) == len(problem.sizes) else None
+    return None if found is None or found.n_entries > most_entries else found
+
+
 def most_added(problem: Problem, plan: EliminationPlan) -> int:
     """Return how many tables, messages included, meet in one bucket at most."""
     if not plan.order:

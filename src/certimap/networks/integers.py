@@ -24,9 +24,14 @@ def to_integers(problem: Problem) -> Problem:
     """
     if problem.is_integral:
         return problem
-    reach = sum(largest(t.log_values) for t in problem.tables) + abs(problem.constant) + 1.0
+    joined = problem.joined
+    reach = joined.reach() + abs(problem.constant) + 1.0
     unit = max(FINEST_UNIT, 2.0 ** (math.ceil(math.log2(reach)) - RANGE_BITS))
-    tables = tuple(Table(t.scope, rounded_up(t.log_values, unit)) for t in problem.tables)
+    values, starts = rounded_up(joined.values, unit), joined.starts.tolist()
+    tables = tuple(
+        Table(t.scope, values[k : k + t.log_values.size].reshape(t.log_values.shape))
+        for t, k in zip(problem.tables, starts, strict=True)
+    )
     constant = problem.constant + problem.log_slack
     constant = math.ceil((constant + 4.0 * ROUNDING * abs(constant)) / unit)
     return replace(problem, tables=tables, constant=constant, log_slack=0.0, unit=unit)

@@ -157,6 +157,8 @@ def sum_out(problem: Problem, max_entries: int, control: Control | None = None) 
     Cost: the number of entries of the products times the number of tables in them. TimeUp is raised when `control`
     says that the time is up.
     """
+    if not problem.nuisance:
+        return problem
     work = _Work(problem, control)
     waiting = [(work.bucket_size(v), v) for v in sorted(work.sizes) if v not in work.query]
     heapq.heapify(waiting)

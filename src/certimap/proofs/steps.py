@@ -17,8 +17,7 @@ from certimap.checker.models import Reduced
 from certimap.checker.network import MAX_ENTRIES, Network, Scope, parts_of
 from certimap.checker.steps import ABSORB, CLOSE, ELIMINATE
 from certimap.core.control import TimeUp
-from certimap.networks.elimination import min_fill
-from certimap.networks.elimination_plan import EliminationPlan, plan
+from certimap.networks.elimination_plan import EliminationPlan, cheap_plan, plan
 from certimap.networks.orders import best_order
 from certimap.networks.problem import Problem, Table
 from certimap.proofs.ascent import MAX_ASCENTS, SHARE, ascended
@@ -224,9 +223,7 @@ def _problem(network: Network) -> Problem:
 
 def _plan(network: Network, most: float) -> EliminationPlan | None:
     """Return a quick order if it takes at most so many table entries."""
-    scopes = list(network.tables)
-    order = min_fill(scopes, network.sizes, most_entries=most)
-    found = plan(_problem(network), order) if len(order) == len(network.sizes) else None
+    found = cheap_plan(_problem(network), most)
     return found if found is not None and _fits(network, found, most) else None
 
 

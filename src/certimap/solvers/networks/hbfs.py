@@ -12,7 +12,8 @@ import numpy as np
 from certimap.core.control import TimeUp
 from certimap.core.posterior import Capability
 from certimap.errors import SolverError
-from certimap.networks.elimination_plan import EliminationPlan, most_added, plan
+from certimap.networks.cuts import solved
+from certimap.networks.elimination_plan import EliminationPlan, cheap_plan, most_added
 from certimap.networks.integers import (
     WIDE_REACH,
     FineIntegers,
@@ -74,12 +75,14 @@ class HybridState:
 class HybridBestFirst(Solver):
     """Maximise a product of tables exactly, in any network whose nuisance variables can be summed out.
 
-    A problem whose elimination is cheap as it stands is eliminated. Any other is rounded up to integers and
-    reduced; components whose elimination is cheap are eliminated. For the others costs are moved between tables
-    until the sum of their maxima, an upper bound, stalls (sequential reweighted sweeps), while tabu search finds
-    good assignments; states that cannot beat these go; what is left is reduced again and searched, or eliminated
-    once the search has cost as much as that would. A long search gives a part of its work to mini-bucket
-    relaxations of what is left, with larger and larger tables, whose bound stands where it is the lower one.
+    A problem of binary variables in pairs without a frustrated cycle is settled by a minimum cut. One whose
+    elimination is cheap as it stands is eliminated. Any other is rounded up to integers and reduced, by roof
+    duality first if it is binary and in pairs; components whose elimination is cheap are eliminated. For the others
+    costs are moved between tables until the sum of their maxima, an upper bound, stalls (sequential reweighted
+    sweeps), while tabu search finds good assignments; states that cannot beat these go; what is left is reduced
+    again and searched, or eliminated once the search has cost as much as that would. A long search gives a part of
+    its work to mini-bucket relaxations of what is left, with larger and larger tables, whose bound stands where it
+    is the lower one.
 
     Parameters
     ----------
@@ -96,7 +99,8 @@ class HybridBestFirst(Solver):
     Notes
     -----
     After Allouche et al., "Anytime hybrid best-first search with tree decomposition for weighted CSP" (2015), and
-    Kolmogorov, "A new look at reweighted message passing" (2015). All costs are exact integers.
+    Kolmogorov, "A new look at reweighted message passing" (2015). All costs are exact integers. Cuts: Kolmogorov
+    and Rother, "Minimizing nonsubmodular functions with graph cuts" (2007).
     """
 
     quick_entries: float = 2.0**24
@@ -185,8 +189,10 @@ class HybridBestFirst(Solver):
         if state.kept or not problem.sizes or problem.n_entries > self.quick_entries:
             return False
         known = state.posterior
-        order = known.order if isinstance(known, Ordered) else plan(problem)
-        if order.n_entries > self.quick_entries or not context.fits(order):
+        if not isinstance(known, Ordered) and self._is_cut(state, ledger):
+            return True
+        order = known.order if isinstance(known, Ordered) else cheap_plan(problem, self.quick_entries)
+        if order is None or order.n_entries > self.quick_entries or not context.fits(order):
             return False
         if not context.lists_all:
             state.is_eliminated = self._is_maximised(state, ledger, order)
@@ -199,6 +205,16 @@ class HybridBestFirst(Solver):
         ledger.candidates(np.array([state.point(states) for _, states in ranked[: context.top_k]]))
         unseen = -math.inf if len(ranked) <= context.top_k else above_nats(ranked[-1][0], fine.unit)
         ledger.frontier(0.0, unseen)
+        state.is_eliminated = True
+        return True
+
+    def _is_cut(self, state: HybridState, ledger: Ledger) -> bool:
+        """Answer by a minimum cut where that is exact."""
+        found = None if state.context.lists_all else solved(state.posterior.problem, state.context.control)
+        if found is None:
+            return False
+        ledger.candidates(state.point(found[0])[None, :])
+        ledger.frontier(0.0, found[1])
         state.is_eliminated = True
         return True
 

@@ -15,6 +15,7 @@ from certimap.core.control import TimeUp
 from certimap.networks.best_first import BestFirstSearch, copy_of
 from certimap.networks.climbing import STALLED, climb
 from certimap.networks.costs import Costs, DualState
+from certimap.networks.cuts import cut
 from certimap.networks.elimination_plan import plan
 from certimap.networks.max_elimination import MaxElimination
 from certimap.networks.orders import best_order
@@ -330,8 +331,9 @@ class Reduction:
     """
 
     def __init__(self, problem: Problem, context: Context, known: Mapping[int, int] | None = None) -> None:
-        self.simplified: Simplified = simplify(problem, keep_all=context.lists_all, control=context.control)
-        small = self.simplified.problem
+        shorter = Simplified(problem) if context.lists_all else cut(problem, context.control)
+        rest = simplify(shorter.problem, keep_all=context.lists_all, control=context.control)
+        self.simplified, small = Simplified(rest.problem, shorter.steps + rest.steps), rest.problem
         # Where all good assignments are wanted, the problem stays whole: else those of parts would be combined.
         self._is_whole = context.lists_all
         self.constant = 0 if self._is_whole else int(small.constant)
