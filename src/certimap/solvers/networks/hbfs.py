@@ -77,7 +77,7 @@ class HybridBestFirst(Solver):
 
     A problem of binary variables in pairs without a frustrated cycle is settled by a minimum cut. One whose
     elimination is cheap as it stands is eliminated. Others are rounded up to integers and reduced, by roof
-    duality first if it is binary and in pairs; components whose elimination is cheap are eliminated. For the others
+    duality first if it is binary and in pairs; components whose elimination is cheap are eliminated. For others
     costs are moved between tables until the sum of their maxima, an upper bound, stalls (sequential reweighted
     sweeps), while tabu search finds good assignments; states that cannot beat these go; what is left is reduced
     again and searched, or eliminated once the search has cost as much as that would. A long search gives a part of
