@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.networks.elimination import min_fill
 from certimap.networks.factor import Factor
+from certimap.networks.orders import min_fill
 from certimap_lab.bench.plain_elimination import Asked, compared, plain_maximum, plain_table
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.networks.elimination import Elimination, measure, min_fill
+from certimap.networks.elimination import Elimination
+from certimap.networks.orders import min_fill
 from certimap_lab.bench.network_cases import NetworkCase, bif_files, load_network
 from certimap_lab.bench.records import BenchError, Record
 from certimap_lab.bench.tabular import Table, significant
@@ -22,7 +23,6 @@ MOST_LOG2, LARGEST_LOG2 = 26.0, 24.0  # log2 of table entries, over all products
 REPEATS = 5
 CHAIN_STEPS, CHAIN_STATES = 8_000, 8
 CHAIN = f"hidden Markov model of {CHAIN_STEPS:,} steps"
-Order = Sequence[tuple[int, tuple[int, ...]]]
 Floats = NDArray[np.float64]
 
 
@@ -72,11 +72,11 @@ def mpe_cases(folder: Path, only: Sequence[str] = ()) -> list[NetworkCase]:
     return [NetworkCase(name, str(path)) for name, path in found.items() if not only or name in only]
 
 
-def plain_maximum(model: Any, observed: Mapping[int, int], order: Order) -> float:
+def plain_maximum(model: Any, observed: Mapping[int, int], order: Elimination) -> float:
     """Return the log (nats) of the largest product by bucket elimination, an assignment being decoded."""
     tables: list[tuple[tuple[int, ...], Floats]] = []
-    waiting: dict[int, list[int]] = {v: [] for v, _ in order}
-    place = {v: i for i, (v, _) in enumerate(order)}
+    waiting: dict[int, list[int]] = {v: [] for v in order.order}
+    place = {v: i for i, v in enumerate(order.order)}
     value = 0.0
 
     def add(scope: tuple[int, ...], table: Floats) -> None:
@@ -93,7 +93,7 @@ def plain_maximum(model: Any, observed: Mapping[int, int], order: Order) -> floa
         else:
             value += float(table)
     back: list[tuple[int, tuple[int, ...], NDArray[np.intp]]] = []
-    for v, near in order:
+    for v, near in order.cliques:
         whole = (*near, v)
         total: Any = 0.0
         for k in waiting[v]:
@@ -117,13 +117,14 @@ def plain_maximum(model: Any, observed: Mapping[int, int], order: Order) -> floa
     return value
 
 
-def _order(asked: Asked) -> tuple[Order, Elimination]:
-    """Return an order by least fill of what the evidence leaves, and its sizes."""
+def _order(asked: Asked) -> Elimination:
+    """Return an order by least fill of what the evidence leaves."""
     scopes = [tuple(v for v in f.scope if v not in asked.observed) for f in asked.model.factors]
     n_states = asked.model.domain.n_states.tolist()
     sizes = {v: n for v, n in enumerate(n_states) if v not in asked.observed}
-    order = min_fill(scopes, sizes)
-    return order, measure(order, sizes, ())
+    found = min_fill(scopes, sizes)
+    assert found is not None  # no order is too dear
+    return found
 
 
 def compared(asked: Asked, n_repeats: int = REPEATS) -> Record | None:
@@ -133,8 +134,8 @@ def compared(asked: Asked, n_repeats: int = REPEATS) -> Record | None:
     """
     import certimap as cm
 
-    order, sizes = _order(asked)
-    if sizes.log2_size > MOST_LOG2 or sizes.log2_largest > LARGEST_LOG2:
+    order = _order(asked)
+    if order.log2_size > MOST_LOG2 or order.log2_largest > LARGEST_LOG2:
         return None
     domain = asked.model.domain
     evidence = {domain.names[v]: domain.variables[v].states[s] for v, s in asked.observed.items()}
@@ -148,8 +149,8 @@ def compared(asked: Asked, n_repeats: int = REPEATS) -> Record | None:
     ]
     return {
         "case": asked.name,
-        "n_variables": len(order),
-        "log2_size": sizes.log2_size,
+        "n_variables": len(order.order),
+        "log2_size": order.log2_size,
         "plain": statistics.median(a for a, _ in pairs),
         "certimap": statistics.median(b for _, b in pairs),
         "ratio": statistics.median(b / a for a, b in pairs),

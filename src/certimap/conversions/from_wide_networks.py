@@ -39,9 +39,7 @@ def _quickly_summed(case: Case[Network]) -> tuple[Prepared, EliminationPlan] | N
         prepared = _prepared(case)
         problem = prepared.problem
         if not problem.nuisance:
-            known = elimination_of(case)
-            pairs = zip(known.order, known.separators, strict=True)
-            return prepared, plan(problem, [(v, near) for v, near in pairs if v in problem.sizes])
+            return prepared, plan(problem, elimination_of(case))
         case.limits.control.check("summing nuisance variables out")
         problem = sum_out(problem, QUICKLY_SUMMED, case.limits.control)
         if problem.nuisance:

@@ -10,8 +10,9 @@ import numpy as np
 from certimap.core.control import Pace
 from certimap.core.query import Query
 from certimap.errors import ModelError
-from certimap.networks.elimination import Elimination, plan_elimination
+from certimap.networks.elimination import Elimination
 from certimap.networks.network import Network
+from certimap.networks.orders import plan_elimination
 from certimap.networks.reduction import Reduced, reduce_network
 from certimap.trees.bucket_tree import MAX_TABLE, BucketTreePosterior
 from certimap.trees.build import Factor, buckets_of_factors
@@ -72,8 +73,7 @@ def elimination_order(reduced: Reduced, elimination: Elimination | None = None) 
 def largest_table(reduced: Reduced, elimination: Elimination) -> int:
     """Return the entries of the largest table of the tree, in which query variables have all their states."""
     sizes = reduced.sizes | {v: int(reduced.domain.n_states[v]) for v in reduced.query}
-    cliques = zip(elimination.order, elimination.separators, strict=True)
-    return max((math.prod(sizes[u] for u in (v, *separator)) for v, separator in cliques), default=1)
+    return max((math.prod(sizes[u] for u in (v, *near)) for v, near in elimination.cliques), default=1)
 
 
 def tree_of_reduced(

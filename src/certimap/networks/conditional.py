@@ -14,9 +14,10 @@ from certimap.core.control import Control
 from certimap.core.logs import add_to
 from certimap.errors import ImpossibleEvidence
 from certimap.kernels.parallel import for_blocks
-from certimap.networks.elimination import min_fill
+from certimap.networks.elimination import Elimination
 from certimap.networks.kernels import conditional as kernels
 from certimap.networks.kernels.conditional import SumArrays
+from certimap.networks.orders import best_order
 from certimap.networks.problem import ROUNDING, Problem, Table, entries_at, largest
 from certimap.networks.sum_layout import SumLayout
 
@@ -86,13 +87,12 @@ class Part(NamedTuple):
     """A group of connected nuisance variables with all that they meet, and an order in which to sum them."""
 
     problem: Problem
-    order: Sequence[tuple[int, tuple[int, ...]]]
+    order: Elimination
 
     @property
     def n_entries(self) -> float:
         """Joint states of all cliques: what summing it at one point takes."""
-        sizes = self.problem.sizes
-        return sum(math.exp(min(sum(math.log(sizes[u]) for u in (v, *near)), 600.0)) for v, near in self.order)
+        return 2.0 ** min(self.order.log2_size, 1000.0)
 
 
 class Evaluator:
@@ -292,7 +292,7 @@ def work_of(problem: Problem, parts: Sequence[Part]) -> float:
 
 
 def ordered_parts(problem: Problem, control: Control | None = None) -> list[Part]:
-    """Order the nuisance variables of each part by least fill, as if the query were observed.
+    """Order the nuisance variables of each part well, as if the query were observed.
 
     Raises
     ------
@@ -302,10 +302,10 @@ def ordered_parts(problem: Problem, control: Control | None = None) -> list[Part
     return [Part(part, _nuisance_order(part, control)) for part in _nuisance_parts(problem)]
 
 
-def _nuisance_order(part: Problem, control: Control | None) -> list[tuple[int, tuple[int, ...]]]:
+def _nuisance_order(part: Problem, control: Control | None) -> Elimination:
     sizes = {v: n for v, n in part.sizes.items() if v not in part.query}
     scopes = [tuple(v for v in t.scope if v in sizes) for t in part.tables]
-    return min_fill(scopes, sizes, control=control)
+    return best_order(scopes, sizes, control=control)
 
 
 def _nuisance_parts(problem: Problem) -> list[Problem]:
@@ -342,12 +342,12 @@ def _nuisance_parts(problem: Problem) -> list[Problem]:
 
 def _conditional_sum(ordered: Part, column: dict[int, int]) -> ConditionalSum:
     """Lay the elimination of one group of nuisance variables out as arrays."""
-    part, pairs = ordered
-    place = {v: i for i, (v, _) in enumerate(pairs)}
+    part, found = ordered
+    place = {v: i for i, v in enumerate(found.order)}
     query = sorted({column[v] for t in part.tables for v in t.scope if v in part.query})
     layout = SumLayout(part, place, {c: i for i, c in enumerate(query)}, column)
-    for v, near in pairs:
-        layout.add(v, tuple(sorted(near, key=place.__getitem__)))
+    for v, separator in found.cliques:
+        layout.add(v, separator)
     arrays = layout.arrays()
     cliques = arrays.message_size * arrays.own
     work = float(np.sum(cliques, dtype=np.float64))

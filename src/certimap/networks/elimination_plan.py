@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.networks.elimination import min_fill
+from certimap.networks.elimination import Elimination
 from certimap.networks.joined import Joined, flattened
+from certimap.networks.orders import best_order, min_fill
 from certimap.networks.problem import Problem
 
 Ints = NDArray[np.int64]
-Order = Sequence[tuple[int, tuple[int, ...]]]
 SMALL_PRODUCT = 2**13  # entries of a product that a compiled pass holds as a whole
 MOST_LOG2 = 500.0  # sizes beyond any memory are not told apart
 
@@ -90,14 +90,14 @@ class EliminationPlan:
     cliques: Cliques = field(repr=False, compare=False)
 
 
-def plan(problem: Problem, order: Order | None = None) -> EliminationPlan:
-    """Return the cost of eliminating in an order of (variable, neighbours); None takes min-fill."""
-    if order is None:
-        order = min_fill([t.scope for t in problem.tables], problem.sizes)
-    place = {v: i for i, (v, _) in enumerate(order)}
-    separators = tuple(tuple(sorted(near, key=place.__getitem__)) for _, near in order)
-    cliques = Cliques.of(tuple(place), separators)
-    n_states = np.array([problem.sizes[v] for v in place], np.int64)
+def plan(problem: Problem, known: Elimination | None = None) -> EliminationPlan:
+    """Return the cost of eliminating in an order of the variables and perhaps more; None looks for a good one."""
+    if known is None:
+        known = best_order([t.scope for t in problem.tables], problem.sizes)
+    order = tuple(v for v in known.order if v in problem.sizes)
+    separators = tuple(near for v, near in known.cliques if v in problem.sizes)
+    cliques = Cliques.of(order, separators)
+    n_states = np.array([problem.sizes[v] for v in order], np.int64)
     products = 2.0 ** np.minimum(cliques.log2_entries(n_states), MOST_LOG2)
     messages = products / np.maximum(n_states, 1)
     # A large message goes when it has been multiplied, small ones and all best states when decoding is over.
@@ -108,15 +108,13 @@ def plan(problem: Problem, order: Order | None = None) -> EliminationPlan:
     taken = messages * (8.0 + np.where(is_small, 2, _bytes_of_state(n_states)))
     held = np.cumsum(taken) - (np.cumsum(released) - released)
     most = float(held.max(initial=0.0)) + (8.0 + 2.0) * problem.n_entries
-    return EliminationPlan(
-        tuple(place), separators, float(products.sum()), most, 8.0 * float(messages.sum()), cliques
-    )
+    return EliminationPlan(order, separators, float(products.sum()), most, 8.0 * float(messages.sum()), cliques)
 
 
 def cheap_plan(problem: Problem, most_entries: float) -> EliminationPlan | None:
     """Return a quick order if it takes at most so many table entries; None after as much of it as that took."""
     order = min_fill([t.scope for t in problem.tables], problem.sizes, most_entries=most_entries)
-    found = plan(problem, order) if len(order) == len(problem.sizes) else None
+    found = None if order is None else plan(problem, order)
     return None if found is None or found.n_entries > most_entries else found
 
 

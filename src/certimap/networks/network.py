@@ -13,8 +13,9 @@ from certimap.core.domain import Domain
 from certimap.core.limits import Limits
 from certimap.core.model import Model, conversions
 from certimap.errors import ModelError
-from certimap.networks.elimination import Elimination, plan_elimination
+from certimap.networks.elimination import Elimination
 from certimap.networks.factor import Factor, add_logs
+from certimap.networks.orders import plan_elimination
 from certimap.networks.reduction import reduce_network
 
 if TYPE_CHECKING:

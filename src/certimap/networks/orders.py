@@ -1,33 +1,70 @@
-"""Better elimination orders where the quick one is dear: several greedy rules, bandwidth, restarts."""
+"""Elimination orders: least fill at once, better ones where that one is dear, and constrained ones."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.control import Control
-from certimap.networks.elimination import measure, min_fill
-from certimap.networks.kernels.orders import FILL, SIZE, WEIGHTED_FILL, cost_of_order, greedy_order
+from certimap.core.control import Control, TimeUp
+from certimap.kernels.random import seed_row
+from certimap.networks.elimination import Elimination, measure
+from certimap.networks.kernels import orders as kernels
+from certimap.networks.kernels.orders import (
+    FILL,
+    GRAIN,
+    HIDDEN,
+    LAST,
+    PLACE,
+    QUERIED,
+    SIZE,
+    WEIGHTED_FILL,
+    Graph,
+    Rule,
+)
 
-Pairs = list[tuple[int, tuple[int, ...]]]
-CHEAP = 20.0  # log2 of the entries of an order that no other is looked for
-LARGEST_GRAPH = 4000
-_RULES = ((FILL, False), (SIZE, False), (WEIGHTED_FILL, False), (FILL, True), (WEIGHTED_FILL, True))
+Ints = NDArray[np.int64]
+
+# Of two orders of like cost, the one that sums more nuisance variables out beforehand is preferred:
+# its circuit decides more query variables, so that searches close earlier.
+CONSTRAINT_BONUS = 8.0
+FREE_EDGES = 100_000.0
+COST_OF_ENTRY = 0.05  # of a table entry, in edges of the compiled circuit
+CLIQUE_LIMITS = (math.inf, 22.0, 16.0, 10.0)  # log2 of the largest clique that nuisance goes first in
+
+# A search visits entries of lists of neighbours, at some 1e8 a second, and an elimination entries of tables.
+EFFORT = 2.0**27
+SHARE = 0.25  # visits per entry of the best order so far: a search never costs more than it can save
+HOPELESS, LITTLE = 64.0, 2.0**23  # log2 of entries that nothing will ever visit, and the visits spent on such
+TIME_SHARE, VISITS_PER_SECOND = 0.05, 2.0**26
+SLICE = 4_000_000  # visits between two looks at the clock
+KEPT_TRIES = 4  # of so many tries all but one keep a random beginning of the best order
+_UNLIMITED = 2**58
+_FEW = 64  # log2 of states in units of 1 / _FEW are the weights of weighted fill
+_NEAR = 1e-4  # log2 by which a clique may exceed a limit: sizes are rounded to grains
+_ORDERING = "looking for an elimination order"
+_BACK = (0, 1, 2, 4)  # log2 below the limit up to which hidden variables go first
+_COSTS = (FILL, WEIGHTED_FILL, SIZE)
+_NOISE = ((0.0, 0.0), (0.5, 0.05), (0.5, 0.15))  # of tries, in turn: see `Rule`
 
 
-def best_order(
-    scopes: Sequence[Collection[int]],
+def min_fill(
+    scopes: Iterable[Collection[int]],
     sizes: Mapping[int, int],
+    first: Collection[int] = (),
+    log2_limit: float = math.inf,
     *,
-    n_tries: int = 30,
+    query: Collection[int] = (),
+    most_entries: float = math.inf,
     control: Control | None = None,
-) -> Pairs:
-    """Return pairs of a variable and its neighbours when it goes, in the cheapest order found.
+) -> Elimination | None:
+    """Order variables by fewest fill-in edges, ties by the smaller clique and then by position.
 
     Parameters
     ----------
@@ -35,71 +72,307 @@ def best_order(
         Sets of variables that occur together.
     sizes
         The number of states of every variable to eliminate.
-    n_tries
-        How many orders to try beyond the quick one, when that one is dear. Each costs about n times the square of
-        the width, and n^2 once per variable.
+    first
+        Variables to take before others while their clique has at most `2 ** log2_limit` entries.
+    query
+        The variables that are not summed out, for the order's `n_edges` and `log2_early`.
+    most_entries
+        Give up, and return None, once the cliques together have more entries.
     control
-        Asked between tries whether to stop with the best so far; TimeUp is raised when it says so before there is
-        one. A try that would take longer than what is left, by the time of those before it, is not begun.
+        Polled; TimeUp is raised when the time is up.
+
+    Notes
+    -----
+    Fill-in counts are kept up to date edge by edge, so that a hub with thousands of neighbours is not
+    counted again each time that one of them goes: 1,000 variables take some 3 ms.
     """
-    control = control or Control()
-    quick = min_fill(scopes, sizes, control=control)
-    best = measure(quick, sizes, ()).log2_size
-    if best <= CHEAP or len(sizes) > LARGEST_GRAPH:
-        return quick
-    variables = sorted(sizes)
-    adjacency = _adjacency(scopes, variables)
-    log2_sizes = np.log2([float(sizes[v]) for v in variables])
-    found: NDArray[np.int64] | None = None
-    looked, longest = time.perf_counter(), 0.0
-    for order in _by_bandwidth(adjacency):
-        if control.should_stop:
-            break
-        cost = cost_of_order(adjacency.copy(), log2_sizes, order, best)
-        if cost < best:
-            best, found = cost, order
-    for k in range(n_tries):
-        now = time.perf_counter()
-        looked, longest = now, max(longest, now - looked)
-        if control.should_stop or longest > control.seconds_left:
-            break
-        rule, is_spread = _RULES[k % len(_RULES)]
-        order = np.empty(len(variables), np.int64)
-        cost = greedy_order(adjacency.copy(), log2_sizes, rule, is_spread, k, best, order)
-        if cost < best:
-            best, found = cost, order
-    return quick if found is None else _with_neighbours([variables[int(i)] for i in found], scopes)
+    search = _Search(scopes, sizes, {v: QUERIED for v in sizes if v not in set(first)} if first else {}, control)
+    rule = Rule(FILL, _grains(log2_limit), _UNLIMITED, -1.0, 0.0)
+    found = search.greedy(rule, log2_most=math.log2(most_entries) if most_entries > 0.0 else 0.0)
+    return None if found is None else search.measured(found.order, query)
 
 
-def _adjacency(scopes: Sequence[Collection[int]], variables: Sequence[int]) -> NDArray[np.bool_]:
+def best_order(
+    scopes: Iterable[Collection[int]],
+    sizes: Mapping[int, int],
+    *,
+    query: Collection[int] | None = None,
+    last: Collection[int] = (),
+    log2_most: float = math.inf,
+    effort: float = EFFORT,
+    seed: int = 0,
+    control: Control | None = None,
+) -> Elimination:
+    """Return the cheapest order found: greedy by several rules, along a band, and by randomised restarts.
+
+    Parameters
+    ----------
+    scopes, sizes
+        As for `min_fill`.
+    query
+        None for an order without constraints. Given, the other variables are summed out and go first, and these
+        are maximised.
+    last
+        Variables that go after all others, whatever their cliques.
+    log2_most
+        With `query`, log base 2 of the largest clique that the others may have before a queried variable goes
+        early instead: the order delays queried variables as far as memory allows. `Elimination.log2_early` says
+        how far that was; it is 0 where no queried variable goes before one that is summed and meets it.
+    effort
+        The most entries of lists of neighbours to visit, some 1e8 a second. Fewer where the order is cheap and
+        nothing goes early: a search never costs more than a share of what eliminating in the best order does.
+    seed
+        Of the restarts. The same arguments return the same order, unless the time runs out.
+    control
+        A twentieth of its time is spent at most, and the best so far is returned when the time is up; TimeUp is
+        raised where there is none yet.
+
+    Notes
+    -----
+    Randomised restarts as in Kask, Gelfand, Otten and Dechter, "Pushing the power of stochastic greedy ordering
+    schemes for inference in graphical models" (2011); most of them keep a beginning of the best order. The band
+    order is reverse Cuthill and McKee's (1969), which is best on grids.
+    """
+    queried = set[int]() if query is None else set(query)
+    stage = dict.fromkeys(queried, QUERIED) | dict.fromkeys(last, LAST)
+    search = _Search(scopes, sizes, stage, control)
+    limit = _grains(log2_most)
+    best = search.greedy(Rule(FILL, limit, limit, -1.0, 0.0))
+    assert best is not None  # no total is too large
+    for tries, most in ((search.exact_tries(limit), math.inf), (search.random_tries(limit, seed), LITTLE)):
+        while not search.control.should_stop:
+            is_final = best.rank(log2_most) <= (0.0, 0.0, best.log2_size)  # nothing early, and within memory
+            if search.work >= search.effort_for(best.log2_size if is_final else math.inf, effort, most):
+                break
+            try_ = next(tries, None)
+            if try_ is None:
+                break
+            found = search.made(try_, best)
+            if found is not None and found.rank(log2_most) < best.rank(log2_most):
+                best = found
+    return search.measured(best.order, queried)
+
+
+def plan_elimination(
+    scopes: Sequence[Collection[int]],
+    sizes: Mapping[int, int],
+    query: Collection[int],
+    *,
+    control: Control | None = None,
+) -> Elimination:
+    """Choose an order for a circuit over the `query` variables, the others being summed out.
+
+    Nuisance variables go first where their cliques stay small: then they are plain arithmetic, and the
+    circuit has query structure only. Among the orders tried the one with the most such freedom wins
+    whose cost is within a small factor of the cheapest. TimeUp is raised when `control` says that the time is up.
+    """
+    queried = set(query)
+    nuisance = [v for v in sizes if v not in queried]
+    limits = CLIQUE_LIMITS if nuisance and queried else ()
+    free = best_order(scopes, sizes, control=control).asked_of(sizes, queried)
+    # An order whose cliques alone cost more is not taken; following it to its end may be far more work than that.
+    most_entries = max(CONSTRAINT_BONUS * _cost(free), FREE_EDGES) / COST_OF_ENTRY
+    tried: list[Elimination] = []
+    for limit in limits:
+        order = min_fill(scopes, sizes, nuisance, limit, query=queried, most_entries=most_entries, control=control)
+        if order is not None:
+            tried.append(order)
+    tried.append(free)
+    cheapest = min(_cost(e) for e in tried)
+    return next(e for e in tried if _cost(e) <= max(CONSTRAINT_BONUS * cheapest, FREE_EDGES))
+
+
+def _cost(elimination: Elimination) -> float:
+    return elimination.n_edges + COST_OF_ENTRY * 2.0**elimination.log2_size
+
+
+def _grains(log2: float) -> int:
+    """Return a limit in the units of the kernels."""
+    return min(round((log2 + _NEAR) * GRAIN), _UNLIMITED) if math.isfinite(log2) else _UNLIMITED
+
+
+class _Found(NamedTuple):
+    """An order by places, and log2 of its joint states, of the largest clique, and of what goes early."""
+
+    order: Ints
+    log2_size: float
+    log2_largest: float
+    log2_early: float
+
+    def rank(self, log2_most: float) -> tuple[float, float, float]:
+        """Return what orders are compared by: within memory, nothing early, cheap."""
+        over = max(0.0, self.log2_largest - log2_most - _NEAR) if math.isfinite(log2_most) else 0.0
+        return over, self.log2_early, self.log2_size
+
+
+@dataclass(frozen=True)
+class _Try:
+    """A way to an order: a rule, its random stream, and which share of the best order is kept."""
+
+    rule: Rule
+    row: int = 0
+    kept: float = 0.0
+
+
+class _Search:
+    """Tries orders on one graph, and counts what that costs.
+
+    Attributes
+    ----------
+    work
+        Entries of lists of neighbours that were visited.
+    """
+
+    def __init__(
+        self,
+        scopes: Iterable[Collection[int]],
+        sizes: Mapping[int, int],
+        stage: Mapping[int, int],
+        control: Control | None,
+    ) -> None:
+        self.sizes, self.control, self.work = sizes, control or Control(), 1
+        self.variables = sorted(sizes)
+        self.pointers, self.near = _neighbours(scopes, self.variables)
+        self.log2 = np.log2([float(sizes[v]) for v in self.variables])
+        self.stage = np.array([stage.get(v, HIDDEN) for v in self.variables], np.int64)
+        self.place = np.zeros(len(self.variables), np.int64)
+        self.is_mixed = bool(np.any(self.stage == QUERIED) and np.any(self.stage == HIDDEN))
+
+    def effort_for(self, log2_size: float, effort: float, hopeless: float) -> float:
+        """Return how much work orders are worth, log2 of the entries of the best being known.
+
+        inf stands for an order to be improved whatever that costs, `hopeless` is for those that nothing fits.
+        """
+        is_hopeless = HOPELESS < log2_size < math.inf
+        worth = hopeless if is_hopeless else SHARE * 2.0 ** min(log2_size, HOPELESS)
+        seconds = self.control.seconds_left
+        if math.isfinite(seconds):  # in powers of two, so that it does not depend on the last millisecond
+            effort = min(effort, 2.0 ** math.floor(math.log2(max(seconds, 1e-6) * TIME_SHARE * VISITS_PER_SECOND)))
+        return min(effort, worth)
+
+    def exact_tries(self, limit: int) -> Iterator[_Try]:
+        """Yield the tries that leave nothing to chance."""
+        sparse: Any = import_module("scipy.sparse")
+        sweeps: Any = import_module("scipy.sparse.csgraph")
+        n = len(self.variables)
+        matrix: Any = sparse.csr_matrix((np.ones(len(self.near)), self.near, self.pointers), (n, n))
+        band = np.array(sweeps.reverse_cuthill_mckee(matrix, True), np.int64)
+        for first, most in self.limits(limit):
+            for order in (band, band[::-1]):
+                self.place[order] = np.arange(n)
+                yield _Try(Rule(PLACE, first, most, -1.0, 0.0))
+            for cost in (WEIGHTED_FILL, SIZE):
+                yield _Try(Rule(cost, first, most, -1.0, 0.0))
+
+    def limits(self, limit: int) -> list[tuple[int, int]]:
+        """Return what hidden variables' cliques may weigh to go first, and any clique, in turn.
+
+        Cliques that go up to the limit at once may leave none within it.
+        """
+        if limit == _UNLIMITED or not self.is_mixed:
+            return [(limit, limit)]
+        return [*((max(limit - back * GRAIN, 0), limit) for back in _BACK), (0, limit), (_UNLIMITED, _UNLIMITED)]
+
+    def random_tries(self, limit: int, seed: int) -> Iterator[_Try]:
+        """Yield tries without end."""
+        rng = np.random.default_rng(seed)
+        limits = self.limits(limit)
+        for k in itertools.count():
+            noise, spread = _NOISE[k // len(_COSTS) % len(_NOISE)]
+            kept = rng.random() if k % KEPT_TRIES else 0.0
+            first, most = limits[k // len(_COSTS) // len(_NOISE) % len(limits)]
+            rule = Rule(_COSTS[k % len(_COSTS)], first, most, noise, spread)
+            yield _Try(rule, rng.integers(2**62).item(), kept)
+
+    def made(self, try_: _Try, best: _Found) -> _Found | None:
+        """Return the order of a try; None where it is dearer than the best, or the time was up."""
+        log2_most = math.inf if self.is_mixed else best.log2_size
+        kept = best.order[: int(try_.kept * len(best.order))]
+        try:
+            return self.greedy(try_.rule, kept, try_.row, log2_most)
+        except TimeUp:
+            return None
+
+    def greedy(
+        self, rule: Rule, given: Ints | None = None, row: int = 0, log2_most: float = math.inf
+    ) -> _Found | None:
+        """Return the order of a rule after a beginning; None where its cliques have more entries together.
+
+        Raises TimeUp when the time is up.
+        """
+        stream = np.zeros(4, np.uint64)
+        seed_row(np.uint64(rule.cost), row, stream)
+        graph = self._open(rule, stream)
+        given = np.empty(0, np.int64) if given is None else given
+        while True:
+            self.control.check(_ORDERING)
+            outcome = kernels.eliminate(graph, rule, stream, given, log2_most, SLICE)
+            if outcome == kernels.FULL:
+                graph = graph._replace(pool=np.concatenate([graph.pool, np.empty_like(graph.pool)]))
+            elif outcome != kernels.RUNNING:
+                break
+        self.work += int(graph.counters[kernels.WORK]) + len(self.near)
+        if outcome == kernels.BEYOND:
+            return None
+        entries, largest = float(graph.totals[0]), float(graph.totals[1])
+        early = self._early(graph.order) if self.is_mixed else 0.0
+        return _Found(graph.order, math.log2(entries) if entries else 0.0, float(largest), early)
+
+    def _open(self, rule: Rule, stream: NDArray[np.uint64]) -> Graph:
+        """Return the graph with all variables still in it."""
+        n, degrees = len(self.variables), np.diff(self.pointers)
+        zeros = np.zeros((9, n), np.int64)
+        is_weighted = rule.cost == WEIGHTED_FILL
+        pool = np.empty(4 * len(self.near) + 64, np.int64)
+        pool[: len(self.near)] = self.near
+        counters = np.zeros(5, np.int64)
+        counters[kernels.POOL_USED] = len(self.near)
+        pull = np.maximum(np.rint(self.log2 * _FEW), 1.0).astype(np.int64) if is_weighted else np.ones(n, np.int64)
+        own = np.rint(self.log2 * GRAIN).astype(np.int64)
+        weight, missing, around, heap, where, key, tie, mark, order = zeros
+        graph = Graph(
+            self.pointers[:-1].copy(), degrees, degrees.copy(), pool, own, pull, self.stage, self.place, weight,
+            missing, around, heap, where, key, tie, mark, np.zeros(2 * n, np.int64), order, counters, np.zeros(2),
+        )  # fmt: skip
+        kernels.open_graph(graph, rule, stream)
+        return graph
+
+    def _early(self, order: Ints) -> float:
+        pointers, members = self.separators(order)
+        return kernels.log2_early(order, pointers, members, self.stage, self.log2)
+
+    def separators(self, order: Ints) -> tuple[Ints, Ints]:
+        """Return where the separator of each variable of an order begins, and their members by places."""
+        pointers, room = np.zeros(len(order) + 1, np.int64), 4 * len(self.near) + 64
+        while True:
+            members = np.empty(room, np.int64)
+            needed = kernels.separators_of(self.pointers, self.near, order, pointers, members)
+            if needed <= room:
+                return pointers, members[:needed]
+            room = 2 * needed
+
+    def measured(self, order: Ints, query: Collection[int]) -> Elimination:
+        """Return an order with its cliques and costs."""
+        pointers, members = self.separators(order)
+        variables: list[int] = np.array(self.variables, np.int64)[order].tolist()
+        named: list[int] = np.array(variables, np.int64)[members].tolist()
+        starts: list[int] = pointers.tolist()
+        separators = [tuple(named[a:b]) for a, b in itertools.pairwise(starts)]
+        return measure(variables, separators, self.sizes, query)
+
+
+def _neighbours(scopes: Iterable[Collection[int]], variables: Sequence[int]) -> tuple[Ints, Ints]:
+    """Return where the neighbours of each variable begin, and all neighbours, by the variables' places."""
     place = {v: i for i, v in enumerate(variables)}
-    adjacency = np.zeros((len(variables), len(variables)), np.bool_)
+    n = max(len(variables), 1)
+    by_length: dict[int, list[int]] = {}
     for scope in scopes:
-        at = np.array([place[v] for v in scope])
-        adjacency[np.ix_(at, at)] = True
-    np.fill_diagonal(adjacency, False)
-    return adjacency
-
-
-def _by_bandwidth(adjacency: NDArray[np.bool_]) -> Iterator[NDArray[np.int64]]:
-    """Yield orders that sweep over the graph (reverse Cuthill-McKee): the best on grids and chains."""
-    sparse: Any = import_module("scipy.sparse")
-    graphs: Any = import_module("scipy.sparse.csgraph")
-    order = np.asarray(graphs.reverse_cuthill_mckee(sparse.csr_matrix(adjacency), True), np.int64)
-    yield order
-    yield order[::-1].copy()
-
-
-def _with_neighbours(order: Sequence[int], scopes: Sequence[Collection[int]]) -> Pairs:
-    near: dict[int, set[int]] = {v: set() for v in order}
-    for scope in scopes:
-        for v in scope:
-            near[v].update(scope)
-    pairs: Pairs = []
-    for v in order:
-        around = near.pop(v) - {v}
-        pairs.append((v, tuple(sorted(around))))
-        for u in around:
-            near[u] |= around
-            near[u] -= {u, v}
-    return pairs
+        by_length.setdefault(len(scope), []).extend(place[v] for v in scope)
+    pairs = [np.empty(0, np.int64)]
+    for length, flat in by_length.items():
+        members = np.array(flat, np.int64).reshape(-1, length) if length > 1 else np.empty((0, 1), np.int64)
+        pairs += [members[:, i] * n + members[:, j] for i in range(length) for j in range(length) if i != j]
+    rows, near = np.divmod(np.unique(np.concatenate(pairs)), n)
+    pointers = np.zeros(len(variables) + 1, np.int64)
+    np.cumsum(np.bincount(rows, minlength=len(variables)), out=pointers[1:])
+    return pointers, near

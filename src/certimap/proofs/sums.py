@@ -77,7 +77,7 @@ def _work(network: Network, order: Sequence[int], splits: Sequence[int]) -> tupl
 def hidden_order(hidden: dict[int, int], scopes: Sequence[Sequence[int]], control: Control) -> list[int]:
     """Return an order in which hidden variables (with their sizes) go at a point of the query."""
     inside = [[v for v in scope if v in hidden] for scope in scopes]
-    return [v for v, _ in best_order([s for s in inside if s], hidden, control=control)] if hidden else []
+    return list(best_order([s for s in inside if s], hidden, control=control).order) if hidden else []
 
 
 def order_of_values(checked: Reduced, control: Control) -> list[int]:

@@ -11,7 +11,7 @@ from certimap import Domain, Factor, MarkovNetwork
 from certimap.core.control import Control, TimeUp
 from certimap.core.query import make_query
 from certimap.networks.conditional import log_total, ordered_parts
-from certimap.networks.elimination import min_fill, plan_elimination
+from certimap.networks.orders import min_fill, plan_elimination
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Table, problem_of
 from certimap.networks.reduction import reduce_network
@@ -65,8 +65,7 @@ def wide_problem(side: int = 8, share: int = 5):
         lambda problem, control: log_total(problem, 2.0**20, control),
     ],
 )
-def test_reductions_and_orders_are_given_up_at_the_deadline(work, monkeypatch):
-    monkeypatch.setattr("certimap.networks.elimination.POLL_EVERY", 1)
+def test_reductions_and_orders_are_given_up_at_the_deadline(work):
     network, query = wide_problem()
     problem = problem_of(network, query).problem
     hard = Table(problem.tables[0].scope, np.array([[0.0, -np.inf], [-np.inf, 0.0]]))

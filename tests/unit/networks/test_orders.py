@@ -1,48 +1,179 @@
-"""Better elimination orders: never dearer than the quick one, and in time."""
+"""Elimination orders: cliques as by hand, constraints kept, never dearer than the quick one, and in time."""
 
 from __future__ import annotations
 
-import time
+import itertools
+import math
 
+import numpy as np
 import pytest
 
 from certimap.core.control import Control, TimeUp
-from certimap.networks.elimination import measure, min_fill
-from certimap.networks.orders import best_order
+from certimap.networks import orders
+from certimap.networks.orders import best_order, min_fill
 
 
-def grid(n):
+def grid(n, size=3):
     across = [(i * n + j, i * n + j + 1) for i in range(n) for j in range(n - 1)]
     down = [(i * n + j, i * n + n + j) for i in range(n - 1) for j in range(n)]
-    return [*across, *down], dict.fromkeys(range(n * n), 3)
+    return [*across, *down], dict.fromkeys(range(n * n), size)
+
+
+def random_graph(seed, n=14):
+    rng = np.random.default_rng(seed)
+    sizes = {int(v): int(rng.integers(2, 9)) for v in rng.permutation(100)[:n]}
+    names = sorted(sizes)
+    scopes = [[names[i] for i in rng.permutation(n)[: rng.integers(1, 4)]] for _ in range(int(1.5 * n))]
+    return scopes, sizes
+
+
+def plain_cliques(scopes, order):
+    """Join the neighbours of one variable after another."""
+    near = {v: set() for v in order}
+    for scope in scopes:
+        for v in scope:
+            near[v] |= set(scope) - {v}
+    found = []
+    for v in order:
+        members = near.pop(v)
+        found.append((v, members))
+        for a in members:
+            near[a] = (near[a] | members) - {a, v}
+    return found
+
+
+def plain_early(scopes, sizes, order, query):
+    """Add up the queried variables from which a hidden one is reached along separators."""
+    separators = dict(plain_cliques(scopes, order))
+    total = 0.0
+    for v in query:
+        above, up = set(), v
+        while separators[up]:
+            up = min(separators[up], key=order.index)
+            above.add(up)
+        total += math.log2(sizes[v]) if above - set(query) else 0.0
+    return total
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_cliques_and_sizes_are_those_of_joining_neighbours(seed):
+    scopes, sizes = random_graph(seed)
+    query = sorted(sizes)[::3]
+    found = [
+        min_fill(scopes, sizes, query=query),
+        best_order(scopes, sizes, query=query, effort=1e6, seed=seed),
+        best_order(scopes, sizes, query=query, log2_most=8.0, effort=1e6, seed=seed),
+        best_order(scopes, sizes, query=query, last=query[:1], effort=1e6, seed=seed),
+    ]
+    for order in found:
+        assert order is not None
+        assert sorted(order.order) == sorted(sizes)
+        plain = plain_cliques(scopes, order.order)
+        assert [(v, set(near)) for v, near in order.cliques] == plain
+        places = {v: i for i, v in enumerate(order.order)}
+        assert all(list(near) == sorted(near, key=places.__getitem__) for near in order.separators)
+        clique = [math.prod(sizes[u] for u in (v, *near)) for v, near in plain]
+        assert order.log2_largest == pytest.approx(math.log2(max(clique)))
+        assert order.log2_size == pytest.approx(math.log2(sum(clique)))
+        assert order.log2_early == pytest.approx(plain_early(scopes, sizes, order.order, query))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_constraints_are_kept(seed, monkeypatch):
+    monkeypatch.setattr(orders, "SHARE", 1e9)  # all kinds of tries, though these graphs are small
+    scopes, sizes = random_graph(seed)
+    query = sorted(sizes)[::2]
+    strict = best_order(scopes, sizes, query=query, effort=1e5)
+    stages = [v in query for v in strict.order]
+    assert stages == sorted(stages)
+    assert strict.log2_early == 0.0
+    free = best_order(scopes, sizes, effort=1e5)
+    assert free.log2_size <= strict.log2_size + 1e-9
+    for most in (free.log2_largest, 0.5 * (free.log2_largest + strict.log2_largest), strict.log2_largest):
+        delayed = best_order(scopes, sizes, query=query, log2_most=most + 1e-6, effort=1e5)
+        if delayed.log2_largest > most + 1e-5:  # a greedy order need not find what an unconstrained one has
+            assert most < strict.log2_largest - 1e-6
+    ample = best_order(scopes, sizes, query=query, log2_most=strict.log2_largest + 3.0, effort=1e5)
+    assert ample.log2_early == 0.0
+    last = best_order(scopes, sizes, last=query[-1:], effort=1e5)
+    assert last.order[-1] == query[-1]
+
+
+def test_delayed_orders_trade_memory_for_delay():
+    scopes, sizes = grid(9, 2)
+    query = np.random.default_rng(0).permutation(81)[:40].tolist()
+    limits = (10.0, 13.0, 16.0, math.inf)
+    found = [best_order(scopes, sizes, query=query, log2_most=most, effort=1e6) for most in limits]
+    assert all(round(order.log2_largest) <= most for order, most in zip(found, limits, strict=True))
+    early = [order.log2_early for order in found]
+    assert early == sorted(early, reverse=True)
+    assert early[0] > 0.0 == early[-1]
+
+
+def test_a_grid_is_swept_along_a_band():
+    scopes, sizes = grid(20, 2)
+    found = best_order(scopes, sizes)
+    assert found.log2_largest <= 21.0
+    quick = min_fill(scopes, sizes)
+    assert quick is not None
+    assert quick.log2_largest > 25.0
 
 
 def test_the_order_is_no_dearer_than_the_quick_one():
     scopes, sizes = grid(14)
-    found = best_order(scopes, sizes, n_tries=5)
-    assert sorted(v for v, _ in found) == sorted(sizes)
-    assert measure(found, sizes, ()).log2_size <= measure(min_fill(scopes, sizes), sizes, ()).log2_size
+    found, quick = best_order(scopes, sizes, effort=1e6), min_fill(scopes, sizes)
+    assert quick is not None
+    assert sorted(found.order) == sorted(sizes)
+    assert found.log2_size <= quick.log2_size
 
 
-def test_no_try_is_begun_that_would_not_end_in_time(monkeypatch):
-    from certimap.networks import orders
+def test_restarts_find_more_with_more_effort_and_the_same_again():
+    rng = np.random.default_rng(0)
+    scopes = [tuple(rng.permutation(60)[:2].tolist()) for _ in range(140)]
+    sizes = {v: int(rng.integers(2, 5)) for v in range(60)}
+    quick, little, much = (best_order(scopes, sizes, effort=e) for e in (0.0, 1e5, 3e6))
+    assert quick.log2_size >= little.log2_size >= much.log2_size
+    assert much.log2_size < quick.log2_size - 1.0
+    assert much == best_order(scopes, sizes, effort=3e6)
+    others = [best_order(scopes, sizes, effort=3e6, seed=seed) for seed in (1, 2)]
+    assert len({order.order for order in (much, *others)}) > 1
 
+
+def test_a_cheap_order_is_not_improved(monkeypatch):
+    def refuse(*given):
+        raise AssertionError("an order was tried though the first is cheap")
+
+    monkeypatch.setattr(orders._Search, "made", refuse)
+    chain = [(i, i + 1) for i in range(200)]
+    assert best_order(chain, dict.fromkeys(range(201), 4)).log2_largest == 4.0
+
+
+def test_no_search_is_begun_without_time():
     scopes, sizes = grid(14)
-    n_tried = []
-
-    def slow(*given):
-        n_tried.append(1)
-        time.sleep(0.2)
-        return 1e9
-
-    monkeypatch.setattr(orders, "greedy_order", slow)
-    started = time.perf_counter()
-    best_order(scopes, sizes, n_tries=100, control=Control.starting_now(0.5))
-    assert 1 <= len(n_tried) <= 3
-    assert time.perf_counter() - started < 5.0
-
-
-def test_the_quick_order_looks_at_the_clock():
-    scopes, sizes = grid(40)
+    hurried = best_order(scopes, sizes, control=Control.starting_now(1e-3 * 60))
+    assert sorted(hurried.order) == sorted(sizes)
     with pytest.raises(TimeUp):
-        best_order(scopes, sizes, control=Control.starting_now(-1.0))
+        best_order(*grid(40), control=Control.starting_now(-1.0))
+
+
+def test_an_order_that_is_too_dear_is_given_up():
+    scopes, sizes = grid(10)
+    found = min_fill(scopes, sizes)
+    assert found is not None
+    assert min_fill(scopes, sizes, most_entries=2.0 ** (found.log2_size - 1)) is None
+    assert min_fill(scopes, sizes, most_entries=2.0 ** (found.log2_size + 1)) == found
+
+
+def test_nothing_to_order():
+    assert best_order([], {}).order == ()
+    assert best_order([(), (3,)], {3: 2, 5: 4}).log2_size == pytest.approx(math.log2(6))
+
+
+def test_a_clique_with_little_room():
+    pairs = list(itertools.combinations(range(30), 2))
+    star = [(0, i) for i in range(1, 30)]
+    assert best_order(pairs, dict.fromkeys(range(30), 2), effort=1e5).log2_largest == 30.0
+    # The pool of neighbours has to grow when the hub goes first.
+    found = best_order(star, dict.fromkeys(range(30), 2), query=range(1, 30), effort=1e5)
+    assert found.order[0] == 0
+    assert found.log2_largest == 30.0

@@ -1,132 +1,434 @@
-"""Greedy elimination orders of a graph held as a dense adjacency matrix."""
+"""Greedy elimination orders of sparse graphs, and the cliques of any order."""
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.kernels.jit import jit
+from certimap.kernels.jit import Scalar, jit, jit_part
+from certimap.kernels.random import uniform
 
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
-FILL, SIZE, WEIGHTED_FILL = 0, 1, 2
-NEAR_BEST = 1.15  # with `spread`, variables up to so much dearer than the cheapest may be taken
+FILL, SIZE, WEIGHTED_FILL, PLACE = 0, 1, 2, 3
+GRAIN = 2**20  # `own` and `weight` count log2 of states in units of 1 / GRAIN, so that ties are exact
+NOISE_GRAIN = 64  # costs are multiplied by it, so that noise may decide between neighbouring ones
+HIDDEN, QUERIED, LAST = 0, 1, 2  # stages
+OVER = 3  # what a clique beyond the limit counts as, before LAST
+_STAGE_BITS = 60
+
+N_DONE, POOL_USED, HEAP_SIZE, STAMP, WORK = 0, 1, 2, 3, 4  # counters
+ENTRIES, LARGEST = 0, 1  # totals
+DONE, RUNNING, FULL, BEYOND = 0, 1, 2, 3  # outcomes
+
+
+class Graph(NamedTuple):
+    """An interaction graph that variables leave, each joining its neighbours; variables are 0 to n - 1.
+
+    Attributes
+    ----------
+    start, length, capacity
+        Where the neighbours of each variable lie in the pool, how many they are, and how many have room there.
+    pool
+        The neighbours.
+    own
+        Log base 2 of the states of each variable, in units of 1 / `GRAIN`.
+    pull
+        What an edge between two variables costs is the product of theirs: 1 for plain fill-in.
+    stage
+        `HIDDEN`, `QUERIED` or `LAST`: earlier stages go first, while their cliques are within the limits.
+    place
+        The place of each variable in an order that is preferred, for `PLACE`.
+    weight
+        The `own` of each variable and its neighbours together: the clique that eliminating it takes.
+    missing
+        The cost of the edges that its neighbours lack.
+    around
+        The `pull` of its neighbours together.
+    heap, where
+        The variables in a binary heap, and the place of each in it; -1 once it is gone.
+    key, tie
+        What the heap is sorted by.
+    mark, scratch
+        Room.
+    order
+        The variables that are gone.
+    counters, totals
+        See `N_DONE` and its companions; `totals` are joint states of all cliques, and log2 of the largest.
+    """
+
+    start: Ints
+    length: Ints
+    capacity: Ints
+    pool: Ints
+    own: Ints
+    pull: Ints
+    stage: Ints
+    place: Ints
+    weight: Ints
+    missing: Ints
+    around: Ints
+    heap: Ints
+    where: Ints
+    key: Ints
+    tie: Ints
+    mark: Ints
+    scratch: Ints
+    order: Ints
+    counters: Ints
+    totals: Floats
+
+
+class Rule(NamedTuple):
+    """How a greedy order chooses.
+
+    Attributes
+    ----------
+    cost
+        `FILL`, `SIZE`, `WEIGHTED_FILL` or `PLACE`.
+    first_limit
+        Hidden variables go first while their cliques weigh at most this.
+    most
+        Cliques that weigh more go after all others, the smallest first.
+    noise, spread
+        A cost c is raised by up to `noise + spread * c` times an exponential draw; ties are drawn as well if
+        either is not negative.
+    """
+
+    cost: int
+    first_limit: int
+    most: int
+    noise: float
+    spread: float
+
+
+@jit_part
+def _before(g: Graph, a: Scalar, b: Scalar) -> Scalar:
+    if g.key[a] != g.key[b]:
+        return g.key[a] < g.key[b]
+    if g.tie[a] != g.tie[b]:
+        return g.tie[a] < g.tie[b]
+    return a < b
+
+
+@jit_part
+def _rise(g: Graph, at: Scalar) -> Scalar:
+    v = g.heap[at]
+    while at > 0:
+        up = (at - 1) // 2
+        if not _before(g, v, g.heap[up]):
+            break
+        g.heap[at] = g.heap[up]
+        g.where[g.heap[at]] = at
+        at = up
+    g.heap[at] = v
+    g.where[v] = at
+    return at
+
+
+@jit_part
+def _sink(g: Graph, at: Scalar) -> None:
+    v, size = g.heap[at], g.counters[HEAP_SIZE]
+    while 2 * at + 1 < size:
+        down = 2 * at + 1
+        if down + 1 < size and _before(g, g.heap[down + 1], g.heap[down]):
+            down += 1
+        if not _before(g, g.heap[down], v):
+            break
+        g.heap[at] = g.heap[down]
+        g.where[g.heap[at]] = at
+        at = down
+    g.heap[at] = v
+    g.where[v] = at
+
+
+@jit_part
+def _take(g: Graph, v: Scalar) -> None:
+    """Take a variable out of the heap."""
+    at = g.where[v]
+    g.counters[HEAP_SIZE] -= 1
+    moved = g.heap[g.counters[HEAP_SIZE]]
+    g.where[v] = -1
+    if moved != v:
+        g.heap[at] = moved
+        g.where[moved] = at
+        _sink(g, _rise(g, at))
+
+
+@jit_part
+def _rank(g: Graph, rule: Rule, v: Scalar, stream: NDArray[np.uint64]) -> None:
+    """Set the key of a variable from its stage, its cost and the size of its clique."""
+    weight = g.weight[v]
+    cost, tie = (weight, g.missing[v]) if rule.cost == SIZE else (g.missing[v], weight)
+    if rule.cost == PLACE:
+        cost = g.place[v]
+    stage = g.stage[v]
+    if stage == LAST:
+        stage = OVER + 1
+    elif weight > rule.most:
+        stage, cost, tie = OVER, weight, g.missing[v]
+    elif stage == HIDDEN and weight > rule.first_limit:
+        stage = QUERIED
+    raised = min(cost, 2**52) * NOISE_GRAIN
+    if rule.noise >= 0.0:
+        unit = GRAIN // 4 if rule.cost == SIZE else 1
+        scale = rule.noise * unit + rule.spread * min(cost, 2**52)
+        raised += np.int64(-math.log(1.0 - uniform(stream)) * scale * NOISE_GRAIN)
+        tie = np.int64(uniform(stream) * 2.0**52)
+    g.key[v] = (stage << _STAGE_BITS) + min(raised, 2**59)
+    g.tie[v] = tie
 
 
 @jit()
-def greedy_order(
-    adjacency: Bools, log2_sizes: Floats, rule: int, is_spread: bool, seed: int, limit: float, order: Ints
-) -> float:
-    """Eliminate by fewest fill-in edges (`FILL`), smallest clique or weighted fill; ties are drawn.
+def open_graph(g: Graph, rule: Rule, stream: NDArray[np.uint64]) -> None:
+    """Fill in `weight`, `missing`, `around` and the heap of a graph whose other arrays are set."""
+    n = len(g.start)
+    for v in range(n):
+        g.weight[v], g.around[v], square = g.own[v], 0, 0
+        for k in range(g.start[v], g.start[v] + g.length[v]):
+            u = g.pool[k]
+            g.weight[v] += g.own[u]
+            g.around[v] += g.pull[u]
+            square += g.pull[u] * g.pull[u]
+        g.missing[v] = (g.around[v] * g.around[v] - square) // 2
+        g.mark[v] = -1
+    for v in range(n):  # each triangle is one edge less that its corners lack
+        for k in range(g.start[v], g.start[v] + g.length[v]):
+            g.mark[g.pool[k]] = v
+        for k in range(g.start[v], g.start[v] + g.length[v]):
+            u = g.pool[k]
+            if u > v:
+                for j in range(g.start[u], g.start[u] + g.length[u]):
+                    w = g.pool[j]
+                    if w > u and g.mark[w] == v:
+                        g.missing[v] -= g.pull[u] * g.pull[w]
+                        g.missing[u] -= g.pull[v] * g.pull[w]
+                        g.missing[w] -= g.pull[u] * g.pull[v]
+    g.counters[HEAP_SIZE], g.counters[STAMP] = n, n
+    for v in range(n):
+        _rank(g, rule, v, stream)
+        g.heap[v] = v
+        g.where[v] = v
+    for at in range(n // 2, -1, -1):
+        if at < n:
+            _sink(g, at)
+
+
+@jit_part
+def _make_room(g: Graph, v: Scalar) -> bool:
+    """Give every neighbour of a variable room to be joined to all others; False where the pool is too small."""
+    degree, needed = g.length[v], 0
+    for k in range(g.start[v], g.start[v] + degree):
+        u = g.pool[k]
+        if g.capacity[u] < g.length[u] + degree:
+            needed += 2 * (g.length[u] + degree)
+    if g.counters[POOL_USED] + needed > len(g.pool):
+        return False
+    for k in range(g.start[v], g.start[v] + degree):
+        u = g.pool[k]
+        if g.capacity[u] < g.length[u] + degree:
+            to = g.counters[POOL_USED]
+            for j in range(g.length[u]):
+                g.pool[to + j] = g.pool[g.start[u] + j]
+            g.start[u], g.capacity[u] = to, 2 * (g.length[u] + degree)
+            g.counters[POOL_USED] = to + g.capacity[u]
+    return True
+
+
+@jit_part
+def _touch(g: Graph, u: Scalar, stamp: Scalar, n_touched: Scalar) -> Scalar:
+    """Note a variable whose rank may have changed."""
+    if g.scratch[len(g.start) + u] != stamp:
+        g.scratch[len(g.start) + u] = stamp
+        g.scratch[n_touched] = u
+        return n_touched + 1
+    return n_touched
+
+
+@jit_part
+def _join(g: Graph, a: Scalar, b: Scalar, in_a: Scalar, stamp: Scalar, n_touched: Scalar) -> Scalar:
+    """Add an edge; the neighbours of `a` are marked `in_a`."""
+    common = 0
+    for k in range(g.start[b], g.start[b] + g.length[b]):
+        w = g.pool[k]
+        if g.mark[w] == in_a:
+            common += g.pull[w]
+            g.missing[w] -= g.pull[a] * g.pull[b]
+            n_touched = _touch(g, w, stamp, n_touched)
+    g.missing[a] += g.pull[b] * (g.around[a] - common)
+    g.missing[b] += g.pull[a] * (g.around[b] - common)
+    g.around[a] += g.pull[b]
+    g.around[b] += g.pull[a]
+    g.weight[a] += g.own[b]
+    g.weight[b] += g.own[a]
+    g.pool[g.start[a] + g.length[a]] = b
+    g.pool[g.start[b] + g.length[b]] = a
+    g.length[a] += 1
+    g.length[b] += 1
+    g.mark[b] = in_a
+    g.counters[WORK] += g.length[b]
+    return n_touched
+
+
+@jit_part
+def _eliminate(g: Graph, v: Scalar) -> Scalar:
+    """Join the neighbours of a variable and remove it; return how many others it has touched, see `scratch`."""
+    g.counters[STAMP] += 1
+    stamp, first, degree, n_touched = g.counters[STAMP], g.start[v], g.length[v], 0
+    if g.missing[v] > 0:
+        for i in range(degree):
+            a = g.pool[first + i]
+            g.counters[STAMP] += 1
+            in_a = g.counters[STAMP]
+            for k in range(g.start[a], g.start[a] + g.length[a]):
+                g.mark[g.pool[k]] = in_a
+            g.counters[WORK] += g.length[a] + degree - i
+            for j in range(i + 1, degree):
+                b = g.pool[first + j]
+                if g.mark[b] != in_a:
+                    n_touched = _join(g, a, b, in_a, stamp, n_touched)
+    whole = g.around[v]
+    for i in range(degree):
+        u = g.pool[first + i]
+        # Of what u's neighbours lack, the edges to v go: v is joined to u's neighbours among its own alone.
+        g.missing[u] -= g.pull[v] * (g.around[u] - g.pull[v] - (whole - g.pull[u]))
+        g.around[u] -= g.pull[v]
+        g.weight[u] -= g.own[v]
+        k = g.start[u]
+        while g.pool[k] != v:
+            k += 1
+        g.counters[WORK] += k - g.start[u]
+        g.length[u] -= 1
+        g.pool[k] = g.pool[g.start[u] + g.length[u]]
+        n_touched = _touch(g, u, stamp, n_touched)
+    return n_touched
+
+
+@jit()
+def eliminate(
+    g: Graph, rule: Rule, stream: NDArray[np.uint64], given: Ints, log2_most: float, max_work: int
+) -> int:
+    """Eliminate variables: first those `given`, then the cheapest one each time.
 
     Parameters
     ----------
-    adjacency
-        Shape (n, n); symmetric; destroyed.
-    is_spread
-        Draw among variables that are nearly as cheap as the cheapest, too.
-    limit
-        Log base 2 of a total at which to give up.
-    order
-        Written: variables, the first eliminated first.
+    log2_most
+        Log base 2 of a total of entries at which to give up.
+    max_work
+        Entries of lists to visit before returning.
 
     Returns
     -------
-    Log base 2 of the table entries over all cliques; over `limit` when given up.
+    `DONE`; `RUNNING` when the work is up; `FULL` when the pool needs to be larger; `BEYOND` when given up.
+    Called again, it goes on.
     """
-    n = len(log2_sizes)
-    np.random.seed(seed)
-    alive = np.ones(n, np.bool_)
-    dirty = np.ones(n, np.bool_)
-    cost, size = np.zeros(n), np.zeros(n)
-    near = np.empty(n, np.int64)
-    total = 0.0
-    for step in range(n):
-        for v in range(n):
-            if alive[v] and dirty[v]:
-                m = 0
-                size[v] = log2_sizes[v]
-                for u in range(n):
-                    if adjacency[v, u]:
-                        near[m] = u
-                        m += 1
-                        size[v] += log2_sizes[u]
-                cost[v] = size[v] if rule == SIZE else 0.0
-                if rule != SIZE:
-                    for i in range(m):
-                        a = near[i]
-                        for j in range(i + 1, m):
-                            if not adjacency[a, near[j]]:
-                                cost[v] += 1.0 if rule == FILL else log2_sizes[a] * log2_sizes[near[j]]
-                dirty[v] = False
-        chosen, least, ties = -1, np.inf, 0
-        for v in range(n):
-            if alive[v]:
-                if cost[v] < least - 1e-9:
-                    least, ties, chosen = cost[v], 1, v
-                elif cost[v] <= least + 1e-9:
-                    ties += 1
-                    if np.random.random() * ties < 1.0:
-                        chosen = v
-        if is_spread and least > 0.0:
-            weight = 0.0
-            for v in range(n):
-                if alive[v] and cost[v] <= least * NEAR_BEST + 1.0:
-                    share = 1.0 / (1.0 + cost[v] - least)
-                    weight += share
-                    if np.random.random() * weight < share:
-                        chosen = v
-        order[step] = chosen
-        total += 2.0 ** min(size[chosen], 1000.0)
-        if math.log2(total) > limit:
-            return math.log2(total)
-        m = 0
-        for u in range(n):
-            if adjacency[chosen, u]:
-                near[m] = u
-                m += 1
-        for i in range(m):
-            a = near[i]
-            dirty[a] = True
-            for j in range(i + 1, m):
-                b = near[j]
-                if not adjacency[a, b]:
-                    adjacency[a, b] = adjacency[b, a] = True
-                    for u in range(n):
-                        if adjacency[a, u] and adjacency[b, u]:
-                            dirty[u] = True
-        for i in range(m):
-            adjacency[near[i], chosen] = adjacency[chosen, near[i]] = False
-        alive[chosen] = False
-    return math.log2(total) if total else 0.0
+    n = len(g.start)
+    most_entries, limit = 2.0 ** min(log2_most, 1000.0), g.counters[WORK] + max_work
+    while g.counters[N_DONE] < n:
+        done = g.counters[N_DONE]
+        v = given[done] if done < len(given) else g.heap[0]
+        if not _make_room(g, v):
+            return FULL
+        log2_size = g.weight[v] / GRAIN
+        g.totals[ENTRIES] += 2.0 ** min(log2_size, 1000.0)
+        g.totals[LARGEST] = max(g.totals[LARGEST], log2_size)
+        g.order[done] = v
+        g.counters[N_DONE] += 1
+        _take(g, v)
+        n_touched = _eliminate(g, v)
+        for k in range(n_touched):
+            u = g.scratch[k]
+            if g.where[u] >= 0:
+                before = g.key[u], g.tie[u]
+                _rank(g, rule, u, stream)
+                if (g.key[u], g.tie[u]) != before:
+                    _sink(g, _rise(g, g.where[u]))
+        g.counters[WORK] += 8 * n_touched + 8
+        if g.totals[ENTRIES] > most_entries:
+            return BEYOND
+        if g.counters[WORK] > limit:
+            return RUNNING
+    return DONE
 
 
 @jit()
-def cost_of_order(adjacency: Bools, log2_sizes: Floats, order: Ints, limit: float) -> float:
-    """Return log base 2 of the table entries over all cliques of an order; destroys `adjacency`."""
-    n = len(log2_sizes)
-    near = np.empty(n, np.int64)
+def separators_of(pointers: Ints, near: Ints, order: Ints, found_ptr: Ints, found: Ints) -> int:
+    """Write the separator of each variable of an order, later ones by their places, rising.
+
+    Parameters
+    ----------
+    pointers, near
+        The neighbours of each variable.
+    found_ptr
+        Shape (n + 1,): written.
+    found
+        Written as far as it has room.
+
+    Returns
+    -------
+    How many were written; more than `found` has room for where it must be called again with more.
+    """
+    n = len(order)
+    place, mark = np.empty(n, np.int64), np.full(n, -1, np.int64)
+    first_child, next_child = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
+    for i in range(n):
+        place[order[i]] = i
+    used = 0
+    for i in range(n):
+        found_ptr[i], v = used, order[i]
+        mark[i] = i
+        for k in range(pointers[v], pointers[v + 1]):
+            u = place[near[k]]
+            if u > i and mark[u] != i:
+                mark[u] = i
+                if used < len(found):
+                    found[used] = u
+                used += 1
+        child = first_child[i]
+        while child >= 0:
+            for k in range(found_ptr[child], found_ptr[child + 1]):
+                u = found[k]
+                if mark[u] != i:
+                    mark[u] = i
+                    if used < len(found):
+                        found[used] = u
+                    used += 1
+            child = next_child[child]
+        found_ptr[i + 1] = used
+        if used > len(found):
+            return used
+        found[found_ptr[i] : used].sort()
+        if used > found_ptr[i]:
+            up = found[found_ptr[i]]
+            next_child[i] = first_child[up]
+            first_child[up] = i
+    return used
+
+
+@jit()
+def log2_early(order: Ints, found_ptr: Ints, found: Ints, stage: Ints, log2_sizes: Floats) -> float:
+    """Return log2 of the joint states of queried variables above which, in the tree of cliques, one is hidden.
+
+    Parameters
+    ----------
+    order
+        The variables.
+    found_ptr, found
+        The separators, by `separators_of`.
+    stage, log2_sizes
+        Of each variable.
+    """
+    n = len(order)
     total = 0.0
-    for step in range(n):
-        v = order[step]
-        m = 0
-        size = log2_sizes[v]
-        for u in range(n):
-            if adjacency[v, u]:
-                near[m] = u
-                m += 1
-                size += log2_sizes[u]
-        total += 2.0 ** min(size, 1000.0)
-        if math.log2(total) > limit:
-            return math.log2(total)
-        for i in range(m):
-            a = near[i]
-            for j in range(i + 1, m):
-                adjacency[a, near[j]] = adjacency[near[j], a] = True
-        for i in range(m):
-            adjacency[near[i], v] = False
-    return math.log2(total) if total else 0.0
+    is_below = np.zeros(n, np.bool_)
+    for i in range(n - 1, -1, -1):
+        if found_ptr[i + 1] > found_ptr[i]:
+            up = found[found_ptr[i]]
+            is_below[i] = is_below[up] or stage[order[up]] == HIDDEN
+        if is_below[i] and stage[order[i]] != HIDDEN:
+            total += float(log2_sizes[order[i]])
+    return total

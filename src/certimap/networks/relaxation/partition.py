@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from certimap.core.control import Control
-from certimap.networks.elimination import min_fill
+from certimap.networks.orders import min_fill
 from certimap.networks.problem import Problem
 
 Fits = Callable[[tuple[int, ...]], bool]
@@ -74,8 +74,9 @@ def nuisance_first(problem: Problem, log2_limit: float = math.inf, *, control: C
     Raises TimeUp when `control` asks to stop.
     """
     scopes = [t.scope for t in problem.tables]
-    pairs = min_fill(scopes, problem.sizes, problem.nuisance, log2_limit, control=control)
-    return [v for v, _ in pairs]
+    found = min_fill(scopes, problem.sizes, problem.nuisance, log2_limit, control=control)
+    assert found is not None  # no order is too dear
+    return list(found.order)
 
 
 def largest_clique(problem: Problem, order: Sequence[int]) -> float:
