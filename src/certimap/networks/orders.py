@@ -135,11 +135,11 @@ def best_order(
     """
     queried = set[int]() if query is None else set(query)
     stage = dict.fromkeys(queried, QUERIED) | dict.fromkeys(last, LAST)
-    search = _Search(scopes, sizes, stage, control)
+    search = _Search(scopes, sizes, stage, control, seed)
     limit = _grains(log2_most)
     best = search.greedy(Rule(FILL, limit, limit, -1.0, 0.0))
     assert best is not None  # no total is too large
-    for tries, most in ((search.exact_tries(limit), math.inf), (search.random_tries(limit, seed), LITTLE)):
+    for tries, most in ((search.exact_tries(limit), math.inf), (search.random_tries(limit), LITTLE)):
         while not search.control.should_stop:
             is_final = best.rank(log2_most) <= (0.0, 0.0, best.log2_size)  # nothing early, and within memory
             if search.work >= search.effort_for(best.log2_size if is_final else math.inf, effort, most):
@@ -229,8 +229,9 @@ class _Search:
         sizes: Mapping[int, int],
         stage: Mapping[int, int],
         control: Control | None,
+        seed: int = 0,
     ) -> None:
-        self.sizes, self.control, self.work = sizes, control or Control(), 1
+        self.sizes, self.control, self.seed, self.work = sizes, control or Control(), seed, 1
         self.variables = sorted(sizes)
         self.pointers, self.near = _neighbours(scopes, self.variables)
         self.log2 = np.log2([float(sizes[v]) for v in self.variables])
@@ -273,16 +274,16 @@ class _Search:
             return [(limit, limit)]
         return [*((max(limit - back * GRAIN, 0), limit) for back in _BACK), (0, limit), (_UNLIMITED, _UNLIMITED)]
 
-    def random_tries(self, limit: int, seed: int) -> Iterator[_Try]:
+    def random_tries(self, limit: int) -> Iterator[_Try]:
         """Yield tries without end."""
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(self.seed)
         limits = self.limits(limit)
         for k in itertools.count():
             noise, spread = _NOISE[k // len(_COSTS) % len(_NOISE)]
             kept = rng.random() if k % KEPT_TRIES else 0.0
             first, most = limits[k // len(_COSTS) // len(_NOISE) % len(limits)]
             rule = Rule(_COSTS[k % len(_COSTS)], first, most, noise, spread)
-            yield _Try(rule, rng.integers(2**62).item(), kept)
+            yield _Try(rule, k, kept)
 
     def made(self, try_: _Try, best: _Found) -> _Found | None:
         """Return the order of a try; None where it is dearer than the best, or the time was up."""
@@ -301,7 +302,7 @@ class _Search:
         Raises TimeUp when the time is up.
         """
         stream = np.zeros(4, np.uint64)
-        seed_row(np.uint64(rule.cost), row, stream)
+        seed_row(np.uint64(self.seed), row, stream)
         graph = self._open(rule, stream)
         given = np.empty(0, np.int64) if given is None else given
         while True:
