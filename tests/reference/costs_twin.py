@@ -113,3 +113,26 @@ def steepest(tables, unary, states, n_steps):
         states[v] = s
         best = max(best, (total, tuple(states)), key=lambda pair: pair[0])
     return best
+
+
+def supported(tables, unary, alive):
+    """Return the states left of each variable once those without a possible partner in some table are gone."""
+    alive = {v: list(states) for v, states in alive.items()}
+    changes = True
+    while changes:
+        changes = False
+        for scope, values in tables:
+            for axis, v in enumerate(scope):
+                others = [[None] if u == v else alive[u] for u in scope]
+                kept = [
+                    s
+                    for s in alive[v]
+                    if unary[v][s] > FLOOR
+                    and any(
+                        values[tuple(s if k == axis else t for k, t in enumerate(row))] > FLOOR
+                        for row in itertools.product(*others)
+                    )
+                ]
+                if len(kept) < len(alive[v]):
+                    alive[v], changes = kept, True
+    return alive

@@ -7,7 +7,7 @@ from problem_twin import random_problem
 
 from certimap.networks.costs import Costs
 from certimap.networks.integers import to_integers
-from certimap.networks.kernels.depth_first import FINISHED, FOUND, search
+from certimap.networks.kernels.depth_first import FINISHED, FOUND, replay, search
 from certimap.networks.kernels.dual_ascent import ascend
 from certimap.networks.kernels.local_search import kick_search, tabu_search
 from certimap.networks.problem import HARD
@@ -142,3 +142,26 @@ def test_kicks_end_where_no_single_change_helps(seed):
             moved = states.copy()
             moved[v] = s
             assert twin.value(softened, soft, moved.tolist()) <= here
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_decisions_propagate_through_zeros_as_in_the_twin(seed):
+    rng = np.random.default_rng(seed)
+    costs, tables, unary = random_costs(rng, zeros=0.35)
+    net, dual = costs.arrays, costs.dual()
+    n = len(net.n_states)
+    alive = {i: list(range(int(net.n_states[i]))) for i in range(n)}
+    before = twin.supported(tables, unary, alive)
+    if not all(before.values()):
+        return
+    for i, kept in before.items():
+        dual.alive[net.offset[i] : net.offset[i] + len(kept)] = kept
+        dual.n_alive[i] = len(kept)
+    v = int(rng.integers(n))
+    s = int(rng.choice(before[v]))
+    one = np.array([v]), np.array([s]), np.zeros(1, np.bool_)
+    possible = replay(net, dual, *one, 0, 0.0, HARD, False, -1, no_incumbent(costs))
+    after = twin.supported(tables, unary, before | {v: [s]})
+    assert possible == all(after.values())
+    for i, kept in after.items() if possible else ():
+        assert dual.alive[net.offset[i] : net.offset[i] + dual.n_alive[i]].tolist() == kept

@@ -64,6 +64,7 @@ class Costs:
             part = unary[offset[i] : offset[i + 1]]
             part[:] = self._lowered(part)
         touches = [pair for pairs in touching for pair in pairs]
+        every = [*parts, unary]
         self.arrays = CostArrays(
             n_states,
             offset,
@@ -76,6 +77,8 @@ class Costs:
             np.array([t for t, _ in touches], np.int64),
             np.array([a for _, a in touches], np.int64),
             unary,
+            np.array([bool((p <= FLOOR).any()) for p in parts], np.bool_),
+            np.array([any(bool(((p < 0) & (p > FLOOR)).any()) for p in every)]),
         )
 
     def _lowered(self, values: Ints) -> Ints:

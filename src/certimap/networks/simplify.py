@@ -16,6 +16,7 @@ from certimap.core.control import Control
 from certimap.core.logs import add_to, log_sum
 from certimap.errors import ImpossibleEvidence
 from certimap.networks.problem import (
+    FLOOR,
     HARD,
     ROUNDING,
     Problem,
@@ -382,6 +383,8 @@ class _Work:
             return None
         after = values.size // self.sizes[v]
         before = values.size
+        if np.count_nonzero(values > FLOOR if self.integral else values > -np.inf) > after:
+            return None
         for other in self.touching[v] - {k}:
             union = {*scope, *self.tables[other].scope} - {v}
             if len(union) > len(scope) + SMALL_SCOPE or not self.query.issuperset(union):

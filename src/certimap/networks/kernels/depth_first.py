@@ -13,6 +13,7 @@ from certimap.networks.kernels.dual_ascent import (
     CostArrays,
     DualState,
     Scalar,
+    propagate,
     sweep_until_stalled,
     value_of,
 )
@@ -110,6 +111,26 @@ def remove_one(net: CostArrays, dual: DualState, variable: Scalar, state: Scalar
     dual.n_alive[variable] = n_kept
 
 
+@jit_part
+def _bounded(
+    net: CostArrays,
+    dual: DualState,
+    variable: Scalar,
+    max_sweeps: int,
+    share: float,
+    threshold: int,
+    decodes: bool,
+    margin: int,
+    incumbent: Ints,
+    states: Ints,
+) -> Scalar:
+    """Propagate what a variable has lost, then sweep where there are costs; see `sweep_until_stalled`."""
+    failed = propagate(net, dual, variable)
+    if failed != NONE or not net.is_soft[0]:
+        return failed
+    return sweep_until_stalled(net, dual, max_sweeps, share, threshold, decodes, margin, incumbent, states)
+
+
 @jit()
 def replay(
     net: CostArrays,
@@ -138,6 +159,8 @@ def replay(
             if not holds:
                 return False
             keep_one(net, dual, v, s)
+        if propagate(net, dual, v) != NONE:
+            return False
     scratch = np.zeros(len(net.n_states), np.int64)
     return (
         sweep_until_stalled(net, dual, max_sweeps, share, threshold, decodes, margin, incumbent, scratch) == NONE
@@ -208,9 +231,7 @@ def search(
                 counters[DEPTH] += 1
                 counters[NODES] += 1
                 keep_one(net, dual, v, state)
-                failed = sweep_until_stalled(
-                    net, dual, max_sweeps, share, threshold, decodes, margin, incumbent, states
-                )
+                failed = _bounded(net, dual, v, max_sweeps, share, threshold, decodes, margin, incumbent, states)
                 if failed != NONE:
                     stack.weight[failed] += 1.0
                     counters[LAST] = v
@@ -233,8 +254,8 @@ def search(
                 continue
             stack.is_right[depth] = True
             counters[DEPTH] += 1
-            failed = sweep_until_stalled(
-                net, dual, max_sweeps, share, threshold, decodes, margin, incumbent, states
+            failed = _bounded(
+                net, dual, stack.variable[depth], max_sweeps, share, threshold, decodes, margin, incumbent, states
             )
             if failed != NONE:
                 stack.weight[failed] += 1.0

@@ -37,6 +37,10 @@ class CostArrays(NamedTuple):
         The tables that mention each variable, and at which axis.
     unary
         One entry per state.
+    bears
+        Of each table: whether some entries of it are zeros.
+    is_soft
+        Shape (1,): whether some cost is neither 0 nor a zero.
     """
 
     n_states: Ints
@@ -50,6 +54,8 @@ class CostArrays(NamedTuple):
     touch_table: Ints
     touch_axis: Ints
     unary: Ints
+    bears: Bools
+    is_soft: Bools
 
 
 class DualState(NamedTuple):
@@ -259,6 +265,46 @@ def visit(net: CostArrays, dual: DualState, i: int, is_forward: bool, threshold:
     if n_kept == 1:
         dual.is_done[i] = True
     return n_dropped
+
+
+@jit_part
+def propagate(net: CostArrays, dual: DualState, variable: Scalar) -> Scalar:
+    """Drop states that a table with zeros leaves no partner, until nothing changes, after a variable lost states.
+
+    Returns a variable without any state left, or `NONE`.
+    """
+    n = len(net.n_states)
+    waiting, is_waiting = np.empty(n, np.int64), np.zeros(n, np.bool_)
+    waiting[0], is_waiting[variable] = variable, True
+    first, count = 0, 1
+    while count > 0:
+        changed = waiting[first]
+        is_waiting[changed] = False
+        first, count = (first + 1) % n, count - 1
+        for e in range(net.touch_ptr[changed], net.touch_ptr[changed + 1]):
+            table = net.touch_table[e]
+            if not net.bears[table]:
+                continue
+            for j in range(net.scope_ptr[table], net.scope_ptr[table + 1]):
+                v = net.scope[j]
+                if v == changed:
+                    continue
+                _maxima(net, dual, table, j - net.scope_ptr[table], dual.shift)
+                n_kept = 0
+                for k in range(dual.n_alive[v]):
+                    s = dual.alive[net.offset[v] + k]
+                    if dual.shift[s] > FLOOR and dual.unary[net.offset[v] + s] > FLOOR:
+                        dual.alive[net.offset[v] + n_kept] = s
+                        n_kept += 1
+                if n_kept == 0:
+                    return v
+                if n_kept < dual.n_alive[v]:
+                    dual.n_alive[v] = n_kept
+                    if not is_waiting[v]:
+                        is_waiting[v] = True
+                        waiting[(first + count) % n] = v
+                        count += 1
+    return NONE
 
 
 @jit_part
