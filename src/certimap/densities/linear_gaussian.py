@@ -136,9 +136,12 @@ class LinearGaussianNetwork(Model):
         return f"LinearGaussianNetwork({len(self._nodes)} real variables, {self._n_discrete} discrete ones)"
 
     def equations(self) -> Iterator[tuple[int, list[int], float, Floats, float]]:
-        """Yield the position of each real variable, those of its parents, intercept, coefficients and deviation.
+        """Yield what each real variable is made of, for networks without discrete ones; parents before children.
 
-        Parents come before children. For networks without discrete variables, whose numbers hold for all states.
+        Returns
+        -------
+        Iterator
+            Of its position, the positions of its parents, intercept, coefficients, standard deviation.
         """
         for i, node in self._nodes.items():
             yield i, list(node.real), float(node.intercept), node.coefficients, float(node.sd)
