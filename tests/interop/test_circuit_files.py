@@ -182,3 +182,38 @@ def test_pyjuice(tmp_path):
     top = root.get_params(as_matrix=True).numpy().astype(float)
     expected = np.log(top @ (weights @ np.array([*first, *second])))[0]
     assert np.allclose(log_prob(circuit, rows), expected, atol=1e-5)
+
+
+def test_circuits_over_some_numbers(tmp_path):
+    """Variables that a file does not name are no variables."""
+    leaf = pytest.importorskip("deeprob.spn.structure.leaf")
+    io = pytest.importorskip("deeprob.spn.structure.io")
+    node = pytest.importorskip("deeprob.spn.structure.node")
+    inference = pytest.importorskip("deeprob.spn.algorithms.inference")
+    clt = pytest.importorskip("deeprob.spn.structure.cltree")
+    rng = np.random.default_rng(3)
+    p = rng.uniform(0.1, 0.9, (2, 2))
+    tables = np.log(np.stack([1 - p, p], axis=-1))
+    tables[0, 1] = tables[0, 0]
+    tree = clt.BinaryCLT([4, 9], tree=[-1, 0], params=tables.tolist())
+    root = node.assign_ids(node.Product([2, 4, 9], children=[leaf.Bernoulli(2, 0.3), tree]))
+    io.save_spn_json(root, tmp_path / "m.json")
+    ours = read(tmp_path / "m.json")
+    assert ours.domain.names == ("2", "4", "9")
+    rows = rng.integers(0, 2, (20, 10))
+    expected = inference.log_likelihood(root, rows.astype(np.float32)).reshape(-1)
+    assert np.allclose(log_prob(ours, rows[:, [2, 4, 9]]), expected, atol=CLOSE)
+
+
+def test_sparc_over_some_numbers(tmp_path):
+    nodes = pytest.importorskip("sparc.nodes")
+    serializer = pytest.importorskip("sparc.io.serializer").CircuitSerializer
+    theirs = pytest.importorskip("sparc.eval")
+    root = nodes.ProductNode([nodes.BernoulliInputNode(2, 0.3), nodes.BernoulliInputNode(5, 0.6)])
+    root.propagate_scope()
+    serializer.save(root, tmp_path / "m.json")
+    ours = read(tmp_path / "m.json")
+    assert ours.domain.names == ("2", "5")
+    for row in itertools.product((0, 1), repeat=6):
+        expected = theirs.log_likelihood(root, np.array(row))
+        assert log_prob(ours, [[row[2], row[5]]])[0] == pytest.approx(float(expected), abs=CLOSE)

@@ -170,3 +170,26 @@ def test_what_has_no_tables_is_refused():
         cm.from_object(DiscreteBayesianNetwork([("a", "b")]))
     with pytest.raises(cm.ModelError, match="leave names out"):
         cm.from_object(random_network(0), names=["a"])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_uai_files_of_pgmpy_have_its_values(tmp_path, seed):
+    writer = pytest.importorskip("pgmpy.readwrite").UAIWriter
+    theirs = DiscreteBayesianNetwork([("b", "a"), ("c", "a"), ("d", "c")])
+    rng = np.random.default_rng(seed)
+    sizes = {"a": 3, "b": 2, "c": 4, "d": 2}
+    for name, above in (("a", ["c", "b"]), ("b", []), ("c", ["d"]), ("d", [])):
+        n = int(np.prod([sizes[p] for p in above]))
+        table = rng.dirichlet(np.ones(sizes[name]), n).T
+        theirs.add_cpds(TabularCPD(name, sizes[name], table, above or None, [sizes[p] for p in above] or None))
+    made = writer(theirs)
+    (made.write_uai if hasattr(made, "write_uai") else made.write)(str(tmp_path / "m.uai"))
+    with pytest.warns(UserWarning, match="as pgmpy writes them"):
+        ours = cm.read(tmp_path / "m.uai")
+    reference = cm.from_object(theirs)
+    points = np.array(list(np.ndindex(*ours.domain.n_states.tolist())))
+    numbered = sorted(sizes, key=lambda name: (str(sizes[name]), name))  # as pgmpy does it
+    place = [reference.domain.index(name) for name in numbered]
+    mapped = np.empty_like(points)
+    mapped[:, place] = points
+    assert np.allclose(ours.log_joint(points), reference.log_joint(mapped), atol=1e-6)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import certimap as cm
 from certimap.io import read, write
 
 gum = pytest.importorskip("pyagrum")
@@ -69,3 +70,34 @@ def test_tables_in_xdsl_have_the_order_of_genie_unless_agrum_wrote_them(tmp_path
     order = [network.domain.names[v] for v in own.scope]
     mine = own.table.transpose([order.index(name) for name in ("A", "B", "C")])
     assert np.allclose(table.values.transpose(place), mine, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_uai_files_of_pyagrum_have_its_values(tmp_path, seed):
+    gum.initRandom(seed + 1)
+    theirs = gum.fastBN("a->b[3]<-c[4]<-d->a;e[2]->b", 2)
+    gum.saveBN(theirs, str(tmp_path / "m.uai"))
+    with pytest.warns(UserWarning, match="as pyagrum writes them"):
+        ours = read(tmp_path / "m.uai")
+    reference = cm.from_object(theirs)
+    assert ours.domain.n_states.tolist() == reference.domain.n_states.tolist()
+    points = np.array(list(np.ndindex(*ours.domain.n_states.tolist())))
+    assert np.allclose(np.exp(ours.log_joint(points)), np.exp(reference.log_joint(points)), atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_uai_files_of_random_fields_have_their_values(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    theirs = gum.MarkovRandomField()
+    for name, k in (("a", 2), ("b", 3), ("c", 4)):
+        theirs.add(gum.LabelizedVariable(name, name, k))
+    for scope in (["c", "a"], ["b", "c", "a"], ["b"]):
+        theirs.addFactor(scope)
+    for scope in theirs.factors():
+        theirs.factor(scope).fillWith(rng.random(theirs.factor(scope).domainSize()).tolist())
+    gum.saveMRF(theirs, str(tmp_path / "m.uai"))
+    with pytest.warns(UserWarning, match="as pyagrum writes them"):
+        ours = read(tmp_path / "m.uai")
+    reference = cm.from_object(theirs)
+    points = np.array(list(np.ndindex(2, 3, 4)))
+    assert np.allclose(ours.log_joint(points), reference.log_joint(points), atol=1e-3)

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
+import numpy as np
+
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.core.domain import MAX_STATES, Categorical, Domain, Real, Variable
 from certimap.errors import ParseError
@@ -170,7 +172,38 @@ class JsonCircuit:
                 ids[node] = builder.categorical(
                     variable, [*values, *[-math.inf] * (sizes[variable] - len(values))]
                 )
-        return builder.build()
+        return over_own_variables(builder.build())
+
+
+def over_own_variables(circuit: Circuit) -> Circuit:
+    """Return what the root of a circuit reaches, over the variables of its leaves alone.
+
+    Files number variables, and may leave numbers out. A variable that no leaf names would be free in the circuit,
+    with the weight 1 in each state.
+    """
+    reached = np.zeros(circuit.n_nodes, np.bool_)
+    reached[circuit.root] = True
+    for node in np.flatnonzero(np.diff(circuit.child_ptr))[::-1].tolist():
+        if reached[node]:
+            reached[circuit.children_of(node)] = True
+    own = np.unique(circuit.leaf_var[reached & (circuit.leaf_var >= 0)])
+    if len(own) == len(circuit.domain):
+        return circuit
+    place = np.full(len(circuit.domain) + 1, -1, np.int32)  # the last entry is that of inner nodes, whose -1 stays
+    place[own] = np.arange(len(own))
+    number = np.cumsum(reached) - 1
+    on_edges = np.repeat(reached, np.diff(circuit.child_ptr))
+    on_params = np.repeat(reached, np.diff(circuit.param_ptr))
+    return Circuit(
+        circuit.domain.subset(own.tolist()),
+        circuit.kind[reached],
+        np.concatenate([[0], np.cumsum(np.diff(circuit.child_ptr)[reached])]).astype(np.int64),
+        number[circuit.children[on_edges]],
+        circuit.log_weights[on_edges],
+        place[circuit.leaf_var[reached]],
+        np.concatenate([[0], np.cumsum(np.diff(circuit.param_ptr)[reached])]).astype(np.int64),
+        circuit.params[on_params],
+    )
 
 
 def _as_float(value: int | float) -> float:

@@ -15,13 +15,16 @@ the same suffix to its pickles: see `certimap.io.pyjuice`.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from certimap.circuits.circuit import Circuit, CircuitBuilder, NodeKind
 from certimap.core.domain import MAX_STATES, Categorical, Domain, Real, Variable
 from certimap.errors import ModelError, ParseError
+from certimap.io.circuit_records import over_own_variables
 from certimap.io.files import AnyPath, read_bytes, write_text
 from certimap.io.node_lines import Line, NodeLines, define
 from certimap.io.pyjuice import read_pyjuice
@@ -39,7 +42,7 @@ MAX_ENTRIES = 2**25  # of all leaves: one per state of their variable
 
 
 def read_jpc(path: AnyPath, encoding: str | None = None) -> Circuit:
-    """Read a circuit; its variables are called "1", "2", ...
+    """Read a circuit; its variables are called by the numbers that its leaves give them, from "1".
 
     A variable that has nothing but literals has the states False and True, others 0, 1, ....
 
@@ -74,7 +77,7 @@ class _Reader:
             except ModelError as error:
                 raise self.lines.fail(str(error), line) from None
             define(self.lines, line, self.known, key, node)
-        return self.builder.build()
+        return over_own_variables(self.builder.build())
 
     def domain(self) -> Domain:
         """Return the variables, after checking the layout of every line."""
@@ -162,12 +165,15 @@ class _Reader:
 def write_jpc(model: Circuit, path: AnyPath) -> None:
     """Write a circuit; variables and states become numbers, and log weights read back exactly.
 
+    Variables that are called by rising numbers keep these, others are numbered from 1.
+
     Raises ModelError for a kind of leaf that Juice does not have.
     """
+    numbers = _numbers(model.domain.names)
     lines = [f"jpc {model.n_nodes}"]
     for node, kind in enumerate(model.kind.tolist()):
         below: list[int] = model.children_of(node).tolist()
-        variable = int(model.leaf_var[node]) + 1
+        variable = numbers[int(model.leaf_var[node])]
         own: list[float] = model.params_of(node).tolist()
         if kind == NodeKind.PRODUCT:
             lines.append(f"P {node} 0 {len(below)} {' '.join(map(str, below))}")
@@ -180,17 +186,23 @@ def write_jpc(model: Circuit, path: AnyPath) -> None:
         elif kind != NodeKind.CATEGORICAL:
             raise ModelError(f"node {node} is a leaf of a kind that .jpc does not have; .npz holds any model")
         else:
-            lines.append(f"{_discrete(model, node, own)}")
+            lines.append(f"{_discrete(model, node, own, variable)}")
     write_text(path, "\n".join(lines) + "\n")
 
 
-def _discrete(model: Circuit, node: int, own: list[float]) -> str:
+def _numbers(names: Sequence[str]) -> list[int]:
+    """Return the numbers of variables: those they are called by, where these rise from 1 on, else 1, 2, ..."""
+    called = [int(name) if name.isascii() and name.isdigit() and len(name) < 10 else 0 for name in names]
+    rising = all(low < high for low, high in itertools.pairwise([0, *called]))
+    return called if rising else list(range(1, len(names) + 1))
+
+
+def _discrete(model: Circuit, node: int, own: list[float], number: int) -> str:
     """Return the line of a categorical leaf: an indicator where it is one."""
-    variable = int(model.leaf_var[node])
     possible = np.flatnonzero(np.array(own) > -np.inf)
     if len(possible) == 1 and own[int(possible[0])] == 0.0:
-        described = model.domain.variables[variable]
+        described = model.domain.variables[int(model.leaf_var[node])]
         if isinstance(described, Categorical) and described.states == (False, True):
-            return f"L {node} 0 {'' if possible[0] else '-'}{variable + 1}"
-        return f"I {node} 0 {variable + 1} {possible[0]}"
-    return f"C {node} 0 {variable + 1} {' '.join(map(repr, own))}"
+            return f"L {node} 0 {'' if possible[0] else '-'}{number}"
+        return f"I {node} 0 {number} {possible[0]}"
+    return f"C {node} 0 {number} {' '.join(map(repr, own))}"

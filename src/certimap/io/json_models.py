@@ -1,6 +1,7 @@
 """Models as JSON, told apart by what they hold: circuits of deeprob-kit and SparC, linear-Gaussian networks.
 
-Circuits name variables by number from 0, and so do those read here; states are 0, 1, ....
+Circuits name variables by number from 0, and so do those read here, without numbers that no leaf
+names; states are 0, 1, ....
 """
 
 from __future__ import annotations

@@ -44,6 +44,10 @@ class Numbers:
         """Return the numbers in another shape."""
         return Numbers(self.values.reshape(shape), None if self.logs is None else self.logs.reshape(shape))
 
+    def transpose(self, *axes: int) -> Numbers:
+        """Return the numbers with their axes in another order."""
+        return Numbers(self.values.transpose(axes), None if self.logs is None else self.logs.transpose(axes))
+
     @property
     def all_logs(self) -> Floats:
         """Natural logs, -inf for zeros."""

@@ -22,7 +22,15 @@ from numpy.typing import NDArray
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.core.domain import MAX_STATES, Categorical, Domain, Real, Variable
 from certimap.errors import ParseError
-from certimap.io.circuit_records import FREE_VARIABLES, MAX_ENTRIES, Record, is_record, items, shown
+from certimap.io.circuit_records import (
+    FREE_VARIABLES,
+    MAX_ENTRIES,
+    Record,
+    is_record,
+    items,
+    over_own_variables,
+    shown,
+)
 from certimap.io.files import AnyPath, cut
 from certimap.io.pickles import BadPickle, Instance, is_array, read_pickle
 
@@ -31,7 +39,7 @@ _PER_NODE = {"Categorical": 0, "Bernoulli": 1, "Gaussian": 2, "Literal": 0, "Ind
 
 
 def read_pyjuice(path: AnyPath, data: bytes) -> Circuit:
-    """Read a circuit; its variables are called "0", "1", ... as pyjuice numbers them.
+    """Read a circuit; its variables are called by the numbers that pyjuice gives them, from "0".
 
     Raises
     ------
@@ -79,7 +87,7 @@ class _Reader:
         if len(self.ids[-1]) != 1:
             raise self.fail(f"the last vector has {len(self.ids[-1])} nodes; expected one, the root")
         self.builder.product(self.ids[-1])
-        return self.builder.build()
+        return over_own_variables(self.builder.build())
 
     def whole(self, k: int, key: str) -> int:
         value = self.records[k].get(key)

@@ -485,3 +485,80 @@ def test_what_pyjuice_has_beyond_is_refused(tmp_path, place, key, value, message
     (tmp_path / "m.jpc").write_bytes(pickle.dumps(nodes))
     with pytest.raises(cm.ParseError, match=message):
         read(tmp_path / "m.jpc")
+
+
+# ------------------------------------------------------------ variables whose numbers have gaps
+
+
+GAPS = [
+    (
+        "json",
+        '{"nodes": [{"id": 0, "class": "Product"},'
+        ' {"id": 1, "class": "Bernoulli", "scope": [2], "params": {"p": 0.3}},'
+        ' {"id": 2, "class": "Bernoulli", "scope": [5], "params": {"p": 0.6}}],'
+        ' "edges": [{"source": 1, "target": 0, "idx": 0}, {"source": 2, "target": 0, "idx": 1}]}',
+    ),
+    (
+        "json",
+        '{"format": "gcw-circuit-v1", "root": 2, "nodes": ['
+        '{"id": 0, "kind": "bernoulli", "scope": [2], "p": 0.3},'
+        ' {"id": 1, "kind": "bernoulli", "scope": [5], "p": 0.6},'
+        ' {"id": 2, "kind": "product", "children": [0, 1]},'
+        ' {"id": 3, "kind": "bernoulli", "scope": [4], "p": 0.5}]}',
+    ),
+    (
+        "jpc",
+        f"jpc 4\nC 9 0 4 {math.log(0.5)!r} {math.log(0.5)!r}\nC 0 0 2 {math.log(0.7)!r} {math.log(0.3)!r}\n"
+        f"C 1 0 5 {math.log(0.4)!r} {math.log(0.6)!r}\nP 2 0 2 0 1\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("suffix", "text"), GAPS)
+def test_numbers_that_no_leaf_names_are_no_variables(tmp_path, suffix, text):
+    circuit = read_text(tmp_path, suffix, text)
+    assert circuit.domain.names == ("2", "5")
+    assert values(circuit, all_points(2)) == pytest.approx([0.28, 0.42, 0.12, 0.18])
+    assert cm.log_evidence(circuit) == pytest.approx(0.0, abs=1e-12)
+    assert cm.map_query(circuit, epsilon=0).assignment == {"2": 0, "5": 1}
+
+
+def test_jpc_keeps_rising_numbers(tmp_path):
+    circuit = read_text(tmp_path, "jpc", GAPS[2][1])
+    circuit.write(tmp_path / "b.jpc")
+    assert read(tmp_path / "b.jpc").domain.names == ("2", "5")
+    named = CircuitBuilder(cm.Domain([cm.Categorical("b", (0, 1)), cm.Categorical("a", (0, 1))]))
+    named.product([named.categorical(0, [0.0, 1.0]), named.categorical(1, [0.0, 2.0])])
+    named.build().write(tmp_path / "c.jpc")
+    assert read(tmp_path / "c.jpc").domain.names == ("1", "2")
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_a_random_circuit_over_some_numbers(tmp_path_factory, seed):
+    """Sums of products over distinct numbers: each point has the value that its leaves give it by hand."""
+    rng = np.random.default_rng(seed)
+    numbers = sorted(rng.choice(12, size=int(rng.integers(1, 4)), replace=False).tolist())
+    weights, leaves = rng.dirichlet(np.ones(2)), rng.dirichlet(np.ones(2), size=(2, len(numbers)))
+    nodes, edges, products = [{"id": 0, "class": "Sum", "weights": weights.tolist()}], [], []
+    for c in range(2):
+        below = []
+        for j, v in enumerate(numbers):
+            nodes.append(
+                {"id": len(nodes), "class": "Bernoulli", "scope": [v], "params": {"p": float(leaves[c, j, 1])}}
+            )
+            below.append(len(nodes) - 1)
+        nodes.append({"id": len(nodes), "class": "Product"})
+        products.append(len(nodes) - 1)
+        edges += [{"source": b, "target": products[-1], "idx": i} for i, b in enumerate(below)]
+    edges += [{"source": p, "target": 0, "idx": i} for i, p in enumerate(products)]
+    path = tmp_path_factory.mktemp("gaps") / "m.json"
+    path.write_text(json.dumps({"nodes": nodes, "edges": edges}))
+    circuit = read(path)
+    assert circuit.domain.names == tuple(map(str, numbers))
+    points = all_points(len(numbers))
+    expected = [
+        sum(w * np.prod([own[j, s] for j, s in enumerate(p)]) for w, own in zip(weights, leaves, strict=True))
+        for p in points
+    ]
+    assert values(circuit, points) == pytest.approx(expected)

@@ -103,7 +103,7 @@ def test_tiny_entries_of_a_renormalised_row_keep_their_ratio(tmp_path):
 def test_a_number_too_large_for_a_probability_is_refused(tmp_path):
     path = tmp_path / "m.uai"
     path.write_text("BAYES 1 2 1 1 0 2 1e400 1")
-    with pytest.raises(ParseError, match=r"adds to inf; expected 1 within 0\.001"):
+    with pytest.raises(ParseError, match=r"adds to inf, .* expected 1 within 0\.001"):
         io.read(path)
 
 

@@ -269,3 +269,59 @@ def test_comments_keep_the_lines_of_errors(write):
     with pytest.raises(ParseError, match="does not end") as caught:
         io.read(write("BAYES\n/* one\ntwo\n"))
     assert caught.value.line == 2
+
+
+# ------------------------------------------------------------ tables in other orders
+
+
+def three(rng):
+    """Return the table of a variable of two states given parents of three and four, axes in that order."""
+    return rng.dirichlet(np.ones(2), size=(3, 4))
+
+
+def uai_of(table, entries, kind="BAYES"):
+    heads = f"{kind}\n3\n3 4 2\n3\n1 0\n1 1\n3 0 1 2\n"
+    own = " ".join(map(repr, entries.tolist()))
+    return f"{heads}\n3 .2 .3 .5\n4 .1 .2 .3 .4\n{table.size} {own}\n"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_tables_whose_first_variable_varies_fastest_are_read_with_a_word(write, seed):
+    table = three(np.random.default_rng(seed))
+    assert io.read(write(uai_of(table, table.ravel()))).factors[2].table == pytest.approx(
+        table
+    )  # without a warning
+    with pytest.warns(
+        UserWarning, match="first variable of each scope fastest, as pgmpy writes them, where they add to 1"
+    ):
+        network = io.read(write(uai_of(table, table.transpose().ravel())))
+    assert network.factors[2].table == pytest.approx(table)
+    assert isinstance(network, BayesianNetwork)
+
+
+def test_tables_that_add_to_one_in_no_order(write):
+    entries = np.arange(24) / 100.0
+    with pytest.raises(ParseError, match="in no other order either"):
+        io.read(write(uai_of(entries, entries)))
+
+
+def test_tables_of_a_markov_file_are_in_the_order_of_the_format(write):
+    table = three(np.random.default_rng(0))
+    network = io.read(write(uai_of(table, table.transpose().ravel(), "MARKOV")))
+    assert network.factors[2].table.ravel() == pytest.approx(table.transpose().ravel())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_pyagrum_marks_as_its_own_is_read_in_its_order(write, seed):
+    table = three(np.random.default_rng(seed))
+    own = " ".join(
+        map(repr, table.transpose(1, 0, 2).ravel().tolist())
+    )  # the child fastest, then the first parent
+    heads = "BAYES\n3\n3 4 2 \n3\n1 0   # a\n1 1   # b\n3 0 1 2   # c\n\n\n3\n  .2 .3 .5 \n\n4\n  .1 .2 .3 .4 \n\n"
+    with pytest.warns(UserWarning, match="child and then its first parent fastest, as pyagrum"):
+        network = io.read(write(f"{heads}24\n  {own}\n"))
+    assert network.factors[2].table == pytest.approx(table)
+    heads = "MARKOV\n3 # nbr Nodes\n3 4 2 \n1 # nbr Factors \n3 0 1 2 \n\n24 # {0, 1, 2}\n  "
+    with pytest.warns(UserWarning, match="first variable of each scope fastest, as pyagrum"):
+        network = io.read(write(heads + " ".join(map(repr, table.transpose().ravel().tolist()))))
+    assert network.factors[0].table == pytest.approx(table)
