@@ -248,7 +248,7 @@ def test_a_posterior_without_a_circuit_is_refused_in_a_sentence():
 
     posterior = TablePosterior([2, 2], [0.1, 0.2, 0.3, 0.4])
     for solver in ("max_product", "argmax_product"):
-        with pytest.raises(cm.SolverError, match=r"to have max_product\(\).*use solver='smooth_pac'"):
+        with pytest.raises(cm.SolverError, match=r"to have modes\(\), max_product\(\).*use solver='smooth_pac'"):
             cm.map_query(posterior, solver=solver)
     assert cm.map_query(posterior, solver="independent", rng=0).assignment == {"0": 1, "1": 1}
 

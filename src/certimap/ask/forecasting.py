@@ -13,7 +13,7 @@ from certimap.certify.bounds import draws_between, min_entropy_bits
 from certimap.certify.lipschitz import Lipschitz
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import Label
-from certimap.core.posterior import Bounds, Draws, Masses, Modes, Posterior, Walks
+from certimap.core.posterior import Bounds, Decodes, Draws, Masses, Posterior
 from certimap.errors import QueryError
 from certimap.solvers.heuristics.independent import modes_of
 from certimap.solvers.heuristics.neighbours import first_points, log_probs_of_neighbours
@@ -223,11 +223,10 @@ def estimate_lipschitz(posterior: Posterior, assignment: dict[str, Label]) -> Li
 
 def _first_look(posterior: Posterior, rng: np.random.Generator) -> Iterator[Points]:
     """Yield points that are worth scoring."""
-    if isinstance(posterior, Modes):
+    if isinstance(posterior, Decodes):
         yield posterior.modes()
+        yield posterior.max_product()
     elif isinstance(posterior, Masses) and posterior.domain.is_discrete:
         yield modes_of(posterior)
-    if isinstance(posterior, Walks):
-        yield posterior.max_product()
     if isinstance(posterior, Draws) or posterior.domain.is_discrete:
         yield first_points(posterior, N_DRAWS, rng)

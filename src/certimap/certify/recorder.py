@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.posterior import Prober, Traces
+from certimap.core.posterior import Prober
 from certimap.core.search_boxes import Layout, SearchBoxes
+
+if TYPE_CHECKING:
+    from certimap.circuits.prober import PlanProber
 
 LEAF, SHRUNK = -1, -2  # entries of a tree besides the variables of splits
 ENTRY_BYTES = 250  # of a split in a dictionary, its masks and intervals apart
@@ -50,7 +53,7 @@ class Recorder:
     splits: dict[bytes, Split] = field(default_factory=dict[bytes, Split])
     cuts: dict[int, set[float]] = field(default_factory=dict[int, set[float]])
     has_search: bool = False
-    tightened: Traces | None = None
+    tightened: PlanProber | None = None
     is_full: bool = False
     _n_bytes: int = 0
 
@@ -83,8 +86,10 @@ class Recorder:
             self._fill()
 
     def tightens(self, prober: Prober) -> None:
-        """Have a prober keep how it will tighten its bounds."""
-        if self.tightened is None and isinstance(prober, Traces):
+        """Have a circuit's prober keep how it tightens its bounds from now on; other probers keep nothing."""
+        from certimap.circuits.prober import PlanProber
+
+        if self.tightened is None and isinstance(prober, PlanProber):
             prober.keep_trace(self.max_bytes)
             self.tightened = prober
 

@@ -8,7 +8,7 @@ read from a file, and where a box is split changes how long the search takes, no
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,10 @@ from certimap.checker.clock import Clock
 from certimap.checker.graph import Flags
 from certimap.checker.models import Rejected
 from certimap.checker.numbers import UNIT, Floats, Ints, log_sum
+
+if TYPE_CHECKING:
+    from certimap.checker.majorants import Products
+    from certimap.checker.normals import Normals
 
 FAR = 4.0  # nats that a component may rise from the middle of a box and still be expanded there
 LEAST_SHARE = 1e-280
@@ -37,33 +41,7 @@ class Majorants(NamedTuple):
     bend: Floats
 
 
-class Parts(Protocol):
-    """The components: those that count in a box, and where it is best cut."""
-
-    @property
-    def tables(self) -> Floats:
-        """Logs, shape (K, columns): what each state of a categorical query variable multiplies a component by."""
-        ...
-
-    @property
-    def work(self) -> int:
-        """How many numbers a box takes."""
-        ...
-
-    def start(self, threshold: float) -> tuple[Floats, Floats] | None:
-        """Return the ends of a box outside of which nothing exceeds a threshold; None where nothing does."""
-        ...
-
-    def majorants(self, low: Floats, high: Floats) -> Majorants:
-        """Bound the components in boxes, shape (B, n) each."""
-        ...
-
-    def cut(self, variable: int, low: float, high: float) -> float | None:
-        """Return where some density of a variable has an end or a kink, inside [low, high); None: nowhere."""
-        ...
-
-
-def check_mixture(parts: Parts, columns: Ints, threshold: float, clock: Clock) -> str | None:
+def check_mixture(parts: Normals | Products, columns: Ints, threshold: float, clock: Clock) -> str | None:
     """Close the whole space; return a sentence where that does not come about, or None.
 
     `columns` tells where the states of each categorical query variable begin, and their total.
@@ -86,7 +64,7 @@ def check_mixture(parts: Parts, columns: Ints, threshold: float, clock: Clock) -
 
 
 def _opened(
-    parts: Parts, columns: Ints, threshold: float, low: Floats, high: Floats, mask: Flags
+    parts: Normals | Products, columns: Ints, threshold: float, low: Floats, high: Floats, mask: Flags
 ) -> tuple[Floats, Floats, Flags]:
     """Return what boxes fall apart into where they do not close."""
     level, best = _levels(parts.tables, columns, mask)
@@ -120,7 +98,7 @@ def _opened(
     return _split(parts, columns, low, high, mask, score[rows], gains, bound[rows] - threshold)
 
 
-def _refute(parts: Parts, threshold: float, point: Floats, level: Floats) -> None:
+def _refute(parts: Normals | Products, threshold: float, point: Floats, level: Floats) -> None:
     """Refute a claim as soon as a point is seen to be above it: no search would end."""
     found = float(log_sum(parts.majorants(point[None], point[None]).peak[0] + level))
     if found > threshold + 1e-10 * (1.0 + abs(threshold)):
@@ -147,7 +125,14 @@ def _each(peak: Floats, best: Floats, tables: Floats) -> Floats:
 
 
 def _split(
-    parts: Parts, columns: Ints, low: Floats, high: Floats, mask: Flags, score: Floats, gains: Floats, need: Floats
+    parts: Normals | Products,
+    columns: Ints,
+    low: Floats,
+    high: Floats,
+    mask: Flags,
+    score: Floats,
+    gains: Floats,
+    need: Floats,
 ) -> tuple[Floats, Floats, Flags]:
     """Split each box by the categorical variable that gains most, or the real one of the largest score."""
     new: list[tuple[Floats, Floats, Flags]] = []

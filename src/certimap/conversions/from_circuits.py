@@ -13,7 +13,7 @@ from certimap.conversions.circuit_to_tree import tree_of_circuit
 from certimap.conversions.circuit_to_trees import TreeMixturePosterior, trees_of_circuit
 from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row
 from certimap.core.control import Control, TimeUp
-from certimap.core.posterior import Guesses, Posterior, Unfolded
+from certimap.core.posterior import Guesses, Posterior
 from certimap.errors import ModelError
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.tree_sum import TreeSum
@@ -146,5 +146,5 @@ ROWS = (
         _tree_suits,
         is_kept=True,
     ),
-    Row("circuit as it is", Circuit, frozenset({Guesses, Unfolded, GuessedCircuit}), _size, _guessed, _never),
+    Row("circuit as it is", Circuit, frozenset({Guesses, GuessedCircuit}), _size, _guessed, _never),
 )

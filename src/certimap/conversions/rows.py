@@ -10,18 +10,14 @@ from certimap.core.limits import Limits
 from certimap.core.model import Model
 from certimap.core.named import at, place_of
 from certimap.core.posterior import (
-    Beams,
     Bounds,
-    Cuts,
+    Decodes,
     Draws,
     Masses,
-    Messages,
-    Modes,
     Offer,
     Posterior,
     Probes,
     Regions,
-    Walks,
 )
 from certimap.core.query import Query
 
@@ -32,7 +28,7 @@ CIRCUIT = "certimap.circuits.posterior:CircuitPosterior"
 ELIMINATION = "certimap.networks.elimination_posterior:EliminationPosterior"
 MAXIMISATION = "certimap.networks.mpe_posterior:Maximisation"
 OF_ELIMINATION = frozenset({MAXIMISATION, ELIMINATION, Draws, Masses, Bounds})
-OF_CIRCUIT = frozenset({Draws, Masses, Bounds, Probes, Cuts, Walks, Modes, Beams, Messages, CIRCUIT})
+OF_CIRCUIT = frozenset({Draws, Masses, Bounds, Probes, Decodes, CIRCUIT})
 OF_MAXIMISATION = frozenset({MAXIMISATION, "certimap.networks.mpe_posterior:MpePosterior"})
 OF_TREE = frozenset({Draws, Masses, Bounds, Probes, Regions, "certimap.trees.bucket_tree:BucketTreePosterior"})
 # The rows of this package, by the place of the type of model that they accept: they are loaded with the first

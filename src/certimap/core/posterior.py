@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import UnionType
-from typing import Any, NamedTuple, Protocol, get_args, runtime_checkable
+from typing import NamedTuple, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -225,8 +225,12 @@ class Bounds(Posterior, Protocol):
 
 
 @runtime_checkable
-class Walks(Posterior, Protocol):
-    """A posterior whose structure decodes good points without a search."""
+class Decodes(Posterior, Protocol):
+    """A posterior whose structure decodes good points without a search, as a circuit's does."""
+
+    def modes(self) -> Points:
+        """Return the point of the variables' own modes, all others summed out, shape (1, n_variables)."""
+        ...
 
     def max_product(self) -> Points:
         """Return the point at the end of the most probable path, shape (1, n_variables)."""
@@ -236,15 +240,10 @@ class Walks(Posterior, Protocol):
         """Return the point that wins when every node keeps one of its children's, shape (1, n_variables)."""
         ...
 
-
-@runtime_checkable
-class Beams(Posterior, Protocol):
-    """A posterior whose structure decodes several good points at once."""
-
     def beam(self, width: int, should_stop: Callable[[], bool]) -> Points:
         """Return the points that win when every node keeps `width` of its children's, best first.
 
-        Once `should_stop` says so, what is left to do is done as cheaply as possible.
+        Once `should_stop` returns true, the rest is done as cheaply as possible.
         """
         ...
 
@@ -259,63 +258,11 @@ class Guesses(Posterior, Protocol):
 
 
 @runtime_checkable
-class Unfolded(Posterior, Protocol):
-    """A circuit's posterior on the nodes as they were learned, none folded into another."""
-
-    def most_probable_path(self) -> Points:
-        """Return the assignment of the most probable path from the root to leaves, shape (1, n_variables)."""
-        ...
-
-
-@runtime_checkable
 class Finds(Posterior, Protocol):
     """A posterior that finds an answer where a search was cut short before it had one."""
 
     def possible_point(self) -> Points:
         """Return a point that is not impossible if one is found within `FIND_SECONDS`, else any, shape (1, n)."""
-        ...
-
-
-@runtime_checkable
-class Modes(Posterior, Protocol):
-    """A posterior that knows where each of its variables has its own mode."""
-
-    def modes(self) -> Points:
-        """Return the point of the variables' own modes, all others summed out, shape (1, n_variables)."""
-        ...
-
-
-@runtime_checkable
-class Cuts(Draws, Masses, Protocol):
-    """A posterior over real variables that becomes one over the cells of a partition, by their exact masses."""
-
-    def cut(self, cells: Domain, edges: Sequence[NDArray[np.float64] | None]) -> Posterior:
-        """Return the distribution of the cells.
-
-        Parameters
-        ----------
-        cells
-            The query variables, with one state per cell in place of a real one.
-        edges
-            For each real variable the ends of its cells, rising, one more than there are cells; None for others.
-        """
-        ...
-
-
-class Sweeps(Protocol):
-    """Message passing under way."""
-
-    def advance(self) -> tuple[Points, float]:
-        """Do one sweep; return what it decodes, shape (1, n), and the largest change of a belief, in nats."""
-        ...
-
-
-@runtime_checkable
-class Messages(Posterior, Protocol):
-    """A posterior on whose structure messages can be passed."""
-
-    def propagation(self, damping: float) -> Sweeps:
-        """Return message passing that has not begun; `damping` is the weight of an old message in the new one."""
         ...
 
 
@@ -390,19 +337,6 @@ class Prober(Protocol):
 
 
 @runtime_checkable
-class Traces(Prober, Protocol):
-    """A prober that can tell how it came to tighter bounds, for a proof."""
-
-    def keep_trace(self, max_bytes: int) -> None:
-        """Keep that from now on, as far as it takes no more than `max_bytes`."""
-        ...
-
-    def trace(self) -> dict[str, NDArray[Any]] | None:
-        """Return it in the arrays of a proof file (`docs/proofs.md`), or None where it took too much room."""
-        ...
-
-
-@runtime_checkable
 class Probes(Posterior, Protocol):
     """A posterior with a prober of its own; any with `Bounds` gets one made of those."""
 
@@ -443,15 +377,11 @@ OFFERS: dict[type, str] = {
     Masses: "log_mass() and log_mass_each()",
     Bounds: "log_bound() and log_bound_each()",
     Probes: "prober()",
-    Walks: "max_product() and argmax_product()",
+    Decodes: "modes(), max_product(), argmax_product() and beam()",
     Regions: "a tree of regions, as networks of moderate width, hidden Markov models, hidden Chow-Liu trees and "
     "structured circuits have",
-    Modes: "modes()",
     Guesses: "guess()",
     Finds: "possible_point()",
-    Cuts: "cut(), the masses of cells, as circuits of leaves in closed form have it",
-    Beams: "beam()",
-    Messages: "propagation()",
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from certimap.interop.reading import (
     refuse,
 )
 from certimap.interop.sequences import (
+    Chain,
     Emission,
     discrete_chain,
     gaussian_product,
@@ -32,19 +32,12 @@ from certimap.interop.sequences import (
 _ACCEPTED = "expected CategoricalHMM, or GaussianHMM or GMMHMM with diagonal or spherical covariances"
 
 
-@dataclass(frozen=True, eq=False)
-class _Chain:
-    start: Floats
-    move: Floats
-    end: Floats | None = None
-
-
 def convert(x: Any, wishes: Wishes) -> Reading:
     """Read a hidden Markov model for sequences of the length asked for."""
     kinds = classes_of(x)
     if not {"CategoricalHMM", "GaussianHMM", "GMMHMM"} & set(kinds):
         raise refuse(x, _ACCEPTED)
-    chain = _Chain(
+    chain = Chain(
         distributions(_fitted(x, "startprob_"), "startprob_"), distributions(_fitted(x, "transmat_"), "transmat_")
     )
     steps = steps_of(x, wishes)

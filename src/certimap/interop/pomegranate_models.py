@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,18 +24,11 @@ from certimap.interop.reading import (
     numbers,
     refuse,
 )
-from certimap.interop.sequences import discrete_chain, gaussian_product, read_sequence, real_chain, steps_of
+from certimap.interop.sequences import Chain, discrete_chain, gaussian_product, read_sequence, real_chain, steps_of
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 
 _HMMS = {"DenseHMM", "SparseHMM"}
-
-
-@dataclass(frozen=True, eq=False)
-class _Chain:
-    start: Floats
-    move: Floats
-    end: Floats
 
 
 def convert(x: Any, wishes: Wishes) -> Reading:
@@ -97,7 +89,7 @@ def _sequence(x: Any, wishes: Wishes) -> Reading:
     steps = steps_of(x, wishes)
     x = _unpacked(x)
     k = len(parts)
-    chain = _Chain(_weights(x, "starts", k), _moves(x, k), _weights(x, "ends", k))
+    chain = Chain(_weights(x, "starts", k), _moves(x, k), _weights(x, "ends", k))
     kinds = {type(part).__name__ for part in parts}
     if kinds == {"Categorical"}:
         tables = _emissions(parts)

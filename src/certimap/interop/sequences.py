@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,8 +23,8 @@ STATE, SYMBOL = "state{}", "symbol{}"
 Emission = Callable[[CircuitBuilder, Sequence[int], int], int]  # (builder, variables, state): a node
 
 
-class Chain(Protocol):
-    """What a hidden Markov model says of its hidden states.
+class Chain(NamedTuple):
+    """The hidden states of a hidden Markov model.
 
     Attributes
     ----------
@@ -34,12 +34,9 @@ class Chain(Protocol):
         Weights of the last state, shape (K,), or None.
     """
 
-    @property
-    def start(self) -> Floats: ...
-    @property
-    def move(self) -> Floats: ...
-    @property
-    def end(self) -> Floats | None: ...
+    start: Floats
+    move: Floats
+    end: Floats | None = None
 
 
 def steps_of(x: Any, wishes: Wishes) -> int:

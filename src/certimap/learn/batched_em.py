@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,6 @@ from certimap.learn.progress import is_late
 Rows = NDArray[np.int64]
 C = TypeVar("C")  # expected counts
 P = TypeVar("P")  # parameters
-C_co = TypeVar("C_co", covariant=True)
-P_contra = TypeVar("P_contra", contravariant=True)
 B = TypeVar("B")
 T = TypeVar("T")
 
@@ -29,8 +27,8 @@ class Step(NamedTuple):
     valid: float | None
 
 
-class Schedule(Protocol):
-    """The settings of a learner that say how long it learns."""
+class Schedule:
+    """A base of learners: the settings that say how long they learn."""
 
     max_steps: int
     batch_rows: int | None
@@ -38,19 +36,18 @@ class Schedule(Protocol):
     progress: bool | None
 
 
-class RowPasses(Protocol[P_contra, C_co]):
+class RowPasses(ABC, Generic[P, C]):
     """Rows of a table, over which counts and likelihoods are summed."""
 
-    @property
-    def n_rows(self) -> int: ...
+    n_rows: int
 
-    def expected_counts(self, parameters: P_contra, rows: Rows | None = None, /) -> tuple[C_co, float]:
+    @abstractmethod
+    def expected_counts(self, parameters: P, rows: Rows | None = None) -> tuple[C, float]:
         """Return the expected counts of some rows and the sum of their natural-log likelihoods."""
-        ...
 
-    def mean_log_likelihood(self, parameters: P_contra, /) -> float:
+    @abstractmethod
+    def mean_log_likelihood(self, parameters: P) -> float:
         """Return the mean natural-log likelihood of all rows."""
-        ...
 
 
 class BatchedEM(ABC, Generic[P, C]):

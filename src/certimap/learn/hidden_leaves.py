@@ -12,7 +12,7 @@ from certimap.core.logs import log_sum
 from certimap.learn.bars import Bars
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.learn.leaf_choice import densest, families_of
-from certimap.learn.leaf_families import Family
+from certimap.learn.leaf_families import LeafFamily
 from certimap.learn.table import Table
 
 Floats = NDArray[np.float64]
@@ -23,7 +23,7 @@ BLOCK = 1024  # rows at a time
 class Leaves:
     """What one real column has for leaves: a family, and its parameters under each latent state."""
 
-    family: Family
+    family: LeafFamily
     params: Floats
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.domain import Domain
-from certimap.learn.batched_em import in_threads
+from certimap.learn.batched_em import RowPasses, in_threads
 from certimap.learn.hidden_patterns import Block, Patterns
 from certimap.learn.kernels.hidden import absorb_message, add_rows, divide_out
 
@@ -69,7 +69,7 @@ class Parameters:
         return len(self.root_prior)
 
 
-class Passes:
+class Passes(RowPasses[Parameters, Counts]):
     """Rows of a table, cut into blocks that threads work on; results do not depend on their number.
 
     Parameters

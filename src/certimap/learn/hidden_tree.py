@@ -15,7 +15,7 @@ from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.errors import DataError, ModelError
 from certimap.learn.bars import Bars
-from certimap.learn.batched_em import BatchedEM
+from certimap.learn.batched_em import BatchedEM, Schedule
 from certimap.learn.blas import single_threaded_blas
 from certimap.learn.estimator import DensityEstimator, Seed, split_rows
 from certimap.learn.hidden_leaves import chosen_leaves, circuit_with
@@ -42,7 +42,7 @@ class HiddenChoice(NamedTuple):
     smoothing: float
 
 
-class HiddenChowLiuTree(DensityEstimator):
+class HiddenChowLiuTree(Schedule, DensityEstimator):
     """Learn a hidden Chow-Liu tree (Liu and Van den Broeck 2021).
 
     The tree is the Chow-Liu tree of the data (Chow and Liu 1968); each variable gets a latent one, and the

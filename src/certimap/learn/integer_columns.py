@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.learn.leaf_families import Family, Gaussian, Geometric, Histogram, Poisson, is_count
+from certimap.learn.leaf_families import Gaussian, Geometric, Histogram, LeafFamily, Poisson, is_count
 
 Floats = NDArray[np.float64]
 HELD_OUT = 5  # every so many-th row is held out
@@ -31,7 +31,7 @@ def are_labels(values: Floats) -> bool:
         return False
     counts = np.bincount(np.searchsorted(labels, kept), minlength=len(labels)) + PRIOR
     as_labels = np.log(counts / counts.sum())[np.searchsorted(labels, held)]
-    families: list[Family] = [Histogram(kept), Gaussian(kept)]
+    families: list[LeafFamily] = [Histogram(kept), Gaussian(kept)]
     if np.all(is_count(values)):
         families += [Poisson(kept), Geometric(kept)]
     one = np.ones((len(kept), 1))

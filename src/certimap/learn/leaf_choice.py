@@ -12,11 +12,11 @@ from certimap.core.domain import Domain, Real
 from certimap.errors import DataError
 from certimap.learn.leaf_families import (
     Exponential,
-    Family,
     Gaussian,
     Geometric,
     Histogram,
     Laplace,
+    LeafFamily,
     Poisson,
     States,
     StudentT,
@@ -27,7 +27,7 @@ from certimap.learn.table import Table
 
 Floats = NDArray[np.float64]
 
-_REAL: dict[str, Callable[[Floats], Family]] = {
+_REAL: dict[str, Callable[[Floats], LeafFamily]] = {
     "gaussian": Gaussian,
     "laplace": Laplace,
     "student_t": StudentT,
@@ -41,7 +41,7 @@ _FROM_ZERO = ("truncated_gaussian", "exponential")
 _COUNTS = ("poisson", "geometric")
 
 
-def families_of(table: Table, i: int, wanted: Sequence[str] | None) -> list[Family]:
+def families_of(table: Table, i: int, wanted: Sequence[str] | None) -> list[LeafFamily]:
     """Return the families that a column may have, the first one being the plainest.
 
     Parameters

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ CUT_FAR = 8.0  # standard deviations below the mean: a cut there does not show
 CUT_NEAR = 3.0  # above the mean: nearly exponential
 
 
-class Family(Protocol):
+class LeafFamily(ABC):
     """How one column is modelled in each component: parameters from rows, densities, leaves.
 
     Attributes
@@ -33,22 +34,22 @@ class Family(Protocol):
         What users call it: the name of the leaf kind, "histogram" or "categorical".
     """
 
-    name: str
+    name: ClassVar[str]
 
+    @abstractmethod
     def fit(self, values: Floats, weights: Floats, smoothing: float) -> Floats:
         """Return parameters, shape (n_components, n_parameters), for weights of shape (n_rows, n_components).
 
         `smoothing` rows that look like the whole column count in every component.
         """
-        ...
 
+    @abstractmethod
     def log_density(self, values: Floats, params: Floats) -> Floats:
         """Return natural logs, shape (n_rows, n_components)."""
-        ...
 
+    @abstractmethod
     def add(self, builder: CircuitBuilder, variable: int, params: Floats) -> int:
         """Add the leaf of one component's parameters, and return its node."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +79,7 @@ class _Moments:
         return np.maximum(raw, (LEAST_SD * self.sd) ** 2)
 
 
-class Gaussian:
+class Gaussian(LeafFamily):
     """Normal distributions."""
 
     name = "gaussian"
@@ -102,7 +103,7 @@ class Gaussian:
         return builder.gaussian(variable, float(params[0]), float(params[1]))
 
 
-class Laplace:
+class Laplace(LeafFamily):
     """Laplace distributions: weighted medians and mean distances from them."""
 
     name = "laplace"
@@ -133,7 +134,7 @@ class Laplace:
         return builder.real("laplace", variable, *params.tolist())
 
 
-class StudentT:
+class StudentT(LeafFamily):
     """Student t distributions of 4 degrees of freedom, by iteratively reweighted rows (Lange et al. 1989)."""
 
     name = "student_t"
@@ -164,7 +165,7 @@ class StudentT:
         return builder.real("student_t", variable, *params.tolist())
 
 
-class Exponential:
+class Exponential(LeafFamily):
     """Exponential distributions of numbers from 0."""
 
     name = "exponential"
@@ -187,7 +188,7 @@ class Exponential:
         return builder.real("exponential", variable, float(params[0]))
 
 
-class TruncatedGaussian:
+class TruncatedGaussian(LeafFamily):
     """Normal distributions cut at 0, with the mean and variance of the rows (the likeliest ones: Cohen 1950)."""
 
     name = "truncated_gaussian"
@@ -226,7 +227,7 @@ class TruncatedGaussian:
         return builder.real("truncated_gaussian", variable, *params.tolist())
 
 
-class Histogram:
+class Histogram(LeafFamily):
     """Piecewise constant densities, beside a wide normal of little weight so that nothing is impossible.
 
     The bars are the same in all components, of about equally many rows each.
@@ -280,7 +281,7 @@ class Histogram:
         return builder.sum([bars, tail], [math.log1p(-math.exp(self.log_tail)), self.log_tail])
 
 
-class Poisson:
+class Poisson(LeafFamily):
     """Poisson distributions of counts."""
 
     name = "poisson"
@@ -304,7 +305,7 @@ class Poisson:
         return builder.real("poisson", variable, float(params[0]))
 
 
-class Geometric:
+class Geometric(LeafFamily):
     """Geometric distributions of counts: failures before the first success."""
 
     name = "geometric"
@@ -327,7 +328,7 @@ class Geometric:
         return builder.real("geometric", variable, float(params[0]))
 
 
-class States:
+class States(LeafFamily):
     """Categorical distributions of positions."""
 
     name = "categorical"

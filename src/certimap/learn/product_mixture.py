@@ -17,7 +17,7 @@ from certimap.learn.blas import single_threaded_blas
 from certimap.learn.clusters import mix, row_clusters
 from certimap.learn.estimator import DensityEstimator, Seed, split_rows
 from certimap.learn.leaf_choice import check_leaves, densest, families_of
-from certimap.learn.leaf_families import Family
+from certimap.learn.leaf_families import LeafFamily
 from certimap.learn.mixture_grid import mixture_grid
 from certimap.learn.progress import deadline_of, is_late
 from certimap.learn.table import Kind, Table, encode, read_table
@@ -149,7 +149,7 @@ class ProductMixture(DensityEstimator):
         self,
         train: Table,
         held_out: Table | None,
-        options: list[list[Family]],
+        options: list[list[LeafFamily]],
         components: list[int],
         smoothings: list[float],
         deadline: float | None,
@@ -188,7 +188,7 @@ class ProductMixture(DensityEstimator):
         self.choices_.append(MixtureChoice(asked, found.smoothing, names, None if judge is None else worth))
         return worth, found
 
-    def _refit(self, rows: Table, options: list[list[Family]], deadline: float | None) -> _Mixture | None:
+    def _refit(self, rows: Table, options: list[list[LeafFamily]], deadline: float | None) -> _Mixture | None:
         """Learn from all rows at the settings chosen."""
         names = list(self.choice_.leaves.values())
         families = [next(f for f in some if f.name == name) for some, name in zip(options, names, strict=True)]
@@ -202,7 +202,7 @@ class ProductMixture(DensityEstimator):
         return found
 
     def _best_start(
-        self, data: _Columns, families: list[Family], k: int, smoothing: float, deadline: float | None
+        self, data: _Columns, families: list[LeafFamily], k: int, smoothing: float, deadline: float | None
     ) -> _Mixture:
         """Return the best of several starts on its own rows."""
         best: tuple[float, _Mixture] | None = None
@@ -253,14 +253,14 @@ class _Mixture:
     """Log weights, and each column's parameters in every component."""
 
     log_weights: Floats
-    families: list[Family]
+    families: list[LeafFamily]
     params: list[Floats]
     smoothing: float
     n_wanted: int
 
     @classmethod
     def of(
-        cls, data: _Columns, families: list[Family], shares: Floats, smoothing: float, n_wanted: int
+        cls, data: _Columns, families: list[LeafFamily], shares: Floats, smoothing: float, n_wanted: int
     ) -> _Mixture:
         """Return what rows make most probable; components that lost all rows are dropped."""
         totals = shares.sum(axis=0)
@@ -289,7 +289,7 @@ class _Mixture:
         """Return ln of the density of each row."""
         return log_sum(self.log_components(data), 1)
 
-    def with_families(self, families: list[Family], data: _Columns) -> _Mixture:
+    def with_families(self, families: list[LeafFamily], data: _Columns) -> _Mixture:
         """Return the mixture with other leaves for the same shares of rows."""
         logs = self.log_components(data)
         shares = np.exp(logs - log_sum(logs, 1)[:, None])
@@ -313,7 +313,7 @@ class _Mixture:
         return builder.build()
 
 
-def _preferred(mixture: _Mixture, some: list[Family], i: int, data: _Columns, judge: _Columns) -> Family:
+def _preferred(mixture: _Mixture, some: list[LeafFamily], i: int, data: _Columns, judge: _Columns) -> LeafFamily:
     """Return the family of a column under which held-out cells, given the other cells of their rows, are densest.
 
     The plainest family stays unless another one is better by more than the standard error of the difference.

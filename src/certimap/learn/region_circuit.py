@@ -13,7 +13,7 @@ from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.core.domain import Domain
 from certimap.errors import DataError
 from certimap.learn.bars import Bars
-from certimap.learn.batched_em import BatchedEM
+from certimap.learn.batched_em import BatchedEM, Schedule
 from certimap.learn.blas import single_threaded_blas
 from certimap.learn.clusters import row_clusters
 from certimap.learn.estimator import DensityEstimator, Seed, split_rows
@@ -30,7 +30,7 @@ OWN = 0.5  # of a node's first weights: for products of the same cluster
 ROWS_CLUSTERED = 4000
 
 
-class RegionGraphCircuit(DensityEstimator):
+class RegionGraphCircuit(Schedule, DensityEstimator):
     """Learn a circuit over a picture whose regions are split in several ways (after Poon and Domingos 2011).
 
     Columns are the pixels of a picture, row by row. By default squares are halved across and along, and halves

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.learn.batched_em import in_threads
+from certimap.learn.batched_em import RowPasses, in_threads
 from certimap.learn.rectangles import RegionGraph
 
 Floats = NDArray[np.float64]
@@ -62,7 +62,7 @@ class _Values:
     log_probs: Floats
 
 
-class RegionPasses:
+class RegionPasses(RowPasses[Tables, Tables]):
     """Rows of a table, cut into blocks that threads work on; results do not depend on their number.
 
     Parameters
@@ -85,23 +85,20 @@ class RegionPasses:
         self.graph, self.pixels, self.codes = graph, pixels, codes
         fitting = BLOCK_NUMBERS // ((2 * len(pixels) + graph.n_splits) * n_nodes)
         self.block = max(16, min(MAX_BLOCK, fitting))
+        self.n_rows = len(codes)
         self.workers = workers or os.cpu_count() or 1
 
-    @property
-    def n_rows(self) -> int:
-        return len(self.codes)
-
-    def expected_counts(self, tables: Tables, rows: Rows | None = None) -> tuple[Tables, float]:
+    def expected_counts(self, parameters: Tables, rows: Rows | None = None) -> tuple[Tables, float]:
         """Return the expected counts of some rows and the sum of their natural-log likelihoods."""
-        total, log_likelihood = tables.zeros(), 0.0
-        for counts, log_probs in self._map(self._block_counts, tables, rows):
+        total, log_likelihood = parameters.zeros(), 0.0
+        for counts, log_probs in self._map(self._block_counts, parameters, rows):
             total.blend(counts, 1.0, 1.0)
             log_likelihood += float(log_probs.sum())
         return total, log_likelihood
 
-    def mean_log_likelihood(self, tables: Tables) -> float:
+    def mean_log_likelihood(self, parameters: Tables) -> float:
         """Return the mean natural-log likelihood of all rows."""
-        blocks = self._map(self._block_likelihoods, tables, None)
+        blocks = self._map(self._block_likelihoods, parameters, None)
         return sum(float(v.sum()) for v in blocks) / self.n_rows
 
     def _map(self, work: Callable[[Tables, Rows], T], tables: Tables, rows: Rows | None) -> Iterator[T]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from certimap.circuits.circuit import Circuit, CircuitBuilder
 from certimap.core.box import Points
 from certimap.core.domain import Domain
-from certimap.learn.leaf_families import Family
+from certimap.learn.leaf_families import LeafFamily
 from certimap.learn.table import missing_in
 
 LOWEST = -1e6  # stands for ln 0 while settings are compared: a matrix product cannot hold infinities
@@ -52,7 +52,7 @@ class Sketch:
 
     domain: Domain
     nodes: list[Node]
-    families: Mapping[int, Family] = field(default_factory=dict[int, Family])
+    families: Mapping[int, LeafFamily] = field(default_factory=dict[int, LeafFamily])
 
     def leaf_log_params(self, node: Node, smoothing: float) -> list[NDArray[np.float64]]:
         """Return for each leaf its natural-log probabilities, or the parameters of its family."""

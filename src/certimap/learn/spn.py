@@ -17,7 +17,7 @@ from certimap.learn.blas import single_threaded_blas
 from certimap.learn.clusters import Clusterer, Clusters, check_clusters
 from certimap.learn.estimator import DensityEstimator, Seed, split_rows
 from certimap.learn.leaf_choice import check_leaves, densest, families_of
-from certimap.learn.leaf_families import Family
+from certimap.learn.leaf_families import LeafFamily
 from certimap.learn.progress import deadline_of, is_late
 from certimap.learn.sketch import Sketch
 from certimap.learn.structure import StructureLearner, StructureSettings
@@ -156,7 +156,7 @@ class LearnSPN(DensityEstimator):
         self.leaves_ = {rows.domain.names[i]: family.name for i, family in sketch.families.items()}
         self.model_ = sketch.to_circuit(self.choice_.smoothing)
 
-    def _families(self, rows: Table) -> dict[int, list[Family]]:
+    def _families(self, rows: Table) -> dict[int, list[LeafFamily]]:
         """Return the families to choose from for each real column."""
         check_leaves(self.leaves, rows.domain)
         wanted = {name: (self.leaves or {}).get(name) for name in rows.domain.names}
@@ -172,7 +172,7 @@ class LearnSPN(DensityEstimator):
         _several("smoothing", self.smoothing, _at_least(0), "a nonnegative number")
         return list(product(rows, clusters, thresholds))
 
-    def _learner(self, table: Table, choice: Choice, families: Mapping[int, Family]) -> StructureLearner:
+    def _learner(self, table: Table, choice: Choice, families: Mapping[int, LeafFamily]) -> StructureLearner:
         settings = StructureSettings(int(choice.min_rows), int(choice.n_clusters), cast("Clusters", self.clusters))
         return StructureLearner(table, settings, self.seed_ & ((1 << 64) - 1), families)
 

@@ -16,7 +16,7 @@ from certimap.core.domain import Domain
 from certimap.learn.clusters import Clusters, mix, row_clusters
 from certimap.learn.kernels.rows import independent_components
 from certimap.learn.known_pairs import components_of_known
-from certimap.learn.leaf_families import Family
+from certimap.learn.leaf_families import LeafFamily
 from certimap.learn.sketch import Node, Sketch
 from certimap.learn.table import Table
 
@@ -58,7 +58,7 @@ class StructureLearner:
     """
 
     def __init__(
-        self, table: Table, settings: StructureSettings, key: int, families: Mapping[int, Family]
+        self, table: Table, settings: StructureSettings, key: int, families: Mapping[int, LeafFamily]
     ) -> None:
         domain, points = table.domain, table.points
         self.domain = domain

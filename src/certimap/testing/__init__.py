@@ -8,12 +8,12 @@ from certimap.testing.enumeration import random_boxes
 from certimap.testing.models import random_circuit, random_domain, random_table
 from certimap.testing.posterior_cases import (
     BoundCases,
+    DecodeCases,
     DrawCases,
     MassCases,
     PosteriorCases,
     ProbeCases,
     TwoSidedCases,
-    WalkCases,
 )
 from certimap.testing.posteriors import BoundedTable, IntervalTable, TablePosterior
 from certimap.testing.solver_cases import SolverCases
@@ -21,6 +21,7 @@ from certimap.testing.solver_cases import SolverCases
 __all__ = [
     "BoundCases",
     "BoundedTable",
+    "DecodeCases",
     "DensityCases",
     "DrawCases",
     "FunctionPosterior",
@@ -31,7 +32,6 @@ __all__ = [
     "SolverCases",
     "TablePosterior",
     "TwoSidedCases",
-    "WalkCases",
     "check_posterior",
     "check_solver",
     "random_boxes",

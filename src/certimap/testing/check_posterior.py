@@ -5,16 +5,16 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from certimap.core.posterior import Bounds, Capability, Draws, Masses, Probes, TwoSided, Walks
+from certimap.core.posterior import Bounds, Capability, Decodes, Draws, Masses, Probes, TwoSided
 from certimap.testing.posterior_cases import (
     BoundCases,
     Cases,
+    DecodeCases,
     DrawCases,
     MassCases,
     PosteriorCases,
     ProbeCases,
     TwoSidedCases,
-    WalkCases,
 )
 
 CASES: tuple[tuple[Capability, type[Cases]], ...] = (
@@ -22,7 +22,7 @@ CASES: tuple[tuple[Capability, type[Cases]], ...] = (
     (Masses, MassCases),
     (Bounds, BoundCases),
     (Probes, ProbeCases),
-    (Walks, WalkCases),
+    (Decodes, DecodeCases),
 )
 
 

@@ -238,15 +238,15 @@ class ProbeCases(Cases):
         )
 
 
-class WalkCases(Cases):
+class DecodeCases(Cases):
     """A posterior whose structure decodes good points."""
 
-    def test_walks_end_at_points(self) -> None:
+    def test_decoding_ends_at_points(self) -> None:
         posterior, points, _ = self.enumerated()
-        for found in (posterior.max_product(), posterior.argmax_product()):
-            require(found.shape == (1, points.shape[1]), f"a walk returns shape {found.shape}")
+        for found in (posterior.modes(), posterior.max_product(), posterior.argmax_product()):
+            require(found.shape == (1, points.shape[1]), f"decoding returns shape {found.shape}")
             in_range = (found >= 0) & (found < posterior.domain.n_states)
-            require(bool(np.all(in_range)), "a walk ends at a state out of range")
+            require(bool(np.all(in_range)), "decoding ends at a state out of range")
 
 
 def _knows_masses(posterior: Any) -> bool:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.circuits.posterior import CircuitPosterior
 from certimap.core.box import Boxes, Points
 from certimap.core.domain import MAX_STATES, Categorical, Domain, Label
-from certimap.core.posterior import Cuts, Facts
+from certimap.core.posterior import Facts
 from certimap.core.rounding import ULP
 from certimap.core.search_boxes import Layout
 from certimap.errors import MissingDependency
@@ -31,7 +32,7 @@ class BoxMasses:
         Disjoint but for their borders, and together the whole space.
     """
 
-    def __init__(self, posterior: Cuts, boxes: Boxes) -> None:
+    def __init__(self, posterior: CircuitPosterior, boxes: Boxes) -> None:
         self.boxes = boxes
         self.log_masses = posterior.log_mass(boxes)
         self.domain = Domain([Categorical("cell", tuple(range(len(boxes))))])
@@ -63,7 +64,7 @@ class BoxMasses:
         return found
 
 
-def grown_boxes(posterior: Cuts, layout: Layout, n_cells: int, n_draws: int, rng: np.random.Generator) -> Boxes:
+def grown_boxes(posterior: CircuitPosterior, layout: Layout, n_cells: int, n_draws: int, rng: np.random.Generator) -> Boxes:
     """Part the space by a regression tree that predicts ln of the density at draws.
 
     Cells are so small where the density changes, and large where it does not.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from certimap.core.posterior import Capability, Cuts, Posterior, Probes
-from certimap.core.search_boxes import Layout
+from certimap.circuits.posterior import CircuitPosterior
+from certimap.core.posterior import Capability, Posterior
 from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, Judging, Solver
 from certimap.solvers.cells.boxes import BoxMasses, grown_boxes
@@ -76,7 +76,7 @@ class Cells(Solver):
     by: str | Solver = "auto"
 
     name: ClassVar[str] = "cells"
-    needs: ClassVar[tuple[Capability, ...]] = (Cuts,)
+    needs: ClassVar[tuple[Capability, ...]] = (CircuitPosterior,)
     family: ClassVar[Family] = "search"
 
     def __post_init__(self) -> None:
@@ -110,9 +110,9 @@ class Cells(Solver):
                 return f"width names no value for variable {missing[0]!r}; expected one per real query variable"
         return None
 
-    def posed(self, posterior: Cuts, rng: np.random.Generator) -> Posterior:
+    def posed(self, posterior: CircuitPosterior, rng: np.random.Generator) -> Posterior:
         domain = posterior.domain
-        layout = posterior.prober().layout if isinstance(posterior, Probes) else Layout.of(domain)
+        layout = posterior.prober().layout
         if self.partition == "tree":
             return BoxMasses(posterior, grown_boxes(posterior, layout, self.n_cells, self.n_draws, rng))
         if self.partition == "quantiles":

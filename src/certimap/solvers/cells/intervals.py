@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.circuits.posterior import CircuitPosterior
 from certimap.core.box import Boxes
 from certimap.core.domain import MAX_STATES, Categorical, Domain, Real
-from certimap.core.posterior import Cuts
 from certimap.core.search_boxes import Layout
 from certimap.errors import SolverError
 
@@ -37,7 +37,7 @@ def real_positions(domain: Domain) -> list[int]:
     return [i for i, variable in enumerate(domain) if isinstance(variable, Real)]
 
 
-def quantile_edges(posterior: Cuts, layout: Layout, n_cells: int, rng: np.random.Generator) -> list[Floats]:
+def quantile_edges(posterior: CircuitPosterior, layout: Layout, n_cells: int, rng: np.random.Generator) -> list[Floats]:
     """Cut each real variable into intervals of equal mass; one array per real variable."""
     shares = np.arange(1, n_cells) / n_cells
     inner = quantiles(posterior, shares, rng)
@@ -45,7 +45,7 @@ def quantile_edges(posterior: Cuts, layout: Layout, n_cells: int, rng: np.random
 
 
 def grid_edges(
-    posterior: Cuts,
+    posterior: CircuitPosterior,
     layout: Layout,
     n_cells: int,
     width: float | Mapping[str, float] | None,
@@ -77,7 +77,7 @@ def _joined(layout: Layout, i: int, inner: Floats) -> Floats:
     return np.unique(np.concatenate([[low], inside, [high]]))
 
 
-def quantiles(posterior: Cuts, shares: Floats, rng: np.random.Generator) -> Floats:
+def quantiles(posterior: CircuitPosterior, shares: Floats, rng: np.random.Generator) -> Floats:
     """Return where each real variable has given shares of its mass below, shape (n_real, n_shares)."""
     domain = posterior.domain
     places = real_positions(domain)
@@ -95,7 +95,13 @@ def quantiles(posterior: Cuts, shares: Floats, rng: np.random.Generator) -> Floa
 
 
 def _moved(
-    posterior: Cuts, places: Sequence[int], at: Floats, step: Floats, log_shares: Floats, *, upward: bool
+    posterior: CircuitPosterior,
+    places: Sequence[int],
+    at: Floats,
+    step: Floats,
+    log_shares: Floats,
+    *,
+    upward: bool,
 ) -> tuple[Floats, Floats]:
     """Move places outward, in steps that double, until the mass below them is on the right side of the shares."""
     for _ in range(N_DOUBLINGS):
@@ -108,7 +114,7 @@ def _moved(
     return at, step
 
 
-def _log_below(posterior: Cuts, places: Sequence[int], at: Floats) -> Floats:
+def _log_below(posterior: CircuitPosterior, places: Sequence[int], at: Floats) -> Floats:
     """Return ln of the mass that each variable has below its places, the shape of `at`."""
     boxes = Boxes.full(posterior.domain, at.size)
     assert boxes.high is not None

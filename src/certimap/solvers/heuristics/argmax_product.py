@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from certimap.core.box import Points
-from certimap.core.posterior import Walks
+from certimap.core.posterior import Decodes
 from certimap.solvers.heuristics.walk import Walk
 
 
@@ -20,5 +20,5 @@ class ArgmaxProduct(Walk):
 
     name: ClassVar[str] = "argmax_product"
 
-    def point(self, posterior: Walks) -> Points:
+    def point(self, posterior: Decodes) -> Points:
         return posterior.argmax_product()

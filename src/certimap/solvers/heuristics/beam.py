@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from certimap.core.posterior import Beams, Capability
+from certimap.core.posterior import Capability, Decodes
 from certimap.errors import SolverError
 from certimap.solvers.base import Family, Solver
 from certimap.solvers.heuristics.walk import OneStepState
@@ -33,7 +33,7 @@ class BeamSearch(Solver):
     width: int = 8
 
     name: ClassVar[str] = "beam"
-    needs: ClassVar[tuple[Capability, ...]] = (Beams,)
+    needs: ClassVar[tuple[Capability, ...]] = (Decodes,)
     family: ClassVar[Family] = "heuristic"
     heuristic: ClassVar[bool] = True
 
@@ -42,7 +42,7 @@ class BeamSearch(Solver):
             raise SolverError(f"width={self.width!r}; expected at least 1")
 
     def init(
-        self, posterior: Beams, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
+        self, posterior: Decodes, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> OneStepState:
         self.refuse_boxes(boxes)
         return OneStepState(posterior)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from certimap.core.posterior import Capability, Messages, Posterior
+from certimap.circuits.posterior import CircuitPosterior
+from certimap.core.posterior import Capability, Posterior
 from certimap.errors import SolverError
 from certimap.solvers.base import Family, Solver
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger
+    from certimap.circuits.messages import Propagation
     from certimap.core.box import Boxes
     from certimap.core.control import Control
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 class HybridState:
     """Messages under way, and how many sweeps they have made."""
 
-    propagation: Any
+    propagation: Propagation
     n_sweeps: int = 0
     done: bool = False
 
@@ -48,7 +50,7 @@ class HybridBeliefPropagation(Solver):
     min_change: float = 1e-6
 
     name: ClassVar[str] = "hybrid_bp"
-    needs: ClassVar[tuple[Capability, ...]] = (Messages,)
+    needs: ClassVar[tuple[Capability, ...]] = (CircuitPosterior,)
     family: ClassVar[Family] = "heuristic"
     heuristic: ClassVar[bool] = True
 
@@ -66,7 +68,7 @@ class HybridBeliefPropagation(Solver):
         return f"solver {self.name!r} needs categorical query variables; use solver='frontier'"
 
     def init(
-        self, posterior: Messages, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
+        self, posterior: CircuitPosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> HybridState:
         self.refuse_boxes(boxes)
         return HybridState(posterior.propagation(self.damping))

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from certimap.core.box import Boxes, Points
-from certimap.core.posterior import Capability, Masses, Modes, Posterior
+from certimap.core.posterior import Capability, Decodes, Masses, Posterior
 from certimap.solvers.heuristics.walk import OnePoint
 
 
@@ -21,18 +21,18 @@ class Independent(OnePoint):
     """
 
     name: ClassVar[str] = "independent"
-    needs: ClassVar[tuple[Capability, ...]] = (Modes | Masses,)
+    needs: ClassVar[tuple[Capability, ...]] = (Decodes | Masses,)
 
     def unsuited(self, posterior: Posterior) -> str | None:
-        if posterior.domain.is_discrete or isinstance(posterior, Modes):
+        if posterior.domain.is_discrete or isinstance(posterior, Decodes):
             return None
         return (
             f"solver {self.name!r} needs the posterior to have modes() where a variable is real, and a "
             f"{type(posterior).__name__} has not; use solver='pac'"
         )
 
-    def point(self, posterior: Modes | Masses) -> Points:
-        return posterior.modes() if isinstance(posterior, Modes) else modes_of(posterior)
+    def point(self, posterior: Decodes | Masses) -> Points:
+        return posterior.modes() if isinstance(posterior, Decodes) else modes_of(posterior)
 
 
 def modes_of(posterior: Masses) -> Points:

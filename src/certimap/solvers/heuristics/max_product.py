@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from certimap.certify.sources import own_source
+from certimap.circuits.guess import GuessedCircuit
 from certimap.core.box import Boxes, Points
-from certimap.core.posterior import Bounds, Capability, Unfolded, Walks
+from certimap.core.posterior import Bounds, Capability, Decodes
 from certimap.solvers.heuristics.walk import OnePoint, OneStepState, Walk
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class MaxProduct(Walk):
 
     name: ClassVar[str] = "max_product"
 
-    def point(self, posterior: Walks) -> Points:
+    def point(self, posterior: Decodes) -> Points:
         return posterior.max_product()
 
     def step(self, state: OneStepState, ledger: Ledger) -> OneStepState:
@@ -51,7 +52,7 @@ class PaperMaxProduct(OnePoint):
     """
 
     name: ClassVar[str] = "paper_max_product"
-    needs: ClassVar[tuple[Capability, ...]] = (Unfolded,)
+    needs: ClassVar[tuple[Capability, ...]] = (GuessedCircuit,)
 
-    def point(self, posterior: Unfolded) -> Points:
+    def point(self, posterior: GuessedCircuit) -> Points:
         return posterior.most_probable_path()

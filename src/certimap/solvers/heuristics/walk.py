@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from certimap.core.box import Points
-from certimap.core.posterior import Capability, Posterior, Walks
+from certimap.core.posterior import Capability, Decodes, Posterior
 from certimap.solvers.base import Family, Solver
 
 if TYPE_CHECKING:
@@ -50,4 +50,4 @@ class OnePoint(Solver):
 class Walk(OnePoint):
     """A heuristic that walks the structure of a posterior once."""
 
-    needs: ClassVar[tuple[Capability, ...]] = (Walks,)
+    needs: ClassVar[tuple[Capability, ...]] = (Decodes,)

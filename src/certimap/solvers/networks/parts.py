@@ -6,7 +6,6 @@ A component goes through phases: dual ascent, then a reduced problem, search, or
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,26 +35,6 @@ SWEEPS, MAX_ASCENTS = 20, 15
 KEPT_SHARE = 0.9  # a problem is reduced anew when it has kept at most this share of its states
 KEPT_SHARE_AGAIN = 0.75  # and in the middle of a search, when it would keep at most this one
 PIECES_PER_CLIMB = 8
-
-
-class Phase(Protocol):
-    """What is being done to a component."""
-
-    @property
-    def open_bound(self) -> int:
-        """Units that nothing still open exceeds."""
-        ...
-
-    @property
-    def is_done(self) -> bool: ...
-    @property
-    def n_parts(self) -> int: ...
-    @property
-    def n_bytes(self) -> int: ...
-
-    def advance(self, component: Component, context: Context) -> Phase:
-        """Do a piece of work; return the phase that follows."""
-        ...
 
 
 def first_phase(component: Component, context: Context) -> Phase:
@@ -314,6 +293,11 @@ def reduced_phase(
                 break
             known[v] = int(at[0])
     return Delegating(Reduction(problem, context, known), kept, component)
+
+
+Phase = (
+    Settled | Eliminating | Delegating | Ascending | Searching
+)  # each with open_bound, is_done, n_bytes, advance
 
 
 class Reduction:
