@@ -64,7 +64,9 @@ class BoxMasses:
         return found
 
 
-def grown_boxes(posterior: CircuitPosterior, layout: Layout, n_cells: int, n_draws: int, rng: np.random.Generator) -> Boxes:
+def grown_boxes(
+    posterior: CircuitPosterior, layout: Layout, n_cells: int, n_draws: int, rng: np.random.Generator
+) -> Boxes:
     """Part the space by a regression tree that predicts ln of the density at draws.
 
     Cells are so small where the density changes, and large where it does not.

@@ -37,7 +37,9 @@ def real_positions(domain: Domain) -> list[int]:
     return [i for i, variable in enumerate(domain) if isinstance(variable, Real)]
 
 
-def quantile_edges(posterior: CircuitPosterior, layout: Layout, n_cells: int, rng: np.random.Generator) -> list[Floats]:
+def quantile_edges(
+    posterior: CircuitPosterior, layout: Layout, n_cells: int, rng: np.random.Generator
+) -> list[Floats]:
     """Cut each real variable into intervals of equal mass; one array per real variable."""
     shares = np.arange(1, n_cells) / n_cells
     inner = quantiles(posterior, shares, rng)
