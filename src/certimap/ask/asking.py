@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from certimap.ask.batch import Batch, OnError, Row
+from certimap.ask.conflict import with_conflict
 from certimap.core.arguments import check_whole
 from certimap.core.control import Control
 from certimap.core.domain import Domain
@@ -20,7 +21,7 @@ from certimap.core.posterior import Capability, Posterior
 from certimap.core.query import Query, make_query
 from certimap.core.result import MapResult, Origin
 from certimap.core.result_list import FailedQuery
-from certimap.errors import CertimapError, QueryError, SolverError
+from certimap.errors import CertimapError, ImpossibleEvidence, QueryError, SolverError
 from certimap.networks.network import Network
 from certimap.solvers.base import Solver
 from certimap.solvers.registry import wants_of
@@ -130,7 +131,10 @@ def posterior_of(
     limits: Limits,
     wants: Sequence[Capability] | None,
 ) -> Posterior:
-    """Return the posterior of a query, or one that is asked itself."""
+    """Return the posterior of a query, or one that is asked itself.
+
+    Raises ImpossibleEvidence, with the observations that contradict each other, where p(evidence) = 0.
+    """
     if is_posterior(model) and variables is None and evidence is None:
         if limits.device is None:
             return cast("Posterior", model)
@@ -140,7 +144,10 @@ def posterior_of(
     query = make_query(domain_of(model), variables, evidence, hidden=model.hidden)
     from certimap.conversions import condition
 
-    return condition(model, query, wants=wants, limits=limits)
+    try:
+        return condition(model, query, wants=wants, limits=limits)
+    except ImpossibleEvidence as error:
+        raise with_conflict(error, model, evidence, limits) from None
 
 
 def domain_of(model: Any) -> Domain:

@@ -10,23 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.ask.asking import limits_of, posterior_of
+from certimap.ask.conflict import SUMMED, with_conflict
 from certimap.core.arguments import check_whole, seed_checked
 from certimap.core.box import Boxes
 from certimap.core.control import Control
 from certimap.core.domain import Categorical, Domain, Label
+from certimap.core.limits import Limits
 from certimap.core.model import Model
 from certimap.core.posterior import Draws, Masses, Posterior
 from certimap.core.query import make_query, names_of
-from certimap.errors import MissingDependency, QueryError
+from certimap.errors import ImpossibleEvidence, MissingDependency, QueryError
 from certimap.interop import as_model
 from certimap.solvers.registry import wants_of
 
 if TYPE_CHECKING:
     from certimap.networks.log_partition import EvidenceBounds
-
-SUMMED = (
-    "set_elimination"  # its representation is summed exactly; where a model has no such tree, it gets its circuit
-)
 
 
 def marginals(
@@ -195,7 +193,10 @@ def log_evidence_bounds(
         raise QueryError(
             f"i_bound is {i_bound} and iterations {iterations}; at least 1 and not below 0 are expected"
         )
-    problem = problem_of(model, make_query(model.domain, None, evidence)).problem
+    try:
+        problem = problem_of(model, make_query(model.domain, None, evidence)).problem
+    except ImpossibleEvidence as error:
+        raise with_conflict(error, model, evidence, Limits()) from None
     control = Control.starting_now(time_limit)
     return log_partition(problem, i_bound=i_bound, iterations=iterations, control=control)
 

@@ -109,7 +109,7 @@ def make_query(
     intervals: dict[int, tuple[float, float]] = {}
     observed: set[int] = set()
     labelled: dict[int, int] = {}  # states observed by their label alone, set all at once in the end
-    for name, value in _items(evidence):
+    for name, value in items_of(evidence):
         if is_missing(value):
             domain.index(name)
             continue
@@ -165,7 +165,8 @@ def check_names(domain: Domain, variables: Sequence[str] | str | None, observed:
         domain.index(name)
 
 
-def _items(evidence: Any) -> Iterable[tuple[Any, Any]]:
+def items_of(evidence: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the names and values of evidence; raises QueryError for what is no mapping or Series."""
     if evidence is None:
         return ()
     if is_mapping(evidence):

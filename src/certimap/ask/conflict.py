@@ -1,0 +1,122 @@
+"""Which observations contradict each other: a set that is impossible and of which none can be left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from certimap.core.control import Control, TimeUp
+from certimap.core.limits import Limits
+from certimap.core.model import Model
+from certimap.core.query import Query, items_of, make_query
+from certimap.core.untyped import is_missing
+from certimap.errors import ImpossibleEvidence, TooLarge
+from certimap.solvers.registry import wants_of
+
+SUMMED = "set_elimination"  # its representation sums exactly; where a model has no such tree, it gets its circuit
+PATIENCE = 1.0  # seconds that naming a conflict may take where evidence was found to be impossible, and
+FIRST = 10.0  # seconds that the first sum may take, which may compile kernels
+MOST_NAMED = 8  # observations of a conflict that an error names
+
+
+def conflict(
+    model: Model, evidence: Any, control: Control | None = None, patience: float = math.inf
+) -> tuple[dict[str, Any], bool] | None:
+    """Return observations that contradict each other.
+
+    Parameters
+    ----------
+    model
+        A model.
+    evidence
+        As `map_query` takes it.
+    control
+        Its deadline ends the search; None for no limit.
+    patience
+        Seconds that the search may take after its first sum.
+
+    Returns
+    -------
+    A part of the evidence that has probability 0 by itself, and whether it is smallest: possible without any one
+    of its observations. It is empty where the model gives no assignment any weight. None where the evidence is
+    possible, or where nobody can tell within the limits.
+
+    Notes
+    -----
+    Cost: a pass over n observations leaves out larger parts first, so that some k ln n sums find k of them.
+    """
+    control = Control() if control is None else control
+    kept = {name: value for name, value in items_of(evidence) if not is_missing(value)}
+    try:
+        if not _is_impossible(model, kept, control):
+            return None
+    except (TimeUp, TooLarge, MemoryError):
+        return None
+    if patience < math.inf:
+        control.deadline = Control.starting_now(min(patience, control.seconds_left)).deadline
+    size = len(kept)
+    while size:
+        names = list(kept)
+        for start in range(0, len(names), size):
+            left_out = set(names[start : start + size])
+            rest = {name: value for name, value in kept.items() if name not in left_out}
+            try:
+                control.check("looking for a conflict")
+                if len(rest) < len(kept) and _is_impossible(model, rest, control):
+                    kept = rest
+            except (TimeUp, TooLarge, MemoryError):
+                return kept, False
+        size = size // 2 if size > 1 else 0
+    return kept, True
+
+
+def with_conflict(error: ImpossibleEvidence, model: Any, evidence: Any, limits: Limits) -> ImpossibleEvidence:
+    """Return an error that names the observations which contradict each other, or the error itself."""
+    seconds = min(FIRST, limits.control.seconds_left)
+    control = replace(limits.control, deadline=Control.starting_now(seconds).deadline)
+    found = conflict(model, evidence, control, PATIENCE) if seconds > 0.0 else None
+    if found is None:
+        return error
+    observations, is_smallest = found
+    if not observations:
+        return ImpossibleEvidence("the model gives no assignment any weight, whatever the evidence")
+    shown = [f"{name}={value!r}" for name, value in list(observations.items())[:MOST_NAMED]]
+    if len(observations) > MOST_NAMED:
+        shown.append(f"and {len(observations) - MOST_NAMED} more")
+    text = ", ".join(shown)
+    if len(observations) == 1:
+        return ImpossibleEvidence(f"the evidence has probability zero: {text} is impossible by itself")
+    ending = "" if is_smallest else "; some of them alone may, which there was no time to find out"
+    return ImpossibleEvidence(f"the evidence has probability zero: {text} contradict each other{ending}")
+
+
+def _is_impossible(model: Model, evidence: Mapping[str, Any], control: Control) -> bool:
+    """Whether evidence has probability 0; where sums are out of reach, False may mean that nobody knows."""
+    from certimap.conversions import condition
+
+    query = _cheap_query(model, evidence)
+    limits = Limits(control=control)
+    try:
+        condition(model, query, wants=wants_of(SUMMED), limits=limits)
+    except ImpossibleEvidence:
+        return True
+    except TooLarge:
+        try:
+            condition(model, make_query(model.domain, None, evidence), limits=limits)
+        except ImpossibleEvidence:
+            return True
+    return False
+
+
+def _cheap_query(model: Model, evidence: Mapping[str, Any]) -> Query:
+    """Return a query of one variable, the one with the fewest states, so that everything else is summed out."""
+    query = make_query(model.domain, None, evidence)
+    if not len(query.variables):
+        return query
+    sizes = model.domain.n_states[query.variables]
+    asked = query.variables[int(np.argmin(np.where(sizes > 0, sizes, np.iinfo(np.int64).max)))]
+    return replace(query, variables=np.array([asked], np.int64))
