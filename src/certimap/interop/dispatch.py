@@ -11,7 +11,7 @@ import numpy as np
 
 from certimap.core.model import Model
 from certimap.core.untyped import is_path
-from certimap.errors import ModelError, QueryError
+from certimap.errors import CertimapError, ModelError, QueryError
 from certimap.interop.agreement import check_agreement
 from certimap.interop.reading import Reading, Wishes, classes_of, kind_of, library_of
 from certimap.io.files import TABLES, suffix_of
@@ -87,7 +87,17 @@ def from_object(x: Any, *, steps: int | None = None, names: Sequence[str] | None
     wishes = Wishes(steps, None if names is None else list(names))
     if steps is not None and not any("HMM" in name for name in classes_of(x)):
         raise ModelError(f"steps is the length of a hidden Markov model; a {kind_of(x)} has none")
-    reading: Reading = import_module(f"certimap.interop.{reader}").convert(x, wishes)
+    convert = import_module(f"certimap.interop.{reader}").convert
+    try:
+        reading: Reading = convert(x, wishes)
+    except CertimapError:
+        raise
+    except Exception as error:  # half-made objects fail in as many ways as there are libraries
+        said = " ".join(str(error).split()) or "no message"
+        raise ModelError(
+            f"this {kind_of(x)} cannot be read ({type(error).__name__}: {said}); expected a complete model, as "
+            "its library makes it"
+        ) from error
     check_agreement(reading, x)
     return reading.model
 
