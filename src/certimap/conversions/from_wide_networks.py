@@ -12,6 +12,7 @@ from certimap.errors import TooLarge
 from certimap.kernels.parallel import default_workers
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.conditional import Total
+from certimap.networks.determined import Function, functions_of, maximised
 from certimap.networks.elimination_plan import EliminationPlan, cheap_plan, plan
 from certimap.networks.elimination_posterior import EliminationPosterior
 from certimap.networks.mpe_posterior import MAX_SUMMED, WORK_PER_TABLE, MpePosterior
@@ -28,15 +29,22 @@ QUICKLY_MAXIMISED = 2.0**24  # entries over all products of that elimination: a 
 FREE_SUM = 2.0**18  # table entries for which p(e) is summed though only a maximum is asked for
 
 
-def _prepared(case: Case[Network]) -> Prepared:
-    return case.shared("prepared", lambda: prepared_of(reduced_of(case)))
+def _posed(case: Case[Network]) -> tuple[Prepared, list[Function]]:
+    """Return the query's problem, which also maximises what the query determines, and what that is."""
+
+    def make() -> tuple[Prepared, list[Function]]:
+        prepared = prepared_of(reduced_of(case))
+        functions = functions_of(prepared.problem)
+        return replace(prepared, problem=maximised(prepared.problem, functions)), functions
+
+    return case.shared("posed", make)
 
 
 def _quickly_summed(case: Case[Network]) -> tuple[Prepared, EliminationPlan] | None:
     """Return what is to be maximised and an order for it; None where nuisance does not sum into small tables."""
 
     def make() -> tuple[Prepared, EliminationPlan] | None:
-        prepared = _prepared(case)
+        prepared, _ = _posed(case)
         problem = prepared.problem
         if not problem.nuisance:
             return prepared, plan(problem, elimination_of(case))
@@ -71,7 +79,8 @@ def elimination(case: Case[Network]) -> Posterior:
         total = Total(0.0, 0.0)
     else:
         total = sum_all(prepared.problem, order, case.limits.control)
-    return EliminationPosterior(case.query, prepared, order, total, partial(build_tree, case), case.limits.workers)
+    make_tree, functions = partial(build_tree, case), _posed(case)[1]
+    return EliminationPosterior(case.query, prepared, order, total, make_tree, case.limits.workers, functions)
 
 
 def relaxed_size(case: Case[Network]) -> Estimate:
@@ -105,7 +114,7 @@ def _summed(case: Case[Network]) -> Prepared:
     limits = case.limits
 
     def make() -> Prepared:
-        prepared = _prepared(case)
+        prepared, _ = _posed(case)
         limits.control.check("summing nuisance variables out")
         return replace(prepared, problem=sum_out(prepared.problem, MAX_SUMMED, limits.control))
 
@@ -121,7 +130,7 @@ def maximisation_size(case: Case[Network]) -> Estimate:
 
 
 def maximisation(case: Case[Network]) -> Posterior:
-    return MpePosterior(case.query, _summed(case), _log_evidence(case), case.limits.workers)
+    return MpePosterior(case.query, _summed(case), _log_evidence(case), case.limits.workers, _posed(case)[1])
 
 
 def _log_evidence(case: Case[Network]) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from certimap.core.box import Boxes, Points
 from certimap.core.posterior import BoxPosterior, Facts
 from certimap.networks.conditional import Total, relative_to
+from certimap.networks.determined import Function
 from certimap.networks.elimination_plan import EliminationPlan
 from certimap.networks.mpe_posterior import MpePosterior
 from certimap.networks.problem import Prepared
@@ -29,7 +30,7 @@ class EliminationPosterior(MpePosterior):
 
     Parameters
     ----------
-    query, prepared, workers
+    query, prepared, workers, functions
         As for `MpePosterior`; no nuisance variables.
     order
         Of an elimination of all its variables, which is cheap.
@@ -47,9 +48,10 @@ class EliminationPosterior(MpePosterior):
         total: Total,
         make_tree: Callable[[], BoxPosterior],
         workers: int | None = None,
+        functions: Sequence[Function] = (),
     ) -> None:
         problem, log_evidence = relative_to(prepared.problem, total), total.log_value
-        super().__init__(query, replace(prepared, problem=problem), log_evidence, workers)
+        super().__init__(query, replace(prepared, problem=problem), log_evidence, workers, functions)
         self.order = order
         self.facts = Facts.of(
             self.domain, log_evidence=log_evidence, work=self.facts.work, log_slack=self.facts.log_slack

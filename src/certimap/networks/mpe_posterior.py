@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
@@ -13,6 +13,7 @@ from certimap.core.domain import Domain
 from certimap.core.posterior import OFFERS, Facts, Posterior
 from certimap.errors import TooLarge
 from certimap.kernels.parallel import default_workers
+from certimap.networks.determined import Function, with_functions
 from certimap.networks.problem import Prepared, Problem, States, rounding_at, value_at
 from certimap.networks.simplify import impossible
 from certimap.networks.support import likely_states
@@ -75,6 +76,8 @@ class MpePosterior:
         ln p(e) where it is known.
     workers
         Threads that maximising it may take, None for every core; the answer does not depend on it.
+    functions
+        The variables that the problem maximises beyond the query, which determines them.
 
     Attributes
     ----------
@@ -97,6 +100,7 @@ class MpePosterior:
         prepared: Prepared,
         log_evidence: float | None = None,
         workers: int | None = None,
+        functions: Sequence[Function] = (),
     ) -> None:
         problem, self.workers = prepared.problem, workers or default_workers()
         if problem.nuisance:
@@ -115,6 +119,7 @@ class MpePosterior:
             work=WORK_PER_TABLE * len(problem.tables),
             log_slack=problem.log_slack + rounding_at(problem),
         )
+        self._functions = functions
         self._open = [(i, v) for i, v in enumerate(self.query) if v in problem.sizes]
         # For each state of the query variables its place among the surviving ones, -1 where it is impossible.
         lengths = np.array([len(self.states[v]) for v in self.query], np.int64)
@@ -140,7 +145,8 @@ class MpePosterior:
         total = np.full(len(rows), -np.inf)
         if possible.any():
             columns = positions[possible][:, [i for i, _ in self._open]]
-            total[possible] = value_at(self.problem, columns, [v for _, v in self._open])
+            rows, variables = with_functions(self._functions, columns, [v for _, v in self._open])
+            total[possible] = value_at(self.problem, rows, variables)
         return total
 
     def point(self, assignment: Mapping[int, int]) -> Points:

@@ -127,7 +127,7 @@ def _next_row(net: CostArrays, dual: DualState, table: int, axis: int, at: int, 
 
 
 @jit_part
-def _maxima(net: CostArrays, dual: DualState, table: int, axis: int, out: Ints) -> None:
+def _maxima(net: CostArrays, dual: DualState, table: int, axis: Scalar, out: Ints) -> None:
     """Write the maximum of a table for each alive state of one of its variables, over alive states."""
     first, last = net.scope_ptr[table], net.scope_ptr[table + 1] - 1
     own = net.scope[first + axis]
