@@ -105,7 +105,7 @@ def _first_row(net: CostArrays, dual: DualState, table: int) -> int:
 
 
 @jit_part
-def _next_row(net: CostArrays, dual: DualState, table: int, axis: int, at: int, state: Any) -> tuple[int, Any]:
+def _next_row(net: CostArrays, dual: DualState, table: int, axis: Scalar, at: int, state: Any) -> tuple[int, Any]:
     """Count to the next row; return where it begins (`NONE` after the last) and the state of variable `axis`.
 
     `state` is that variable's at the row before, and stays what it is where the variable is the last one.
