@@ -235,6 +235,15 @@ class Network:
             shape = [self.sizes[u] for u in union]
             self.add(Table(union, np.broadcast_to(table.logs[index], shape)))
 
+    def maximise(self, v: int, by: Scope) -> None:
+        """Maximise a hidden variable that a table allows one state for each of queried ones': a sum of one term."""
+        if v not in self.hidden or v not in by or not self.hidden.isdisjoint({*by} - {v}):
+            raise Rejected(f"variable {v} is maximised for a table that it is not in, or that more is hidden of")
+        logs = self.tables[by] + spread(Table((v,), self.own[v]), by)
+        if np.any((logs > -np.inf).sum(axis=by.index(v)) > 1):
+            raise Rejected(f"variable {v} is maximised for a table that allows it several states")
+        self.hidden -= {v}
+
     def absorb(self) -> None:
         """Multiply each table into the smallest one with all its variables; of flat ones the maximum is left."""
         for scope in sorted(self.tables, key=lambda s: (len(s), s)):

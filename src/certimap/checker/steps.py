@@ -22,7 +22,7 @@ from certimap.checker.models import Arrays, Reduced, Rejected
 from certimap.checker.network import Flags, Network, parts_of
 from certimap.checker.numbers import UNIT, Floats, up
 
-CLOSE, SHIFT, DROP, ELIMINATE, REPLACE, ABSORB, SPLIT, DIVIDE, GROUP, TRY, BACK = range(11)
+CLOSE, SHIFT, DROP, ELIMINATE, REPLACE, ABSORB, SPLIT, DIVIDE, GROUP, TRY, BACK, MAXIMISE = range(12)
 LARGEST_SHIFT = 1e100  # nats; no sum of them overflows, nor what is divided by a weight
 LEAST_WEIGHT = 1e-12  # of a copy of a hidden variable
 
@@ -131,14 +131,14 @@ def _closed(network: Network, threshold: float, given: _Reader, clock: Clock) ->
             return _divided(network, threshold, given)
         elif step == SPLIT and tried is None:
             return _parts(network, threshold, given)
-        elif step in (ELIMINATE, REPLACE, GROUP):
+        elif step in (ELIMINATE, REPLACE, GROUP, MAXIMISE):
             _without(network, step, given)
         else:
             return [], f"there is no step of the kind {step} here"
 
 
 def _without(network: Network, step: int, given: _Reader) -> None:
-    """Eliminate or replace a variable."""
+    """Eliminate or replace a variable, or maximise a hidden one."""
     v = given.variable(network)
     if step == ELIMINATE:
         network.eliminate(v)
@@ -147,8 +147,8 @@ def _without(network: Network, step: int, given: _Reader) -> None:
     else:
         near, k = sorted(network.near[v]), given.step()
         if not 0 <= k < len(near):
-            raise Rejected(f"variable {v} is replaced by a table that it is not in")
-        network.replace(v, near[k])
+            raise Rejected(f"a step about variable {v} names a table that it is not in")
+        (network.replace if step == REPLACE else network.maximise)(v, near[k])
 
 
 def _left(network: Network, threshold: float, given: _Reader) -> tuple[Network | None, str | None]:

@@ -12,7 +12,19 @@ from numpy.typing import NDArray
 
 from certimap.checker.network import Flags, Network, Scope
 from certimap.checker.numbers import Floats
-from certimap.checker.steps import BACK, CLOSE, DIVIDE, DROP, ELIMINATE, GROUP, REPLACE, SHIFT, SPLIT, TRY
+from certimap.checker.steps import (
+    BACK,
+    CLOSE,
+    DIVIDE,
+    DROP,
+    ELIMINATE,
+    GROUP,
+    MAXIMISE,
+    REPLACE,
+    SHIFT,
+    SPLIT,
+    TRY,
+)
 from certimap.core.control import Control
 
 QUICK_ENTRIES, MOST_ENTRIES = 2.0**24, 2.0**32
@@ -165,6 +177,10 @@ class Script:
         """Take back what was written since."""
         del self.steps[mark[0] :], self.shifts[mark[1] :], self.kept[mark[2] :]
         self.n_bytes = mark[3]
+
+    def maximise(self, network: Network, v: int, by: Scope) -> None:
+        self.steps += [MAXIMISE, v, sorted(network.near[v]).index(by)]
+        network.maximise(v, by)
 
     def replace(self, network: Network, v: int, by: Scope) -> None:
         self.look()

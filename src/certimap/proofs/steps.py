@@ -77,6 +77,7 @@ def _whole(checked: Reduced, boxes: list[Box], script: Script) -> Arrays | None:
 
 def _settled(script: Script, part: Part) -> list[Part]:
     """Close a part, or split it into several, which are returned."""
+    _maximise_determined(script, part.network)
     if part.network.hidden:
         left = summed_out(script, part)
         if not isinstance(left, Network):
@@ -201,6 +202,24 @@ def _replace_functions(script: Script, network: Network) -> None:
             script.replace(network, v, min(fitting)[1])
 
 
+def _maximise_determined(script: Script, network: Network) -> None:
+    """Maximise hidden variables that queried ones determine: their sums have one term."""
+    waiting = sorted(network.hidden)
+    while waiting:
+        v = waiting.pop()
+        fitting = [
+            s for s in sorted(network.near[v]) if not network.hidden - {v} & set(s) and _determines(network, v, s)
+        ]
+        if fitting:
+            script.maximise(network, v, fitting[0])
+            waiting += sorted(network.hidden & {u for scope in network.near[v] for u in scope} - set(waiting))
+
+
+def _determines(network: Network, v: int, by: Scope) -> bool:
+    """Whether a table allows one state of a variable, at most, for each of the others'."""
+    return not np.any((network.tables[by] > -np.inf).sum(axis=by.index(v)) > 1)
+
+
 def _growth(network: Network, v: int, by: Scope) -> int | None:
     """Return by how many entries tables grow when one replaces a variable; None where it does not, or they do."""
     values = network.tables[by]
@@ -211,8 +230,7 @@ def _growth(network: Network, v: int, by: Scope) -> int | None:
             return None
         after += math.prod(network.sizes[u] for u in union)
         before += network.tables[other].size
-    is_function = after <= before and not np.any((values > -np.inf).sum(axis=by.index(v)) > 1)
-    return after - before if is_function else None
+    return after - before if after <= before and _determines(network, v, by) else None
 
 
 def _problem(network: Network) -> Problem:

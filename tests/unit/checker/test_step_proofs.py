@@ -11,9 +11,20 @@ import certimap as cm
 from certimap.checker import Proof
 from certimap.checker.clock import Clock
 from certimap.checker.models import Reduced, Rejected, Table
-from certimap.checker.network import Network, boxes_beside
+from certimap.checker.network import Network, boxes_beside, value_at
 from certimap.checker.products import maximised, summed
-from certimap.checker.steps import BACK, CLOSE, DIVIDE, ELIMINATE, GROUP, REPLACE, SPLIT, TRY, check_steps
+from certimap.checker.steps import (
+    BACK,
+    CLOSE,
+    DIVIDE,
+    ELIMINATE,
+    GROUP,
+    MAXIMISE,
+    REPLACE,
+    SPLIT,
+    TRY,
+    check_steps,
+)
 from certimap.core.control import Control
 from certimap.core.query import make_query
 from certimap.networks import Factor, MarkovNetwork
@@ -177,6 +188,52 @@ def test_a_variable_that_is_a_function_of_others_is_replaced_and_any_other_is_no
         network_of(case).replace(3, (0, 1, 2))
 
 
+def gates_in_a_row(seed, noise=0.0):
+    """Return a query for two of three inputs; gates, one after another, are hidden, and the last one is seen."""
+    rng = np.random.default_rng(seed)
+    states, parents, tables = {f"x{i}": [0, 1] for i in range(3)}, {}, {}
+    tables = {v: [1 - (p := rng.uniform(0.2, 0.8)), p] for v in states}
+    for k in range(5):
+        on = rng.integers(2, size=(2, 2)) * (1 - 2 * noise) + noise
+        states[f"g{k}"], tables[f"g{k}"] = [0, 1], np.stack([1 - on, on], axis=-1)
+        parents[f"g{k}"] = rng.choice([v for v in states if v not in ("x2", f"g{k}")], 2, replace=False).tolist()
+    model = cm.BayesianNetwork.from_cpts(states, parents, tables)
+    names, evidence = ["x0", "x1"], {"g4": 0}
+    posterior = cm.condition(model, names, evidence, solver="pac")
+    return Case(model, names, evidence, posterior.log_prob(all_points(posterior.domain)))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_queried_variables_determine_is_maximised(seed):
+    try:
+        case = gates_in_a_row(seed)
+    except cm.ImpossibleEvidence:
+        return
+    query = make_query(case.model.domain, case.variables, case.evidence)
+    checked = reduced_network(case.model, query)
+    points = all_points(query.query_domain)
+    network = Network.of(checked)
+    script = Script(0.0, Control(), 10**9)
+    step_proofs._maximise_determined(script, network)
+    assert network.hidden <= {2}  # the third input, which nothing mentions
+    for v in sorted(network.sizes):
+        network.eliminate(v)
+    totals = [value_at(checked, point.tolist(), -1) for point in points]
+    assert network.bound() == pytest.approx(max(totals), abs=1e-12)
+
+
+def test_a_variable_that_is_not_determined_is_not_maximised():
+    case = gates_in_a_row(3, noise=0.2)
+    network = network_of(case)
+    v = min(network.hidden)
+    for by in sorted(network.near[v]):
+        with pytest.raises(Rejected, match="maximised for a table"):
+            network.maximise(v, by)
+    queried = min(set(network.sizes) - network.hidden)
+    with pytest.raises(Rejected, match="maximised for a table"):
+        network.maximise(queried, min(network.near[queried]))
+
+
 @pytest.mark.parametrize(
     "made",
     [
@@ -190,6 +247,8 @@ def test_a_variable_that_is_a_function_of_others_is_replaced_and_any_other_is_no
         [SPLIT, 99],
         [REPLACE, 0, 77],
         [REPLACE, 0, -1],
+        [MAXIMISE, 0, 0],
+        [MAXIMISE, 0, 77],
         [GROUP, 99],
         [SPLIT, 0],
         [GROUP, 0, -1],
