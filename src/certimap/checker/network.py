@@ -236,7 +236,7 @@ class Network:
             self.add(Table(union, np.broadcast_to(table.logs[index], shape)))
 
     def maximise(self, v: int, by: Scope) -> None:
-        """Maximise a hidden variable that a table allows one state for each of queried ones': a sum of one term."""
+        """Maximise a hidden variable that a table allows one state for each of queried ones': one term."""
         if v not in self.hidden or v not in by or not self.hidden.isdisjoint({*by} - {v}):
             raise Rejected(f"variable {v} is maximised for a table that it is not in, or that more is hidden of")
         logs = self.tables[by] + spread(Table((v,), self.own[v]), by)
