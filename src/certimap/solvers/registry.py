@@ -72,12 +72,12 @@ _SOLVERS: dict[str, Entry] = {
         ("frontier", "box_search.frontier:Frontier", {}),
         ("hbfs", "networks.hbfs:HybridBestFirst", {}),
         ("set_elimination", "elimination.set_elimination:SetElimination", {}),
-        ("bucket_elimination", "networks.bucket_elimination:BucketElimination", {}),
+        ("bucket_elimination", "networks.wmb:WeightedMiniBuckets", {"i_bound": None}),
         ("wmb", "networks.wmb:WeightedMiniBuckets", {}),
         ("ijgp", "networks.ijgp:JoinGraphPropagation", {}),
         ("aobb", "networks.aobb:AndOrBranchAndBound", {}),
         ("aobf", "networks.aobf:AndOrBestFirst", {}),
-        ("aaobf", "networks.aaobf:AlternatingSearch", {}),
+        ("aaobf", "networks.aobf:AndOrBestFirst", {"dives": True}),
         ("toulbar2", "networks.toulbar2:Toulbar2", {}),
     )
 }

@@ -12,9 +12,9 @@ from certimap.networks.markov import MarkovNetwork
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.relaxation.tighten import Tightener
 from certimap.solvers.driver import run
-from certimap.solvers.networks.aaobf import dive
 from certimap.solvers.networks.and_or import AndOrSpace
 from certimap.solvers.networks.and_or_graph import AndOrGraph
+from certimap.solvers.networks.aobf import dive
 from certimap.solvers.networks.parts import Reduction
 from certimap.testing import check_solver
 

@@ -1,20 +1,21 @@
-"""Weighted mini-buckets: one relaxation of a given i-bound, tightened by cost shifting."""
+"""Weighted mini-buckets: a relaxation of a given i-bound, tightened by cost shifting; exact without one."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from certimap.core.control import TimeUp
-from certimap.core.posterior import Capability
+from certimap.core.posterior import Capability, Posterior
 from certimap.errors import SolverError
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.relaxation.decoding import decode
-from certimap.networks.relaxation.partition import limit, nuisance_first
+from certimap.networks.relaxation.partition import limit, nuisance_first, split
 from certimap.networks.relaxation.pass_clock import PassClock
-from certimap.networks.relaxation.split_tree import SplitTree
+from certimap.networks.relaxation.split_tree import SplitTree, tree_bytes
 from certimap.networks.relaxation.tighten import Tightener
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.networks.relaxed import RELAXATION, point_of
@@ -35,7 +36,7 @@ class MiniBucketState:
     posterior: NetworkPosterior
     clock: PassClock
     tree: SplitTree
-    i_bound: int
+    i_bound: int | None
     tightener: Tightener | None = None
     n_done: int = 0
     work: int = 0
@@ -52,19 +53,24 @@ class WeightedMiniBuckets(Solver):
     the width nothing is split and the answer is exact. Where the time left is too short for steps at an i-bound,
     a relaxation of a smaller one gets it.
 
-    Sources: Dechter and Rish (2003); Liu and Ihler (2011), 'Bounding the partition function using Hoelder's
-    inequality'; Ping, Liu and Ihler (2015) for marginal MAP. Cost: about three passes over all tables per
+    `bucket_elimination` is this method with `i_bound=None`: nothing is split, one pass is exact, and a query whose
+    tables exceed the memory is refused before memory is taken. Only the best assignment is found, not the k best.
+
+    Sources: Dechter (1999), 'Bucket elimination: a unifying framework for reasoning'; Dechter and Rish (2003); Liu
+    and Ihler (2011), 'Bounding the partition function using Hoelder's inequality'; Ping, Liu and Ihler (2015) for
+    marginal MAP. Cost: about three passes over all tables per
     iteration.
 
     Parameters
     ----------
     i_bound
-        The most variables in a message: tables have at most one more, apart from those of the model itself.
+        The most variables in a message: tables have at most one more, apart from those of the model itself. None
+        splits nothing.
     iterations
         Quasi-Newton steps; 0 takes the plain mini-bucket bound.
     """
 
-    i_bound: int = 10
+    i_bound: int | None = 10
     iterations: int = 10
 
     name: ClassVar[str] = "wmb"
@@ -72,11 +78,24 @@ class WeightedMiniBuckets(Solver):
     family: ClassVar[Family] = "elimination"
 
     def __post_init__(self) -> None:
-        if self.i_bound < 1 or self.iterations < 0:
+        if (self.i_bound is not None and self.i_bound < 1) or self.iterations < 0:
             raise SolverError(
                 f"i_bound is {self.i_bound} and iterations {self.iterations}; an i_bound of "
                 "at least 1 and iterations not below 0 are expected"
             )
+
+    def unsuited(self, posterior: Posterior) -> str | None:
+        """Refuse a problem whose unsplit tables exceed the memory of the run."""
+        if self.i_bound is not None or not isinstance(posterior, NetworkPosterior):
+            return None
+        problem = posterior.problem
+        needed = tree_bytes(problem, split(problem, nuisance_first(problem), limit(problem.sizes)))
+        if needed <= posterior.control.memory_limit:
+            return None
+        return (
+            f"solver 'bucket_elimination' would need 2^{math.log2(needed):.1f} bytes for the tables of this "
+            "query; use solver='auto' or 'wmb', or raise max_memory"
+        )
 
     def init(
         self,
@@ -107,7 +126,7 @@ class WeightedMiniBuckets(Solver):
         ledger.upper_bound(min(split_bound, state.posterior.log_ceiling), RELAXATION)
         ledger.candidates(point_of(state.posterior, decode(state.tree, scratch=s, clock=state.clock)))
         if state.tightener.is_cut:
-            if state.i_bound <= FEWER or state.clock.control.should_stop:
+            if state.i_bound is None or state.i_bound <= FEWER or state.clock.control.should_stop:
                 raise TimeUp("shifting costs")
             state.i_bound -= FEWER
             state.tree, state.tightener = _tree(state.posterior, state.i_bound, state.clock.control), None
@@ -117,7 +136,7 @@ class WeightedMiniBuckets(Solver):
         return state
 
 
-def _tree(posterior: NetworkPosterior, i_bound: int, control: Control) -> SplitTree:
+def _tree(posterior: NetworkPosterior, i_bound: int | None, control: Control) -> SplitTree:
     problem = posterior.problem
     order = nuisance_first(problem, control=control)
     return SplitTree.of(problem, order, limit(problem.sizes, i_bound=i_bound), control.memory_limit)
