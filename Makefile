@@ -12,12 +12,16 @@ RUN_STAMP := $(VENV)/.certimap-installed
 DEV_STAMP := $(VENV)/.certimap-dev-installed
 DOCS := .venv-docs
 
-.PHONY: demo docs dist test test-interop test-browser lint types pytest pytest-nojit format clean
+.PHONY: demo docs dist test test-all test-interop test-browser lint types pytest pytest-quick pytest-nojit format clean
 
 demo: $(RUN_STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
 
-test: lint types pytest-nojit pytest
+# What finds most faults: two cases of every test, without the slow ones.
+test: lint types pytest-quick
+
+# Everything that must pass.
+test-all: lint types pytest-nojit pytest
 
 lint: $(DEV_STAMP)
 	$(BIN)/ruff check .
@@ -31,6 +35,9 @@ types: $(DEV_STAMP)
 # The suite proper. Files stay together on a worker, so that a kernel is compiled by few of them.
 pytest: $(DEV_STAMP)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+pytest-quick: $(DEV_STAMP)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --quick
 
 # The small part once more, with the kernels run as plain Python.
 pytest-nojit: $(DEV_STAMP)

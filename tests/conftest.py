@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,29 @@ settings.register_profile(
     "thorough", deadline=None, max_examples=2000, parent=settings.get_profile("deterministic")
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "deterministic"))
+
+
+QUICK_CASES = 2  # of each parametrised test in the quick tier
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--quick", action="store_true", help=f"leave out slow tests, and all but {QUICK_CASES} cases of each other"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the quick tier where it is asked for: the first cases of every test that is not marked slow."""
+    if not config.getoption("--quick"):
+        return
+    seen: Counter[str] = Counter()
+    kept, dropped = [], []
+    for item in items:
+        seen[item.nodeid.split("[")[0]] += 1
+        is_quick = item.get_closest_marker("slow") is None and seen[item.nodeid.split("[")[0]] <= QUICK_CASES
+        (kept if is_quick else dropped).append(item)
+    config.hook.pytest_deselected(items=dropped)
+    items[:] = kept
 
 
 @pytest.fixture(scope="session")

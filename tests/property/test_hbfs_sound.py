@@ -63,6 +63,7 @@ def test_exact_answers(seed, route):
     assert result.certificate.kind.value == "exact"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("route", ROUTES)
 def test_several_best(seed, route):

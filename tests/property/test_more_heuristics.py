@@ -180,6 +180,7 @@ def test_they_warm_a_proof_and_same_seeds_give_same_answers(name):
     assert warmed.certificate.kind == "exact"
 
 
+@pytest.mark.slow
 def test_messages_pickle_between_sweeps():
     posterior = random_posterior(11)
     propagation = Propagation(posterior.plan, 0.2)

@@ -47,6 +47,7 @@ def inner_boxes(rng: np.random.Generator, means: np.ndarray, batch: int):
     return middle - radius, middle + radius
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("seed", range(20))
 def test_the_kernel_is_its_twin_rounded_up(seed: int, full: bool) -> None:

@@ -150,6 +150,7 @@ def states_of(domain: Domain, mask: np.ndarray) -> list[list[int]]:
     ]
 
 
+@pytest.mark.slow
 def test_hostile_circuits_agree_with_fifty_digits() -> None:
     """Values, masses and bounds of points and boxes; a state is impossible only where the model says so."""
     for rng, circuit, posterior in hostile_cases(120):
@@ -193,6 +194,7 @@ def test_hostile_circuits_agree_with_fifty_digits() -> None:
                         assert (probed.each_bound[row, column] == -math.inf) == (best == -math.inf)
 
 
+@pytest.mark.slow
 def test_solvers_on_hostile_circuits() -> None:
     """Exact lists of every length, from one to more than there are points."""
     for rng, circuit, posterior in hostile_cases(40, start=1000):

@@ -23,6 +23,7 @@ def summary_of(n: int, **settings):
     return summary
 
 
+@pytest.mark.slow
 def test_nothing_is_false_that_may_not_be():
     summary = summary_of(600)
     assert summary.failures == []
@@ -73,6 +74,7 @@ def test_formulas_are_as_they_were_after_loosening():
     assert {name: getattr(bounds, name) for name in dir(bounds)} | {"skyband": sets.skyband} == before
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_and_ends_the_same(tmp_path):
     whole = run_truth(TruthPlan(220, 4, out=tmp_path / "whole"))
     part = run_truth(TruthPlan(200, 4, out=tmp_path / "part"))

@@ -43,6 +43,7 @@ def test_fills_are_joint_modes():
         assert results[i].certificate.kind == "exact"
 
 
+@pytest.mark.slow
 def test_processes_change_nothing():
     X = table(n=400, d=4)
     one, two = (cm.MapImputer(random_state=0, n_jobs=n).fit_transform(X) for n in (1, 2))

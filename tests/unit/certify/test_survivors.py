@@ -84,6 +84,7 @@ def test_evidence_is_never_short_of_what_is_asked_for():
             assert evidence - bounds.evidence_per_draw(math.log(p_hat)) < math.log(1.0 / delta) * (1.0 + 2e-12)
 
 
+@pytest.mark.slow
 def test_points_of_real_domains_close_nothing():
     build = cm.CircuitBuilder(cm.Domain([cm.Real("x")]))
     build.gaussian(0, 0.0, 1.0)

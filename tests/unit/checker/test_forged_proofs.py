@@ -32,6 +32,7 @@ def wrong(case):
 SEEDS = [0, 1, 2, 3, 4, 6, 7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", ["exact", "epsilon"])
 def test_draws_prove_nothing_that_is_certain(seed, kind):

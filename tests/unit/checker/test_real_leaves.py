@@ -113,6 +113,7 @@ def mixture(seed, kinds, n_parts=3):
 REAL = ("gaussian", "truncated_gaussian", "uniform", "histogram", "exponential", "laplace", "student_t")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [REAL, ("histogram",), ("poisson", "geometric")])
 @pytest.mark.parametrize("seed", range(4))
 def test_answers_on_such_leaves_are_proved(seed, kinds):

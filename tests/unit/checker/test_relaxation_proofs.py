@@ -235,6 +235,7 @@ def grid(n, strength):
     return MarkovNetwork(cm.Domain.of_sizes([2] * (n * n)), factors)
 
 
+@pytest.mark.slow
 def test_a_grid_too_wide_to_be_eliminated_is_proved_or_bounded_in_time(monkeypatch, no_steps):
     monkeypatch.setattr("certimap.proofs.finish.LEAST_SECONDS", 5.0)
     monkeypatch.setattr("certimap.proofs.script.TABLE_BITS", (10.0,))
@@ -244,6 +245,7 @@ def test_a_grid_too_wide_to_be_eliminated_is_proved_or_bounded_in_time(monkeypat
     assert cm.check(model, result.proof).accepted
 
 
+@pytest.mark.slow
 def test_what_is_not_certified_gets_a_bound(monkeypatch):
     monkeypatch.setattr("certimap.proofs.finish.LEAST_SECONDS", 1.0)
     model = grid(24, 1.5)

@@ -72,6 +72,7 @@ def nothing_is_cheap(monkeypatch):
     monkeypatch.setattr(step_proofs, "_replace_functions", lambda script, network: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_every_step_bounds_from_above(seed):
     case, rng = everything(seed), np.random.default_rng(seed)
@@ -141,6 +142,7 @@ def test_a_sum_in_blocks_is_on_its_side_of_the_exact_one(monkeypatch, seed, bloc
         assert halves.logs[point] + sum(beside) == pytest.approx(square, rel=1e-12, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most_entries", "relaxed"), [(0.0, False), (1e9, False), (0.0, True)])
 @pytest.mark.parametrize("seed", range(1, 12, 2))
 def test_steps_prove_answers_and_nothing_else(nothing_is_cheap, seed, most_entries, relaxed):
@@ -413,6 +415,7 @@ def test_a_writer_that_drops_too_much_proves_nothing_false(monkeypatch, nothing_
     assert "is dropped at" in cm.check(case.model, proof).message
 
 
+@pytest.mark.slow
 def test_a_grid_too_wide_to_be_eliminated_is_proved_by_steps(monkeypatch):
     monkeypatch.setattr("certimap.proofs.finish.LEAST_SECONDS", 600.0)  # however busy the machine is
     n, rng = 24, np.random.default_rng(3)

@@ -58,6 +58,7 @@ def limits(request, monkeypatch):
     monkeypatch.setattr(vectors.Plain, "LIMITS", request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_kept_vectors_prove_an_answer_and_nothing_false(limits, seed):
     case = case_of(seed)
@@ -250,6 +251,7 @@ def test_products_of_matrices_round_up_and_hardly(seed):
     np.testing.assert_allclose(found, _by_entry(values, table[None])[0], atol=1e-9)
 
 
+@pytest.mark.slow
 def test_long_chains_of_many_states_are_checked_by_their_vectors():
     model, symbols = random_chain(24, 30, 12, 0, 0.2)
     result = cm.map_query(model, symbols, epsilon=0, delta=0, rng=0, workers=1, proof=True, time_limit=300)

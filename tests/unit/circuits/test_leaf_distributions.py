@@ -130,6 +130,7 @@ def test_peaks_and_curvatures_hold_on_grids(kind: str, parameters, law) -> None:
             assert rises == pytest.approx(mean, rel=1e-2, abs=1e-2 * (1.0 + np.abs(slopes).max()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "parameters", "law"), [*REALS, *COUNTS])
 def test_draws_have_the_distribution(kind: str, parameters, law) -> None:
     """Kolmogorov-Smirnov distances, from the whole line, from a middle interval and from a tail."""
@@ -189,6 +190,7 @@ def density(c: int, x: np.ndarray, n: np.ndarray) -> np.ndarray:
     return total
 
 
+@pytest.mark.slow
 def test_mixed_modes_are_certified() -> None:
     xs, ns = np.append(np.linspace(-3.0, 5.0, 4001), 0.5), np.arange(40.0)
     best = max(float(density(c, xs[:, None], ns[None]).max()) for c in (0, 1))

@@ -121,6 +121,7 @@ def test_modes_are_those_of_many_local_searches(seed: int) -> None:
     assert result.log_prob == pytest.approx(value([result.assignment[v] for v in circuit.domain.names]), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_an_interval_without_any_mean_has_its_maximum_on_the_border() -> None:
     rng = np.random.default_rng(7)
     circuit = mixture(rng, 3, 6, ("gaussian",))

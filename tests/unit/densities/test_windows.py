@@ -160,6 +160,7 @@ def log_factory(c, x, y_window, z_window):
     return total + log_mass(*(np.array(z_window) - 0.3 - 0.7 * x) / 0.6)
 
 
+@pytest.mark.slow
 def test_states_given_an_interval_are_bayes_rule():
     window = (0.5, 1.2)
     masses = []

@@ -56,6 +56,7 @@ METHODS = {
 # ---------------------------------------------------------------- every method
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_probabilities_of_all_states_add_to_one(method):
     estimator = METHODS[method]().fit(chain())
@@ -474,6 +475,7 @@ def test_importing_the_package_loads_no_learner():
     assert out.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", ["0", "1"])
 def test_a_fresh_process_replays_a_seed(seed):
     code = (
@@ -496,6 +498,7 @@ def test_a_fresh_process_replays_a_seed(seed):
 # ---------------------------------------------------------------- public data
 
 
+@pytest.mark.slow
 def test_public_data_is_fitted_better_than_the_published_learnspn(shared_data):
     from certimap.learn import datasets
 

@@ -266,6 +266,7 @@ def test_contexts_are_the_other_cells_of_a_row():
             assert found[i][row] == pytest.approx(wanted, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_columns_of_many_integers_are_labels_where_rows_prefer_them():
     rng = np.random.default_rng(0)
     codes = rng.choice(rng.choice(10_000, 25, replace=False), 1200)  # 25 codes far apart
@@ -291,6 +292,7 @@ def test_trees_take_real_columns_as_histograms_and_missing_cells(learner):
     assert cm.learn.score_samples(alone, test).mean() < score < true_score(test) + 0.05
 
 
+@pytest.mark.slow
 def test_models_of_bars_integrate_to_one():
     circuit = cm.learn.hclt({"x": np.random.default_rng(0).gamma(2.0, 3.0, 300)}, rng=0)
     grid = np.linspace(-200.0, 200.0, 400_001)

@@ -51,6 +51,7 @@ def test_sum_is_that_of_enumeration(seed, monkeypatch):
         assert 0.0 < found.log_slack < 1e-11
 
 
+@pytest.mark.slow
 def test_sum_of_what_doubles_do_not_hold():
     rng = np.random.default_rng(5)
     logs = [rng.normal(size=(3, 3)) * 400.0 - 2000.0 for _ in range(6)]
@@ -116,6 +117,7 @@ def test_auto_takes_it_and_answers_as_enumeration_does(seed, dear_trees):
             assert [v for _, v in result.top][:n_possible] == pytest.approx(ranked[: min(3, n_possible)] - total)
 
 
+@pytest.mark.slow
 def test_boxes_and_draws_come_from_the_tree(dear_trees):
     problem = random_problem(np.random.default_rng(9), max_variables=6, zeros=0.2)
     posterior = cm.condition(network_of(problem))

@@ -297,6 +297,7 @@ def test_context_specific_independence_makes_circuits_smaller():
     assert network.compile().n_edges < 0.6 * whole.compile().n_edges
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*renormalised")
 def test_recorded_answers_score_as_recorded(shared_data):
     cases = json.loads((shared_data / "networks" / "cases.json").read_text())["cases"]

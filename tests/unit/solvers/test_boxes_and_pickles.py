@@ -132,6 +132,7 @@ def test_a_run_goes_on_from_a_pickle_as_if_nothing_had_happened(name, n_before):
     assert outcome(n_before) == outcome(1000)
 
 
+@pytest.mark.slow
 def test_a_circuit_s_search_goes_on_from_a_pickle():
     rng = np.random.default_rng(5)
     builder = cm.CircuitBuilder(cm.Domain.of_sizes([2] * 8))

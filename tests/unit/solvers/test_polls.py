@@ -91,6 +91,7 @@ def test_a_product_is_looked_at_between_its_steps(tree, monkeypatch):
     assert [n for n in itertools.pairwise(looks) if n[1] <= n[0]] == []
 
 
+@pytest.mark.slow
 def test_long_vectors_make_small_sets(tree, monkeypatch):
     monkeypatch.setattr(one_pass, "SET_ENTRIES", 64)
     monkeypatch.setattr(one_pass, "PRODUCT_ENTRIES", 256)
