@@ -13,7 +13,7 @@ import pytest
 import certimap
 from certimap.conversions import rows
 from certimap.core.named import Named, at, is_one_of, place_of
-from certimap.core.posterior import Draws, Masses, Modes, offers
+from certimap.core.posterior import Decodes, Draws, Masses, offers
 from certimap.io.formats import FORMATS
 from certimap.solvers.sampling.pac import Pac
 
@@ -64,10 +64,10 @@ def test_classes_are_known_by_their_place():
 
 def test_what_is_wanted_may_be_named_or_given():
     tree = at("certimap.trees.bucket_tree:BucketTreePosterior")
-    assert offers(rows.OF_TREE, (tree, Draws | Modes))
+    assert offers(rows.OF_TREE, (tree, Draws | Decodes))
     assert offers(rows.OF_TREE, (place_of(tree), Masses))
     assert not offers(rows.OF_TREE, (rows.CIRCUIT,))
-    assert not offers(rows.OF_TREE, (Modes,))
+    assert not offers(rows.OF_TREE, (Decodes,))
 
 
 def test_a_small_query_loads_little():
