@@ -131,7 +131,7 @@ class TensorCircuit:
 def widened(x: Any) -> Any:
     """Return a module of PyTorch, or where it is in half precision a copy in double precision.
 
-    Half precision is good for two or three digits: what a module makes of its parameters would be rounded to these.
+    Half precision is good for two or three digits, and what a module makes of its parameters is rounded to these.
     """
     halves = {"torch.bfloat16", "torch.float16"}
     is_half = any(str(p.dtype) in halves for p in [*x.parameters(), *x.buffers()])
@@ -153,7 +153,5 @@ def log_choose(n: Floats, k: Floats) -> Floats:
     """Return ln of the number of ways to choose k of n; -inf where k > n. Within some roundings of n ln n."""
     from scipy.special import gammaln
 
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(
-            k <= n, gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(np.maximum(n - k, 0.0) + 1.0), -np.inf
-        )
+    ways = gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(np.maximum(n - k, 0.0) + 1.0)
+    return np.where(k <= n, ways, -np.inf)
