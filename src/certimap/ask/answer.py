@@ -80,6 +80,9 @@ def conditioned_in_time(condition: Condition, control: Control) -> tuple[Posteri
             cut, status = "the user interrupted conditioning", Status.INTERRUPTED
         except TimeUp as late:
             cut = str(late)
+            if control.interrupted:  # seen by a poll, where none could be raised
+                deadline, control.interrupted = time.perf_counter(), False
+                cut, status = "the user interrupted conditioning", Status.INTERRUPTED
         except MemoryError:
             cut, status = "memory ran out in conditioning", Status.MEMORY_LIMIT
     control.deadline = deadline

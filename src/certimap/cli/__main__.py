@@ -7,7 +7,12 @@ SIGTERM does so where a script started the command in the background, with Ctrl-
 
 import signal
 import sys
+import time
+import weakref
+from _thread import interrupt_main, start_new_thread
+from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 FAILED = 2
 INTERRUPTED = 130
@@ -18,6 +23,7 @@ def run() -> int:
     """Run the command line that the process was started with; return its exit code."""
     try:
         _let_sigterm_interrupt()
+        sys.unraisablehook = _taken_again
         allowed = _addressable()
         if allowed < LEAST_MEMORY:
             needed = f"{LEAST_MEMORY >> 20} MiB at least are needed"
@@ -47,6 +53,29 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     handler = signal.getsignal(signal.SIGINT)
     if callable(handler):
         handler(signal.SIGINT, frame)
+
+
+class _Presence:
+    """Lives as long as the call that made it."""
+
+
+def _taken_again(unraisable: Any) -> None:
+    """Take an interrupt that came where nothing can be raised (a finalizer, a callback from C) once more.
+
+    A search that has noted it ends by itself; what else nobody can catch is printed.
+    """
+    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)
+    elif signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        here = _Presence()
+        start_new_thread(_interrupt_after, (weakref.ref(here),))
+
+
+def _interrupt_after(call: Callable[[], object]) -> None:
+    """Interrupt the main thread once a call there is over, in which an interrupt would be lost again."""
+    while call() is not None:
+        time.sleep(0.001)
+    interrupt_main(signal.SIGTERM)
 
 
 def _addressable() -> int:

@@ -1,12 +1,17 @@
-"""Sharing blocks of rows out among threads, so that the answer does not depend on how many there are."""
+"""Sharing blocks of rows out among threads, so that the answer does not depend on how many there are.
+
+The calling thread works too, and the helpers are daemons that wait on a queue made in C. So an interrupt (Ctrl-C)
+may come anywhere in this module: it leaves no lock held, no helper that the end of the process would wait for, and
+no block at work once the call is left.
+"""
 
 from __future__ import annotations
 
 import os
+from _thread import start_new_thread
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-
-_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+from itertools import count
+from queue import SimpleQueue
 
 
 def default_workers() -> int:
@@ -16,23 +21,87 @@ def default_workers() -> int:
     return os.cpu_count() or 1
 
 
-def _pool(workers: int) -> ThreadPoolExecutor:
-    key = (os.getpid(), workers)  # threads do not survive a fork
-    if key not in _pools:
-        _pools[key] = ThreadPoolExecutor(workers, thread_name_prefix="certimap")
-    return _pools[key]
+class _Job:
+    """The blocks of one call; a job that is stopped gives out no more."""
+
+    def __init__(self, task: Callable[[int, int], None], n_rows: int, block: int) -> None:
+        self.task, self.n_rows, self.block = task, n_rows, block
+        self.starts = count(0, block)
+        self.taken: list[int] = []  # by helpers
+        self.done: list[int] = []  # by helpers
+        self.errors: list[BaseException] = []
+        self.is_stopped = False
+        self.news: SimpleQueue[None] = SimpleQueue()
+
+    def help(self) -> None:
+        """Do blocks until none is left; each is written down before it is begun and when it is over."""
+        while not self.is_stopped and (start := next(self.starts)) < self.n_rows:
+            self.taken.append(start)
+            try:
+                if not self.is_stopped:
+                    self.task(start, min(start + self.block, self.n_rows))
+            except BaseException as error:
+                self.errors.append(error)
+            self.done.append(start)
+            self.news.put(None)
+
+    def run(self, n_blocks: int) -> None:
+        """Do blocks in the calling thread, and return when helpers have done the others."""
+        while (start := next(self.starts)) < self.n_rows and not self.errors:
+            self.task(start, min(start + self.block, self.n_rows))
+            n_blocks -= 1
+        while len(self.done) < n_blocks and not self.errors:
+            self.news.get()
+        if self.errors:
+            raise self.errors[0]
+
+    def stop(self) -> None:
+        """Return when no helper is at work any more."""
+        self.is_stopped = True
+        while len(self.done) < len(self.taken):
+            self.news.get()
+
+
+class _Helpers:
+    """Threads of one process that help with the jobs in a queue."""
+
+    def __init__(self) -> None:
+        self.n_threads = 0
+        self.queue: SimpleQueue[_Job] = SimpleQueue()
+
+    def share(self, job: _Job, n: int) -> None:
+        """Let up to n helpers work on a job."""
+        while self.n_threads < n:
+            start_new_thread(_serve, (self.queue,))
+            self.n_threads += 1
+        for _ in range(n):
+            self.queue.put(job)
+
+
+def _serve(queue: SimpleQueue[_Job]) -> None:
+    while True:
+        queue.get().help()
+
+
+_helpers: dict[int, _Helpers] = {}  # by process
 
 
 def for_blocks(task: Callable[[int, int], None], n_rows: int, block: int, workers: int) -> None:
     """Call `task(start, stop)` for consecutive blocks of at most `block` rows, on `workers` threads.
 
-    Each call must write to its own rows only. An exception in a task is raised here.
+    Each call must write to its own rows only. An exception in a task is raised here. Whatever is raised, an
+    interrupt too, the blocks then at work are done before; a second interrupt does not wait for them.
     """
-    starts = range(0, n_rows, block)
-    if workers == 1 or len(starts) <= 1:
-        for start in starts:
+    n_blocks = len(range(0, n_rows, block))
+    if workers == 1 or n_blocks <= 1:
+        for start in range(0, n_rows, block):
             task(start, min(start + block, n_rows))
         return
-    futures = [_pool(workers).submit(task, start, min(start + block, n_rows)) for start in starts]
-    for future in futures:
-        future.result()
+    helpers = _helpers.setdefault(os.getpid(), _Helpers())  # those of a parent process do not survive a fork
+    job = _Job(task, n_rows, block)
+    try:
+        helpers.share(job, min(workers, n_blocks) - 1)
+        job.run(n_blocks)
+    except BaseException:
+        job.stop()
+        raise
