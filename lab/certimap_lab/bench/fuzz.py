@@ -115,7 +115,7 @@ def targets() -> dict[str, Target]:
     typed = (CertimapError,)
     return {
         "bif": Target("bif", (seeds.BIF,), read),
-        "uai": Target("uai", (seeds.UAI, seeds.MARKOV, *seeds.REORDERED), read),
+        "uai": Target("uai", (seeds.UAI, seeds.MARKOV), read),
         "spn": Target("spn", (seeds.SPN,), read),
         "net": Target("net", (seeds.NET,), read),
         "xdsl": Target("xdsl", (seeds.XDSL,), read),

@@ -18,12 +18,6 @@ probability ( A ) { table .3, .7; } // end
 probability ( "B c" | A ) { (hi) .2, .8, 0; /* c */ default 1e-1 .4 .5; }
 """
 UAI = b"BAYES\n3\n2 2 3\n3\n1 0\n2 0 1\n2 1 2\n\n2 .5 .5\n4 .1 .9 0 0\n6 .2 .3 .5 1e-400 1 0 # c\n"
-REORDERED = (  # as pgmpy, and as pyagrum, write BAYES and MARKOV files
-    b"BAYES\n2\n2 3\n2\n1 0\n2 0 1\n\n2\n.3 .7\n6\n.1 .2 .3 .3 .6 .5\n",
-    b"BAYES\n3\n2 3 2 \n3\n1 0   # a\n3 0 2 1   # b\n1 2   # c\n\n\n2\n  .3 .7 \n\n12\n"
-    b"  .2 .3 .5 \n  .1 .1 .8 \n  .4 .4 .2 \n  .3 .3 .4 \n\n2\n  .6 .4 \n",
-    b"MARKOV\n2 # nbr Nodes\n2 3 \n1 # nbr Factors \n2 0 1 \n\n6 # {0, 1}\n  .1 .2 .3 \n  1 2 3 \n",
-)
 MARKOV = b"c comment\nMARKOV 2 2 3 /* x */ 3 1 0 2 0 1 0\n2 1e400 .5\n6 1 2 3 4 5 6\n1 7\n"
 SPN = b"# c\nindicator 0 0 0\nl 1 0 1\ngaussian 2 1 0.5 2\n+ 3 0 .25 1 .75\n* 4 3 2\n* 5 0 2\n+ 6 4 1e-320 5 3\n"
 NET = b"""net { } % c

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from certimap_lab.hostile import circuits, imported, networks, others
+from certimap_lab.hostile import circuits, networks, others
 from certimap_lab.hostile.case import HostileCase
 from certimap_lab.hostile.densities import DensityCase, densities
 from certimap_lab.hostile.exact import arithmetic
@@ -31,9 +31,6 @@ FAMILIES: dict[str, Callable[[np.random.Generator], HostileCase | DensityCase]] 
         others.function,
         others.round_trip,
         others.text,
-        imported.numbered,
-        imported.reordered,
-        imported.classifier,
         densities,
     )
 }

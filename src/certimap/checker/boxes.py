@@ -8,13 +8,14 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.checker.budget import Budget
 from certimap.checker.circuit import Circuit, boxes_of
-from certimap.checker.clock import Clock
 from certimap.checker.graph import Flags
 from certimap.checker.models import Arrays, Rejected
 from certimap.checker.numbers import Floats, Ints
 
-BATCH = 256
+BATCH, MAX_COLUMNS = 256, 2**22  # boxes, and columns of them, that are bounded at once
+BOX_COST, COLUMN_COST = 640, 64  # bytes that a box takes beside its columns, and each column while it is bounded
 LEAF, SHRUNK = -1, -2
 
 
@@ -26,50 +27,46 @@ class Trees:
     on; -1 ends a box.
     """
 
-    def __init__(self, arrays: Arrays, splits: str, kept: str, n_variables: int) -> None:
-        kinds, bits = np.asarray(arrays[splits]), np.asarray(arrays[kept])
+    def __init__(self, arrays: Arrays, splits: str, kept: str, n_variables: int, budget: Budget) -> None:
+        kinds, bits = arrays[splits], arrays[kept]
         has_cuts = splits == "splits" and "at" in arrays
-        cuts: Ints = np.asarray(arrays["at"]) if has_cuts else np.zeros(kinds.shape, np.int64)
+        cuts = arrays["at"] if has_cuts else None
         if kinds.dtype.kind != "i" or kinds.ndim != 1 or bits.dtype != np.uint8 or bits.ndim != 1:
             raise Rejected(f"the trees of boxes are damaged: {splits!r} and {kept!r} are no rows of whole numbers")
         if np.any((kinds < SHRUNK) | (kinds >= n_variables)):
             raise Rejected("a tree of boxes splits a variable that the query has not")
-        if cuts.shape != kinds.shape or cuts.dtype.kind != "i" or np.any(cuts < 0):
+        if cuts is not None and (cuts.shape != kinds.shape or cuts.dtype.kind != "i" or np.any(cuts < 0)):
             raise Rejected("the tree of splits is damaged: it cuts variables at no place that they have")
-        self.kinds: list[int] = kinds.tolist()
-        self.at: list[int] = cuts.tolist()
-        self.bits = bits
+        self.kinds, self.at, self.bits, self.budget = kinds, cuts, bits, budget
         self.entry = self.byte = 0
 
     def read(self, starts: Mapping[int, int], sizes: Ints) -> Iterator[tuple[Flags, Flags]]:
         """Yield, for a tree over variables that begin at some columns, each box and the columns that end there.
 
-        Where a box ends as a whole no column is marked.
+        Where a box ends as a whole no column is marked. The boxes that wait are those of one path down the tree.
         """
         n_columns = int(sum(sizes[v] for v in starts))
-        waiting: list[Flags] = [np.ones(n_columns, np.bool_)]
+        waiting: list[Iterator[Flags]] = [iter([np.ones(n_columns, np.bool_)])]
         while waiting:
-            box = waiting.pop()
+            box = next(waiting[-1], None)
+            if box is None:
+                waiting.pop()
+                continue
+            self.budget.need((len(waiting) + 4.0) * (n_columns + BOX_COST), "the boxes of a tree")
             if self.entry >= len(self.kinds):
                 raise Rejected("a tree of boxes lacks a box")
-            kind, at = self.kinds[self.entry], self.at[self.entry]
+            kind, at = int(self.kinds[self.entry]), 0 if self.at is None else int(self.at[self.entry])
             self.entry += 1
             if kind == LEAF:
                 yield box, np.zeros_like(box)
             elif kind == SHRUNK:
                 left = box & self._columns(n_columns)
                 yield box, box & ~left
-                waiting.append(left)
+                waiting.append(iter([left]))
             elif kind not in starts:
                 raise Rejected("a tree of boxes splits a variable that it has not")
             else:
-                mine = slice(starts[kind], starts[kind] + int(sizes[kind]))
-                states: Ints = np.arange(int(sizes[kind]), dtype=np.int64)
-                halves: Flags = np.array([states >= at, states < at])
-                for group in halves if at else states == np.flatnonzero(box[mine])[::-1, None]:
-                    part = box.copy()
-                    part[mine] &= group
-                    waiting.append(part)
+                waiting.append(_parts(box, starts[kind], int(sizes[kind]), at))
 
     def end(self) -> None:
         """Refuse what follows the last tree."""
@@ -85,16 +82,28 @@ class Trees:
         return found.astype(np.bool_)
 
 
-def split_tree(arrays: Arrays, columns: Ints) -> Iterator[tuple[Flags, Flags]]:
+def _parts(box: Flags, start: int, size: int, at: int) -> Iterator[Flags]:
+    """Yield the parts of a box by the states of a variable: each, or those before a place and the others."""
+    states = np.flatnonzero(box[start : start + size]).tolist()
+    groups = [range(min(at, size)), range(at, size)] if at else ([state] for state in states)
+    for group in groups:
+        part = box.copy()
+        part[start : start + size] = False
+        mine = slice(start + group[0], start + group[-1] + 1) if group else slice(0, 0)
+        part[mine] = box[mine]
+        yield part
+
+
+def split_tree(arrays: Arrays, columns: Ints, budget: Budget) -> Iterator[tuple[Flags, Flags]]:
     """Yield what ends in the tree of a search over all query variables, as `Trees.read` does."""
-    trees = Trees(arrays, "splits", "kept", len(columns) - 1)
+    trees = Trees(arrays, "splits", "kept", len(columns) - 1, budget)
     starts: list[int] = columns[:-1].tolist()
     yield from trees.read(dict(enumerate(starts)), np.diff(columns))
     trees.end()
 
 
 def check_boxes(
-    circuit: Circuit, arrays: Arrays, answers: NDArray[np.int64], threshold: float, caps: Floats, clock: Clock
+    circuit: Circuit, arrays: Arrays, answers: NDArray[np.int64], threshold: float, caps: Floats
 ) -> str | None:
     """Close all that ends in a tree of boxes; return the sentence about the first that stays open, or None.
 
@@ -102,14 +111,19 @@ def check_boxes(
     closed when the bound of the whole is, or a variable keeps no state, or nothing but an answer is left; of a box
     of which some states end, these have to be dropped.
     """
-    known = {box.tobytes() for box in boxes_of(answers, circuit.columns)} if len(answers) > 1 else set[bytes]()
-    rows, first = split_tree(arrays, circuit.columns), 0
-    while batch := list(islice(rows, BATCH)):
+    budget, width, known = circuit.budget, int(circuit.columns[-1]), set[bytes]()
+    if len(answers) > 1:
+        budget.hold(2.0 * len(answers) * (width + BOX_COST), "the answers as boxes")
+        known = {boxes_of(answer[None], circuit.columns).tobytes() for answer in answers}
+    n_rows = max(1, min(BATCH, MAX_COLUMNS // width))
+    budget.need(n_rows * width * COLUMN_COST, "a batch of boxes")
+    rows, first = split_tree(arrays, circuit.columns, budget), 0
+    while batch := list(islice(rows, n_rows)):
         boxes, ending = (np.array(part) for part in zip(*batch, strict=True))
         is_part = np.any(ending, axis=1)
         active = np.arange(len(boxes))
         while len(active):
-            clock.look()
+            budget.look()
             bound, each = circuit.bounds(boxes[active], caps)
             left = boxes[active] & ~(each <= threshold)
             is_open = np.all(np.logical_or.reduceat(left, circuit.columns[:-1], axis=1), axis=1)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from certimap.checker.budget import FLOAT, Budget
 from certimap.checker.models import Reduced, Rejected, Table, spread
 from certimap.checker.numbers import UNIT, Flags, Floats, Ints, log_sum, up
 
 MAX_TABLE = 2**22  # entries of one bucket
+WORKING = 6  # copies of a table that are held while it is worked on
 
 
 @dataclass(eq=False)
@@ -40,7 +43,9 @@ class Bucket:
         return [*self.query, *self.hidden]
 
 
-def elimination_order(tables: Sequence[Table], sizes: Sequence[int], variables: Sequence[int]) -> list[int]:
+def elimination_order(
+    tables: Sequence[Table], sizes: Sequence[int], variables: Sequence[int], budget: Budget
+) -> list[int]:
     """Return an order in which each next variable makes the smallest table; among equals the first."""
     near: dict[int, set[int]] = {v: set() for v in variables}
     for table in tables:
@@ -54,6 +59,7 @@ def elimination_order(tables: Sequence[Table], sizes: Sequence[int], variables: 
     heapify(waiting)
     order: list[int] = []
     while near:
+        budget.look()
         found, v = heappop(waiting)
         if v not in near or found != cost[v]:
             continue  # eliminated, or entered once more since
@@ -88,10 +94,10 @@ class Layout:
     children: list[list[int]]
 
     @classmethod
-    def of(cls, problem: Reduced) -> Layout:
+    def of(cls, problem: Reduced, budget: Budget) -> Layout:
         """Choose an order; refuse one whose tables would not fit. The last of `children` are the roots."""
         variables = sorted({v for t in problem.tables for v in t.scope} | set(problem.queried))
-        order = elimination_order(problem.tables, problem.sizes, variables)
+        order = elimination_order(problem.tables, problem.sizes, variables, budget)
         place = {v: k for k, v in enumerate(order)}
         held: list[list[Table]] = [[] for _ in order]
         for table in problem.tables:
@@ -109,6 +115,10 @@ class Layout:
                 separators[parent] |= rest
             children[parent].append(k)
             scopes.append(scope)
+        n_entries = [math.prod(problem.sizes[u] for u in scope) for scope in scopes]
+        budget.need(
+            FLOAT * (sum(n_entries) + WORKING * max(n_entries, default=0)), "the tables of the elimination"
+        )
         return cls(order, scopes, held, children)
 
 
@@ -124,17 +134,21 @@ class Buckets:
     sizes: list[int]
     queried: dict[int, int]
     log_constant: float
+    budget: Budget
 
     @classmethod
-    def of(cls, problem: Reduced, plan: Layout | None = None) -> Buckets:
+    def of(cls, problem: Reduced, plan: Layout | None = None, budget: Budget | None = None) -> Buckets:
         """Lay out an elimination, unless it is, and multiply its tables; refuse one whose tables would not fit."""
-        plan = plan or Layout.of(problem)
+        budget = Budget() if budget is None else budget
+        plan = plan or Layout.of(problem, budget)
         queried = {v: k for k, v in enumerate(problem.queried)}
-        tree = cls([], problem.sizes, queried, problem.log_constant)
+        tree = cls([], problem.sizes, queried, problem.log_constant, budget)
         constants, quiet = [problem.log_constant], dict[int, Floats]()
         layers = zip([*plan.order, -1], [*plan.scopes, set[int]()], [*plan.held, []], plan.children, strict=True)
         for k, (v, scope, tables, below) in enumerate(layers):
             bucket = _bucket(v, scope, queried, tables, problem.sizes)
+            budget.hold(FLOAT * bucket.table.size, "the tables of the elimination")
+            budget.need(WORKING * FLOAT * bucket.table.size, "a table of the elimination")
             tree.buckets.append(bucket)
             for c in below:
                 if c in quiet:
@@ -154,6 +168,17 @@ class Buckets:
         tree.log_constant = float(up(math.fsum(constants)))
         tree.buckets[-1].raised += rounded_by(np.array(tree.log_constant))
         return tree
+
+    @cached_property
+    def largest(self) -> int:
+        """Entries of the largest table."""
+        return max(bucket.table.size for bucket in self.buckets)
+
+    @cached_property
+    def n_separated(self) -> int:
+        """Entries of all messages."""
+        loud = [b for b in self.buckets if not b.is_quiet]
+        return sum(math.prod(self.sizes[v] for v in (*b.separator_query, *b.separator_hidden)) for b in loud)
 
     def view(self, values: Floats, k: int, variables: Sequence[int]) -> Floats:
         """View an array over the separator of bucket number `k` with an axis for each of more variables."""
@@ -186,7 +211,9 @@ class Buckets:
         Quiet ones have none.
         """
         out: list[Floats] = []
+        self.budget.need(FLOAT * (self.n_separated + WORKING * self.largest), "messages of the elimination")
         for bucket in self.buckets:
+            self.budget.look()
             if bucket.is_quiet:
                 out.append(np.zeros((1, 1)))
                 continue

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.checker.budget import FLOAT, Budget
 from certimap.checker.graph import Flags, Graph
 from certimap.checker.layers import Layer, product_runs, runs_of, upward
 from certimap.checker.models import Question
@@ -20,6 +21,7 @@ from certimap.checker.numbers import Floats, Ints, log_sum, log_sum_runs, up
 
 MAX_SUPPORT = 400_000_000  # entries of the table of possible states beyond which no sum counts as deciding
 BATCH_ENTRIES = 3_000_000  # boxes times edges that are worked on at once
+ROW_COST = 8  # numbers for each node and edge that are held while a box is worked out
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +43,8 @@ class Circuit:
         The node at the top of each subcircuit, and which of them each variable belongs to.
     log_total
         The log of the sum of all values, that of p(e).
+    budget
+        What working it out may take.
     """
 
     columns: Ints
@@ -50,10 +54,19 @@ class Circuit:
     roots: Ints
     root_of: Ints
     log_total: float
+    budget: Budget
 
     @cached_property
     def n_edges(self) -> int:
         return sum(len(layer.children) for layer in self.layers)
+
+    def _batch(self, n_rows: int) -> int:
+        """Return how many boxes or points are worked out at once, once it is known that their values fit."""
+        rows = min(n_rows, max(1, BATCH_ENTRIES // max(self.n_edges, 1)))
+        self.budget.need(
+            ROW_COST * FLOAT * rows * (len(self.numbers) + self.n_edges), "values of the circuit's nodes"
+        )
+        return max(rows, 1)
 
     def _leaves(self, boxes: Flags) -> Floats:
         """Return room for the values of all nodes in each box, with those of states."""
@@ -88,7 +101,8 @@ class Circuit:
                 with np.errstate(invalid="ignore"):
                     others = over - own + (4.0 + np.abs(over) + np.abs(own)) * 1e-15
                     ways = up(flow[layer.parents] + others, 4.0)
-                ways = np.where(np.isfinite(over) & np.isfinite(own), ways, -np.inf)
+                is_known = (over < np.inf) & (own < np.inf)  # what is infinite or no number bounds nothing
+                ways = np.where((over == -np.inf) | (own == -np.inf), -np.inf, np.where(is_known, ways, np.inf))
             order, starts, counts = layer.by_child
             nodes = layer.children[order[starts]]
             found = log_sum_runs(ways[order], starts, counts)
@@ -101,9 +115,10 @@ class Circuit:
 
         `caps` are upper bounds on the model's sums, whatever the box.
         """
+        rows = self._batch(len(boxes))
         bound, each = np.empty((len(boxes), len(self.roots))), np.empty(boxes.shape)
-        rows = max(1, BATCH_ENTRIES // max(self.n_edges, 1))
         for start in range(0, len(boxes), rows):
+            self.budget.look()
             part = slice(start, start + rows)
             mass = upward(self.layers, self._leaves(boxes[part]), 1)
             top = self._bounded(boxes[part], caps, mass)
@@ -115,9 +130,9 @@ class Circuit:
 
     def values(self, points: NDArray[np.int64]) -> Floats:
         """Return the logs of the values at points (states of query variables), rounded up."""
-        out = np.empty(len(points))
-        rows = max(1, BATCH_ENTRIES // max(self.n_edges, 1))
+        out, rows = np.empty(len(points)), self._batch(len(points))
         for start in range(0, len(points), rows):
+            self.budget.look()
             values, tables = self._leaves(boxes_of(points[start : start + rows], self.columns)), self.layers[0]
             entries = values[tables.children] + tables.log_weights[:, None]  # one of each table is possible
             values[tables.nodes] = np.maximum.reduceat(entries, tables.starts, axis=0)
@@ -157,6 +172,7 @@ class Circuit:
             place[nodes],
             pairs // n,
             self.log_total,
+            self.budget,
         )
 
     def scopes(self) -> list[int]:
@@ -189,8 +205,11 @@ def weighted(graph: Graph, tables: Floats, question: Question, side: int) -> Flo
 def values_at(graph: Graph, tables: Floats, question: Question, points: NDArray[np.int64]) -> Floats:
     """Return the logs of the values at points (states of query variables), rounded down, by the whole circuit."""
     places, out = weighted(graph, tables, question, -1), np.empty(len(points))
-    size = max(1, BATCH_ENTRIES // max(len(graph.children), 1))
+    n_edges = max(len(graph.children), 1)
+    size = max(1, min(len(points), BATCH_ENTRIES // n_edges))
+    graph.budget.need(ROW_COST * FLOAT * size * (len(places) + n_edges), "values of the circuit's nodes")
     for start in range(0, len(points), size):
+        graph.budget.look()
         part = points[start : start + size]
         values = np.repeat(places[:, -1:], len(part), axis=1)
         for k, v in enumerate(question.queried.tolist()):
@@ -227,6 +246,7 @@ def circuit_of(graph: Graph, tables: Floats, question: Question) -> Circuit:
         if not layer.is_sum:
             constants = np.where(is_constant[layer.children], places[layer.children, -1], 0.0)
             offset[layer.nodes] = product_runs(constants[:, None], layer.starts, layer.counts)[:, 0]
+    graph.budget.look()
     columns = question.query_offsets
     terminals, inner = np.flatnonzero(known & ~is_inner), np.flatnonzero(known & is_inner)
     kept = np.concatenate([terminals, inner])
@@ -241,27 +261,31 @@ def circuit_of(graph: Graph, tables: Floats, question: Question) -> Circuit:
     return Circuit(
         columns,
         [entries, *parts],
-        _decided([entries, *parts], columns, int(columns[-1]) + len(kept)),
+        _decided([entries, *parts], columns, int(columns[-1]) + len(kept), graph.budget),
         np.concatenate([np.full(columns[-1], -1), numbers]),
         np.array([place[graph.root]]),
         np.zeros(len(columns) - 1, np.int64),
         float(places[graph.root, -1]),
+        graph.budget,
     )
 
 
-def _decided(layers: list[Layer], columns: Ints, n_nodes: int) -> Flags:
+def _decided(layers: list[Layer], columns: Ints, n_nodes: int, budget: Budget) -> Flags:
     """Mark the nodes whose children allow disjoint sets of states of some query variable."""
-    decides = np.zeros(n_nodes, np.bool_)
+    decides, n_columns = np.zeros(n_nodes, np.bool_), int(columns[-1])
     decides[layers[0].nodes] = True
-    if n_nodes * int(columns[-1]) > MAX_SUPPORT:
+    if n_nodes * n_columns > MAX_SUPPORT:
         return decides
-    support = np.eye(n_nodes, int(columns[-1]), dtype=np.bool_)
+    budget.need(n_nodes * n_columns, "the states that each node of the circuit allows")
+    support = np.eye(n_nodes, n_columns, dtype=np.bool_)
     support[layers[0].parents, layers[0].children] = True
     for layer in layers[1:]:
-        below = support[layer.children]
-        support[layer.nodes] = np.logical_or.reduceat(below, layer.starts, axis=0)
-        if layer.is_sum:
-            counts = np.add.reduceat(below, layer.starts, axis=0, dtype=np.int64)
-            most = np.maximum.reduceat(counts, columns[:-1], axis=1)
-            decides[layer.nodes] = np.any(most == 1, axis=1)
+        for part in layer.pieces(max(1, BATCH_ENTRIES // n_columns)):
+            budget.need(2.0 * n_columns * (len(part.children) + FLOAT * len(part.nodes)), "those of a layer")
+            below = support[part.children]
+            support[part.nodes] = np.logical_or.reduceat(below, part.starts, axis=0)
+            if layer.is_sum:
+                counts = np.add.reduceat(below, part.starts, axis=0, dtype=np.int64)
+                most = np.maximum.reduceat(counts, columns[:-1], axis=1)
+                decides[part.nodes] = np.any(most == 1, axis=1)
     return decides

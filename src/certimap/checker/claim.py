@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.checker.asked import shown
+from certimap.checker.budget import Budget
 from certimap.checker.file import Proof
 from certimap.checker.models import Question, Rejected, refuse_huge
 from certimap.checker.numbers import UNIT, Floats
 
 LARGEST_TOLERANCE = 1e-3
+ANSWER_COST = 256  # bytes that each state of an answer may take
 DRAWS = "draws"
 KINDS = ("exact", "epsilon", "pac", "bound")
 BOUNDING = "steps"  # the method that proves a bound alone as well
@@ -51,7 +53,7 @@ class Claim:
     question: Question
 
     @classmethod
-    def read(cls, variables: Sequence[Mapping[str, Any]], proof: Proof) -> Claim:
+    def read(cls, variables: Sequence[Mapping[str, Any]], proof: Proof, budget: Budget) -> Claim:
         """Read the claim; refuse one that makes no sense, whatever proves it."""
         stated, method = proof.meta["claim"], proof.meta["method"]
         kind, log_joint = stated["kind"], stated["log_joint"]
@@ -69,21 +71,25 @@ class Claim:
         if not 0.0 < tolerance <= LARGEST_TOLERANCE:
             raise Rejected(f"the claim's tolerance is {tolerance}; expected above 0, at most {LARGEST_TOLERANCE}")
         sizes = np.array([len(v.get("states", ())) for v in variables], np.int64)
-        names = [v["name"] for v in variables]
+        place = {v["name"]: k for k, v in enumerate(variables)}
         answers: list[dict[str, Any]] = [proof.meta["answer"], *proof.meta.get("others", [])]
-        queried = [names.index(name) for name in answers[0]]
-        rows = [_positions([variables[v] for v in queried], answer) for answer in answers]
+        queried = [place[name] for name in answers[0]]
+        budget.hold(ANSWER_COST * len(answers) * (1 + len(queried)), "the list of answers")
+        asked = [_Asked.of(variables[v]) for v in queried]
+        rows = [_positions(asked, answer, budget) for answer in answers]
         states, values = np.array([row[0] for row in rows], np.int64), np.array([row[1] for row in rows])
         if len(np.unique(states, axis=0)) != len(states) or (len(states) > 1 and not np.all(sizes[queried])):
             raise Rejected("an answer is listed twice, or several where a variable is real")
-        log_weights = np.asarray(proof.arrays["log_weights"], np.float64)
-        if log_weights.shape != (int(sizes.sum()),):
+        log_weights = proof.arrays["log_weights"]
+        if log_weights.shape != (int(sizes.sum()),) or log_weights.dtype != np.float64:
             raise Rejected("the proof's evidence does not fit the model")
         refuse_huge(log_weights, "the proof's evidence")
         if not queried:
             raise Rejected("the query has no variables")
         question = Question(sizes, np.array(queried, np.int64), log_weights)
         log_upper = float(stated["log_upper"]) if kind == "bound" else math.inf
+        if kind == "bound" and not math.isfinite(log_upper):
+            raise Rejected(f"the claim's bound is {log_upper}")
         log_joint = None if log_joint is None else float(log_joint)
         return cls(kind, method, epsilon, delta, tolerance, log_upper, log_joint, states, values, question)
 
@@ -134,17 +140,34 @@ class Claim:
         )
 
 
-def _positions(queried: Sequence[Mapping[str, Any]], answer: Mapping[str, Any]) -> tuple[list[int], list[float]]:
+@dataclass(frozen=True)
+class _Asked:
+    """A query variable: its name, and where each state stands by its JSON; None for a real one."""
+
+    name: str
+    places: dict[str, int] | None
+
+    @classmethod
+    def of(cls, variable: Mapping[str, Any]) -> _Asked:
+        states: list[Any] | None = variable.get("states")
+        places = None if states is None else {json.dumps(state): k for k, state in enumerate(states)}
+        return cls(variable["name"], places)
+
+
+def _positions(
+    queried: Sequence[_Asked], answer: Mapping[str, Any], budget: Budget
+) -> tuple[list[int], list[float]]:
     """Return where an answer's labels stand, and its real values; 1, 1.0 and True are different labels."""
+    budget.look()
     states, values = [0] * len(queried), [math.nan] * len(queried)
-    if list(answer) != [variable["name"] for variable in queried]:
+    if list(answer) != [variable.name for variable in queried]:
         raise Rejected("the answers name different variables")
     for k, (variable, label) in enumerate(zip(queried, answer.values(), strict=True)):
-        if "states" not in variable:
+        if variable.places is None:
             values[k] = float(label)
-            continue
-        coded = [json.dumps(state) for state in variable["states"]]
-        if json.dumps(label) not in coded:
-            raise Rejected(f"the answer names the state {label!r}, which its variable has not")
-        states[k] = coded.index(json.dumps(label))
+        else:
+            found = variable.places.get(json.dumps(label))
+            if found is None:
+                raise Rejected(f"the answer names the state {label!r}, which its variable has not")
+            states[k] = found
     return states, values

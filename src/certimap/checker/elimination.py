@@ -10,19 +10,22 @@ A box may be eliminated several times, with the bounds and states that the time 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
-from certimap.checker.buckets import Buckets, index_map, rounded_by
-from certimap.checker.clock import Clock
+from certimap.checker.buckets import WORKING, Buckets, index_map, rounded_by
+from certimap.checker.budget import FLOAT, Budget
 from certimap.checker.lifting import lifted
 from certimap.checker.models import Arrays, Rejected
 from certimap.checker.numbers import UNIT, Flags, Floats, Ints, ranges, run_starts, up
 from certimap.checker.vectors import PIECE, Plain, Script, Vectors, maxima_of
 
 SLOP = 1e-8  # nats by which bounds are raised, so that rounded vectors stay below those of exact ones
+PART_COST = 64  # numbers that a box takes beside one for each variable
 TINY = 1e-300  # of a sum compared to the largest that it could be, for products that underflow
 CLOSED, ELIMINATED, SPLIT = 0, 1, 2  # what the plan says of a box; from SPLIT on the place of a query variable
 ZERO = np.zeros(1, np.int64)
@@ -42,6 +45,8 @@ class Visit:
         What acts on a product of its children's vectors: the outside, and its table.
     later
         The same with the bounds of the children from the last on, from the second on, ...; used up from the end.
+    n_bytes
+        What `around` and `later` take.
     before
         The product of what bounds the children that are done.
     at
@@ -52,6 +57,7 @@ class Visit:
     outside: Floats
     around: Floats
     later: list[Floats]
+    n_bytes: float
     before: Floats | float = 0.0
     at: int = 0
 
@@ -77,7 +83,7 @@ class Elimination:
     bounds: list[Floats]
     level: float
     script: Script
-    clock: Clock
+    budget: Budget
     lost: float = 0.0
     states: list[Floats] = field(default_factory=list[Floats])
 
@@ -87,14 +93,18 @@ class Elimination:
         last = len(self.tree.buckets) - 1
         done, visits = dict[int, Vectors](), [self._visit(last, np.full((1, 1), self.tree.log_constant))]
         while visits:
-            self.clock.look()
+            self.budget.look()
             visit = visits[-1]
             if visit.at < len(self.tree.buckets[visit.k].children):
                 visits.append(self._next_below(visit))
                 continue
             k = visits.pop().k
-            found = done[k] = self._finished(visit, done)
-            if found.error > SLOP:
+            kept = sum(v.n_bytes for v in done.values())
+            self.budget.hold(kept, "sets of vectors")
+            found = self._finished(visit, done)
+            self.budget.hold(-kept - visit.n_bytes, "")
+            done[k] = found
+            if not found.error <= SLOP:
                 raise Rejected(f"rounding may have raised a vector by {found.error:.3g} nats, too many to check")
             self.bounds[k] = maxima_of(found, self.bounds[k].shape)
             if not len(found.context):
@@ -104,10 +114,13 @@ class Elimination:
     def _visit(self, k: int, outside: Floats) -> Visit:
         """Begin a bucket whose outside is bounded by a functional on its separator."""
         bucket = self.tree.buckets[k]
+        n_bytes = FLOAT * bucket.table.size * (1 + len(bucket.children))
+        self.budget.hold(n_bytes, "what acts on the vectors of a set")
+        self.budget.need(WORKING * FLOAT * bucket.table.size, "what acts on the vectors of a set")
         later = [up(self.tree.view(outside, k, bucket.scope) + self.tree.table_in(bucket, self.box))]
         for c in bucket.children[:0:-1]:
             later.append(up(later[-1] + self.tree.view(self.bounds[c], c, bucket.scope)))
-        return Visit(k, outside, later[0], later)
+        return Visit(k, outside, later[0], later, n_bytes)
 
     def _next_below(self, visit: Visit) -> Visit:
         """Begin the next child, with the functional that bounds what acts on its vectors."""
@@ -130,6 +143,8 @@ class Elimination:
         Products are over the hidden variables that the children have; the table joins when the variable goes.
         """
         tree, bucket = self.tree, self.tree.buckets[visit.k]
+        n_acting = math.prod(tree.sizes[v] for v in (*bucket.query, *bucket.inner))
+        self.budget.need(FLOAT * n_acting * (WORKING + len(bucket.children)), "what acts on products of vectors")
         acting = [tree.onto(bucket, visit.around, bucket.query, bucket.inner)]
         found = Vectors(np.arange(len(acting[0])), np.zeros(acting[0].shape), 0.0)
         children = sorted(bucket.children, key=lambda c: len(done[c].context))
@@ -165,13 +180,18 @@ class Elimination:
         right = right.take(np.argsort(right.context, kind="stable"))
         per_context = np.bincount(right.context, minlength=int(contexts.max(initial=0)) + 1)
         runs = run_starts(per_context)[contexts], per_context[contexts]
+        width, n_right = len(states), len(right.context)
+        n_rows = max(PIECE // width, n_right) + 3 * (len(left.context) + n_right)
+        self.budget.need(2.0 * FLOAT * n_rows * width, "products of vectors")
         nothing = np.empty(0, np.int64)
         pieces: list[tuple[Ints, Ints, Floats]] = [(nothing, nothing, np.empty(0))]
         self.script.begin()
-        over = right.values[:, states]
+        over, n_listed = right.values[:, states], 0
         for lefts, rights, scores in scored(left, over, *runs, acting):
-            self.clock.look()
+            self.budget.look()
             rows = self.script.listed(scores)
+            n_listed += len(rows)
+            self.budget.need(4.0 * FLOAT * n_listed * (width + 2), "products of vectors")
             pieces.append((lefts[rows], rights[rows], scores[rows]))
         lefts, rights, scores = (np.concatenate(part) for part in zip(*pieces, strict=True))
         values = up(left.values[lefts] + over[rights])
@@ -209,11 +229,13 @@ class Part:
     known
         Of each bucket, the largest entries that the last elimination left.
     messages
-        Of each bucket, what bounds it in the box.
+        Of each bucket, what bounds it in the box; worked out when it is this part's turn.
     lost
         Nats that ties have cost.
     n_runs
         How many eliminations there were of this box alone.
+    depth
+        How many sets of bounds there are above: of eliminations, and of splits.
     states
         The bounds on each state that the last one left.
     """
@@ -224,26 +246,28 @@ class Part:
     lost: float = 0.0
     n_runs: int = 0
     states: list[Floats] = field(default_factory=list[Floats])
+    depth: int = 1
 
-    def __post_init__(self) -> None:
-        self.messages = self.tree.messages(self.box) if all(b.any() for b in self.box) else None
+    @cached_property
+    def messages(self) -> list[Floats] | None:
+        return self.tree.messages(self.box) if all(b.any() for b in self.box) else None
 
     @property
     def bound(self) -> float:
         """What every assignment is worth at most (nats)."""
         return -np.inf if self.messages is None else float(self.messages[-1][0, 0]) + self.tree.log_constant
 
-    def eliminated(self, level: float, script: Script, clock: Clock) -> Part:
+    def eliminated(self, level: float, script: Script, budget: Budget) -> Part:
         """Return what one more elimination leaves of the box."""
         if self.messages is None:
             return self
         bounds = [m + SLOP for m in self.messages]
         if self.known is not None:
             bounds = [np.minimum(a, b) for a, b in zip(bounds, self.known, strict=True)]
-        run = Elimination(self.tree, self.box, bounds, level, script, clock)
+        run = Elimination(self.tree, self.box, bounds, level, script, budget)
         is_left = run.run()
-        box = [b & (s > level) & is_left for b, s in zip(self.box, run.states, strict=True)]
-        return Part(self.tree, box, run.bounds, self.lost + run.lost, self.n_runs + 1, run.states)
+        box = [b & ~(s <= level) & is_left for b, s in zip(self.box, run.states, strict=True)]
+        return Part(self.tree, box, run.bounds, self.lost + run.lost, self.n_runs + 1, run.states, self.depth + 1)
 
     def split(self, place: int) -> list[Part]:
         """Return a part for each state of a query variable.
@@ -258,36 +282,38 @@ class Part:
             known = [np.full(m.shape, np.inf) if k in gone else m for k, m in enumerate(known)]
         out = list[Part]()
         for state in range(len(self.box[place])):
+            self.tree.budget.need(FLOAT * (1 + state) * (PART_COST + len(self.box)), "the parts of a box")
             inner = self.box[place] & (np.arange(len(self.box[place])) == state)
             box = [inner if v == place else b for v, b in enumerate(self.box)]
-            out.append(Part(self.tree, box, known, self.lost))
+            out.append(Part(self.tree, box, known, self.lost, depth=self.depth + 1))
         return out
 
 
 def exclude(
-    tree: Buckets, answers: Sequence[Box], level: float, allowance: float, script: Script, clock: Clock
+    tree: Buckets, answers: Sequence[Box], level: float, allowance: float, script: Script, budget: Budget
 ) -> None:
     """Close the space, or what is beside several answers, as a script says; refuse one that leaves a box open."""
     whole = [np.ones(tree.sizes[v], np.bool_) for v in tree.queried]
-    boxes = around(whole, list(answers)) if len(answers) > 1 else [whole]
+    boxes = around(whole, list(answers), budget) if len(answers) > 1 else [whole]
     waiting = [Part(tree, box) for box in reversed(boxes)]
     while waiting:
-        clock.look()
         part = waiting.pop()
+        n_known = (part.depth + 3.0) * tree.n_separated + len(waiting) * (PART_COST + len(whole))
+        budget.need(FLOAT * n_known, "what is known of boxes")
         act = script.act(part)
         if act >= SPLIT:
             waiting += reversed(part.split(act - SPLIT))
         elif act == ELIMINATED:
-            waiting.append(part.eliminated(level, script, clock))
+            waiting.append(part.eliminated(level, script, budget))
             if not waiting[-1].lost <= allowance:
                 lost = waiting[-1].lost
                 raise Rejected(f"ties of vectors cost {lost:.3g} nats, and the tolerance leaves {allowance:.3g}")
-        elif part.bound > level:
+        elif not part.bound <= level:
             raise Rejected(f"a box stays open, at the bound {part.bound:.12g}, above {level:.12g}")
 
 
 def check_vectors(
-    tree: Buckets, answers: Sequence[Box], threshold: float, allowance: float, arrays: Arrays, clock: Clock
+    tree: Buckets, answers: Sequence[Box], threshold: float, allowance: float, arrays: Arrays, budget: Budget
 ) -> None:
     """Exclude every assignment above a threshold but the answers, by the steps of a proof.
 
@@ -300,15 +326,16 @@ def check_vectors(
     allowance
         Nats below it to which vectors are kept, for ties of vectors.
     """
-    script = Script(arrays, threshold - allowance)
+    script = Script(arrays, threshold - allowance, budget)
     if script.is_blank:
-        script = Plain(threshold - allowance, clock)
-    exclude(tree, answers, threshold - allowance, allowance, script, clock)
+        script = Plain(threshold - allowance, budget)
+    exclude(tree, answers, threshold - allowance, allowance, script, budget)
     script.end()
 
 
-def around(box: Box, points: list[Box]) -> list[Box]:
+def around(box: Box, points: list[Box], budget: Budget) -> list[Box]:
     """Split what a box holds beside some points into boxes."""
+    budget.look()
     held = [p for p in points if all(np.any(a & b) for a, b in zip(p, box, strict=True))]
     if not held:
         return [box]
@@ -318,6 +345,7 @@ def around(box: Box, points: list[Box]) -> list[Box]:
         part = list(inner)
         part[v] = inner[v] & ~state
         if part[v].any():
-            out += around(part, held[1:])
+            budget.hold(FLOAT * (PART_COST + len(box)), "the boxes beside the answers")
+            out += around(part, held[1:], budget)
         inner[v] = state
     return out

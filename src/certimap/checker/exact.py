@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.checker.budget import Budget
 from certimap.checker.graph import read_graph
 from certimap.checker.models import Arrays, Question, stored_tables
 from certimap.checker.numbers import Floats, Ints
@@ -19,11 +20,12 @@ from certimap.errors import TooLarge
 DIGITS = 60
 MARGIN = Decimal(10) ** -40  # relative; far above what 60 digits lose in a model this small
 MAX_WORK = 3_000_000  # joint states times edges, or joint states of all variables times tables
+WORK_COST = 160  # bytes of a number of 60 digits
 Values = Iterator[tuple[tuple[int, ...], Decimal]]
 
 
 def largest_value(
-    kind: str, sizes: Ints, arrays: Arrays, question: Question, answers: NDArray[np.int64]
+    kind: str, sizes: Ints, arrays: Arrays, question: Question, answers: NDArray[np.int64], budget: Budget
 ) -> tuple[Decimal, Decimal]:
     """Return the smallest value of an answer and the largest value of any other joint state of the query.
 
@@ -33,9 +35,9 @@ def largest_value(
         raise TooLarge("values of a real variable cannot be listed")
     with localcontext(Context(prec=DIGITS, Emin=-(10**9), Emax=10**9)):
         if kind == "circuit":
-            values = dict(_circuit_values(arrays, question))
+            values = dict(_circuit_values(arrays, question, budget))
         elif kind in ("bayesian", "markov"):
-            values = dict(_network_values(sizes, arrays, question))
+            values = dict(_network_values(sizes, arrays, question, budget))
         else:
             raise TooLarge("such a model is not read in exact numbers")
         least = min(values.pop(tuple(answer)) for answer in answers.tolist())
@@ -50,24 +52,26 @@ def _decimals(values: Floats, of: Any) -> NDArray[np.object_]:
     return np.array([of(x) for x in values.reshape(-1).tolist()], object).reshape(values.shape)
 
 
-def _points(question: Question, work: float) -> Iterator[tuple[int, ...]]:
-    sizes = question.query_sizes.tolist()
+def _points(question: Question, work: float, budget: Budget) -> Iterator[tuple[int, ...]]:
+    sizes: list[int] = question.query_sizes.tolist()
     if math.prod(sizes) * work > MAX_WORK:
         raise TooLarge(f"{math.prod(sizes):,} joint states are too many to list in exact numbers")
+    budget.need(WORK_COST * math.prod(sizes) * work, "enumeration in exact numbers")
     return itertools.product(*(range(k) for k in sizes))
 
 
-def _circuit_values(arrays: Arrays, question: Question) -> Values:
-    graph = read_graph(arrays, question, {})
+def _circuit_values(arrays: Arrays, question: Question, budget: Budget) -> Values:
+    graph = read_graph(arrays, question, {}, budget)
+    points = list(_points(question, 1.0 + len(graph.log_weights), budget))
     weights = [_exp(w) for w in graph.log_weights.tolist()]
     ptr, children = graph.ptr.tolist(), graph.children.tolist()
-    points = list(_points(question, float(len(weights))))
     logs, place = graph.tables(arrays, question, {}, 1), {v: k for k, v in enumerate(question.queried.tolist())}
     of_variable = [[_exp(w) for w in question.weights_of(v).tolist()] for v in range(len(question.sizes))]
     order = np.argsort(graph.heights, kind="stable").tolist()
     values: list[Any] = [None] * len(order)  # of each node at all points, or of a leaf summed out at any
     index = np.array(points, np.int64).reshape(len(points), -1)
     for i in order:
+        budget.look()
         edges, v = range(ptr[i], ptr[i + 1]), int(graph.variable[i])
         if v >= 0:
             table = np.array([_exp(t) * w for t, w in zip(logs[i].tolist(), of_variable[v], strict=False)], object)
@@ -79,14 +83,19 @@ def _circuit_values(arrays: Arrays, question: Question) -> Values:
     yield from zip(points, values[graph.root], strict=True)
 
 
-def _network_values(sizes: Ints, arrays: Arrays, question: Question) -> Values:
-    stored = stored_tables(sizes, arrays)
-    factors = [(scope, _decimals(table, _exp if in_logs else Decimal)) for scope, table, in_logs in stored]
-    factors += [((v,), _decimals(question.weights_of(v), _exp)) for v in range(len(sizes))]
+def _network_values(sizes: Ints, arrays: Arrays, question: Question, budget: Budget) -> Values:
     hidden = [v for v in range(len(sizes)) if v not in set(question.queried.tolist())]
     spaces = [np.flatnonzero(question.weights_of(v) > -np.inf).tolist() for v in hidden]
+    stored = list(stored_tables(sizes, arrays))
+    n_states = float(math.prod(len(s) for s in spaces))
+    points = _points(question, n_states * (len(stored) + len(sizes)), budget)
+    if sum(table.size for _, table, _ in stored) > MAX_WORK / 30:
+        raise TooLarge("the model's tables are too large to be written in exact numbers")
+    factors = [(scope, _decimals(table, _exp if in_logs else Decimal)) for scope, table, in_logs in stored]
+    factors += [((v,), _decimals(question.weights_of(v), _exp)) for v in range(len(sizes))]
     assignment = [0] * len(sizes)
-    for point in _points(question, float(math.prod(len(s) for s in spaces) * len(factors))):
+    for point in points:
+        budget.look()
         total = Decimal(0)
         for states in itertools.product(*spaces):
             for v, a in zip([*question.queried.tolist(), *hidden], [*point, *states], strict=True):

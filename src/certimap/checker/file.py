@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
+import struct
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.checker.budget import Budget
+from certimap.checker.models import Rejected
 from certimap.errors import ParseError, WriteError
 
 VERSION = 2
-MAX_UNPACKED = 2**31  # bytes; no proof is larger
+PIECE = 2**20  # bytes that are unpacked at a time
+MAX_DIRECTORY = 2**20  # bytes of the list of arrays in a file
+TEXT_COST = 64  # bytes that a character of JSON may become
+END = struct.Struct("<4s4H2LH")  # the last record of a zip file
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,13 +96,12 @@ class Proof:
         Raises
         ------
         ParseError
-            For anything else.
+            For anything else, and for a file that would unpack to more than 2 GB.
         """
         try:
-            data = Path(path).read_bytes()
-        except OSError as error:
-            raise ParseError(f"cannot be read ({error.strerror})", path) from None
-        return cls.from_bytes(data, os.fspath(path))
+            return read_within(path, Budget.starting_now())
+        except Rejected as reason:
+            raise ParseError(str(reason), path) from None
 
     @classmethod
     def from_bytes(cls, data: bytes, path: str | None = None) -> Proof:
@@ -115,24 +121,77 @@ class Proof:
         Raises
         ------
         ParseError
-            For anything else.
+            As `read` does.
         """
         try:
-            with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                if sum(entry.file_size for entry in archive.infolist()) > MAX_UNPACKED:
-                    raise ParseError(f"unpacks to more than {MAX_UNPACKED:,} bytes, which no proof does", path)
-            with np.load(io.BytesIO(data), allow_pickle=False) as stored:
-                arrays = {name: np.asarray(stored[name]) for name in stored.files}
-            meta: dict[str, Any] = dict(json.loads(str(arrays.pop("meta")[()])))
-            kind = meta.pop("format")
-            version = meta.pop("version")
-        except ParseError:
-            raise
-        except Exception as error:  # damage makes zipfile, numpy and json raise a dozen types
-            raise ParseError(f"is no proof file, or a damaged one ({error})", path) from None
-        if kind == "certimap":
-            raise ParseError("is a model, and no proof; expected what result.proof.write() wrote", path)
-        if kind != "certimap-proof" or version != VERSION:
-            text = f"is a proof of the version {version!r}; expected {VERSION}: have it written anew"
-            raise ParseError(text, path)
-        return cls(meta, arrays)
+            return _parsed(data, path, Budget.starting_now())
+        except Rejected as reason:
+            raise ParseError(str(reason), path) from None
+
+
+def read_within(path: str | os.PathLike[str], budget: Budget) -> Proof:
+    """Read a proof file; raises ParseError for anything else, and Rejected where it takes more than it may."""
+    pieces: list[bytes] = []
+    try:
+        with open(path, "rb") as file:
+            while piece := file.read(PIECE):
+                pieces.append(piece)
+                budget.need(2.0 * PIECE * len(pieces), "the file")
+    except OSError as error:
+        raise ParseError(f"cannot be read ({error.strerror})", path) from None
+    return _parsed(b"".join(pieces), os.fspath(path), budget)
+
+
+def _parsed(data: bytes, path: str | None, budget: Budget) -> Proof:
+    try:
+        arrays = _unpacked(data, budget)
+        meta: dict[str, Any] = dict(json.loads(str(arrays.pop("meta")[()])))
+        kind = meta.pop("format")
+        version = meta.pop("version")
+    except Rejected:
+        raise
+    except Exception as error:  # damage makes zipfile, numpy and json raise a dozen types
+        raise ParseError(f"is no proof file, or a damaged one ({error})", path) from None
+    if kind == "certimap":
+        raise ParseError("is a model, and no proof; expected what result.proof.write() wrote", path)
+    if kind != "certimap-proof" or version != VERSION:
+        text = f"is a proof of the version {version!r}; expected {VERSION}: have it written anew"
+        raise ParseError(text, path)
+    return Proof(meta, arrays)
+
+
+def _unpacked(data: bytes, budget: Budget) -> dict[str, NDArray[Any]]:
+    """Unpack the arrays of a file, once it is known that they fit; a piece at a time."""
+    end = END.unpack(data[-END.size :])
+    if end[0] != b"PK\5\6" or end[7] or data[-END.size - 20 : -END.size - 16] == b"PK\6\7":
+        raise ValueError("File is not a zip file as proofs are")
+    if end[5] > MAX_DIRECTORY:
+        raise ValueError("it lists more arrays than proofs have")
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        entries = archive.infolist()
+        needed = len(data) + sum(entry.file_size for entry in entries)
+        needed += sum(TEXT_COST // 4 * entry.file_size for entry in entries if entry.filename == "meta.npy")
+        budget.need(needed, "what the file unpacks to")
+        packed = [e for e in entries if e.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)]
+        if packed:  # others unpack without a bound
+            raise Rejected(f"the file packs {packed[0].filename!r} in a way that proofs do not")
+        return {entry.filename.removesuffix(".npy"): _array(archive, entry, budget) for entry in entries}
+
+
+def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, budget: Budget) -> NDArray[Any]:
+    with archive.open(entry) as stream:
+        if np.lib.format.read_magic(stream) != (1, 0):
+            raise ValueError(f"{entry.filename!r} has a header of another version")
+        shape, is_transposed, dtype = np.lib.format.read_array_header_1_0(stream)
+        n_bytes = math.prod(shape) * dtype.itemsize
+        if dtype.hasobject or min(shape, default=0) < 0 or stream.tell() + n_bytes != entry.file_size:
+            raise ValueError(f"{entry.filename!r} is no array of {shape}")
+        content, at = bytearray(n_bytes), 0
+        while piece := stream.read(PIECE):  # the last one has the checksum compared
+            budget.look()
+            content[at : at + len(piece)] = piece
+            at += len(piece)
+    if len(content) != n_bytes or at != n_bytes:
+        raise ValueError(f"{entry.filename!r} is cut short")
+    found = np.frombuffer(content, dtype).reshape(shape, order="F" if is_transposed else "C")
+    return found if dtype.isnative else found.astype(dtype.newbyteorder("="))

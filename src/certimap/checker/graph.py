@@ -8,12 +8,14 @@ from itertools import chain
 
 import numpy as np
 
+from certimap.checker.budget import FLOAT, Budget
 from certimap.checker.layers import Layer, layers_of
 from certimap.checker.models import Arrays, Question, Rejected, refuse_huge
 from certimap.checker.numbers import Flags, Floats, Ints, ranges
 from certimap.checker.real import REAL_KINDS, Edges, leaf_logs
 
 CATEGORICAL, PRODUCT, SUM = 0, 2, 3
+TABLE_COST = 9  # tables of leaves that are held at once, with what is worked out on the way
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +32,7 @@ class Graph:
     heights: Ints
     variable: Ints
     root: int
+    budget: Budget
 
     @cached_property
     def layers(self) -> list[Layer]:
@@ -39,6 +42,8 @@ class Graph:
     def tables(self, arrays: Arrays, question: Question, edges: Edges, side: int) -> Floats:
         """Return what leaves count in each state, or cell of a real variable, rounded to a side; else -inf."""
         sizes = question.sizes
+        n_entries = len(self.is_sum) * (1 + int(sizes.max(initial=1)))
+        self.budget.need(TABLE_COST * FLOAT * n_entries, "tables of the circuit's leaves")
         tables = np.full((len(self.is_sum), int(sizes.max(initial=1))), -np.inf)
         kind, start = np.asarray(arrays["kind"], np.int64), np.asarray(arrays["param_ptr"], np.int64)
         leaves = np.flatnonzero(kind == CATEGORICAL)
@@ -52,9 +57,14 @@ class Graph:
                 if len(rows):
                     width = int(start[rows[0] + 1] - start[rows[0]])
                     params = np.asarray(arrays["params"][start[rows][:, None] + np.arange(width)], np.float64)
-                    tables[rows, : len(ends) - 1] = leaf_logs(code, params, ends, v in question.queried, side)
+                    if np.any(np.isnan(params)):
+                        raise Rejected("the circuit has a leaf with a parameter that is no number")
+                    given = code, params, ends, v in question.queried, side
+                    tables[rows, : len(ends) - 1] = leaf_logs(*given, self.budget)
         for row in len(kind) + np.flatnonzero(self.variable[len(kind) :] >= 0):
             tables[row, : sizes[self.variable[row]]] = 0.0
+        if np.any(np.isnan(tables)):
+            raise Rejected("a leaf of the circuit has a log that is no number")
         return tables
 
 
@@ -87,7 +97,7 @@ class _Smooth:
         return self.add([node, *(self.constants[v] for v in missing)])
 
 
-def read_graph(arrays: Arrays, question: Question, edges: Edges) -> Graph:
+def read_graph(arrays: Arrays, question: Question, edges: Edges, budget: Budget) -> Graph:
     """Read a circuit; multiply in constants where a sum's child, or the root, lacks a variable; refuse overlaps.
 
     Observed variables may be missing anywhere; `edges` are those of real variables.
@@ -110,6 +120,7 @@ def read_graph(arrays: Arrays, question: Question, edges: Edges) -> Graph:
     codes: list[int] = kind.tolist()
     leaf_of: list[int] = variable.tolist()
     for i, (code, v) in enumerate(zip(codes, leaf_of, strict=True)):
+        budget.look()
         scope, total = bits[v] if code < PRODUCT else 0, 0
         mine = range(bounds[i], bounds[i + 1])
         for e in mine:
@@ -137,4 +148,5 @@ def read_graph(arrays: Arrays, question: Question, edges: Edges) -> Graph:
         np.array([heights[i] for i in range(len(leaves))], np.int64),
         leaves,
         root,
+        budget,
     )

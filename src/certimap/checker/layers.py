@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -38,9 +38,27 @@ class Layer:
 
     def values(self, values: Floats, side: int) -> tuple[Floats, Floats]:
         """Return what edges bring up, and the nodes' values rounded to a side; one column per box or point."""
-        below = values[self.children] + self.log_weights[:, None]
+        with np.errstate(invalid="ignore"):  # what is unknown times nothing
+            below = values[self.children] + self.log_weights[:, None]
         of = log_sum_runs if self.is_sum else product_runs
         return below, of(below, self.starts, self.counts, side)
+
+    def pieces(self, n_edges: int) -> Iterator[Layer]:
+        """Yield the layer in parts of so many edges, or of one node with more."""
+        ends, first = np.cumsum(self.counts), 0
+        while first < len(self.nodes):
+            at = int(self.starts[first])
+            stop = max(first + 1, int(np.searchsorted(ends, at + n_edges, side="right")))
+            nodes, edges = slice(first, stop), slice(at, int(ends[stop - 1]))
+            yield Layer(
+                self.nodes[nodes],
+                self.is_sum,
+                self.starts[nodes] - at,
+                self.counts[nodes],
+                self.children[edges],
+                self.log_weights[edges],
+            )
+            first = stop
 
     def part(self, is_kept: Flags, place: Ints, offset: Floats | None = None) -> Layer | None:
         """Return the layer of the nodes in `is_kept`, with those of their children that have a place (>= 0).

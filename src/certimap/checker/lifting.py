@@ -7,10 +7,12 @@ import math
 import numpy as np
 
 from certimap.checker.buckets import Bucket, Buckets, index_map, rounded_by
+from certimap.checker.budget import FLOAT, Budget
 from certimap.checker.numbers import Floats, Ints, log_sum, up
 from certimap.checker.vectors import Vectors
 
 DIRECT, FEW = 2_000_000, 20_000  # entries up to which sums are made entry by entry, in all and for each context
+LIFTED = 8  # copies of vectors over all of a bucket's hidden variables that are held while it is eliminated
 SMALLEST = 1e-250  # of a sum compared to the largest that it could be; below, products may have underflowed
 
 
@@ -26,6 +28,8 @@ def lifted(tree: Buckets, bucket: Bucket, table: Floats, found: Vectors) -> Vect
     """
     table = table.reshape(math.prod(table.shape[: len(bucket.query)]), -1)
     contexts = index_map(bucket.query, bucket.separator_query, tree.sizes)[found.context]
+    n_wide = len(contexts) * max(math.prod(tree.sizes[v] for v in part) for part in (bucket.hidden, bucket.inner))
+    tree.budget.need(LIFTED * FLOAT * n_wide, "the vectors of a set")
     if bucket.own in tree.queried or bucket.own < 0:
         places = index_map(bucket.hidden, bucket.inner, tree.sizes)
         sums = up(found.values[:, places] + table[found.context])
@@ -39,7 +43,7 @@ def lifted(tree: Buckets, bucket: Bucket, table: Floats, found: Vectors) -> Vect
     )
     if bucket.own in bucket.inner:
         values = found.values[:, index_order(tree, bucket.inner, [bucket.own, *inner])]
-        sums, steps = _summed(values.reshape(-1, n, n_inner), tables, found.context)
+        sums, steps = _summed(values.reshape(-1, n, n_inner), tables, found.context, tree.budget)
     else:
         sums = up(found.values[:, :, None] + log_sum(tables, 1)[found.context])
         steps = n + 8.0
@@ -52,7 +56,7 @@ def index_order(tree: Buckets, given: list[int], wanted: list[int]) -> Ints:
     return index_map(wanted, given, tree.sizes)
 
 
-def _summed(values: Floats, tables: Floats, contexts: Ints) -> tuple[Floats, float]:
+def _summed(values: Floats, tables: Floats, contexts: Ints, budget: Budget) -> tuple[Floats, float]:
     """Sum out the variable of axis 1; return the sums, rounded up, and by how many units at most.
 
     Values have the shape (rows, states, inner), tables (contexts, states, inner, rest), sums (rows, inner, rest).
@@ -63,6 +67,7 @@ def _summed(values: Floats, tables: Floats, contexts: Ints) -> tuple[Floats, flo
     out = np.empty((len(values), *tables.shape[2:]))
     most = 0.0
     for context in present:
+        budget.look()
         rows = np.flatnonzero(contexts == context) if len(present) > 1 else slice(None)
         out[rows], steps = _by_matrix(values[rows], tables[context])
         most = max(most, steps)

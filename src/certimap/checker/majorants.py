@@ -84,7 +84,7 @@ class Leaves:
         top, _, _, top_size = self._shapes(
             np.clip(self.mode, inner_low, np.maximum(inner_high, inner_low)), 0.0, a, b
         )
-        outside = ~(inner_low <= inner_high)
+        outside = inner_low > inner_high
         kinked = np.any((self.own_cuts >= a[:, :, None]) & (self.own_cuts < b[:, :, None]), axis=2)
         size = size + np.abs(slope) + np.abs(bend)
         value, top = value + 32.0 * UNIT * (1.0 + size), top + 32.0 * UNIT * (1.0 + top_size)
@@ -211,6 +211,11 @@ class _Flattener:
         return _Flat(np.full(1, 0.0 if np.any(table > -np.inf) else -np.inf), rows)
 
     def sum(self, parts: Sequence[_Flat], weights: Sequence[float]) -> _Flat:
+        if (
+            sum(part.rows.size for part in parts) > MOST_LEAVES
+            or sum(len(part.logs) for part in parts) > MOST_PARTS
+        ):
+            raise Rejected(f"the circuit has more than {MOST_PARTS} products, or {MOST_LEAVES} leaves of them")
         logs = np.concatenate([up(part.logs + w) for part, w in zip(parts, weights, strict=True)])
         rows = np.concatenate([part.rows for part in parts])
         keep = logs > -np.inf
@@ -247,6 +252,7 @@ def products_of(graph: Graph, arrays: Arrays, question: Question, edges: Edges) 
     children: list[int] = graph.children.tolist()
     weights: list[float] = graph.log_weights.tolist()
     for i in np.argsort(graph.heights, kind="stable").tolist():
+        graph.budget.look()
         first, last = int(graph.ptr[i]), int(graph.ptr[i + 1])
         below = [found[c] for c in children[first:last]]
         if graph.variable[i] >= 0:

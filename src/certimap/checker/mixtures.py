@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from certimap.checker.clock import Clock
+from certimap.checker.budget import FLOAT, Budget
 from certimap.checker.graph import Flags
 from certimap.checker.models import Rejected
 from certimap.checker.numbers import UNIT, Floats, Ints, log_sum
@@ -26,6 +26,7 @@ LEAST_SHARE = 1e-280
 ROUNDS = 5  # of looking for the highest point of a concave quadratic
 MOST_BOXES = 5_000_000
 ROOM = 3_000_000  # numbers that a batch of boxes may take
+BOX_COST = 2  # numbers that a box takes for each that its work counts
 GAIN = 0.3  # of what a bound has to fall by, for which a categorical variable is split before a real one
 
 
@@ -41,7 +42,7 @@ class Majorants(NamedTuple):
     bend: Floats
 
 
-def check_mixture(parts: Normals | Products, columns: Ints, threshold: float, clock: Clock) -> str | None:
+def check_mixture(parts: Normals | Products, columns: Ints, threshold: float, budget: Budget) -> str | None:
     """Close the whole space; return a sentence where that does not come about, or None.
 
     `columns` tells where the states of each categorical query variable begin, and their total.
@@ -52,8 +53,9 @@ def check_mixture(parts: Normals | Products, columns: Ints, threshold: float, cl
     low, high = first[0][None], first[1][None]
     mask = np.ones((1, int(columns[-1])), np.bool_)
     rows, n_opened = max(4, min(256, ROOM // max(parts.work, 1))), 0
+    budget.need(BOX_COST * FLOAT * rows * max(parts.work, 1), "a batch of boxes")
     while len(low):
-        clock.look()
+        budget.need(3.0 * (low.nbytes + high.nbytes + mask.nbytes), "the boxes that wait")
         n_opened += min(rows, len(low))
         if n_opened > MOST_BOXES:
             return f"after {MOST_BOXES} boxes some have not closed"

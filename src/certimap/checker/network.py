@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.clock import Clock
+from certimap.checker.budget import FLOAT, Budget
 from certimap.checker.elimination import around
 from certimap.checker.models import Reduced, Rejected, Table, spread
 from certimap.checker.numbers import UNIT, Floats, Ints, log_sum, ranges, run_starts, up
 from certimap.checker.products import maximised, summed
 
 MAX_ENTRIES = 2**24  # of one table
+WORKING, ENTRY_COST = 5, 256  # copies of tables that a step works on; bytes beside the entries of each table
 FLAT = 1e-13  # nats; a table that varies by less counts as its maximum
 Flags = NDArray[np.bool_]
 Scope = tuple[int, ...]
@@ -28,7 +29,7 @@ class Network:
 
     `sizes` counts the states left of each open variable; those in `hidden` are summed out, the others maximised.
     `near` has the scopes that mention each variable, `states` which states are left of it, open or not. Values are
-    rounded to a `side`. Steps change it in place.
+    rounded to a `side`. Steps change it in place, within a `budget`; `n_entries` are those of `tables`.
     """
 
     sizes: dict[int, int]
@@ -39,16 +40,19 @@ class Network:
     constants: list[float]
     states: dict[int, Ints]
     side: int = 1
+    budget: Budget = field(default_factory=Budget)
+    n_entries: int = 0
 
     @classmethod
-    def of(cls, problem: Reduced, side: int = 1) -> Network:
+    def of(cls, problem: Reduced, side: int = 1, budget: Budget | None = None) -> Network:
         """Return a problem as it is, tables of the same variables joined."""
         mentioned = sorted({v for t in problem.tables for v in t.scope} | set(problem.queried))
         sizes = {v: problem.sizes[v] for v in mentioned}
         hidden = frozenset(mentioned) - frozenset(problem.queried)
         constant = problem.log_constant + (problem.log_slack if side > 0 else 0.0)
         states = {v: np.arange(n) for v, n in sizes.items()}
-        return cls._joined(sizes, hidden, problem.tables, [float(up(constant, 8.0 * side))], states, side)
+        constants = [float(up(constant, 8.0 * side))]
+        return cls._joined(sizes, hidden, problem.tables, constants, states, side, budget or Budget())
 
     @classmethod
     def _joined(
@@ -59,9 +63,10 @@ class Network:
         constants: list[float],
         states: dict[int, Ints],
         side: int,
+        budget: Budget,
     ) -> Network:
         own = {v: np.zeros(n) for v, n in sizes.items()}
-        found = cls(sizes, hidden, own, {}, {v: set() for v in sizes}, list(constants), states, side)
+        found = cls(sizes, hidden, own, {}, {v: set() for v in sizes}, list(constants), states, side, budget)
         for table in tables:
             found.add(table)
         return found
@@ -70,7 +75,20 @@ class Network:
         """Return a network of its own with the same numbers."""
         near = {v: set(scopes) for v, scopes in self.near.items()}
         own, tables, constants = dict(self.own), dict(self.tables), list(self.constants)
-        return Network(dict(self.sizes), self.hidden, own, tables, near, constants, dict(self.states), self.side)
+        sizes, states = dict(self.sizes), dict(self.states)
+        self.budget.need(self.n_bytes, "a copy of the network")
+        return Network(
+            sizes, self.hidden, own, tables, near, constants, states, self.side, self.budget, self.n_entries
+        )
+
+    @property
+    def n_bytes(self) -> int:
+        """What its tables take, and what it takes beside them."""
+        return FLOAT * self.n_entries + ENTRY_COST * (len(self.tables) + len(self.states))
+
+    def _need(self, n_entries: int) -> None:
+        """Make sure that a step fits which works on tables of so many entries beside its own."""
+        self.budget.need(self.n_bytes + WORKING * FLOAT * n_entries, "a step of the proof")
 
     def add(self, table: Table) -> None:
         """Multiply by a table of open variables."""
@@ -84,12 +102,14 @@ class Network:
             self.tables[scope] = up(self.tables[scope] + logs, self.side)
         else:
             self.tables[scope] = logs
+            self.n_entries += logs.size
             for v in scope:
                 self.near[v].add(scope)
 
     def pop(self, scope: Scope) -> Table:
         for v in scope:
             self.near[v].remove(scope)
+        self.n_entries -= self.tables[scope].size
         return Table(scope, self.tables.pop(scope))
 
     @property
@@ -100,6 +120,7 @@ class Network:
     def shift(self, shifts: Floats) -> None:
         """Move costs between tables and the variables' own ones: a number per table, variable of it, and state."""
         starts, end = dict[Scope, int](), 0
+        self._need(self.n_entries)
         for scope, shape in self.shapes:
             starts[scope], end = end, end + sum(shape)
         variables, ptr = self.laid_out
@@ -125,12 +146,14 @@ class Network:
         )
 
     @property
-    def stacks(self) -> list[tuple[list[Scope], Floats]]:
+    def stacks(self) -> Iterator[tuple[list[Scope], Floats]]:
         """Tables of the same shape, in order: what is done to thousands of small ones is done to all at once."""
         shapes: dict[Scope, list[Scope]] = {}
         for scope in sorted(self.tables):
             shapes.setdefault(self.tables[scope].shape, []).append(scope)
-        return [(scopes, np.array([self.tables[scope] for scope in scopes])) for scopes in shapes.values()]
+        for scopes in shapes.values():
+            self.budget.look()
+            yield scopes, np.array([self.tables[scope] for scope in scopes])
 
     def bound(self) -> float:
         """Return the sum of all maxima, which no point exceeds; of a hidden variable's own table it is the sum."""
@@ -145,6 +168,7 @@ class Network:
             return total, {v: np.full(self.sizes[v], -np.inf) for v in queried}
         variables, ptr = self.laid_out
         below = np.concatenate([self.own[v] - self.own[v].max() for v in variables] or [np.zeros(0)])
+        self._need(self.n_entries)
         for scopes, stack in self.stacks:
             tops = stack.max(axis=tuple(range(1, stack.ndim)))
             for axis, n in enumerate(stack.shape[1:]):
@@ -158,6 +182,7 @@ class Network:
 
     def keep(self, states: Mapping[int, Flags]) -> Network:
         """Return what is left where some states alone are; a variable with one is no longer open."""
+        self._need(self.n_entries)
         left = {v: np.flatnonzero(states[v]) if v in states else np.arange(n) for v, n in self.sizes.items()}
         sizes = {v: len(s) for v, s in left.items() if len(s) > 1}
         tables = [Table(s, logs[np.ix_(*(left[v] for v in s))]) for s, logs in self.tables.items()]
@@ -168,11 +193,13 @@ class Network:
             for scope, t in zip(scopes, tables, strict=True)
         ]
         kept = self.states | {v: self.states[v][s] for v, s in left.items()}
-        return self._joined(sizes, self.hidden & frozenset(sizes), smaller, self.constants, kept, self.side)
+        hidden = self.hidden & frozenset(sizes)
+        return self._joined(sizes, hidden, smaller, self.constants, kept, self.side, self.budget)
 
-    def split(self, v: int) -> list[Network]:
-        """Return the parts by the states of a variable."""
-        return [self.keep({v: flags}) for flags in np.eye(self.sizes[v], dtype=np.bool_)]
+    def split(self, v: int) -> Iterator[Network]:
+        """Yield the parts by the states of a variable."""
+        for state in range(self.sizes[v]):
+            yield self.keep({v: np.arange(self.sizes[v]) == state})
 
     def without_lost(self, tried: Network) -> Network:
         """Return what is left without the queried states that a copy has lost by steps that only raise values."""
@@ -204,12 +231,12 @@ class Network:
         for k, start in enumerate([own, *shifts]):
             held = [t for t, group in zip(tables, groups or [0] * len(tables), strict=True) if group == k]
             scope = tuple(sorted({v}.union(*(t.scope for t in held))))
-            _refuse_large(v, scope, sizes)
+            self._need(_entries_of(v, scope, sizes) + sum(t.logs.size for t in tables))
             held.insert(0, Table((v,), start))
             if is_hidden:
-                found, constants = summed(v, scope, held, sizes, weights[k], self.side)
+                found, constants = summed(v, scope, held, sizes, self.budget, weights[k], self.side)
             else:
-                found, constants = maximised(v, scope, held, sizes)
+                found, constants = maximised(v, scope, held, sizes, self.budget)
             self.constants += constants  # small numbers round less
             self.add(found)
 
@@ -218,8 +245,7 @@ class Network:
         if v not in by or v in self.hidden:
             raise Rejected(f"variable {v} is replaced by a table that it is not in, or is summed out")
         axis, rest = by.index(v), tuple(u for u in by if u != v)
-        for scope in self.near[v]:
-            _refuse_large(v, {*scope, *rest}, self.sizes)
+        self._need(sum(_entries_of(v, {*scope, *rest}, self.sizes) for scope in self.near[v]))
         logs = up(self.pop(by).logs + spread(Table((v,), self.own[v]), by))
         if np.any((logs > -np.inf).sum(axis=axis) > 1):
             raise Rejected(f"variable {v} is replaced by a table that allows it several states")
@@ -255,6 +281,7 @@ class Network:
             hosts = {s for s in self.near[scope[0]] if len(s) > len(scope) and set(scope) <= set(s)}
             if hosts:
                 host = min(hosts, key=lambda s: (self.tables[s].size, s))
+                self._need(self.tables[host].size)
                 self.tables[host] = up(self.tables[host] + spread(self.pop(scope), host))
 
     def components(self) -> list[Network]:
@@ -272,7 +299,8 @@ class Network:
             tables = [Table(scope, self.tables[scope]) for scope in sorted(scopes)]
             tables += [Table((v,), self.own[v]) for v in sorted(members)]
             sizes = {v: self.sizes[v] for v in sorted(members)}
-            found.append(self._joined(sizes, self.hidden & members, tables, [], self.states, self.side))
+            hidden = self.hidden & members
+            found.append(self._joined(sizes, hidden, tables, [], self.states, self.side, self.budget))
         return found
 
     def _forget(self, v: int) -> None:
@@ -280,36 +308,42 @@ class Network:
         self.hidden -= {v}
 
 
-def _refuse_large(v: int, scope: Iterable[int], sizes: Mapping[int, int]) -> None:
-    if math.prod(sizes[u] for u in scope) > MAX_ENTRIES:
+def _entries_of(v: int, scope: Iterable[int], sizes: Mapping[int, int]) -> int:
+    """Return how many entries a table has; refuse one too large."""
+    found = math.prod(sizes[u] for u in scope)
+    if found > MAX_ENTRIES:
         raise Rejected(f"a step about variable {v} would take a table of more than {MAX_ENTRIES} entries")
+    return found
 
 
 def value_at(
-    problem: Reduced, point: Sequence[int], side: int, order: Sequence[int] = (), clock: Clock | None = None
+    problem: Reduced, point: Sequence[int], side: int, order: Sequence[int] = (), budget: Budget | None = None
 ) -> float:
     """Return the log value of a point, rounded to a side: hidden variables are summed out, some in an order."""
     fixed = zip(problem.queried, point, strict=True)
-    network = Network.of(problem, side).keep({v: np.arange(problem.sizes[v]) == a for v, a in fixed})
+    network = Network.of(problem, side, budget).keep({v: np.arange(problem.sizes[v]) == a for v, a in fixed})
     listed = [v for v in dict.fromkeys(order) if v in network.hidden][::-1]
     while network.hidden:
-        if clock is not None:
-            clock.look()
         network.eliminate(listed.pop() if listed else network.smallest_hidden())
     return network.bound()
 
 
-def boxes_beside(problem: Reduced, answers: Sequence[Sequence[int]]) -> list[list[Flags]]:
+def boxes_beside(
+    problem: Reduced, answers: Sequence[Sequence[int]], budget: Budget | None = None
+) -> list[list[Flags]]:
     """Return the boxes of the query in which a proof makes its steps: all, or what is beside several answers.
 
     One answer needs no box beside it: its own value is within the threshold.
     """
     everything = [np.ones(problem.sizes[v], np.bool_) for v in problem.queried]
     points = [[np.arange(len(b)) == a for b, a in zip(everything, row, strict=True)] for row in answers]
-    return [everything] if len(points) == 1 else around(everything, points)
+    return [everything] if len(points) == 1 else around(everything, points, budget or Budget())
 
 
-def parts_of(problem: Reduced, boxes: Sequence[Sequence[Flags]]) -> list[Network]:
-    """Return a problem in boxes of the query."""
-    whole = Network.of(problem)
-    return [whole.keep(dict(zip(problem.queried, box, strict=True))) for box in boxes]
+def parts_of(
+    problem: Reduced, boxes: Sequence[Sequence[Flags]], budget: Budget | None = None
+) -> Iterator[Network]:
+    """Yield a problem in boxes of the query."""
+    whole = Network.of(problem, budget=budget)
+    for box in boxes:
+        yield whole.keep(dict(zip(problem.queried, box, strict=True)))

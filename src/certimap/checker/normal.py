@@ -31,7 +31,7 @@ def log_peaks(mean: Floats, sd: Floats, low: Floats, high: Floats, side: int) ->
         away = nearest - mean
         scaled = np.where(np.isfinite(away), away / sd, (0.5 * nearest - 0.5 * mean) / sd * 2.0)
         square = 0.5 * scaled * scaled
-    square = np.where(square <= FARTHEST, square, FARTHEST if side > 0 else np.inf)
+    square = np.where(square > FARTHEST, FARTHEST if side > 0 else np.inf, square)  # what is no number stays so
     slack = 8.0 * np.where(np.isfinite(square), square, 0.0) + 2.0 * np.abs(np.log(sd)) + 4.0
     return -square - np.log(sd) - HALF_LOG_2PI + side * slack * UNIT
 
@@ -46,6 +46,8 @@ def log_mass(mean: float, sd: float, low: float, high: float, side: int) -> floa
     if low == high:
         return log_peak(mean, sd, low, high, side)
     a, b = _scaled(low, mean, sd), _scaled(high, mean, sd)
+    if math.isnan(a) or math.isnan(b):
+        return side * math.inf
     if a + b > 0.0:
         a, b = -b, -a  # a lies below the mean, and further from it than b
     near, far = 0.5 * math.erfc(-b / math.sqrt(2.0)), 0.5 * math.erfc(-a / math.sqrt(2.0))

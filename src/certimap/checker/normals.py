@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from certimap.checker.budget import FLOAT, Budget
 from certimap.checker.mixtures import Majorants
 from certimap.checker.models import Arrays, Question, Rejected, reduce, refuse_huge, tables_of
 from certimap.checker.network import value_at
 from certimap.checker.normal import HALF_LOG_2PI
 from certimap.checker.numbers import UNIT, Floats, Ints, log_sum
 
+WORKING = 8  # copies of all covariances that are held at once
 MOST_OFF = 1e-3
 MOST_CONFIGURATIONS = 4096
 
@@ -171,11 +173,17 @@ class Normals:
 
 
 def normals_of(
-    kind: str, variables: Sequence[Mapping[str, Any]], arrays: Arrays, question: Question, intervals: Floats
+    kind: str,
+    variables: Sequence[Mapping[str, Any]],
+    arrays: Arrays,
+    question: Question,
+    intervals: Floats,
+    budget: Budget,
 ) -> Normals:
     """Read a model of Gaussians under a query: `intervals` confines each real variable, or is its value twice."""
     real = np.array([v for v, variable in enumerate(variables) if "states" not in variable], np.int64)
-    if intervals.shape != (len(variables), 2) or not np.all(intervals[real, 0] <= intervals[real, 1]):
+    fits = intervals.shape == (len(variables), 2) and not np.any(np.isnan(intervals))
+    if not fits or not np.all(intervals[real, 0] <= intervals[real, 1]):
         raise Rejected("the proof's intervals do not fit the model")
     is_queried = np.isin(real, question.queried)
     seen = ~is_queried & (intervals[real, 0] == intervals[real, 1])
@@ -187,15 +195,16 @@ def normals_of(
         )
     asked = [v for v in question.queried.tolist() if v in real]
     wanted = [*asked, *real[seen].tolist()]
-    moments = (_network if kind == "linear-gaussian" else _mixture)(arrays, question, wanted)
+    moments = (_network if kind == "linear-gaussian" else _mixture)(arrays, question, wanted, budget)
     if not (np.all(np.isfinite(moments.means)) and np.all(np.isfinite(moments.covariances))):
         raise Rejected("a mean or a covariance is not finite")
     return Normals.of(moments, intervals[asked], intervals[real[seen], 0])
 
 
-def _mixture(arrays: Arrays, question: Question, wanted: list[int]) -> Moments:
+def _mixture(arrays: Arrays, question: Question, wanted: list[int], budget: Budget) -> Moments:
     logs, means, cov = (np.asarray(arrays[name], np.float64) for name in ("log_weights", "means", "covariances"))
     n = len(question.sizes)
+    budget.need(WORKING * FLOAT * len(logs) * len(wanted) ** 2, "the covariances")
     refuse_huge(logs, "the mixture")
     if means.shape != (len(logs), n) or cov.shape != (len(logs), n, n) or np.any(cov != cov.swapaxes(1, 2)):
         raise Rejected("the mixture's arrays are no weights, means and symmetric matrices of one size")
@@ -259,17 +268,19 @@ def _ordered(nodes: Mapping[int, _Node], wanted: Sequence[int]) -> list[int]:
     return order
 
 
-def _network(arrays: Arrays, question: Question, wanted: list[int]) -> Moments:
+def _network(arrays: Arrays, question: Question, wanted: list[int], budget: Budget) -> Moments:
     """Write a linear-Gaussian network as a mixture: a Gaussian per configuration of the discrete variables."""
     nodes = _nodes(arrays, question.sizes)
     order = _ordered(nodes, wanted)
-    states, logs, slack = _configurations(arrays, question, [u for v in order for u in nodes[v].discrete])
+    states, logs, slack = _configurations(arrays, question, [u for v in order for u in nodes[v].discrete], budget)
     place = {v: k for k, v in enumerate(order)}
     n_parts, m = len(logs), len(order)
+    budget.need(WORKING * FLOAT * n_parts * m * m, "the covariances")
     # x = mean + factor noise, the noise standard normal; `_off` bounds the rounding of both
     mean, factor = np.zeros((n_parts, m)), np.zeros((n_parts, m, m))
     mean_off, factor_off = np.zeros_like(mean), np.zeros_like(factor)
     for k, v in enumerate(order):
+        budget.look()
         node, at = nodes[v], tuple(states[u] for u in nodes[v].discrete)
         above = [place[u] for u in node.real]
         weight = np.broadcast_to(node.coefficients[at], (n_parts, len(above)))
@@ -303,7 +314,7 @@ def _tables(question: Question, states: Mapping[int, Ints], n_parts: int) -> Flo
 
 
 def _configurations(
-    arrays: Arrays, question: Question, parents: list[int]
+    arrays: Arrays, question: Question, parents: list[int], budget: Budget
 ) -> tuple[dict[int, Ints], Floats, float]:
     """Return states of discrete variables, logs of their probabilities with the evidence, and their slack."""
     sizes = question.sizes
@@ -320,7 +331,7 @@ def _configurations(
     asked = Question(sizes[:n_discrete], np.array(free, np.int64), question.log_weights)
     problem = reduce(*tables_of("bayesian", sizes[:n_discrete], arrays), asked)
     rows: list[list[int]] = np.stack([states[v] for v in free], axis=1).tolist() if free else [[]]
-    ends = np.array([[value_at(problem, row, side) for side in (-1, 1)] for row in rows])
+    ends = np.array([[value_at(problem, row, side, budget=budget) for side in (-1, 1)] for row in rows])
     keep = ends[:, 1] > -np.inf
     if not np.any(keep):
         raise Rejected("the evidence has probability 0")

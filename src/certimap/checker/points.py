@@ -7,12 +7,18 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.checker.budget import FLOAT, Budget
 from certimap.checker.circuit import Circuit
-from certimap.checker.clock import Clock
 from certimap.checker.models import Arrays, Rejected
 from certimap.checker.numbers import UNIT, Floats, Ints, up
 
-TOGETHER = 65536
+TOGETHER, MAX_NUMBERS = 65536, 2**22  # points, and numbers of them, that are listed at once
+POINT_COST = 8  # copies of the points of a file that are held at once
+
+
+def _rows(points: NDArray[np.int64]) -> NDArray[np.void]:
+    """View rows of numbers as single things to be found."""
+    return np.ascontiguousarray(points).view(np.dtype((np.void, points.shape[1] * FLOAT)))[:, 0]
 
 
 def _refuted(
@@ -20,19 +26,20 @@ def _refuted(
 ) -> str | None:
     """Return a sentence about a point above a threshold that is no answer, or None."""
     values = circuit.values(points)
-    rivals = np.where(np.any(np.all(points[:, None] == answers, axis=2), axis=1), -np.inf, values)
+    rivals = np.where(np.isin(_rows(points), _rows(answers)), -np.inf, values)
     worst = int(np.argmax(rivals))
-    if rivals[worst] <= threshold:
+    if rivals[worst] <= threshold:  # NaN, which argmax finds first, is not
         return None
     return f"the joint state {points[worst].tolist()} has the log value {rivals[worst]:.12g}, above the claim"
 
 
-def check_every_point(circuit: Circuit, answers: NDArray[np.int64], threshold: float, clock: Clock) -> str | None:
+def check_every_point(circuit: Circuit, answers: NDArray[np.int64], threshold: float) -> str | None:
     """Evaluate every joint state but the answers; return a sentence about one above the threshold, or None."""
     sizes = tuple(np.diff(circuit.columns).tolist())
-    for start in range(0, math.prod(sizes), TOGETHER):
-        clock.look()
-        index = np.arange(start, min(start + TOGETHER, math.prod(sizes)))
+    together = max(1, min(TOGETHER, MAX_NUMBERS // len(sizes)))
+    for start in range(0, math.prod(sizes), together):
+        circuit.budget.look()
+        index = np.arange(start, min(start + together, math.prod(sizes)))
         points = np.stack(np.unravel_index(index, sizes), axis=1).astype(np.int64)
         refuted = _refuted(circuit, points, answers, threshold)
         if refuted is not None:
@@ -40,10 +47,14 @@ def check_every_point(circuit: Circuit, answers: NDArray[np.int64], threshold: f
     return None
 
 
-def read_points(arrays: Arrays, sizes: Ints) -> NDArray[np.int64]:
+def read_points(arrays: Arrays, sizes: Ints, budget: Budget) -> NDArray[np.int64]:
     """Return the points that a proof lists, states of the query variables."""
-    points = np.asarray(arrays["points"]).astype(np.int64)
-    if points.ndim != 2 or points.shape[1] != len(sizes) or np.any((points < 0) | (points >= sizes)):
+    given = arrays["points"]
+    if given.ndim != 2 or given.shape[1] != len(sizes) or given.dtype.kind not in "iu":
+        raise Rejected("the points evaluated do not fit the query")
+    budget.need(POINT_COST * FLOAT * given.size, "the points evaluated")
+    points = given.astype(np.int64)
+    if np.any((points < 0) | (points >= sizes)):
         raise Rejected("the points evaluated do not fit the query")
     if len(points) == 0 or len(np.unique(points, axis=0)) != len(points):
         raise Rejected("no point is listed, or one twice")
@@ -62,6 +73,6 @@ def check_residual(
         return refuted
     total = circuit.log_total
     left = 1.0 - math.fsum(np.exp(up(lower - total, -8.0))) + 16.0 * UNIT
-    if not float(up(total + math.log(max(left, UNIT)), 8.0)) <= threshold:
+    if not float(up(total + math.log(left if left > UNIT or math.isnan(left) else UNIT), 8.0)) <= threshold:
         return f"the points listed leave a probability of {left:.6g}, which may hold a better assignment"
     return None

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from certimap.checker.budget import Budget
 from certimap.checker.models import Table, spread
 from certimap.checker.numbers import UNIT, Floats, log_sum, up
 
@@ -16,7 +17,13 @@ BLOCK = 2**16  # entries of a product that are made at a time
 
 
 def summed(
-    v: int, scope: Scope, tables: Sequence[Table], sizes: Mapping[int, int], weight: float = 1.0, side: int = 1
+    v: int,
+    scope: Scope,
+    tables: Sequence[Table],
+    sizes: Mapping[int, int],
+    budget: Budget,
+    weight: float = 1.0,
+    side: int = 1,
 ) -> tuple[Table, list[float]]:
     """Return (Σ f^(1/weight))^weight over a variable, of a product f of tables, and constants beside it.
 
@@ -25,6 +32,7 @@ def summed(
     """
     first, *others = sorted(tables, key=lambda t: t.logs.size)
     for table in others[:-1]:
+        budget.look()
         union = tuple(u for u in scope if u in first.scope or u in table.scope)
         first = Table(union, up(spread(first, union) + spread(table, union), side))
     rest = tuple(u for u in scope if u != v)
@@ -33,6 +41,7 @@ def summed(
     found = np.empty(shape)
     n_outer = next((k for k in range(len(shape)) if sizes[v] * math.prod(shape[k:]) <= BLOCK), len(shape))
     for at in np.ndindex(*shape[:n_outer]):
+        budget.look()
         parts = [view[(slice(None), *at)] for view in views]
         found[at] = _power_sum(up(parts[0] + parts[1], side) if others else parts[0], weight, side)
     top = float(found.max())
@@ -50,10 +59,11 @@ def _power_sum(logs: Floats, weight: float, side: int) -> Floats:
     return up(base + up(weight * raised), 2.0)
 
 
-def _paired(tables: Sequence[Table], sizes: Mapping[int, int]) -> list[Table]:
+def _paired(tables: Sequence[Table], sizes: Mapping[int, int], budget: Budget) -> list[Table]:
     """Multiply tables, two at a time whose product is the smallest, until two are left or one."""
     left = list(tables)
     while len(left) > 2:
+        budget.look()
         pairs = itertools.combinations(range(len(left)), 2)
         unions = [(math.prod(sizes[u] for u in {*left[i].scope, *left[j].scope}), j, i) for i, j in pairs]
         _, j, i = min(unions)
@@ -63,7 +73,9 @@ def _paired(tables: Sequence[Table], sizes: Mapping[int, int]) -> list[Table]:
     return left
 
 
-def _in_blocks(v: int, scope: Scope, tables: Sequence[Table], sizes: Mapping[int, int]) -> tuple[Scope, Floats]:
+def _in_blocks(
+    v: int, scope: Scope, tables: Sequence[Table], sizes: Mapping[int, int], budget: Budget
+) -> tuple[Scope, Floats]:
     """Return the maximum over a variable of a sum of two tables, and its axes: in an order with long runs."""
     *_, b, a = [Table((), np.zeros(())), *sorted(tables, key=lambda t: t.logs.size)]
     strides = dict(zip(a.scope, a.logs.strides, strict=True))
@@ -76,6 +88,7 @@ def _in_blocks(v: int, scope: Scope, tables: Sequence[Table], sizes: Mapping[int
     found = np.full(shape[1:], -np.inf)
     n_outer = next(k for k in range(len(shape)) if math.prod(shape[1 + k :]) <= BLOCK)
     for at in np.ndindex(*shape[1 : 1 + n_outer]):
+        budget.look()
         for state in range(shape[0]):
             part = found[(*at, ...)]
             np.maximum(part, first[(state, *at, ...)] + second[(state, *at, ...)], out=part)
@@ -83,7 +96,7 @@ def _in_blocks(v: int, scope: Scope, tables: Sequence[Table], sizes: Mapping[int
 
 
 def maximised(
-    v: int, scope: Scope, tables: Sequence[Table], sizes: Mapping[int, int]
+    v: int, scope: Scope, tables: Sequence[Table], sizes: Mapping[int, int], budget: Budget
 ) -> tuple[Table, list[float]]:
     """Return the maximum over a variable of a product of tables in the same way, a block of it at a time.
 
@@ -101,7 +114,7 @@ def maximised(
             joint = joint + spread(table, scope)
         found: Floats = np.asarray(joint.max(axis=scope.index(v)))
     else:
-        rest, found = _in_blocks(v, scope, _paired(tables, sizes), sizes)
+        rest, found = _in_blocks(v, scope, _paired(tables, sizes, budget), sizes, budget)
     top = float(found.max())
     if top > -math.inf:
         unit = (len(tables) + 4.0) * UNIT

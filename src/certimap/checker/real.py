@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.checker.budget import Budget
 from certimap.checker.leaves import KINDS, log_largest, log_share
 from certimap.checker.models import Arrays, Question, Rejected
 from certimap.checker.normal import log_mass, log_peaks
 from certimap.checker.numbers import Floats, Ints
 
 Edges = Mapping[int, Floats]
+CELLS = 256  # cells that a leaf is worked out in between two looks at the clock
 GAUSSIAN = 1
 REAL_KINDS = (GAUSSIAN, *KINDS)
 
@@ -34,13 +36,15 @@ def edges_of(
     real = [v for v, variable in enumerate(variables) if "states" not in variable]
     if not real:
         return found
-    intervals = np.asarray(arrays["intervals"], np.float64)
-    cuts, ptr = np.asarray(arrays["cuts"], np.float64), np.asarray(arrays["cut_ptr"]).astype(np.int64)
+    intervals, cuts, ptr = arrays["intervals"], arrays["cuts"], arrays["cut_ptr"]
     if (
         intervals.shape != (len(variables), 2)
         or np.any(np.isnan(intervals))
-        or len(ptr) != len(queried) + 1
-        or ptr[-1] != len(cuts)
+        or cuts.ndim != 1
+        or ptr.dtype.kind != "i"
+        or ptr.shape != (len(queried) + 1,)
+        or not 0 <= ptr[0] <= ptr[-1] == len(cuts)
+        or np.any(ptr[1:] < ptr[:-1])
     ):
         raise Rejected("the proof's intervals do not fit the model")
     for v in real:
@@ -56,7 +60,9 @@ def edges_of(
                     raise Rejected(f"the answer {value!r} lies outside of what its variable is confined to")
                 low, high, inner = value, value, inner[:0]
         ends = np.concatenate([[low], inner, [high]])
-        if not low <= high or (len(inner) and not np.all(np.diff(ends) > 0.0)):
+        if not low <= high or low == np.inf or high == -np.inf:
+            raise Rejected("the proof's interval of a real variable holds no number")
+        if len(inner) and not np.all(ends[1:] > ends[:-1]):
             raise Rejected("the proof's cuts of a real variable do not ascend inside its interval")
         found[v] = ends
     return found
@@ -70,7 +76,9 @@ def in_cells(question: Question, edges: Edges) -> Question:
     return Question(sizes, question.queried, np.concatenate(logs))
 
 
-def leaf_logs(kind: int, params: NDArray[np.float64], ends: Floats, is_queried: bool, side: int) -> Floats:
+def leaf_logs(
+    kind: int, params: NDArray[np.float64], ends: Floats, is_queried: bool, side: int, budget: Budget
+) -> Floats:
     """Return what leaves of a kind (a row of parameters each) count in each cell, shape (leaves, cells).
 
     A value at which two cells meet belongs to the lower one.
@@ -83,5 +91,10 @@ def leaf_logs(kind: int, params: NDArray[np.float64], ends: Floats, is_queried: 
     rows = params.tolist()
     if kind == GAUSSIAN:
         return np.array([[log_mass(p[0], p[1], float(low[0]), float(high[-1]), side)] for p in rows])
-    cells = list(zip(low.tolist(), high.tolist(), strict=True))
-    return np.array([[of_leaf(kind, p, a, b, side) for a, b in cells] for p in rows])
+    out = np.empty((len(rows), len(low)))
+    for k, p in enumerate(rows):
+        for at in range(0, len(low), CELLS):
+            budget.look()
+            cells = zip(low[at : at + CELLS].tolist(), high[at : at + CELLS].tolist(), strict=True)
+            out[k, at : at + CELLS] = [of_leaf(kind, p, a, b, side) for a, b in cells]
+    return out

@@ -11,30 +11,38 @@ steps to make; each is exact, or raises values only, or is verified, so that non
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.checker.clock import Clock
+from certimap.checker.budget import Budget
 from certimap.checker.models import Arrays, Reduced, Rejected
 from certimap.checker.network import Flags, Network, parts_of
 from certimap.checker.numbers import UNIT, Floats, up
 
 CLOSE, SHIFT, DROP, ELIMINATE, REPLACE, ABSORB, SPLIT, DIVIDE, GROUP, TRY, BACK, MAXIMISE = range(12)
 LARGEST_SHIFT = 1e100  # nats; no sum of them overflows, nor what is divided by a weight
+ENDS = "the proof ends before all parts are closed"
 LEAST_WEIGHT = 1e-12  # of a copy of a hidden variable
+
+
+def shares(given: Floats) -> Floats:
+    """Return the weights of copies of a hidden variable from a file's numbers: together they are at least 1."""
+    total = math.fsum(given)
+    return given / (total if total > 0.0 else math.inf) * (1.0 + 16.0 * UNIT)
 
 
 class _Reader:
     """Numbers of a proof in the order in which its steps use them."""
 
     def __init__(self, arrays: Arrays) -> None:
-        self.steps = np.asarray(arrays["steps"]).astype(np.int64).ravel()
-        self.shifts = np.asarray(arrays["shifts"]).astype(np.float64).ravel()
-        self.kept = np.unpackbits(np.asarray(arrays["kept"], np.uint8)).astype(np.bool_)
-        if not np.all(np.abs(self.shifts) <= LARGEST_SHIFT):
+        self.steps, self.shifts, self.kept = arrays["steps"], arrays["shifts"], arrays["kept"]
+        kinds = [a.dtype.kind for a in (self.steps, self.shifts)]
+        if kinds != ["i", "f"] or self.kept.dtype != np.uint8 or {self.steps.ndim, self.kept.ndim} != {1}:
+            raise Rejected("the steps are no whole numbers, the shifts no logs, or the states kept no bits")
+        if self.shifts.ndim != 1 or not np.all((self.shifts <= LARGEST_SHIFT) & (self.shifts >= -LARGEST_SHIFT)):
             raise Rejected(f"a shift is no number of at most {LARGEST_SHIFT:g}")
         self._at = [0, 0, 0]
 
@@ -52,7 +60,12 @@ class _Reader:
         return self._next(1, self.shifts, n)
 
     def flags(self, n: int) -> Flags:
-        return self._next(2, self.kept, n)
+        start = self._at[2]
+        self._at[2] = start + n
+        if self._at[2] > 8 * len(self.kept):
+            raise Rejected(ENDS)
+        bits = np.unpackbits(self.kept[start // 8 : (start + n + 7) // 8])
+        return bits[start % 8 : start % 8 + n].astype(np.bool_)
 
     def grouped(self, network: Network, v: int) -> tuple[list[int], list[Floats], list[float]]:
         """Read how a variable is eliminated in groups: that of each table, shifts, and where hidden weights."""
@@ -63,70 +76,85 @@ class _Reader:
         shifts = [self.shift(network.sizes[v]) for _ in range(n - 1)]
         weights = np.ones(n)
         if v in network.hidden:
-            given = self.shift(n)
-            total = math.fsum(given)
-            weights = given / (total if total > 0.0 else math.inf) * (1.0 + 16.0 * UNIT)  # together at least 1
+            weights = shares(self.shift(n))
             if not np.all(weights >= LEAST_WEIGHT):
-                raise Rejected(f"variable {v} is summed out with the weights {given.tolist()}")
+                raise Rejected(f"variable {v} is summed out with weights that are no positive shares")
         return groups, shifts, weights.tolist()
 
     def _next(self, k: int, values: NDArray[Any], n: int) -> NDArray[Any]:
         start = self._at[k]
         self._at[k] = start + n
         if self._at[k] > len(values):
-            raise Rejected("the proof ends before all parts are closed")
+            raise Rejected(ENDS)
         return values[start : start + n]
 
     def end(self) -> None:
         """Refuse what is left over."""
-        if self._at[:2] != [len(self.steps), len(self.shifts)] or not 0 <= len(self.kept) - self._at[2] < 8:
+        if self._at[:2] != [len(self.steps), len(self.shifts)] or not 0 <= 8 * len(self.kept) - self._at[2] < 8:
             raise Rejected("the proof has steps beyond the last part")
 
 
 def check_steps(
-    problem: Reduced, boxes: Sequence[Sequence[Flags]], arrays: Arrays, threshold: float, clock: Clock
+    problem: Reduced, boxes: Sequence[Sequence[Flags]], arrays: Arrays, threshold: float, budget: Budget
 ) -> str | None:
     """Make the steps of a proof in boxes of the query, one after the other.
 
     Return the sentence about a step that does not hold, or None if all parts close.
     """
     given, n_closed = _Reader(arrays), 0
-    waiting = [(network, threshold) for network in parts_of(problem, boxes)[::-1]]
+    waiting: list[Waiting] = [(((network, threshold) for network in parts_of(problem, boxes, budget)), 0)]
     while waiting:
-        parts, said = _closed(*waiting.pop(), given, clock)
+        part = next(waiting[-1][0], None)
+        if part is None:
+            budget.hold(-waiting.pop()[1], "")
+            continue
+        held = budget.held
+        parts, said, n_bytes = _closed(*part, given, budget)
+        budget.held = held
         if said is not None:
             return f"part {n_closed} does not hold: {said}"
-        n_closed += not parts
-        waiting += parts[::-1]
+        if parts is None:
+            n_closed += 1
+        else:
+            budget.hold(n_bytes, "the parts that wait")
+            waiting.append((parts, n_bytes))
     given.end()
     return None
 
 
-Parts = list[tuple[Network, float]]  # each with the level that it has to be closed at
+Parts = Iterator[tuple[Network, float]]  # each with the level that it has to be closed at
+Waiting = tuple[Parts, int]  # with the bytes of what it comes from
+CLOSED = None, None, 0
 
 
-def _closed(network: Network, threshold: float, given: _Reader, clock: Clock) -> tuple[Parts, str | None]:
-    """Make steps until a part is closed, or is split into several, which are returned."""
+def _closed(
+    network: Network, threshold: float, given: _Reader, budget: Budget
+) -> tuple[Parts | None, str | None, int]:
+    """Make steps until a part is closed or split: return its parts, what is wrong, and bytes that stay."""
     tried: Network | None = None  # what goes on after steps that are made on a copy
+    before = budget.held
     while True:
-        clock.look()
+        budget.need(network.n_bytes, "a part of the network")
         step = given.step()
         if step == CLOSE:
             bound = network.bound()
-            return [], None if bound <= threshold else f"its bound is {bound:.12g}, above {threshold:.12g}"
+            return (
+                CLOSED if bound <= threshold else (None, f"its bound is {bound:.12g}, above {threshold:.12g}", 0)
+            )
         if step == SHIFT:
             network.shift(given.shift(sum(sum(shape) for _, shape in network.shapes)))
         elif step == DROP:
             left, said = _left(network, threshold, given)
             if left is None:
-                return [], said
+                return None, said, 0
             network = left
         elif step == ABSORB:
             network.absorb()
         elif step == TRY and tried is None:
-            tried, network = network, network.copy()
+            tried, network, before = network, network.copy(), budget.held
+            budget.hold(tried.n_bytes, "a copy of a part of the network")
         elif step == BACK and tried is not None:
-            tried, network = None, tried.without_lost(network)
+            tried, network, budget.held = None, tried.without_lost(network), before
         elif step == DIVIDE and tried is None:
             return _divided(network, threshold, given)
         elif step == SPLIT and tried is None:
@@ -134,7 +162,7 @@ def _closed(network: Network, threshold: float, given: _Reader, clock: Clock) ->
         elif step in (ELIMINATE, REPLACE, GROUP, MAXIMISE):
             _without(network, step, given)
         else:
-            return [], f"there is no step of the kind {step} here"
+            return None, f"there is no step of the kind {step} here", 0
 
 
 def _without(network: Network, step: int, given: _Reader) -> None:
@@ -162,19 +190,19 @@ def _left(network: Network, threshold: float, given: _Reader) -> tuple[Network |
     return (network.keep(kept) if all(flags.any() for flags in kept.values()) else None), None
 
 
-def _divided(network: Network, threshold: float, given: _Reader) -> tuple[Parts, str | None]:
+def _divided(network: Network, threshold: float, given: _Reader) -> tuple[Parts | None, str | None, int]:
     """Give each component a level of its own: what none exceeds adds up to what their product does not."""
     found = network.components()
     levels = given.shift(len(found)).tolist()
     total = float(up(math.fsum([*network.constants, *levels])))
     if not total <= threshold:
-        return [], f"the levels of its components add up to {total:.12g}, above {threshold:.12g}"
-    return list(zip(found, levels, strict=True)), None
+        return None, f"the levels of its components add up to {total:.12g}, above {threshold:.12g}", 0
+    return zip(found, levels, strict=True), None, sum(part.n_bytes for part in found)
 
 
-def _parts(network: Network, threshold: float, given: _Reader) -> tuple[Parts, str | None]:
+def _parts(network: Network, threshold: float, given: _Reader) -> tuple[Parts | None, str | None, int]:
     """Split a part by the states of a variable."""
     v = given.variable(network)
     if v in network.hidden:
-        return [], f"it is split on variable {v}, which is summed out"
-    return [(part, threshold) for part in network.split(v)], None
+        return None, f"it is split on variable {v}, which is summed out", 0
+    return ((part, threshold) for part in network.split(v)), None, network.n_bytes

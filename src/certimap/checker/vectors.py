@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from certimap.checker.clock import Clock
+from certimap.checker.budget import FLOAT, Budget
 from certimap.checker.models import Arrays, Rejected
 from certimap.checker.numbers import UNIT, Flags, Floats, Ints, log_sum, run_starts
 
@@ -39,6 +39,10 @@ class Vectors:
     context: Ints
     values: Floats
     error: float
+
+    @property
+    def n_bytes(self) -> int:
+        return self.context.nbytes + self.values.nbytes
 
     def take(self, rows: Flags | Ints) -> Vectors:
         return Vectors(self.context[rows], self.values[rows], self.error)
@@ -76,8 +80,12 @@ class Step:
     counts: Ints
     groups: Ints
 
-    def loss(self, found: Vectors) -> float:
+    def loss(self, found: Vectors, budget: Budget) -> float:
         """Return the nats that ties cost in a set; refuse a drop without cause."""
+        n_rows = PIECE // max(1, found.values.shape[1]) + int(self.lengths.max(initial=0))
+        budget.need(
+            5.0 * FLOAT * (n_rows * found.values.shape[1] + len(found.context)), "vectors that are compared"
+        )
         if np.any(self.lengths < 1) or not self.lengths.sum() == len(self.members) == len(self.counts):
             raise Rejected("a combination of vectors has no members")
         rank, owners = np.full(len(found.context), len(self.gone)), np.repeat(self.gone, self.lengths)
@@ -89,7 +97,7 @@ class Step:
         if np.any(found.context[self.members] != found.context[owners]):
             raise Rejected("a vector is dropped for one of another context")
         room = room_below(found, self.gone[is_one], self.members[np.repeat(is_one, self.lengths)])
-        lost = max(0.0, -float(np.min(room, initial=0.0)))
+        lost = float(np.max(-room, initial=0.0))  # NaN if any is
         if not lost <= TIE:
             raise Rejected("a vector is dropped for one that is smaller somewhere")
         several = np.repeat(~is_one, self.lengths)
@@ -141,6 +149,8 @@ def grouped(found: Vectors, groups: Ints) -> Vectors:
     """Replace the rows of each group, numbered from 0 on, by their maximum; rows of a group share a context."""
     if len(groups) != len(found.context):
         raise Rejected("a vector is neither kept nor dropped")
+    if np.any(groups >= len(groups)):
+        raise Rejected("a group of vectors is empty, or holds some of different contexts")
     order = np.argsort(groups, kind="stable")
     lengths = np.bincount(groups)
     starts = run_starts(lengths)
@@ -150,22 +160,22 @@ def grouped(found: Vectors, groups: Ints) -> Vectors:
     return Vectors(contexts[starts], np.maximum.reduceat(found.values[order], starts, axis=0), found.error)
 
 
-def undominated(found: Vectors, clock: Clock) -> tuple[Vectors, float]:
+def undominated(found: Vectors, budget: Budget) -> tuple[Vectors, float]:
     """Drop rows that another one of their context, which stays, is at least everywhere; return what ties cost."""
     alive, lost = np.ones(len(found.context), np.bool_), 0.0
     order = np.lexsort((-log_sum(found.values), found.context))
     for rows in np.split(order, np.flatnonzero(np.diff(found.context[order])) + 1):
         kept = found.values[rows[:1]]
         for start in range(1, len(rows), 64):
-            clock.look()
+            budget.look()
             block = found.values[rows[start : start + 64]]
             room = best_room(block, kept)
             n_before = len(kept)
-            for k in np.flatnonzero(room < -TIE).tolist():
-                room[k] = max(room[k], best_room(block[k : k + 1], kept[n_before:])[0])
-                if room[k] < -TIE:
+            for k in np.flatnonzero(~(room >= -TIE)).tolist():
+                room[k] = np.fmax(room[k], best_room(block[k : k + 1], kept[n_before:])[0])
+                if not room[k] >= -TIE:
                     kept = np.concatenate([kept, block[k : k + 1]])
-            alive[rows[start : start + 64]] = room < -TIE
+            alive[rows[start : start + 64]] = ~(room >= -TIE)
             lost = max(lost, -float(np.min(room, where=room >= -TIE, initial=0.0)))
     return found.take(alive), lost
 
@@ -202,7 +212,8 @@ class Script:
 
     NAMES = ("listed", "gone", "lengths", "members", "counts", "groups")
 
-    def __init__(self, arrays: Arrays, level: float) -> None:
+    def __init__(self, arrays: Arrays, level: float, budget: Budget) -> None:
+        self.budget = budget
         blank = {name: np.empty(0, np.uint8) for name in ("plan", *self.NAMES)}
         self.is_blank = not {"sizes", *blank} & set(arrays)
         given = {"sizes": np.empty((0, len(self.NAMES)), np.uint8), **blank} if self.is_blank else arrays
@@ -212,6 +223,7 @@ class Script:
             raise Rejected("the kept vectors are damaged")
         if self.sizes.shape[1:] != (len(self.NAMES),) or np.any(self.sizes < 0):
             raise Rejected("the kept vectors are damaged")
+        budget.hold(2.0 * FLOAT * self.sizes.size, "the sizes of steps")
         self.ends = np.cumsum(self.sizes.astype(np.int64), axis=0)
         wanted = self.ends[-1].tolist() if len(self.ends) else [0] * len(self.NAMES)
         if [a.shape for a in self.columns] != [(n,) for n in wanted] or self.plan.ndim != 1:
@@ -232,6 +244,7 @@ class Script:
         if self.n_steps >= len(self.ends):
             raise Rejected("the kept vectors end before the elimination does")
         ends, sizes = self.ends[self.n_steps].tolist(), self.sizes[self.n_steps].tolist()
+        self.budget.need(8.0 * FLOAT * sum(sizes), "a step of the kept vectors")
         parts = [a[j - n : j].astype(np.int64) for a, n, j in zip(self.columns, sizes, ends, strict=True)]
         self.n_steps, self.n_rows = self.n_steps + 1, 0
         self.now = Step(np.cumsum(parts[0]) - 1, *parts[1:])  # rows are written as steps from one to the next
@@ -240,7 +253,7 @@ class Script:
         """Return which of the next rows of a product are listed; refuse to leave out one that may count."""
         first, last = np.searchsorted(self.now.listed, [self.n_rows, self.n_rows + len(scores)])
         rows = self.now.listed[first:last] - self.n_rows
-        may_count = scores > self.level
+        may_count = ~(scores <= self.level)
         may_count[rows] = False
         if np.any(may_count):
             raise Rejected("a vector that may exceed the threshold is neither kept nor dropped")
@@ -251,7 +264,7 @@ class Script:
         """Return what goes on of a set, on which `acting` acts, and the nats that ties cost."""
         if len(self.now.listed) and self.now.listed[-1] >= self.n_rows:
             raise Rejected("the kept vectors name more rows than there are")
-        lost = self.now.loss(found) if len(self.now.gone) else 0.0
+        lost = self.now.loss(found, self.budget) if len(self.now.gone) else 0.0
         return self.now.applied(found), lost
 
     def end(self) -> None:
@@ -269,9 +282,8 @@ class Plain(Script):
         4096,
     )  # vectors that a set may have, one elimination of a box after the other
 
-    def __init__(self, level: float, clock: Clock) -> None:
-        super().__init__({}, level)
-        self.clock = clock
+    def __init__(self, level: float, budget: Budget) -> None:
+        super().__init__({}, level, budget)
         self.limit: int = self.LIMITS[0]
 
     def act(self, part: Any) -> int:
@@ -298,14 +310,15 @@ class Plain(Script):
 
     def listed(self, scores: Floats) -> Ints:
         """Return which of the next rows of a product may count."""
-        return np.flatnonzero(scores > self.level)
+        return np.flatnonzero(~(scores <= self.level))
 
     def reduced(self, found: Vectors, acting: Floats) -> tuple[Vectors, float]:
         """Drop vectors for single others, and put some together where there are too many."""
         n_contexts = len(np.unique(found.context))
+        self.budget.need(4.0 * FLOAT * found.values.size, "vectors that are compared")
         if len(found.context) > 8 * self.limit:
             found = grouped(found, groups_of(found, 4 * self.limit, acting))
-        found, lost = undominated(found, self.clock) if len(found.context) > n_contexts else (found, 0.0)
+        found, lost = undominated(found, self.budget) if len(found.context) > n_contexts else (found, 0.0)
         if len(found.context) > max(self.limit, 2 * n_contexts):
             found = grouped(found, groups_of(found, self.limit, acting))
         return found, lost

@@ -12,10 +12,10 @@ import numpy as np
 from certimap.checker.asked import question_in_words, shown
 from certimap.checker.boxes import check_boxes
 from certimap.checker.buckets import Buckets
+from certimap.checker.budget import FLOAT, Budget
 from certimap.checker.caps import caps_of
 from certimap.checker.circuit import circuit_of, values_at
 from certimap.checker.claim import BOUNDING, DRAWS, KINDS, Claim
-from certimap.checker.clock import Clock
 from certimap.checker.elimination import check_vectors
 from certimap.checker.exact import MARGIN, largest_value
 from certimap.checker.file import Proof
@@ -76,7 +76,7 @@ def check_arrays(
     *,
     hidden: Sequence[str] = (),
     exact: bool = False,
-    time_limit: float | None = None,
+    budget: Budget | None = None,
 ) -> Verdict:
     """Check a proof against a model.
 
@@ -89,18 +89,20 @@ def check_arrays(
         The proof.
     exact
         Check a small model once more by enumeration in exact numbers.
-    time_limit
-        Seconds after which the check gives up, and rejects; None: none.
+    budget
+        Seconds and bytes after which the check gives up, and rejects; None: those of `Budget`.
 
     Returns
     -------
     Verdict
         Rejected, with a sentence, for any proof that does not hold; a proof raises nothing.
     """
+    budget = Budget.starting_now() if budget is None else budget
     try:
         if proof.meta["model"] != fingerprint(kind, variables, arrays, hidden):
             raise Rejected("the proof is about another model: the fingerprints differ")
-        return _checked(kind, variables, arrays, proof, exact, Clock.starting_now(time_limit))
+        _admit(proof.arrays, budget)
+        return _checked(kind, variables, arrays, proof, exact, budget)
     except Rejected as reason:
         return Verdict(False, f"rejected: {reason}")
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -109,20 +111,29 @@ def check_arrays(
         return Verdict(False, "rejected: checking the proof takes more memory than there is")
 
 
+def _admit(arrays: Arrays, budget: Budget) -> None:
+    """Refuse arrays of a file that are no rows or tables of numbers of this machine, and count their bytes."""
+    for name, values in arrays.items():
+        is_float = values.dtype.kind == "f" and values.dtype.itemsize == FLOAT
+        if not (is_float or values.dtype.kind in "biu") or not values.dtype.isnative or values.ndim > 2:
+            raise Rejected(f"the array {name!r} is none that a proof has: {values.dtype} of {values.ndim} axes")
+        budget.hold(max(values.nbytes, *values.shape, 0), f"the array {name!r}")
+
+
 def _checked(
-    kind: str, variables: Sequence[Mapping[str, Any]], arrays: Arrays, proof: Proof, exact: bool, clock: Clock
+    kind: str, variables: Sequence[Mapping[str, Any]], arrays: Arrays, proof: Proof, exact: bool, budget: Budget
 ) -> Verdict:
-    claim = Claim.read(variables, proof)
+    claim = Claim.read(variables, proof, budget)
     if kind == "circuit":
-        log_value, refuted = _circuit(variables, arrays, claim, proof, clock)
+        log_value, refuted = _circuit(variables, arrays, claim, proof, budget)
     elif is_normal(kind):
-        log_value, refuted = _normal(kind, variables, arrays, claim, proof, clock)
+        log_value, refuted = _normal(kind, variables, arrays, claim, proof, budget)
     else:
-        log_value, refuted = _network(kind, arrays, claim, proof, clock)
+        log_value, refuted = _network(kind, arrays, claim, proof, budget)
     if refuted is not None:
         raise Rejected(refuted)
-    said = claim.statement(log_value) + (_exactly(kind, arrays, claim) if exact else "")
-    clock.look()
+    said = claim.statement(log_value) + (_exactly(kind, arrays, claim, budget) if exact else "")
+    budget.look()
     answers = [proof.meta["answer"], *proof.meta.get("others", [])]
     asked = question_in_words(variables, claim.question, answers, proof.arrays)
     return Verdict(True, said, log_value, _unchecked(claim, proof), asked)
@@ -136,17 +147,19 @@ def _unchecked(claim: Claim, proof: Proof) -> tuple[str, ...]:
     if "certified" not in proof.meta:
         return ()
     kind, epsilon = (proof.meta["certified"][name] for name in ("kind", "epsilon"))
+    if not 0.0 <= float(epsilon) < 1.0:
+        raise Rejected(f"the solver's certificate has the epsilon {epsilon!r}")
     return (BOUND_ALONE.format(KINDS[KINDS.index(kind)], shown(float(epsilon), 3)),)
 
 
 def _circuit(
-    variables: Sequence[Mapping[str, Any]], arrays: Arrays, claim: Claim, proof: Proof, clock: Clock
+    variables: Sequence[Mapping[str, Any]], arrays: Arrays, claim: Claim, proof: Proof, budget: Budget
 ) -> tuple[float, str | None]:
     """Return the value of the worst answer, and why not all of the rest is covered, or None."""
     asked, given = claim.question, proof.arrays
     point = edges_of(variables, given, asked.queried, claim.values[0])
     cells = edges_of(variables, given, asked.queried)
-    graph = read_graph(arrays, asked, cells)
+    graph = read_graph(arrays, asked, cells, budget)
     at_point, at_most = in_cells(asked, point), in_cells(asked, cells)
     lower = graph.tables(arrays, at_point, point, -1)
     log_value = claim.least(values_at(graph, lower, at_point, claim.answers).tolist())
@@ -155,34 +168,34 @@ def _circuit(
         if any(len(cells[v]) > 2 for v in cells):
             raise Rejected("a proof by 'mixture' cuts no variable into cells")
         products = products_of(graph, arrays, at_most, cells)
-        return log_value, check_mixture(products, _columns(asked), threshold, clock)
+        return log_value, check_mixture(products, _columns(asked), threshold, budget)
     circuit = circuit_of(graph, graph.tables(arrays, at_most, cells, 1), at_most)
     if claim.method == DRAWS:
-        return log_value, _draws(claim, proof, log_value - circuit.log_total)
+        return log_value, _draws(claim, proof, log_value - circuit.log_total, budget)
     is_countable = bool(np.all(asked.query_sizes > 0))  # what is real is observed, or summed out
     if claim.method == "enumeration" and is_countable:
-        return log_value, check_every_point(circuit, claim.answers, threshold, clock)
+        return log_value, check_every_point(circuit, claim.answers, threshold)
     if claim.method == "residual" and is_countable:
-        points = read_points(given, asked.query_sizes)
+        points = read_points(given, asked.query_sizes, budget)
         values = values_at(graph, lower, at_point, points)
         return log_value, check_residual(circuit, points, values, claim.answers, threshold)
     if claim.method != "boxes":
         raise Rejected(f"a proof by {claim.method!r} is none that covers this circuit")
-    return log_value, check_boxes(circuit, given, claim.answers, threshold, caps_of(circuit, given, clock), clock)
+    return log_value, check_boxes(circuit, given, claim.answers, threshold, caps_of(circuit, given))
 
 
 def _normal(
-    kind: str, variables: Sequence[Mapping[str, Any]], arrays: Arrays, claim: Claim, proof: Proof, clock: Clock
+    kind: str, variables: Sequence[Mapping[str, Any]], arrays: Arrays, claim: Claim, proof: Proof, budget: Budget
 ) -> tuple[float, str | None]:
     """The same for mixtures of Gaussians with covariances, and linear-Gaussian networks."""
     if claim.method != "mixture" or claim.kind not in ("exact", "epsilon") or len(claim.answers) > 1:
         raise Rejected("of a mixture of Gaussians, one answer with delta 0 is proved, by the method 'mixture'")
     asked, columns = claim.question, _columns(claim.question)
-    normals = normals_of(kind, variables, arrays, asked, np.asarray(proof.arrays["intervals"], np.float64))
+    normals = normals_of(kind, variables, arrays, asked, proof.arrays["intervals"], budget)
     is_real = asked.query_sizes == 0
     log_value = normals.log_value(claim.values[0][is_real], claim.answers[0][~is_real], columns)
     log_value = claim.least([log_value])
-    return log_value, check_mixture(normals, columns, claim.threshold(log_value), clock)
+    return log_value, check_mixture(normals, columns, claim.threshold(log_value), budget)
 
 
 def _columns(question: Question) -> Ints:
@@ -191,13 +204,13 @@ def _columns(question: Question) -> Ints:
     return np.concatenate([[0], np.cumsum(sizes[sizes > 0])]).astype(np.int64)
 
 
-def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof, clock: Clock) -> tuple[float, str | None]:
+def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof, budget: Budget) -> tuple[float, str | None]:
     """Return the value of the worst answer, and why not all of the rest is covered, or None."""
     tables, all_sizes = tables_of(kind, claim.question.sizes, arrays)
     problem = reduce(tables, all_sizes, claim.question)
     if claim.method == BOUNDING:
-        return _wide(problem, claim, proof, clock)
-    tree = Buckets.of(problem)
+        return _wide(problem, claim, proof, budget)
+    tree = Buckets.of(problem, budget=budget)
     points = [
         [np.arange(all_sizes[v]) == a for v, a in zip(problem.queried, answer, strict=True)]
         for answer in claim.answers.tolist()
@@ -205,28 +218,34 @@ def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof, clock: Clock
     log_value = claim.least([tree.bound(point, -1) for point in points])
     threshold = claim.threshold(log_value)
     if claim.method == DRAWS:
-        everything = Buckets.of(Reduced(problem.tables, problem.sizes, [], problem.log_constant))
-        return log_value, _draws(claim, proof, log_value - everything.bound([], 1))
+        everything = Buckets.of(Reduced(problem.tables, problem.sizes, [], problem.log_constant), budget=budget)
+        return log_value, _draws(claim, proof, log_value - everything.bound([], 1), budget)
     if claim.method != "vectors":
         raise Rejected(f"a proof by {claim.method!r} is none that covers a network")
-    check_vectors(tree, points, threshold, 0.5 * claim.slack, proof.arrays, clock)
+    check_vectors(tree, points, threshold, 0.5 * claim.slack, proof.arrays, budget)
     return log_value, None
 
 
-def _wide(problem: Reduced, claim: Claim, proof: Proof, clock: Clock) -> tuple[float, str | None]:
+def _wide(problem: Reduced, claim: Claim, proof: Proof, budget: Budget) -> tuple[float, str | None]:
     """The same by steps, for networks too wide to be eliminated."""
-    order, answers = np.asarray(proof.arrays["order"]).astype(np.int64).ravel().tolist(), claim.answers.tolist()
-    log_value = claim.least([value_at(problem, answer, -1, order, clock) for answer in answers])
-    boxes = boxes_beside(problem, answers)
-    return log_value, check_steps(problem, boxes, proof.arrays, claim.threshold(log_value), clock)
+    order, answers = proof.arrays["order"], claim.answers.tolist()
+    if order.ndim != 1 or order.dtype.kind != "i" or len(order) > len(problem.sizes):
+        raise Rejected("the order of an answer's sums is no list of variables")
+    listed: list[int] = order.tolist()
+    log_value = claim.least([value_at(problem, answer, -1, listed, budget) for answer in answers])
+    boxes = boxes_beside(problem, answers, budget)
+    return log_value, check_steps(problem, boxes, proof.arrays, claim.threshold(log_value), budget)
 
 
-def _draws(claim: Claim, proof: Proof, log_prob: float) -> str | None:
+def _draws(claim: Claim, proof: Proof, log_prob: float, budget: Budget) -> str | None:
     """Recompute the evidence of draws that missed anything better; the draws themselves cannot be seen."""
     log_r, closed, counts = (np.asarray(proof.arrays[name]) for name in ("log_open", "log_closed", "counts"))
-    if not log_r.shape == closed.shape == counts.shape or counts.dtype.kind != "i" or np.any(counts < 0):
+    budget.need(10.0 * FLOAT * max(log_r.size, counts.size), "the record of draws")
+    if not log_r.shape == closed.shape == counts.shape == counts.shape[:1] or counts.dtype.kind != "i":
         raise Rejected("the record of draws is damaged")
-    if np.any(np.isnan(log_r) | np.isnan(closed)) or np.any(np.diff(closed) < 0.0):
+    if not np.all(np.isfinite(log_r)) or not np.all(closed < np.inf) or np.any(counts < 0):
+        raise Rejected("the record of draws is damaged: it has numbers that no draws have")
+    if not np.all(closed[1:] >= closed[:-1]):
         raise Rejected("the record of draws is damaged: closed bounds fall")
     log_tau = log_prob - math.log1p(-claim.epsilon)
     valid = closed <= log_tau + claim.slack
@@ -241,15 +260,15 @@ def _draws(claim: Claim, proof: Proof, log_prob: float) -> str | None:
     return None
 
 
-def _exactly(kind: str, arrays: Arrays, claim: Claim) -> str:
+def _exactly(kind: str, arrays: Arrays, claim: Claim, budget: Budget) -> str:
     sizes = claim.question.sizes
     try:
-        value, largest = largest_value(kind, sizes, arrays, claim.question, claim.answers)
+        value, largest = largest_value(kind, sizes, arrays, claim.question, claim.answers, budget)
     except TooLarge as reason:
         return f"; not repeated in exact numbers, for {reason}"
     allowed = value * (1 + type(value)(claim.tolerance)) / (1 - type(value)(claim.epsilon))
     if claim.kind == "bound":
         allowed, largest = type(value)(claim.log_upper).exp(), max(value, largest)
-    if largest > allowed * (1 + MARGIN):
+    if not largest <= allowed * (1 + MARGIN):
         raise Rejected("in exact numbers an assignment is more probable than the claim allows")
     return "; enumeration in exact numbers agrees"

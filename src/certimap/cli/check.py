@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from certimap.cli.inputs import parse_size
 from certimap.cli.solve import EncodingOption, ModelArgument
 
 REJECTED = 1
@@ -19,8 +20,15 @@ def check(
         bool, typer.Option("--exact", help="Check a small model by enumeration in exact numbers too.")
     ] = False,
     time_limit: Annotated[
-        float | None, typer.Option(help="Seconds after which the check gives up, and rejects.", show_default=False)
-    ] = None,
+        float, typer.Option(help="Seconds after which the check gives up, and rejects; inf for no limit.")
+    ] = 600.0,
+    max_memory: Annotated[
+        str,
+        typer.Option(
+            help="Memory that the check may take beside the model: bytes, or with a suffix such as 2G. What would "
+            "take more is rejected."
+        ),
+    ] = "2G",
     encoding: EncodingOption = None,
 ) -> None:
     """Check a proof by code that shares nothing with what found the answer.
@@ -29,7 +37,9 @@ def check(
     """
     import certimap
 
-    verdict = certimap.check(certimap.read(model, encoding=encoding), proof, exact=exact, time_limit=time_limit)
+    found = certimap.read(model, encoding=encoding)
+    n_bytes = parse_size(max_memory)
+    verdict = certimap.check(found, proof, exact=exact, time_limit=time_limit, max_memory=n_bytes)
     print(verdict.message)
     if verdict.asked:
         print(verdict.asked)

@@ -21,7 +21,7 @@ from certimap.interop.reading import (
     numbers,
     refuse,
 )
-from certimap.interop.tensors import Ids, TensorCircuit, log_choose, module_values, widened
+from certimap.interop.tensors import Ids, TensorCircuit, log_choose, module_values
 
 _LAYERS = (
     "expected sum, Hadamard, Kronecker, Tucker, CP-T and tensor-dot layers over categorical, binomial, embedding "
@@ -36,7 +36,7 @@ def convert(x: Any, wishes: Wishes) -> Reading:
         raise refuse(
             x, "expected a circuit compiled to torch (cirkit.pipeline.compile), for only it has parameters"
         )
-    circuit, x = TensorCircuit(), widened(x)
+    circuit = TensorCircuit()
     outputs: list[Ids] = []
     for entry in attribute(x, "address_book"):
         inputs = _gathered(entry, outputs)

@@ -21,14 +21,14 @@ from certimap.interop.reading import (
     named,
     numbers,
 )
-from certimap.interop.tensors import Ids, TensorCircuit, log_choose, module_values, widened
+from certimap.interop.tensors import Ids, TensorCircuit, log_choose, module_values
 
 _LEAVES = "Categorical, Bernoulli, Binomial and Normal"
 
 
 def convert(x: Any, wishes: Wishes) -> Reading:
     """Read a module with one output as a circuit over the columns that its leaves name."""
-    reader, x = _Reader(), widened(x)
+    reader = _Reader()
     out = reader.ids(x)
     if out.size != 1:
         features, channels, repetitions = out.shape

@@ -128,21 +128,19 @@ class TensorCircuit:
         return np.flatnonzero(needed).tolist()
 
 
-def widened(x: Any) -> Any:
-    """Return a module of PyTorch, or where it is in half precision a copy in double precision.
-
-    Half precision is good for two or three digits, and what a module makes of its parameters is rounded to these.
-    """
-    halves = {"torch.bfloat16", "torch.float16"}
-    is_half = any(str(p.dtype) in halves for p in [*x.parameters(), *x.buffers()])
-    return copy.deepcopy(x).double() if is_half else x
-
-
 def module_values(x: Any, ask: str, columns: Sequence[int], rows: Floats) -> Any:
-    """Ask a module of PyTorch for the values of rows, given in the columns that its leaves name."""
+    """Ask a module of PyTorch for the values of rows, given in the columns that its leaves name.
+
+    A module in half precision, whose values are good for two digits, is asked as a copy in double precision.
+    """
     torch: Any = sys.modules["torch"]
     parameters = [*x.parameters(), *x.buffers()]
-    kind = torch.float64 if any(p.dtype == torch.float64 for p in parameters) else torch.float32
+    kinds = {str(p.dtype) for p in parameters}
+    kind = torch.float32
+    if kinds & {"torch.bfloat16", "torch.float16"}:
+        x, kind = copy.deepcopy(x).double(), torch.float64
+    elif "torch.float64" in kinds:
+        kind = torch.float64
     table = torch.zeros((len(rows), max(columns) + 1), dtype=kind)
     table[:, list(columns)] = torch.as_tensor(rows, dtype=kind)
     with torch.no_grad():
@@ -153,5 +151,7 @@ def log_choose(n: Floats, k: Floats) -> Floats:
     """Return ln of the number of ways to choose k of n; -inf where k > n. Within some roundings of n ln n."""
     from scipy.special import gammaln
 
-    ways = gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(np.maximum(n - k, 0.0) + 1.0)
-    return np.where(k <= n, ways, -np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(
+            k <= n, gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(np.maximum(n - k, 0.0) + 1.0), -np.inf
+        )

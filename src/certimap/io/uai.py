@@ -148,7 +148,8 @@ def _normalised(tokens: Tokens, tables: list[_Table], factors: list[Factor]) -> 
             raise tokens.fail(
                 f"the distribution of variable {table.scope[-1]} given states {wrong} of {table.scope[:-1]} adds "
                 f"to {abs(float(row_totals(factor)[wrong])):.10g}, and tables add to 1 in no other order either; "
-                "expected 1 within 0.001 or a row of zeros in BAYES files",
+                "expected 1 within 0.001 or a row of zeros in BAYES files (MARKOV for the first word reads the "
+                "product of the tables as it is)",
                 table.start,
             )
         made.append(factor)

@@ -6,6 +6,9 @@ import os
 from typing import Any
 
 from certimap.checker import Proof, Verdict, check_arrays
+from certimap.checker.budget import BYTES, SECONDS, Budget
+from certimap.checker.file import read_within
+from certimap.checker.models import Rejected
 from certimap.core.result import MapResult
 from certimap.core.untyped import is_path
 from certimap.errors import ParseError, QueryError
@@ -20,7 +23,8 @@ def check(
     proof: Proof | MapResult | str | os.PathLike[str],
     *,
     exact: bool = False,
-    time_limit: float | None = None,
+    time_limit: float | None = SECONDS,
+    max_memory: int | None = BYTES,
 ) -> Verdict:
     """Check a proof by code that shares nothing with what found the answer; see `docs/proofs.md`.
 
@@ -33,7 +37,11 @@ def check(
     exact
         Check a small model by enumeration in exact numbers too.
     time_limit
-        Seconds after which the check gives up, and rejects the proof for want of time; None: none.
+        Seconds after which the check gives up, and rejects the proof for want of time; None: none. By default ten
+        minutes.
+    max_memory
+        Bytes that the check may take beside the model, whatever the file holds; a proof that would take more is
+        rejected before they are taken. None: no limit. By default 2 GB.
 
     Returns
     -------
@@ -43,21 +51,27 @@ def check(
     Raises
     ------
     ParseError
-        When the file is no proof.
+        When the file is no proof; one that would unpack to more than `max_memory` is rejected.
     ModelError
         For a model that has no plain arrays.
     QueryError
-        For what is no model, and a limit that is no time.
+        For what is no model, and limits that are no time and no bytes.
     """
     model = as_model(model)
     if time_limit is not None and not time_limit > 0.0:
         raise QueryError(f"time_limit is {time_limit}; expected seconds above 0, or None for no limit")
-    found = _proof_of(proof)
+    if max_memory is not None and not max_memory > 0:
+        raise QueryError(f"max_memory is {max_memory}; expected bytes above 0, or None for no limit")
+    budget = Budget.starting_now(time_limit, max_memory)
+    try:
+        found = _proof_of(proof, budget)
+    except Rejected as reason:
+        return Verdict(False, f"rejected: {reason}")
     kind, variables, arrays, hidden = exported(model)
-    return check_arrays(kind, variables, arrays, found, hidden=hidden, exact=exact, time_limit=time_limit)
+    return check_arrays(kind, variables, arrays, found, hidden=hidden, exact=exact, budget=budget)
 
 
-def _proof_of(given: Any) -> Proof:
+def _proof_of(given: Any, budget: Budget) -> Proof:
     """Return the proof that a user means; refuse models and results without a proof by name."""
     if isinstance(given, MapResult):
         given = given.proof
@@ -68,7 +82,7 @@ def _proof_of(given: Any) -> Proof:
     if not is_path(given):
         raise QueryError(f"a {type(given).__name__} is no proof; expected result.proof, or the path of its file")
     try:
-        return Proof.read(given)
+        return read_within(given, budget)
     except ParseError:
         known = FORMATS.get(suffix_of(given))
         if known is None or not known.is_text or not os.path.isfile(given):

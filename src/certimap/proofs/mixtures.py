@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from certimap.checker import Proof, Verdict, check_arrays
+from certimap.checker.budget import Budget
 from certimap.checker.leaves import GEOMETRIC, POISSON, UNIFORM
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.core.model import Model
@@ -40,4 +41,4 @@ def refused(model: Model, query: Query, result: MapResult) -> str | None:
 def checked_here(model: Model, proof: Proof, seconds: float) -> Verdict:
     """Have the checker make its search, which takes as long now as it will later."""
     kind, variables, arrays, hidden = exported(model)
-    return check_arrays(kind, variables, arrays, proof, hidden=hidden, time_limit=seconds)
+    return check_arrays(kind, variables, arrays, proof, hidden=hidden, budget=Budget.starting_now(seconds))

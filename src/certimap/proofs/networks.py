@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from certimap.checker import Proof
 from certimap.checker.buckets import Buckets, Layout
+from certimap.checker.budget import Budget
 from certimap.checker.models import Question as Asked
 from certimap.checker.models import Reduced, Rejected, reduce, tables_of
 from certimap.checker.network import boxes_beside, value_at
@@ -42,7 +43,8 @@ def of_network(
     is_drawn = draft.meta["method"] == "draws"
     try:
         checked = reduced_network(model, query)
-        layout = Layout.of(checked)
+        budget = Budget.starting_now(seconds)
+        layout = Layout.of(checked, budget)
     except (Rejected, ModelError) as reason:
         if not is_drawn:
             return wide(model, query, result, max_bytes, seconds)
@@ -56,7 +58,7 @@ def of_network(
 
         points = [query.query_domain.encode(dict(answer)).tolist() for answer in answers_of(result)]
         claim = result.certificate.epsilon, result.certificate.tolerance
-        arrays = recorded(Buckets.of(checked, layout), points, *claim, seconds, max_bytes)
+        arrays = recorded(Buckets.of(checked, layout, budget), points, *claim, max_bytes)
     if arrays is None:
         return Proof({"method": "none", "no_proof": NOT_ELIMINATED.format(seconds, max_bytes)}, {})
     return Proof({**draft.meta, "method": "vectors"}, arrays)

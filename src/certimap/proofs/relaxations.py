@@ -175,7 +175,7 @@ def covered(checked: Reduced, boxes: list[Box], script: Script) -> tuple[Arrays,
     for found, n_boxes in relaxations(Network.of(checked), script):
         script.forget((0, 0, 0, 0))
         try:
-            if _closed(script, parts_of(checked, boxes), found, n_boxes):
+            if _closed(script, list(parts_of(checked, boxes)), found, n_boxes):
                 return script.arrays, script.threshold
         except Open:
             pass

@@ -24,6 +24,7 @@ from certimap.checker.steps import (
     SHIFT,
     SPLIT,
     TRY,
+    shares,
 )
 from certimap.core.control import Control
 
@@ -143,7 +144,8 @@ class Script:
         numbers = np.concatenate([*shifts, weights])
         self.shifts.append(numbers)
         self.n_bytes += numbers.nbytes
-        network.eliminate(v, groups, shifts, weights or [1.0] * (len(shifts) + 1))
+        read = shares(np.array(weights)).tolist() if weights else [1.0] * (len(shifts) + 1)  # as the checker will
+        network.eliminate(v, groups, shifts, read)
 
     def close(self, network: Network) -> bool:
         """Close a part if its bound allows it."""
@@ -166,7 +168,7 @@ class Script:
         """Return the parts of a network by the states of a variable."""
         self.look()
         self.steps += [SPLIT, v]
-        return network.split(v)
+        return list(network.split(v))
 
     @property
     def mark(self) -> tuple[int, int, int, int]:

@@ -41,7 +41,7 @@ def steps_of(
     just less, components get levels of their own.
     """
     answer = None if point is None else dict(zip(checked.queried, point, strict=True))
-    waiting = [Part(network, script.threshold, answer=answer) for network in parts_of(checked, boxes)[::-1]]
+    waiting = [Part(network, script.threshold, answer=answer) for network in [*parts_of(checked, boxes)][::-1]]
     for part in waiting:
         if part.point is not None and not part.network.hidden:
             part.slack = part.level - math.fsum([*part.network.constants, _value(part.network, part.point)])

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.checker.buckets import Buckets
-from certimap.checker.clock import Clock
+from certimap.checker.budget import Budget
 from certimap.checker.elimination import Part, exclude
 from certimap.checker.models import Rejected
 from certimap.checker.numbers import Flags, Floats, Ints
@@ -47,8 +47,8 @@ class Recorder(Plain):
 
     LIMITS = (1024, 16384)
 
-    def __init__(self, level: float, room: float, clock: Clock) -> None:
-        super().__init__(level, clock)
+    def __init__(self, level: float, room: float, budget: Budget) -> None:
+        super().__init__(level, budget)
         self.room, self.steps, self.acts = room, list[Step](), list[int]()
 
     def act(self, part: Part) -> int:
@@ -63,7 +63,7 @@ class Recorder(Plain):
 
     def listed(self, scores: Floats) -> Ints:
         """Return which of the next rows of a product may count."""
-        rows = np.flatnonzero(scores > self.level)
+        rows = np.flatnonzero(~(scores <= self.level))
         self.rows.append(rows + self.n_rows)
         self.n_rows += len(scores)
         self.room -= 4.0 * len(rows)
@@ -99,7 +99,7 @@ class Recorder(Plain):
     ) -> tuple[Ints, Ints, Flags, float]:
         """Return rows that others dominate, these others, which sorted rows are left, and what ties cost."""
         alive, by = np.ones(len(order), np.bool_), np.empty(len(order), np.int64)
-        self.clock.look()
+        self.budget.look()
         skyband(values, ptr, 1, alive)
         dominators(values, ptr, alive, by)
         rows = np.flatnonzero(by >= 0)
@@ -119,7 +119,7 @@ class Recorder(Plain):
         state, places, at = np.zeros(len(order), np.int8), np.empty(len(order), np.int64), np.zeros(2, np.int64)
         picked = np.empty((len(order), ROUNDS), np.int32)
         while at[0] < len(ptr) - 1:
-            self.clock.look()
+            self.budget.look()
             mixtures.unmixed(values, ptr, ROUNDS, BUDGET, state, places, at, picked)
         rows = np.flatnonzero(state == mixtures.DROPPED)
         if not len(rows):
@@ -174,7 +174,6 @@ def recorded(
     points: Sequence[Sequence[int]],
     epsilon: float,
     tolerance: float,
-    seconds: float,
     max_bytes: int,
 ) -> Arrays | None:
     """Return kept vectors of eliminations that exclude better assignments than some; None where none was found.
@@ -182,15 +181,15 @@ def recorded(
     Parameters
     ----------
     tree
-        The network under the evidence, as the checker eliminates it.
+        The network under the evidence, as the checker eliminates it, with what that may take.
     points
         The answers, states of the query variables. Several are left out of the space.
     epsilon, tolerance
         What the answers, the last of them, are claimed to be good for.
-    seconds, max_bytes
-        What may be taken.
+    max_bytes
+        The largest size of the proof.
     """
-    clock = Clock.starting_now(seconds)
+    budget = tree.budget
     answers = [
         [np.arange(tree.sizes[v]) == state for v, state in zip(tree.queried, point, strict=True)]
         for point in points
@@ -199,9 +198,9 @@ def recorded(
     allowance = 0.5 * slack
     log_value = min(tree.bound(answer, -1) for answer in answers)
     level = log_value - math.log1p(-epsilon) + slack - (1.0 + MARGIN) * allowance
-    recorder = Recorder(level, max_bytes, clock)
+    recorder = Recorder(level, max_bytes, budget)
     try:
-        exclude(tree, answers, level, allowance, recorder, clock)
+        exclude(tree, answers, level, allowance, recorder, budget)
     except Rejected:
         return None
     return written(recorder)

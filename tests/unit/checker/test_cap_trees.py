@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import certimap as cm
 from certimap.checker import Proof
+from certimap.checker.budget import Budget
 from certimap.checker.caps import caps_of
 from certimap.checker.circuit import circuit_of
-from certimap.checker.clock import Clock
 from certimap.checker.graph import read_graph
 from certimap.checker.models import Question
 from certimap.circuits import caps as traced
@@ -31,7 +31,7 @@ def questioned(circuit, queried, log_weights=None):
     weights = np.zeros(int(sizes.sum())) if log_weights is None else log_weights
     question = Question(sizes, np.array(queried, np.int64), weights)
     _, _, arrays, _ = exported(circuit)
-    graph = read_graph(arrays, question, {})
+    graph = read_graph(arrays, question, {}, Budget())
     return circuit_of(graph, graph.tables(arrays, question, {}, 1), question), maxima(circuit, queried, question)
 
 
@@ -80,7 +80,7 @@ def test_trees_of_a_search_give_the_maxima(seed):
     queried = [0, 1, 3, 4, 6] if seed % 3 else list(range(7))
     below, truth = questioned(circuit, queried)
     arrays = searched(circuit, queried)
-    caps = caps_of(below, arrays, Clock())
+    caps = caps_of(below, arrays)
     assert len(arrays["cap_nodes"])
     for number in arrays["cap_nodes"].tolist():
         assert truth[number] <= caps[number] <= truth[number] + 1e-9
@@ -102,7 +102,7 @@ def test_sums_keep_their_numbers_where_a_circuit_is_made_smooth():
     circuit = build.build()
     below, truth = questioned(circuit, range(4))
     arrays = searched(circuit, range(4))
-    caps = caps_of(below, arrays, Clock())
+    caps = caps_of(below, arrays)
     points = np.array(list(itertools.product(range(2), range(3), range(2), range(2))))
     best = float(below.values(points).max())
     assert best == pytest.approx(truth[-1], abs=1e-12)
@@ -129,7 +129,7 @@ def test_any_tree_bounds_its_sum(seed, data):
         "cap_splits": np.array(kinds, np.int32),
         "cap_kept": np.array(kept, np.uint8),
     }
-    caps = caps_of(below, arrays, Clock())
+    caps = caps_of(below, arrays)
     for number in nodes:
         assert caps[number] >= truth[number]
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import certimap as cm
+from certimap.checker.budget import Budget
 from certimap.checker.graph import read_graph
 from certimap.checker.majorants import products_of
 from certimap.checker.mixtures import kappa, largest_quadratic, second_order
@@ -60,7 +61,7 @@ def grid(rng, low, high, n=400):
 
 def parts_of(arrays, n, edges):
     asked = Question(np.ones(n, np.int64), np.arange(n), np.zeros(n))
-    return products_of(read_graph(arrays, asked, edges), arrays, asked, edges)
+    return products_of(read_graph(arrays, asked, edges, Budget()), arrays, asked, edges)
 
 
 def bounds_of(parts, low, high):

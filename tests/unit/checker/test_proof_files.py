@@ -138,7 +138,7 @@ def test_solve_and_check_on_the_shell(tmp_path, examples, capsys):
     assert main(["check", model, file]) == 0
     assert capsys.readouterr().out.startswith("accepted: no assignment is more probable than the answer")
     assert main(["check", model, model]) == 2
-    assert "is no proof file, or a damaged one" in capsys.readouterr().err
+    assert "is a model file (.bif: Bayesian networks), and no proof" in capsys.readouterr().err
 
 
 def test_a_missing_proof_is_an_error_on_the_shell(tmp_path, examples, capsys):

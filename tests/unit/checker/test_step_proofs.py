@@ -9,7 +9,7 @@ import pytest
 
 import certimap as cm
 from certimap.checker import Proof
-from certimap.checker.clock import Clock
+from certimap.checker.budget import Budget
 from certimap.checker.models import Reduced, Rejected, Table
 from certimap.checker.network import Network, boxes_beside, value_at
 from certimap.checker.products import maximised, summed
@@ -105,7 +105,7 @@ def test_an_elimination_in_blocks_is_never_below_the_exact_maximum(monkeypatch, 
     tables = [Table(s, rng.normal(0.0, scale, [sizes[v] for v in s])) for s in sorted(scopes)]
     tables[-1].logs[rng.random(tables[-1].logs.shape) < 0.3] = -np.inf
     scope = tuple(sorted({v for t in tables for v in t.scope}))
-    found, constants = maximised(0, scope, tables, sizes)
+    found, constants = maximised(0, scope, tables, sizes, Budget())
     assert set(found.scope) == set(scope) - {0}
     for point in np.ndindex(*found.logs.shape):
         at = dict(zip(found.scope, point, strict=True))
@@ -130,8 +130,8 @@ def test_a_sum_in_blocks_is_on_its_side_of_the_exact_one(monkeypatch, seed, bloc
     tables = [Table(s, rng.normal(0.0, 3.0, [sizes[v] for v in s])) for s in sorted(scopes)]
     tables[-1].logs[rng.random(tables[-1].logs.shape) < 0.3] = -np.inf
     scope = tuple(sorted({v for t in tables for v in t.scope}))
-    found, constants = summed(0, scope, tables, sizes, 1.0, side)
-    halves, beside = summed(0, scope, tables, sizes, 0.5)
+    found, constants = summed(0, scope, tables, sizes, Budget(), 1.0, side)
+    halves, beside = summed(0, scope, tables, sizes, Budget(), 0.5)
     for point in np.ndindex(*found.logs.shape):
         at = dict(zip(found.scope, point, strict=True))
         values = [sum(t.logs[tuple({**at, 0: k}[v] for v in t.scope)] for t in tables) for k in range(sizes[0])]
@@ -295,7 +295,7 @@ def test_components_are_closed_at_levels_of_their_own(nothing_is_cheap):
     assert levels == pytest.approx(values, abs=1e-8)
 
     def said(threshold, numbers, problem=both):
-        return check_steps(problem, boxes, {**arrays, "shifts": numbers}, threshold, Clock())
+        return check_steps(problem, boxes, {**arrays, "shifts": numbers}, threshold, Budget())
 
     assert said(threshold, arrays["shifts"]) is None
     for k in range(2):  # more for one alone, and at the cost of the other
@@ -316,7 +316,7 @@ def test_components_are_closed_at_levels_of_their_own(nothing_is_cheap):
 def test_on_a_copy_nothing_is_divided_or_split_or_copied_again(step):
     both, point, _ = two_lattices(3)
     given = {"steps": np.array([TRY, step, 0]), "shifts": np.full(2, 99.0), "kept": np.zeros(0, np.uint8)}
-    said = check_steps(both, boxes_beside(both, [point]), given, 1e3, Clock())
+    said = check_steps(both, boxes_beside(both, [point]), given, 1e3, Budget())
     assert f"no step of the kind {step} here" in said
 
 
@@ -358,7 +358,7 @@ def test_components_with_hidden_variables_are_worth_what_all_is_worth(seed):
     boxes = boxes_beside(problem, [[0] * 16])
     for slack, is_proof in ((1e-11, True), (-1e-6, False)):
         levels = np.array([bounds[0] + slack, bounds[1] + 1e-11])
-        said = check_steps(problem, boxes, {**arrays, "shifts": levels}, 0.5 + sum(bounds) + 1e-10, Clock())
+        said = check_steps(problem, boxes, {**arrays, "shifts": levels}, 0.5 + sum(bounds) + 1e-10, Budget())
         assert (said is None) == is_proof
 
 

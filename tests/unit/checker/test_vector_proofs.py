@@ -11,7 +11,7 @@ import pytest
 import certimap as cm
 from certimap.checker import Proof, vectors
 from certimap.checker.buckets import Buckets
-from certimap.checker.clock import Clock
+from certimap.checker.budget import Budget
 from certimap.checker.lifting import _by_entry, _by_matrix
 from certimap.checker.models import Rejected
 from certimap.checker.vectors import Script, Step, Vectors, is_exceeded
@@ -48,7 +48,7 @@ def written(case, result):
     answers = [result.assignment] if result.top is None else [answer for answer, _ in result.top]
     query = make_query(case.model.domain, case.variables, case.evidence).query_domain
     points = [query.encode(dict(answer)).tolist() for answer in answers]
-    arrays = vector_proofs.recorded(Buckets.of(reduced(case)), points, 0.0, 1e-9, 600.0, 10**8)
+    arrays = vector_proofs.recorded(Buckets.of(reduced(case)), points, 0.0, 1e-9, 10**8)
     return None if arrays is None else with_arrays(result.proof, arrays)
 
 
@@ -133,7 +133,7 @@ def test_single_vectors_go_for_others_that_stay(seed):
     values = np.where(rng.random((200, 3)) < 0.2, -np.inf, rng.integers(0, 5, (200, 3)).astype(float))
     values[::7] += rng.uniform(-5e-13, 5e-13, values[::7].shape)
     found = Vectors(rng.integers(0, 3, 200), values, 0.0)
-    left, lost = vectors.undominated(found, Clock.starting_now(None))
+    left, lost = vectors.undominated(found, Budget.starting_now(None))
     assert 0.0 <= lost <= vectors.TIE
     assert len(left.context) < 150
     for context, row in zip(found.context, values, strict=True):
@@ -149,14 +149,14 @@ def test_counts_that_wrap_around_and_circles_are_refused():
     wrapping = np.array([2**62] * 5)
     assert not is_exceeded(found, np.zeros(1, np.int64), np.array([5]), np.ones(5, np.int64), wrapping).any()
     with pytest.raises(Rejected, match="damaged"):
-        Script({name: np.zeros(0, np.uint64) for name in ("plan", "sizes", *Script.NAMES)}, 0.0)
+        Script({name: np.zeros(0, np.uint64) for name in ("plan", "sizes", *Script.NAMES)}, 0.0, Budget())
     ties = Vectors(np.zeros(2, np.int64), np.zeros((2, 2)), 0.0)
     nothing = np.zeros(0, np.int64)
     circle = Step(nothing, np.arange(2), np.ones(2, np.int64), np.array([1, 0]), np.ones(2, np.int64), nothing)
     with pytest.raises(Rejected, match="dropped itself"):
-        circle.loss(ties)
+        circle.loss(ties, Budget())
     mixed = Step(nothing, np.zeros(1, np.int64), two, np.array([1, 2]), np.ones(2, np.int64), nothing)
-    assert mixed.loss(found) == 0.0
+    assert mixed.loss(found, Budget()) == 0.0
 
 
 def _thresholds(monkeypatch):
@@ -208,7 +208,7 @@ def test_what_forgers_leave_out_is_missed(monkeypatch, broken):
         meta = {**result.proof.meta, "answer": dict(domain.decode(worse))}
         meta["claim"] = {**meta["claim"], "log_joint": None}
         try:
-            arrays = vector_proofs.recorded(Buckets.of(reduced(case)), [worse.tolist()], 0.0, 1e-9, 600.0, 10**8)
+            arrays = vector_proofs.recorded(Buckets.of(reduced(case)), [worse.tolist()], 0.0, 1e-9, 10**8)
         except (Rejected, ValueError):
             continue
         if arrays is not None:
@@ -257,10 +257,10 @@ def test_long_chains_of_many_states_are_checked_by_their_vectors():
     result = cm.map_query(model, symbols, epsilon=0, delta=0, rng=0, workers=1, proof=True, time_limit=300)
     checked = Buckets.of(reduced_network(model, make_query(model.domain, symbols, {})))
     point = make_query(model.domain, symbols, {}).query_domain.encode(dict(result.assignment))
-    arrays = vector_proofs.recorded(checked, [point.tolist()], 0.0, 1e-9, 600.0, 10**8)
+    arrays = vector_proofs.recorded(checked, [point.tolist()], 0.0, 1e-9, 10**8)
     assert cm.check(model, with_arrays(result.proof, arrays)).accepted
     assert np.sum(arrays["lengths"] > 1) > 100
-    assert vector_proofs.recorded(checked, [point.tolist()], 0.0, 1e-9, 600.0, 1000) is None
+    assert vector_proofs.recorded(checked, [point.tolist()], 0.0, 1e-9, 1000) is None
 
 
 def test_inner_variables_are_those_of_children():

@@ -244,8 +244,8 @@ def test_a_row_of_zeros_takes_weight_from_its_parents_whatever_is_asked(write):
         network.sample(100, 0)
 
 
-def test_other_sums_name_no_way_to_read_another_model(write):
-    with pytest.raises(ParseError, match=r"or a row of zeros in BAYES files$"):
+def test_other_sums_name_the_way_to_read_a_product(write):
+    with pytest.raises(ParseError, match="MARKOV for the first word reads the product"):
         io.read(write(BAYES.replace(".7 .2 .1", ".7 .2 .2")))
 
 
