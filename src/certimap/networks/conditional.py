@@ -17,7 +17,7 @@ from certimap.kernels.parallel import for_blocks
 from certimap.networks.elimination import Elimination
 from certimap.networks.kernels import conditional as kernels
 from certimap.networks.kernels.conditional import SumArrays
-from certimap.networks.orders import best_order
+from certimap.networks.orders import EFFORT, best_order
 from certimap.networks.problem import ROUNDING, Problem, Table, entries_at, largest
 from certimap.networks.sum_layout import SumLayout
 
@@ -26,6 +26,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 MAX_ROWS = 32
 DEAR = 1e5  # entries per point beyond which the neighbours of a point are evaluated together
+WORK_PER_LOOK = 32.0  # of entries of a sum: what a look at some entries of a table takes
+VERY_DEAR = 1e7  # entries per point beyond which values are remembered
 MANY_NEIGHBOURS = 256
 WORK_BETWEEN_LOOKS = 2e8  # entries that changes of a point may cost between two looks at the clock
 
@@ -124,6 +126,7 @@ class Evaluator:
     ) -> None:
         self.problem, self.workers = problem, workers
         self.work = 0.0
+        self._known: dict[bytes, float] = {}  # values of points, where they are very dear
         self.column = {v: i for i, v in enumerate(variables)}
         self.plain = [t for t in problem.tables if all(v in problem.query for v in t.scope)]
         known = ordered_parts(problem) if parts is None else parts
@@ -143,6 +146,16 @@ class Evaluator:
     def log_values(self, points: NDArray[np.integer]) -> Floats:
         """Return the value of each point, states among the surviving ones, shape (batch,)."""
         points = np.asarray(points, np.int64)
+        if self.n_entries <= VERY_DEAR:
+            return self._values(points)
+        keys = [row.tobytes() for row in points]
+        new = [b for b, key in enumerate(keys) if key not in self._known]
+        if new:
+            found = self._values(points[new]).tolist()
+            self._known |= {keys[b]: value for b, value in zip(new, found, strict=True)}
+        return np.array([self._known[key] for key in keys])
+
+    def _values(self, points: Ints) -> Floats:
         total = np.full(len(points), float(self.problem.constant))
         lost = np.zeros(len(points))  # thousands of logs of any size add up: what each addition rounds away
         for table in self.plain:
@@ -190,6 +203,7 @@ class Evaluator:
             moved = False
             for i in np.flatnonzero(n_states > 1):
                 work = float(n_states[i]) * sum(part.n_entries for part in touching[i])
+                work += WORK_PER_LOOK * len(tables[i])
                 max_work -= work
                 if max_work < 0.0 or should_stop():
                     return now
@@ -281,9 +295,9 @@ def relative_to(problem: Problem, total: Total) -> Problem:
     return replace(problem, constant=constant, log_slack=slack)
 
 
-def conditional_work(problem: Problem) -> float:
+def conditional_work(problem: Problem, effort: float = EFFORT) -> float:
     """Return how many joint states the cliques of a conditional elimination have, before any table is built."""
-    return work_of(problem, ordered_parts(problem))
+    return work_of(problem, ordered_parts(problem, effort=effort))
 
 
 def work_of(problem: Problem, parts: Sequence[Part]) -> float:
@@ -291,21 +305,21 @@ def work_of(problem: Problem, parts: Sequence[Part]) -> float:
     return len(problem.tables) + sum(part.n_entries for part in parts)
 
 
-def ordered_parts(problem: Problem, control: Control | None = None) -> list[Part]:
-    """Order the nuisance variables of each part well, as if the query were observed.
+def ordered_parts(problem: Problem, control: Control | None = None, effort: float = EFFORT) -> list[Part]:
+    """Order the nuisance variables of each part well, as if the query were observed; `effort` as in `best_order`.
 
     Raises
     ------
     TimeUp
         When `control` says that the time is up.
     """
-    return [Part(part, _nuisance_order(part, control)) for part in _nuisance_parts(problem)]
+    return [Part(part, _nuisance_order(part, control, effort)) for part in _nuisance_parts(problem)]
 
 
-def _nuisance_order(part: Problem, control: Control | None) -> Elimination:
+def _nuisance_order(part: Problem, control: Control | None, effort: float) -> Elimination:
     sizes = {v: n for v, n in part.sizes.items() if v not in part.query}
     scopes = [tuple(v for v in t.scope if v in sizes) for t in part.tables]
-    return best_order(scopes, sizes, control=control)
+    return best_order(scopes, sizes, effort=effort, control=control)
 
 
 def _nuisance_parts(problem: Problem) -> list[Problem]:

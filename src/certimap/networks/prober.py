@@ -130,14 +130,14 @@ class NetworkProber:
         """Return points read off the relaxation, climbs from them, and climbs from around the best so far."""
         found: list[NDArray[np.int64]] = []
         for placed in (self.now, self.next):
-            if placed is not None:
+            if placed is not None and not (found and self.control.should_stop):
                 found.append(placed.decode(self.kept, self.clock))
                 if self.evaluator.log_values(found[-1][None])[0] == -np.inf:
                     possible = placed.decode_possible(self.kept, self.clock, lambda: self.control.should_stop)
                     found.extend([] if possible is None else [possible])
                 found.append(self._climb(found[-1]))
         if self.stage > 0 and not self.now.tree.is_exact:
-            found.extend(self._climb(p) for p in self._perturbed())
+            found.extend(self._climb(p) for p in self._perturbed() if not self.control.should_stop)
         return self.states.to_domain(np.stack(found))
 
     def _perturbed(self) -> list[NDArray[np.int64]]:

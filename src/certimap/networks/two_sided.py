@@ -23,6 +23,7 @@ Ints = NDArray[np.int64]
 PART_WORK = 2.0**20  # table entries that summing a part of the nuisance variables may cost per point
 UPPER_BITS = 10.0  # log base 2 of the largest table of the relaxation whose bound is the upper side
 TEMPERATURE, UPPER_STEPS = 0.1, 8
+UPPER_WORK = 6_000_000  # entries of the relaxation times steps: a large one gets fewer, and one at least
 CLIMB_WORK = 2.0**22
 ROUNDS = 32  # to one in so many is settled how many nuisance variables have to be fixed
 
@@ -60,8 +61,9 @@ class TwoSidedNetworkPosterior(NetworkPosterior):
     @cached_property
     def _tree(self) -> Tightener:
         """A relaxation of the whole, tightened for the maximum: fixed beforehand, so that values never change."""
-        tightener = Tightener(split_tree(self.problem, UPPER_BITS), PassClock())
-        tightener.run(TEMPERATURE, UPPER_STEPS)
+        tree = split_tree(self.problem, UPPER_BITS)
+        tightener = Tightener(tree, PassClock())
+        tightener.run(TEMPERATURE, max(1, min(UPPER_STEPS, UPPER_WORK // tree.n_entries)))
         return tightener
 
     def _upper(self, row: Ints) -> float:
@@ -100,7 +102,7 @@ def part_of(problem: Problem) -> Problem:
     few, enough = 0, len(waiting)
     while enough - few > max(1, len(waiting) // ROUNDS):
         middle = (few + enough) // 2
-        if conditional_work(fixed(middle)) <= PART_WORK:
+        if conditional_work(fixed(middle), effort=0.0) <= PART_WORK:
             enough = middle
         else:
             few = middle
