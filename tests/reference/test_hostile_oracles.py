@@ -52,7 +52,7 @@ def test_oracles_agree_with_enumeration(family):
                 # Likelihoods pass through the logs of the query there: 1e-12 is all that can be asked for.
                 assert exact.log_of(case.truth.value(point)) == pytest.approx(log_of(value), rel=1e-12, abs=1e-12)
             ordered = sorted(totals.values(), reverse=True)
-            for k in (1, 2, len(ordered)):
+            for k in (1, min(2, len(ordered)), len(ordered)):
                 assert exact.log_of(case.truth.kth(k)) == pytest.approx(
                     log_of(ordered[k - 1]), rel=1e-12, abs=1e-12
                 )
