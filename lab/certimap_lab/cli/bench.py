@@ -213,6 +213,7 @@ def impute(
 for _command in (
     networks.networks,
     networks.uai,
+    networks.portfolio,
     checks.hostile,
     checks.heuristics,
     checks.truth,

@@ -125,6 +125,51 @@ def uai(
     _run(chosen, settings, split_names(solvers), split_names(peers), out, 1, quiet)
 
 
+def portfolio(
+    folder: Annotated[
+        Path | None, typer.Option("--networks", help="Folder of BIF networks that join the families.")
+    ] = None,
+    uai_folders: Annotated[
+        list[Path] | None, typer.Option("--uai", help="Folder of UAI instances that join; may be given twice.")
+    ] = None,
+    limits: Annotated[
+        str, typer.Option(help="Seconds per call; several limits are run one after another.")
+    ] = "10",
+    solvers: Annotated[str, typer.Option("--solvers", help="Parts to set auto beside; all when empty.")] = "",
+    only: Annotated[str, typer.Option("--only", help="Families; all when empty.")] = "",
+    into: Annotated[
+        Path | None, typer.Option("--into", help="Page whose section 'portfolio' gets the tables.")
+    ] = None,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Set `auto` beside every part that accepts a query, on ten families: answers, bounds, lateness.
+
+    Exits with 1 where `auto` is behind its best part, or late.
+    """
+    from certimap_lab.bench import portfolio as bench
+    from certimap_lab.bench.portfolio_models import portfolio as cases_of
+
+    cases = cases_of(seed, folder, uai_folders or [], split_names(only))
+    if not cases:
+        raise typer.BadParameter(f"{only!r} names no family", param_hint="--only")
+    parts = split_names(solvers) or bench.PARTS
+    rows = list(bench.run_portfolio(cases, _seconds(limits), parts, seed, reporter(quiet)))
+    _show("portfolio", "\n".join(table.to_markdown() for table in bench.portfolio_tables(rows)), into, "")
+    if any(row.failures for row in rows):
+        raise typer.Exit(1)
+
+
+def _seconds(text: str) -> list[float]:
+    try:
+        found = [float(part) for part in split_names(text)]
+    except ValueError:
+        found = []
+    if not found or not all(0.0 < limit < float("inf") for limit in found):
+        raise typer.BadParameter(f"{text!r} names no seconds, as in 2,10,60", param_hint="--limits")
+    return found
+
+
 def _run(
     cases: Sequence[NetworkCase],
     settings: TrialSettings,
@@ -184,9 +229,9 @@ def _plain(
     )
 
 
-def _show(section: str, shown: str, into: Path | None) -> None:
+def _show(section: str, shown: str, into: Path | None, threads: str = "; one thread") -> None:
     """Print tables with the machine they were measured on, and put them into a page's section."""
     from certimap_lab.bench.machine import describe_machine, machine_line
 
-    text = f"{machine_line(describe_machine())}; one thread.\n\n{shown}"
+    text = f"{machine_line(describe_machine())}{threads}.\n\n{shown}"
     show_text(text, into, section)
