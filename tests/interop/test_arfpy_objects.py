@@ -68,7 +68,7 @@ def test_densities_are_those_of_the_tables(kinds):
 def test_missing_cells_are_filled_by_a_certified_mode():
     fitted = forest(frame())
     model = cm.from_object(fitted, names=["length", "wait", "kind"])
-    result = cm.map_query(model, ["length", "wait"], {"kind": "a"}, epsilon=0.05, rng=0, time_limit=20)
+    result = cm.map_query(model, ["length", "wait"], {"kind": "a"}, epsilon=0.05, rng=0, time_limit=600)
     assert result.assignment["length"] == pytest.approx(3.0, abs=1.5)
     assert result.log_upper_bound >= result.log_prob
     grid = np.stack(np.meshgrid(np.linspace(-2, 6, 40), np.linspace(0.0, 4, 40)), axis=-1).reshape(-1, 2)

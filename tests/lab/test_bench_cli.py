@@ -99,7 +99,7 @@ def test_a_stopped_run_goes_on(
     command = [sys.executable, "-m", "certimap.cli", *arguments(data, run, models=str(whole / "models"))]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
     trials = run / "trials.jsonl"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline and not (trials.is_file() and len(read_records(trials)) >= 5):
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGKILL)

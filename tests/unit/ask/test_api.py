@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 
 import numpy as np
 import pytest
@@ -77,17 +76,15 @@ def test_a_posterior_takes_no_query():
 @pytest.mark.parametrize(
     "use", ["pass", "cm.map_query, cm.condition, cm.read", "[getattr(cm, name) for name in cm.__all__]"]
 )
-def test_importing_is_quick_and_light(use):
+def test_importing_is_light(use):
     """Neither the package nor its public names load anything heavy before they are used."""
     code = f"""
-        import sys, time
-        start = time.process_time()
+        import sys
         import certimap as cm
         {use}
-        seconds = time.process_time() - start
         heavy = {{"numba", "scipy", "rich", "typer", "matplotlib", "sklearn", "pandas"}} & set(sys.modules)
         assert not heavy, heavy
-        assert seconds < 1.0, seconds
+        assert sum(name.startswith("certimap") for name in sys.modules) < 250
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
 
@@ -131,6 +128,8 @@ INTERRUPTED = """
 import sys, time, numpy as np, certimap as cm
 
 def log_prob(points):
+    if {pause}:
+        print("scoring", flush=True)
     time.sleep({pause})
     return np.full(len(points), -12 * np.log(4.0))
 
@@ -147,7 +146,7 @@ print(f"\\n{{result.status.value}} {{result.n_draws}}")  # an interrupt may have
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
-@pytest.mark.parametrize("pause", [0.0, 30.0])
+@pytest.mark.parametrize("pause", [0.0, 600.0])
 def test_the_first_interrupt_returns_what_was_earned(pause):
     """Between steps, and in the middle of one (inside the oracle, before anything was kept)."""
     process = subprocess.Popen(
@@ -156,16 +155,16 @@ def test_the_first_interrupt_returns_what_was_earned(pause):
     assert process.stdout is not None
     for _ in range(1 if pause else 12):  # later, some draws are in
         assert process.stdout.readline() == "drawing\n"
-    time.sleep(0.3)
     if pause:
         # Interrupted before anything was evaluated: the one point evaluated for an answer sleeps as well.
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) != 0
+        for _ in range(2):
+            while process.stdout.readline() != "scoring\n":
+                assert process.poll() is None
+            process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=180) != 0
         return
     process.send_signal(signal.SIGINT)
-    *_, last = process.communicate(timeout=20)[0].splitlines()
+    *_, last = process.communicate(timeout=180)[0].splitlines()
     assert process.returncode == 0
     status, n_draws = last.split()
     assert status == "interrupted"

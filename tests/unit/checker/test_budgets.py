@@ -54,8 +54,8 @@ def proofs():
     points = np.zeros((4, len(case.variables)), np.int64)
     yield case.model, Proof({**exhaustive.meta, "method": "residual"}, {**exhaustive.arrays, "points": points})
     real = real_model()
-    yield real, cm.map_query(real, None, {}, epsilon=0.05, delta=0, proof=True, rng=0, time_limit=60).proof
-    yield real, cm.map_query(real, ["x"], {"s": 1}, epsilon=0.05, delta=0, proof=True, rng=0, time_limit=60).proof
+    yield real, cm.map_query(real, None, {}, epsilon=0.05, delta=0, proof=True, rng=0, time_limit=600).proof
+    yield real, cm.map_query(real, ["x"], {"s": 1}, epsilon=0.05, delta=0, proof=True, rng=0, time_limit=600).proof
     network = star_network()
     plain = cm.map_query(network, None, {}, epsilon=0, delta=0, proof=True).proof
     steps = np.array([3, 0, 3, 9, 3, 18, 0], np.int32)
@@ -65,7 +65,7 @@ def proofs():
     columns |= {"groups": np.zeros(4, np.uint8), "sizes": np.full((1, 6), 4, np.uint8)}
     yield network, Proof(plain.meta, {**plain.arrays, **columns})
     mixture = cm.GaussianMixture([0.5, 0.5], [[0.0], [3.0]], [[[1.0]], [[1.0]]])
-    yield mixture, cm.map_query(mixture, epsilon=0.05, delta=0, proof=True, rng=0, time_limit=60).proof
+    yield mixture, cm.map_query(mixture, epsilon=0.05, delta=0, proof=True, rng=0, time_limit=600).proof
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +245,7 @@ def test_no_number_of_a_file_passes_that_is_none(valid, number):
         for other in forged:
             if claim["delta"] > 0.0 and "certified" in other.meta:
                 continue  # it is not read there
-            assert not cm.check(model, other, time_limit=60).accepted, (proof.meta["method"], other.meta["claim"])
+            assert not cm.check(model, other, time_limit=600).accepted, (proof.meta["method"], other.meta["claim"])
 
 
 def test_a_cell_whose_density_is_beyond_numbers_closes_nothing():
@@ -257,7 +257,7 @@ def test_a_cell_whose_density_is_beyond_numbers_closes_nothing():
     ]
     build.sum(parts, [math.log(0.5)] * 2)
     model = build.build()
-    result = cm.map_query(model, None, {}, epsilon=0.05, delta=0, proof=True, rng=0, time_limit=60)
+    result = cm.map_query(model, None, {}, epsilon=0.05, delta=0, proof=True, rng=0, time_limit=600)
     claim = {**result.proof.meta["claim"], "log_joint": None}
     for answer in ({"n": 3.0, "s": 1}, {"n": 60.0, "s": 0}):
         for cut in (1e297, 1e298, 5e298, 1e300, 1e305):
@@ -267,14 +267,14 @@ def test_a_cell_whose_density_is_beyond_numbers_closes_nothing():
                 "splits": np.array([-2, -1], np.int32), "kept": np.zeros(1, np.uint8), "at": np.zeros(2, np.int32),
             }  # fmt: skip
             meta = {**result.proof.meta, "method": "boxes", "answer": answer, "claim": claim}
-            assert not cm.check(model, Proof(meta, arrays), time_limit=60).accepted
+            assert not cm.check(model, Proof(meta, arrays), time_limit=600).accepted
             whole = {
                 **arrays,
                 "splits": np.array([-1], np.int32),
                 "kept": np.zeros(0, np.uint8),
                 "at": np.zeros(1, np.int32),
             }
-            assert not cm.check(model, Proof(meta, whole), time_limit=60).accepted
+            assert not cm.check(model, Proof(meta, whole), time_limit=600).accepted
 
 
 def test_limits_on_the_shell(tmp_path, examples, capsys):

@@ -82,7 +82,7 @@ def test_modes_are_those_of_many_local_searches(seed: int) -> None:
     found = [
         optimize.minimize(lambda x: -float(model.log_density(x[None])[0]), x, method="BFGS").fun for x in starts
     ]
-    result = cm.map_query(model, epsilon=0.01, rng=seed, time_limit=20)
+    result = cm.map_query(model, epsilon=0.01, rng=seed, time_limit=600)
     assert result.certified
     assert result.is_density
     assert result.log_prob is not None
@@ -133,7 +133,7 @@ def test_thin_components_across_each_other() -> None:
     model = cm.GaussianMixture(
         [0.5, 0.5], [[-0.5, -0.5], [-0.5, 0.5]], [thin, thin * [[1, -1], [-1, 1]]], ["x", "y"]
     )
-    result = cm.map_query(model, epsilon=0.01, rng=0, time_limit=20)
+    result = cm.map_query(model, epsilon=0.01, rng=0, time_limit=600)
     assert result.certified
     axis = np.linspace(-1.2, 0.8, 2001)
     best = max(model.log_density(np.column_stack([axis, sign * axis])).max() for sign in (1.0, -1.0))
@@ -165,7 +165,7 @@ def test_a_fitted_mixture_of_scikit_learn(kind: str) -> None:
     model = cm.from_object(fitted)
     assert isinstance(model, cm.GaussianMixture)
     assert model.log_density(rows) == pytest.approx(fitted.score_samples(rows), rel=1e-9)
-    result = cm.map_query(model, ["2", "3"], {"0": 5.0, "1": 3.4}, epsilon=0.01, rng=0, time_limit=20)
+    result = cm.map_query(model, ["2", "3"], {"0": 5.0, "1": 3.4}, epsilon=0.01, rng=0, time_limit=600)
     assert result.certified
     assert result.assignment["2"] == pytest.approx(1.46, abs=0.2)
 

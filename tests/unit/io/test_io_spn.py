@@ -142,9 +142,9 @@ def test_a_compiled_network_survives_and_large_files_are_quick(tmp_path, example
     n = 60_000
     lines = ["l 0 0 0", "l 1 0 1"] + [f"+ {i} {i - 1} 0.25 {i - 2} 0.75" for i in range(2, n)]
     (tmp_path / "long.spn").write_text("\n".join(lines))
-    start = time.perf_counter()
+    start = time.process_time()
     assert io.read(tmp_path / "long.spn").n_edges == 2 * (n - 2)
-    assert time.perf_counter() - start < 3.0
+    assert time.process_time() - start < 60.0  # some .3 s; quadratic, it would take an hour
 
 
 def test_a_network_is_no_circuit(tmp_path, examples):

@@ -203,7 +203,7 @@ def test_processes_that_compile_at_once_agree(tmp_path):
     for n, expected in ((2, None), (1, "1\n")):
         running = [start() for _ in range(n)]
         for process in running:
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=180)
             assert (process.returncode, err) == (0, "")
             assert expected is None or out == expected
     files = [path.suffix for path in tmp_path.rglob("*") if path.is_file()]

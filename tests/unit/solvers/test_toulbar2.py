@@ -119,7 +119,7 @@ def test_a_long_search_asks_outside_once(monkeypatch):
     monkeypatch.setattr(hbfs, "OUTSIDE_FROM", 0)
     searching = {"quick_entries": 0.0, "max_entries": 0.0, "outside_share": 0.25}
     settings = {"epsilon": 0.0, "delta": 0.0, "rng": 0, "progress": False}
-    found = cm.map_query(model, solver=hbfs.HybridBestFirst(**searching), time_limit=60.0, **settings)
+    found = cm.map_query(model, solver=hbfs.HybridBestFirst(**searching), time_limit=600, **settings)
     assert len(asked) == 1
     assert 0.0 < asked[0] <= 15.0
     assert found.certified

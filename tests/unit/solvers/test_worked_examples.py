@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from pathlib import Path
 
 import numpy as np
@@ -59,19 +58,16 @@ def chain_text(n: int) -> str:
     return "\n".join(lines)
 
 
-def test_mpe_of_a_chain_is_exact_and_quick(tmp_path):
+def test_mpe_of_a_chain_is_exact_and_looks_at_few_points(tmp_path):
     path = tmp_path / "chain.uai"
     path.write_text(chain_text(40))
     model = cm.read(path)
-    cm.map_query(model, rng=0)  # compiles
-    start = time.perf_counter()
     result = cm.map_query(model, epsilon=0, delta=0, rng=0)
-    seconds = time.perf_counter() - start
     assert set(result.assignment.values()) == {0}
     assert result.log_prob == pytest.approx(math.log(0.6) + 39 * math.log(0.7), abs=1e-9)
     assert result.log_prob == pytest.approx(-14.4211, abs=5e-5)
     assert result.certificate.kind == "exact"
-    assert seconds < 2  # milliseconds on a quiet machine
+    assert result.n_evaluations <= 2
 
 
 @pytest.mark.parametrize("rows", ["(hi) .2, .8; (lo) .9, .1;", "default .2, .8; (lo) .9, .1;"])
