@@ -12,7 +12,7 @@ RUN_STAMP := $(VENV)/.certimap-installed
 DEV_STAMP := $(VENV)/.certimap-dev-installed
 DOCS := .venv-docs
 
-.PHONY: demo docs dist test test-all test-interop test-browser lint types pytest pytest-quick pytest-nojit format clean
+.PHONY: demo docs dist wheels test test-all test-interop test-browser lint types pytest pytest-quick pytest-nojit format clean
 
 demo: $(RUN_STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
@@ -74,6 +74,10 @@ dist: $(DOCS)/.installed
 	$(DOCS)/bin/python -m build
 	$(DOCS)/bin/twine check --strict dist/*
 	.ci/check-dist $(PYTHONS)
+
+# Wheels that hold compiled kernels, in dist: one for each of PYTHONS, for this kind of machine.
+wheels:
+	.ci/build-wheels $(PYTHONS)
 
 format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .

@@ -29,6 +29,7 @@ BY_NAME = {
     "certimap_lab/bench/impute.py": 1,  # tables by name
     "ask/imputer.py": 9,  # own settings and fields, and data frames
     "io/native.py": 2,  # own fields, and classes of this package by name
+    "kernels/cache.py": 2,  # what the operating system has
     "kernels/parallel.py": 1,  # what the operating system has
     "learn/__init__.py": 1,  # names of the package
     "learn/clusters.py": 1,  # estimators of other libraries

@@ -188,6 +188,23 @@ def engine(
 
 
 @app.command()
+def start(
+    only: Annotated[str, typer.Option("--only", help="Names of first questions, separated by ';'.")] = "",
+    small: Annotated[bool, typer.Option("--small/--no-small", help="Measure small queries too.")] = True,
+    into: Annotated[
+        Path | None, typer.Option("--into", help="Page whose section 'start' gets the tables.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Measure the first answer of a new process, kernels compiled or not, and small queries asked again."""
+    from certimap_lab.bench.start import first_answers, small_queries, start_tables
+
+    names = tuple(name.strip() for name in only.split(";") if name.strip())
+    first, queries = start_tables(first_answers(names, reporter(quiet)), small_queries() if small else {})
+    show_text("\n".join(t.to_markdown() for t in (first, queries) if t.rows), into, "start")
+
+
+@app.command()
 def impute(
     data: Annotated[
         str | None, typer.Option("--data", envvar="CERTIMAP_DATA", help="Folder with NAME.train.data and so on.")

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 import certimap
-from certimap.cli import check, convert, everyday, explain, info, learn, replay, report, solve
+from certimap.cli import check, convert, everyday, explain, info, kernels, learn, replay, report, solve
 from certimap.errors import CertimapError, MissingDependency
 
 FAILED = 2
@@ -82,6 +82,7 @@ app.command("convert")(convert.convert)
 app.command("learn")(learn.learn)
 app.command("marginals")(everyday.marginals)
 app.command("sample")(everyday.sample)
+app.command("kernels")(kernels.kernels)
 
 
 def _print_version(wanted: bool) -> None:

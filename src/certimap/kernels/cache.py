@@ -1,9 +1,12 @@
-"""Compiled kernels on disk: never stale, never half written, and compiled anew where a file is damaged.
+"""Compiled kernels on disk: never stale, never half written, nobody else's, and compiled anew where damaged.
 
 Numba's own cache takes the file of a kernel for all that it depends on, believes whatever it finds, and numbers
 its files, so that two processes which compile at once may leave the code of one signature under the name of
-another. Here a file is named by its signature, stamped with the sources of the kernel and of all that it inlines,
-and checked before it is loaded.
+another. Here a file is named by its kernel and signature, stamped with the sources of the kernel and of all that
+it inlines and with the versions of what compiled it, and checked before it is loaded.
+
+A wheel may hold kernels of its own in `shipped`, compiled for a processor that most have (see `Target`): they are
+loaded where nothing was compiled for this very machine.
 """
 
 from __future__ import annotations
@@ -11,22 +14,46 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
+import json
+import os
 import pickle
+import platform
 import re
+import stat
+import sys
+import threading
+import time
 import uuid
 import warnings
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import certimap
+
 _numba: Any = importlib.import_module("numba.core.caching")
+_llvm: Any = importlib.import_module("llvmlite.binding")
 _SIZE = hashlib.sha256().digest_size
 _IMPORT = re.compile(rb"^[ \t]*from (certimap[.\w]*) import", re.MULTILINE)
 _PACKAGE = Path(__file__).parent.parent
+SHIPPED = Path(__file__).parent / "shipped"
+OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class DamagedKernel(Exception):
     """A file of the cache does not hold what was written there."""
+
+
+class ForeignKernel(Exception):
+    """A file of the cache belongs to someone else, or someone else may write to it."""
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Return the versions that compiled code depends on, by name."""
+    made_by = {name: str(importlib.import_module(name).__version__) for name in ("numba", "llvmlite")}
+    return made_by | {"certimap": certimap.__version__}
 
 
 @functools.cache
@@ -45,6 +72,75 @@ def source_stamp(path: Path) -> bytes:
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
 
 
+@dataclass(frozen=True)
+class Target:
+    """The processor that shipped kernels are compiled for.
+
+    Attributes
+    ----------
+    name
+        What LLVM calls it.
+    needs
+        The features without which their code cannot run, as LLVM calls them.
+    """
+
+    name: str
+    needs: tuple[str, ...]
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this processor runs such code."""
+        features: dict[str, bool] = _llvm.get_host_cpu_features()
+        return all(features.get(name, False) for name in self.needs)
+
+
+_V3 = ("avx2", "bmi", "bmi2", "cx16", "f16c", "fma", "lzcnt", "movbe", "popcnt", "sse4.2")  # these imply the rest
+TARGETS = {
+    "x86_64": Target("x86-64-v3", _V3),
+    "AMD64": Target("x86-64-v3", _V3),
+    "aarch64": Target("generic", ()),
+    "arm64": Target("generic", ()),
+}
+
+
+@functools.cache
+def shipped_target() -> Target | None:
+    """Return the target of kernels shipped for processors of this kind; None where they would not run."""
+    target = TARGETS.get(platform.machine())
+    try:
+        return target if target is not None and target.is_here else None
+    except RuntimeError:  # LLVM does not know the processor
+        return None
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a file says about the kernel in it.
+
+    Attributes
+    ----------
+    kernel
+        Module and name.
+    signature
+        The types of its arguments, as numba writes them.
+    target
+        The processor that it was compiled for.
+    reason
+        Why it was compiled.
+    seconds
+        Processor time that it took, without that of kernels which it calls.
+    versions
+        See `versions`.
+    """
+
+    kernel: str
+    signature: str
+    target: str
+    reason: str
+    seconds: float
+    versions: dict[str, str]
+
+
 class KernelFiles:
     """The files of one kernel: one per signature, each whole or absent.
 
@@ -54,56 +150,102 @@ class KernelFiles:
         Where they lie, and how their names begin.
     stamp
         What the sources are now; a file with another stamp is out of date.
+    source
+        The kernel's source file: whoever may write that may write to the files as well.
     """
 
-    def __init__(self, folder: Path, stem: str, stamp: bytes) -> None:
-        self._folder, self._stem, self._stamp = folder, stem, stamp
+    def __init__(self, folder: Path, stem: str, stamp: bytes, source: Path | None = None) -> None:
+        self.folder = folder
+        self._stem, self._source = stem, source
+        self._stamp = hashlib.sha256(stamp + repr(sorted(versions().items())).encode()).digest()
 
     def load(self, key: Any) -> Any:
         """Return what was saved under a key; None where nothing was, or it is out of date.
 
-        Raises DamagedKernel where the file is not as it was written.
+        Raises
+        ------
+        DamagedKernel
+            Where the file is not as it was written.
+        ForeignKernel
+            Where someone else wrote it, or may write to it.
         """
-        try:
-            data = self.path_of(key).read_bytes()
-        except FileNotFoundError:
+        found = self._content(self.path_of(key))
+        if found is None or (found[:_SIZE] != self._stamp and len(found) > 2 * _SIZE):
             return None
-        if data[:_SIZE] != self._stamp and len(data) > 2 * _SIZE:
-            return None
-        payload = data[2 * _SIZE :]
-        if data[_SIZE : 2 * _SIZE] != self._digest(key, payload):
+        rest = found[2 * _SIZE :]
+        if found[_SIZE : 2 * _SIZE] != self._digest(key, rest):
             raise DamagedKernel(self.path_of(key))
-        return pickle.loads(payload)
+        return pickle.loads(rest[rest.index(b"\n") + 1 :])
 
-    def save(self, key: Any, data: Any) -> None:
+    def save(self, key: Any, data: Any, record: Record | None = None) -> None:
         """Keep data under a key, and remove what is out of date.
 
         Raises OSError where it cannot be written, and leaves nothing behind then.
         """
-        payload: bytes = _numba.dumps(data)
+        head = json.dumps({} if record is None else asdict(record)).encode("ascii")
+        rest: bytes = head + b"\n" + _numba.dumps(data)
         path = self.path_of(key)
         part = path.with_name(f"{path.name}.{uuid.uuid4().hex[:16]}.part")
         try:
-            part.write_bytes(self._stamp + self._digest(key, payload) + payload)
+            part.touch(mode=0o644)
+            part.write_bytes(self._stamp + self._digest(key, rest) + rest)
+            part.chmod(0o644)
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
-        for old in self._folder.glob(f"{self._stem}.*.kernel"):
+        for old in self.folder.glob(f"{self._stem}.*.kernel"):
             with suppress(OSError), old.open("rb") as file:
                 if file.read(_SIZE) != self._stamp:
                     old.unlink()
 
+    def records(self) -> list[Record]:
+        """Return what the files that are up to date say about themselves."""
+        found: list[Record] = []
+        for path in sorted(self.folder.glob(f"{self._stem}.*.kernel")):
+            with suppress(OSError, ValueError, TypeError, ForeignKernel):
+                content = self._content(path)
+                if content is not None and content[:_SIZE] == self._stamp:
+                    found.append(Record(**json.loads(content[2 * _SIZE : content.index(b"\n", 2 * _SIZE)])))
+        return found
+
+    def is_outdated(self) -> bool:
+        """Whether there are files of this kernel, and none of them is up to date."""
+        return any(self.folder.glob(f"{self._stem}.*.kernel")) and not self.records()
+
     def flush(self) -> None:
         """Remove all files."""
-        for path in self._folder.glob(f"{self._stem}.*.kernel"):
+        for path in self.folder.glob(f"{self._stem}.*.kernel"):
             path.unlink(missing_ok=True)
 
     def path_of(self, key: Any) -> Path:
         name = hashlib.sha256(repr(key).encode()).hexdigest()[:24]
-        return self._folder / f"{self._stem}.{name}.kernel"
+        return self.folder / f"{self._stem}.{name}.kernel"
 
-    def _digest(self, key: Any, payload: bytes) -> bytes:
-        return hashlib.sha256(self._stamp + repr(key).encode() + payload).digest()
+    def _content(self, path: Path) -> bytes | None:
+        """Return what a file holds, once it is known to be of nobody else; None where there is none."""
+        try:
+            number = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
+        except FileNotFoundError:
+            return None
+        with open(number, "rb") as file:
+            if not self._is_trusted(os.fstat(number)):
+                raise ForeignKernel(path)
+            return file.read()
+
+    def _is_trusted(self, status: os.stat_result) -> bool:
+        """Whether only this user, the administrator, or whoever may write the source can write a file."""
+        if sys.platform == "win32":  # files have the rights of their folder there
+            return True
+        if status.st_uid in (0, os.getuid()) and not status.st_mode & OTHERS_MAY_WRITE:
+            return True
+        if self._source is None:
+            return False
+        source = self._source.stat()
+        may_write = status.st_mode & OTHERS_MAY_WRITE & ~source.st_mode
+        return (status.st_uid, status.st_gid, may_write) == (source.st_uid, source.st_gid, 0)
+
+    def _digest(self, key: Any, rest: bytes) -> bytes:
+        return hashlib.sha256(self._stamp + repr(key).encode() + rest).digest()
 
 
 class KernelCache:
@@ -120,27 +262,53 @@ class KernelCache:
     def __init__(self, function: Any) -> None:
         self._inner: Any = _numba.FunctionCache(function)
         self.cache_path: str = self._inner.cache_path
+        self.kernel = f"{function.__module__}.{function.__qualname__}"
+        path = Path(function.__code__.co_filename)
+        source: Path | None = path
         try:
-            stamp = source_stamp(Path(function.__code__.co_filename))
+            stamp = source_stamp(path)
         except OSError:  # a notebook, or a source inside an archive
-            stamp = hashlib.sha256(repr(self._inner._impl.locator.get_source_stamp()).encode()).digest()
-        self._files = KernelFiles(Path(self.cache_path), self._inner._impl.filename_base, stamp)
-        self._inner._cache_file = self._files
+            stamp, source = repr(self._inner._impl.locator.get_source_stamp()).encode(), None
+        stem: str = self._inner._impl.filename_base
+        self.own = KernelFiles(Path(self.cache_path), stem, stamp, source)
+        self.shipped = KernelFiles(SHIPPED, stem, stamp, source)
+        self._started: dict[str, tuple[float, float]] = {}
+        caches.append(self)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled code of a signature, or None where it has to be compiled."""
-        try:
-            return self._inner.load_overload(sig, target_context)
-        except Exception:  # whatever unpickling and linking may raise
-            _warn_once(f"compiled kernels kept in {self.cache_path} are damaged; they are compiled anew")
-            with suppress(OSError):
-                self.flush()
-            return None
+        target_context.refresh()
+        codegen = target_context.codegen()
+        target = shipped_target()
+        places = [(self.own, self._key(sig, codegen.magic_tuple()))]
+        if target is not None:
+            places.append((self.shipped, self._key(sig, (codegen.magic_tuple()[0], target.name, ""))))
+        for files, key in places:
+            try:
+                data = files.load(key)
+                if data is not None:
+                    return self._inner._impl.rebuild(target_context, data)
+            except ForeignKernel:
+                _warn_once(f"compiled kernels in {files.folder} may be written by others; they are not executed")
+            except Exception:  # whatever unpickling and linking may raise
+                _warn_once(f"compiled kernels kept in {files.folder} are damaged; they are compiled anew")
+                if files is self.own:
+                    with suppress(OSError):
+                        files.flush()
+        self._started[repr(sig)] = (time.thread_time(), _clock.spent)
+        return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep the compiled code of a signature, where that is possible."""
+        started, spent = self._started.pop(repr(sig), (time.thread_time(), _clock.spent))
+        seconds = max(time.thread_time() - started - (_clock.spent - spent), 0.0)
+        _clock.spent += seconds
+        target: tuple[Any, ...] = data.codegen.magic_tuple()
+        record = Record(self.kernel, repr(sig), str(target[1]), self._reason(), seconds, versions())
         try:
-            self._inner.save_overload(sig, data)
+            if self._inner._impl.check_cachable(data):
+                self._inner._impl.locator.ensure_cache_path()
+                self.own.save(self._key(sig, target), self._inner._impl.reduce(data), record)
         except OSError as error:
             _warn_once(
                 f"compiled kernels cannot be kept in {self.cache_path} ({error.strerror or error}); every run "
@@ -149,7 +317,42 @@ class KernelCache:
 
     def flush(self) -> None:
         """Remove the kernel's files."""
-        self._files.flush()
+        self.own.flush()
+
+    def _key(self, sig: Any, target: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return what code depends on beside sources and versions: kernel, types, processor, bytecode."""
+        _, _, hashes = self._inner._index_key(sig, _Named(target))
+        return (self.kernel, repr(sig), target, hashes)
+
+    def _reason(self) -> str:
+        """Say why nothing was there to be loaded."""
+        if not any(SHIPPED.glob("*.kernel")):
+            return "no kernels are shipped with this installation"
+        if shipped_target() is None:
+            return "shipped kernels do not run on this processor"
+        if self.shipped.is_outdated():
+            return "the source, numba or llvmlite is another than that of the shipped kernel"
+        return "none is shipped for arguments of these types"
+
+
+class _Named:
+    """A code generator as far as numba's key needs one: what it generates code for."""
+
+    def __init__(self, target: tuple[Any, ...]) -> None:
+        self._target = target
+
+    def magic_tuple(self) -> tuple[Any, ...]:
+        return self._target
+
+
+class _Clock(threading.local):
+    """Seconds that this thread has spent on compiling kernels."""
+
+    spent = 0.0
+
+
+_clock = _Clock()
+caches: list[KernelCache] = []  # of all kernels that this process has imported
 
 
 def keep_on_disk(compiled: Any, function: Any) -> None:

@@ -45,6 +45,7 @@ def kernel(tmp_path, monkeypatch):
             spec.loader.exec_module(module)
             value = module.double(argument)
         assert value == 2 * argument
+        load.last = module.double
         return module.double, [str(w.message) for w in caught]
 
     load.files = lambda: sorted(p for p in (tmp_path / "kept").rglob("*") if p.is_file())
@@ -180,6 +181,125 @@ def test_without_a_folder_to_write_to_kernels_work_all_the_same(kernel, monkeypa
     monkeypatch.setattr(cache._numba, "FunctionCache", nowhere)
     assert kernel()[1] == []
     assert kernel.files() == []
+
+
+def test_code_of_another_numba_is_not_executed(kernel, monkeypatch):
+    kernel()
+    monkeypatch.setattr(cache, "versions", lambda: {"numba": "0.0.1", "llvmlite": "0.0.1", "certimap": "0"})
+    assert hits(kernel()[0]) == 0
+    monkeypatch.undo()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files have the rights of their folder")
+def test_a_file_that_others_may_write_is_not_executed(kernel):
+    kernel()
+    (file,) = kernel.files()
+    assert file.stat().st_mode & cache.OTHERS_MAY_WRITE == 0
+    file.chmod(0o666)
+    function, said = kernel()
+    assert hits(function) == 0
+    assert "may be written by others; they are not executed" in said[0]
+    assert hits(kernel()[0]) == 1  # its place was taken by one of our own
+    target = file.with_name("aside")
+    file.rename(target)
+    file.symlink_to(target)
+    assert hits(kernel()[0]) == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files have the rights of their folder")
+def test_who_is_trusted(tmp_path, monkeypatch):
+    source = tmp_path / "source.py"
+    source.write_text("")
+    source.chmod(0o664)
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+
+    def status(owner, mode, group=50):
+        return os.stat_result((mode, 0, 0, 1, owner, group, 0, 0, 0, 0))
+
+    def trusted(given, of=None):
+        return KernelFiles(tmp_path, "stem", b"s", of)._is_trusted(given)
+
+    assert trusted(status(1000, 0o644))
+    assert trusted(status(0, 0o644))
+    assert not trusted(status(1001, 0o644))
+    assert not trusted(status(1000, 0o664))
+    assert not trusted(status(1000, 0o646))
+    own = source.stat()
+    assert trusted(status(own.st_uid, 0o664, own.st_gid), source)
+    assert not trusted(status(own.st_uid, 0o666, own.st_gid), source)
+    assert not trusted(status(own.st_uid, 0o664, own.st_gid + 1), source)
+
+
+SHIP = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("kernel_of_a_test", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+module.double(2.5)
+"""
+
+
+@pytest.fixture
+def shipped(kernel, tmp_path, monkeypatch):
+    """Ship the kernel, compiled by another process for a processor that most have."""
+    target = cache.shipped_target()
+    if target is None:
+        pytest.skip("nothing is shipped for processors of this kind")
+    place = {"NUMBA_CACHE_DIR": str(tmp_path / "made"), "NUMBA_CPU_NAME": target.name, "NUMBA_CPU_FEATURES": ""}
+    command = [sys.executable, "-c", SHIP, str(kernel.source)]
+    subprocess.run(command, env={**os.environ, **place}, check=True, timeout=300)
+    (tmp_path / "shipped").mkdir()
+    (file,) = (tmp_path / "made").rglob("*.kernel")
+    file.rename(tmp_path / "shipped" / file.name)
+    monkeypatch.setattr(cache, "SHIPPED", tmp_path / "shipped")
+    return tmp_path / "shipped" / file.name
+
+
+def test_a_shipped_kernel_is_loaded_and_nothing_compiled(kernel, shipped):
+    function, said = kernel()
+    assert (hits(function), said) == (1, [])
+    assert kernel.files() == []
+    (record,) = function._cache.shipped.records()
+    assert record.kernel == "kernel_of_a_test.double"
+    assert record.target == cache.shipped_target().name
+    kernel(np.int64(3))
+    assert reasons(kernel) == {"none is shipped for arguments of these types"}
+
+
+def reasons(kernel):
+    found = {record.reason for record in kernel.last._cache.own.records()}
+    assert len(kernel.files()) == 1
+    return found
+
+
+def test_why_a_shipped_kernel_was_not_taken(kernel, shipped, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "shipped_target", lambda: None)
+        assert hits(kernel()[0]) == 0
+        assert reasons(kernel) == {"shipped kernels do not run on this processor"}
+    kernel.last._cache.flush()
+    whole = shipped.read_bytes()
+    shipped.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    function, said = kernel()
+    assert hits(function) == 0
+    assert "are damaged" in said[0]
+    assert shipped.exists()
+    kernel.last._cache.flush()
+    shipped.write_bytes(bytes(32) + whole[32:])
+    assert hits(kernel()[0]) == 0
+    assert reasons(kernel) == {"the source, numba or llvmlite is another than that of the shipped kernel"}
+    kernel.last._cache.flush()
+    shipped.unlink()
+    kernel()
+    assert reasons(kernel) == {"no kernels are shipped with this installation"}
+
+
+def test_a_processor_without_the_features_loads_nothing_shipped(monkeypatch):
+    target = cache.Target("x86-64-v3", ("avx2", "fma"))
+    for features, expected in (({"avx2": True, "fma": True}, True), ({"avx2": True}, False), ({}, False)):
+        monkeypatch.setattr(cache._llvm, "get_host_cpu_features", lambda features=features: features)
+        assert target.is_here is expected
+    assert cache.Target("generic", ()).is_here
 
 
 SCRIPT = """
