@@ -20,6 +20,7 @@ from certimap.networks.problem import FLOOR, HARD
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 CAPACITY = 2**30 - 1  # of an arc in one flow: scipy counts in 32 bits, up to twice that left
+LARGEST = 2**62  # of a capacity; what flows in all may be more
 MAX_FLOWS = 8
 SECONDS = 4e-9  # of a flow, times the number of arcs to the power 1.5: frustrated grids, measured
 MAX_ROUNDS = 50  # of taking states back
@@ -203,7 +204,7 @@ class _Flows:
             if most <= 0 or control.should_stop or seconds > control.seconds_left:
                 break
             started = time.perf_counter()
-            whole = np.minimum(self.left, most)
+            whole = np.minimum(self.left, min(most, LARGEST))
             unit = max(1, -(-int(whole.max()) // CAPACITY))
             most -= unit * self._push(whole // unit, unit)
             reached = self._reached(unit)

@@ -156,6 +156,22 @@ def _problem(model: cm.MarkovNetwork) -> Problem:
     return problem_of(model).problem
 
 
+def test_flows_may_add_up_to_more_than_64_bits() -> None:
+    r, n, scale = np.random.default_rng(3), 400, 2**57
+    ends = np.stack([np.arange(n - 1), np.arange(1, n)], axis=1)
+    weights = r.integers(0, scale // 16, n - 1)
+    pairs = np.stack([weights, -weights, -weights, weights], axis=1).reshape(-1, 2, 2)
+    model = Binary(r.integers(-scale, scale, (n, 2)), ends, pairs)
+    found = roof(model)
+    states, loss = settled(found)
+    entries = [
+        *model.unary[np.arange(n), states].tolist(),
+        *pairs[np.arange(n - 1), states[:-1], states[1:]].tolist(),
+    ]
+    assert loss == 0
+    assert sum(entries) == found.constant
+
+
 def test_frustrated_models_are_left_to_the_search() -> None:
     domain = cm.Domain([cm.Categorical(f"v{i}", (0, 1)) for i in range(3)])
     factors = [cm.Factor.from_log([i, (i + 1) % 3], [[-1.0, 1.0], [1.0, -1.0]]) for i in range(3)]
