@@ -9,7 +9,7 @@ import pytest
 from density_bounds_twin import highest, local_top, log_bound, log_tops
 
 import certimap as cm
-from certimap.circuits.kernels.mixture import Components, climb_gaussians, slopes_for
+from certimap.circuits.kernels.mixture import LeafProducts, climb_gaussians, slopes_for
 from certimap.core.search_boxes import SearchBoxes
 
 
@@ -129,7 +129,7 @@ def test_climbs_reach_tops_of_their_twin_within_limits(seed: int) -> None:
     means, covariances, log_weights, _ = random_case(rng, n)
     precisions = 1.0 / np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))
     none = np.zeros(means.shape)
-    of = Components(log_weights, np.zeros(means.shape, np.int64), none, means, precisions, none[0], none[0])
+    of = LeafProducts(log_weights, np.zeros(means.shape, np.int64), none, means, precisions, none[0], none[0])
     low, high = np.full(n, -0.6), np.full(n, 0.7)
     points = rng.uniform(low, high, (5, n))
     tops = log_tops(covariances, log_weights)

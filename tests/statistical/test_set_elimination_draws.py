@@ -10,7 +10,7 @@ from scipy.stats import binomtest
 from certimap.errors import ModelError
 from certimap.solvers.driver import run
 from certimap.solvers.elimination import search, set_elimination
-from certimap.solvers.elimination.one_pass import Elimination
+from certimap.solvers.elimination.one_pass import SetPass
 from certimap.solvers.elimination.search import Search
 from certimap.solvers.elimination.set_elimination import SetElimination
 from certimap.trees.bucket_tree import BucketTreePosterior
@@ -22,7 +22,7 @@ LOOSER = 1.0  # nats added to every bound, so that boxes stay open
 
 def spoil(monkeypatch):
     """Leave all finding to the draws: eliminations decode nothing of use, and their bounds are loose."""
-    advance, threshold, candidates = Elimination.advance, Elimination.threshold, Search._candidates
+    advance, threshold, candidates = SetPass.advance, SetPass.threshold, Search._candidates
 
     def worst_rows(self, rows, n_variables):
         states = self.geometry.tree.arrays.own_states
@@ -39,10 +39,10 @@ def spoil(monkeypatch):
     def looser_candidates(self, elimination, outcome):
         return candidates(self, elimination, outcome) + LOOSER
 
-    monkeypatch.setattr(Elimination, "decode", worst_rows)
-    monkeypatch.setattr(Elimination, "advance", looser_advance)
+    monkeypatch.setattr(SetPass, "decode", worst_rows)
+    monkeypatch.setattr(SetPass, "advance", looser_advance)
     monkeypatch.setattr(  # two bits lower
-        Elimination, "threshold", lambda self, top, *how: threshold(self, top + 2, *how)
+        SetPass, "threshold", lambda self, top, *how: threshold(self, top + 2, *how)
     )
     monkeypatch.setattr(Search, "_candidates", looser_candidates)
     monkeypatch.setattr(search, "START_WORK", 0)  # no climbs

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import certimap as cm
 from certimap.errors import QueryError
 from certimap.explanations import questions
-from certimap.explanations.sensitivity import Entry
+from certimap.explanations.sensitivity import TableEntry
 
 
 def random_network(seed: int) -> cm.BayesianNetwork:
@@ -95,7 +95,7 @@ def test_ranges_of_entries_are_exact(seed):
         row = tuple(int(t.given[n]) for n in names)
         assert t.value == pytest.approx(float(network.factors[v].table[(*row, t.state)]))
         assert t.low <= t.value <= t.high
-        entry = Entry(v, row, int(t.state))
+        entry = TableEntry(v, row, int(t.state))
         for theta in np.linspace(0.002, 0.998, 40):
             moved = entry.moved(network, float(theta))
             best, *others = ranked(moved, ("a", "c"), evidence)

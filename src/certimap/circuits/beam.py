@@ -21,7 +21,7 @@ BLOCK = 64  # candidates that one walk of a subcircuit evaluates together
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class BeamEntry:
     """Assignments that a node keeps, best first: points (0 outside of the node's scope) and ln of its value."""
 
     points: Floats
@@ -47,7 +47,7 @@ class _Beam:
     plan: Plan
     width: int
     should_stop: Callable[[], bool]
-    kept: dict[int, Kept] = field(default_factory=dict[int, Kept])
+    kept: dict[int, BeamEntry] = field(default_factory=dict[int, BeamEntry])
 
     def __post_init__(self) -> None:
         self.nodes, self.peaks = walk_arrays(self.plan)
@@ -67,7 +67,7 @@ class _Beam:
             if self.n_waiting[child] == 0:
                 del self.kept[child]
 
-    def _product(self, node: int, below: list[int]) -> Kept:
+    def _product(self, node: int, below: list[int]) -> BeamEntry:
         """Combine the best of all children and leaves, keeping the best combinations on the way."""
         points, log_values = np.zeros((1, len(self.plan.domain))), np.zeros(1)
         parts = [self._leaf(leaf) for leaf in range(self.plan.leaf_ptr[node], self.plan.leaf_ptr[node + 1])]
@@ -76,9 +76,9 @@ class _Beam:
             best = _largest(pairs, self.width)
             left, right = np.divmod(best, len(part.log_values))
             points, log_values = points[left] + part.points[right], pairs[best]  # scopes do not meet
-        return Kept(points, log_values)
+        return BeamEntry(points, log_values)
 
-    def _leaf(self, leaf: int) -> Kept:
+    def _leaf(self, leaf: int) -> BeamEntry:
         """Return the best states of a leaf, or where its density peaks."""
         plan, size = self.plan, int(self.nodes.leaf_size[leaf])
         if size == 0:
@@ -90,7 +90,7 @@ class _Beam:
             log_values = table[values.astype(np.int64)]
         points = np.zeros((len(values), len(plan.domain)))
         points[:, plan.leaf_var[leaf]] = values
-        return Kept(points, log_values)
+        return BeamEntry(points, log_values)
 
     def _sums(self, node: int, below: list[int]) -> None:
         """Fill in all sums over the same children: their candidates are the same, and evaluated together."""
@@ -110,7 +110,7 @@ class _Beam:
             weights = self.plan.log_weights[first : first + len(below)]
             log_values = log_sum(terms + weights[:, None], 0)
             best = _largest(log_values, self.width)
-            self.kept[member] = Kept(candidates[best], log_values[best])
+            self.kept[member] = BeamEntry(candidates[best], log_values[best])
             member = int(self.nodes.next_in_group[member])
 
     def _evaluated(self, node: int, candidates: Floats) -> Floats:

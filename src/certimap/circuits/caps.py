@@ -18,7 +18,7 @@ from certimap.circuits.evaluation import functions_of
 from certimap.circuits.kernels.caps import LEAF, Trace, scopes, solve_caps, write_traces
 from certimap.circuits.kernels.climb import CapTable, Pool
 from certimap.circuits.kernels.real import fill_peaks, fill_scales
-from certimap.circuits.kernels.space import PlanArrays
+from certimap.circuits.kernels.space import ProbeArrays
 from certimap.circuits.plan import Plan
 from certimap.core.box import Points
 from certimap.core.domain import Domain
@@ -49,7 +49,7 @@ class PlanView:
     """
 
     domain: Domain
-    arrays: PlanArrays
+    arrays: ProbeArrays
     low: NDArray[np.float64]
     high: NDArray[np.float64]
     roundings: NDArray[np.float64]
@@ -61,7 +61,7 @@ class PlanView:
         widths = np.where(domain.n_states == 0, 2, domain.n_states)
         offsets = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
         low, high = plan.ends
-        arrays = PlanArrays(
+        arrays = ProbeArrays(
             plan.is_sum,
             plan.child_ptr,
             plan.children,

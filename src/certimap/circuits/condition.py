@@ -12,7 +12,7 @@ from certimap.circuits import properties
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kinds
 from certimap.circuits.plan import REAL_FIRST, REAL_LOG_NORM, REAL_SIZE, Plan
-from certimap.core.control import Control, Pace
+from certimap.core.control import Control, WorkClock
 from certimap.core.domain import Domain, Real
 from certimap.core.query import Query
 from certimap.errors import ImpossibleEvidence, ModelError
@@ -26,7 +26,7 @@ MOST = 2**31 - 2**8  # nodes, edges and parameters, which are numbered in 32 bit
 
 
 @dataclass(frozen=True, eq=False)
-class Leaves:
+class ConditionedLeaves:
     """The leaves of a circuit under a query.
 
     Attributes
@@ -81,7 +81,7 @@ def condition(
         When `control` leaves too little time.
     """
     control = control or Control()
-    pace = Pace(control, f"conditioning a circuit of {circuit.n_edges} edges", SECONDS_PER_EDGE)
+    pace = WorkClock(control, f"conditioning a circuit of {circuit.n_edges} edges", SECONDS_PER_EDGE)
     if max_edges is not None and circuit.n_edges > max_edges:
         raise ModelError(
             f"the circuit has {circuit.n_edges} edges; max_edges={max_edges} accepts fewer, and can be raised"
@@ -134,7 +134,7 @@ def checked(circuit: Circuit, query: Query) -> Circuit:
     return circuit
 
 
-def leaves_of(circuit: Circuit, query: Query) -> tuple[Leaves, NDArray[np.float64]]:
+def leaves_of(circuit: Circuit, query: Query) -> tuple[ConditionedLeaves, NDArray[np.float64]]:
     """Return the leaves of a checked circuit under a query, and how far their log masses may be off.
 
     The latter, shape (n_nodes,), is in units of the last place of 1, and 0 on inner nodes.
@@ -146,7 +146,7 @@ def leaves_of(circuit: Circuit, query: Query) -> tuple[Leaves, NDArray[np.float6
     queried = properties.categorical_leaves(circuit, query.log_weights, position, log_mass, log_error)
     if not domain.is_discrete:
         queried = _with_real_leaves(circuit, query, position, log_mass, log_error, queried)
-    return Leaves(position, log_mass, queried), log_error
+    return ConditionedLeaves(position, log_mass, queried), log_error
 
 
 def _with_real_leaves(
@@ -299,11 +299,11 @@ def _decide_histograms(
 def _laid_out(domain: Domain, folded: _Folded) -> Plan:
     """Lay the rewritten nodes out in depth-first postorder."""
     from certimap.circuits.kernels import simplify
-    from certimap.circuits.kernels.arrays import Layout
+    from certimap.circuits.kernels.arrays import LeafLayout
 
     new, root, log_tables = folded.new, folded.root, folded.log_tables
     n_nodes, n_inner, n_leaves = (int(x) for x in simplify.count_parts(root, new))
-    out = Layout(
+    out = LeafLayout(
         is_sum=np.empty(n_nodes, np.bool_),
         child_ptr=np.empty(n_nodes + 1, np.int64),
         children=np.empty(n_inner, np.int32),

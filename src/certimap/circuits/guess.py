@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.circuit import Circuit, NodeKind
-from certimap.circuits.condition import Leaves, checked, fill_log_mass, leaves_of
+from certimap.circuits.condition import ConditionedLeaves, checked, fill_log_mass, leaves_of
 from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.core.posterior import Facts
@@ -26,7 +26,7 @@ class GuessedCircuit:
 
     circuit: Circuit
     domain: Domain
-    leaves: Leaves
+    leaves: ConditionedLeaves
     log_error: NDArray[np.float64]
     log_evidence: float
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from certimap.core.box import Points
 
 if TYPE_CHECKING:
-    from certimap.circuits.kernels.messages import Graph, Messages
+    from certimap.circuits.kernels.messages import MessageGraph, Messages
     from certimap.circuits.plan import Plan
 
 
@@ -57,14 +57,14 @@ class Propagation:
         return np.array(states, domain.point_dtype)[None, :], float(change)
 
 
-def _start(plan: Plan) -> tuple[Graph, Messages]:
+def _start(plan: Plan) -> tuple[MessageGraph, Messages]:
     """Return the arrays of a plan and messages that know nothing."""
-    from certimap.circuits.kernels.messages import Graph, Messages
+    from certimap.circuits.kernels.messages import MessageGraph, Messages
 
     n_states: NDArray[np.int64] = plan.domain.n_states.astype(np.int64)
     above = np.argsort(plan.children, kind="stable").astype(np.int64)
     counts = np.bincount(plan.children, minlength=plan.n_nodes)
-    graph = Graph(
+    graph = MessageGraph(
         plan.is_sum,
         plan.child_ptr,
         plan.children,

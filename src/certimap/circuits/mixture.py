@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.circuits.kernels.mixture import Components, bound_mixture, climb_gaussians, find_peaks, slopes_for
+from certimap.circuits.kernels.mixture import LeafProducts, bound_mixture, climb_gaussians, find_peaks, slopes_for
 from certimap.circuits.plan import Plan
 from certimap.circuits.prober import PlanProber
 from certimap.core.box import Points
@@ -99,7 +99,7 @@ class MixtureProber(PlanProber):
         n = len(plan.domain)
         shape = flat.starts.shape
         leaves = np.zeros(shape), np.zeros(shape), np.full(shape, np.nan)
-        self._components = Components(flat.log_weights, flat.starts, *leaves, np.empty(n), np.empty(n))
+        self._components = LeafProducts(flat.log_weights, flat.starts, *leaves, np.empty(n), np.empty(n))
         find_peaks(self.view.arrays, self._components)
         self.is_real = not np.any(plan.domain.n_states)
         self.is_gaussian = self.is_real and not np.any(np.isnan(self._components.precisions))

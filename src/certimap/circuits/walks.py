@@ -11,7 +11,7 @@ from certimap.circuits.evaluation import functions_of
 from certimap.core.box import Points
 
 if TYPE_CHECKING:
-    from certimap.circuits.kernels.decode import Kept, Nodes, Scratch
+    from certimap.circuits.kernels.decode import DecodeScratch, Nodes, WalkArrays
     from certimap.circuits.plan import Plan
 
 
@@ -39,12 +39,12 @@ def argmax_product(plan: Plan) -> Points:
     return _decoded(plan, nodes, kept)
 
 
-def make_scratch(plan: Plan, width: int) -> Scratch:
+def make_scratch(plan: Plan, width: int) -> DecodeScratch:
     """Return working space for walks that evaluate `width` points together."""
-    from certimap.circuits.kernels.decode import Scratch
+    from certimap.circuits.kernels.decode import DecodeScratch
 
     widest = int(np.max(np.diff(plan.child_ptr), where=plan.is_sum, initial=1))
-    return Scratch(
+    return DecodeScratch(
         np.zeros((width, len(plan.domain))),
         np.empty((widest, width)),
         np.zeros(widest, np.bool_),
@@ -73,9 +73,9 @@ def modes(plan: Plan, log_mass: NDArray[np.float64]) -> Points:
     return point[None, :].astype(domain.point_dtype)
 
 
-def walk_arrays(plan: Plan) -> tuple[Nodes, Kept]:
+def walk_arrays(plan: Plan) -> tuple[Nodes, WalkArrays]:
     """Return what the walks read and what they fill; the peaks of the leaves are filled already."""
-    from certimap.circuits.kernels.decode import Kept, Nodes, leaf_peaks
+    from certimap.circuits.kernels.decode import Nodes, WalkArrays, leaf_peaks
 
     group, next_in_group = _groups(plan)
     nodes = Nodes(
@@ -93,7 +93,7 @@ def walk_arrays(plan: Plan) -> tuple[Nodes, Kept]:
         next_in_group,
     )
     n_nodes, n_leaves = plan.n_nodes, plan.n_leaves
-    kept = Kept(
+    kept = WalkArrays(
         np.empty(n_leaves),
         np.empty(n_leaves),
         np.empty(n_nodes),
@@ -104,7 +104,7 @@ def walk_arrays(plan: Plan) -> tuple[Nodes, Kept]:
     return nodes, kept
 
 
-def _decoded(plan: Plan, nodes: Nodes, kept: Kept) -> Points:
+def _decoded(plan: Plan, nodes: Nodes, kept: WalkArrays) -> Points:
     """Return the assignment that the root keeps, shape (1, n)."""
     from certimap.circuits.kernels.decode import decode
 
@@ -140,7 +140,7 @@ def _groups(plan: Plan) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     return group.astype(np.int32), following
 
 
-def _leaf_flow(plan: Plan) -> tuple[NDArray[np.float64], Nodes, Kept]:
+def _leaf_flow(plan: Plan) -> tuple[NDArray[np.float64], Nodes, WalkArrays]:
     """Return ln of the probability that a draw passes through each leaf: its weight in the mixture."""
     from certimap.circuits.kernels.decode import flow_downward
 
@@ -152,7 +152,7 @@ def _leaf_flow(plan: Plan) -> tuple[NDArray[np.float64], Nodes, Kept]:
 
 
 def _mode_of_mixture(
-    leaves: NDArray[np.int64], log_leaf_flow: NDArray[np.float64], nodes: Nodes, kept: Kept
+    leaves: NDArray[np.int64], log_leaf_flow: NDArray[np.float64], nodes: Nodes, kept: WalkArrays
 ) -> float:
     """Return the component's peak at which the mixture of these real leaves is densest."""
     from certimap.circuits.kernels.real import mixture_log_densities

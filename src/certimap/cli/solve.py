@@ -20,7 +20,7 @@ from certimap.io.evidence import (
     EVIDENCE_FORMATS,
     QUERY_FORMATS,
     Asked,
-    Case,
+    EvidenceCase,
     TextOptions,
     read_evidence_cases,
     read_query_cases,
@@ -331,8 +331,8 @@ def read_rows(
     given = inputs.parse_evidence(evidence, domain)
     if names is not None and query_file is not None:
         raise QueryError("--query and --query-file both name the query; give one of them")
-    asked = [Case("", lambda: (names, {}))]
-    rows = [Case("", lambda: (None, {}))]
+    asked = [EvidenceCase("", lambda: (names, {}))]
+    rows = [EvidenceCase("", lambda: (None, {}))]
     if query_file is not None:
         asked = read_query_cases(query_file, domain, options)
     if evidence_file is not None:
@@ -346,7 +346,7 @@ def read_rows(
     else:
         pairs = [(one, row) for one in asked for row in rows]
 
-    def joined(one: Case, row: Case) -> Asked:
+    def joined(one: EvidenceCase, row: EvidenceCase) -> Asked:
         (variables, more), (_, found) = one.read(), row.read()
         return variables, inputs.merged((given, more, found))
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.circuits.plan import Plan
-from certimap.core.control import Control, Pace
+from certimap.core.control import Control, WorkClock
 from certimap.core.query import make_query
 from certimap.trees.bucket_tree import MAX_TABLE, BucketTreePosterior
 from certimap.trees.wide import Wide
@@ -72,7 +72,7 @@ def tree_of_circuit(
     tree = _Tree(_Nodes.of(plan, control), max_table, control)
     if not tree.grow():
         return None
-    with Pace(control, DOING, SECONDS_PER_ENTRY).piece(tree.n_entries):
+    with WorkClock(control, DOING, SECONDS_PER_ENTRY).piece(tree.n_entries):
         posterior = BucketTreePosterior.from_tree(
             np.array(tree.parent, np.int64),
             [Wide.of_logs(table) for table in tree.transitions],
@@ -81,7 +81,7 @@ def tree_of_circuit(
             [Wide.of_logs(table) for table in tree.emissions],
             make_query(plan.domain),
             workers=workers,
-            pace=Pace(control, DOING, SECONDS_PER_ENTRY),
+            pace=WorkClock(control, DOING, SECONDS_PER_ENTRY),
         )
     found = posterior.region_tree
     log_error = found.log_error + plan.log_error  # what the circuit's own conditioning rounded counts as well

@@ -15,7 +15,7 @@ from certimap.conversions.rows import (
     Estimate,
     Row,
 )
-from certimap.core.control import Pace
+from certimap.core.control import WorkClock
 from certimap.core.named import Named
 from certimap.core.posterior import Bounds, BoxPosterior, Posterior, Probes, TwoSided
 from certimap.core.query import make_query
@@ -103,8 +103,8 @@ def build_tree(case: Case[Network]) -> BoxPosterior:
     reduced, limits, estimate = reduced_of(case), case.limits, tree_size(case)
     order = elimination_order(reduced, elimination_of(case))
     doing = f"building an elimination tree ({estimate.text})"
-    with Pace(limits.control, doing, SECONDS_PER_ENTRY).piece(_tree_work(case)):
-        pace = Pace(limits.control, doing, SECONDS_PER_ENTRY / STAGES)
+    with WorkClock(limits.control, doing, SECONDS_PER_ENTRY).piece(_tree_work(case)):
+        pace = WorkClock(limits.control, doing, SECONDS_PER_ENTRY / STAGES)
         return tree_of_reduced(
             reduced, case.query, order, max_table=limits.table_allowed, workers=limits.workers, pace=pace
         )

@@ -22,7 +22,7 @@ import numpy as np
 from certimap.circuits.circuit import Circuit
 from certimap.conversions.nodes import Ints, NodeStore, distinct, grains, hashed_rows, spans
 from certimap.core.axes import spread
-from certimap.core.control import Control, Pace
+from certimap.core.control import Control, WorkClock
 from certimap.core.domain import Domain
 from certimap.core.logs import log_sum, log_sum_runs
 from certimap.core.query import Query
@@ -145,7 +145,7 @@ class Compiler:
     def __init__(
         self, reduced: Reduced, elimination: Elimination, domain: Domain, control: Control | None = None
     ) -> None:
-        self.pace = Pace(
+        self.pace = WorkClock(
             control or Control(), f"compiling a circuit of {elimination.describe()}", SECONDS_PER_ENTRY
         )
         self.reduced = reduced

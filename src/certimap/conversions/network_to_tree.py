@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from certimap.core.control import Pace
+from certimap.core.control import WorkClock
 from certimap.core.query import Query
 from certimap.errors import ModelError
 from certimap.networks.elimination import Elimination
@@ -83,7 +83,7 @@ def tree_of_reduced(
     *,
     max_table: int,
     workers: int | None,
-    pace: Pace | None = None,
+    pace: WorkClock | None = None,
 ) -> BucketTreePosterior:
     """Return the tree of what a query leaves of a network; parameters and errors as in `tree_of_network`.
 

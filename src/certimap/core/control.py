@@ -123,7 +123,7 @@ class Control:
 GRACE = 0.5  # seconds past the deadline that a piece of work may foreseeably end
 
 
-class Pace:
+class WorkClock:
     """Foresees whether a piece of work of known size can end in time, from the pace of those before it.
 
     For work in large pieces that cannot look at the clock inside: arrays of millions of entries.
@@ -145,7 +145,7 @@ class Pace:
         self._looked, self._pending = time.perf_counter(), 0.0
 
     @classmethod
-    def unhurried(cls) -> Pace:
+    def unhurried(cls) -> WorkClock:
         """Return a pace that lets everything be done."""
         return cls(Control(), "working", 0.0)
 

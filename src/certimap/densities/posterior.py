@@ -11,7 +11,7 @@ from certimap.core.logs import log_sum
 from certimap.core.posterior import Facts, Tightening
 from certimap.core.search_boxes import Answers, Layout, SearchBoxes
 from certimap.densities.gaussian_mixture import GaussianMixture
-from certimap.densities.kernels.normals import Normals, bound_normals
+from certimap.densities.kernels.normals import NormalArrays, bound_normals
 from certimap.errors import QueryError
 from certimap.kernels.mixture_bounds import EPS, room_for
 from certimap.kernels.parallel import default_workers, for_blocks
@@ -113,7 +113,7 @@ class NormalsProber:
         off = 1e-9 + 8.0 * n * EPS * mixture.conditions  # how far the factors may be from the covariances
         sds = np.sqrt(np.diagonal(mixture.covariances, axis1=1, axis2=2)) * (1.0 + off)[:, None]
         tops = mixture.log_tops + posterior.log_shift
-        self.normals = Normals(
+        self.normals = NormalArrays(
             *(np.ascontiguousarray(x) for x in (tops, mixture.means, factors, precisions, sizes, sds))
         )
         self.layout = Layout.of(mixture.domain, sds.min(axis=0), within=(posterior.low, posterior.high))

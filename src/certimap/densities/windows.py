@@ -18,7 +18,7 @@ from certimap.core.box import Points
 from certimap.core.logs import log_sum
 from certimap.core.search_boxes import Answers, SearchBoxes
 from certimap.densities.gaussian_mixture import GaussianMixture
-from certimap.densities.kernels.normals import Normals
+from certimap.densities.kernels.normals import NormalArrays
 from certimap.densities.kernels.windows import SLACK, log_window_masses
 from certimap.densities.posterior import MAX_ROUNDS, NormalsPosterior, NormalsProber
 from certimap.errors import ModelError
@@ -187,7 +187,7 @@ class WindowedProber(NormalsProber):
     def __init__(self, posterior: WindowedNormals) -> None:
         super().__init__(posterior)
         self.windows: Windows = posterior.windows
-        self.whole: Normals = self.normals
+        self.whole: NormalArrays = self.normals
         self.work *= 4
         weights, sds = self.windows.weights, self.windows.sds
         # ln of a mass bends down, in the conditional mean, at most as much as that of the density of a value.

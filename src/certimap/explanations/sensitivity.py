@@ -37,7 +37,7 @@ MAX_STEPS = 50  # lines tried per side; every step crosses closer in, so a handf
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableEntry:
     """P(variable = state | parents at `row`), by positions."""
 
     variable: int
@@ -78,13 +78,13 @@ def tolerances_of(
 
 def _telling(
     network: BayesianNetwork, evidence: Mapping[str, Any], answer: MapResult, lead: Lead, n: int
-) -> list[Entry]:
+) -> list[TableEntry]:
     """Return the n entries whose log-odds change the lead fastest, as far as single marginals tell."""
     if n == 0:
         return []
     domain = network.domain
     with_each = [_chances(network, {**evidence, **q}) for q in (answer.assignment, lead.runner_up)]
-    scored: list[tuple[float, Entry]] = []
+    scored: list[tuple[float, TableEntry]] = []
     for i, factor in enumerate(network.factors):
         sizes = [int(domain.n_states[p]) for p in factor.scope[:-1]]
         for row in itertools.product(*map(range, sizes)):
@@ -95,7 +95,7 @@ def _telling(
                 if not EDGE < theta < 1.0 - EDGE:
                     continue
                 slopes = [r * (c[i][state] - theta) for r, c in zip(reached, with_each, strict=True)]
-                scored.append((abs(slopes[0] - slopes[1]), Entry(i, row, state)))
+                scored.append((abs(slopes[0] - slopes[1]), TableEntry(i, row, state)))
     scored.sort(key=lambda pair: -pair[0])
     return [entry for score, entry in scored[:n] if score > 0.0]
 
@@ -117,7 +117,7 @@ def _tolerance(
     evidence: Mapping[str, Any],
     answer: MapResult,
     now: float,
-    entry: Entry,
+    entry: TableEntry,
 ) -> Tolerance:
     """Return an entry's range; `now` is ln p(answer, evidence) with the entry as it is."""
     variable = network.domain.variables[entry.variable]
@@ -144,7 +144,7 @@ def _side(
     evidence: Mapping[str, Any],
     answer: MapResult,
     now: float,
-    entry: Entry,
+    entry: TableEntry,
     far: float,
 ) -> tuple[float, dict[str, Label] | None, CertificateKind]:
     """Return where the answer is overtaken on one side, by what, and what is proved of the last search."""

@@ -30,7 +30,7 @@ PERCENT = r"%[^\n]*+"  # comments as Hugin has them
 
 
 @dataclass(frozen=True)
-class Entry:
+class BraceEntry:
     """What stands behind `KEY =`, or a statement without a key; `at` is its position in the text."""
 
     value: str
@@ -38,7 +38,7 @@ class Entry:
 
 
 @dataclass
-class Block:
+class BraceBlock:
     """What stands between two braces, and in front of them.
 
     Attributes
@@ -57,16 +57,16 @@ class Block:
 
     head: str
     at: int
-    entries: dict[str, list[Entry]] = field(default_factory=dict[str, list[Entry]])
-    statements: list[Entry] = field(default_factory=list[Entry])
-    blocks: list[Block] = field(default_factory=list["Block"])
+    entries: dict[str, list[BraceEntry]] = field(default_factory=dict[str, list[BraceEntry]])
+    statements: list[BraceEntry] = field(default_factory=list[BraceEntry])
+    blocks: list[BraceBlock] = field(default_factory=list["BraceBlock"])
 
     @property
     def words(self) -> list[str]:
         """The words of the head."""
         return words_of(self.head)
 
-    def named(self, head: str) -> Iterator[Block]:
+    def named(self, head: str) -> Iterator[BraceBlock]:
         """Yield the blocks inside whose head is one word, in any case of letters."""
         return (block for block in self.blocks if block.head.strip().lower() == head)
 
@@ -105,8 +105,8 @@ class Braces:
     def fail(self, message: str, at: int | None = None) -> ParseError:
         return ParseError(message, self.path, self.line(len(self.text.rstrip()) if at is None else at))
 
-    def _parsed(self) -> Block:
-        root = Block("", 0)
+    def _parsed(self) -> BraceBlock:
+        root = BraceBlock("", 0)
         stack = [root]
         at = _skipped(_BLANK, self.text, 0)
         while at < len(self.text):
@@ -120,7 +120,7 @@ class Braces:
             elif sign == "{":
                 self._opened(stack, head, start)
             elif head:
-                stack[-1].statements.append(Entry(head, start))
+                stack[-1].statements.append(BraceEntry(head, start))
             if sign == "}":
                 if len(stack) == 1:
                     raise self.fail("'}' closes no block; expected one '}' per '{'", at - 1)
@@ -130,7 +130,7 @@ class Braces:
             raise self.fail(f"the block {cut(stack[-1].head)} has no closing '}}'", stack[-1].at)
         return root
 
-    def _assigned(self, stack: list[Block], key: str, start: int, at: int) -> int:
+    def _assigned(self, stack: list[BraceBlock], key: str, start: int, at: int) -> int:
         """Take what follows an equals sign: a value, or the opening brace of a block."""
         at = _skipped(_SPACES, self.text, at)
         if self.text.startswith("{", at):
@@ -139,24 +139,24 @@ class Braces:
         found = _VALUE.match(self.text, at)
         if found is None:
             raise self.fail(f"the value of {cut(key)} does not end; ';' ends it", start)
-        stack[-1].entries.setdefault(key, []).append(Entry(found[1].strip(), start))
+        stack[-1].entries.setdefault(key, []).append(BraceEntry(found[1].strip(), start))
         return found.end()
 
-    def _opened(self, stack: list[Block], head: str, start: int) -> None:
+    def _opened(self, stack: list[BraceBlock], head: str, start: int) -> None:
         if len(stack) > MAX_DEPTH:
             raise self.fail(f"blocks lie in one another more than {MAX_DEPTH} deep; expected fewer", start)
-        block = Block(head, start)
+        block = BraceBlock(head, start)
         stack[-1].blocks.append(block)
         stack.append(block)
 
-    def entry(self, block: Block, key: str) -> Entry | None:
+    def entry(self, block: BraceBlock, key: str) -> BraceEntry | None:
         """Return the one entry of a key, or None without any."""
         found = block.entries.get(key, [])
         if len(found) > 1:
             raise self.fail(f"{key} of {cut(block.head)} is given twice; expected once", found[1].at)
         return found[0] if found else None
 
-    def numbers(self, entry: Entry, what: str) -> Numbers:
+    def numbers(self, entry: BraceEntry, what: str) -> Numbers:
         """Read a list of numbers, however deep its parentheses."""
         if "_" not in entry.value:
             values = read_numbers(entry.value.translate(_LIST).split())

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 
-from certimap.io.braces import SLASHES, Block, Braces, quoted, words_of
+from certimap.io.braces import SLASHES, BraceBlock, Braces, quoted, words_of
 from certimap.io.declared import Declared
 from certimap.io.files import AnyPath, cut, read_text, write_text
 from certimap.io.identifiers import written_names
@@ -49,7 +49,7 @@ def read_dne(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
     return declared.network()
 
 
-def _read_node(source: Braces, declared: Declared, block: Block) -> None:
+def _read_node(source: Braces, declared: Declared, block: BraceBlock) -> None:
     if len(block.words) != 2:
         raise source.fail(f"{cut(block.head)} begins no node; expected node NAME {{ ... }}", block.at)
     name, line = block.words[1], source.line(block.at)
@@ -72,12 +72,12 @@ def _read_node(source: Braces, declared: Declared, block: Block) -> None:
         raise source.fail(f"{cut(name)} {lacks}; expected probs or functable", block.at)
 
 
-def _text(source: Braces, block: Block, key: str, default: str) -> str:
+def _text(source: Braces, block: BraceBlock, key: str, default: str) -> str:
     entry = source.entry(block, key)
     return default if entry is None else entry.value
 
 
-def _states(source: Braces, block: Block, name: str) -> list[str]:
+def _states(source: Braces, block: BraceBlock, name: str) -> list[str]:
     """Return the states of a node: those listed, else its levels, else numbers."""
     states, levels, count = (source.entry(block, key) for key in ("states", "levels", "numstates"))
     is_discrete = _text(source, block, "discrete", "TRUE").upper() == "TRUE"

@@ -17,7 +17,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.io.braces import SLASHES, Block, Braces, Entry, quoted, words_of
+from certimap.io.braces import SLASHES, BraceBlock, BraceEntry, Braces, quoted, words_of
 from certimap.io.declared import MAX_EXPANDED, Declared
 from certimap.io.files import AnyPath, cut, read_text, write_text
 from certimap.io.identifiers import written_names
@@ -56,7 +56,7 @@ class _Reader:
         self.declared = Declared(path)
 
     def network(self) -> BayesianNetwork:
-        tables: list[tuple[Block, str]] = []
+        tables: list[tuple[BraceBlock, str]] = []
         for block in self.source.root.blocks:
             # The line 'belief network NAME' has no end of its own and stands before the first block.
             head = _NETWORK.sub("", block.head, count=1).strip()
@@ -69,7 +69,7 @@ class _Reader:
             self.table(block, header)
         return self.declared.network()
 
-    def node(self, block: Block, name: str) -> None:
+    def node(self, block: BraceBlock, name: str) -> None:
         kind = next((b for b in block.blocks if b.head.startswith("type")), None)
         found = None if kind is None else _TYPE.fullmatch(kind.head)
         if kind is None or found is None:
@@ -84,7 +84,7 @@ class _Reader:
             )
         self.declared.variable(name, states, self.source.line(block.at))
 
-    def table(self, block: Block, header: str) -> None:
+    def table(self, block: BraceBlock, header: str) -> None:
         own, _, given = header.partition("|")
         names, parents = words_of(own), words_of(given)
         if len(names) != 1:
@@ -102,7 +102,7 @@ class _Reader:
         numbers = self.rows(block, name, sizes, known[name].n_states)
         return self.declared.table(name, parents, numbers, line)
 
-    def rows(self, block: Block, name: str, sizes: list[int], size: int) -> Numbers:
+    def rows(self, block: BraceBlock, name: str, sizes: list[int], size: int) -> Numbers:
         """Return the rows of a table, those that are left out from the default."""
         rows: dict[tuple[int, ...], Numbers] = {}
         default: Numbers | None = None
@@ -137,7 +137,7 @@ class _Reader:
         found = [rows.get(index, default) for index in itertools.product(*(range(k) for k in sizes))]
         return _joined([row for row in found if row is not None])
 
-    def row(self, entry: Entry, name: str) -> tuple[tuple[int, ...] | None, Numbers]:
+    def row(self, entry: BraceEntry, name: str) -> tuple[tuple[int, ...] | None, Numbers]:
         """Read one row: the numbers of the parents' states (None for the default), and its entries."""
         found = _ROW.fullmatch(entry.value)
         if found is None:
@@ -146,7 +146,7 @@ class _Reader:
             )
         words = words_of(found[1] or "")
         index = None if found[2] else tuple(int(word[:9]) for word in words)
-        return index, self.source.numbers(Entry(found[3], entry.at), cut(name))
+        return index, self.source.numbers(BraceEntry(found[3], entry.at), cut(name))
 
 
 def _joined(rows: list[Numbers]) -> Numbers:

@@ -14,7 +14,7 @@ left out.
 
 from __future__ import annotations
 
-from certimap.io.braces import SLASHES, Block, Braces, quoted, words_of
+from certimap.io.braces import SLASHES, BraceBlock, Braces, quoted, words_of
 from certimap.io.declared import Declared
 from certimap.io.files import AnyPath, cut, read_text, write_text
 from certimap.io.identifiers import written_names
@@ -47,7 +47,7 @@ def read_dsl(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
     return declared.network()
 
 
-def _read_node(source: Braces, declared: Declared, block: Block) -> None:
+def _read_node(source: Braces, declared: Declared, block: BraceBlock) -> None:
     if len(block.words) != 2:
         raise source.fail(f"{cut(block.head)} begins no node; expected node NAME {{ ... }}", block.at)
     name, line = block.words[1], source.line(block.at)

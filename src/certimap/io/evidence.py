@@ -45,7 +45,7 @@ class TextOptions:
 
 
 @dataclass(frozen=True)
-class Case:
+class EvidenceCase:
     """One query of a file.
 
     Attributes
@@ -73,19 +73,21 @@ class Case:
 NO_OPTIONS = TextOptions()
 
 
-def read_evidence_cases(path: AnyPath, domain: Domain, options: TextOptions = NO_OPTIONS) -> list[Case]:
+def read_evidence_cases(path: AnyPath, domain: Domain, options: TextOptions = NO_OPTIONS) -> list[EvidenceCase]:
     """Return the cases of an evidence file; see `EVIDENCE_FORMATS`."""
     return format_of(path, None, EVIDENCE_FORMATS, "evidence").reader(path, domain, options)
 
 
-def read_query_cases(path: AnyPath, domain: Domain, options: TextOptions = NO_OPTIONS) -> list[Case]:
+def read_query_cases(path: AnyPath, domain: Domain, options: TextOptions = NO_OPTIONS) -> list[EvidenceCase]:
     """Return the cases of a query file, and the evidence that comes with them; see `QUERY_FORMATS`."""
     return format_of(path, None, QUERY_FORMATS, "query").reader(path, domain, options)
 
 
 def read_assignments(path: AnyPath, domain: Domain, options: TextOptions = NO_OPTIONS) -> list[Evidence]:
     """Return the assignments of a file, for a warm start; see `ASSIGNMENT_FORMATS`."""
-    cases: list[Case] = format_of(path, None, ASSIGNMENT_FORMATS, "assignment").reader(path, domain, options)
+    cases: list[EvidenceCase] = format_of(path, None, ASSIGNMENT_FORMATS, "assignment").reader(
+        path, domain, options
+    )
     found = [case()[1] for case in cases]
     return [{name: value for name, value in one.items() if value is not None} for one in found]
 
@@ -93,7 +95,7 @@ def read_assignments(path: AnyPath, domain: Domain, options: TextOptions = NO_OP
 # ---------------------------------------------------------------- tables
 
 
-def _csv_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[Case]:
+def _csv_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[EvidenceCase]:
     """Read a table with names in the first row: one case per further row."""
     table = read_text_table(path, encoding=options.encoding, separator=options.separator)
     for name in table.names:
@@ -102,12 +104,12 @@ def _csv_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[Case
         except QueryError as error:
             raise ParseError(str(error), path, 1) from None
 
-    def case(k: int) -> Case:
+    def case(k: int) -> EvidenceCase:
         def read() -> Asked:
             cells = table.checked_row(k)
             return None, {n: cell_value(domain, n, cell) for n, cell in zip(table.names, cells, strict=True)}
 
-        return Case(f"{table.path}:{table.lines[k]}", read)
+        return EvidenceCase(f"{table.path}:{table.lines[k]}", read)
 
     return [case(k) for k in range(len(table.rows))]
 
@@ -126,21 +128,21 @@ def _json(path: AnyPath, options: TextOptions) -> Any:
         raise ParseError(f"the file holds a number that is too long ({error})", path) from None
 
 
-def _json_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[Case]:
+def _json_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[EvidenceCase]:
     """Read an object from names to values, or a list of them."""
     data = _json(path, options)
     items: list[Any] = data if is_list(data) else [data]
     if not any(isinstance(item, dict) for item in items):
         raise ParseError("the file holds no object from names to states and no list of such objects", path)
 
-    def case(number: int, item: Any) -> Case:
+    def case(number: int, item: Any) -> EvidenceCase:
         def read() -> Asked:
             if not is_dict(item):
                 raise QueryError(f"{item!r} is no object from names to states")
             return None, {n: json_value(domain, n, v) for n, v in item.items()}
 
         place = fspath(path) if not isinstance(data, list) else f"{fspath(path)}, item {number}"
-        return Case(place, read)
+        return EvidenceCase(place, read)
 
     return [case(number, item) for number, item in enumerate(items, 1)]
 
@@ -182,20 +184,20 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(item) for item in value) if is_list(value) else value
 
 
-def _json_query(path: AnyPath, domain: Domain, options: TextOptions) -> list[Case]:
+def _json_query(path: AnyPath, domain: Domain, options: TextOptions) -> list[EvidenceCase]:
     """Read a list of names."""
     names = _json(path, options)
     if not is_list(names) or not all(isinstance(n, str) for n in names):
         raise ParseError("the file holds no list of variable names, which is what is accepted", path)
-    return [Case(fspath(path), lambda: (list(names), {}))]
+    return [EvidenceCase(fspath(path), lambda: (list(names), {}))]
 
 
-def _json_assignments(path: AnyPath, domain: Domain, options: TextOptions) -> list[Case]:
+def _json_assignments(path: AnyPath, domain: Domain, options: TextOptions) -> list[EvidenceCase]:
     """Read answers of `certimap solve --json`, objects from names to states, or a list of either."""
     data = _json(path, options)
     items: list[Any] = data if is_list(data) else [data]
 
-    def case(number: int, item: Any) -> Case:
+    def case(number: int, item: Any) -> EvidenceCase:
         def read() -> Asked:
             if not is_dict(item):
                 raise QueryError(f"{item!r} is no assignment: an object from names to states is expected")
@@ -203,7 +205,7 @@ def _json_assignments(path: AnyPath, domain: Domain, options: TextOptions) -> li
             chosen = inner if is_dict(inner) else item
             return None, {n: json_value(domain, n, v) for n, v in chosen.items()}
 
-        return Case(f"{fspath(path)}, item {number}", read)
+        return EvidenceCase(f"{fspath(path)}, item {number}", read)
 
     failed = {"label", "error", "message"}  # rows of a batch that had no answer
     return [
@@ -214,30 +216,30 @@ def _json_assignments(path: AnyPath, domain: Domain, options: TextOptions) -> li
 # ---------------------------------------------------------------- UAI: everything by number
 
 
-def _evid_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[Case]:
+def _evid_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[EvidenceCase]:
     """Read pairs of variable and state by number."""
     cases = read_evidence(path, kind=options.layout, encoding=options.encoding)
     return _numbered(path, domain, ((None, evidence) for evidence in cases))
 
 
-def _query_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[Case]:
+def _query_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[EvidenceCase]:
     """Read query variables by number."""
     return _numbered(path, domain, [(read_query(path, options.encoding), {})])
 
 
-def _map_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[Case]:
+def _map_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[EvidenceCase]:
     """Read queries with their evidence by number."""
     return _numbered(path, domain, read_map(path, options.encoding))
 
 
 def _numbered(
     path: AnyPath, domain: Domain, cases: Iterable[tuple[list[int] | None, Mapping[int, int]]]
-) -> list[Case]:
+) -> list[EvidenceCase]:
     found = list(cases)
 
-    def case(number: int, query: list[int] | None, evidence: Mapping[int, int]) -> Case:
+    def case(number: int, query: list[int] | None, evidence: Mapping[int, int]) -> EvidenceCase:
         place = fspath(path) if len(found) == 1 else f"{fspath(path)}, case {number}"
-        return Case(
+        return EvidenceCase(
             place,
             lambda: (
                 None if query is None else [_name(domain, v) for v in query],

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from certimap.io.braces import PERCENT, Block, Braces, quoted, words_of
+from certimap.io.braces import PERCENT, BraceBlock, Braces, quoted, words_of
 from certimap.io.declared import Declared
 from certimap.io.files import AnyPath, cut, read_text, write_text
 from certimap.io.identifiers import written_names
@@ -62,7 +62,7 @@ def read_net(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
     return declared.network()
 
 
-def _read_node(source: Braces, declared: Declared, block: Block) -> None:
+def _read_node(source: Braces, declared: Declared, block: BraceBlock) -> None:
     found = _NODE.fullmatch(" ".join(block.head.split()))
     if found is None:
         raise source.fail(f"{cut(block.head)} begins no block; expected net, node or potential", block.at)
@@ -76,7 +76,7 @@ def _read_node(source: Braces, declared: Declared, block: Block) -> None:
     declared.variable(name, words_of(states.value), source.line(block.at))
 
 
-def _read_potential(source: Braces, declared: Declared, block: Block, header: str) -> None:
+def _read_potential(source: Braces, declared: Declared, block: BraceBlock, header: str) -> None:
     own, _, given = header.partition("|")
     names = words_of(own)
     line = source.line(block.at)

@@ -30,7 +30,7 @@ HALVINGS = 6  # of the range of shares of what makes a matrix diagonally dominan
 SWEEPS = 4
 
 
-class Expansion(NamedTuple):
+class BoxExpansion(NamedTuple):
     """What is known of K components in one box of D variables, and working arrays.
 
     `log_value` and `log_peak` (K,) are natural logs at the middle and bounds over the box, weights included and
@@ -59,12 +59,12 @@ class Expansion(NamedTuple):
     kept: Floats
 
 
-def room_for(n_components: int, n_variables: int, is_full: bool) -> Expansion:
+def room_for(n_components: int, n_variables: int, is_full: bool) -> BoxExpansion:
     """Allocate the arrays for mixtures of so many components."""
     k, d = n_components, n_variables
     e = d * d if is_full else d
     shapes = [k, k, (k, d), (k, e), (k, d), k, k, d, e, (d, d), (d, d), d, d, d, 5]
-    return Expansion(*(np.zeros(shape) for shape in shapes))
+    return BoxExpansion(*(np.zeros(shape) for shape in shapes))
 
 
 @jit_part
@@ -130,7 +130,7 @@ def tangent_bound(
 
 
 @jit_part
-def largest_quadratic(slope: Floats, matrix: Floats, room: Expansion) -> tuple[Number, Number]:
+def largest_quadratic(slope: Floats, matrix: Floats, room: BoxExpansion) -> tuple[Number, Number]:
     """Return an upper bound on max of slope t - t M t / 2 over [-1, 1]^n, and a bound on its rounding error.
 
     M plus a diagonal u that makes it positive definite is at least its tangent at any y, which is largest in a
@@ -168,7 +168,7 @@ def largest_quadratic(slope: Floats, matrix: Floats, room: Expansion) -> tuple[N
 
 
 @jit_part
-def take_means(x: Expansion, log_middle: Number) -> tuple[Number, Number]:
+def take_means(x: BoxExpansion, log_middle: Number) -> tuple[Number, Number]:
     """Fill in the shares of the components that are expanded, and their mean slope and bend.
 
     Returns the expanded components' part of the value at the middle, and a bound on the others over it. A
@@ -204,7 +204,7 @@ def take_means(x: Expansion, log_middle: Number) -> tuple[Number, Number]:
 
 
 @jit_part
-def take_lifts(x: Expansion, inside: Number) -> tuple[Number, Number]:
+def take_lifts(x: BoxExpansion, inside: Number) -> tuple[Number, Number]:
     """Return by what factor bends that differ from their mean may lift the mixture, and a remainder instead.
 
     The first counts all that a bend may add in the box, the second only what slopes and bends may add together,
@@ -241,7 +241,7 @@ def take_lifts(x: Expansion, inside: Number) -> tuple[Number, Number]:
 
 
 @jit_part
-def lift_shares(x: Expansion, inside: Number, lifted: Number) -> None:
+def lift_shares(x: BoxExpansion, inside: Number, lifted: Number) -> None:
     """Multiply the shares by their lifts, and take the mean slope anew."""
     x.mean_slope[:] = 0.0
     for k in range(len(x.share)):
@@ -254,7 +254,7 @@ def lift_shares(x: Expansion, inside: Number, lifted: Number) -> None:
 
 
 @jit_part
-def take_squares(x: Expansion, inside: Number, is_lifted: bool) -> tuple[Number, Number]:
+def take_squares(x: BoxExpansion, inside: Number, is_lifted: bool) -> tuple[Number, Number]:
     """Fill in the covariance of the slopes, raised by kappa, and the scores.
 
     Returns what components of tiny shares add over the box, and the size of what was added up.
@@ -303,7 +303,7 @@ def log_sum_of(logs: Floats) -> Number:
 
 
 @jit_part
-def second_order(x: Expansion, middle: Number) -> Number:
+def second_order(x: BoxExpansion, middle: Number) -> Number:
     """Return the bound of second order, rounded up, `middle` being ln of the value there; fill in scores."""
     n_components, n = x.slope.shape
     full = x.bend.shape[1] > n
@@ -336,7 +336,7 @@ def second_order(x: Expansion, middle: Number) -> Number:
 
 
 @jit_part
-def half_bounds(x: Expansion, variable: int, bound: Number) -> tuple[Number, Number]:
+def half_bounds(x: BoxExpansion, variable: int, bound: Number) -> tuple[Number, Number]:
     """Return upper bounds on the halves of the box where a variable is below its middle, and above.
 
     `bound` is what `mixture_bound` said of the whole, and x as it left it. They are that where there is no bound
@@ -354,7 +354,7 @@ def half_bounds(x: Expansion, variable: int, bound: Number) -> tuple[Number, Num
 
 
 @jit_part
-def mixture_bound(x: Expansion) -> Number:
+def mixture_bound(x: BoxExpansion) -> Number:
     """Return an upper bound on ln of the mixture's largest value in the box, rounded up; fill in `score`.
 
     The lower of the sum of the components' own bounds and the bound of second order. Cost: K (D + 10) D / 2
@@ -378,7 +378,7 @@ def mixture_bound(x: Expansion) -> Number:
 
 
 @jit_part
-def add_plain_scores(x: Expansion, log_unit: Number, unexpanded: bool) -> None:
+def add_plain_scores(x: BoxExpansion, log_unit: Number, unexpanded: bool) -> None:
     """Add to the scores how much each variable may raise the components that count by their own bounds."""
     for k in range(len(x.log_peak)):
         if (unexpanded and x.share[k] > 0.0) or x.log_peak[k] == -math.inf:

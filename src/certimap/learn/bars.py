@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from certimap.circuits.circuit import Circuit, CircuitBuilder, NodeKind
 from certimap.core.domain import Categorical, Domain, Real
 from certimap.learn.leaf_families import Histogram
-from certimap.learn.table import MISSING, Table
+from certimap.learn.table import MISSING, DataTable
 
 Floats = NDArray[np.float64]
 
@@ -37,7 +37,7 @@ class Bars:
     histograms: dict[int, Histogram]
 
     @classmethod
-    def of(cls, table: Table, rows_per_bar: float = 1.0) -> Bars:
+    def of(cls, table: DataTable, rows_per_bar: float = 1.0) -> Bars:
         """Cut the real columns of a table, each into as many bars as the square root of its rows, 32 at most.
 
         `rows_per_bar` divides the rows before: what learns a table per pair of columns has few rows per entry.
@@ -50,7 +50,7 @@ class Bars:
         ]
         return cls(table.domain, Domain(variables), histograms)
 
-    def coded(self, table: Table) -> Table:
+    def coded(self, table: DataTable) -> DataTable:
         """Return the table with bars in place of values; what lies outside of all counts for the nearest."""
         if not self.histograms:
             return table
@@ -62,7 +62,7 @@ class Bars:
                 edges = self.histograms[i].edges
                 values = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
             codes[:, i] = np.where(missing[:, i], MISSING, values)
-        return Table(self.cut, codes)
+        return DataTable(self.cut, codes)
 
     def to_circuit(self, circuit: Circuit) -> Circuit:
         """Return a circuit over bars as one over values; leaves of bars become histograms with wide tails."""

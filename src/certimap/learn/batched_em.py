@@ -20,7 +20,7 @@ B = TypeVar("B")
 T = TypeVar("T")
 
 
-class Step(NamedTuple):
+class TrainingStep(NamedTuple):
     """One pass over the data: mean natural-log likelihoods before it (train) and after it (validation)."""
 
     train: float
@@ -89,7 +89,7 @@ class BatchedEM(ABC, Generic[P, C]):
         self.parameters, self.best = parameters, parameters
         self.best_value = -np.inf if held_out is None else held_out.mean_log_likelihood(parameters)
         self._steps_since_best = 0
-        self.history: list[Step] = []
+        self.history: list[TrainingStep] = []
 
     @property
     def n_rows(self) -> int:
@@ -125,7 +125,7 @@ class BatchedEM(ABC, Generic[P, C]):
         self.parameters, self._steps_since_best = self.best, 0
         return True
 
-    def _step(self, number: int) -> Step:
+    def _step(self, number: int) -> TrainingStep:
         """Make one pass over the data, in batches during the first four fifths at most, and judge it."""
         n_rows = self.n_rows
         batch = self._schedule.batch_rows or max(self._least_batch, n_rows // 100)
@@ -141,7 +141,7 @@ class BatchedEM(ABC, Generic[P, C]):
         self._steps_since_best += 1
         if value > self.best_value:
             self.best, self.best_value, self._steps_since_best = self.parameters, value, 0
-        return Step(train, valid)
+        return TrainingStep(train, valid)
 
     def _pass_in_batches(self, number: int, batch: int) -> float:
         """Maximise after every batch; return the sum of the natural-log likelihoods of all rows."""

@@ -13,7 +13,7 @@ from certimap.core.domain import Domain
 from certimap.errors import DataError
 from certimap.learn import scoring
 from certimap.learn.datasets import Dataset
-from certimap.learn.table import Table, decode, encode, missing_in
+from certimap.learn.table import DataTable, decode, encode, missing_in
 
 Seed = int | np.random.Generator | None
 
@@ -131,7 +131,7 @@ class DensityEstimator:
         table = encode(X, self.domain_)
         return self._log_likelihoods(model, table)
 
-    def _log_likelihoods(self, model: Any, table: Table) -> NDArray[np.float64]:
+    def _log_likelihoods(self, model: Any, table: DataTable) -> NDArray[np.float64]:
         missing = missing_in(table.points)
         if not self.domain_.is_discrete and missing.any():
             return scoring.log_likelihoods_by_pattern(model, table.points, missing)

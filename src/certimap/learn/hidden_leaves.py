@@ -13,14 +13,14 @@ from certimap.learn.bars import Bars
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.learn.leaf_choice import densest, families_of
 from certimap.learn.leaf_families import LeafFamily
-from certimap.learn.table import Table
+from certimap.learn.table import DataTable
 
 Floats = NDArray[np.float64]
 BLOCK = 1024  # rows at a time
 
 
 @dataclass(frozen=True, eq=False)
-class Leaves:
+class ColumnLeaves:
     """What one real column has for leaves: a family, and its parameters under each latent state."""
 
     family: LeafFamily
@@ -28,8 +28,8 @@ class Leaves:
 
 
 def chosen_leaves(
-    model: HiddenChowLiuModel, bars: Bars, rows: Table, held_out: Table | None, smoothing: float
-) -> dict[int, Leaves]:
+    model: HiddenChowLiuModel, bars: Bars, rows: DataTable, held_out: DataTable | None, smoothing: float
+) -> dict[int, ColumnLeaves]:
     """Return the leaves of each real column.
 
     Bars, over which the tree was learned, stay unless held-out cells are denser under another family given the
@@ -51,7 +51,7 @@ def chosen_leaves(
         return {}
     within = _contexts(model, bars.coded(rows), wanted)
     outside = None if held_out is None else _contexts(model, bars.coded(held_out), wanted)
-    found: dict[int, Leaves] = {}
+    found: dict[int, ColumnLeaves] = {}
     for i in wanted:
         options = [f for f in families_of(rows, i, None) if f.name != "histogram"]
         known = ~np.isnan(rows.points[:, i].astype(np.float64))
@@ -59,9 +59,11 @@ def chosen_leaves(
         own = bars.coded(rows).points[known, i].astype(np.int64)
         shares = within[i][known] * model.emission[i].T[own]
         shares /= np.maximum(shares.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
-        trials = [Leaves(family, family.fit(values, shares, smoothing)) for family in options]
+        trials = [ColumnLeaves(family, family.fit(values, shares, smoothing)) for family in options]
         if rows.whole.get(i) != "count":  # integers are counts unless something else is clearly better
-            trials.insert(len(trials) if i in rows.whole else 0, Leaves(bars.histograms[i], model.emission[i]))
+            trials.insert(
+                len(trials) if i in rows.whole else 0, ColumnLeaves(bars.histograms[i], model.emission[i])
+            )
         best = 0
         if held_out is not None and outside is not None:
             tried = held_out.points[:, i].astype(np.float64)
@@ -74,7 +76,7 @@ def chosen_leaves(
     return found
 
 
-def circuit_with(model: HiddenChowLiuModel, bars: Bars, leaves: dict[int, Leaves]) -> Circuit:
+def circuit_with(model: HiddenChowLiuModel, bars: Bars, leaves: dict[int, ColumnLeaves]) -> Circuit:
     """Return the circuit over values."""
     builder = CircuitBuilder(bars.domain)
     with np.errstate(divide="ignore"):
@@ -89,7 +91,7 @@ def circuit_with(model: HiddenChowLiuModel, bars: Bars, leaves: dict[int, Leaves
     return builder.build()
 
 
-def _contexts(model: HiddenChowLiuModel, table: Table, wanted: list[int]) -> dict[int, Floats]:
+def _contexts(model: HiddenChowLiuModel, table: DataTable, wanted: list[int]) -> dict[int, Floats]:
     """Return P(latent state of a variable | the other cells of the row), shape (n_rows, K), for some variables."""
     points = table.points.astype(np.int64)
     parts = [_block(model, points[a : a + BLOCK], wanted) for a in range(0, len(points), BLOCK)]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.conversions.rows import OF_CIRCUIT, OF_TREE, Case, Estimate, Row, register
 from certimap.core.box import Points
-from certimap.core.control import Pace
+from certimap.core.control import WorkClock
 from certimap.core.domain import Categorical, Domain
 from certimap.core.model import Model
 from certimap.core.posterior import Guesses, Posterior
@@ -245,7 +245,7 @@ def _tree(case: Case[HiddenChowLiuModel]) -> Posterior:
     """Return p(query | evidence), by passes over the tree."""
     model, control = case.model, case.limits.control
     doing = f"conditioning a hidden Chow-Liu tree of {len(model.domain) * model.n_hidden**2} transitions"
-    with Pace(control, doing, SECONDS_PER_TRANSITION).piece(len(model.domain) * model.n_hidden**2):
+    with WorkClock(control, doing, SECONDS_PER_TRANSITION).piece(len(model.domain) * model.n_hidden**2):
         transitions, emissions, prior = model.wide_tables
         return BucketTreePosterior.from_tree(
             model.parent,
@@ -255,7 +255,7 @@ def _tree(case: Case[HiddenChowLiuModel]) -> Posterior:
             emissions,
             case.query,
             workers=case.limits.workers,
-            pace=Pace(control, doing, SECONDS_PER_TRANSITION / 4),
+            pace=WorkClock(control, doing, SECONDS_PER_TRANSITION / 4),
         )
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from certimap.core.domain import Domain
 from certimap.learn.batched_em import RowPasses, in_threads
-from certimap.learn.hidden_patterns import Block, Patterns
+from certimap.learn.hidden_patterns import PatternBlock, Patterns
 from certimap.learn.kernels.hidden import absorb_message, add_rows, divide_out
 
 Floats = NDArray[np.float32]
@@ -102,7 +102,7 @@ class Passes(RowPasses[Parameters, Counts]):
         self._patterns = Patterns(codes, order, parent)
         self._all = self.blocks(np.arange(self.n_rows, dtype=np.int64))
 
-    def blocks(self, rows: NDArray[np.int64]) -> list[Block]:
+    def blocks(self, rows: NDArray[np.int64]) -> list[PatternBlock]:
         """Return some rows in blocks that fit into memory."""
         most = max(BLOCK_NUMBERS, len(self.domain) * self.n_hidden**2)  # the parameters are as many
         return self._patterns.blocks(rows, most // self.n_hidden)
@@ -123,7 +123,9 @@ class Passes(RowPasses[Parameters, Counts]):
         """Return the mean natural-log likelihood of all rows (single precision inside)."""
         return sum(self._map(_block_likelihood, parameters, None)) / self.n_rows
 
-    def _map(self, work: Callable[[Parameters, Block], T], parameters: Parameters, rows: Rows) -> Iterator[T]:
+    def _map(
+        self, work: Callable[[Parameters, PatternBlock], T], parameters: Parameters, rows: Rows
+    ) -> Iterator[T]:
         """Apply a function to all blocks and yield its results in their order."""
         blocks = self._all if rows is None else self.blocks(rows)
         return in_threads(partial(work, parameters), blocks, self.workers)
@@ -142,7 +144,7 @@ class _Upward:
     log_prob: float  # the sum over all rows
 
 
-def _upward(parameters: Parameters, block: Block) -> _Upward:
+def _upward(parameters: Parameters, block: PatternBlock) -> _Upward:
     beliefs = [np.take(parameters.emission, parameters.offsets[i] + c, axis=0) for i, c in enumerate(block.codes)]
     messages = [np.empty((0, parameters.n_hidden), np.float32)] * len(beliefs)
     log_scales = [np.zeros(len(codes)) for codes in block.codes]
@@ -158,12 +160,12 @@ def _upward(parameters: Parameters, block: Block) -> _Upward:
     return _Upward(beliefs, messages, n_rows, float(n_rows @ log_prob))
 
 
-def _block_likelihood(parameters: Parameters, block: Block) -> float:
+def _block_likelihood(parameters: Parameters, block: PatternBlock) -> float:
     """Return the sum of ln p over the rows of a block."""
     return _upward(parameters, block).log_prob
 
 
-def _block_counts(parameters: Parameters, block: Block) -> tuple[Counts, float]:
+def _block_counts(parameters: Parameters, block: PatternBlock) -> tuple[Counts, float]:
     """Return the expected counts of a block and the sum of ln p over its rows.
 
     What flows down is, for each pattern, the sum over its rows of the posterior of the latent variable.

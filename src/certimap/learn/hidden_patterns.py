@@ -14,7 +14,7 @@ _SPAN = 2**62  # keys stay below
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class PatternBlock:
     """Some rows of a table, by the distinct patterns of states in the subtree of each variable.
 
     Attributes
@@ -77,7 +77,7 @@ class Patterns:
             self.ids[i], n_ids[i] = numbers, len(used)
         self._scratch = np.full(max(n_ids, default=0), -1, np.int32)
 
-    def block(self, rows: Ints) -> Block:
+    def block(self, rows: Ints) -> PatternBlock:
         """Return some rows by their patterns."""
         n = len(self.codes)
         number, first = np.empty((n, len(rows)), np.int32), np.empty((n, len(rows)), np.int32)
@@ -85,9 +85,9 @@ class Patterns:
         number_patterns(self.ids, rows, self._scratch, number, first, n_patterns)
         firsts = [first[i, : n_patterns[i]].copy() for i in range(n)]
         codes = [self.codes[i, rows[firsts[i]]] for i in range(n)]
-        return Block(len(rows), number, firsts, codes)
+        return PatternBlock(len(rows), number, firsts, codes)
 
-    def blocks(self, rows: Ints, most: int) -> list[Block]:
+    def blocks(self, rows: Ints, most: int) -> list[PatternBlock]:
         """Return rows in as few blocks of equal size as keep each below `most` patterns, or at a few rows."""
         n_parts = 1
         while True:

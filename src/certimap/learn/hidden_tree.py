@@ -25,7 +25,7 @@ from certimap.learn.hidden_start import counts_of_clusters, split_states
 from certimap.learn.pairs import mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
 from certimap.learn.progress import deadline_of
 from certimap.learn.settings import check_count
-from certimap.learn.table import Kind, Table, encode, read_table
+from certimap.learn.table import DataTable, Kind, encode, read_table
 
 HELD_OUT = 0.1
 SMOOTHING = 0.3  # where rows are many: it then hardly matters
@@ -151,7 +151,7 @@ class HiddenChowLiuTree(Schedule, DensityEstimator):
         self.model_ = circuit_with(model, bars, leaves) if leaves else model
 
     def _learn(
-        self, rows: Table, held_out: Table | None, rng: np.random.Generator, deadline: float | None
+        self, rows: DataTable, held_out: DataTable | None, rng: np.random.Generator, deadline: float | None
     ) -> _Training:
         """Train with the settings given, or with several of which validation rows choose."""
         self.timed_out_ = False
@@ -224,8 +224,8 @@ class _Training(BatchedEM[Parameters, Counts]):
         self,
         settings: HiddenChowLiuTree,
         choice: HiddenChoice,
-        table: Table,
-        held_out: Table | None,
+        table: DataTable,
+        held_out: DataTable | None,
         rng: np.random.Generator,
         start: _Training | None,
     ) -> None:
@@ -252,7 +252,7 @@ class _Training(BatchedEM[Parameters, Counts]):
         judge = None if held_out is None else self._passes(held_out, settings.workers)
         super().__init__(settings, passes, judge, rng, running, parameters, least_batch=max(100, k))
 
-    def _passes(self, table: Table, workers: int | None) -> Passes:
+    def _passes(self, table: DataTable, workers: int | None) -> Passes:
         return Passes(self.domain, _codes(table), self.order, self.parent, self.choice.n_states, workers)
 
     def move(self, running: Counts, counts: Counts, rate: float, n_batch: int) -> None:
@@ -294,7 +294,7 @@ class _Training(BatchedEM[Parameters, Counts]):
         return HiddenChowLiuModel(self.domain, self.parent, root / root.sum(), transition, emission)
 
 
-def _codes(table: Table) -> NDArray[np.int64]:
+def _codes(table: DataTable) -> NDArray[np.int64]:
     """Return positions as the passes want them: shape (n, n_rows), missing ones after the last state."""
     points = table.points.astype(np.int64)
     return np.ascontiguousarray(np.where(points < 0, table.domain.n_states, points).T)

@@ -23,7 +23,7 @@ from certimap.learn.leaf_families import (
     TruncatedGaussian,
     is_count,
 )
-from certimap.learn.table import Table
+from certimap.learn.table import DataTable
 
 Floats = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ _FROM_ZERO = ("truncated_gaussian", "exponential")
 _COUNTS = ("poisson", "geometric")
 
 
-def families_of(table: Table, i: int, wanted: Sequence[str] | None) -> list[LeafFamily]:
+def families_of(table: DataTable, i: int, wanted: Sequence[str] | None) -> list[LeafFamily]:
     """Return the families that a column may have, the first one being the plainest.
 
     Parameters

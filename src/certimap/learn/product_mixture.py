@@ -20,7 +20,7 @@ from certimap.learn.leaf_choice import check_leaves, densest, families_of
 from certimap.learn.leaf_families import LeafFamily
 from certimap.learn.mixture_grid import mixture_grid
 from certimap.learn.progress import deadline_of, is_late
-from certimap.learn.table import Kind, Table, encode, read_table
+from certimap.learn.table import DataTable, Kind, encode, read_table
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -147,8 +147,8 @@ class ProductMixture(DensityEstimator):
 
     def _choose(
         self,
-        train: Table,
-        held_out: Table | None,
+        train: DataTable,
+        held_out: DataTable | None,
         options: list[list[LeafFamily]],
         components: list[int],
         smoothings: list[float],
@@ -188,7 +188,7 @@ class ProductMixture(DensityEstimator):
         self.choices_.append(MixtureChoice(asked, found.smoothing, names, None if judge is None else worth))
         return worth, found
 
-    def _refit(self, rows: Table, options: list[list[LeafFamily]], deadline: float | None) -> _Mixture | None:
+    def _refit(self, rows: DataTable, options: list[list[LeafFamily]], deadline: float | None) -> _Mixture | None:
         """Learn from all rows at the settings chosen."""
         names = list(self.choice_.leaves.values())
         families = [next(f for f in some if f.name == name) for some, name in zip(options, names, strict=True)]
@@ -242,7 +242,7 @@ class _Columns:
     domain: Domain
 
     @classmethod
-    def of(cls, table: Table) -> _Columns:
+    def of(cls, table: DataTable) -> _Columns:
         known = [np.flatnonzero(~column) for column in table.missing.T]
         values = [table.points[rows, i].astype(np.float64) for i, rows in enumerate(known)]
         return cls(len(table), known, values, table.domain)

@@ -22,7 +22,7 @@ from certimap.learn.progress import deadline_of
 from certimap.learn.rectangles import RegionGraph, pixel_of, region_graph_of
 from certimap.learn.region_passes import RegionPasses, Tables
 from certimap.learn.settings import check_count
-from certimap.learn.table import Kind, Table, encode, read_table
+from certimap.learn.table import DataTable, Kind, encode, read_table
 
 HELD_OUT = 0.1
 SPREAD = 0.5  # of the first weights, which are drawn between 1 - SPREAD and 1 + SPREAD of their shares
@@ -156,8 +156,8 @@ class _Training(BatchedEM[Tables, Tables]):
         settings: RegionGraphCircuit,
         graph: RegionGraph,
         width: int,
-        table: Table,
-        held_out: Table | None,
+        table: DataTable,
+        held_out: DataTable | None,
         rng: np.random.Generator,
     ) -> None:
         self.smoothing, self.graph, self.domain = settings.smoothing, graph, table.domain
@@ -176,7 +176,7 @@ class _Training(BatchedEM[Tables, Tables]):
         judge = judges[0] if judges else None
         super().__init__(settings, passes, judge, rng, running, self.maximise(running))
 
-    def _first_counts(self, table: Table, k: int, rng: np.random.Generator) -> Tables:
+    def _first_counts(self, table: DataTable, k: int, rng: np.random.Generator) -> Tables:
         """Return counts as if nodes number c of all regions were cluster c of the rows, half of the time."""
         nothing, last = np.empty((0, 0)), len(self.pixels) - 1
         found = _clusters(table, k, rng)
@@ -239,7 +239,7 @@ class _Clusters(NamedTuple):
     counts: NDArray[np.float64]
 
 
-def _clusters(table: Table, k: int, rng: np.random.Generator) -> _Clusters:
+def _clusters(table: DataTable, k: int, rng: np.random.Generator) -> _Clusters:
     """Cluster the rows, some of them where they are many."""
     rows = np.sort(rng.permutation(len(table))[:ROWS_CLUSTERED])
     indicators = one_hot(table.domain, table.points[rows])
@@ -254,13 +254,13 @@ def _shares(counts: NDArray[np.float64]) -> NDArray[np.float64]:
     return counts / counts.sum(axis=1, keepdims=True)
 
 
-def _codes(table: Table) -> NDArray[np.int64]:
+def _codes(table: DataTable) -> NDArray[np.int64]:
     """Return positions, missing ones after the last state."""
     points = table.points.astype(np.int64)
     return np.where(points < 0, table.domain.n_states, points)
 
 
-def _margins(table: Table) -> list[NDArray[np.float64]]:
+def _margins(table: DataTable) -> list[NDArray[np.float64]]:
     """Return each variable's share of states, one row spread over them added."""
     sizes: list[int] = table.domain.n_states.tolist()
     columns = [table.observed(i).astype(np.int64) for i in range(len(sizes))]

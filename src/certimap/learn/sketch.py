@@ -19,7 +19,7 @@ LOWEST = -1e6  # stands for ln 0 while settings are compared: a matrix product c
 
 
 @dataclass(slots=True)
-class Node:
+class SketchNode:
     """A sum (with weights) or a product (of inner children and leaves).
 
     Attributes
@@ -51,10 +51,10 @@ class Sketch:
     """
 
     domain: Domain
-    nodes: list[Node]
+    nodes: list[SketchNode]
     families: Mapping[int, LeafFamily] = field(default_factory=dict[int, LeafFamily])
 
-    def leaf_log_params(self, node: Node, smoothing: float) -> list[NDArray[np.float64]]:
+    def leaf_log_params(self, node: SketchNode, smoothing: float) -> list[NDArray[np.float64]]:
         """Return for each leaf its natural-log probabilities, or the parameters of its family."""
         out: list[NDArray[np.float64]] = []
         assert node.leaves is not None

@@ -21,7 +21,7 @@ from certimap.learn.leaf_families import LeafFamily
 from certimap.learn.progress import deadline_of, is_late
 from certimap.learn.sketch import Sketch
 from certimap.learn.structure import StructureLearner, StructureSettings
-from certimap.learn.table import Kind, Table, encode, read_table
+from certimap.learn.table import DataTable, Kind, encode, read_table
 
 THRESHOLDS = (0.05, 0.01, 1e-3, 1e-5, 1e-7, 1e-10)
 SMOOTHINGS = (0.01, 0.1, 0.5, 1.0)
@@ -31,7 +31,7 @@ T = TypeVar("T", int, float)
 Names = Literal["kmeans", "em", "sklearn"]
 
 
-class Choice(NamedTuple):
+class SettingsChoice(NamedTuple):
     """Settings tried by LearnSPN, and what they were worth.
 
     Attributes
@@ -156,7 +156,7 @@ class LearnSPN(DensityEstimator):
         self.leaves_ = {rows.domain.names[i]: family.name for i, family in sketch.families.items()}
         self.model_ = sketch.to_circuit(self.choice_.smoothing)
 
-    def _families(self, rows: Table) -> dict[int, list[LeafFamily]]:
+    def _families(self, rows: DataTable) -> dict[int, list[LeafFamily]]:
         """Return the families to choose from for each real column."""
         check_leaves(self.leaves, rows.domain)
         wanted = {name: (self.leaves or {}).get(name) for name in rows.domain.names}
@@ -172,24 +172,30 @@ class LearnSPN(DensityEstimator):
         _several("smoothing", self.smoothing, _at_least(0), "a nonnegative number")
         return list(product(rows, clusters, thresholds))
 
-    def _learner(self, table: Table, choice: Choice, families: Mapping[int, LeafFamily]) -> StructureLearner:
+    def _learner(
+        self, table: DataTable, choice: SettingsChoice, families: Mapping[int, LeafFamily]
+    ) -> StructureLearner:
         settings = StructureSettings(int(choice.min_rows), int(choice.n_clusters), cast("Clusters", self.clusters))
         return StructureLearner(table, settings, self.seed_ & ((1 << 64) - 1), families)
 
     def _choose(
-        self, train: Table, held_out: Table | None, grid: list[tuple[int, int, float]], deadline: float | None
+        self,
+        train: DataTable,
+        held_out: DataTable | None,
+        grid: list[tuple[int, int, float]],
+        deadline: float | None,
     ) -> Sketch:
         """Try all settings, keep the best sketch, and record the choices."""
         smoothings = _several("smoothing", self.smoothing)
-        self.choices_: list[Choice] = []
-        best: tuple[float, Sketch, Choice] | None = None
+        self.choices_: list[SettingsChoice] = []
+        best: tuple[float, Sketch, SettingsChoice] | None = None
         learner, learner_for = None, None
         plain = {i: some[0] for i, some in self._options.items()}
         with Progress("LearnSPN", len(grid), self.progress) as bar:
             for min_rows, n_clusters, threshold in grid:
                 if best is not None and is_late(deadline):
                     break
-                trial = Choice(threshold, smoothings[0], min_rows, n_clusters, None)
+                trial = SettingsChoice(threshold, smoothings[0], min_rows, n_clusters, None)
                 if learner is None or learner_for != (min_rows, n_clusters):
                     learner, learner_for = self._learner(train, trial, plain), (min_rows, n_clusters)
                 sketch = learner.learn(threshold, deadline)
@@ -206,7 +212,7 @@ class LearnSPN(DensityEstimator):
         self.timed_out_ = is_late(deadline)
         return sketch
 
-    def _with_best_leaves(self, sketch: Sketch, held_out: Table, deadline: float | None) -> Sketch:
+    def _with_best_leaves(self, sketch: Sketch, held_out: DataTable, deadline: float | None) -> Sketch:
         """Choose the family of each real column in turn, by the held-out rows."""
         if not any(len(some) > 1 for some in self._options.values()):
             return sketch
@@ -220,7 +226,9 @@ class LearnSPN(DensityEstimator):
         return sketch
 
 
-def _judge(sketch: Sketch, held_out: Table | None, smoothings: Sequence[float], trial: Choice) -> Iterable[Choice]:
+def _judge(
+    sketch: Sketch, held_out: DataTable | None, smoothings: Sequence[float], trial: SettingsChoice
+) -> Iterable[SettingsChoice]:
     """Return the choices that one sketch gives, one a smoothing, each with its validation likelihood."""
     if held_out is None:
         return [trial]

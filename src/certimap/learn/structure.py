@@ -17,8 +17,8 @@ from certimap.learn.clusters import Clusters, mix, row_clusters
 from certimap.learn.kernels.rows import independent_components
 from certimap.learn.known_pairs import components_of_known
 from certimap.learn.leaf_families import LeafFamily
-from certimap.learn.sketch import Node, Sketch
-from certimap.learn.table import Table
+from certimap.learn.sketch import Sketch, SketchNode
+from certimap.learn.table import DataTable
 
 REAL_BINS = 4
 MAX_DOF = 1024
@@ -58,7 +58,7 @@ class StructureLearner:
     """
 
     def __init__(
-        self, table: Table, settings: StructureSettings, key: int, families: Mapping[int, LeafFamily]
+        self, table: DataTable, settings: StructureSettings, key: int, families: Mapping[int, LeafFamily]
     ) -> None:
         domain, points = table.domain, table.points
         self.domain = domain
@@ -86,7 +86,7 @@ class StructureLearner:
         After `deadline` (of `time.monotonic`) the regions left become products of leaves.
         """
         critical = _critical_values(threshold)
-        nodes = [Node()]
+        nodes = [SketchNode()]
         everything = np.arange(len(self.domain), dtype=np.int64)
         stack = [_Region(0, self.key, everything, self._indicators, self._reals, self._known)]
         while stack:
@@ -139,7 +139,12 @@ class StructureLearner:
         return np.ascontiguousarray(np.hstack(parts))
 
     def _split_variables(
-        self, nodes: list[Node], stack: list[_Region], region: _Region, component: NDArray[np.int64], count: int
+        self,
+        nodes: list[SketchNode],
+        stack: list[_Region],
+        region: _Region,
+        component: NDArray[np.int64],
+        count: int,
     ) -> None:
         sizes = np.bincount(component, minlength=count)
         self._make_leaves(nodes[region.node], region, sizes[component] == 1)
@@ -157,12 +162,12 @@ class StructureLearner:
                 None if region.known is None else region.known[:, component == c],
             )
             nodes[region.node].children.append(child.node)
-            nodes.append(Node())
+            nodes.append(SketchNode())
             stack.append(child)
 
     # ------------------------------------------------------------ clusters of rows
 
-    def _split_rows(self, nodes: list[Node], stack: list[_Region], region: _Region) -> None:
+    def _split_rows(self, nodes: list[SketchNode], stack: list[_Region], region: _Region) -> None:
         labels = self._labels.get(region.key)
         if labels is None:
             settings = self.settings
@@ -186,7 +191,7 @@ class StructureLearner:
             )
             node.children.append(child.node)
             node.weights.append(float(size))
-            nodes.append(Node())
+            nodes.append(SketchNode())
             stack.append(child)
 
     def _features(self, region: _Region) -> NDArray[np.float32]:
@@ -220,7 +225,7 @@ class StructureLearner:
 
     # ------------------------------------------------------------ leaves
 
-    def _make_leaves(self, node: Node, region: _Region, chosen: NDArray[np.bool_]) -> None:
+    def _make_leaves(self, node: SketchNode, region: _Region, chosen: NDArray[np.bool_]) -> None:
         variables = region.variables
         node.leaves = variables[chosen]
         n_rows = float(len(region.indicators))

@@ -40,7 +40,7 @@ _LOGICAL: tuple[Label, ...] = (False, True)
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class DataTable:
     """Rows in positions.
 
     Attributes
@@ -61,9 +61,9 @@ class Table:
     def __len__(self) -> int:
         return len(self.points)
 
-    def rows(self, numbers: NDArray[np.int64]) -> Table:
+    def rows(self, numbers: NDArray[np.int64]) -> DataTable:
         """Return some of the rows."""
-        return Table(self.domain, self.points[numbers], self.whole)
+        return DataTable(self.domain, self.points[numbers], self.whole)
 
     def observed(self, i: int) -> NDArray[np.float64]:
         """Return what is known of a column, as float64."""
@@ -88,7 +88,7 @@ def read_table(
     kinds: Mapping[str, Kind] | None = None,
     also: Sequence[Any] = (),
     integers: Integers = "labels",
-) -> Table:
+) -> DataTable:
     """Read a table and settle its domain.
 
     Parameters
@@ -132,10 +132,10 @@ def read_table(
             wanted[c.name], whole[i] = "real", "whole"
     variables = [_variable_of(c, wanted[c.name], [o[c.name] for o in others if c.name in o]) for c in columns]
     found = Domain(variables)
-    return Table(found, _encode_columns(columns, found), whole)
+    return DataTable(found, _encode_columns(columns, found), whole)
 
 
-def encode(data: Any, domain: Domain) -> Table:
+def encode(data: Any, domain: Domain) -> DataTable:
     """Turn a table into positions of a known domain.
 
     Frames and mappings are matched by column name (further columns are ignored), arrays by position.
@@ -150,7 +150,7 @@ def encode(data: Any, domain: Domain) -> Table:
         columns = [by_name[name] for name in domain.names]
     elif len(columns) != len(domain):
         raise DataError(f"the table has {len(columns)} columns; the model has {len(domain)} variables")
-    return Table(domain, _encode_columns(columns, domain))
+    return DataTable(domain, _encode_columns(columns, domain))
 
 
 def decode(points: Points, domain: Domain) -> dict[str, NDArray[Any]]:
@@ -168,7 +168,7 @@ def decode(points: Points, domain: Domain) -> dict[str, NDArray[Any]]:
     return out
 
 
-def refuse_categorical(table: Table, method: str) -> None:
+def refuse_categorical(table: DataTable, method: str) -> None:
     """Raise DataError when a variable is categorical, naming it."""
     categorical = [v.name for v in table.domain if isinstance(v, Categorical)]
     if categorical:

@@ -18,7 +18,7 @@ from certimap.learn.estimator import DensityEstimator, Seed, split_rows
 from certimap.learn.pairs import Floats, one_hot, pair_counts
 from certimap.learn.progress import deadline_of, is_late
 from certimap.learn.settings import check_count
-from certimap.learn.table import Kind, Table, encode, read_table
+from certimap.learn.table import DataTable, Kind, encode, read_table
 from certimap.learn.tree import ROWS_PER_BAR, Tree, check_smoothing, indicator_leaves
 
 HELD_OUT = 0.1
@@ -100,14 +100,14 @@ class ChowLiuMixture(DensityEstimator):
         rows = bars.coded(rows)
         if held_out is None and len(rows) >= 20:
             kept, held = split_rows(len(rows), HELD_OUT, np.random.default_rng(self.seed_))
-            held_out = Table(rows.domain, rows.points[held])
-            rows = Table(rows.domain, rows.points[kept])
+            held_out = DataTable(rows.domain, rows.points[held])
+            rows = DataTable(rows.domain, rows.points[kept])
         with single_threaded_blas():
             self._climb(rows, held_out, deadline)
         circuit = _mixture_circuit(rows.domain, self.weights_, self.trees_)
         self.model_ = bars.to_circuit(circuit) if bars.histograms else circuit
 
-    def _climb(self, rows: Table, held_out: Table | None, deadline: float | None) -> None:
+    def _climb(self, rows: DataTable, held_out: DataTable | None, deadline: float | None) -> None:
         """Alternate trees and responsibilities, and keep the best mixture on the held-out rows."""
         indicators = one_hot(rows.domain, rows.points)
         responsibilities = _start(indicators, self.n_components, self.seed_ & ((1 << 64) - 1))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.axes import spread
-from certimap.core.control import Control, Pace
+from certimap.core.control import Control, WorkClock
 from certimap.core.rounding import SAFE_LOG2
 from certimap.networks.buckets import Buckets, Pieces, Run
 from certimap.networks.conditional import Total, log_total
@@ -36,7 +36,7 @@ def sum_all(problem: Problem, plan: EliminationPlan, control: Control | None = N
     TimeUp
         When `control` asks to stop.
     """
-    pace = Pace(control or Control(), "summing for p(e)", SECONDS_PER_ENTRY)
+    pace = WorkClock(control or Control(), "summing for p(e)", SECONDS_PER_ENTRY)
     joined = problem.joined
     if np.any(joined.tops == -np.inf):
         raise impossible()

@@ -21,7 +21,7 @@ from certimap.solvers.elimination.set_elimination import SetElimination
 
 
 @dataclass(frozen=True)
-class Graph:
+class NetworkPicture:
     """A picture of a network: where each variable stands, what joins which, and its role in a query.
 
     Attributes
@@ -45,7 +45,7 @@ class Graph:
 
 def network_graph(
     network: Network, result: MapResult | None = None, evidence: Mapping[str, Any] | None = None
-) -> Graph:
+) -> NetworkPicture:
     """Lay out a network in layers, with the evidence and the answer of a query marked.
 
     A variable's layer is its longest path from a root (in a Markov network: its distance from the first variable),
@@ -83,7 +83,7 @@ def network_graph(
     answer = {} if result is None else result.assignment
     roles = {n: "evidence" if n in given else "answer" if n in answer else "hidden" for n in names}
     labels = {name: str(label) for name, label in {**answer, **given}.items()}
-    return Graph(places, edges, directed, roles, labels)
+    return NetworkPicture(places, edges, directed, roles, labels)
 
 
 def _above(network: Network) -> list[tuple[int, ...]]:

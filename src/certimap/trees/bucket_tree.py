@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.box import Boxes, Points
-from certimap.core.control import Pace
+from certimap.core.control import WorkClock
 from certimap.core.domain import Domain
 from certimap.core.posterior import Facts
 from certimap.core.query import Query
@@ -73,7 +73,7 @@ class BucketTreePosterior:
         *,
         root: int | None = None,
         workers: int | None = None,
-        pace: Pace | None = None,
+        pace: WorkClock | None = None,
     ) -> BucketTreePosterior:
         """Condition a tree (or forest) of latent variables with one emission an observable variable.
 
@@ -131,7 +131,7 @@ class BucketTreePosterior:
         query: Query,
         *,
         workers: int | None = None,
-        pace: Pace | None = None,
+        pace: WorkClock | None = None,
     ) -> BucketTreePosterior:
         """Condition the buckets of an elimination order, children first; `constant` is a factor's natural log.
 

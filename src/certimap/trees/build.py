@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.control import Pace
+from certimap.core.control import WorkClock
 from certimap.core.query import Query
 from certimap.errors import ModelError
 from certimap.trees.regions import ENTRIES_PER_TABLE, Bucket
@@ -22,7 +22,7 @@ def buckets_of_factors(
     sizes: dict[int, int],
     order: Sequence[int],
     max_table: int,
-    pace: Pace | None = None,
+    pace: WorkClock | None = None,
 ) -> tuple[list[Bucket], float]:
     """Build the bucket tree of an elimination order; `pace` is asked before each table, in table entries.
 
@@ -35,7 +35,7 @@ def buckets_of_factors(
     ModelError
         When a table would have more than `max_table` entries, before any is built.
     """
-    pace = pace or Pace.unhurried()
+    pace = pace or WorkClock.unhurried()
     place = {v: i for i, v in enumerate(order)}
     own: list[list[Factor]] = [[] for _ in order]
     constants: list[float] = []
@@ -149,14 +149,14 @@ def buckets_of_latent_tree(
     emissions: Sequence[Wide],
     query: Query,
     root: int | None = None,
-    pace: Pace | None = None,
+    pace: WorkClock | None = None,
 ) -> list[Bucket]:
     """Build the buckets of a tree of latent variables, one bucket per latent and per query variable.
 
     The variables of `query.domain` keep their positions; latent i becomes variable n + i. Arguments as in
     `BucketTreePosterior.from_tree`; buckets come out children first.
     """
-    pace = pace or Pace.unhurried()
+    pace = pace or WorkClock.unhurried()
     domain = query.domain
     n = len(domain)
     queried = {int(v) for v in query.variables}

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.control import Pace
+from certimap.core.control import WorkClock
 from certimap.core.region_tree import RegionArrays, RegionTree
 from certimap.core.rounding import SAFE_EXPONENT
 from certimap.trees.wide import Floats, Ints, Wide
@@ -41,7 +41,7 @@ class Bucket:
 
 
 def condition(
-    buckets: Sequence[Bucket], queried: Iterable[int], pace: Pace | None = None
+    buckets: Sequence[Bucket], queried: Iterable[int], pace: WorkClock | None = None
 ) -> tuple[list[Bucket], float, float]:
     """Do as `conditionals` does, and return the natural log of the total in place of its factors."""
     kept, totals, log_error = conditionals(buckets, queried, pace)
@@ -49,7 +49,7 @@ def condition(
 
 
 def conditionals(
-    buckets: Sequence[Bucket], queried: Iterable[int], pace: Pace | None = None
+    buckets: Sequence[Bucket], queried: Iterable[int], pace: WorkClock | None = None
 ) -> tuple[list[Bucket], list[Wide], float]:
     """Turn tables into conditional probabilities and drop what has no query variable below.
 
@@ -74,7 +74,7 @@ def conditionals(
     divides. These cancel along each path through the tree but for the total at the root, so ln p of a point
     is off by at most twice the total's error, and one division per bucket.
     """
-    pace, keep_variables = pace or Pace.unhurried(), set(queried)
+    pace, keep_variables = pace or WorkClock.unhurried(), set(queried)
     children: list[list[int]] = [[] for _ in buckets]
     messages: list[Wide | None] = []
     log_error = 0.0
@@ -105,12 +105,14 @@ def conditionals(
     return out, totals, log_error + len(buckets) * 2.3e-16
 
 
-def contract_chains(buckets: Sequence[Bucket], queried: Iterable[int], pace: Pace | None = None) -> list[Bucket]:
+def contract_chains(
+    buckets: Sequence[Bucket], queried: Iterable[int], pace: WorkClock | None = None
+) -> list[Bucket]:
     """Sum out hidden variables that only one child sees, where that makes the tables no larger.
 
     Tables whose products might underflow are left as they are: contraction only saves work.
     """
-    pace, keep_variables = pace or Pace.unhurried(), set(queried)
+    pace, keep_variables = pace or WorkClock.unhurried(), set(queried)
     alive: list[Bucket | None] = [Bucket(b.own, b.separator, b.table, b.parent) for b in buckets]
     children: list[set[int]] = [set() for _ in buckets]
     for i, bucket in enumerate(buckets):
@@ -173,14 +175,14 @@ def make_tree(
     offsets: Ints,
     log_evidence: float,
     log_error: float = 0.0,
-    pace: Pace | None = None,
+    pace: WorkClock | None = None,
 ) -> RegionTree:
     """Lay conditioned buckets out as arrays; `pace` is asked before each table, in table entries.
 
     `positions` maps query variables to their positions in the query's domain, whose `offsets` give their
     mask columns. Several roots are joined under a region of one state.
     """
-    pace, buckets = pace or Pace.unhurried(), list(buckets)
+    pace, buckets = pace or WorkClock.unhurried(), list(buckets)
     roots = [i for i, b in enumerate(buckets) if b.parent < 0]
     if len(roots) != 1:
         for i in roots:
@@ -229,7 +231,7 @@ def make_tree(
     return RegionTree(arrays, parent, slot, variable, log_evidence, log_error)
 
 
-def _laid_out(tables: Sequence[Wide], pace: Pace) -> tuple[Floats, Floats, Ints]:
+def _laid_out(tables: Sequence[Wide], pace: WorkClock) -> tuple[Floats, Floats, Ints]:
     """Join tables: as doubles, and as mantissas and exponents, without these where doubles lose nothing."""
     parts: list[Floats] = []
     for table in tables:

@@ -69,11 +69,13 @@ class TreeSum:
         # Each number is a sum of positive products, off by a roundoff per operation.
         self.slack = max(4.0 * tree.log_slack for tree in trees) + 64.0 * ULP * max(len(t.own) for t in self.trees)
 
-    def room(self, limit: int) -> kernels.Room:
+    def room(self, limit: int) -> kernels.VectorRoom:
         """Return arrays for sets of at most `limit` rows, fewer where vectors are long."""
         return _room(self.trees, limit)
 
-    def bound(self, mask: NDArray[np.bool_], log_target: float, room: kernels.Room, control: Control) -> BoxBound:
+    def bound(
+        self, mask: NDArray[np.bool_], log_target: float, room: kernels.VectorRoom, control: Control
+    ) -> BoxBound:
         """Bound a box, with each of its states held too.
 
         Parameters
@@ -106,7 +108,7 @@ class TreeSum:
         t: int,
         mask: NDArray[np.bool_],
         scale: float,
-        room: kernels.Room,
+        room: kernels.VectorRoom,
         point: NDArray[np.int16],
         each: Floats,
     ) -> float:
@@ -130,7 +132,7 @@ class TreeSum:
         np.minimum(each, value, out=each)
         return value
 
-    def _value(self, t: int, point: NDArray[np.int16], scale: float, room: kernels.Room) -> float:
+    def _value(self, t: int, point: NDArray[np.int16], scale: float, room: kernels.VectorRoom) -> float:
         """Return the value of a point under one tree."""
         tree = self.trees[t]
         mask = np.zeros(self.domain.total_states, np.bool_)
@@ -148,20 +150,20 @@ def is_simple(tree: BucketTreePosterior) -> bool:
     return bool(np.all(shared) and np.all(is_leaf == (found.variable >= 0))) and not found.is_delicate
 
 
-def _arrays(tree: BucketTreePosterior) -> kernels.TreeArrays:
+def _arrays(tree: BucketTreePosterior) -> kernels.VectorTreeArrays:
     found, a = tree.region_tree, tree.region_tree.arrays
-    return kernels.TreeArrays(
+    return kernels.VectorTreeArrays(
         a.own_states, a.rest_hidden, a.column, found.variable, a.table_ptr, a.tables, a.child_ptr, a.children
     )
 
 
-def _room(trees: Sequence[kernels.TreeArrays], limit: int) -> kernels.Room:
+def _room(trees: Sequence[kernels.VectorTreeArrays], limit: int) -> kernels.VectorRoom:
     n = max(len(t.own) for t in trees)
     width = max(int(max(np.max(t.above), np.max(t.own))) for t in trees)
     degree = max(1, max(int(np.max(np.diff(t.child_ptr))) for t in trees))
     limit = max(FEWEST_ROWS, min(limit, LARGEST_ROOM // (n * (width + degree))))
     pool = POOL * limit
-    return kernels.Room(
+    return kernels.VectorRoom(
         tops=np.empty((n, width)),
         outs=np.empty((n, width)),
         rows=np.empty((n, limit, width)),

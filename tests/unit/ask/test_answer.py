@@ -11,7 +11,7 @@ import pytest
 
 import certimap as cm
 from certimap.ask.answer import answer_query
-from certimap.core.control import Control, Pace, TimeUp
+from certimap.core.control import Control, TimeUp, WorkClock
 
 
 def toy() -> cm.FunctionPosterior:
@@ -95,12 +95,12 @@ def test_an_interrupt_that_only_a_poll_sees_is_called_one():
 
 
 def test_the_pace_of_a_large_piece_foresees_the_next(clock):
-    pace = Pace(Control.starting_now(1.0), "working", 1e-9)
+    pace = WorkClock(Control.starting_now(1.0), "working", 1e-9)
     with pace.piece(1e6):
         clock[0] += 0.1
     with pytest.raises(TimeUp, match="working"), pace.piece(1e8):
         pytest.fail("a piece of ten seconds was begun")
-    with Pace(Control(), "working", 1.0).piece(1e9):
+    with WorkClock(Control(), "working", 1.0).piece(1e9):
         pass
 
 

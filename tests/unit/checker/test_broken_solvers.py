@@ -15,7 +15,7 @@ from certimap.circuits.caps import Caps
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.circuits.prober import PlanProber
 from certimap.solvers.elimination import sets
-from certimap.solvers.elimination.one_pass import Elimination
+from certimap.solvers.elimination.one_pass import SetPass
 from certimap.solvers.elimination.start import Climb
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.regions import RegionTree
@@ -36,8 +36,8 @@ def _dominance(monkeypatch):
 
 def _outside(monkeypatch):
     """The outside is thought a hundred times less helpful than it is."""
-    before = Elimination.threshold
-    monkeypatch.setattr(Elimination, "threshold", lambda self, top, *how: 100.0 * before(self, top, *how))
+    before = SetPass.threshold
+    monkeypatch.setattr(SetPass, "threshold", lambda self, top, *how: 100.0 * before(self, top, *how))
 
 
 def _caps(monkeypatch):

@@ -17,14 +17,14 @@ from certimap.learn.integer_columns import are_labels
 from certimap.learn.known_pairs import components_of_known
 from certimap.learn.leaf_choice import densest, families_of
 from certimap.learn.structure import _critical_values
-from certimap.learn.table import Table, read_table
+from certimap.learn.table import DataTable, read_table
 
 REAL = ("gaussian", "laplace", "student_t", "truncated_gaussian", "exponential", "histogram")
 COUNTS = ("poisson", "geometric")
 
 
-def one_column(values: np.ndarray) -> Table:
-    return Table(Domain([Real("x")]), values[:, None].astype(np.float64))
+def one_column(values: np.ndarray) -> DataTable:
+    return DataTable(Domain([Real("x")]), values[:, None].astype(np.float64))
 
 
 @pytest.mark.parametrize("name", REAL + COUNTS)
@@ -257,7 +257,7 @@ def test_contexts_are_the_other_cells_of_a_row():
         [rng.dirichlet(np.ones(size), k) for size in (2, 3, 2, 4)],
     )
     points = np.array([[0, 2, 1, 3], [1, -1, 0, 0], [-1, -1, -1, -1]], np.int16)
-    found = _contexts(model, Table(model.domain, points), [0, 1, 2, 3])
+    found = _contexts(model, DataTable(model.domain, points), [0, 1, 2, 3])
     network = model.to_network()
     for row, point in enumerate(points.tolist()):
         for i in range(4):

@@ -9,7 +9,7 @@ import pytest
 
 import certimap as cm
 from certimap.conversions.network_to_tree import elimination_order, tree_of_reduced
-from certimap.core.control import Control, Pace, TimeUp
+from certimap.core.control import Control, TimeUp, WorkClock
 from certimap.core.query import make_query
 from certimap.learn.guessed_tree import GuessedTree
 from certimap.learn.hidden_model import HiddenChowLiuModel
@@ -61,7 +61,7 @@ def build_of_network(control):
     query = make_query(network.domain)
     reduced = reduce_network(network, query)
     order = sorted(elimination_order(reduced))  # row after row: every table but the last ones is large
-    tree_of_reduced(reduced, query, order, max_table=2**20, workers=1, pace=Pace(control, "building", 1e-9))
+    tree_of_reduced(reduced, query, order, max_table=2**20, workers=1, pace=WorkClock(control, "building", 1e-9))
 
 
 def build_of_hidden_tree(control):
@@ -74,7 +74,7 @@ def build_of_hidden_tree(control):
         np.arange(12),
         emissions,
         make_query(model.domain),
-        pace=Pace(control, "building", 1e-9),
+        pace=WorkClock(control, "building", 1e-9),
     )
 
 
@@ -93,7 +93,7 @@ def test_small_pieces_are_counted_together_and_their_pace_is_learned(monkeypatch
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     control = Counting()
     control.deadline = 10.0
-    pace = Pace(control, "working", 1e-9)
+    pace = WorkClock(control, "working", 1e-9)
     for _ in range(1000):
         pace.ahead(1000)
         now[0] += 0.001  # a microsecond per unit

@@ -69,7 +69,7 @@ class Workspace(NamedTuple):
     final: NDArray[np.int32]
 
 
-class Layout(NamedTuple):
+class LeafLayout(NamedTuple):
     """The arrays of a `Plan` while they are written; `sizes` counts nodes, inner edges and leaves."""
 
     is_sum: NDArray[np.bool_]

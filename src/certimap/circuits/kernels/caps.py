@@ -15,7 +15,7 @@ from certimap.circuits.kernels.space import (
     Indices,
     Ints,
     Number,
-    PlanArrays,
+    ProbeArrays,
     Space,
     new_space,
 )
@@ -61,7 +61,7 @@ def trace_below(trace: Trace, entry: int, kind: int, count: int) -> int:
 
 
 @jit_part
-def trace_shrunk(plan: PlanArrays, variables: Indices, pool: Pool, trace: Trace) -> None:
+def trace_shrunk(plan: ProbeArrays, variables: Indices, pool: Pool, trace: Trace) -> None:
     """Enter that of the box at work only those columns are left that it has now."""
     work = len(pool.bound) - 1
     entry, at = pool.entries[work], trace.used[1]
@@ -81,7 +81,7 @@ def trace_shrunk(plan: PlanArrays, variables: Indices, pool: Pool, trace: Trace)
 
 
 @jit_part
-def gather(plan: PlanArrays, top: int, pool: Pool) -> int:
+def gather(plan: ProbeArrays, top: int, pool: Pool) -> int:
     """List the nodes under `top`, children first and itself last, in `pool.nodes`; return their number."""
     count, depth = 0, 1
     pool.stack[0] = top
@@ -107,7 +107,7 @@ def gather(plan: PlanArrays, top: int, pool: Pool) -> int:
 
 @jit_part
 def shrink(
-    plan: PlanArrays,
+    plan: ProbeArrays,
     variables: Indices,
     bound: Number,
     mass: Number,
@@ -163,7 +163,7 @@ def shrink(
 
 
 @jit_part
-def copy_box(plan: PlanArrays, variables: Indices, source: int, target: int, pool: Pool) -> None:
+def copy_box(plan: ProbeArrays, variables: Indices, source: int, target: int, pool: Pool) -> None:
     """Copy the columns of `variables` from one row of the pool to another."""
     for v in variables:
         for column in range(plan.offsets[v], plan.offsets[v + 1]):
@@ -175,7 +175,7 @@ def copy_box(plan: PlanArrays, variables: Indices, source: int, target: int, poo
 
 @jit_part
 def push_children(
-    plan: PlanArrays, variables: Indices, choice: int, n_open: int, pool: Pool, trace: Trace, space: Space
+    plan: ProbeArrays, variables: Indices, choice: int, n_open: int, pool: Pool, trace: Trace, space: Space
 ) -> int:
     """Append the columns of variable `choice` as boxes of their own; return the new number of open boxes."""
     work = len(pool.bound) - 1
@@ -199,7 +199,7 @@ def push_children(
 
 
 @jit_part
-def take_best(plan: PlanArrays, variables: Indices, n_open: int, pool: Pool) -> float:
+def take_best(plan: ProbeArrays, variables: Indices, n_open: int, pool: Pool) -> float:
     """Move the open box with the largest bound to the last row and close the gap; return the bound."""
     best = n_open - 1
     for k in range(n_open - 1):
@@ -216,7 +216,7 @@ def take_best(plan: PlanArrays, variables: Indices, n_open: int, pool: Pool) -> 
 
 
 @jit_part
-def promising_point(plan: PlanArrays, variables: Indices, pool: Pool, space: Space) -> None:
+def promising_point(plan: ProbeArrays, variables: Indices, pool: Pool, space: Space) -> None:
     """Write the point of largest column bounds in the box at work to `pool.point`."""
     work = len(pool.bound) - 1
     for v in variables:
@@ -235,7 +235,7 @@ def promising_point(plan: PlanArrays, variables: Indices, pool: Pool, space: Spa
 
 @jit_part
 def search_cap(
-    plan: PlanArrays,
+    plan: ProbeArrays,
     row: int,
     count: int,
     variables: Indices,
@@ -322,7 +322,7 @@ def search_cap(
 
 @jit()
 def solve_caps(
-    plan: PlanArrays,
+    plan: ProbeArrays,
     table: CapTable,
     start: int,
     work_limit: int,
@@ -378,7 +378,7 @@ def solve_caps(
 
 @jit()
 def write_traces(
-    plan: PlanArrays, table: CapTable, trace: Trace, kinds: NDArray[np.int32], kept: Bytes, used: Ints
+    plan: ProbeArrays, table: CapTable, trace: Trace, kinds: NDArray[np.int32], kept: Bytes, used: Ints
 ) -> None:
     """Write the trace of every row that split or shrank its box, in preorder, columns as bits, the first highest.
 
@@ -414,7 +414,7 @@ def write_traces(
 
 
 @jit()
-def scopes(plan: PlanArrays, bits: NDArray[np.uint64]) -> None:
+def scopes(plan: ProbeArrays, bits: NDArray[np.uint64]) -> None:
     """Set bit v of row i where node i's scope holds variable v; `bits` is (n_nodes, n // 64 + 1), zeroed."""
     one = np.uint64(1)
     for i in range(len(plan.is_sum)):

@@ -15,7 +15,7 @@ from certimap.circuits.kernels.space import (
     Indices,
     Ints,
     Number,
-    PlanArrays,
+    ProbeArrays,
     Space,
     new_space,
 )
@@ -64,7 +64,7 @@ class Pool(NamedTuple):
 
 
 @jit_part
-def pull_reals(plan: PlanArrays, nodes: Indices, count: int, variables: Indices, space: Space) -> None:
+def pull_reals(plan: ProbeArrays, nodes: Indices, count: int, variables: Indices, space: Space) -> None:
     """Fill in the mean-shift step of every real variable: precision-weighted peaks of leaves (moment / weight)."""
     for v in variables:
         space.moment[v], space.weight[v] = 0.0, 0.0
@@ -84,7 +84,7 @@ def pull_reals(plan: PlanArrays, nodes: Indices, count: int, variables: Indices,
 
 @jit_part
 def propose(
-    plan: PlanArrays, variables: Indices, low: Floats, high: Floats, point: Floats, trial: Floats, space: Space
+    plan: ProbeArrays, variables: Indices, low: Floats, high: Floats, point: Floats, trial: Floats, space: Space
 ) -> tuple[int, int, Number]:
     """Move every variable to its best value given the others; return (moves, best single variable, its state)."""
     moves, best_v, best_state, best_gain = 0, -1, 0.0, 1.0 + 1e-9
@@ -116,7 +116,7 @@ def propose(
 
 
 @jit_part
-def assemble(plan: PlanArrays, product: Number, table: CapTable, low: Floats, high: Floats, pool: Pool) -> None:
+def assemble(plan: ProbeArrays, product: Number, table: CapTable, low: Floats, high: Floats, pool: Pool) -> None:
     """Write a product's best point, built of its leaves' modes and of the best points below, to `pool.trial`."""
     depth = 1
     pool.stack[0] = product
@@ -146,7 +146,7 @@ def assemble(plan: PlanArrays, product: Number, table: CapTable, low: Floats, hi
 
 @jit_part
 def climb(
-    plan: PlanArrays,
+    plan: ProbeArrays,
     nodes: Indices,
     count: int,
     variables: Indices,
@@ -219,7 +219,7 @@ def climb(
 
 @jit()
 def climb_rows(
-    plan: PlanArrays,
+    plan: ProbeArrays,
     table: CapTable,
     low: Floats,
     high: Floats,

@@ -44,7 +44,7 @@ class Nodes(NamedTuple):
     next_in_group: Ints32
 
 
-class Kept(NamedTuple):
+class WalkArrays(NamedTuple):
     """What the walks keep: the peak of each leaf (place, ln of the value), and at each node what it picked.
 
     `log_value` is ln of a node at its pick, `choice` the position of a sum's picked child, and
@@ -58,7 +58,7 @@ class Kept(NamedTuple):
     edge_log: Floats
 
 
-class Scratch(NamedTuple):
+class DecodeScratch(NamedTuple):
     """Working space of `argmax_upward`; `slot` is -1 everywhere between two walks."""
 
     points: Floats  # (BLOCK, n_variables)
@@ -108,7 +108,7 @@ def leaf_log_density(size: int, start: int, functions: Ints, log_tables: Floats,
 
 
 @jit()
-def leaf_peaks(nodes: Nodes, kept: Kept) -> None:
+def leaf_peaks(nodes: Nodes, kept: WalkArrays) -> None:
     """Find where each leaf is largest: its first most probable state, or where its density peaks."""
     tables = nodes.log_tables
     for leaf in range(len(nodes.leaf_size)):
@@ -126,7 +126,7 @@ def leaf_peaks(nodes: Nodes, kept: Kept) -> None:
 
 
 @jit()
-def _keep_product(node: int, nodes: Nodes, kept: Kept) -> None:
+def _keep_product(node: int, nodes: Nodes, kept: WalkArrays) -> None:
     total = 0.0
     for leaf in range(nodes.leaf_ptr[node], nodes.leaf_ptr[node + 1]):
         total += kept.peak_log[leaf]
@@ -136,7 +136,7 @@ def _keep_product(node: int, nodes: Nodes, kept: Kept) -> None:
 
 
 @jit()
-def _keep_best_edge(node: int, nodes: Nodes, kept: Kept) -> None:
+def _keep_best_edge(node: int, nodes: Nodes, kept: WalkArrays) -> None:
     first = nodes.child_ptr[node]
     best = first
     for edge in range(first + 1, nodes.child_ptr[node + 1]):
@@ -147,7 +147,7 @@ def _keep_best_edge(node: int, nodes: Nodes, kept: Kept) -> None:
 
 
 @jit()
-def max_upward(nodes: Nodes, kept: Kept) -> None:
+def max_upward(nodes: Nodes, kept: WalkArrays) -> None:
     """Evaluate the circuit with every sum replaced by the largest of its weighted children (first of equals)."""
     for node in range(len(nodes.is_sum)):
         if not nodes.is_sum[node]:
@@ -159,7 +159,7 @@ def max_upward(nodes: Nodes, kept: Kept) -> None:
 
 
 @jit()
-def decode(root: int, nodes: Nodes, kept: Kept, stack: Ints32, point: Floats) -> None:
+def decode(root: int, nodes: Nodes, kept: WalkArrays, stack: Ints32, point: Floats) -> None:
     """Follow the choices down from `root` and write the peaks of the leaves met into `point`.
 
     `stack` has n_nodes entries: scopes are disjoint, so no node is met twice.
@@ -182,7 +182,7 @@ def decode(root: int, nodes: Nodes, kept: Kept, stack: Ints32, point: Floats) ->
 
 
 @jit()
-def _aligned_value(product: int, candidate: int, nodes: Nodes, kept: Kept, point: Floats) -> float:
+def _aligned_value(product: int, candidate: int, nodes: Nodes, kept: WalkArrays, point: Floats) -> float:
     """Return ln of `product` at the assignment that `candidate` keeps, or NaN where it is not known yet.
 
     It is known when every inner child of `product` has a sibling under `candidate` with the very same
@@ -211,7 +211,7 @@ def _aligned_value(product: int, candidate: int, nodes: Nodes, kept: Kept, point
 
 
 @jit()
-def _list_below(first: int, n_children: int, nodes: Nodes, scratch: Scratch) -> int:
+def _list_below(first: int, n_children: int, nodes: Nodes, scratch: DecodeScratch) -> int:
     """List the wanted children and all nodes below them in `order`, highest first; return how many.
 
     `slot` gives a node's place in the list; the caller resets it.
@@ -238,7 +238,7 @@ def _list_below(first: int, n_children: int, nodes: Nodes, scratch: Scratch) -> 
 
 
 @jit()
-def _evaluate_listed(count: int, width: int, nodes: Nodes, scratch: Scratch) -> None:
+def _evaluate_listed(count: int, width: int, nodes: Nodes, scratch: DecodeScratch) -> None:
     """Write ln of each listed node at the first `width` points into its row of `values`."""
     peak = scratch.values[len(scratch.order)]
     for place in range(count - 1, -1, -1):
@@ -272,7 +272,7 @@ def _evaluate_listed(count: int, width: int, nodes: Nodes, scratch: Scratch) -> 
 
 
 @jit()
-def _score_sum(node: int, start: int, width: int, nodes: Nodes, kept: Kept, pair_log: Floats) -> None:
+def _score_sum(node: int, start: int, width: int, nodes: Nodes, kept: WalkArrays, pair_log: Floats) -> None:
     """Write ln of a sum at the candidates start, ..., start + width - 1 on the edges to them."""
     first = nodes.child_ptr[node]
     n_children = nodes.child_ptr[node + 1] - first
@@ -288,7 +288,7 @@ def _score_sum(node: int, start: int, width: int, nodes: Nodes, kept: Kept, pair
 
 
 @jit()
-def evaluate_wanted(node: int, width: int, nodes: Nodes, scratch: Scratch) -> int:
+def evaluate_wanted(node: int, width: int, nodes: Nodes, scratch: DecodeScratch) -> int:
     """Fill the wanted rows of `pair_log`, ln of children at the first `width` points; return the edges visited."""
     first = nodes.child_ptr[node]
     n_children = nodes.child_ptr[node + 1] - first
@@ -309,7 +309,9 @@ def evaluate_wanted(node: int, width: int, nodes: Nodes, scratch: Scratch) -> in
 
 
 @jit()
-def _evaluate_candidates(node: int, start: int, width: int, nodes: Nodes, kept: Kept, scratch: Scratch) -> int:
+def _evaluate_candidates(
+    node: int, start: int, width: int, nodes: Nodes, kept: WalkArrays, scratch: DecodeScratch
+) -> int:
     """Fill `pair_log[j, b]`: ln of child j at the candidate of child start + b; return the edges visited."""
     first = nodes.child_ptr[node]
     n_children = nodes.child_ptr[node + 1] - first
@@ -329,7 +331,7 @@ def _evaluate_candidates(node: int, start: int, width: int, nodes: Nodes, kept: 
 
 
 @jit()
-def argmax_upward(nodes: Nodes, kept: Kept, scratch: Scratch) -> int:
+def argmax_upward(nodes: Nodes, kept: WalkArrays, scratch: DecodeScratch) -> int:
     """Let every sum keep the assignment, among those its children keep, at which it is largest itself.
 
     The candidates of all sums of a group are evaluated together, and only where `_aligned_value` does

@@ -23,7 +23,7 @@ FLOOR = -1e6  # stands for ln 0: a message decides nothing by itself, its answer
 TIE = 1e-9  # nats below the best belief up to which a state counts as a maximiser
 
 
-class Graph(NamedTuple):
+class MessageGraph(NamedTuple):
     """A plan's arrays, with the edges above each node: `above[above_ptr[i]:above_ptr[i + 1]]` lead into node i."""
 
     is_sum: Flags
@@ -74,7 +74,7 @@ def log_add(a: Any, b: Any) -> Any:
 
 
 @jit()
-def ask_variables(graph: Graph, messages: Messages) -> None:
+def ask_variables(graph: MessageGraph, messages: Messages) -> None:
     """Tell each leaf how its variable stands: the mean of its table over the states that maximise the belief.
 
     What the leaf itself told the variable is taken out first (the mixed-product message from a maximised
@@ -101,7 +101,7 @@ def ask_variables(graph: Graph, messages: Messages) -> None:
 
 
 @jit()
-def pass_up(graph: Graph, messages: Messages) -> None:
+def pass_up(graph: MessageGraph, messages: Messages) -> None:
     """Send every node's probability to the nodes above it, without what the receiver itself has sent."""
     up, down = messages.up, messages.down
     for node in range(len(graph.is_sum)):
@@ -138,7 +138,9 @@ def _blend(old: Any, one: Any, zero: Any, damping: Any) -> tuple[Any, Any]:
 
 
 @jit()
-def _down_product(node: int, one: float, zero: float, graph: Graph, messages: Messages, damping: float) -> None:
+def _down_product(
+    node: int, one: float, zero: float, graph: MessageGraph, messages: Messages, damping: float
+) -> None:
     """Send likelihoods from a product to its children and leaves: it is 1 where all of them are."""
     all_one = 0.0
     for leaf in range(graph.leaf_ptr[node], graph.leaf_ptr[node + 1]):
@@ -159,7 +161,7 @@ def _down_product(node: int, one: float, zero: float, graph: Graph, messages: Me
 
 @jit()
 def _down_sum(
-    node: int, one: float, zero: float, graph: Graph, messages: Messages, damping: float, before: Floats
+    node: int, one: float, zero: float, graph: MessageGraph, messages: Messages, damping: float, before: Floats
 ) -> None:
     """Send likelihoods from a sum to its children; `before` holds the sums over earlier siblings."""
     first, last = graph.child_ptr[node], graph.child_ptr[node + 1]
@@ -182,7 +184,7 @@ def _down_sum(
 
 
 @jit()
-def pass_down(graph: Graph, messages: Messages, damping: float, before: Floats) -> None:
+def pass_down(graph: MessageGraph, messages: Messages, damping: float, before: Floats) -> None:
     """Send likelihoods from the root, which is observed to be 1, down to the leaves."""
     for node in range(len(graph.is_sum) - 1, -1, -1):
         one, zero = 0.0, 0.0
@@ -200,7 +202,7 @@ def pass_down(graph: Graph, messages: Messages, damping: float, before: Floats) 
 
 
 @jit()
-def tell_variables(graph: Graph, messages: Messages, belief: Floats) -> float:
+def tell_variables(graph: MessageGraph, messages: Messages, belief: Floats) -> float:
     """Gather what the leaves say of each state into beliefs; return the largest change of one, in nats.
 
     Beliefs are scaled to a maximum of 0 per variable; `belief` is working space of the same shape.

@@ -22,10 +22,10 @@ from certimap.circuits.kernels.real import (
     peak_in,
     scale_of,
 )
-from certimap.circuits.kernels.space import Floats, Ints, Number, PlanArrays
+from certimap.circuits.kernels.space import Floats, Ints, Number, ProbeArrays
 from certimap.circuits.leaves.kind import LEAST_LOG
 from certimap.kernels.jit import jit, jit_part
-from certimap.kernels.mixture_bounds import EPS, Expansion, half_bounds, has_root, mixture_bound
+from certimap.kernels.mixture_bounds import EPS, BoxExpansion, half_bounds, has_root, mixture_bound
 
 GAUSSIAN = 1.0
 MAX_ROUNDS = 200  # of a climb
@@ -33,7 +33,7 @@ LEAST_RISE = 1e-12  # nats that a step of a climb must bring
 LEAF_ROUNDINGS = 64.0  # of a leaf's log, in units of the last place of its size
 
 
-class Components(NamedTuple):
+class LeafProducts(NamedTuple):
     """A circuit multiplied out: K products of leaves of n variables.
 
     `log_weights` (K,) are natural logs; `starts` (K, n) says where leaves have their vectors. Of real leaves,
@@ -52,8 +52,8 @@ class Components(NamedTuple):
 
 
 @jit()
-def find_peaks(plan: PlanArrays, components: Components) -> None:
-    """Fill in what `Components` says of real leaves."""
+def find_peaks(plan: ProbeArrays, components: LeafProducts) -> None:
+    """Fill in what `LeafProducts` says of real leaves."""
     starts = components.starts
     for v in range(starts.shape[1]):
         components.low[v], components.high[v] = math.inf, -math.inf
@@ -98,7 +98,7 @@ def expand_leaf(
 
 @jit_part
 def expand_box(
-    plan: PlanArrays, of: Components, mask: NDArray[np.uint8], low: Floats, high: Floats, x: Expansion
+    plan: ProbeArrays, of: LeafProducts, mask: NDArray[np.uint8], low: Floats, high: Floats, x: BoxExpansion
 ) -> None:
     """Fill in all components in a box: categorical leaves give their largest entry."""
     n_states, offsets, functions, tables, log_tables = (
@@ -141,12 +141,12 @@ def expand_box(
 
 @jit()
 def bound_mixture(
-    plan: PlanArrays,
-    of: Components,
+    plan: ProbeArrays,
+    of: LeafProducts,
     masks: NDArray[np.uint8],
     low: NDArray[np.float64],
     high: NDArray[np.float64],
-    x: Expansion,
+    x: BoxExpansion,
     log_bound: Floats,
     halves: NDArray[np.float64],
     splits: NDArray[np.float64],
@@ -209,7 +209,7 @@ def slopes_for(n_components: int, n_variables: int) -> Slopes:
 
 
 @jit_part
-def look_at(of: Components, log_tops: Floats, point: Floats, s: Slopes) -> Number:
+def look_at(of: LeafProducts, log_tops: Floats, point: Floats, s: Slopes) -> Number:
     """Return ln of a mixture of Gaussians at a point, and fill in its derivatives."""
     means, precisions, n, top = of.means, of.precisions, len(point), -math.inf
     for k in range(len(log_tops)):
@@ -266,7 +266,7 @@ def newton_step(s: Slopes) -> bool:
 
 @jit()
 def climb_gaussians(
-    of: Components, log_tops: Floats, low: Floats, high: Floats, s: Slopes, points: NDArray[np.float64]
+    of: LeafProducts, log_tops: Floats, low: Floats, high: Floats, s: Slopes, points: NDArray[np.float64]
 ) -> None:
     """Climb from each row of points, in place, to a stationary point of a mixture of Gaussians in [low, high].
 

@@ -16,7 +16,7 @@ from certimap.circuits.kernels.space import (
     Floats,
     Indices,
     Number,
-    PlanArrays,
+    ProbeArrays,
     Space,
     new_space,
 )
@@ -35,7 +35,7 @@ from certimap.kernels.jit import jit, jit_part
 
 
 @jit_part
-def log_leaf(plan: PlanArrays, leaf: int, mask: Bytes, low: Floats, high: Floats, space: Space) -> None:
+def log_leaf(plan: ProbeArrays, leaf: int, mask: Bytes, low: Floats, high: Floats, space: Space) -> None:
     """Fill in ln of a leaf's mass and of its bound in a box."""
     v, start = plan.leaf_var[leaf], plan.leaf_start[leaf]
     if plan.n_states[v] == 0:
@@ -56,7 +56,7 @@ def log_leaf(plan: PlanArrays, leaf: int, mask: Bytes, low: Floats, high: Floats
 
 @jit_part
 def upward(
-    plan: PlanArrays,
+    plan: ProbeArrays,
     nodes: Indices,
     count: int,
     mask: Bytes,
@@ -135,7 +135,7 @@ def upward(
 
 
 @jit_part
-def flow_down(plan: PlanArrays, nodes: Indices, count: int, space: Space) -> None:
+def flow_down(plan: ProbeArrays, nodes: Indices, count: int, space: Space) -> None:
     """Fill in each node's flow: what it passes on to the root's value, relative to that value.
 
     A sum that decides a variable passes its weight to every child, not to its largest alone: the others
@@ -176,7 +176,7 @@ def between_whole(split: Number, low: Number, high: Number) -> Number:
 
 @jit_part
 def choose_splits(
-    plan: PlanArrays, nodes: Indices, count: int, variables: Indices, low: Floats, high: Floats, space: Space
+    plan: ProbeArrays, nodes: Indices, count: int, variables: Indices, low: Floats, high: Floats, space: Space
 ) -> None:
     """Pick where each real variable would be split: at the mean of its leaves' peaks, weighted by flow.
 
@@ -221,7 +221,7 @@ def credit(log_value: Number, log_leaf_value: Number, flow: Number) -> Number:
 
 @jit_part
 def credit_logs(
-    plan: PlanArrays, leaf: int, flow_mass: Number, flow_bound: Number, low: Floats, high: Floats, space: Space
+    plan: ProbeArrays, leaf: int, flow_mass: Number, flow_bound: Number, low: Floats, high: Floats, space: Space
 ) -> None:
     """Credit the columns of a leaf that is read in logs."""
     v, start = plan.leaf_var[leaf], plan.leaf_start[leaf]
@@ -247,7 +247,7 @@ def credit_logs(
 
 @jit_part
 def downward(
-    plan: PlanArrays,
+    plan: ProbeArrays,
     nodes: Indices,
     count: int,
     variables: Indices,
@@ -317,7 +317,7 @@ def log_column(log_top: Number, relative: Number, roundings: Floats) -> float:
 
 @jit()
 def probe_rows(
-    plan: PlanArrays,
+    plan: ProbeArrays,
     caps: Floats,
     roundings: Floats,
     masks: NDArray[np.uint8],

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.circuits.kernels.arrays import CircuitArrays, Layout, NewNodes, Scalar, Workspace
+from certimap.circuits.kernels.arrays import CircuitArrays, LeafLayout, NewNodes, Scalar, Workspace
 from certimap.kernels.jit import jit
 
 _NEG_INF = -math.inf
@@ -162,7 +162,7 @@ def _expand(new: NewNodes, node: int, work: Workspace, used: Scalar) -> int:
 
 
 @jit()
-def _close_node(out: Layout, is_sum: Scalar, decides: Scalar, n_edges: Scalar, n_leaves: Scalar) -> None:
+def _close_node(out: LeafLayout, is_sum: Scalar, decides: Scalar, n_edges: Scalar, n_leaves: Scalar) -> None:
     n_out = out.sizes[0]
     out.is_sum[n_out], out.decides[n_out] = is_sum, decides
     out.child_ptr[n_out + 1], out.leaf_ptr[n_out + 1] = n_edges, n_leaves
@@ -176,7 +176,7 @@ def _write_node(
     begin: Scalar,
     end: Scalar,
     work: Workspace,
-    out: Layout,
+    out: LeafLayout,
 ) -> None:
     """Write one node whose members are written; a leaf or a sum below a sum gets a product of its own."""
     flat_child, flat_weight, final = work.flat_child, work.flat_weight, work.final
@@ -210,7 +210,7 @@ def _write_node(
 
 
 @jit()
-def lay_out(root: int, new: NewNodes, work: Workspace, out: Layout) -> None:
+def lay_out(root: int, new: NewNodes, work: Workspace, out: LeafLayout) -> None:
     """Write the nodes that the root reaches in depth-first postorder, leaves folded into products."""
     stack, cursor, final = work.stack, work.cursor, work.final
     flat_begin, flat_end, flat_child = work.flat_begin, work.flat_end, work.flat_child

@@ -17,7 +17,7 @@ Indices = Any  # int64 arrays
 Number = Any  # a float, or an int
 
 
-class PlanArrays(NamedTuple):
+class ProbeArrays(NamedTuple):
     """A plan's arrays as the kernels take them; see `certimap.circuits.plan.Plan` for their meaning.
 
     `offsets` (n + 1,) gives every variable's columns and `n_states` (n,) is 0 for real variables, whose smallest
@@ -74,7 +74,7 @@ class Space(NamedTuple):
 
 
 @jit_part
-def new_space(plan: PlanArrays) -> Space:
+def new_space(plan: ProbeArrays) -> Space:
     """Allocate the passes' working arrays."""
     n_nodes, n_edges, n_leaves = len(plan.is_sum), len(plan.children), len(plan.leaf_var)
     n, columns = len(plan.n_states), plan.offsets[-1]

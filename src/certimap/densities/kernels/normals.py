@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from certimap.circuits.leaves.kind import LEAST_LOG
 from certimap.kernels.jit import jit, jit_part
-from certimap.kernels.mixture_bounds import EPS, Expansion, Floats, Number, half_bounds, mixture_bound
+from certimap.kernels.mixture_bounds import EPS, BoxExpansion, Floats, Number, half_bounds, mixture_bound
 
 SWEEPS = 6
 FAR_SDS = 9.0  # standard deviations from every mean at which an unbounded side is first cut
 
 
-class Normals(NamedTuple):
+class NormalArrays(NamedTuple):
     """K weighted Gaussians of n variables.
 
     `log_tops` (K,) are natural logs of weighted densities at the means (K, n); `factors` (K, n, n) are W, lower
@@ -33,7 +33,7 @@ class Normals(NamedTuple):
 
 
 @jit_part
-def half_square(of: Normals, k: int, point: Floats, slope: Floats, space: Floats) -> tuple[Number, Number]:
+def half_square(of: NormalArrays, k: int, point: Floats, slope: Floats, space: Floats) -> tuple[Number, Number]:
     """Return half the squared distance of a point from mean k, and its rounding error; fill in its derivative."""
     n = len(point)
     total, error = 0.0, 0.0
@@ -55,7 +55,7 @@ def half_square(of: Normals, k: int, point: Floats, slope: Floats, space: Floats
 
 @jit_part
 def log_over_box(
-    of: Normals, k: int, low: Floats, high: Floats, at: Floats, slope: Floats, space: Floats
+    of: NormalArrays, k: int, low: Floats, high: Floats, at: Floats, slope: Floats, space: Floats
 ) -> Number:
     """Return an upper bound on ln of component k in a box, rounded up.
 
@@ -95,7 +95,7 @@ def log_over_box(
 
 @jit_part
 def expand_normal(
-    of: Normals, k: int, middle: Floats, radius: Floats, slope: Floats, space: Floats, x: Expansion
+    of: NormalArrays, k: int, middle: Floats, radius: Floats, slope: Floats, space: Floats, x: BoxExpansion
 ) -> None:
     """Fill in component k about the middle of a box."""
     n = len(middle)
@@ -116,11 +116,11 @@ def expand_normal(
 
 @jit()
 def bound_normals(
-    of: Normals,
+    of: NormalArrays,
     low: NDArray[np.float64],
     high: NDArray[np.float64],
     scales: Floats,
-    x: Expansion,
+    x: BoxExpansion,
     log_bound: Floats,
     halves: NDArray[np.float64],
     splits: NDArray[np.float64],
@@ -170,7 +170,7 @@ def bound_normals(
 
 
 @jit_part
-def far_cut(of: Normals, d: int, low: Number, high: Number) -> Number:
+def far_cut(of: NormalArrays, d: int, low: Number, high: Number) -> Number:
     """Return where to split an unbounded interval: beyond all means, and farther out from there on."""
     first, last = math.inf, -math.inf
     for k in range(len(of.means)):

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.control import Control, Pace, TimeUp
+from certimap.core.control import Control, TimeUp, WorkClock
 from certimap.networks.kernels.split_up import Scratch, TreeArrays
 
 Floats = NDArray[np.float64]
@@ -30,8 +30,8 @@ class PassClock:
 
     def __init__(self, control: Control | None = None) -> None:
         self.control = control or Control()
-        self._paces: dict[Kind, Pace] = {
-            kind: Pace(self.control, DOING, SECONDS_PER_INPUT) for kind in ("up", "gradient", "down")
+        self._paces: dict[Kind, WorkClock] = {
+            kind: WorkClock(self.control, DOING, SECONDS_PER_INPUT) for kind in ("up", "gradient", "down")
         }
 
     def pieces(self, tree: TreeArrays, s: Scratch, kind: Kind) -> Iterator[tuple[int, int]]:

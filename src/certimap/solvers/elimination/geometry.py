@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from certimap.core.region_tree import RegionTree
 from certimap.solvers.elimination.kernels import functionals
-from certimap.solvers.elimination.sets import LARGEST_EXPONENT, Floats, Frame, Ints, Link
+from certimap.solvers.elimination.sets import LARGEST_EXPONENT, ExponentFrame, Floats, Ints, Link
 from certimap.trees.wide import Wide
 
 Shape = tuple[int, int, int, int, int]
@@ -79,15 +79,15 @@ class Geometry:
         start, stop = a.table_ptr[r], a.table_ptr[r + 1]
         return a.mantissas[start:stop], a.exponents[start:stop] if self.tree.is_delicate else a.exponents
 
-    def table_from(self, r: int, inside: Frame, bound: Wide) -> tuple[Floats, Frame]:
+    def table_from(self, r: int, inside: ExponentFrame, bound: Wide) -> tuple[Floats, ExponentFrame]:
         """Return a region's table as it acts on vectors of a frame, and the frame of the results.
 
         `bound` is at least each result that matters.
         """
         table, exponents = self._wide_table(r)
-        outside = Frame.of(bound)
+        outside = ExponentFrame.of(bound)
         if inside.is_flat and outside.is_flat and not self.tree.is_delicate:
-            return table, Frame(inside.exponent)
+            return table, ExponentFrame(inside.exponent)
         out = np.empty(len(table))
         functionals.framed_table(
             table,
@@ -172,7 +172,7 @@ def _link(
 
 
 @dataclass(eq=False)
-class Messages:
+class RegionMessages:
     """Upper bounds on every region's vectors, shape (contexts, hidden states) each.
 
     They hold for all assignments whose probability exceeds the threshold.
@@ -180,9 +180,11 @@ class Messages:
 
     values: list[Wide]
 
-    def tightened(self, other: Messages) -> Messages:
+    def tightened(self, other: RegionMessages) -> RegionMessages:
         """Return the smaller of two bounds, entry by entry."""
-        return Messages([_smaller(mine, theirs) for mine, theirs in zip(self.values, other.values, strict=True)])
+        return RegionMessages(
+            [_smaller(mine, theirs) for mine, theirs in zip(self.values, other.values, strict=True)]
+        )
 
 
 def _smaller(left: Wide, right: Wide) -> Wide:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from certimap.core.control import Control
 from certimap.core.rounding import SET_FLOOR
 from certimap.kernels.wide import LN2, ZERO
-from certimap.solvers.elimination.geometry import Geometry, Messages
+from certimap.solvers.elimination.geometry import Geometry, RegionMessages
 from certimap.solvers.elimination.kernels import vector_sets as kernels
 from certimap.solvers.elimination.sets import (
     LARGEST,
@@ -55,12 +55,12 @@ class Outcome:
 
     log_bound: float
     root: VectorSet | None
-    messages: Messages
+    messages: RegionMessages
     log_states: Floats
 
 
 @dataclass(eq=False)
-class Elimination:
+class SetPass:
     """An elimination in progress; `advance` does a piece of it.
 
     Numbers inside sets are doubles in units of frames (see `Frame`). What underflows is less than 2^-893 of
@@ -99,7 +99,7 @@ class Elimination:
 
     geometry: Geometry
     mask: NDArray[np.bool_]
-    messages: Messages
+    messages: RegionMessages
     log_threshold: float
     limit: int
     top_k: int
@@ -111,12 +111,12 @@ class Elimination:
     peak: int = 0
     work: int = 0
     n_bytes: int = 0
-    stack: list[Visit] = field(default_factory=list["Visit"])
+    stack: list[RegionVisit] = field(default_factory=list["RegionVisit"])
     outcome: Outcome | None = None
 
     def __post_init__(self) -> None:
         self.log_states = np.full(len(self.mask), -np.inf)
-        self.stack.append(Visit(self, self.geometry.tree.n_regions - 1, Wide.of_values(np.ones((1, 1)))))
+        self.stack.append(RegionVisit(self, self.geometry.tree.n_regions - 1, Wide.of_values(np.ones((1, 1)))))
 
     def advance(self) -> int:
         """Visit regions depth first, outside bounds on the way down, sets on the way up; return the work done.
@@ -128,7 +128,7 @@ class Elimination:
             visit = self.stack[-1]
             child = visit.next_child()
             if child is not None:
-                self.stack.append(Visit(self, child, visit.outside_of_next()))
+                self.stack.append(RegionVisit(self, child, visit.outside_of_next()))
                 continue
             result = visit.finish()
             self.stack.pop()
@@ -192,10 +192,10 @@ class Elimination:
         return points
 
 
-class Visit:
+class RegionVisit:
     """A region between its descent and its set."""
 
-    def __init__(self, run: Elimination, region: int, outside: Wide) -> None:
+    def __init__(self, run: SetPass, region: int, outside: Wide) -> None:
         self.run, self.region, self.outside = run, region, outside
         geometry = run.geometry
         self.children = geometry.order_of_children[region]

@@ -15,8 +15,8 @@ from certimap.core.box import Boxes
 from certimap.core.control import TimeUp
 from certimap.core.posterior import Regions
 from certimap.kernels.wide import LN2
-from certimap.solvers.elimination.geometry import Geometry, Messages
-from certimap.solvers.elimination.one_pass import Elimination, Outcome
+from certimap.solvers.elimination.geometry import Geometry, RegionMessages
+from certimap.solvers.elimination.one_pass import Outcome, SetPass
 from certimap.solvers.elimination.start import Climb, Neighbours
 from certimap.trees.wide import Wide
 
@@ -41,13 +41,13 @@ class OpenBox:
     mask: NDArray[np.bool_]
     log_bound: float
     log_mass: float
-    messages: Messages | None
+    messages: RegionMessages | None
     log_states: Floats
     limit: int
 
 
 @dataclass(eq=False)
-class EliminationState:
+class SetSearchState:
     """A search between two steps: plain data, which pickles.
 
     Attributes
@@ -72,7 +72,7 @@ class EliminationState:
     climb: Climb | None = None
     neighbours: Neighbours = field(default_factory=Neighbours)
     box: OpenBox | None = None
-    elimination: Elimination | None = None
+    elimination: SetPass | None = None
     n_whole: int = 0
     done: bool = False
     work: int = 0
@@ -99,7 +99,7 @@ class EliminationState:
 class Search:
     """A run's settings, state and ledger: what `step` advances the state with."""
 
-    def __init__(self, settings: SetElimination, state: EliminationState, ledger: Ledger) -> None:
+    def __init__(self, settings: SetElimination, state: SetSearchState, ledger: Ledger) -> None:
         self.settings, self.state, self.ledger = settings, state, ledger
         self.posterior = state.posterior
 
@@ -174,11 +174,11 @@ class Search:
         messages = self._messages(box)
         state.n_whole += 1
         state.box = box
-        state.elimination = Elimination(
+        state.elimination = SetPass(
             state.geometry, box.mask, messages, log_threshold, box.limit, ledger.top_k, state.control
         )
 
-    def _finish(self, elimination: Elimination, outcome: Outcome) -> None:
+    def _finish(self, elimination: SetPass, outcome: Outcome) -> None:
         """Close the box of an elimination, or tighten it and split it once the whole space has had its turns."""
         state, ledger, box = self.state, self.ledger, self.state.box
         assert box is not None
@@ -207,12 +207,12 @@ class Search:
         self._report()
         state.done = not state.open
 
-    def _messages(self, box: OpenBox) -> Messages:
+    def _messages(self, box: OpenBox) -> RegionMessages:
         """Return bounds inside the box: of a pass over it, and what earlier eliminations found."""
         mantissas, exponents = self.posterior.bound_messages(box.mask)
         geometry = self.state.geometry
         ptr = self.posterior.region_tree.arrays.message_ptr.tolist()
-        fresh = Messages(
+        fresh = RegionMessages(
             [
                 geometry.to_contexts(r, Wide(mantissas[start:stop], exponents[start:stop]))
                 for r, (start, stop) in enumerate(pairwise(ptr))
@@ -220,7 +220,7 @@ class Search:
         )
         return fresh if box.messages is None else fresh.tightened(box.messages)
 
-    def _candidates(self, elimination: Elimination, outcome: Outcome) -> float:
+    def _candidates(self, elimination: SetPass, outcome: Outcome) -> float:
         """Evaluate the best rows of the root; return a bound on what was not evaluated."""
         root, slack = outcome.root, self.state.slack
         if root is None:
@@ -249,7 +249,7 @@ class Search:
             self.ledger.close(np.array([b.log_bound for b in closed]), np.array([b.log_mass for b in closed]))
             self.state.open = [b for b in self.state.open if b.log_bound > threshold]
 
-    def _shrink(self, box: OpenBox, log_states: Floats, elimination: Elimination) -> None:
+    def _shrink(self, box: OpenBox, log_states: Floats, elimination: SetPass) -> None:
         """Drop the states of a box that cannot exceed the threshold, where the elimination went down to it."""
         slack = self.state.slack
         box.log_states = np.where(box.mask, log_states + slack, -np.inf)

@@ -12,7 +12,7 @@ from certimap.core.posterior import Capability, Regions
 from certimap.errors import SolverError
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.elimination.geometry import Geometry
-from certimap.solvers.elimination.search import EliminationState, OpenBox, Search
+from certimap.solvers.elimination.search import OpenBox, Search, SetSearchState
 
 if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger
@@ -70,18 +70,18 @@ class SetElimination(Solver):
 
     def init(
         self, posterior: Regions, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
-    ) -> EliminationState:
+    ) -> SetSearchState:
         whole = Boxes.full(posterior.domain) if boxes is None else boxes
-        state = EliminationState(posterior, control, rng, Geometry.of(posterior.region_tree))
+        state = SetSearchState(posterior, control, rng, Geometry.of(posterior.region_tree))
         log_mass = 0.0 if boxes is None else min(float(posterior.log_mass(boxes)[0]) + state.slack, 0.0)
         n_states = posterior.domain.total_states
         state.open = [OpenBox(whole.mask[0].copy(), log_mass, log_mass, None, np.zeros(n_states), 0)]
         return state
 
-    def effort(self, state: EliminationState) -> Effort:
+    def effort(self, state: SetSearchState) -> Effort:
         return Effort(state.n_nodes, state.held_bytes, state.work)
 
-    def step(self, state: EliminationState, ledger: Ledger) -> EliminationState:
+    def step(self, state: SetSearchState, ledger: Ledger) -> SetSearchState:
         """Work for a fraction of a second."""
         search, spent = Search(self, state, ledger), 0
         while not state.done:

@@ -27,7 +27,7 @@ MIXING_PIECE, MOST_MIXING = 100_000_000, 20_000_000_000  # multiplications in on
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
+class ExponentFrame:
     """The unit of every entry of a set's vectors: 2^(exponent + offset), by context and hidden state.
 
     Chosen from a bound on the vectors, so that an entry is 1 or so where it is as large as it can be, however much
@@ -45,7 +45,7 @@ class Frame:
     offsets: Ints = field(default_factory=lambda: NO_OFFSETS)
 
     @classmethod
-    def of(cls, bound: Wide) -> Frame:
+    def of(cls, bound: Wide) -> ExponentFrame:
         """Choose a frame for vectors that are at most `bound`, shape (contexts, hidden states)."""
         offsets = np.empty(bound.shape, np.int64)
         base, is_wide = functionals.frame(bound.mantissa, bound.exponent, offsets)
@@ -66,15 +66,15 @@ class Frame:
         top = int(functionals.scaled(*matrix, self.offsets, bound.mantissa, out))
         return out, top if top == ZERO else top + self.exponent
 
-    def times(self, other: Frame, link: Link) -> Frame:
+    def times(self, other: ExponentFrame, link: Link) -> ExponentFrame:
         """Return the frame of products with a child's vectors."""
         exponent = self.exponent + other.exponent
         if other.is_flat:
-            return Frame(exponent, self.offsets)
+            return ExponentFrame(exponent, self.offsets)
         spread = other.offsets[link.context[:, None], link.hidden[None, :]]
-        return Frame(exponent, spread if self.is_flat else self.offsets + spread)
+        return ExponentFrame(exponent, spread if self.is_flat else self.offsets + spread)
 
-    def factors_to(self, other: Frame) -> Floats:
+    def factors_to(self, other: ExponentFrame) -> Floats:
         """Return what entries are multiplied by to go to another frame, shape (contexts, hidden states)."""
         difference = np.zeros((1, 1), np.int64) + (self.exponent - other.exponent)
         if not self.is_flat:
@@ -113,7 +113,7 @@ class VectorSet:
     values: Floats
     ptr: Ints
     relaxed: NDArray[np.bool_]
-    frame: Frame
+    frame: ExponentFrame
     pointers: list[tuple[int, NDArray[np.integer]]]
     state: NDArray[np.int16] | None = None
     is_whole: bool = True
@@ -233,7 +233,7 @@ def ones(n_contexts: int, n_hidden: int, alive: NDArray[np.bool_]) -> VectorSet:
     """Return the set that holds the vector of ones in every context that is alive."""
     ptr = np.concatenate([[0], np.cumsum(alive)]).astype(np.int64)
     n = int(ptr[-1])
-    return VectorSet(np.ones((n, n_hidden)), ptr, np.zeros(n, np.bool_), Frame(), [])
+    return VectorSet(np.ones((n, n_hidden)), ptr, np.zeros(n, np.bool_), ExponentFrame(), [])
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,7 +339,7 @@ def product(
     pointers.append((child, compact(right_rows, len(right))))
     relaxed = left.relaxed[left_rows] | right.relaxed[right_rows]
     given = left.frame.times(right.frame, link)
-    frame = Frame.of(bound)
+    frame = ExponentFrame.of(bound)
     if frame.is_flat and given.is_flat:
         frame = given
     else:

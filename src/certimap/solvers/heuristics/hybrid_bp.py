@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class HybridState:
+class PropagationState:
     """Messages under way, and how many sweeps they have made."""
 
     propagation: Propagation
@@ -69,11 +69,11 @@ class HybridBeliefPropagation(Solver):
 
     def init(
         self, posterior: CircuitPosterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
-    ) -> HybridState:
+    ) -> PropagationState:
         self.refuse_boxes(boxes)
-        return HybridState(posterior.propagation(self.damping))
+        return PropagationState(posterior.propagation(self.damping))
 
-    def step(self, state: HybridState, ledger: Ledger) -> HybridState:
+    def step(self, state: PropagationState, ledger: Ledger) -> PropagationState:
         points, change = state.propagation.advance()
         ledger.candidates(points)
         n_sweeps = state.n_sweeps + 1

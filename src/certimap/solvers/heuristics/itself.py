@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from certimap.circuits.tensors import TensorPlan
     from certimap.core.box import Boxes
     from certimap.core.control import Control
-    from certimap.solvers.heuristics.soft_network import Case, Softening
+    from certimap.solvers.heuristics.soft_network import Softening, TrainingCase
 
 
 @dataclass(eq=False)
@@ -29,7 +29,7 @@ class ItselfState:
     """A network under way: what it is trained on, how far training and refining are, and whether it is over."""
 
     posterior: CircuitPosterior
-    case: Case
+    case: TrainingCase
     soften: Softening
     key: Any
     rng: np.random.Generator
@@ -114,7 +114,7 @@ class Itself(Solver):
         from certimap.solvers.heuristics import soft_network
 
         self.refuse_boxes(boxes)
-        case = soft_network.Case.of(posterior, Limits(workers=posterior.workers, control=control))
+        case = soft_network.TrainingCase.of(posterior, Limits(workers=posterior.workers, control=control))
         own_rng = np.random.default_rng(self.train_seed)
         hidden = self.hidden or soft_network.published_sizes(self._n_variables(posterior))
         sizes = (case.told.shape[1], *hidden, posterior.domain.total_states)

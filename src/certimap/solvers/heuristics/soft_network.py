@@ -86,7 +86,7 @@ def decode(soft: Tensor, domain: Domain) -> Points:
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class TrainingCase:
     """A query as the network sees it.
 
     Attributes
@@ -105,7 +105,7 @@ class Case:
     key: Any
 
     @classmethod
-    def of(cls, posterior: CircuitPosterior, limits: Limits) -> Case:
+    def of(cls, posterior: CircuitPosterior, limits: Limits) -> TrainingCase:
         """Find out what a posterior was conditioned on."""
         alone = cls(None, np.ones((1, 1)), None)
         if posterior.origin is None:

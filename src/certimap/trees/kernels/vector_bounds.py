@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
-class TreeArrays(NamedTuple):
+class VectorTreeArrays(NamedTuple):
     """A tree of regions whose separators are hidden variables and whose queried variables are leaves.
 
     Attributes
@@ -45,7 +45,7 @@ class TreeArrays(NamedTuple):
     children: Ints
 
 
-class Room(NamedTuple):
+class VectorRoom(NamedTuple):
     """What an elimination writes to: by region, and buffers for a region's products.
 
     `tops` bounds a region's vectors, `outs` what the outside makes of them.
@@ -64,7 +64,7 @@ class Room(NamedTuple):
 
 
 @jit()
-def bound_messages(t: TreeArrays, mask: Flags, tops: Floats) -> None:
+def bound_messages(t: VectorTreeArrays, mask: Flags, tops: Floats) -> None:
     """Write the pointwise maximum of every region's vectors in a box."""
     work = np.empty(tops.shape[1])
     for r in range(len(t.own)):
@@ -92,7 +92,7 @@ def bound_messages(t: TreeArrays, mask: Flags, tops: Floats) -> None:
 
 
 @jit()
-def _enter(t: TreeArrays, r: int, c: int, room: Room, joint: Floats) -> None:
+def _enter(t: VectorTreeArrays, r: int, c: int, room: VectorRoom, joint: Floats) -> None:
     """Write what the outside makes of a child's vectors; `joint` is the parent's functional on its own states."""
     for j in range(t.own[r]):
         room.outs[c, j] = joint[j]
@@ -104,7 +104,7 @@ def _enter(t: TreeArrays, r: int, c: int, room: Room, joint: Floats) -> None:
 
 
 @jit()
-def _project(t: TreeArrays, r: int, outs: Floats, joint: Floats) -> None:
+def _project(t: VectorTreeArrays, r: int, outs: Floats, joint: Floats) -> None:
     """Carry the functional on a region's separator to its own states."""
     k, start = t.own[r], t.table_ptr[r]
     for j in range(k):
@@ -115,7 +115,9 @@ def _project(t: TreeArrays, r: int, outs: Floats, joint: Floats) -> None:
 
 
 @jit()
-def bound_states(t: TreeArrays, mask: Flags, scale: float, floor: float, room: Room, each: Floats) -> None:
+def bound_states(
+    t: VectorTreeArrays, mask: Flags, scale: float, floor: float, room: VectorRoom, each: Floats
+) -> None:
     """Write bounds on the values with each state held, at least `floor`; -inf outside the box."""
     root = len(t.own) - 1
     joint = np.empty(room.outs.shape[1])
@@ -138,7 +140,7 @@ def bound_states(t: TreeArrays, mask: Flags, scale: float, floor: float, room: R
 
 
 @jit()
-def _compress(room: Room, n: int, width: int, functional: Floats, limit: int) -> int:
+def _compress(room: VectorRoom, n: int, width: int, functional: Floats, limit: int) -> int:
     """Write the pool's rows to `kept`: the best by score, none dominated, the others as maxima of like ones."""
     order = np.argsort(-room.pool_scores[:n])
     n_exact = limit - limit // 4
@@ -175,7 +177,7 @@ def _compress(room: Room, n: int, width: int, functional: Floats, limit: int) ->
 
 
 @jit()
-def _back_to_pool(room: Room, n: int, width: int, functional: Floats) -> None:
+def _back_to_pool(room: VectorRoom, n: int, width: int, functional: Floats) -> None:
     for i in range(n):
         score = 0.0
         for j in range(width):
@@ -187,7 +189,7 @@ def _back_to_pool(room: Room, n: int, width: int, functional: Floats) -> None:
 
 
 @jit()
-def _states(t: TreeArrays, r: int, mask: Flags, floor: float, room: Room, limit: int) -> int:
+def _states(t: VectorTreeArrays, r: int, mask: Flags, floor: float, room: VectorRoom, limit: int) -> int:
     """Put a queried variable's states into the pool; return how many rows it has."""
     k, start, first = t.own[r], t.table_ptr[r], t.column[r]
     n = 0
@@ -210,7 +212,7 @@ def _states(t: TreeArrays, r: int, mask: Flags, floor: float, room: Room, limit:
 
 
 @jit()
-def _products(t: TreeArrays, r: int, floor: float, room: Room, limit: int, joint: Floats) -> int:
+def _products(t: VectorTreeArrays, r: int, floor: float, room: VectorRoom, limit: int, joint: Floats) -> int:
     """Multiply the children's sets into the pool, and eliminate the own variable; return how many rows it has."""
     k, start = t.own[r], t.table_ptr[r]
     first, last = t.child_ptr[r], t.child_ptr[r + 1]
@@ -273,7 +275,7 @@ def _products(t: TreeArrays, r: int, floor: float, room: Room, limit: int, joint
 
 
 @jit()
-def _store(t: TreeArrays, r: int, n: int, room: Room, limit: int) -> int:
+def _store(t: VectorTreeArrays, r: int, n: int, room: VectorRoom, limit: int) -> int:
     """Compress the pool to a region's set, and tighten its bounds."""
     width = t.above[r]
     n = _compress(room, n, width, room.outs[r], limit)
@@ -290,7 +292,7 @@ def _store(t: TreeArrays, r: int, n: int, room: Room, limit: int) -> int:
 
 
 @jit()
-def eliminate(t: TreeArrays, mask: Flags, scale: float, floor: float, room: Room) -> tuple[float, int]:
+def eliminate(t: VectorTreeArrays, mask: Flags, scale: float, floor: float, room: VectorRoom) -> tuple[float, int]:
     """Eliminate a tree in a box; `room.tops` holds bounds.
 
     Returns
@@ -332,7 +334,7 @@ def eliminate(t: TreeArrays, mask: Flags, scale: float, floor: float, room: Room
 
 
 @jit()
-def best_states(t: TreeArrays, each: Floats, point: NDArray[np.int16]) -> None:
+def best_states(t: VectorTreeArrays, each: Floats, point: NDArray[np.int16]) -> None:
     """Write the state of the largest bound for each variable."""
     for r in range(len(t.own)):
         first = t.column[r]
@@ -346,7 +348,7 @@ def best_states(t: TreeArrays, each: Floats, point: NDArray[np.int16]) -> None:
 
 
 @jit()
-def decode(t: TreeArrays, row: int, room: Room, point: NDArray[np.int16]) -> None:
+def decode(t: VectorTreeArrays, row: int, room: VectorRoom, point: NDArray[np.int16]) -> None:
     """Write the assignment of a row of the root's set; where rows were merged, of the best one among them."""
     root = len(t.own) - 1
     at = np.zeros(root + 1, np.int64)
