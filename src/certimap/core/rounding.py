@@ -89,3 +89,8 @@ SAFE_LOG2 = -1000.0
 # The share of a mixture's component that is bounded by an expansion is at least this: shares are an upper side,
 # and a component that underflowed would count as impossible. Dividing by it only steers where boxes are split.
 LEAST_SHARE = 1e-300
+
+# Eliminations at full width multiply up to four tables with entries of at least 2^-MIXED_BITS and at most
+# 2^MIXED_TOP: a product is at least 2^-1001 and at most 2^121. Smaller positive entries are raised to the lower
+# end, which only raises a bound.
+MIXED_BITS, MIXED_TOP = 250, 30

@@ -74,6 +74,7 @@ _SOLVERS: dict[str, Entry] = {
         ("set_elimination", "elimination.set_elimination:SetElimination", {}),
         ("bucket_elimination", "networks.wmb:WeightedMiniBuckets", {"i_bound": None}),
         ("wmb", "networks.wmb:WeightedMiniBuckets", {}),
+        ("full_width", "networks.full_width:FullWidth", {}),
         ("ijgp", "networks.ijgp:JoinGraphPropagation", {}),
         ("aobb", "networks.aobb:AndOrBranchAndBound", {}),
         ("aobf", "networks.aobf:AndOrBestFirst", {}),

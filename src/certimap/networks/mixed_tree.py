@@ -1,0 +1,393 @@
+"""Upper bounds of max-sum problems by elimination at full width, sums and maxima in any order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.core.control import Control, Pace
+from certimap.core.rounding import MIXED_BITS, MIXED_TOP
+from certimap.kernels.parallel import for_blocks
+from certimap.networks.kernels import mixed as kernels
+from certimap.networks.problem import ROUNDING, Problem, product
+from certimap.networks.relaxation.partition import Region, split
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+PIECE = 2.0**25  # products that are formed between two looks at the clock
+SHARED = 2.0**20  # products from which several threads share them
+SECONDS_PER_PRODUCT = 4e-10
+DOING = "eliminating at full width"
+ONE = np.ones(1)
+LN2 = math.log(2.0)
+SLACK_BITS = 1e-6  # log base 2: more than rounding moves an entry in one step
+
+
+class Message(NamedTuple):
+    """A nonnegative function over a scope.
+
+    Attributes
+    ----------
+    values
+        Its entries, first variable slowest, in units of 2^`exponent`.
+    least, most
+        Log base 2 of what no positive entry is below, and of what no entry is above.
+    """
+
+    scope: tuple[int, ...]
+    values: Floats
+    exponent: int = 0
+    least: float = 0.0
+    most: float = 0.0
+
+
+class Bounds(NamedTuple):
+    """Upper bounds in nats, rounded up.
+
+    Attributes
+    ----------
+    log_value
+        Of the problem's value: the least that any bucket says.
+    log_total
+        What the roots say alone.
+    each
+        By queried variable and state, from the variable's own bucket, where it goes last.
+    """
+
+    log_value: float
+    log_total: float
+    each: dict[int, Floats]
+
+
+class MixedTree:
+    """The bucket tree of an elimination order, in which hidden variables are summed and queried ones maximised.
+
+    A maximum taken before a sum only raises the result, because a sum of maxima is at least the maximum of the
+    sums. So any order gives an upper bound on the problem's value, and one with all sums first gives the value.
+    Messages run towards the roots, and from there to the buckets of queried variables; a bound for every state of
+    such a variable comes from its own bucket, where it goes last.
+
+    Entries are scaled doubles; positive ones that are too small for a product are raised, zeros stay zeros.
+
+    Parameters
+    ----------
+    problem
+        Of floats.
+    order
+        All its variables, the first eliminated first.
+    control
+        Ends a pass by TimeUp.
+    workers
+        Threads that share large tables; the bounds do not depend on it.
+    """
+
+    def __init__(
+        self, problem: Problem, order: Sequence[int], control: Control | None = None, workers: int = 1
+    ) -> None:
+        self.problem, self.workers = problem, workers
+        self.pace = Pace(control or Control(), DOING, SECONDS_PER_PRODUCT)
+        self.place = {v: i for i, v in enumerate(order)}
+        self.regions = split(problem, order, lambda scope: True)
+        self.parent = parents_of(self.regions)
+        self.has_query = [r.own in problem.query for r in self.regions]
+        for r, parent in enumerate(self.parent):
+            if parent >= 0:
+                self.has_query[parent] |= self.has_query[r]
+        self.work = 0.0
+        self._n_roundings, self._reach = 0, 0.0
+        self._spare: dict[int, list[Floats]] = {}  # memory of messages that are used up, by size
+        self._scopes = [tuple(sorted(r.separator, key=self.place.__getitem__)) for r in self.regions]
+
+    def bound(self) -> float:
+        """Return an upper bound (nats) on the problem's value, rounded up; -inf where it is 0."""
+        self._up(keep=False)
+        return self._total() + self.log_slack
+
+    def bounds(self) -> Bounds:
+        """Return bounds of the whole, and of each state of every queried variable.
+
+        Cost: up to three times as much as `bound`, and the messages that buckets of queried variables receive are
+        kept.
+        """
+        self._up(keep=True)
+        total = self._total()
+        if total == -math.inf:
+            return Bounds(total, total, {v: np.full(self.problem.sizes[v], -np.inf) for v in self.problem.query})
+        found = {v: values + self.log_slack for v, values in self._down(total).items()}
+        total += self.log_slack
+        bound = min([total, *(float(values.max()) for values in found.values())])
+        return Bounds(bound, total, found)
+
+    def order_towards(self, v: int) -> list[int]:
+        """Return the order whose messages all run to the bucket of a variable, which goes last."""
+        goal = next(r for r, region in enumerate(self.regions) if region.own == v)
+        path = [goal]
+        while self.parent[path[-1]] >= 0:
+            path.append(self.parent[path[-1]])
+        on_path = set(path)
+        order = [region.own for r, region in enumerate(self.regions) if r not in on_path]
+        for r, child in zip(path[::-1], path[-2::-1], strict=False):
+            order += self._sums_first(
+                [u for u in (self.regions[r].own, *self._scopes[r]) if u not in self._scopes[child]]
+            )
+        return [*order, *self._sums_first(self._scopes[goal]), v]
+
+    @property
+    def n_bytes(self) -> float:
+        """What `bounds` holds at one time, at most: messages that are waiting or kept, and the next one."""
+        sizes = self.problem.sizes
+        size = [math.prod(float(sizes[v]) for v in r.separator) for r in self.regions]
+        held = most = 0.0
+        for r, region in enumerate(self.regions):
+            held += size[r]
+            most = max(most, held)
+            if not self._keeps(region):
+                held -= sum(size[c] for c in region.children)
+        return 8.0 * (most + 3.0 * max(size, default=0.0))
+
+    def _keeps(self, region: Region) -> bool:
+        """Whether the way down needs the messages that a region receives."""
+        is_fork = len(region.children) > 1 and any(self.has_query[c] for c in region.children)
+        return is_fork or region.own in self.problem.query
+
+    # --- passes ------------------------------------------------------------------------------------------
+
+    def _up(self, keep: bool) -> None:
+        """Send the messages towards the roots; keep those that `_down` needs."""
+        self._messages: dict[int, Message] = {}
+        self._locals: dict[int, Message | None] = {}
+        self._tops: list[float] = []  # nats taken out of the tables
+        for r, region in enumerate(self.regions):
+            self._locals[r] = self._local(region)
+            inputs = self._inputs(r)
+            self._messages[r] = self._eliminated(inputs, (region.own,), self._scopes[r])
+            if not self._messages[r].values.any():
+                for root in range(r, len(self.regions)):
+                    if self.parent[root] < 0:
+                        self._messages[root] = Message((), np.zeros(1))
+                return
+            if not (keep and self._keeps(region)):
+                for c in region.children:
+                    self._free(self._messages.pop(c))
+            if not keep:
+                del self._locals[r]
+
+    def _total(self) -> float:
+        """Return the log of the product of the root messages, constants included."""
+        self._roots = {r: _log(self._messages[r]) for r, parent in enumerate(self.parent) if parent < 0}
+        total = math.fsum([float(self.problem.constant), *self._tops, *self._roots.values()])
+        self._reach += abs(float(self.problem.constant)) + sum(abs(t) for t in self._tops)
+        self._reach += sum(abs(t) for t in self._roots.values() if t > -math.inf)
+        return total
+
+    def _down(self, total: float) -> dict[int, Floats]:
+        """Send messages from the roots to the buckets of queried variables; return the bounds of their states."""
+        found: dict[int, Floats] = {}
+        down: dict[int, Message] = {}
+        others: dict[int, float] = {}  # nats of all roots but the region's own
+        for r in range(len(self.regions) - 1, -1, -1):
+            if not self.has_query[r]:
+                continue
+            region, scope = self.regions[r], self._scopes[r]
+            if self.parent[r] < 0:
+                others[r] = total - self._roots[r]
+            above = [down.pop(r)] if r in down else []
+            if region.own in self.problem.query:
+                vector = self._eliminated([*self._inputs(r), *above], self._sums_first(scope), (region.own,))
+                with np.errstate(divide="ignore"):
+                    found[region.own] = np.log(vector.values) + (vector.exponent * LN2 + others[r])
+            for c in region.children:
+                if self.has_query[c]:
+                    gone = self._sums_first([v for v in (region.own, *scope) if v not in self._scopes[c]])
+                    down[c] = self._eliminated([*self._inputs(r, but=c), *above], gone, self._scopes[c])
+                    others[c] = others[r]
+            for used in [*above, *(self._messages.pop(c) for c in region.children if c in self._messages)]:
+                self._free(used)
+        return found
+
+    def _sums_first(self, variables: Sequence[int]) -> tuple[int, ...]:
+        return tuple(sorted(variables, key=lambda v: (v in self.problem.query, self.place[v])))
+
+    def _inputs(self, r: int, but: int = -1) -> list[Message]:
+        local = self._locals[r]
+        children = [self._messages[c] for c in self.regions[r].children if c != but]
+        return children if local is None else [local, *children]
+
+    @property
+    def log_slack(self) -> float:
+        """How far (nats) rounding may have moved what was computed so far."""
+        return self.problem.log_slack + 2.0 * ROUNDING * (self._n_roundings + self._reach + 8)
+
+    # --- steps -------------------------------------------------------------------------------------------
+
+    def _local(self, region: Region) -> Message | None:
+        """Return the product of a region's own tables."""
+        if not region.tables:
+            return None
+        tables = [self.problem.tables[k] for k in region.tables]
+        held = {v for t in tables for v in t.scope}
+        scope = tuple(sorted(held, key=self.place.__getitem__))
+        logs = np.asarray(product(tables, scope, self.problem.shape(scope)), np.float64).ravel()
+        top = float(logs.max())
+        if top == -math.inf:
+            return Message(scope, np.zeros(logs.size))
+        logs = logs - top
+        self._tops.append(top)
+        values = np.exp(logs)
+        floor = 2.0**-MIXED_BITS
+        self._n_roundings += len(tables) + 4
+        lowest = -float(logs[logs > -np.inf].min())
+        self._reach += min(lowest, MIXED_BITS) + abs(top)  # of the logs that were made
+        values = np.where(logs > -np.inf, np.maximum(values, floor), 0.0)
+        return Message(scope, values, 0, max(-lowest / LN2 - SLACK_BITS, -MIXED_BITS), SLACK_BITS)
+
+    def _eliminated(self, inputs: Sequence[Message], gone: Sequence[int], scope: tuple[int, ...]) -> Message:
+        """Multiply functions, and eliminate variables one after another; `scope` is what is left, in order."""
+        if not gone:
+            return self._step(inputs, None, scope)
+        left = [v for v in gone if v not in scope]
+        for i, v in enumerate(left):
+            keep = {*scope, *left[i + 1 :]}
+            out = tuple(sorted(keep, key=self.place.__getitem__)) if len(left) > i + 1 else scope
+            found = self._step(inputs, v, out)
+            if i > 0:
+                self._free(inputs[0])
+            inputs = [found]
+        return inputs[0]
+
+    def _free(self, message: Message) -> None:
+        """Keep the memory of a message for the next of its size."""
+        self._spare.setdefault(message.values.size, []).append(message.values)
+
+    def _room(self, n_entries: int) -> Floats:
+        """Return memory for a message, of any content."""
+        spare = self._spare.get(n_entries)
+        return spare.pop() if spare else np.empty(n_entries)
+
+    def _step(self, inputs: Sequence[Message], own: int | None, out: tuple[int, ...]) -> Message:
+        """Multiply functions and eliminate at most one variable."""
+        rest = sorted(inputs, key=lambda m: m.values.size)
+        while len(rest) > kernels.MAX_INPUTS:  # the smallest are joined
+            held = {v for m in rest[: kernels.MAX_INPUTS] for v in m.scope}
+            joined = self._step(
+                rest[: kernels.MAX_INPUTS], None, tuple(sorted(held, key=self.place.__getitem__))
+            )
+            rest = sorted([joined, *rest[kernels.MAX_INPUTS :]], key=lambda m: m.values.size)
+        sizes = self.problem.sizes
+        plan = step_plan([m.scope for m in rest], own, out, sizes)
+        tables = [rest[k].values for k in plan.inputs]
+        tables += [ONE] * (kernels.MAX_INPUTS - len(tables))
+        values = self._room(math.prod(sizes[v] for v in out))
+        n_own = 1 if own is None else sizes[own]
+        is_max = own is not None and own in self.problem.query
+        n_products = float(values.size) * n_own
+        self.work += n_products
+        block = max(kernels.CHUNK, int(plan.n_inner * min(1.0, SHARED / n_products)))
+        per_piece = max(block, int(plan.n_inner * min(1.0, PIECE / n_products)))
+
+        def task(start: int, stop: int) -> None:
+            kernels.combine(
+                *tables,
+                plan.sizes,
+                plan.strides,
+                plan.n_inner,
+                plan.inner,
+                n_own,
+                plan.own,
+                is_max,
+                start,
+                stop,
+                values,
+            )
+
+        for first in range(0, plan.n_inner, per_piece):
+            n = min(per_piece, plan.n_inner - first)
+            with self.pace.piece(n_products * n / plan.n_inner):
+                for_blocks(lambda a, b, at=first: task(at + a, at + b), n, block, self.workers)
+        self._n_roundings += n_own + len(rest) + 3
+        least, most = sum(m.least for m in rest), sum(m.most for m in rest) + math.log2(n_own)
+        found = Message(out, values, sum(m.exponent for m in rest), least - SLACK_BITS, most + SLACK_BITS)
+        return found if least > -MIXED_BITS and abs(most) < MIXED_TOP else _settled(found)
+
+
+def _settled(message: Message) -> Message:
+    """Scale a function whose entries stray from 1, and raise positive ones that are too small for products."""
+    top, low = kernels.extent(message.values)
+    if top == 0.0:
+        return message._replace(least=0.0, most=0.0)
+    shift = math.frexp(top)[1]
+    if shift or low < 2.0**-MIXED_BITS:
+        kernels.settle(message.values, math.ldexp(1.0, -shift), 2.0**-MIXED_BITS)
+    least = max(math.log2(low) - shift - SLACK_BITS, -MIXED_BITS)
+    return message._replace(exponent=message.exponent + shift, least=least, most=SLACK_BITS)
+
+
+def _log(message: Message) -> float:
+    """Return the log (nats) of a function without variables."""
+    value = float(message.values[0])
+    return message.exponent * LN2 + math.log(value) if value > 0.0 else -math.inf
+
+
+class StepPlan(NamedTuple):
+    """How the kernel goes through the entries of a result: see `kernels.combine`; `inputs` says which table is which."""
+
+    inputs: list[int]
+    sizes: Ints
+    strides: Ints
+    n_inner: int
+    inner: Ints
+    own: Ints
+
+
+def step_plan(
+    scopes: Sequence[tuple[int, ...]], own: int | None, out: tuple[int, ...], sizes: Mapping[int, int]
+) -> StepPlan:
+    """Merge the axes of a result into groups along which every table moves evenly."""
+    columns = [_strides(scope, sizes) for scope in scopes]
+    target = _strides(out, sizes)
+    groups: list[tuple[int, list[int]]] = []  # length, strides of the tables and of the result
+    for v in reversed(out):
+        moves = [*(c.get(v, 0) for c in columns), target[v]]
+        if groups and all(m == g * groups[-1][0] for m, g in zip(moves, groups[-1][1], strict=True)):
+            groups[-1] = (groups[-1][0] * sizes[v], groups[-1][1])
+        else:
+            groups.append((sizes[v], moves))
+    groups.reverse()
+    longest = max(range(len(groups)), key=lambda g: groups[g][0], default=-1)
+    n_inner, inner = groups.pop(longest) if groups else (1, [0] * (len(scopes) + 1))
+    inputs = sorted(range(len(scopes)), key=lambda k: (inner[k] == 0, inner[k]))
+    fill = [0] * (kernels.MAX_INPUTS - len(scopes))
+
+    def row(moves: Sequence[int]) -> list[int]:
+        return [*(moves[k] for k in inputs), *fill, moves[-1]]
+
+    return StepPlan(
+        inputs,
+        np.array([n for n, _ in groups], np.int64),
+        np.array([row(moves) for _, moves in groups], np.int64).reshape(len(groups), kernels.MAX_INPUTS + 1),
+        n_inner,
+        np.array(row(inner), np.int64),
+        np.array(row([*(0 if own is None else c.get(own, 0) for c in columns), 0]), np.int64),
+    )
+
+
+def _strides(scope: Sequence[int], sizes: Mapping[int, int]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    stride = 1
+    for v in reversed(scope):
+        found[v] = stride
+        stride *= sizes[v]
+    return found
+
+
+def parents_of(regions: Sequence[Region]) -> list[int]:
+    """Return the region that receives each region's message, -1 for roots."""
+    parent = [-1] * len(regions)
+    for r, region in enumerate(regions):
+        for c in region.children:
+            parent[c] = r
+    return parent

@@ -1,0 +1,403 @@
+"""Search for marginal MAP on bounds by elimination at full width, queried variables delayed as far as work allows."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certimap.core.control import Control
+from certimap.core.posterior import Capability
+from certimap.networks.delayed_orders import DelayedOrder, delayed
+from certimap.networks.mixed_tree import Bounds, MixedTree
+from certimap.networks.orders import best_order
+from certimap.networks.posterior import NetworkPosterior
+from certimap.networks.problem import Problem, restrict
+from certimap.solvers.base import Effort, Family, Solver
+from certimap.solvers.networks.relaxed import RELAXATION, point_of
+
+if TYPE_CHECKING:
+    from certimap.certify.ledger import Ledger
+    from certimap.core.box import Boxes
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How work is spent; no bound depends on it for being true.
+
+    Parameters
+    ----------
+    bits
+        Log base 2 of the joint states of all cliques together that bounds of the whole may form, one after another,
+        after the least that is possible.
+    most_bits
+        The same, where no order needs less.
+    memory_share
+        Of the memory of the run, for the tables of one bound.
+    gain
+        Share of the gap that a costlier bound of the whole must close for the search to use such bounds.
+    dive_share
+        Of the free variables that a dive fixes at a time.
+    dive_failures
+        Dead ends after which a dive is given up.
+    first_stride
+        Boxes expanded between two dives, doubled whenever a dive finds nothing better.
+    climb_work
+        Table entries that a climb from an answer may visit.
+    """
+
+    bits: tuple[float, ...] = (20.0, 23.5, 26.0, 28.5)
+    most_bits: float = 31.0
+    memory_share: float = 0.25
+    gain: float = 0.1
+    dive_share: float = 0.25
+    dive_failures: int = 8
+    first_stride: int = 4
+    climb_work: float = 1e8
+
+
+class Box(NamedTuple):
+    """Bounds of a box, in nats: of all of it, and of every state of every queried variable."""
+
+    bound: float
+    each: Floats
+
+
+class BoxBounds:
+    """Bounds boxes of a query space by mixed elimination.
+
+    A box is a mask over the states of the queried variables, one after another.
+
+    Parameters
+    ----------
+    problem
+        What is maximised.
+    control, workers
+        As for `MixedTree`.
+    tuning
+        The limits.
+    """
+
+    def __init__(self, problem: Problem, control: Control, workers: int, tuning: Tuning) -> None:
+        self.problem, self.control, self.workers, self.tuning = problem, control, workers, tuning
+        self.variables = sorted(problem.query)
+        sizes = [problem.sizes[v] for v in self.variables]
+        self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        scopes = [t.scope for t in problem.tables]
+        self.base = [v for v, _ in best_order(scopes, problem.sizes, control=control)]
+        self.gains: dict[int, float] = {}
+        self.bits = self.least_bits = 0.0
+        self.work = 0.0
+
+    @property
+    def n_columns(self) -> int:
+        """The number of states of all queried variables."""
+        return int(self.starts[-1])
+
+    def full(self) -> Mask:
+        """Return the mask of the whole space."""
+        return np.ones(self.n_columns, np.bool_)
+
+    def counts(self, mask: Mask) -> Ints:
+        """Return the number of states left of each variable."""
+        return np.add.reduceat(mask, self.starts[:-1], dtype=np.int64) if self.variables else np.zeros(0, np.int64)
+
+    def states(self, mask: Mask) -> dict[int, int]:
+        """Return the first state left of each variable."""
+        return {
+            v: int(np.argmax(mask[a:b]))
+            for v, a, b in zip(self.variables, self.starts[:-1], self.starts[1:], strict=True)
+        }
+
+    def restricted(self, mask: Mask) -> tuple[Problem, dict[int, Ints]]:
+        """Return the problem within a box, and the states that are left of each variable."""
+        kept = {
+            v: np.flatnonzero(mask[a:b])
+            for v, a, b in zip(self.variables, self.starts[:-1], self.starts[1:], strict=True)
+        }
+        cut = {v: own for v, own in kept.items() if len(own) < self.problem.sizes[v]}
+        return restrict(self.problem, cut), kept
+
+    def order(self, problem: Problem, bits: float) -> DelayedOrder:
+        """Return the order that delays most among those whose cliques have at most 2^bits joint states together."""
+        least = delayed(problem, self.base, 0.0)
+        allowed = bits - 2.0
+        while allowed > least.log2_largest:
+            found = delayed(problem, self.base, allowed, self.gains)
+            if found.log2_work <= bits:
+                return found
+            allowed -= 1.0
+        return least
+
+    def fits(self, order: DelayedOrder, tree: MixedTree) -> bool:
+        """Whether work and memory of an elimination keep to the limits."""
+        share = self.tuning.memory_share * self.control.memory_limit
+        return order.log2_work <= self.tuning.most_bits and tree.n_bytes <= share
+
+    def bound(self, mask: Mask, bits: float) -> Box | None:
+        """Bound a box and every state in it; None where no elimination keeps to the limits.
+
+        Cost: the products of up to three passes. Raises TimeUp when it would end too late.
+        """
+        problem, kept = self.restricted(mask)
+        each = np.full(self.n_columns, -np.inf)
+        if problem.constant == -math.inf:
+            return Box(-math.inf, each)
+        order = self.order(problem, bits)
+        tree = MixedTree(problem, order.order, self.control, self.workers)
+        if not self.fits(order, tree):
+            return None
+        try:
+            found = tree.bounds()
+        finally:
+            self.work += tree.work
+        if not self.gains:
+            self._learn(tree, found)
+            self.least_bits = order.log2_work
+        for i, v in enumerate(self.variables):
+            own = found.each[v] if v in found.each else np.full(len(kept[v]), found.log_value)
+            each[self.starts[i] + kept[v]] = own
+        return Box(found.log_value, each)
+
+    def _learn(self, tree: MixedTree, found: Bounds) -> None:
+        """Keep what waiting brings for each variable, and an order that runs to the one which brings most."""
+        tops = {v: float(own.max()) for v, own in found.each.items()}
+        self.gains = {v: found.log_total - top for v, top in tops.items()}
+        if tops:
+            self.base = tree.order_towards(min(tops, key=lambda v: (tops[v], v)))
+
+
+@dataclass(eq=False)
+class FullWidthState:
+    """Where a search stands: open boxes as (- bound, number, mask), and the largest bound of what was closed."""
+
+    posterior: NetworkPosterior
+    control: Control
+    bounds: BoxBounds | None = None
+    open: list[tuple[float, int, bytes]] = field(default_factory=list[tuple[float, int, bytes]])
+    closed: float = -math.inf
+    rung: int = 0
+    until_dive: int = 0
+    stride: int = 1
+    n_nodes: int = 0
+    n_pushed: int = 0
+    work: float = 0.0
+    done: bool = False
+
+
+@dataclass(frozen=True)
+class FullWidth(Solver):
+    """Search the query's boxes best first, each bounded by one elimination without splitting a variable.
+
+    Sums and maxima are taken in an order that keeps tables small, with queried variables delayed as far as a given
+    amount of work allows. A maximum that is taken before a sum only raises the result. A pass to the roots and
+    back bounds every state of every queried variable, each as if it went last: states that cannot beat the best
+    answer go, the variable whose states differ most is branched on, and dives fix the variables that are clearest,
+    many at a time. With all queried variables fixed the elimination is exact.
+
+    Cost: about three eliminations per box. Networks in which even the sum over everything is too wide are left
+    alone.
+
+    Parameters
+    ----------
+    tuning
+        How work is spent.
+    """
+
+    tuning: Tuning = field(default_factory=Tuning)
+
+    name: ClassVar[str] = "full_width"
+    needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
+    family: ClassVar[Family] = "search"
+
+    def init(
+        self,
+        posterior: NetworkPosterior,
+        control: Control,
+        rng: np.random.Generator,
+        boxes: Boxes | None = None,
+    ) -> FullWidthState:
+        self.refuse_boxes(boxes)
+        return FullWidthState(posterior, control)
+
+    def effort(self, state: FullWidthState) -> Effort:
+        n_bytes = sum(len(mask) + 100 for _, _, mask in state.open[:1]) * len(state.open)
+        return Effort(state.n_nodes, n_bytes, int(state.work))
+
+    def step(self, state: FullWidthState, ledger: Ledger) -> FullWidthState:
+        """Bound the whole with more work, dive, or expand the most promising box."""
+        if state.bounds is None:
+            posterior = state.posterior
+            state.bounds = BoxBounds(posterior.problem, state.control, posterior.workers, self.tuning)
+        if state.rung <= len(self.tuning.bits):
+            self._bound_whole(state, state.bounds, ledger)
+        elif state.until_dive == 0:
+            self._dive(state, state.bounds, ledger)
+        else:
+            state.until_dive -= 1
+            self._expand(state, state.bounds, ledger)
+        state.work = state.bounds.work
+        self._report(state, ledger)
+        return state
+
+    # --- the whole ---------------------------------------------------------------------------------------
+
+    def _bound_whole(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger) -> None:
+        """Bound the whole by the cheapest order, dive, and bound it with more and more work as long as that pays."""
+        if state.rung == 0:
+            found = bounds.bound(bounds.full(), 0.0)
+            state.n_nodes += 1
+            if found is None:
+                state.done = True
+                return
+            self._push(state, bounds.full(), found.bound)
+        elif state.rung == 1:
+            self._dive(state, bounds, ledger)
+        known, bits = -state.open[0][0], self.tuning.bits[state.rung - 1] if state.rung else 0.0
+        if state.rung and bits > bounds.least_bits:
+            found = bounds.bound(bounds.full(), bits)
+            state.n_nodes += 1
+            fell = 0.0 if found is None else known - found.bound
+            if found is not None and fell > 0.0:
+                state.open.clear()
+                self._push(state, bounds.full(), found.bound)
+            if fell >= self.tuning.gain * (known - ledger.best_log_prob):
+                bounds.bits = bits
+            else:
+                state.rung = len(self.tuning.bits)
+        state.rung += 1
+
+    def _push(self, state: FullWidthState, mask: Mask, bound: float) -> None:
+        heapq.heappush(state.open, (-bound, state.n_pushed, np.packbits(mask).tobytes()))
+        state.n_pushed += 1
+
+    def _mask(self, bounds: BoxBounds, packed: bytes) -> Mask:
+        return np.unpackbits(np.frombuffer(packed, np.uint8), count=bounds.n_columns).astype(np.bool_)
+
+    # --- the search --------------------------------------------------------------------------------------
+
+    def _evaluated(self, state: FullWidthState, bounds: BoxBounds, mask: Mask) -> Box | None:
+        state.n_nodes += 1
+        return bounds.bound(mask, bounds.bits)
+
+    def _expand(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger) -> None:
+        """Bound the most promising box, drop states that cannot win, and branch on a variable."""
+        known, threshold = -state.open[0][0], ledger.log_exact_threshold
+        if known <= threshold:
+            state.closed = max(state.closed, known)
+            state.open.clear()
+            return
+        mask = self._mask(bounds, state.open[0][2])
+        found = self._evaluated(state, bounds, mask)
+        heapq.heappop(state.open)
+        if found is None:
+            state.closed = max(state.closed, known)
+            return
+        bound, each = min(found.bound, known), np.minimum(found.each, known)
+        counts = bounds.counts(mask)
+        if np.all(counts == 1):
+            ledger.candidates(point_of(state.posterior, bounds.states(mask)))
+            state.closed = max(state.closed, bound)
+            return
+        gone = mask & (each <= threshold)
+        if np.any(gone):
+            state.closed = max(state.closed, float(each[gone].max()))
+            mask = mask & ~gone
+            counts = bounds.counts(mask)
+            if bound <= threshold or np.any(counts == 0):
+                state.closed = max(state.closed, min(bound, threshold))
+                return
+            if np.all(counts == 1):
+                self._push(state, mask, bound)
+                return
+        i = self._branching(bounds, mask, each, bound, counts)
+        a, b = bounds.starts[i], bounds.starts[i + 1]
+        for column in a + np.flatnonzero(mask[a:b]):
+            child = mask.copy()
+            child[a:b] = False
+            child[column] = True
+            self._push(state, child, float(each[column]))
+
+    def _branching(self, bounds: BoxBounds, mask: Mask, each: Floats, bound: float, counts: Ints) -> int:
+        """Return which variable's two best states lower the bound most, as a product."""
+        best, score = -1, -math.inf
+        for i in np.flatnonzero(counts > 1):
+            a, b = bounds.starts[i], bounds.starts[i + 1]
+            first, second = np.sort(each[a:b][mask[a:b]])[::-1][:2]
+            found = math.log(max(bound - first, 1e-6)) + math.log(max(bound - second, 1e-6))
+            if found > score:
+                best, score = int(i), found
+        return best
+
+    # --- answers -----------------------------------------------------------------------------------------
+
+    def _dive(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger) -> None:
+        """Fix the clearest variables of the most promising box, some at a time, until all are fixed."""
+        before = ledger.best_log_prob
+        mask = self._mask(bounds, state.open[0][2])
+        tried: list[tuple[Mask, int]] = []  # boxes before a number of variables was fixed
+        share, n_failures = self.tuning.dive_share, 0
+        while n_failures <= self.tuning.dive_failures:
+            found = self._evaluated(state, bounds, mask)
+            if found is None:
+                break
+            left = mask & (found.each > max(ledger.best_log_prob, -math.inf))
+            counts = bounds.counts(left)
+            if found.bound <= ledger.best_log_prob or np.any(counts == 0):
+                n_failures += 1
+                if not tried:
+                    break
+                mask, n_fixed = tried.pop()
+                share = max(1, n_fixed // 4) / max(1, len(counts))
+                continue
+            if np.all(counts == 1):
+                self._answer(state, bounds.states(left), ledger)
+                break
+            tried.append((left, int(np.sum(counts > 1))))
+            mask = self._fixed(bounds, left, found.each, counts, share)
+        state.stride = 1 if ledger.best_log_prob > before else 2 * state.stride
+        state.until_dive = self.tuning.first_stride * state.stride
+
+    def _fixed(self, bounds: BoxBounds, mask: Mask, each: Floats, counts: Ints, share: float) -> Mask:
+        """Fix a share of the free variables, at least one: those whose best state leads most."""
+        free = np.flatnonzero(counts > 1)
+        leads = np.empty(len(free))
+        for k, i in enumerate(free):
+            a, b = bounds.starts[i], bounds.starts[i + 1]
+            first, second = np.sort(each[a:b][mask[a:b]])[::-1][:2]
+            leads[k] = first - second
+        fixed = mask.copy()
+        n = max(1, math.ceil(share * len(free)))
+        for i in free[np.argsort(-leads, kind="stable")[:n]]:
+            a, b = bounds.starts[i], bounds.starts[i + 1]
+            column = a + int(np.argmax(np.where(mask[a:b], each[a:b], -np.inf)))
+            fixed[a:b] = False
+            fixed[column] = True
+        return fixed
+
+    def _answer(self, state: FullWidthState, states: dict[int, int], ledger: Ledger) -> None:
+        """Report an answer, and one reached from it by single changes where that is cheap."""
+        point = point_of(state.posterior, states)
+        ledger.candidates(point)
+        evaluator = state.posterior.evaluator
+        n_states = np.array([len(c) for c in state.posterior.states.columns], np.int64)
+        if evaluator.n_entries * float(n_states.sum()) <= self.tuning.climb_work:
+            inner = state.posterior.states.to_problem(point)[0][0]
+            better = evaluator.climb(inner, n_states, self.tuning.climb_work, lambda: state.control.should_stop)
+            ledger.candidates(state.posterior.states.to_domain(better[None]))
+
+    def _report(self, state: FullWidthState, ledger: Ledger) -> None:
+        """State what no assignment exceeds: what is open, and what was closed."""
+        if not state.n_pushed:
+            return
+        bound = max(state.closed, -state.open[0][0] if state.open else -math.inf)
+        ledger.upper_bound(max(bound, ledger.best_log_prob), RELAXATION)
+        state.done = not state.open or bound <= ledger.best_log_prob
