@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Ints = NDArray[np.int64]
+PASSES_LOG2 = 1.3  # log base 2 of the passes that bounds of all states take
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,8 @@ class FullWidthState:
     bounds: BoxBounds | None = None
     open: list[tuple[float, int, bytes]] = field(default_factory=list[tuple[float, int, bytes]])
     closed: float = -math.inf
-    rung: int = 0
+    steps: list[float] = field(default_factory=list[float])
+    work_before: float = 0.0
     until_dive: int = 0
     stride: int = 1
     n_nodes: int = 0
@@ -233,12 +235,13 @@ class FullWidth(Solver):
         return Effort(state.n_nodes, n_bytes, int(state.work))
 
     def step(self, state: FullWidthState, ledger: Ledger) -> FullWidthState:
-        """Bound the whole with more work, dive, or expand the most promising box."""
+        """Bound what is open with more work than before, dive, or expand the most promising box."""
         if state.bounds is None:
             posterior = state.posterior
             state.bounds = BoxBounds(posterior.problem, state.control, posterior.workers, self.tuning)
-        if state.rung <= len(self.tuning.bits):
-            self._bound_whole(state, state.bounds, ledger)
+            self._open_whole(state, state.bounds)
+        elif self._is_time_for_more(state, state.bounds):
+            self._bound_open(state, state.bounds, ledger)
         elif state.until_dive == 0:
             self._dive(state, state.bounds, ledger)
         else:
@@ -250,30 +253,35 @@ class FullWidth(Solver):
 
     # --- the whole ---------------------------------------------------------------------------------------
 
-    def _bound_whole(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger) -> None:
-        """Bound the whole by the cheapest order, dive, and bound it with more and more work as long as that pays."""
-        if state.rung == 0:
-            found = bounds.bound(bounds.full(), 0.0)
-            state.n_nodes += 1
-            if found is None:
-                state.done = True
-                return
-            self._push(state, bounds.full(), found.bound)
-        elif state.rung == 1:
-            self._dive(state, bounds, ledger)
-        known, bits = -state.open[0][0], self.tuning.bits[state.rung - 1] if state.rung else 0.0
-        if state.rung and bits > bounds.least_bits:
-            found = bounds.bound(bounds.full(), bits)
-            state.n_nodes += 1
-            fell = 0.0 if found is None else known - found.bound
-            if found is not None and fell > 0.0:
-                state.open.clear()
-                self._push(state, bounds.full(), found.bound)
-            if fell >= self.tuning.gain * (known - ledger.best_log_prob):
-                bounds.bits = bits
-            else:
-                state.rung = len(self.tuning.bits)
-        state.rung += 1
+    def _open_whole(self, state: FullWidthState, bounds: BoxBounds) -> None:
+        """Bound the whole by the cheapest order; where even that is too much, nothing is ever open."""
+        found = bounds.bound(bounds.full(), 0.0)
+        state.n_nodes += 1
+        if found is None:
+            state.done = True
+            return
+        self._push(state, bounds.full(), found.bound)
+        state.steps = [bits for bits in self.tuning.bits if bits > bounds.least_bits]
+
+    def _is_time_for_more(self, state: FullWidthState, bounds: BoxBounds) -> bool:
+        """Whether the search at the present work per box has cost as much as one bound with more would."""
+        return bool(state.steps) and bounds.work - state.work_before >= 2.0 ** (state.steps[0] + PASSES_LOG2)
+
+    def _bound_open(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger) -> None:
+        """Bound all that is open with more work; go on with that much per box where it closes enough of the gap."""
+        bits, known = state.steps.pop(0), -state.open[0][0]
+        hull = np.zeros(bounds.n_columns, np.bool_)
+        for _, _, packed in state.open:
+            hull |= self._mask(bounds, packed)
+        found = bounds.bound(hull, bits)
+        state.n_nodes += 1
+        state.work_before = bounds.work
+        if found is None:
+            return
+        if known - found.bound >= self.tuning.gain * (known - ledger.best_log_prob):
+            bounds.bits = bits
+        state.open = [(max(bound, -found.bound), number, mask) for bound, number, mask in state.open]
+        heapq.heapify(state.open)
 
     def _push(self, state: FullWidthState, mask: Mask, bound: float) -> None:
         heapq.heappush(state.open, (-bound, state.n_pushed, np.packbits(mask).tobytes()))
