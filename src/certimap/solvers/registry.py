@@ -74,6 +74,7 @@ _SOLVERS: dict[str, Entry] = {
         ("set_elimination", "elimination.set_elimination:SetElimination", {}),
         ("bucket_elimination", "networks.wmb:WeightedMiniBuckets", {"i_bound": None}),
         ("wmb", "networks.wmb:WeightedMiniBuckets", {}),
+        ("portfolio", "networks.portfolio:Portfolio", {}),
         ("full_width", "networks.full_width:FullWidth", {}),
         ("ijgp", "networks.ijgp:JoinGraphPropagation", {}),
         ("aobb", "networks.aobb:AndOrBranchAndBound", {}),
@@ -83,7 +84,7 @@ _SOLVERS: dict[str, Entry] = {
     )
 }
 ENTRY_POINTS = "certimap.solvers"  # the group in which an installed package names solvers of its own
-PROVERS = ("hbfs", "set_elimination", "frontier")  # what `auto` tries, in this order
+PROVERS = ("hbfs", "set_elimination", "portfolio", "frontier")  # what `auto` tries, in this order
 SMALL_SPACE = 2**16
 SMALL_WORK = 100_000_000
 OUTSIDE_SHARE = 0.25  # of the time left in a long search, for toulbar2

@@ -1,0 +1,205 @@
+"""Several searches of one network in turns: each knows what the others found, and what pays gets the work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from certimap.core.control import TimeUp
+from certimap.core.posterior import Capability
+from certimap.errors import TooLarge
+from certimap.networks.posterior import NetworkPosterior
+from certimap.solvers.base import Effort, Family, Solver
+from certimap.solvers.box_search.frontier import Frontier
+from certimap.solvers.networks.aobb import AndOrBranchAndBound
+from certimap.solvers.networks.full_width import FullWidth
+from certimap.solvers.networks.wmb import WeightedMiniBuckets
+
+if TYPE_CHECKING:
+    from certimap.certify.ledger import Ledger
+    from certimap.core.box import Boxes
+    from certimap.core.control import Control
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How turns are shared out; no bound depends on it.
+
+    Parameters
+    ----------
+    turn
+        Products, or what takes as long, that a part may form in one turn.
+    fair_every
+        Every so manieth turn goes to the part that has had the least work.
+    memory
+        How much of a part's last gain counts beside its next one.
+    i_bounds, iterations
+        Of the mini-buckets, one after another.
+    weights
+        Products that take as long as one unit of a part's own work: `full_width`, `wmb`, `frontier`, `aobb`.
+    dear
+        Table entries per point from which searches that evaluate points by the hundred are left out.
+    """
+
+    turn: float = 2.0**27
+    fair_every: int = 4
+    memory: float = 0.25
+    i_bounds: tuple[int, ...] = (10, 14, 17)
+    iterations: int = 50
+    weights: tuple[float, float, float, float] = (1.0, 60.0, 10.0, 1e5)
+    dear: float = 2.0**20
+
+
+@dataclass(eq=False)
+class Part:
+    """One of the searches: solvers to run one after another, the state of the present one, and what came of it."""
+
+    solvers: Iterator[Solver]
+    weight: float
+    rng: np.random.Generator
+    solver: Solver | None = None
+    state: Any = None
+    rate: float = math.inf
+    work: float = 0.0
+    n_nodes: int = 0
+    done: bool = False
+
+    @property
+    def effort(self) -> Effort:
+        """What the present solver has cost."""
+        return Effort() if self.solver is None else self.solver.effort(self.state)
+
+
+@dataclass(eq=False)
+class PortfolioState:
+    """The parts, and how many turns they have had."""
+
+    posterior: NetworkPosterior
+    control: Control
+    parts: list[Part]
+    n_turns: int = 0
+    done: bool = False
+
+
+@dataclass(frozen=True)
+class Portfolio(Solver):
+    """Run searches of different kinds in turns, on one ledger.
+
+    The parts are eliminations at full width (`full_width`), mini-buckets with shifted costs at growing i-bounds
+    (`wmb`), the search of boxes (`frontier`) and depth-first AND/OR search (`aobb`). The best answer of any prunes
+    in all of them, and the least bound of any counts. After a first turn each, the turn goes to the part whose last
+    one closed the largest share of the gap for its work; now and then to the one that has had the least. Turns are
+    measured in table entries, not seconds, so that a seed replays.
+
+    Where a list of assignments, a proof file or the search of one box is wanted, `frontier` runs alone: it alone
+    keeps the books that these need.
+
+    Parameters
+    ----------
+    tuning
+        How turns are shared out.
+    """
+
+    tuning: Tuning = field(default_factory=Tuning)
+
+    name: ClassVar[str] = "portfolio"
+    needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
+    family: ClassVar[Family] = "search"
+
+    def init(
+        self,
+        posterior: NetworkPosterior,
+        control: Control,
+        rng: np.random.Generator,
+        boxes: Boxes | None = None,
+    ) -> PortfolioState:
+        tuning = self.tuning
+        kinds: tuple[tuple[Solver, ...], ...] = (
+            (FullWidth(),),
+            tuple(WeightedMiniBuckets(i, tuning.iterations) for i in tuning.i_bounds),
+            (Frontier(),),
+            (AndOrBranchAndBound(),),
+        )
+        streams = rng.spawn(len(kinds))
+        parts = [
+            Part(iter(solvers), weight, stream)
+            for solvers, weight, stream in zip(kinds, tuning.weights, streams, strict=True)
+            if solvers[0].unsuited(posterior) is None
+        ]
+        if posterior.facts.work > tuning.dear:
+            parts = parts[:2]
+        if boxes is not None:
+            alone = Frontier()
+            parts = [Part(iter(()), 1.0, rng, alone, alone.init(posterior, control, rng, boxes))]
+        return PortfolioState(posterior, control, parts)
+
+    def effort(self, state: PortfolioState) -> Effort:
+        efforts = [part.effort for part in state.parts]
+        n_nodes = sum(part.n_nodes for part in state.parts) + sum(e.n_nodes for e in efforts)
+        return Effort(n_nodes, sum(e.n_bytes for e in efforts), int(sum(p.work for p in state.parts)))
+
+    def step(self, state: PortfolioState, ledger: Ledger) -> PortfolioState:
+        """Give one part its turn."""
+        if state.n_turns == 0 and (ledger.recorder is not None or ledger.top_k > 1):
+            state.parts = [part for part in state.parts if part.weight == self.tuning.weights[2]]
+        part = self._next(state)
+        state.n_turns += 1
+        before, work = _gap(ledger), part.work
+        self._run(part, state, ledger)
+        gained = _gained(before, _gap(ledger)) / max(part.work - work, 1.0)
+        kept = 0.0 if part.rate == math.inf else self.tuning.memory * part.rate
+        part.rate = max(gained, kept)
+        state.done = all(p.done for p in state.parts)
+        return state
+
+    def _next(self, state: PortfolioState) -> Part:
+        waiting = [part for part in state.parts if not part.done]
+        if state.n_turns % self.tuning.fair_every == self.tuning.fair_every - 1:
+            return min(waiting, key=lambda part: part.work)
+        return max(waiting, key=lambda part: (part.rate, -part.work))
+
+    def _run(self, part: Part, state: PortfolioState, ledger: Ledger) -> None:
+        """Step a part until its turn is over or the run ends."""
+        end = part.work + self.tuning.turn
+        try:
+            while part.work < end and not part.done and not ledger.satisfied and not state.control.should_stop:
+                if part.solver is None or part.state.done:
+                    self._begin(part, state)
+                    continue
+                before = part.effort
+                part.state = part.solver.step(part.state, ledger)
+                part.work += part.weight * max(part.effort.work - before.work, 1)
+                if state.control.nodes_left(self.effort(state).n_nodes) == 0:
+                    return
+        except TimeUp:  # it foresees that its next piece would end too late: another one may have smaller pieces
+            state.control.check("searching")
+            part.done = True
+        except TooLarge:
+            part.done = True
+
+    def _begin(self, part: Part, state: PortfolioState) -> None:
+        """Go on to a part's next solver, if there is one."""
+        part.n_nodes += part.effort.n_nodes
+        part.solver, solver = None, next(part.solvers, None)
+        part.done = solver is None
+        if solver is not None:
+            part.state = solver.init(state.posterior, state.control, part.rng)
+            part.solver = solver
+
+
+def _gap(ledger: Ledger) -> tuple[float, float]:
+    return ledger.best_log_prob, ledger.log_upper_bound
+
+
+def _gained(before: tuple[float, float], after: tuple[float, float]) -> float:
+    """Return the share of the gap that was closed; 1 where a first answer or a first bound came."""
+    if before == after:
+        return 0.0
+    gap = before[1] - before[0]
+    if not math.isfinite(gap):
+        return 1.0
+    return max(0.0, 1.0 - (after[1] - after[0]) / gap) if gap > 0.0 else 0.0
