@@ -23,7 +23,7 @@ from certimap.networks.simplify import sum_out
 from certimap.networks.sum_elimination import sum_all
 from certimap.networks.two_sided import PART_WORK, TwoSidedNetworkPosterior
 
-MAX_POINT_WORK = 2.0**26  # table entries that the value of one point may cost
+MAX_POINT_WORK = 2.0**29  # table entries that the value of one point may cost: a second, about
 QUICKLY_SUMMED = 2**16  # entries of the largest table that summing nuisance out for an elimination may make
 QUICKLY_MAXIMISED = 2.0**24  # entries over all products of that elimination: a few tenths of a second
 FREE_SUM = 2.0**18  # table entries for which p(e) is summed though only a maximum is asked for

@@ -31,7 +31,7 @@ class DelayedOrder(NamedTuple):
 def delayed(
     problem: Problem, base: Sequence[int], bits: float, gains: Mapping[int, float] | None = None
 ) -> DelayedOrder:
-    """Follow an order of all variables, but let queried ones wait while cliques have at most 2^`bits` joint states.
+    """Follow an order, but let queried variables wait while cliques have at most 2^`bits` joint states.
 
     A queried variable whose turn has come waits, until a hidden variable goes whose clique, or whose going would
     make the waiting one's own clique, larger than that. Those that have waited to the end go by smallest clique.

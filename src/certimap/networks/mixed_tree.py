@@ -270,17 +270,16 @@ class MixedTree:
 
     def _step(self, inputs: Sequence[Message], own: int | None, out: tuple[int, ...]) -> Message:
         """Multiply functions and eliminate at most one variable."""
-        rest = sorted(inputs, key=lambda m: m.values.size)
-        while len(rest) > kernels.MAX_INPUTS:  # the smallest are joined
+        rest = list(inputs)
+        while len(rest) > kernels.MAX_INPUTS:
+            rest.sort(key=_size)  # the smallest are joined
             held = {v for m in rest[: kernels.MAX_INPUTS] for v in m.scope}
-            joined = self._step(
-                rest[: kernels.MAX_INPUTS], None, tuple(sorted(held, key=self.place.__getitem__))
-            )
-            rest = sorted([joined, *rest[kernels.MAX_INPUTS :]], key=lambda m: m.values.size)
+            scope = tuple(sorted(held, key=self.place.__getitem__))
+            rest = [self._step(rest[: kernels.MAX_INPUTS], None, scope), *rest[kernels.MAX_INPUTS :]]
         sizes = self.problem.sizes
         plan = step_plan([m.scope for m in rest], own, out, sizes)
         tables = [rest[k].values for k in plan.inputs]
-        tables += [ONE] * (kernels.MAX_INPUTS - len(tables))
+        a, b, c, d = [*tables, ONE, ONE, ONE, ONE][: kernels.MAX_INPUTS]
         values = self._room(math.prod(sizes[v] for v in out))
         n_own = 1 if own is None else sizes[own]
         is_max = own is not None and own in self.problem.query
@@ -291,7 +290,10 @@ class MixedTree:
 
         def task(start: int, stop: int) -> None:
             kernels.combine(
-                *tables,
+                a,
+                b,
+                c,
+                d,
                 plan.sizes,
                 plan.strides,
                 plan.n_inner,
@@ -326,6 +328,10 @@ def _settled(message: Message) -> Message:
     return message._replace(exponent=message.exponent + shift, least=least, most=SLACK_BITS)
 
 
+def _size(message: Message) -> int:
+    return message.values.size
+
+
 def _log(message: Message) -> float:
     """Return the log (nats) of a function without variables."""
     value = float(message.values[0])
@@ -333,7 +339,7 @@ def _log(message: Message) -> float:
 
 
 class StepPlan(NamedTuple):
-    """How the kernel goes through the entries of a result: see `kernels.combine`; `inputs` says which table is which."""
+    """How the kernel goes through a result: see `kernels.combine`; `inputs` puts the tables in its order."""
 
     inputs: list[int]
     sizes: Ints

@@ -27,6 +27,7 @@ from certimap.networks.support import likely_states
 
 Floats = NDArray[np.float64]
 KNOWN_WORK = 2.0**21  # table entries up to which p(e) is summed at once
+DEAR_POINT = 2.0**24  # table entries per point from which points are valued one by one, with a look at the clock
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -138,11 +139,19 @@ class NetworkPosterior:
         )
 
     def log_prob(self, points: Points) -> Floats:
-        """Natural log of p(q | e), or of p(q, e) where p(e) is unknown, shape (batch,)."""
+        """Natural log of p(q | e), or of p(q, e) where p(e) is unknown, shape (batch,).
+
+        Raises TimeUp between two points that are dear, when the run should stop; the first always has a value.
+        """
         inner, possible = self.states.to_problem(np.asarray(points))
         out = np.full(len(inner), -np.inf)
-        if np.any(possible):
-            out[possible] = self.evaluator.log_values(inner[possible])
+        rows = np.flatnonzero(possible)
+        n_together = len(inner) if self.evaluator.n_entries <= DEAR_POINT else 1
+        for start in range(0, len(rows), max(n_together, 1)):
+            if start > 0:
+                self.control.check("evaluating assignments")
+            some = rows[start : start + n_together]
+            out[some] = self.evaluator.log_values(inner[some])
         return out
 
     def possible_point(self) -> Points:

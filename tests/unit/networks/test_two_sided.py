@@ -82,7 +82,7 @@ def test_what_was_refused_is_answered(monkeypatch):
     result = cm.map_query(network, ["0", "1", "2"], **limits)
     points = np.array(list(itertools.product(*(range(int(k)) for k in network.domain.n_states[:3]))))
     truth = exact_values(network, ["0", "1", "2"], points)
-    assert result.solver == "frontier"
+    assert result.solver == "portfolio"
     assert result.log_joint <= truth.max() + 1e-9 <= result.log_joint_upper_bound + 2e-9
     with pytest.raises(cm.SolverError, match="too wide for that; use solver='auto'"):
         cm.map_query(network, ["0", "1", "2"], solver="aobb", **limits)

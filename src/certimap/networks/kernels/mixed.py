@@ -1,7 +1,7 @@
-"""One step of an elimination in plain doubles: multiply up to four tables, and sum or maximise one variable out.
+"""One step of an elimination: multiply up to four tables, and sum or maximise one variable out.
 
-The tables lie flat. Their axes are merged into groups along which every table moves evenly; the longest group is the
-inner loop, cut into chunks that stay in the cache while the other groups turn.
+The tables are flat arrays of doubles. Their axes are merged into groups along which every table moves evenly. The
+longest group is the inner loop, cut into chunks that stay in the cache while the other groups turn.
 """
 
 from __future__ import annotations
@@ -23,9 +23,18 @@ CHUNK = 1024  # entries of the inner loop that are finished for all turns of the
 
 @jit_part
 def _along(
-    a: Floats, b: Floats, c: Floats, d: Floats, at: Ints, moves: Ints, n: int, is_max: bool, first: bool, out: Floats
+    a: Floats,
+    b: Floats,
+    c: Floats,
+    d: Floats,
+    at: Ints,
+    moves: Ints,
+    n: int,
+    is_max: bool,
+    first: bool,
+    out: Floats,
 ) -> None:
-    """Enter one state of the eliminated variable into `n` entries of the result, each table with its own stride."""
+    """Enter one state of the eliminated variable into `n` entries of the result."""
     ta, tb, tc, td, to = moves[0], moves[1], moves[2], moves[3], moves[4]
     oa, ob, oc, od, oo = at[0], at[1], at[2], at[3], at[4]
     if tb == 0 and tc == 0 and td == 0:
@@ -72,8 +81,20 @@ def _along(
 
 
 @jit_part
-def _both(a: Floats, first: int, second: int, ta: int, f: Scalar, g: Scalar, n: int, is_max: bool, out: Floats, oo: int, to: int) -> None:
-    """Enter both states of a binary variable at once, where one table moves and the others are the numbers f and g."""
+def _both(
+    a: Floats,
+    first: int,
+    second: int,
+    ta: int,
+    f: Scalar,
+    g: Scalar,
+    n: int,
+    is_max: bool,
+    out: Floats,
+    oo: int,
+    to: int,
+) -> None:
+    """Enter both states of a binary variable, where one table moves and the others make numbers f and g."""
     if is_max:
         if ta == 1 and to == 1:
             for j in range(n):

@@ -1,4 +1,4 @@
-"""Search for marginal MAP on bounds by elimination at full width, queried variables delayed as far as work allows."""
+"""Search for marginal MAP, bounded by elimination at full width with queried variables delayed."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Tuning:
     Parameters
     ----------
     bits
-        Log base 2 of the joint states of all cliques together that bounds of the whole may form, one after another,
-        after the least that is possible.
+        Log base 2 of the joint states of all cliques together that one bound may form: steps that are taken one
+        after another, after the least that is possible.
     most_bits
         The same, where no order needs less.
     memory_share
@@ -93,7 +93,7 @@ class BoxBounds:
         sizes = [problem.sizes[v] for v in self.variables]
         self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         scopes = [t.scope for t in problem.tables]
-        self.base = [v for v, _ in best_order(scopes, problem.sizes, control=control)]
+        self.base = list(best_order(scopes, problem.sizes, control=control).order)
         self.gains: dict[int, float] = {}
         self.bits = self.least_bits = 0.0
         self.work = 0.0
@@ -128,7 +128,7 @@ class BoxBounds:
         return restrict(self.problem, cut), kept
 
     def order(self, problem: Problem, bits: float) -> DelayedOrder:
-        """Return the order that delays most among those whose cliques have at most 2^bits joint states together."""
+        """Return the order that delays most, its cliques having at most 2^bits joint states together."""
         least = delayed(problem, self.base, 0.0)
         allowed = bits - 2.0
         while allowed > least.log2_largest:
@@ -268,7 +268,7 @@ class FullWidth(Solver):
         return bool(state.steps) and bounds.work - state.work_before >= 2.0 ** (state.steps[0] + PASSES_LOG2)
 
     def _bound_open(self, state: FullWidthState, bounds: BoxBounds, ledger: Ledger) -> None:
-        """Bound all that is open with more work; go on with that much per box where it closes enough of the gap."""
+        """Bound all that is open with more work; go on with as much per box where that pays."""
         bits, known = state.steps.pop(0), -state.open[0][0]
         hull = np.zeros(bounds.n_columns, np.bool_)
         for _, _, packed in state.open:

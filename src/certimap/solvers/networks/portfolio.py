@@ -91,9 +91,9 @@ class Portfolio(Solver):
 
     The parts are eliminations at full width (`full_width`), mini-buckets with shifted costs at growing i-bounds
     (`wmb`), the search of boxes (`frontier`) and depth-first AND/OR search (`aobb`). The best answer of any prunes
-    in all of them, and the least bound of any counts. After a first turn each, the turn goes to the part whose last
-    one closed the largest share of the gap for its work; now and then to the one that has had the least. Turns are
-    measured in table entries, not seconds, so that a seed replays.
+    in all of them, and the least bound of any counts. Each part has one turn first. Then the turn goes to the part
+    whose last one closed the largest share of the gap for its work, and now and then to the part that has had the
+    least. Turns are measured in table entries, not seconds, so that a seed replays.
 
     Where a list of assignments, a proof file or the search of one box is wanted, `frontier` runs alone: it alone
     keeps the books that these need.

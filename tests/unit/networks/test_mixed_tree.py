@@ -1,0 +1,154 @@
+"""Bounds by elimination at full width, against enumeration: zeros, tiny numbers, every order, every delay."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.reference.problem_twin import all_values, random_problem
+
+from certimap.core.control import Control, TimeUp
+from certimap.networks.delayed_orders import delayed
+from certimap.networks.kernels import mixed as kernels
+from certimap.networks.mixed_tree import MixedTree
+from certimap.networks.problem import Problem, Table
+
+
+def best_by_state(problem: Problem) -> tuple[float, dict[int, np.ndarray]]:
+    """Return the largest value, and the largest with each state of each queried variable."""
+    query, found = sorted(problem.query), all_values(problem)
+    each = {v: np.full(problem.sizes[v], -np.inf) for v in query}
+    for states, value in found.items():
+        for v, state in zip(query, states, strict=True):
+            each[v][state] = max(each[v][state], value)
+    return max(found.values()), each
+
+
+def check(problem: Problem, order: list[int], workers: int = 1) -> float:
+    """Check every bound of an order, and return the bound of the whole less the truth."""
+    value, each = best_by_state(problem)
+    tree = MixedTree(problem, order, workers=workers)
+    assert tree.bound() >= value
+    found = MixedTree(problem, order, workers=workers).bounds()
+    assert value <= found.log_value <= found.log_total
+    assert set(found.each) == problem.query
+    for v, own in found.each.items():
+        assert np.all(own >= each[v])
+    return found.log_value - value if value > -math.inf else 0.0
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.floats(0.0, 0.9), st.sampled_from([1.0, 40.0, 400.0]))
+def test_every_order_bounds_and_exact_ones_are_tight(seed: int, nuisance: float, spread: float) -> None:
+    rng = np.random.default_rng(seed)
+    problem = random_problem(rng, max_variables=6, max_states=3, nuisance=nuisance)
+    wide = tuple(Table(t.scope, t.log_values * spread) for t in problem.tables)
+    problem = replace(problem, tables=wide)
+    order = [int(v) for v in rng.permutation(sorted(problem.sizes))]
+    check(problem, order)
+    sums_first = sorted(order, key=lambda v: v in problem.query)
+    if spread == 1.0:
+        assert check(problem, sums_first) == pytest.approx(0.0, abs=1e-9)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.floats(0.0, 14.0))
+def test_delayed_orders_hold_all_variables_and_bound(seed: int, bits: float) -> None:
+    rng = np.random.default_rng(seed)
+    problem = random_problem(rng, max_variables=7, max_states=3, nuisance=0.6)
+    base = [int(v) for v in rng.permutation(sorted(problem.sizes))]
+    gains = {v: float(rng.random()) for v in problem.query}
+    found = delayed(problem, [99, *base], bits, gains)
+    assert sorted(found.order) == sorted(problem.sizes)
+    gap = check(problem, found.order)
+    if not found.n_early:
+        assert gap == pytest.approx(0.0, abs=1e-9)
+    towards = MixedTree(problem, found.order).order_towards(base[0])
+    assert sorted(towards) == sorted(problem.sizes)
+    assert towards[-1] == base[0]
+    check(problem, towards)
+
+
+def grid(n: int, seed: int, queried: float) -> Problem:
+    rng = np.random.default_rng(seed)
+    tables = [Table((v,), rng.normal(size=2)) for v in range(n * n)]
+    for v in range(n * n):
+        tables += [
+            Table((v, u), rng.normal(size=(2, 2))) for u in (v + 1, v + n) if (u < n * n and u != v + 1) or u % n
+        ]
+    query = frozenset(np.flatnonzero(rng.random(n * n) < queried).tolist())
+    return Problem(dict.fromkeys(range(n * n), 2), query, tuple(t for t in tables if max(t.scope) < n * n))
+
+
+def test_more_room_delays_more_and_the_bound_meets_the_value_at_last() -> None:
+    problem = grid(4, 3, 0.4)
+    value = max(all_values(problem).values())
+    bounds = []
+    for bits in (0.0, 5.0, 6.0, 16.0):
+        order = delayed(problem, range(16), bits)
+        bounds.append(MixedTree(problem, order.order).bounds().log_value)
+        assert bounds[-1] >= value
+    assert bounds[0] > bounds[-1]
+    assert bounds[-1] == pytest.approx(value, abs=1e-9)
+
+
+def test_threads_and_pieces_change_nothing() -> None:
+    problem = grid(15, 1, 0.1)
+    alone, together = MixedTree(problem, range(225)).bounds(), MixedTree(problem, range(225), workers=2).bounds()
+    assert alone.log_value == together.log_value
+    assert all(np.array_equal(own, together.each[v]) for v, own in alone.each.items())
+
+
+def test_a_pass_ends_with_its_run_and_says_beforehand_what_it_holds() -> None:
+    tree = MixedTree(grid(15, 1, 0.1), range(225), Control(interrupted=True))
+    assert 8.0 * 2**15 < tree.n_bytes < 2.0**25
+    with pytest.raises(TimeUp):
+        tree.bound()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_kernel_agrees_with_its_twin(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n_axes, n_own, is_max = int(rng.integers(0, 4)), int(rng.integers(1, 4)), bool(seed % 2)
+    shape = [int(k) for k in rng.integers(1, 4, n_axes)]
+    tables, views = [], []
+    for _ in range(kernels.MAX_INPUTS):
+        held = rng.random(n_axes + 1) < 0.6
+        table = rng.random([k if h else 1 for k, h in zip([*shape, n_own], held, strict=True)])
+        tables.append(table.ravel())
+        views.append([s // 8 if h else 0 for s, h in zip(table.strides, held, strict=True)])
+    out = np.empty(math.prod(shape))
+    target = [s // 8 for s in out.reshape(shape).strides] if n_axes else []
+    columns = np.array([*views, [*target, 0]], np.int64)
+    inner, n_inner = (columns[:, n_axes - 1], shape[-1]) if n_axes else (np.zeros(5, np.int64), 1)
+    groups = np.array(shape[:-1], np.int64)
+    strides = np.ascontiguousarray(columns[:, : len(groups)].T)
+    for start in range(n_inner):
+        kernels.combine(
+            *tables,
+            groups,
+            strides,
+            n_inner,
+            inner.copy(),
+            n_own,
+            columns[:, -1].copy(),
+            is_max,
+            start,
+            start + 1,
+            out,
+        )
+    expected = []
+    for at in np.ndindex(*shape):
+        products = [
+            math.prod(
+                t[sum(i * c for i, c in zip((*at, s), view, strict=True))]
+                for t, view in zip(tables, views, strict=True)
+            )
+            for s in range(n_own)
+        ]
+        expected.append(max(products) if is_max else sum(products))
+    assert out == pytest.approx(expected, rel=1e-14)

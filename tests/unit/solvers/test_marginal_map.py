@@ -1,0 +1,147 @@
+"""Marginal MAP by `full_width` and by the portfolio: proofs against enumeration, limits, and sharing of turns."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pickle
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import certimap as cm
+from certimap.core.query import make_query
+from certimap.core.result import CertificateKind, Status
+from certimap.networks.posterior import NetworkPosterior
+from certimap.networks.two_sided import TwoSidedNetworkPosterior
+from certimap.solvers.driver import run
+from certimap.solvers.networks import full_width, portfolio
+from certimap.solvers.networks.full_width import FullWidth
+from certimap.solvers.networks.portfolio import Portfolio
+
+# Every switch at once: several levels of work, dives all the time, a turn that one step uses up.
+SMALL = full_width.Tuning(bits=(3.0, 5.0, 7.0), first_stride=1, gain=0.01)
+SWITCHING = portfolio.Tuning(turn=1.0, i_bounds=(1, 2, 4), iterations=4)
+TIGHT = full_width.Tuning(most_bits=4.0)
+
+
+def random_network(seed: int, zeros: float) -> tuple[cm.MarkovNetwork, list[str]]:
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(3, 8))
+    domain = cm.Domain([cm.Categorical(f"x{i}", tuple(range(int(rng.integers(2, 4))))) for i in range(n)])
+    factors = []
+    for _ in range(int(rng.integers(n, 2 * n + 2))):
+        scope = rng.choice(n, int(rng.integers(1, 4)), replace=False).tolist()
+        table = np.exp(2.0 * rng.normal(size=[domain.n_states[i] for i in scope]))
+        table[rng.random(table.shape) < zeros] = 0.0
+        table.flat[0] = 1.0
+        factors.append(cm.Factor(scope, table))
+    names = list(domain.names)
+    return cm.MarkovNetwork(domain, factors), [names[i] for i in rng.permutation(n)[: int(rng.integers(1, n))]]
+
+
+def truth(model: cm.MarkovNetwork, query: list[str]) -> tuple[float, dict[tuple[int, ...], float]]:
+    points = np.array(list(itertools.product(*(range(k) for k in model.domain.n_states))))
+    logs, columns = model.log_joint(points), [model.domain.names.index(v) for v in query]
+    values: dict[tuple[int, ...], float] = {}
+    for point, value in zip(points[:, columns].tolist(), logs, strict=True):
+        values[tuple(point)] = float(np.logaddexp(values.get(tuple(point), -math.inf), value))
+    return max(values.values()), values
+
+
+def check(result: cm.MapResult, model: cm.MarkovNetwork, query: list[str], *, proves: bool) -> None:
+    best, values = truth(model, query)
+    assert result.log_joint is not None
+    assert result.log_joint_upper_bound is not None
+    answer = values[tuple(result.assignment[v] for v in query)]
+    assert result.log_joint == pytest.approx(answer, abs=1e-9)
+    assert result.log_joint_upper_bound >= best - 1e-12
+    if result.certificate.kind is CertificateKind.EXACT:
+        assert answer == pytest.approx(best, abs=1e-8)
+    if proves:
+        assert result.certificate.kind is CertificateKind.EXACT
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.3]), st.sampled_from(["full", "levels", "turns"]))
+def test_proofs_agree_with_enumeration(seed: int, zeros: float, how: str) -> None:
+    model, query = random_network(seed, zeros)
+    posterior = NetworkPosterior.of_network(model, make_query(model.domain, query, {}))
+    if not len(posterior.domain):
+        return
+    solver = {"full": FullWidth(), "levels": FullWidth(SMALL), "turns": Portfolio(SWITCHING)}[how]
+    result = run(posterior, solver, epsilon=0.0, delta=0.0, rng=0, progress=False)
+    check(result, model, query, proves=True)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6))
+def test_cut_short_it_claims_no_more_than_is_true(seed: int, max_nodes: int) -> None:
+    model, query = random_network(seed, 0.2)
+    posterior = NetworkPosterior.of_network(model, make_query(model.domain, query, {}))
+    for solver in (FullWidth(SMALL), FullWidth(TIGHT), Portfolio(SWITCHING)):
+        result = run(posterior, solver, epsilon=0.0, delta=0.0, rng=1, max_nodes=max_nodes, progress=False)
+        check(result, model, query, proves=False)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_values_between_two_sides_stay_between_them(seed: int) -> None:
+    model, query = random_network(seed, 0.0)
+    posterior = TwoSidedNetworkPosterior.of_network(model, make_query(model.domain, query, {}))
+    result = run(posterior, Portfolio(SWITCHING), epsilon=0.0, delta=0.0, rng=1, max_nodes=40, progress=False)
+    best, values = truth(model, query)
+    assert result.log_joint is not None
+    assert result.log_joint_upper_bound is not None
+    assert result.log_joint <= values[tuple(result.assignment[v] for v in query)] + 1e-9
+    assert result.log_joint_upper_bound >= best - 1e-12
+
+
+def grid(n: int, seed: int, n_queried: int) -> tuple[cm.MarkovNetwork, list[str]]:
+    rng = np.random.default_rng(seed)
+    domain = cm.Domain([cm.Categorical(f"x{i}", (0, 1)) for i in range(n * n)])
+    factors = [cm.Factor([v], np.exp(rng.normal(size=2))) for v in range(n * n)]
+    for v in range(n * n):
+        for u in ([v + 1] if (v + 1) % n else []) + ([v + n] if v + n < n * n else []):
+            factors.append(cm.Factor([v, u], np.exp(rng.normal(size=(2, 2)))))
+    return cm.MarkovNetwork(domain, factors), [f"x{i}" for i in rng.permutation(n * n)[:n_queried]]
+
+
+def test_a_grid_is_proved_and_the_same_seed_takes_the_same_way() -> None:
+    model, query = grid(10, 5, 50)
+    result = cm.map_query(model, query, {}, epsilon=0.0, delta=0.0, rng=0, solver="portfolio")
+    assert (result.solver, result.certificate.kind) == ("portfolio", CertificateKind.EXACT)
+    again = cm.map_query(model, query, {}, epsilon=0.0, delta=0.0, rng=0, solver="portfolio")
+    assert (again.assignment, again.history[-1].n_nodes) == (result.assignment, result.history[-1].n_nodes)
+
+
+def test_it_ends_in_time_and_pickles_between_steps() -> None:
+    model, query = grid(18, 5, 150)
+    started = time.perf_counter()
+    result = cm.map_query(model, query, {}, epsilon=0.0, delta=0.0, rng=0, time_limit=1.0, solver="full_width")
+    assert result.status is Status.TIME_LIMIT
+    assert time.perf_counter() - started < 30.0  # a pass of minutes would be seen, whatever else the machine does
+    small, asked = random_network(7, 0.0)
+    posterior = NetworkPosterior.of_network(small, make_query(small.domain, asked, {}))
+    from certimap.certify.ledger import Ledger
+
+    ledger = Ledger(posterior, epsilon=0.0, delta=0.0)
+    solver = FullWidth(SMALL)
+    state = solver.init(posterior, ledger.control, np.random.default_rng(0))
+    for _ in range(50):
+        if state.done:
+            break
+        state = solver.step(pickle.loads(pickle.dumps(state)), ledger)
+    assert ledger.satisfied
+
+
+def test_lists_of_answers_are_left_to_the_search_that_keeps_books() -> None:
+    model, query = random_network(3, 0.0)
+    posterior = NetworkPosterior.of_network(model, make_query(model.domain, query, {}))
+    result = run(posterior, Portfolio(), epsilon=0.0, delta=0.0, rng=0, top_k=2, progress=False)
+    assert result.top is not None
+    _, values = truth(model, query)
+    best = np.sort(list(values.values()))[::-1][:2] - (0.0 if result.log_evidence is None else result.log_evidence)
+    assert [log for _, log in result.top] == pytest.approx(best.tolist(), abs=1e-9)
