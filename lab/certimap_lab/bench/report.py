@@ -28,6 +28,7 @@ from certimap_lab.bench.records import BenchError, Record, read_records
 from certimap_lab.bench.tables import all_tables
 from certimap_lab.bench.tabular import Cell, Table
 from certimap_lab.bench.twenty import ABOUT, CIRCUITS, TRIALS, summarize, summary_line
+from certimap_lab.bench.wrapping import wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -113,7 +114,8 @@ def write_report(
     written += [folder / f"{stem}.{suffix}" for stem, _ in pictures for suffix in suffixes]
     head = run_head(run, records)
     page = folder / "README.md"
-    page.write_text("\n".join(["# Benchmark tables", "", *head, *_body(tables, pictures, suffixes, "", 2)]) + "\n")
+    text = "\n".join(["# Benchmark tables", "", *head, *_body(tables, pictures, suffixes, "", 2)])
+    page.write_text(wrapped(text) + "\n")
     short = [t for t in tables if t.name.startswith(SUMMARY)]
     prefix = f"{link.rstrip('/')}/" if link else ""
     more = ["", f"All tables: [{prefix}README.md]({prefix}README.md)."] if link else []
@@ -286,4 +288,4 @@ def insert_section(path: Path, section: str, text: str) -> None:
     _, found_end, tail = rest.partition(end)
     if not (found_begin and found_end):
         raise BenchError(f"{path} has no section between {begin!r} and {end!r}; both lines are needed")
-    path.write_text(f"{head}{begin}\n\n{text.strip()}\n\n{end}{tail}")
+    path.write_text(f"{head}{begin}\n\n{wrapped(text.strip())}\n\n{end}{tail}")
