@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.control import Control, Pace
+from certimap.core.control import Control, WorkClock
 from certimap.core.rounding import MIXED_BITS, MIXED_TOP
 from certimap.kernels.parallel import for_blocks
 from certimap.networks.kernels import mixed as kernels
@@ -89,7 +89,7 @@ class MixedTree:
         self, problem: Problem, order: Sequence[int], control: Control | None = None, workers: int = 1
     ) -> None:
         self.problem, self.workers = problem, workers
-        self.pace = Pace(control or Control(), DOING, SECONDS_PER_PRODUCT)
+        self.clock = WorkClock(control or Control(), DOING, SECONDS_PER_PRODUCT)
         self.place = {v: i for i, v in enumerate(order)}
         self.regions = split(problem, order, lambda scope: True)
         self.parent = parents_of(self.regions)
@@ -308,7 +308,7 @@ class MixedTree:
 
         for first in range(0, plan.n_inner, per_piece):
             n = min(per_piece, plan.n_inner - first)
-            with self.pace.piece(n_products * n / plan.n_inner):
+            with self.clock.piece(n_products * n / plan.n_inner):
                 for_blocks(lambda a, b, at=first: task(at + a, at + b), n, block, self.workers)
         self._n_roundings += n_own + len(rest) + 3
         least, most = sum(m.least for m in rest), sum(m.most for m in rest) + math.log2(n_own)
