@@ -19,7 +19,7 @@ from certimap.core.limits import Limits
 from certimap.core.model import Model
 from certimap.core.posterior import Draws, Masses, Posterior
 from certimap.core.query import make_query, names_of
-from certimap.errors import ImpossibleEvidence, MissingDependency, QueryError
+from certimap.errors import ImpossibleEvidence, MissingDependency, QueryError, TooLarge
 from certimap.interop import as_model
 from certimap.solvers.registry import wants_of
 
@@ -140,11 +140,16 @@ def log_evidence(
     names = [domain.names[int(i)] for i in query.variables]
     # One variable is asked, so that everything else is summed out; the one with the fewest states costs least.
     asked = min(names, key=lambda name: domain[name].n_states or np.inf, default=None)
-    found = _summed(model, asked, evidence, workers).facts.log_evidence
+    two_sides = "log_evidence_bounds() gives two sides of ln p(e)"
+    try:
+        found = _summed(model, asked, evidence, workers).facts.log_evidence
+    except TooLarge as error:
+        from certimap.networks.network import Network
+
+        raise TooLarge(f"{error}; {two_sides}" if isinstance(model, Network) else str(error)) from None
     if found is None:
         raise QueryError(
-            f"ln p(e) of this {type(model).__name__} is out of reach: it is too wide to sum exactly; "
-            "log_evidence_bounds() gives two sides of it"
+            f"ln p(e) of this {type(model).__name__} is out of reach: it is too wide to sum exactly; {two_sides}"
         )
     return found
 

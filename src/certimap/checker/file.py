@@ -75,8 +75,8 @@ class Proof:
         except OSError as error:  # a full disk does not say which file it was
             reason = error.strerror or str(error)
             if isinstance(error, FileNotFoundError):
-                reason = f"its folder {os.fspath(target.parent)!r} does not exist"
-            raise WriteError(error.errno, f"cannot be written: {reason}", os.fspath(path)) from None
+                reason = f"cannot be written: its folder {os.fspath(target.parent)!r} does not exist"
+            raise WriteError(error.errno, reason, os.fspath(path)) from None
         finally:
             part.unlink(missing_ok=True)
 

@@ -57,7 +57,8 @@ class Limits:
     def remedy(self) -> str:
         """What the caller of a query that is too large can do, as the end of a sentence."""
         rest = "observe more variables, or query other ones"
-        return f"raise {' or '.join(self.raisable)}, {rest}" if self.raisable else rest
+        own = [name for name in self.raisable if name != "max_edges" or self.max_edges is not None]
+        return f"raise {' or '.join(own)}, {rest}" if own else rest
 
     def describe(self) -> str:
         """Name what limits a conversion, for messages.

@@ -159,8 +159,8 @@ def cannot_write(path: AnyPath, error: OSError) -> WriteError:
     reason = error.strerror or str(error)
     folder = Path(path).parent
     if isinstance(error, FileNotFoundError) and not folder.is_dir():
-        reason = f"its folder {fspath(folder)!r} does not exist; expected a path in a folder that does"
-    return WriteError(error.errno, f"cannot be written: {reason}", fspath(path))
+        reason = f"cannot be written: its folder {fspath(folder)!r} does not exist"
+    return WriteError(error.errno, reason, fspath(path))
 
 
 def write_bytes(path: AnyPath, data: bytes) -> None:

@@ -27,8 +27,12 @@ def test_limits_follow_from_memory_and_edges():
 
 def test_a_network_whose_tables_exceed_the_memory_is_refused_by_a_named_type_or_answered_otherwise():
     network = clique(40)  # 2^40 entries
-    with pytest.raises(cm.TooLarge, match=r"of memory.*raise max_memory or max_edges"):
+    with pytest.raises(cm.TooLarge, match=r"of memory[^;]*; observe more variables"):
         cm.condition(network, solver="set_elimination")
+    with pytest.raises(cm.TooLarge, match="raise max_edges, observe more variables"):
+        cm.condition(network, solver="set_elimination", max_edges=1000)
+    with pytest.raises(cm.TooLarge, match=r"of memory[^;]*; raise max_memory, observe more variables"):
+        cm.map_query(network, ["0"], solver="set_elimination")
     with pytest.raises(cm.TooLarge, match="max_memory=1 MiB"):
         cm.map_query(clique(16), solver="set_elimination", max_memory=2**20)
 
