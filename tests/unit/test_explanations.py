@@ -103,6 +103,16 @@ def test_ranges_of_entries_are_exact(seed):
                 assert (best[0] == answer) == (t.low < theta < t.high), (t, theta)
 
 
+def test_a_runner_up_that_is_impossible_is_no_rival():
+    network = cm.BayesianNetwork.from_cpts(
+        {"a": (0, 1), "b": (0, 1)}, {"b": ["a"]}, {"a": [0.7, 0.3], "b": [[0.9, 0.1], [1.0, 0.0]]}
+    )
+    found = cm.explain(network, ["a"], {"b": 1})
+    assert found.lead.nats == math.inf
+    assert found.tolerances
+    assert {(t.low, t.high) for t in found.tolerances} == {(0.0, 1.0)}
+
+
 def test_a_likelihood_of_a_queried_variable_counts():
     network = cm.BayesianNetwork.from_cpts(
         {"a": (0,), "b": (0, 1, 2)}, {"b": ["a"]}, {"a": [1.0], "b": [[0.25, 0.5, 0.25]]}

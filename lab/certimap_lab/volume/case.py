@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.domain import Domain, Label
 from certimap.solvers.base import Solver
+
+if TYPE_CHECKING:
+    from certimap_lab.volume.beside import Everything
 
 Floats = NDArray[np.float64]
 
@@ -78,6 +81,8 @@ class VolumeCase:
         Whether the certificate may rest on an assumption, which holds here.
     others
         Solvers to try, in this order, where one does not suit.
+    everything
+        What else may be asked of the model, with its joint distribution; None where nothing is.
     """
 
     family: str
@@ -90,3 +95,4 @@ class VolumeCase:
     log_evidence: float = math.nan
     assumes: bool = False
     others: tuple[str, ...] = ()
+    everything: Everything | None = None

@@ -11,6 +11,7 @@ from certimap.ask.api import map_query
 from certimap.core.result import CertificateKind, MapResult
 from certimap.errors import ImpossibleEvidence, MissingDependency, SolverError, TooLarge
 from certimap.proofs import answers_of
+from certimap_lab.volume.beside import judge_beside
 from certimap_lab.volume.case import VolumeCase
 
 LEVELS = (0.01, 0.05, 0.1, 0.3)  # at which the pairs of Pareto fronts are counted
@@ -79,8 +80,12 @@ def judge(case: VolumeCase) -> Verdict:
     """Answer a case and compare all that is claimed with the truth."""
     result = answer(case)
     if isinstance(result, str):
-        return Verdict(case.family, str(case.solver), result)
-    return judge_result(case, result)
+        verdict = Verdict(case.family, str(case.solver), result)
+    else:
+        verdict = judge_result(case, result)
+    if case.everything is not None:
+        verdict.false_proofs += judge_beside(case.everything, case.settings["rng"])
+    return verdict
 
 
 def judge_result(case: VolumeCase, result: MapResult) -> Verdict:

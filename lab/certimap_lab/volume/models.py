@@ -17,9 +17,11 @@ from certimap.networks import BayesianNetwork, Factor, MarkovNetwork
 from certimap.solvers.registry import names
 from certimap.testing.models import random_circuit, random_table
 from certimap.testing.posteriors import BoundedTable, IntervalTable, TablePosterior
+from certimap_lab.volume.beside import Everything
 from certimap_lab.volume.case import Floats, Truth, VolumeCase
 
 LARGEST = 3000  # joint states of a model
+BESIDE, LARGEST_BESIDE = 0.1, 300  # share of cases of which all else is asked, too, and joint states of these
 SECONDS = 20.0  # a solver that has not come to an end by then answers for what it has
 PRESETS = frozenset({"paper", "paper_pac"})
 OTHER_QUESTIONS = frozenset({"cells"})  # its answers are intervals, and their probabilities
@@ -109,6 +111,9 @@ def model_case(family: str, rng: np.random.Generator, model: Any, joint: Floats)
     positions = [int(i) for i in rng.permutation(n)[:n_query]]
     query = [domain.names[i] for i in positions]
     evidence, weights = _evidence(rng, domain, query)
+    everything = None
+    if rng.spawn(1)[0].random() < BESIDE and joint.size <= LARGEST_BESIDE:
+        everything = Everything(model, joint, weights, evidence, query)
     for i, weight in weights.items():
         joint = joint * _spread(weight, [i], n)
     summed: Floats = np.asarray(joint.sum(axis=tuple(i for i in range(n) if i not in positions)), np.float64)
@@ -117,7 +122,10 @@ def model_case(family: str, rng: np.random.Generator, model: Any, joint: Floats)
     solver, others = solver_order(rng)
     log_total = math.log(total) if total > 0.0 else -math.inf
     truth = Truth.of_table(domain.subset(positions), kept if total > 0.0 else np.ones(kept.shape))
-    return VolumeCase(family, truth, solver, settings_of(rng), model, query, evidence, log_total, others=others)
+    settings = settings_of(rng)
+    return VolumeCase(
+        family, truth, solver, settings, model, query, evidence, log_total, others=others, everything=everything
+    )
 
 
 def bayesian(rng: np.random.Generator) -> VolumeCase:

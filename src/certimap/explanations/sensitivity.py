@@ -83,7 +83,8 @@ def _telling(
     if n == 0:
         return []
     domain = network.domain
-    with_each = [_chances(network, {**evidence, **q}) for q in (answer.assignment, lead.runner_up)]
+    possible = [answer.assignment] if lead.nats == math.inf else [answer.assignment, lead.runner_up]
+    with_each = [_chances(network, {**evidence, **q}) for q in possible]
     scored: list[tuple[float, TableEntry]] = []
     for i, factor in enumerate(network.factors):
         sizes = [int(domain.n_states[p]) for p in factor.scope[:-1]]
@@ -94,8 +95,8 @@ def _telling(
             for state, theta in enumerate(factor.table[row].tolist()):
                 if not EDGE < theta < 1.0 - EDGE:
                     continue
-                slopes = [r * (c[i][state] - theta) for r, c in zip(reached, with_each, strict=True)]
-                scored.append((abs(slopes[0] - slopes[1]), TableEntry(i, row, state)))
+                first, *second = (r * (c[i][state] - theta) for r, c in zip(reached, with_each, strict=True))
+                scored.append((abs(first - sum(second)), TableEntry(i, row, state)))
     scored.sort(key=lambda pair: -pair[0])
     return [entry for score, entry in scored[:n] if score > 0.0]
 
