@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from certimap.networks.elimination import min_fill
+from certimap.networks.orders import min_fill
 from certimap_lab.bench.plain_elimination import plain_maximum
 from certimap_lab.bench.records import BenchError
 from certimap_lab.bench.tabular import MISSING, Table, significant
@@ -196,10 +196,13 @@ def _plain(model: Any, small: Small) -> Callable[[], object]:
     sizes = {v: n for v, n in enumerate(domain.n_states.tolist()) if v not in observed}
     if small.variables is None:
         order = min_fill(scopes, sizes)
-        return lambda: plain_maximum(model, observed, order)
+        assert order is not None  # no order is too dear
+        return partial(plain_maximum, model, observed, order)
     kept = [domain.index(name) for name in small.variables]
     tables = [np.asarray(f.table, np.float64) for f in model.factors]
-    out = [v for v, _ in min_fill(scopes, sizes, [v for v in sizes if v not in kept]) if v not in kept]
+    found = min_fill(scopes, sizes, [v for v in sizes if v not in kept])
+    assert found is not None
+    out = [v for v in found.order if v not in kept]
 
     def ask() -> object:
         left: list[tuple[tuple[int, ...], Any]] = [

@@ -113,9 +113,9 @@ class NormalsProber:
         off = 1e-9 + 8.0 * n * EPS * mixture.conditions  # how far the factors may be from the covariances
         sds = np.sqrt(np.diagonal(mixture.covariances, axis1=1, axis2=2)) * (1.0 + off)[:, None]
         tops = mixture.log_tops + posterior.log_shift
-        self.normals = NormalArrays(
-            *(np.ascontiguousarray(x) for x in (tops, mixture.means, factors, precisions, sizes, sds))
-        )
+        # All writable: a kernel is compiled once more for arrays that are not.
+        arrays = (tops, mixture.means, factors, precisions, sizes, sds)
+        self.normals = NormalArrays(*(np.require(x, np.float64, ["C", "W"]) for x in arrays))
         self.layout = Layout.of(mixture.domain, sds.min(axis=0), within=(posterior.low, posterior.high))
         self.work = 8 * k * n * n
         self.n_bytes = 8 * k * (3 * n * n + 3 * n + 1)

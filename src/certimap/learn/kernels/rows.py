@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.kernels.jit import jit
+from certimap.kernels.jit import jit, jit_part
 
 
 @jit()
@@ -124,6 +124,13 @@ def _squared_distance(x: NDArray[np.float32], y: NDArray[np.float32]) -> np.floa
     return total
 
 
+@jit_part
+def _copy_row(source: NDArray[np.float32], i: int, target: NDArray[np.float32], k: int) -> None:
+    """Copy row i into row k; assigning a row compiles three times as long as this loop."""
+    for j in range(source.shape[1]):
+        target[k, j] = source[i, j]
+
+
 @jit()
 def _spread_centres(
     features: NDArray[np.float32],
@@ -133,7 +140,7 @@ def _spread_centres(
 ) -> int:
     """Choose starting centres by k-means++ (Arthur and Vassilvitskii 2007); return how many distinct ones."""
     n = len(features)
-    centres[0] = features[min(n - 1, int(_uniform(stream) * n))]
+    _copy_row(features, min(n - 1, int(_uniform(stream) * n)), centres, 0)
     for i in range(n):
         nearest[i] = _squared_distance(features[i], centres[0])
     for c in range(1, len(centres)):
@@ -151,7 +158,7 @@ def _spread_centres(
                 break
         while nearest[chosen] <= 0.0:
             chosen -= 1
-        centres[c] = features[chosen]
+        _copy_row(features, chosen, centres, c)
         for i in range(n):
             nearest[i] = min(nearest[i], _squared_distance(features[i], centres[c]))
     return len(centres)
@@ -178,10 +185,13 @@ def k_means(
     sums = np.empty((n_clusters, width), np.float32)
     counts = np.empty(n_clusters, np.int64)
     used = _spread_centres(features, stream, nearest, centres)
-    labels[:] = -1
+    for i in range(n):
+        labels[i] = -1
     for _ in range(max_steps):
-        sums[:] = 0.0
-        counts[:] = 0
+        for c in range(n_clusters):
+            counts[c] = 0
+            for j in range(width):
+                sums[c, j] = 0.0
         changed = 0
         for i in range(n):
             best, best_distance = 0, _squared_distance(features[i], centres[0])
