@@ -126,8 +126,7 @@ def _kept_or_built(
 ) -> Posterior:
     """Return the posterior that the same query to the model had before, or a new one.
 
-    Under a limit on memory nothing is kept, and under one on time only what half of it sufficed for: time is
-    then sure to have had no say in the choice.
+    Under a limit on memory or time nothing is kept: it may have had a say in the choice.
     """
     control = limits.control
     if control.max_memory is not None:
@@ -135,10 +134,9 @@ def _kept_or_built(
     asked = (query.key, None if wants is None else tuple(wants), limits.max_edges, limits.workers)
     found = model.kept.get(asked)
     if found is None:
-        left = control.seconds_left
         choice = plan(model, query, wants=wants, limits=limits)
         found = choice.build()
-        if choice.row.is_kept and (control.deadline is None or control.seconds_left > 0.5 * left):
+        if choice.row.is_kept and control.deadline is None:
             model.kept.put(asked, found, KEPT_BYTES + BYTES_PER_ENTRY * found.facts.work)
     return found
 

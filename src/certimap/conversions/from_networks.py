@@ -48,15 +48,19 @@ def elimination_of(case: Case[Network]) -> Elimination:
 
 
 def _planned(case: Case[Network]) -> Elimination:
-    """Return an order for what is left of the network: the same for all evidence that leaves the same."""
+    """Return an order for what is left of the network: the same for all evidence that leaves the same.
+
+    One that was looked for under a deadline is not kept: it may be the best of a search that was cut short.
+    """
     reduced, control = reduced_of(case), case.limits.control
     scopes = tuple(f.scope for f in reduced.factors)
     left = (scopes, tuple(reduced.sizes.items()), frozenset(reduced.query))
-    return case.model.kept.get_or_make(
-        left,
-        lambda: plan_elimination(scopes, reduced.sizes, reduced.query, control=control),
-        BYTES_PER_SCOPE * len(scopes),
-    )
+    found = case.model.kept.get(left)
+    if found is None:
+        found = plan_elimination(scopes, reduced.sizes, reduced.query, control=control)
+        if control.deadline is None:
+            case.model.kept.put(left, found, BYTES_PER_SCOPE * len(scopes))
+    return found
 
 
 def is_too_wide(case: Case[Network]) -> bool:

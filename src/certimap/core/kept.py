@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
 MOST_BYTES = 2**25  # that one model keeps
 MOST_THINGS = 1024
 SHARE_OF_ONE = 8  # a thing larger than this part of `MOST_BYTES` is not kept
@@ -39,11 +38,3 @@ class Kept:
             self._things[key] = (thing, n_bytes)
             while self._n_bytes > MOST_BYTES or len(self._things) > MOST_THINGS:
                 self._n_bytes -= self._things.popitem(last=False)[1][1]
-
-    def get_or_make(self, key: Hashable, make: Callable[[], T], n_bytes: float) -> T:
-        """Return what is kept under a key; make and keep it where nothing is."""
-        found = self.get(key)
-        if found is None:
-            found = make()
-            self.put(key, found, n_bytes)
-        return found
