@@ -61,6 +61,7 @@ from certimap.errors import QueryError as QueryError
 from certimap.errors import SolverError as SolverError
 from certimap.errors import TooLarge as TooLarge
 from certimap.errors import UnbalancedBooks as UnbalancedBooks
+from certimap.errors import WriteError as WriteError
 from certimap.explanations import Explanation as Explanation
 from certimap.explanations import explain as explain
 from certimap.interop import from_object as from_object

@@ -18,7 +18,7 @@ from certimap.errors import ImpossibleEvidence, TooLarge
 from certimap.solvers.registry import wants_of
 
 SUMMED = "set_elimination"  # its representation sums exactly; where a model has no such tree, it gets its circuit
-PATIENCE = 1.0  # seconds that naming a conflict may take where evidence was found to be impossible, and
+PATIENCE = 3.0  # seconds that naming a conflict may take where evidence was found to be impossible, and
 FIRST = 10.0  # seconds that the first sum may take, which may compile kernels
 MOST_NAMED = 8  # observations of a conflict that an error names
 
