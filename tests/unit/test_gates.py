@@ -32,7 +32,7 @@ BY_NAME = {
     "kernels/cache.py": 2,  # what the operating system has
     "kernels/parallel.py": 1,  # what the operating system has
     "learn/__init__.py": 1,  # names of the package
-    "learn/clusters.py": 1,  # estimators of other libraries
+    "learn/clusters.py": 2,  # estimators of other libraries
     "learn/estimator.py": 5,  # own settings, and data frames
     "learn/columns.py": 12,  # data frames
     "plots/series.py": 1,  # fields of history entries

@@ -13,7 +13,7 @@ import importlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,34 +121,22 @@ def read_native(path: AnyPath) -> Any:
         raise ParseError(f"is a damaged certimap file of kind {kind!r} ({error})", path) from None
 
 
-@runtime_checkable
-class Storable(Protocol):
-    """A model that tells its content as named arrays; its class builds one from them (`from_arrays`)."""
-
-    def to_arrays(self) -> Arrays: ...
-
-
 def _to_arrays(model: Any) -> tuple[str, Arrays]:
     if isinstance(model, Circuit):
         return "circuit", arrays_of_circuit(model)
     if isinstance(model, LinearGaussianNetwork):
         return "linear-gaussian", arrays_of_linear_gaussian(model)
-    for kind, cls in _NETWORKS.items():
-        if isinstance(model, cls):
+    for kind, network in _NETWORKS.items():
+        if isinstance(model, network):
             return kind, _network_arrays(model)
-    if not isinstance(model, Storable):
-        raise ModelError(f"a {type(model).__name__} cannot be written: it has no method to_arrays")
-    cls: type[Any] = type(model)
-    arrays = {str(name): np.asarray(values) for name, values in model.to_arrays().items()}
-    for kind, known in _registered.items():
-        if known is cls:
-            return kind, arrays
+    cls: type[Any] = model.__class__
     own = f"{cls.__module__}:{cls.__qualname__}"
-    if own in _OWN:
-        return own, arrays
-    raise ModelError(
-        f"the class {cls.__name__} is not known to the native format; certimap.io.native.register adds it"
-    )
+    kind = next((kind for kind, known in _registered.items() if known is cls), own if own in _OWN else None)
+    if kind is None:
+        raise ModelError(
+            f"the class {cls.__name__} is not known to the native format; certimap.io.native.register adds it"
+        )
+    return kind, {str(name): np.asarray(values) for name, values in model.to_arrays().items()}
 
 
 def _from_arrays(kind: str, domain: Domain, arrays: Arrays, hidden: Sequence[str] = ()) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,18 +11,8 @@ from numpy.typing import NDArray
 from certimap.errors import DataError, MissingDependency
 from certimap.learn.kernels.rows import k_means
 
-
-@runtime_checkable
-class Clusterer(Protocol):
-    """What a clusterer of rows must offer; every one of scikit-learn's does."""
-
-    def fit_predict(self, X: Any) -> NDArray[Any]:
-        """Return a cluster number for each row of `X`, float32 of shape (n_rows, n_features)."""
-        ...
-
-
+Clusterer = Any  # an object whose fit_predict(rows) returns a cluster number for each: all of scikit-learn's
 Clusters = Literal["kmeans", "em", "sklearn"] | Clusterer
-"""Names of methods, or a clusterer."""
 MAX_STEPS = 30
 EM_STEPS = 25
 _WORD = (1 << 64) - 1
@@ -38,7 +28,7 @@ def mix(key: int, value: int) -> int:
 
 def check_clusters(clusters: Any) -> None:
     """Raise DataError when `clusters` is neither a known name nor a clusterer."""
-    if clusters not in ("kmeans", "em", "sklearn") and not isinstance(clusters, Clusterer):
+    if clusters not in ("kmeans", "em", "sklearn") and not callable(getattr(clusters, "fit_predict", None)):
         raise DataError(
             f"clusters is {clusters!r}; expected 'kmeans', 'em', 'sklearn' or an object with fit_predict"
         )

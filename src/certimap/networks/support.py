@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,17 +21,20 @@ GUIDED_FAILURES_PER_VARIABLE = 0.5
 Masks = Mapping[int, Bools]
 
 
-class Guide(Protocol):
-    """Picks states for a search of assignments without zeros."""
+class Guide(ABC):
+    """Picks states for a search of assignments without zeros.
 
-    @property
-    def within(self) -> Masks:
-        """The states to begin with, of every variable."""
-        ...
+    Attributes
+    ----------
+    within
+        The states to begin with, of every variable.
+    """
 
+    within: Masks
+
+    @abstractmethod
     def state(self, v: int, left: Masks) -> int:
         """Return the state to try first for a queried variable, of those left."""
-        ...
 
 
 def supported_states(

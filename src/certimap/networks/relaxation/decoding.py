@@ -11,7 +11,7 @@ from certimap.networks.kernels import split_down
 from certimap.networks.kernels.split_up import Scratch
 from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.split_tree import Mask, SplitTree
-from certimap.networks.support import supported_states
+from certimap.networks.support import Guide, supported_states
 
 Bools = NDArray[np.bool_]
 PROBES = 16  # of the relaxation on the way to a possible assignment
@@ -65,13 +65,13 @@ def decode_possible(
     return supported_states(tree.problem, should_stop, _BoundGuide(tree, mask, clock))
 
 
-class _BoundGuide:
+class _BoundGuide(Guide):
     """Picks states of large bounds."""
 
     def __init__(self, tree: SplitTree, mask: Mask, clock: PassClock) -> None:
         self._tree, self._clock = tree, clock
         ptr = tree.arrays.state_ptr
-        self.within: dict[int, Bools] = {v: mask[ptr[i] : ptr[i + 1]] > 0 for i, v in enumerate(tree.variables)}
+        self.within = {v: mask[ptr[i] : ptr[i + 1]] > 0 for i, v in enumerate(tree.variables)}
         self._slices = {v: slice(int(ptr[i]), int(ptr[i + 1])) for i, v in enumerate(tree.variables)}
         self._each = np.empty(0)
         self._n_asked = 1
