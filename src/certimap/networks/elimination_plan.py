@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from certimap.core.control import Control
 from certimap.networks.elimination import Elimination
 from certimap.networks.joined import Joined, flattened
 from certimap.networks.orders import best_order, min_fill
@@ -16,6 +18,8 @@ from certimap.networks.problem import Problem
 
 Ints = NDArray[np.int64]
 SMALL_PRODUCT = 2**13  # entries of a product that a compiled pass holds as a whole
+PRODUCTS = 3  # of one bucket, that a sum holds at once
+MOST_STRETCHES = 64
 MOST_LOG2 = 500.0  # sizes beyond any memory are not told apart
 
 
@@ -78,6 +82,8 @@ class EliminationPlan:
         The most memory held at once, best states included.
     n_bytes_kept
         The memory of all messages together, which decoding the k best needs.
+    n_bytes_summed
+        The most memory that a sum along it holds at once.
     cliques
         The order laid out flat.
     """
@@ -87,6 +93,7 @@ class EliminationPlan:
     n_entries: float
     n_bytes: float
     n_bytes_kept: float
+    n_bytes_summed: float
     cliques: Cliques = field(repr=False, compare=False)
 
 
@@ -108,7 +115,48 @@ def plan(problem: Problem, known: Elimination | None = None) -> EliminationPlan:
     taken = messages * (8.0 + np.where(is_small, 2, _bytes_of_state(n_states)))
     held = np.cumsum(taken) - (np.cumsum(released) - released)
     most = float(held.max(initial=0.0)) + (8.0 + 2.0) * problem.n_entries
-    return EliminationPlan(order, separators, float(products.sum()), most, 8.0 * float(messages.sum()), cliques)
+    live = 8.0 * _live(messages, cliques.parents)
+    summed = float((live + PRODUCTS * 8.0 * products).max(initial=0.0)) + 8.0 * problem.n_entries
+    return EliminationPlan(
+        order, separators, float(products.sum()), most, 8.0 * float(messages.sum()), summed, cliques
+    )
+
+
+def _live(messages: NDArray[np.float64], parents: Ints) -> NDArray[np.float64]:
+    """Return the entries of the messages that are held when each bucket is worked out, its own included."""
+    released = np.zeros(len(messages))
+    goes = np.flatnonzero(parents >= 0)
+    np.add.at(released, parents[goes], messages[goes])
+    return np.cumsum(messages) - (np.cumsum(released) - released)
+
+
+def stretches(problem: Problem, plan: EliminationPlan, control: Control) -> list[int]:
+    """Return the borders of as few stretches of an order as let a sum along it go back in the memory allowed.
+
+    At each border the messages that are still to be used are held, and all those of one stretch at a time.
+
+    Raises
+    ------
+    TooLarge
+        When no number of stretches fits.
+    """
+    n_states = np.array([problem.sizes[v] for v in plan.order], np.int64)
+    products = 2.0 ** np.minimum(plan.cliques.log2_entries(n_states), MOST_LOG2)
+    messages = products / np.maximum(n_states, 1)
+    live, cumulated = _live(messages, plan.cliques.parents), np.concatenate([[0.0], np.cumsum(messages)])
+    n, least, chosen = len(messages), math.inf, [0, len(messages)]
+    for k in range(1, MOST_STRETCHES + 1):
+        goals = float(cumulated[-1]) * np.arange(1, k) / k
+        borders = sorted({0, *(int(b) for b in np.searchsorted(cumulated, goals)), n})
+        kept = sum(float(live[b - 1]) for b in borders[1:-1])
+        longest = float(np.diff(cumulated[borders]).max(initial=0.0))
+        n_bytes = 8.0 * (kept + 2.0 * longest + PRODUCTS * float(products.max(initial=0.0)) + problem.n_entries)
+        if n_bytes < least:
+            least, chosen = n_bytes, borders
+        if n_bytes <= control.memory_limit:
+            break
+    control.reserve(least, "the messages of an elimination")
+    return chosen
 
 
 def cheap_plan(problem: Problem, most_entries: float) -> EliminationPlan | None:
