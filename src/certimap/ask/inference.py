@@ -21,6 +21,7 @@ from certimap.core.posterior import Draws, Masses, Posterior
 from certimap.core.query import make_query, names_of
 from certimap.errors import ImpossibleEvidence, MissingDependency, QueryError, TooLarge
 from certimap.interop import as_model
+from certimap.solvers.driver import check_limits
 from certimap.solvers.registry import wants_of
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def marginals(
     *,
     workers: int | None = None,
     virtual_evidence: Any = None,
+    time_limit: float | None = None,
+    max_memory: int | None = None,
 ) -> dict[str, dict[Label, float]]:
     """Return P(variable = label | evidence) of single variables, each for itself, all at once.
 
@@ -50,6 +53,11 @@ def marginals(
         Threads; None uses every core.
     virtual_evidence
         As for `map_query`: tables of pgmpy over single variables, which join `evidence` as likelihoods.
+    time_limit
+        Seconds; TimeUp is raised where they do not suffice.
+    max_memory
+        Bytes, or None for what leaves room on the machine. A network whose tables do not fit together is summed
+        in stretches.
 
     Returns
     -------
@@ -75,10 +83,11 @@ def marginals(
     known = {name: _observed(domain, name, everything.log_weights) for name in names}
     open_names = [name for name, state in known.items() if state is None]
     found: dict[str, NDArray[np.float64]] = {}
+    limits = _limits(workers, time_limit, max_memory)
     if not open_names:
-        log_evidence(model, evidence, workers=workers)  # which refuses impossible evidence
+        _log_evidence(model, evidence, limits)  # which refuses impossible evidence
     else:
-        posterior = _summed(model, open_names, evidence, workers)
+        posterior = _summed(model, open_names, evidence, limits)
         if not isinstance(posterior, Masses):
             raise QueryError(
                 f"the marginals of this {type(model).__name__} are out of reach: it is too wide to sum exactly"
@@ -94,10 +103,19 @@ def marginals(
     return out
 
 
-def _summed(model: Model, variables: Any, evidence: Any, workers: int | None) -> Posterior:
-    """Condition a model, in the representation that is summed exactly."""
-    limits = replace(limits_of(None, workers), raisable=())
-    return posterior_of(model, variables, evidence, limits, wants_of(SUMMED))
+def _limits(workers: int | None, time_limit: float | None, max_memory: int | None) -> Limits:
+    """Return what a sum may take; refuse limits that are no numbers of at least 0."""
+    check_limits(time_limit, None, None, max_memory)
+    control = Control.starting_now(time_limit, max_memory=max_memory)
+    return replace(limits_of(None, workers), control=control, raisable=("max_memory",))
+
+
+def _summed(model: Model, variables: Any, evidence: Any, limits: Limits) -> Posterior:
+    """Condition a model, in a representation that is summed exactly: one that streams, if no other fits."""
+    try:
+        return posterior_of(model, variables, evidence, limits, wants_of(SUMMED))
+    except TooLarge:
+        return posterior_of(model, variables, evidence, limits, (Draws, Masses))
 
 
 def _joined(evidence: Any, virtual: Any) -> Any:
@@ -110,7 +128,13 @@ def _joined(evidence: Any, virtual: Any) -> Any:
 
 
 def log_evidence(
-    model: Any, evidence: Any = None, *, workers: int | None = None, virtual_evidence: Any = None
+    model: Any,
+    evidence: Any = None,
+    *,
+    workers: int | None = None,
+    virtual_evidence: Any = None,
+    time_limit: float | None = None,
+    max_memory: int | None = None,
 ) -> float:
     """Return ln p(evidence).
 
@@ -119,7 +143,7 @@ def log_evidence(
 
     Parameters
     ----------
-    model, evidence, workers, virtual_evidence
+    model, evidence, workers, virtual_evidence, time_limit, max_memory
         As in `marginals`; likelihoods weigh, so that the result is the log of their mean under p.
 
     Returns
@@ -135,22 +159,27 @@ def log_evidence(
         As in `marginals`.
     """
     model, evidence = as_model(model), _joined(evidence, virtual_evidence)
+    return _log_evidence(model, evidence, _limits(workers, time_limit, max_memory))
+
+
+def _log_evidence(model: Any, evidence: Any, limits: Limits) -> float:
+    from certimap.networks.network import Network
+
     domain = model.domain
     query = make_query(domain, None, evidence)
+    if isinstance(model, Network) and type(model).condition is Model.condition:
+        from certimap.networks.sum_elimination import log_evidence_of
+
+        try:
+            return log_evidence_of(model, query, limits.control)
+        except TooLarge as error:
+            raise TooLarge(f"{error}; log_evidence_bounds() gives two sides of ln p(e)") from None
     names = [domain.names[int(i)] for i in query.variables]
     # One variable is asked, so that everything else is summed out; the one with the fewest states costs least.
     asked = min(names, key=lambda name: domain[name].n_states or np.inf, default=None)
-    two_sides = "log_evidence_bounds() gives two sides of ln p(e)"
-    try:
-        found = _summed(model, asked, evidence, workers).facts.log_evidence
-    except TooLarge as error:
-        from certimap.networks.network import Network
-
-        raise TooLarge(f"{error}; {two_sides}" if isinstance(model, Network) else str(error)) from None
+    found = _summed(model, asked, evidence, limits).facts.log_evidence
     if found is None:
-        raise QueryError(
-            f"ln p(e) of this {type(model).__name__} is out of reach: it is too wide to sum exactly; {two_sides}"
-        )
+        raise QueryError(f"ln p(e) of this {type(model).__name__} is out of reach: it is too wide to sum exactly")
     return found
 
 
@@ -215,6 +244,8 @@ def sample(
     rng: int | np.random.Generator | None = None,
     as_frame: bool = False,
     workers: int | None = None,
+    time_limit: float | None = None,
+    max_memory: int | None = None,
 ) -> Any:
     """Draw `n` independent assignments from p(variables | evidence).
 
@@ -232,6 +263,8 @@ def sample(
         Return a pandas DataFrame.
     workers
         Threads; None uses every core.
+    time_limit, max_memory
+        As in `marginals`.
 
     Returns
     -------
@@ -240,7 +273,7 @@ def sample(
     n = check_whole("n", n, "a whole number of samples from 0", QueryError)
     seed_checked(rng)
     model = as_model(model)
-    posterior = _summed(model, variables, evidence, workers)
+    posterior = _summed(model, variables, evidence, _limits(workers, time_limit, max_memory))
     if not isinstance(posterior, Draws):
         raise QueryError(
             f"this {type(model).__name__} cannot be sampled: it is too wide to sum exactly; sample fewer variables"

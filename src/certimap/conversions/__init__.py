@@ -11,12 +11,10 @@ from certimap.core.named import at
 if TYPE_CHECKING:
     from certimap.conversions.network_rows import trees_of_rows as trees_of_rows
     from certimap.conversions.network_to_circuit import compile_query as compile_query
-    from certimap.conversions.network_to_circuit import log_total as log_total
 
 _LATER = {
     "trees_of_rows": "network_rows",
     "compile_query": "network_to_circuit",
-    "log_total": "network_to_circuit",
 }
 
 __all__ = [
@@ -28,7 +26,6 @@ __all__ = [
     "compile_query",
     "condition",
     "condition_quickly",
-    "log_total",
     "plan",
     "register",
     "trees_of_rows",

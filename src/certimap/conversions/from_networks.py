@@ -11,13 +11,14 @@ from certimap.conversions.rows import (
     OF_ELIMINATION,
     OF_MAXIMISATION,
     OF_TREE,
+    STREAMED,
     Case,
     Estimate,
     Row,
 )
 from certimap.core.control import WorkClock
 from certimap.core.named import Named
-from certimap.core.posterior import Bounds, BoxPosterior, Posterior, Probes, TwoSided
+from certimap.core.posterior import Bounds, BoxPosterior, Draws, Masses, Posterior, Probes, TwoSided
 from certimap.core.query import make_query
 from certimap.networks.elimination import Elimination
 from certimap.networks.network import Network
@@ -136,6 +137,11 @@ def _is_maximisation(case: Case[Network]) -> bool:
     return _sums_nothing(case) or not (tree_size(case).fits or _circuit_size(case).fits)
 
 
+def _is_wanted(case: Case[Network]) -> bool:
+    """Whether a representation is taken though nobody asks for what it alone offers."""
+    return False
+
+
 def _later(function: str) -> Callable[[Case[Network]], Any]:
     """Return a function of `from_wide_networks`, which queries with small trees never load."""
     return Named(f"certimap.conversions.from_wide_networks:{function}")
@@ -153,6 +159,14 @@ ROWS = (
         _later("maximisation_size"),
         _later("maximisation"),
         _is_maximisation,
+    ),
+    Row(
+        "streamed elimination",
+        Network,
+        OF_RELAXATION | {Draws, Masses, STREAMED},
+        _later("streamed_size"),
+        _later("streamed"),
+        _is_wanted,
     ),
     Row("relaxed network", Network, OF_RELAXATION, _later("relaxed_size"), _later("relaxed")),
     Row("relaxed network, two-sided", Network, OF_TWO_SIDES, _later("two_sided_size"), _later("two_sided")),

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 
-from certimap.conversions.from_networks import build_tree, elimination_of, is_too_wide, reduced_of, tree_size
+from certimap.conversions.from_networks import (
+    TOO_WIDE,
+    build_tree,
+    elimination_of,
+    is_too_wide,
+    reduced_of,
+    tree_size,
+)
 from certimap.conversions.rows import Case, Estimate
+from certimap.core.control import shown_bytes
 from certimap.core.posterior import Posterior
 from certimap.errors import TooLarge
 from certimap.kernels.parallel import default_workers
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.conditional import Total
 from certimap.networks.determined import Function, functions_of, maximised
-from certimap.networks.elimination_plan import EliminationPlan, cheap_plan, plan
+from certimap.networks.elimination_plan import EliminationPlan, plan
 from certimap.networks.elimination_posterior import EliminationPosterior
 from certimap.networks.mpe_posterior import MAX_SUMMED, WORK_PER_TABLE, MpePosterior
 from certimap.networks.network import Network
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import Prepared, prepared_of
 from certimap.networks.simplify import sum_out
-from certimap.networks.sum_elimination import sum_all
+from certimap.networks.streamed_posterior import StreamedPosterior
+from certimap.networks.sum_elimination import log_evidence, sum_all
 from certimap.networks.two_sided import PART_WORK, TwoSidedNetworkPosterior
 
+MOST_STREAMED = 2.0**36  # table entries of a sum over all variables: some minutes
 MAX_POINT_WORK = 2.0**29  # table entries that the value of one point may cost: a second, about
 QUICKLY_SUMMED = 2**16  # entries of the largest table that summing nuisance out for an elimination may make
 QUICKLY_MAXIMISED = 2.0**24  # entries over all products of that elimination: a few tenths of a second
@@ -100,6 +111,35 @@ def _posterior_of(case: Case[Network], kind: type[NetworkPosterior]) -> NetworkP
     )
 
 
+def _streamed(case: Case[Network]) -> tuple[Prepared, EliminationPlan]:
+    """Return the query's problem, and a good order in which everything is summed, queried or not."""
+
+    def make() -> tuple[Prepared, EliminationPlan]:
+        prepared = prepared_of(reduced_of(case))
+        return prepared, plan(replace(prepared.problem, query=frozenset()), control=case.limits.control)
+
+    return case.shared("streamed", make)
+
+
+def streamed_size(case: Case[Network]) -> Estimate:
+    if is_too_wide(case):
+        return TOO_WIDE
+    order, limits = _streamed(case)[1], case.limits
+    text = f"{order.n_entries:.3g} table entries to sum, {shown_bytes(order.n_bytes_summed)} at once"
+    fits = order.n_bytes_summed <= limits.control.memory_limit and order.n_entries <= MOST_STREAMED
+    return Estimate(
+        text,
+        order.n_entries,
+        fits and order.largest <= (math.inf if limits.max_edges is None else limits.max_edges),
+    )
+
+
+def streamed(case: Case[Network]) -> Posterior:
+    limits, (prepared, order) = case.limits, _streamed(case)
+    workers = limits.workers or default_workers()
+    return StreamedPosterior.of_sum(prepared, order, case.query, workers, limits.control)
+
+
 def two_sided_size(case: Case[Network]) -> Estimate:
     text = f"values of points between two sides, each in {PART_WORK:.3g} table entries"
     return Estimate(text, PART_WORK, fits=True)
@@ -137,8 +177,7 @@ def _log_evidence(case: Case[Network]) -> float | None:
     """Return ln p(e) where it takes next to nothing beside the maximisation."""
     if isinstance(case.model, BayesianNetwork) and not case.query.log_weights.any():
         return 0.0
-    problem = replace(_summed(case).problem, query=frozenset())
-    if is_too_wide(case) or cheap_plan(problem, FREE_SUM) is None:
+    if is_too_wide(case):
         return None
-    total = sum_out(problem, int(FREE_SUM), case.limits.control)
-    return None if total.sizes else float(total.constant)
+    total = log_evidence(_summed(case).problem, most_entries=FREE_SUM, control=case.limits.control)
+    return None if total is None else total.log_value

@@ -92,37 +92,6 @@ def compile_query(model: Network, query: Query | None, *, max_edges: int) -> Cir
     return Compiler(reduced, elimination, domain).circuit()
 
 
-def log_total(model: Network, query: Query | None = None, *, max_entries: int = 100_000_000) -> float:
-    """Return the natural log of the sum of a network's product, reduced by a query's evidence.
-
-    Parameters
-    ----------
-    model, query
-        The network, and a query whose evidence counts; None for none.
-    max_entries
-        The most entries that tables may have.
-
-    Returns
-    -------
-    float
-        In nats.
-
-    Raises
-    ------
-    ModelError
-        When tables would be larger.
-    ImpossibleEvidence
-        When the total is zero.
-    """
-    reduced = replace(reduce_network(model, query), query=())
-    elimination = plan_elimination([f.scope for f in reduced.factors], reduced.sizes, ())
-    if 2.0**elimination.log2_size > max_entries:
-        raise ModelError(
-            f"summing this network has {elimination.describe()}; expected at most max_entries={max_entries}"
-        )
-    return Compiler(reduced, elimination, Domain(())).eliminate()[0]
-
-
 def is_large(elimination: Elimination, max_edges: int) -> bool:
     """Whether a compilation is beyond a limit of edges, or of the table entries that go with it."""
     entries = 2.0 ** min(elimination.log2_size, 1000.0)

@@ -30,6 +30,7 @@ MAXIMISATION = "certimap.networks.mpe_posterior:Maximisation"
 OF_ELIMINATION = frozenset({MAXIMISATION, ELIMINATION, Draws, Masses, Bounds})
 OF_CIRCUIT = frozenset({Draws, Masses, Bounds, Probes, Decodes, CIRCUIT})
 OF_MAXIMISATION = frozenset({MAXIMISATION, "certimap.networks.mpe_posterior:MpePosterior"})
+STREAMED = "certimap.networks.streamed_posterior:StreamedPosterior"
 OF_TREE = frozenset({Draws, Masses, Bounds, Probes, Regions, "certimap.trees.bucket_tree:BucketTreePosterior"})
 # The rows of this package, by the place of the type of model that they accept: they are loaded with the first
 # such model.

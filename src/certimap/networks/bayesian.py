@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -141,6 +142,14 @@ class BayesianNetwork(Network):
         domain = Domain(declared.values())
         cpts = [_named_factor(domain, [domain.index(v) for v in (*p.parents, p.name)], p.table) for p in pieces]
         return cls(domain, cpts, helpers)
+
+    @cached_property
+    def log_total_slack(self) -> float:
+        """How far (nats) the log of the sum of all joint probabilities may be off 0; inf where rows are 0."""
+        if self._gates:
+            return math.inf
+        off = [float(np.abs(row_totals(f) - 1.0).max()) + 2.0**-52 * f.shape[-1] for f in self.factors]
+        return 1.01 * math.fsum(off)
 
     @cached_property
     def parents(self) -> tuple[tuple[int, ...], ...]:

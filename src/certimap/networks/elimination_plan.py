@@ -84,6 +84,8 @@ class EliminationPlan:
         The memory of all messages together, which decoding the k best needs.
     n_bytes_summed
         The most memory that a sum along it holds at once.
+    largest
+        Table entries of the largest product.
     cliques
         The order laid out flat.
     """
@@ -94,15 +96,28 @@ class EliminationPlan:
     n_bytes: float
     n_bytes_kept: float
     n_bytes_summed: float
+    largest: float
     cliques: Cliques = field(repr=False, compare=False)
 
+    def within(self, problem: Problem) -> EliminationPlan:
+        """Return the same order for a problem of which some variables are gone."""
+        left = [(v, near) for v, near in zip(self.order, self.separators, strict=True) if v in problem.sizes]
+        return _costed(
+            problem,
+            tuple(v for v, _ in left),
+            tuple(tuple(u for u in near if u in problem.sizes) for _, near in left),
+        )
 
-def plan(problem: Problem, known: Elimination | None = None) -> EliminationPlan:
+
+def plan(problem: Problem, known: Elimination | None = None, control: Control | None = None) -> EliminationPlan:
     """Return the cost of eliminating in an order of the variables and perhaps more; None looks for a good one."""
     if known is None:
-        known = best_order([t.scope for t in problem.tables], problem.sizes)
+        known = best_order([t.scope for t in problem.tables], problem.sizes, control=control)
     order = tuple(v for v in known.order if v in problem.sizes)
-    separators = tuple(near for v, near in known.cliques if v in problem.sizes)
+    return _costed(problem, order, tuple(near for v, near in known.cliques if v in problem.sizes))
+
+
+def _costed(problem: Problem, order: tuple[int, ...], separators: tuple[tuple[int, ...], ...]) -> EliminationPlan:
     cliques = Cliques.of(order, separators)
     n_states = np.array([problem.sizes[v] for v in order], np.int64)
     products = 2.0 ** np.minimum(cliques.log2_entries(n_states), MOST_LOG2)
@@ -116,9 +131,10 @@ def plan(problem: Problem, known: Elimination | None = None) -> EliminationPlan:
     held = np.cumsum(taken) - (np.cumsum(released) - released)
     most = float(held.max(initial=0.0)) + (8.0 + 2.0) * problem.n_entries
     live = 8.0 * _live(messages, cliques.parents)
+    largest = float(products.max(initial=0.0))
     summed = float((live + PRODUCTS * 8.0 * products).max(initial=0.0)) + 8.0 * problem.n_entries
     return EliminationPlan(
-        order, separators, float(products.sum()), most, 8.0 * float(messages.sum()), summed, cliques
+        order, separators, float(products.sum()), most, 8.0 * float(messages.sum()), summed, largest, cliques
     )
 
 

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from certimap.core.control import Control
-from certimap.networks.conditional import Evaluator, conditional_work
+from certimap.core.control import Control, TimeUp
+from certimap.errors import ImpossibleEvidence
+from certimap.networks.conditional import Evaluator
+from certimap.networks.elimination_plan import cheap_plan
 from certimap.networks.problem import Problem, restrict
 from certimap.networks.relaxation.decoding import decode
 from certimap.networks.relaxation.partition import limit, nuisance_first
 from certimap.networks.relaxation.pass_clock import PassClock
 from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.networks.relaxation.tighten import TEMPERATURES, Tightener
+from certimap.networks.sum_elimination import SECONDS_PER_ENTRY, log_evidence
 
-EXACT_WORK = 2.0**24  # table entries up to which a sum is worked out as it stands
+EXACT_WORK = 2.0**31  # table entries up to which a sum is worked out as it stands: ten seconds or so
+EXACT_SHARE = 0.5  # of the time left that this may take
+PART_WORK = 2.0**24  # table entries up to which a part of the sum is worked out
 ROUNDS = 24  # in so many steps at most all variables are fixed
 DEFAULT_I_BOUND, DEFAULT_ITERATIONS = 10, 30
 
@@ -53,8 +59,11 @@ def log_partition(
     """
     control = control or Control()
     everything = replace(problem, query=frozenset())
-    if conditional_work(everything) <= EXACT_WORK:
-        return EvidenceBounds(*_summed(everything))
+    most = min(EXACT_WORK, EXACT_SHARE * control.seconds_left / SECONDS_PER_ENTRY)
+    with suppress(TimeUp):
+        total = log_evidence(everything, most_entries=most, control=control)
+        if total is not None:
+            return EvidenceBounds(total.log_value - total.log_slack, total.log_value + total.log_slack)
     fits = limit(problem.sizes, i_bound=i_bound)
     relaxed = SplitTree.of(everything, nuisance_first(everything), fits, control.memory_limit)
     clock = PassClock(control)
@@ -74,7 +83,7 @@ def _lower(everything: Problem, i_bound: int, control: Control) -> float:
     variables = sorted(everything.sizes)
     n_states = np.array([everything.sizes[v] for v in variables], np.int64)
     found = np.array([states.get(v, 0) for v in variables], np.int64)
-    found = Evaluator(maximised, variables).climb(found, n_states, EXACT_WORK, lambda: control.should_stop)
+    found = Evaluator(maximised, variables).climb(found, n_states, PART_WORK, lambda: control.should_stop)
     degree = dict.fromkeys(variables, 0)
     for table in everything.tables:
         for v in table.scope:
@@ -82,12 +91,19 @@ def _lower(everything: Problem, i_bound: int, control: Control) -> float:
     by_degree = sorted(range(len(variables)), key=lambda i: (-degree[variables[i]], variables[i]))
     for n_fixed in range(0, len(variables) + 1, max(1, math.ceil(len(variables) / ROUNDS))):
         part = restrict(everything, {variables[i]: found[i : i + 1] for i in by_degree[:n_fixed]})
-        if conditional_work(part) <= EXACT_WORK:
-            return _summed(part)[0]
-    return _summed(restrict(everything, {v: found[i : i + 1] for i, v in enumerate(variables)}))[0]
+        total = _part_of_sum(part, PART_WORK)
+        if total is not None:
+            return total
+    whole = _part_of_sum(restrict(everything, {v: found[i : i + 1] for i, v in enumerate(variables)}), math.inf)
+    assert whole is not None  # nothing is left to sum
+    return whole
 
 
-def _summed(everything: Problem) -> tuple[float, float]:
-    evaluator = Evaluator(everything, ())
-    value = float(evaluator.log_values(np.zeros((1, 0), np.int64))[0])
-    return value - evaluator.log_slack, value + evaluator.log_slack
+def _part_of_sum(part: Problem, most_entries: float) -> float | None:
+    """Return the log of a sum, rounded down; None where it takes more."""
+    try:
+        known = cheap_plan(replace(part, query=frozenset()), most_entries)
+        total = None if known is None else log_evidence(part, known=known)
+    except ImpossibleEvidence:
+        return -math.inf
+    return None if total is None else total.log_value - total.log_slack

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from certimap.core.box import Points
 from certimap.core.domain import Domain
-from certimap.core.model import conversions
 from certimap.networks.factor import Factor
 from certimap.networks.network import Network
 
@@ -40,9 +39,12 @@ class MarkovNetwork(Network):
     def log_partition(self) -> float:
         """Natural log of the sum of the product over all assignments, by elimination.
 
-        Raises ModelError when a table would be too large, and ImpossibleEvidence when the sum is 0.
+        Raises TooLarge when what it holds at once does not fit into memory, ImpossibleEvidence when the sum is 0.
         """
-        return conversions().log_total(self)
+        from certimap.core.query import make_query
+        from certimap.networks.sum_elimination import log_evidence_of
+
+        return log_evidence_of(self, make_query(self.domain))
 
     def log_prob(self, points: Points) -> NDArray[np.float64]:
         """Return the natural log of the normalised probability of full assignments, shape (batch,).

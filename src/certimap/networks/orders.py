@@ -44,6 +44,8 @@ SHARE = 0.25  # visits per entry of the best order so far: a search never costs 
 HOPELESS, LITTLE = 64.0, 2.0**23  # log2 of entries that nothing will ever visit, and the visits spent on such
 TIME_SHARE, VISITS_PER_SECOND = 0.05, 2.0**26
 SLICE = 4_000_000  # visits between two looks at the clock
+PATIENCE = 200  # tries without a better order, and two for each one before the last better one, until they end
+WORK_PER_TRY = 10_000  # that a try costs besides, in visits
 KEPT_TRIES = 4  # of so many tries all but one keep a random beginning of the best order
 _UNLIMITED = 2**58
 _FEW = 64  # log2 of states in units of 1 / _FEW are the weights of weighted fill
@@ -140,16 +142,18 @@ def best_order(
     best = search.greedy(Rule(FILL, limit, limit, -1.0, 0.0))
     assert best is not None  # no total is too large
     for tries, most in ((search.exact_tries(limit), math.inf), (search.random_tries(limit), LITTLE)):
-        while not search.control.should_stop:
+        n_tries = n_useful = 0
+        while not search.control.should_stop and n_tries <= PATIENCE + 2 * n_useful:
             is_final = best.rank(log2_most) <= (0.0, 0.0, best.log2_size)  # nothing early, and within memory
             if search.work >= search.effort_for(best.log2_size if is_final else math.inf, effort, most):
                 break
             try_ = next(tries, None)
             if try_ is None:
                 break
+            n_tries += 1
             found = search.made(try_, best)
             if found is not None and found.rank(log2_most) < best.rank(log2_most):
-                best = found
+                best, n_useful = found, n_tries
     return search.measured(best.order, queried)
 
 
@@ -312,7 +316,7 @@ class _Search:
                 graph = graph._replace(pool=np.concatenate([graph.pool, np.empty_like(graph.pool)]))
             elif outcome != kernels.RUNNING:
                 break
-        self.work += int(graph.counters[kernels.WORK]) + len(self.near)
+        self.work += int(graph.counters[kernels.WORK]) + len(self.near) + WORK_PER_TRY
         if outcome == kernels.BEYOND:
             return None
         entries, largest = float(graph.totals[0]), float(graph.totals[1])

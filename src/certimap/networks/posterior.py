@@ -16,17 +16,19 @@ from certimap.core.domain import Domain
 from certimap.core.posterior import Facts
 from certimap.core.query import Query
 from certimap.networks.bayesian import BayesianNetwork
-from certimap.networks.conditional import Evaluator, Part, log_total, ordered_parts, relative_to, work_of
+from certimap.networks.conditional import Evaluator, Part, Total, ordered_parts, relative_to, work_of
 from certimap.networks.network import Network
 from certimap.networks.prober import NetworkProber
 from certimap.networks.problem import Prepared, Problem, problem_of
 from certimap.networks.relaxation.choose_tree import RelaxationPlan
 from certimap.networks.rows import EXACT
 from certimap.networks.states import QueryStates
+from certimap.networks.sum_elimination import SECONDS_PER_ENTRY, log_evidence
 from certimap.networks.support import likely_states
 
 Floats = NDArray[np.float64]
-KNOWN_WORK = 2.0**21  # table entries up to which p(e) is summed at once
+KNOWN_WORK = 2.0**26  # table entries up to which p(e) is summed at once: some .3 s
+TIME_SHARE = 0.05  # of the time left that this may take
 DEAR_POINT = 2.0**24  # table entries per point from which points are valued one by one, with a look at the clock
 
 
@@ -82,7 +84,7 @@ class NetworkPosterior:
         problem = prepared.problem
         total = None
         with suppress(TimeUp):  # then p(e) is not known
-            total = log_total(problem, KNOWN_WORK, control)
+            total = _evidence(network, query, problem, control or Control())
         log_ceiling = log_largest_joint(network, query)
         log_evidence = None if total is None else total.log_value
         if total is not None:
@@ -188,6 +190,14 @@ class NetworkPosterior:
         """Return a fresh prober, whose relaxation tightens as a search asks for it."""
         problem, states, evaluator = self.prepared.problem, self.states, self.evaluator
         return NetworkProber(problem, states, evaluator, self.control, self.workers, self.plan, self.log_ceiling)
+
+
+def _evidence(network: Network, query: Query, problem: Problem, control: Control) -> Total | None:
+    """Return ln p(e) where it is known beforehand or soon summed."""
+    if isinstance(network, BayesianNetwork) and not query.log_weights.any() and network.log_total_slack < EXACT:
+        return Total(0.0, network.log_total_slack)
+    most = min(KNOWN_WORK, TIME_SHARE * control.seconds_left / SECONDS_PER_ENTRY)
+    return log_evidence(problem, most_entries=most, control=control)
 
 
 def largest_product(problem: Problem) -> float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +14,14 @@ from certimap.core.control import Control, WorkClock
 from certimap.core.rounding import SAFE_LOG2
 from certimap.networks.buckets import Buckets, Pieces, Run
 from certimap.networks.conditional import Total, log_total
-from certimap.networks.elimination_plan import EliminationPlan
+from certimap.networks.elimination_plan import EliminationPlan, plan
 from certimap.networks.kernels.buckets import DONE, IMPOSSIBLE, UNSAFE, sum_buckets
-from certimap.networks.problem import ROUNDING, Problem, Table
+from certimap.networks.problem import ROUNDING, Problem, Table, problem_of
 from certimap.networks.simplify import impossible
+
+if TYPE_CHECKING:
+    from certimap.core.query import Query
+    from certimap.networks.network import Network
 
 Floats = NDArray[np.float64]
 LN2 = math.log(2.0)
@@ -23,10 +29,67 @@ SECONDS_PER_ENTRY = 3e-9  # to multiply one of a table, or to add it to a sum
 ENTRIES_PER_SUM = 5_000  # that a sum over one variable costs besides, in entries
 
 
-def sum_all(problem: Problem, plan: EliminationPlan, control: Control | None = None) -> Total:
+def log_evidence(
+    problem: Problem,
+    *,
+    known: EliminationPlan | None = None,
+    most_entries: float = math.inf,
+    control: Control | None = None,
+) -> Total | None:
+    """Return the log (nats) of the sum of a problem over all its variables: ln p(e), by one elimination.
+
+    Parameters
+    ----------
+    problem
+        Of floats.
+    known
+        An order of all its variables; None looks for a good one.
+    most_entries
+        Entries of products that it may visit.
+    control
+        Its memory has to hold the messages still to be used.
+
+    Returns
+    -------
+    The log and how far rounding may have moved it, or None where the sum would take more.
+
+    Raises
+    ------
+    ImpossibleEvidence
+        When the sum is 0.
+    TimeUp
+        When `control` asks to stop.
+    """
+    control = control or Control()
+    found = known or plan(replace(problem, query=frozenset()), control=control)
+    if found.n_entries > most_entries or found.n_bytes_summed > control.memory_limit:
+        return None
+    return sum_all(problem, found, control)
+
+
+def log_evidence_of(network: Network, query: Query, control: Control | None = None) -> float:
+    """Return ln p(e) of a network (of a Markov network, the log of its sum) for a query's evidence.
+
+    Raises
+    ------
+    ImpossibleEvidence
+        When it is -inf.
+    TooLarge
+        When what the sum holds at once does not fit into memory.
+    TimeUp
+        When `control` asks to stop.
+    """
+    control = control or Control()
+    problem = problem_of(network, query, control=control).problem
+    order = plan(replace(problem, query=frozenset()), control=control)
+    control.reserve(order.n_bytes_summed, "what a sum of this network holds at once")
+    return sum_all(problem, order, control).log_value
+
+
+def sum_all(problem: Problem, order: EliminationPlan, control: Control | None = None) -> Total:
     """Sum a problem over all its variables, whether they are queried or not.
 
-    Cost: `plan.n_entries` multiplications per table. A product that might leave the range of doubles is not
+    Cost: `order.n_entries` multiplications per table. A product that might leave the range of doubles is not
     formed: the sum is then worked out by `log_total`, which goes to logs where it must.
 
     Raises
@@ -42,7 +105,7 @@ def sum_all(problem: Problem, plan: EliminationPlan, control: Control | None = N
         raise impossible()
     top = joined.each(joined.tops)
     least = joined.lowest() - joined.tops
-    found = _Pass(problem, plan, np.exp(joined.values - top), least / LN2 - 1.0)
+    found = _Pass(problem, order, np.exp(joined.values - top), least / LN2 - 1.0)
     for run in found.buckets.runs():
         pace.ahead(ENTRIES_PER_SUM + found.inputs_per_sum * run.n_entries)
         outcome = found.small(run) if run.is_small else found.large(run.first)

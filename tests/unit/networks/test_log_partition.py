@@ -19,7 +19,8 @@ def test_bounds_hold_the_sum_of_all_assignments(i_bound, monkeypatch):
         problem = random_problem(np.random.default_rng(seed), max_variables=7, max_states=3)
         true = float(np.logaddexp.reduce(list(all_values(problem).values())))
         for exact in (2.0**24, 0.0, 20.0):
-            monkeypatch.setattr(module, "EXACT_WORK", exact)
+            for limit in ("EXACT_WORK", "PART_WORK"):
+                monkeypatch.setattr(module, limit, exact)
             lower, upper = log_partition(problem, i_bound=i_bound, iterations=5)
             assert lower <= true <= upper
             if exact == 2.0**24:
