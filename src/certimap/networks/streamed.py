@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.axes import spread
-from certimap.core.control import Control, Pace
+from certimap.core.control import Control, WorkClock
 from certimap.core.logs import log_sum
 from certimap.core.rounding import SAFE_LOG2
 from certimap.networks.buckets import Buckets
@@ -79,7 +79,7 @@ class StreamedSum:
         control = control or Control()
         self._problem, self._plan, self._masks = problem, plan, masks or {}
         self._buckets, self._borders = Buckets(problem, plan), stretches(problem, plan, control)
-        self._pace = Pace(control, DOING, SECONDS_PER_ENTRY)
+        self._pace = WorkClock(control, DOING, SECONDS_PER_ENTRY)
         self._in_logs = False
         self._roots: dict[int, float] = {}
 
