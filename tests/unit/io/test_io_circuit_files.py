@@ -429,6 +429,16 @@ def test_pyjuice_pickles_are_read_and_not_run(tmp_path):
         assert np.allclose(values(circuit, points), expected, atol=1e-7)
 
 
+def test_numbers_that_pyjuice_leaves_out_are_no_variables(tmp_path):
+    nodes, expected = pyjuice_vectors()
+    nodes[0]["scope"], nodes[1]["scope"] = [3], [7]
+    (tmp_path / "m.jpc").write_bytes(pickle.dumps(nodes))
+    circuit = read(tmp_path / "m.jpc")
+    assert circuit.domain.names == ("3", "7")
+    points = np.array(list(itertools.product(range(3), range(2))), np.int16)
+    assert np.allclose(values(circuit, points), expected, atol=1e-7)
+
+
 class Harm:
     """Runs a command when it is unpickled by pickle itself."""
 
