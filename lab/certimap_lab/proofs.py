@@ -34,6 +34,7 @@ from certimap.testing.models import random_circuit, random_network
 ON_CIRCUITS = ("auto", "exhaustive", "frontier", "pac")
 ON_NETWORKS = (*ON_CIRCUITS, "set_elimination", "bucket_elimination", "hbfs", "aobb", "aobf")
 MARGIN = 1e-7  # relative; altered answers that are closer to the best may be accepted
+MANY = 2**20  # entries of an array that no proof of a small model has
 NEEDED = (
     "splits",
     "steps",
@@ -201,6 +202,7 @@ def altered(proof: Proof, case: Case, rng: np.random.Generator) -> Iterator[tupl
             Proof(meta, left),
             name not in ("cap_nodes", "at"),
         )  # caps may be needless, and cuts none
+    yield from _hostile(proof)
     if "intervals" in arrays:
         yield from _other_intervals(proof, case)
     if "splits" in arrays:
@@ -217,6 +219,21 @@ def altered(proof: Proof, case: Case, rng: np.random.Generator) -> Iterator[tupl
     if "counts" in arrays and claim["delta"] > 0.0:
         few = {**arrays, "counts": arrays["counts"] // 4}
         yield "fewer draws", Proof(meta, few), True
+
+
+def _hostile(proof: Proof) -> Iterator[tuple[str, Proof, bool]]:
+    """Put what is no number into each numeric field, and many entries into each array."""
+    claim = proof.meta["claim"]
+    for name in ("epsilon", "delta", "tolerance", "log_joint"):
+        for number in (math.nan, math.inf, -math.inf):
+            forged = {**proof.meta, "claim": {**claim, name: number}}
+            yield f"the {name} {number}", Proof(forged, proof.arrays), True
+    for name, values in proof.arrays.items():
+        many = np.full(MANY, 1, values.dtype)
+        yield f"{MANY} entries of {name}", Proof(proof.meta, {**proof.arrays, name: many}), True
+        for number in (math.nan, math.inf) if values.dtype == np.float64 and values.size else ():
+            filled = np.full_like(values, number)
+            yield f"{name} of {number}", Proof(proof.meta, {**proof.arrays, name: filled}), True
 
 
 def _another(domain: Domain, name: str, label: Any, rng: np.random.Generator) -> Any:
