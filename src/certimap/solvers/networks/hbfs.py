@@ -14,6 +14,7 @@ from certimap.core.posterior import Capability
 from certimap.errors import SolverError
 from certimap.networks.cuts import solved
 from certimap.networks.elimination_plan import EliminationPlan, cheap_plan, most_added
+from certimap.networks.expansion import expanded
 from certimap.networks.integers import (
     WIDE_REACH,
     FineIntegers,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from certimap.core.control import Control
 
 LEAST_SHARE = 0.01  # of what epsilon grants, that is worth a search of its own
+MANY_VARIABLES = 2_000  # moves of single ones take long to settle them
 OUTSIDE_FROM = 200_000_000  # table entries visited before another program is asked: a second or two
 
 
@@ -59,6 +61,7 @@ class HybridState:
     is_eliminated: bool = False
     is_whole: bool = True
     is_asked: bool = False
+    problem: Problem | None = None  # what is solved, until large moves have been tried on it
     share: float = 1.0
 
     @property
@@ -146,10 +149,11 @@ class HybridBestFirst(Solver):
                 return state
             problem = self._problem(state)
             state.unit = problem.unit
-            state.root = Reduction(problem, context)
+            state.root, state.problem = Reduction(problem, context), problem
         else:
             self._set_levels(state, ledger)
             state.root.advance(context)
+            self._expand(state)
             self._report(state, ledger)
             self._ask_outside(state, ledger)
         self._report(state, ledger)
@@ -162,6 +166,18 @@ class HybridBestFirst(Solver):
 
     def _problem(self, state: HybridState) -> Problem:
         return restrict(to_integers(state.posterior.problem), state.kept)
+
+    def _expand(self, state: HybridState) -> None:
+        """Better the answer once by moves of many variables: at once where there are many, else before a search."""
+        root, context, problem = state.root, state.context, state.problem
+        if problem is None or root is None or context.lists_all or root.value <= FLOOR:
+            return
+        if not context.n_nodes and len(problem.sizes) < MANY_VARIABLES:
+            return
+        state.problem = None
+        found = expanded(problem, root.states, context.control)
+        if found is not None:
+            root.offer(found)
 
     def _ask_outside(self, state: HybridState, ledger: Ledger) -> None:
         """Let toulbar2 try once, where the search has been long and no elimination is going to end it."""
