@@ -168,7 +168,7 @@ class HybridBestFirst(Solver):
         return restrict(to_integers(state.posterior.problem), state.kept)
 
     def _expand(self, state: HybridState) -> None:
-        """Better the answer once by moves of many variables: at once where there are many, else before a search."""
+        """Better the answer once by moves of many variables: at once if many are open, else before a search."""
         root, context, problem = state.root, state.context, state.problem
         if problem is None or root is None or context.lists_all or root.value <= FLOOR:
             return
