@@ -1,7 +1,8 @@
 """Distributions of real variables besides the Gaussian, as the checker knows them: densities and masses.
 
-Each formula is a sum of terms; what rounding may have moved it by is told from their sizes. Kinds go by the codes
-of model files. Densities have one peak: the largest in an interval is at the mode, or at the end nearest to it.
+Each formula is a sum of terms; what rounding may have moved it by is told from their sizes. Kinds have codes here
+that no file knows: model files number kinds as they like, and name them. Densities have one peak: the largest in
+an interval is at the mode, or at the end nearest to it.
 """
 
 from __future__ import annotations
@@ -9,15 +10,38 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from certimap.checker.models import Rejected
+import numpy as np
+
+from certimap.checker.models import Arrays, Rejected
 from certimap.checker.normal import log_mass, log_peak, total_of
 from certimap.checker.student import log1p_of, log_student, square_of
 
 TRUNCATED, UNIFORM, EXPONENTIAL, LAPLACE, STUDENT_T, POISSON, GEOMETRIC = range(-1, -8, -1)
-KINDS = (TRUNCATED, UNIFORM, EXPONENTIAL, LAPLACE, STUDENT_T, POISSON, GEOMETRIC)
+NAMES = {
+    "truncated_gaussian": TRUNCATED,
+    "uniform": UNIFORM,
+    "exponential": EXPONENTIAL,
+    "laplace": LAPLACE,
+    "student_t": STUDENT_T,
+    "poisson": POISSON,
+    "geometric": GEOMETRIC,
+}
+KINDS, UNKNOWN = tuple(NAMES.values()), -8
 LOG_PI = 1.1447298858494002
 TINY = 1e-320  # above what numbers next to 0 are off by
 MOST_TERMS = 1e6  # of a sum of counts, to either side
+
+
+def with_own_codes(arrays: Arrays) -> Arrays:
+    """Return a circuit's arrays with this module's codes for its kinds of leaves, by the names in the file."""
+    given = np.asarray(arrays["kind"], np.int64)
+    names: list[str] = arrays["leaf_names"].tolist() if "leaf_names" in arrays else []
+    own = given.copy()
+    codes: list[int] = np.unique(given[given < 0]).tolist()
+    for code in codes:
+        name = names[-code - 1] if -code <= len(names) else ""
+        own[given == code] = NAMES.get(name, UNKNOWN)
+    return {**arrays, "kind": own}
 
 
 def support(kind: int, p: Sequence[float]) -> tuple[float, float]:

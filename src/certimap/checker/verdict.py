@@ -20,6 +20,7 @@ from certimap.checker.elimination import check_vectors
 from certimap.checker.exact import MARGIN, largest_value
 from certimap.checker.file import Proof
 from certimap.checker.graph import read_graph
+from certimap.checker.leaves import with_own_codes
 from certimap.checker.majorants import products_of
 from certimap.checker.mixtures import check_mixture
 from certimap.checker.models import Arrays, Question, Reduced, Rejected, fingerprint, reduce, tables_of
@@ -102,6 +103,7 @@ def check_arrays(
         if proof.meta["model"] != fingerprint(kind, variables, arrays, hidden):
             raise Rejected("the proof is about another model: the fingerprints differ")
         _admit(proof.arrays, budget)
+        arrays = with_own_codes(arrays) if kind == "circuit" else arrays
         return _checked(kind, variables, arrays, proof, exact, budget)
     except Rejected as reason:
         return Verdict(False, f"rejected: {reason}")

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from certimap.checker import Proof
-from certimap.checker.real import REAL_KINDS
+from certimap.checker.leaves import NAMES
 from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.circuits.leaves import leaf_kind
 from certimap.core.model import Model
 from certimap.core.posterior import Capability
 from certimap.core.query import Query
@@ -135,7 +136,8 @@ def _refusal(model: Model, query: Query, result: MapResult, draft: Proof) -> str
     except ModelError as error:
         return f"the model cannot be handed to the checker: {error}"
     if isinstance(model, Circuit):
-        if not np.all(np.isin(model.kind, [NodeKind.CATEGORICAL, NodeKind.PRODUCT, NodeKind.SUM, *REAL_KINDS])):
+        real = [NodeKind.GAUSSIAN, *(leaf_kind(name)[0] for name in NAMES)]
+        if not np.all(np.isin(model.kind, [NodeKind.CATEGORICAL, NodeKind.PRODUCT, NodeKind.SUM, *real])):
             return "the circuit has leaves of a kind that the checker does not know: it knows this package's own"
         if result.top is not None and len(result.top) > 1 and not query.query_domain.is_discrete:
             return "a proof covers one answer where a variable is real; leave top_k out"

@@ -6,8 +6,8 @@ import numpy as np
 
 from certimap.checker import Proof, Verdict, check_arrays
 from certimap.checker.budget import Budget
-from certimap.checker.leaves import GEOMETRIC, POISSON, UNIFORM
 from certimap.circuits.circuit import Circuit, NodeKind
+from certimap.circuits.leaves import leaf_kind
 from certimap.core.model import Model
 from certimap.core.query import Query
 from certimap.core.result import MapResult
@@ -24,7 +24,8 @@ def is_smooth(model: Circuit, query: Query, result: MapResult) -> bool:
         return False
     kinds = model.kind[np.isin(model.leaf_var, query.variables) & (model.kind < NodeKind.PRODUCT)]
     kinds = kinds[kinds != NodeKind.CATEGORICAL]
-    return not np.any(np.isin(kinds, [POISSON, GEOMETRIC])) and bool(np.any(kinds != UNIFORM))
+    poisson, geometric, uniform = (leaf_kind(name)[0] for name in ("poisson", "geometric", "uniform"))
+    return not np.any(np.isin(kinds, [poisson, geometric])) and bool(np.any(kinds != uniform))
 
 
 def refused(model: Model, query: Query, result: MapResult) -> str | None:

@@ -9,10 +9,10 @@ import pytest
 from scipy import stats
 
 import certimap as cm
-from certimap.checker import Proof
+from certimap.checker import Proof, check_arrays
 from certimap.checker import leaves as ours
+from certimap.checker.models import fingerprint
 from certimap.checker.normal import log_mass
-from certimap.circuits.leaves import leaf_kind
 from certimap.io.native import exported
 
 LAWS = {
@@ -28,9 +28,20 @@ WHOLE = ("poisson", "geometric")
 INTERVALS = [(-0.5, 0.8), (1.0, 1.0), (-3.0, 9.0), (2.5, math.inf), (-math.inf, 1.0), (0.9, 1.9), (-9.0, -1.5)]
 
 
-def test_codes_are_those_of_the_table_of_kinds():
-    for code, name in enumerate(LAWS, 1):
-        assert leaf_kind(name)[0] == -code == ours.KINDS[code - 1]
+def test_kinds_go_by_their_names_whatever_a_file_numbers_them():
+    assert set(LAWS) == set(ours.NAMES)
+    model = mixture(2, ("laplace", "student_t"))
+    result = cm.map_query(model, solver="frontier", epsilon=0.3, delta=0, rng=0, proof=True)
+    kind, variables, arrays, hidden = exported(model)
+    n = len(arrays["leaf_names"])
+    turned = np.where(arrays["kind"] < 0, -1 - n - arrays["kind"], arrays["kind"])
+    other = {**arrays, "kind": turned, "leaf_names": arrays["leaf_names"][::-1]}
+    proof = Proof({**result.proof.meta, "model": fingerprint(kind, variables, other, hidden)}, result.proof.arrays)
+    assert check_arrays(kind, variables, other, proof, hidden=hidden).accepted
+    unnamed = {name: values for name, values in other.items() if name != "leaf_names"}
+    meta = {**result.proof.meta, "model": fingerprint(kind, variables, unnamed, hidden)}
+    verdict = check_arrays(kind, variables, unnamed, Proof(meta, result.proof.arrays), hidden=hidden)
+    assert verdict.message == "rejected: the circuit has leaves of a kind that the checker does not know"
 
 
 def largest(name, law, low, high):
@@ -56,7 +67,7 @@ def mass(name, law, low, high):
 @pytest.mark.parametrize("name", LAWS)
 def test_densities_and_masses_enclose_the_truth(name, interval):
     parameters, law = LAWS[name]
-    code = leaf_kind(name)[0]
+    code = ours.NAMES[name]
     for of_ours, truth in ((ours.log_largest, largest), (ours.log_share, mass)):
         below, above = (of_ours(code, parameters, *interval, side) for side in (-1, 1))
         true = truth(name, law, *interval)
@@ -76,7 +87,7 @@ def test_far_out_nothing_is_called_impossible():
         ("laplace", (0.0, 1e-200)),
         ("student_t", (0.0, 1.0, 1.0)),
     ):
-        code = leaf_kind(name)[0]
+        code = ours.NAMES[name]
         assert -math.inf < ours.log_density(code, parameters, 1e200, 1) < 0.0
 
 
@@ -159,9 +170,6 @@ def test_kinds_of_other_packages_are_refused_in_a_sentence():
     kind, variables, arrays, hidden = exported(model)
     codes = arrays["kind"].copy()
     codes[codes == 1] = -40
-    from certimap.checker import check_arrays
-    from certimap.checker.models import fingerprint
-
     other = {**arrays, "kind": codes}
     meta = {**result.proof.meta, "model": fingerprint(kind, variables, other, hidden)}
     verdict = check_arrays(kind, variables, other, Proof(meta, result.proof.arrays), hidden=hidden)
@@ -188,7 +196,7 @@ FAR = [  # kind, parameters, and the log of the density (or share) of an interva
 @pytest.mark.parametrize("case", FAR)
 def test_the_ends_of_floats_are_enclosed_too(case):
     name, parameters, interval, true = case
-    code = leaf_kind(name)[0]
+    code = ours.NAMES[name]
     below, above = (ours.log_share(code, parameters, *interval, side) for side in (-1, 1))
     assert below <= true + 1e-8
     assert above >= true - 1e-8
