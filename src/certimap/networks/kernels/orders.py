@@ -355,6 +355,20 @@ def eliminate(
     return DONE
 
 
+@jit_part
+def _sort(numbers: Ints, start: Scalar, end: Scalar) -> None:
+    """Sort entries from `start` to `end` - 1 by Shell's method; NumPy's takes a second to compile."""
+    gap = (end - start) // 2
+    while gap > 0:
+        for k in range(start + gap, end):
+            number, at = numbers[k], k
+            while at - gap >= start and numbers[at - gap] > number:
+                numbers[at] = numbers[at - gap]
+                at -= gap
+            numbers[at] = number
+        gap //= 2
+
+
 @jit()
 def separators_of(pointers: Ints, near: Ints, order: Ints, found_ptr: Ints, found: Ints) -> int:
     """Write the separator of each variable of an order, later ones by their places, rising.
@@ -401,7 +415,7 @@ def separators_of(pointers: Ints, near: Ints, order: Ints, found_ptr: Ints, foun
         found_ptr[i + 1] = used
         if used > len(found):
             return used
-        found[found_ptr[i] : used].sort()
+        _sort(found, found_ptr[i], used)
         if used > found_ptr[i]:
             up = found[found_ptr[i]]
             next_child[i] = first_child[up]
