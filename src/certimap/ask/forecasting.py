@@ -152,6 +152,8 @@ def forecast(
     """
     if not (0.0 <= epsilon < 1.0 and 0.0 <= delta < 1.0):
         raise QueryError(f"epsilon={epsilon!r} and delta={delta!r} are out of range; expected 0 <= value < 1")
+    if not isinstance(posterior, Posterior):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise QueryError(f"a {type(posterior).__name__} is no posterior; cm.condition(model, ...) makes one")
     domain, facts = posterior.domain, posterior.facts
     points = np.concatenate(list(_first_look(posterior, np.random.default_rng(rng))))
     log_probs = posterior.log_prob(points)

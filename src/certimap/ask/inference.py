@@ -223,10 +223,9 @@ def log_evidence_bounds(
     model = as_model(model)
     if not isinstance(model, Network):
         raise QueryError(f"a {type(model).__name__} is no network; log_evidence() gives its ln p(e) exactly")
-    if i_bound < 1 or iterations < 0:
-        raise QueryError(
-            f"i_bound is {i_bound} and iterations {iterations}; at least 1 and not below 0 are expected"
-        )
+    i_bound = check_whole("i_bound", i_bound, "a whole number from 1", QueryError, low=1)
+    iterations = check_whole("iterations", iterations, "a whole number from 0", QueryError)
+    check_limits(time_limit, None, None, None)
     try:
         problem = problem_of(model, make_query(model.domain, None, evidence)).problem
     except ImpossibleEvidence as error:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import fspath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.domain import Label
-from certimap.core.untyped import is_mapping, is_missing
+from certimap.core.untyped import is_mapping, is_missing, is_path
 from certimap.errors import DataError, MissingDependency
 
 
@@ -78,6 +79,8 @@ def _interchanged(data: Any) -> Any:
 
 
 def _array_columns(data: Any) -> list[Column]:
+    if is_path(data):
+        raise DataError(f"{fspath(data)!r} is a text or path, and no table; pandas.read_csv(path) reads one")
     try:
         array: NDArray[Any] = np.asarray(data)
     except ValueError:

@@ -9,6 +9,7 @@ from certimap.checker import Proof, Verdict, check_arrays
 from certimap.checker.budget import BYTES, SECONDS, Budget
 from certimap.checker.file import read_within
 from certimap.checker.models import Rejected
+from certimap.core.arguments import check_number
 from certimap.core.result import MapResult
 from certimap.core.untyped import is_path
 from certimap.errors import ParseError, QueryError
@@ -58,8 +59,9 @@ def check(
         For what is no model, and limits that are no time and no bytes.
     """
     model = as_model(model)
-    if time_limit is not None and not time_limit > 0.0:
-        raise QueryError(f"time_limit is {time_limit}; expected seconds above 0, or None for no limit")
+    expected = "seconds above 0, or None for no limit"
+    if time_limit is not None and check_number("time_limit", time_limit, expected, QueryError) <= 0.0:
+        raise QueryError(f"time_limit is {time_limit}; expected {expected}")
     if max_memory is not None and not max_memory > 0:
         raise QueryError(f"max_memory is {max_memory}; expected bytes above 0, or None for no limit")
     budget = Budget.starting_now(time_limit, max_memory)

@@ -208,7 +208,7 @@ def test_advice_names_parameters_that_the_function_has():
         with pytest.raises(cm.CertimapError) as caught:
             ask(model)
         assert "max_memory or max_edges" not in str(caught.value)
-        assert "observe more variables" in str(caught.value) or "out of reach" in str(caught.value)
+        assert any(way in str(caught.value) for way in ("observe more", "out of reach", "log_evidence_bounds()"))
 
 
 def test_marginals_of_impossible_evidence(asia):
@@ -217,3 +217,17 @@ def test_marginals_of_impossible_evidence(asia):
         with pytest.raises(cm.ImpossibleEvidence):
             cm.marginals(asia, asked, impossible)
     assert cm.marginals(asia, ["tub"], {"tub": "yes"}) == {"tub": {"yes": 1.0, "no": 0.0}}
+
+
+def test_limits_and_tables_of_the_other_functions(asia):
+    with pytest.raises(cm.QueryError, match="i_bound is '3'; expected a whole number from 1"):
+        cm.log_evidence_bounds(asia, i_bound="3")
+    with pytest.raises(cm.SolverError, match="time_limit is '3'"):
+        cm.log_evidence_bounds(asia, time_limit="3")
+    with pytest.raises(cm.QueryError, match="time_limit is '3'; expected seconds above 0"):
+        cm.check(asia, cm.map_query(asia, ["lung"], proof=True), time_limit="3")
+    for learn in (cm.learn.hclt, cm.learn.LearnSPN().fit):
+        with pytest.raises(DataError, match=r"'rows\.csv' is a text or path, and no table; pandas\.read_csv"):
+            learn("rows.csv")
+    with pytest.raises(cm.QueryError, match=r"a BayesianNetwork is no posterior; cm\.condition"):
+        cm.forecast(asia)
