@@ -221,6 +221,18 @@ def test_large_circuits_are_measured_without_data(tmp_path: Path, capsys: pytest
     assert "too few" in capsys.readouterr().err
 
 
+def test_orders_are_compared_on_grids_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- begin orders -->\n<!-- end orders -->\n")
+    assert main(["bench", "orders", "examples/asia.bif", "--sides", "3,15", "--quiet", "--into", str(page)]) == 0
+    rows = {line.split(" | ")[0]: line.split(" | ") for line in page.read_text().splitlines() if " | " in line}
+    assert rows["| asia"][1:4] == ["8", "3.0", "5.5"]
+    assert float(rows["| grid 15x15"][4]) == 16.0 < float(rows["| grid 15x15"][2])
+    assert rows["| torus 3x3"][1] == "9"
+    assert main(["bench", "orders", "--sides", "many"]) == 2
+    assert "'many'" in capsys.readouterr().err
+
+
 def test_networks_need_cases_or_growth(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "networks"]) == 2
     assert "--growth" in capsys.readouterr().err

@@ -230,6 +230,7 @@ def impute(
 for _command in (
     networks.networks,
     networks.uai,
+    networks.orders,
     networks.portfolio,
     checks.hostile,
     checks.heuristics,

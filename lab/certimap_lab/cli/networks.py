@@ -195,6 +195,25 @@ def _run(
     typer.echo(network_summary(records))
 
 
+def orders(
+    models: Annotated[
+        list[Path] | None, typer.Argument(help="Networks, or folders of them; made grids alone when left out.")
+    ] = None,
+    sides: Annotated[str, typer.Option(help="Sides of square grids, planar and torus.")] = "12,16,20,24",
+    quiet: Quiet = False,
+    into: Annotated[
+        Path | None, typer.Option("--into", help="Page whose section 'orders' gets the table.")
+    ] = None,
+) -> None:
+    """Print log2 sizes of elimination orders: by least fill, and as a search finds them."""
+    from certimap_lab.bench.orders import files_below, grid, orders_table, run_orders, scopes_of
+
+    lengths = _whole_numbers(sides, "--sides")
+    asked = [grid(side) for side in lengths] + [grid(side, is_torus=True) for side in lengths]
+    asked += [scopes_of(path) for path in files_below(models or [])]
+    _show("orders", orders_table(run_orders(asked, reporter(quiet))).to_markdown(4), into)
+
+
 def _whole_numbers(text: str, option: str) -> list[int]:
     wrong = [part for part in split_names(text) if not part.isdecimal()]
     if wrong:
