@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from certimap.conversions.network_to_tree import elimination_order, largest_table, tree_of_reduced
@@ -36,6 +38,7 @@ STAGES = 4  # products, conditioning, contraction, laying out
 # elimination per row takes while it is this small (public BIF networks of 20 to 76 variables, 120 rows each).
 BYTES_PER_SCOPE = 500  # of an order that is kept with the scopes that it is for
 SMALL_TREE = 2.0**14
+_AS_NETWORK = Named("certimap.conversions.from_wide_networks:as_network")
 TOO_WIDE = Estimate(f"tables of more than 2^{BITS:.0f} entries", 2.0**BITS, fits=False)
 
 
@@ -110,9 +113,10 @@ def build_tree(case: Case[Network]) -> BoxPosterior:
     doing = f"building an elimination tree ({estimate.text})"
     with WorkClock(limits.control, doing, SECONDS_PER_ENTRY).piece(_tree_work(case)):
         pace = WorkClock(limits.control, doing, SECONDS_PER_ENTRY / STAGES)
-        return tree_of_reduced(
+        tree = tree_of_reduced(
             reduced, case.query, order, max_table=limits.table_allowed, workers=limits.workers, pace=pace
         )
+    return replace(tree, as_network=partial(_AS_NETWORK, case, tree.log_evidence, tree.facts.log_slack))
 
 
 def _tree_work(case: Case[Network]) -> float:

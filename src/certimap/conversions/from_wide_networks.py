@@ -20,7 +20,7 @@ from certimap.core.posterior import Posterior
 from certimap.errors import TooLarge
 from certimap.kernels.parallel import default_workers
 from certimap.networks.bayesian import BayesianNetwork
-from certimap.networks.conditional import Total
+from certimap.networks.conditional import Total, relative_to
 from certimap.networks.determined import Function, functions_of, maximised
 from certimap.networks.elimination_plan import EliminationPlan, plan
 from certimap.networks.elimination_posterior import EliminationPosterior
@@ -138,6 +138,20 @@ def streamed(case: Case[Network]) -> Posterior:
     limits, (prepared, order) = case.limits, _streamed(case)
     workers = limits.workers or default_workers()
     return StreamedPosterior.of_sum(prepared, order, case.query, workers, limits.control)
+
+
+def as_network(case: Case[Network], log_total: float, log_slack: float) -> NetworkPosterior:
+    """Return the posterior of a tree as tables of its network, with the tree's ln p(e) and its error."""
+    prepared, limits = prepared_of(reduced_of(case)), case.limits
+    prepared = replace(prepared, problem=relative_to(prepared.problem, Total(log_total, log_slack)))
+    return NetworkPosterior(
+        case.query.query_domain,
+        prepared,
+        log_total,
+        limits.workers or default_workers(),
+        limits.control,
+        log_ceiling=prepared.problem.log_slack,
+    )
 
 
 def two_sided_size(case: Case[Network]) -> Estimate:

@@ -225,6 +225,16 @@ class Bounds(Posterior, Protocol):
 
 
 @runtime_checkable
+class AsNetwork(Posterior, Protocol):
+    """A tree of tables that came from a network, which some searches work on."""
+
+    @property
+    def as_network(self) -> Callable[[], Posterior] | None:
+        """Make the same posterior, values and all, as the tables of a network; None where there was none."""
+        ...
+
+
+@runtime_checkable
 class Decodes(Posterior, Protocol):
     """A posterior whose structure decodes good points without a search, as a circuit's does."""
 

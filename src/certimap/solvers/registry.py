@@ -12,6 +12,7 @@ from certimap.core.arguments import meant_keyword
 from certimap.core.domain import Domain
 from certimap.core.named import at
 from certimap.core.posterior import (
+    AsNetwork,
     Bounds,
     Capability,
     Draws,
@@ -88,7 +89,8 @@ PROVERS = ("hbfs", "set_elimination", "portfolio", "frontier")  # what `auto` tr
 SMALL_SPACE = 2**16
 SMALL_WORK = 100_000_000
 OUTSIDE_SHARE = 0.25  # of the time left in a long search, for toulbar2
-RELAXED_WORK = 2e10  # where boxes are bounded by a relaxation alone, which no search may ever close
+DEAR_TREE = 2.0**14  # entries of a tree from which a network's own tables are searched as well
+RELAXED_WORK = 1e9  # where boxes are bounded by a relaxation alone, which no search may ever close
 
 
 def names() -> tuple[str, ...]:
@@ -207,8 +209,9 @@ def choose(posterior: Posterior) -> Solver:
 
     - `guess` where a posterior made in a hurry offers nothing else;
     - `exhaustive` where the query space has at most 65,536 states, and listing them takes at most 10^8 edge
-      evaluations (2 10^10 where bounds come from a relaxation) or there is no other way to a proof, and points
+      evaluations (10^9 where bounds come from a relaxation) or there is no other way to a proof, and points
       have values rather than two sides;
+    - `portfolio` for a large tree of a network, whose sets of vectors may outgrow any limit;
     - else the first of `PROVERS` that the posterior has all it needs for, within its limits;
     - else `smooth_pac` in a discrete domain and `pac` for counts (a sampler and an oracle are enough), and for a
       density `soo` where its variables have two ends, else `budget`.
@@ -218,6 +221,8 @@ def choose(posterior: Posterior) -> Solver:
     is_listed = not isinstance(posterior, TwoSided)  # else listing would settle no point's value
     if is_listed and _is_small(posterior.domain, posterior.facts.work, _listing_limit(posterior)):
         return make("exhaustive")
+    if isinstance(posterior, AsNetwork) and posterior.as_network is not None and posterior.facts.work > DEAR_TREE:
+        return make("portfolio")
     for name in PROVERS:
         if all(isinstance(posterior, capability) for capability in entry(name).load().needs):
             solver = make(name)

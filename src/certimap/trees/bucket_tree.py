@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from certimap.core.box import Boxes, Points
 from certimap.core.control import WorkClock
 from certimap.core.domain import Domain
-from certimap.core.posterior import Facts
+from certimap.core.posterior import Facts, Posterior
 from certimap.core.query import Query
 from certimap.core.region_tree import RegionTree
 from certimap.core.rounding import LOG_FLOOR
@@ -55,11 +55,14 @@ class BucketTreePosterior:
         The conditional tables; see `RegionTree`.
     workers
         Threads for the passes; the answer does not depend on it.
+    as_network
+        Returns the same posterior as tables of a network that nothing was multiplied into, see `AsNetwork`.
     """
 
     domain: Domain
     region_tree: RegionTree
     workers: int = 1
+    as_network: Callable[[], Posterior] | None = None
 
     @classmethod
     def from_tree(

@@ -13,10 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import certimap as cm
+from certimap.conversions import condition
+from certimap.core.posterior import AsNetwork, Regions
 from certimap.core.query import make_query
 from certimap.core.result import CertificateKind, Status
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.two_sided import TwoSidedNetworkPosterior
+from certimap.solvers import registry
 from certimap.solvers.driver import run
 from certimap.solvers.networks import full_width, portfolio
 from certimap.solvers.networks.full_width import FullWidth
@@ -24,7 +27,7 @@ from certimap.solvers.networks.portfolio import Portfolio
 
 # Every switch at once: several levels of work, dives all the time, a turn that one step uses up.
 SMALL = full_width.Tuning(bits=(3.0, 5.0, 7.0), first_stride=1, gain=0.01)
-SWITCHING = portfolio.Tuning(turn=1.0, i_bounds=(1, 2, 4), iterations=4)
+SWITCHING = portfolio.Tuning(turn=1.0, head_start=1.0, i_bounds=(1, 2, 4), iterations=4)
 TIGHT = full_width.Tuning(most_bits=4.0)
 
 
@@ -145,3 +148,27 @@ def test_lists_of_answers_are_left_to_the_search_that_keeps_books() -> None:
     _, values = truth(model, query)
     best = np.sort(list(values.values()))[::-1][:2] - (0.0 if result.log_evidence is None else result.log_evidence)
     assert [log for _, log in result.top] == pytest.approx(best.tolist(), abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_on_a_tree_sets_and_the_tables_of_its_network_take_turns(seed: int) -> None:
+    model, query = random_network(seed, 0.2)
+    posterior = condition(model, make_query(model.domain, query, {}), wants=(Regions,))
+    assert isinstance(posterior, AsNetwork)
+    assert posterior.as_network is not None
+    network = posterior.as_network()
+    points = np.zeros((1, len(query)), np.int64)
+    assert network.log_prob(points) == pytest.approx(posterior.log_prob(points), abs=1e-9)
+    kept = pickle.loads(pickle.dumps(posterior))
+    for delta in (0.0, 0.1):
+        result = run(kept, Portfolio(SWITCHING), epsilon=0.0, delta=delta, rng=0, progress=False)
+        check(result, model, query, proves=delta == 0.0)
+
+
+def test_a_large_tree_goes_to_the_portfolio_and_a_small_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, query = random_network(3, 0.0)
+    posterior = condition(model, make_query(model.domain, query, {}), wants=(Regions,))
+    monkeypatch.setattr(registry, "SMALL_SPACE", 1)
+    assert registry.choose(posterior).name == "set_elimination"
+    monkeypatch.setattr(registry, "DEAR_TREE", 1.0)
+    assert registry.choose(posterior).name == "portfolio"

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from certimap.core.control import TimeUp
-from certimap.core.posterior import Capability
+from certimap.core.posterior import AsNetwork, Capability, Posterior
 from certimap.errors import TooLarge
 from certimap.networks.posterior import NetworkPosterior
 from certimap.solvers.base import Effort, Family, Solver
 from certimap.solvers.box_search.frontier import Frontier
-from certimap.solvers.networks.aobb import AndOrBranchAndBound
+from certimap.solvers.elimination.set_elimination import SetElimination
+from certimap.solvers.networks.aobb import STEP_NODES, AndOrBranchAndBound
 from certimap.solvers.networks.full_width import FullWidth
 from certimap.solvers.networks.wmb import WeightedMiniBuckets
 
@@ -40,7 +41,10 @@ class Tuning:
     i_bounds, iterations
         Of the mini-buckets, one after another.
     weights
-        Products that take as long as one unit of a part's own work: `full_width`, `wmb`, `frontier`, `aobb`.
+        Products that take as long as one unit of a part's own work: `full_width`, `wmb`, `frontier`, `aobb`,
+        `set_elimination`.
+    head_start
+        Work that `set_elimination` has before the others have a turn.
     dear
         Table entries per point from which searches that evaluate points by the hundred are left out.
     """
@@ -50,17 +54,34 @@ class Tuning:
     memory: float = 0.25
     i_bounds: tuple[int, ...] = (10, 14, 17)
     iterations: int = 50
-    weights: tuple[float, float, float, float] = (1.0, 60.0, 10.0, 1e5)
+    weights: tuple[float, float, float, float, float] = (1.0, 60.0, 10.0, 1e5, 8.0)
+    head_start: float = 2.0**28
     dear: float = 2.0**20
 
 
 @dataclass(eq=False)
 class Part:
-    """One of the searches: solvers to run one after another, the state of the present one, and what came of it."""
+    """One of the searches: solvers to run one after another, the state of the present one, and what came of it.
 
+    Attributes
+    ----------
+    turn
+        What the next turn may cost.
+    keeps_books
+        Whether it accounts for the whole space to the ledger.
+    is_spare
+        Whether it has turns only where no other part goes on.
+    rate
+        Share of the gap closed per unit of work, lately.
+    """
+
+    posterior: Posterior
     solvers: Iterator[Solver]
     weight: float
     rng: np.random.Generator
+    turn: float
+    keeps_books: bool = False
+    is_spare: bool = False
     solver: Solver | None = None
     state: Any = None
     rate: float = math.inf
@@ -78,7 +99,6 @@ class Part:
 class PortfolioState:
     """The parts, and how many turns they have had."""
 
-    posterior: NetworkPosterior
     control: Control
     parts: list[Part]
     n_turns: int = 0
@@ -95,8 +115,10 @@ class Portfolio(Solver):
     whose last one closed the largest share of the gap for its work, and now and then to the part that has had the
     least. Turns are measured in table entries, not seconds, so that a seed replays.
 
-    Where a list of assignments, a proof file or the search of one box is wanted, `frontier` runs alone: it alone
-    keeps the books that these need.
+    On a tree of a network's tables, `set_elimination` stands for `frontier` and `aobb`, and has a head start.
+
+    Where a list of assignments, a proof file or the search of one box is wanted, `frontier` (or `set_elimination`)
+    runs alone: it alone keeps the books that these need.
 
     Parameters
     ----------
@@ -107,35 +129,64 @@ class Portfolio(Solver):
     tuning: Tuning = field(default_factory=Tuning)
 
     name: ClassVar[str] = "portfolio"
-    needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior,)
+    needs: ClassVar[tuple[Capability, ...]] = (NetworkPosterior | AsNetwork,)
     family: ClassVar[Family] = "search"
+
+    def unsuited(self, posterior: Posterior) -> str | None:
+        """Return why a posterior cannot be searched, or None."""
+        if isinstance(posterior, NetworkPosterior):
+            return None
+        if not isinstance(posterior, AsNetwork) or posterior.as_network is None:
+            return f"solver {self.name!r} searches the tables of a network; use solver='set_elimination'"
+        return None
 
     def init(
         self,
-        posterior: NetworkPosterior,
+        posterior: NetworkPosterior | AsNetwork,
         control: Control,
         rng: np.random.Generator,
         boxes: Boxes | None = None,
     ) -> PortfolioState:
-        tuning = self.tuning
-        kinds: tuple[tuple[Solver, ...], ...] = (
-            (FullWidth(),),
-            tuple(WeightedMiniBuckets(i, tuning.iterations) for i in tuning.i_bounds),
-            (Frontier(),),
-            (AndOrBranchAndBound(),),
-        )
-        streams = rng.spawn(len(kinds))
-        parts = [
-            Part(iter(solvers), weight, stream)
-            for solvers, weight, stream in zip(kinds, tuning.weights, streams, strict=True)
-            if solvers[0].unsuited(posterior) is None
-        ]
-        if posterior.facts.work > tuning.dear:
-            parts = parts[:2]
+        parts = self._parts(posterior, control, rng)
         if boxes is not None:
-            alone = Frontier()
-            parts = [Part(iter(()), 1.0, rng, alone, alone.init(posterior, control, rng, boxes))]
-        return PortfolioState(posterior, control, parts)
+            parts = [part for part in parts if part.keeps_books]
+            for part in parts:
+                part.solver = next(part.solvers)
+                part.state = part.solver.init(posterior, control, rng, boxes)
+        return PortfolioState(control, parts)
+
+    def _parts(
+        self, posterior: NetworkPosterior | AsNetwork, control: Control, rng: np.random.Generator
+    ) -> list[Part]:
+        """Return the parts that a posterior suits."""
+        tuning = self.tuning
+        full, buckets, boxes, paths, sets = tuning.weights
+        streams = iter(rng.spawn(5))
+
+        def part(
+            weight: float, *solvers: Solver, on: Posterior, turn: float = tuning.turn, books: bool = False
+        ) -> Part:
+            return Part(on, iter(solvers), weight, next(streams), turn, books)
+
+        if isinstance(posterior, NetworkPosterior):
+            network = posterior
+        else:
+            assert posterior.as_network is not None
+            made: Any = posterior.as_network()
+            network = replace(made, control=control)  # a tree may outlive the run that it was made for
+        parts = [
+            part(full, FullWidth(), on=network),
+            part(buckets, *(WeightedMiniBuckets(i, tuning.iterations) for i in tuning.i_bounds), on=network),
+        ]
+        if network is not posterior:
+            return [part(sets, SetElimination(), on=posterior, turn=tuning.head_start, books=True), *parts]
+        parts.append(part(boxes, Frontier(), on=posterior, books=True))
+        parts[-1].is_spare = posterior.facts.work > tuning.dear
+        depth_first = AndOrBranchAndBound()
+        is_quick = STEP_NODES * posterior.facts.work <= tuning.turn
+        if is_quick and depth_first.unsuited(posterior) is None:
+            parts.append(part(paths, depth_first, on=posterior))
+        return parts
 
     def effort(self, state: PortfolioState) -> Effort:
         efforts = [part.effort for part in state.parts]
@@ -145,7 +196,7 @@ class Portfolio(Solver):
     def step(self, state: PortfolioState, ledger: Ledger) -> PortfolioState:
         """Give one part its turn."""
         if state.n_turns == 0 and (ledger.recorder is not None or ledger.top_k > 1):
-            state.parts = [part for part in state.parts if part.weight == self.tuning.weights[2]]
+            state.parts = [part for part in state.parts if part.keeps_books]
         part = self._next(state)
         state.n_turns += 1
         before, work = _gap(ledger), part.work
@@ -158,13 +209,14 @@ class Portfolio(Solver):
 
     def _next(self, state: PortfolioState) -> Part:
         waiting = [part for part in state.parts if not part.done]
+        waiting = [part for part in waiting if not part.is_spare] or waiting
         if state.n_turns % self.tuning.fair_every == self.tuning.fair_every - 1:
             return min(waiting, key=lambda part: part.work)
         return max(waiting, key=lambda part: (part.rate, -part.work))
 
     def _run(self, part: Part, state: PortfolioState, ledger: Ledger) -> None:
         """Step a part until its turn is over or the run ends."""
-        end = part.work + self.tuning.turn
+        end, part.turn = part.work + part.turn, self.tuning.turn
         try:
             while part.work < end and not part.done and not ledger.satisfied and not state.control.should_stop:
                 if part.solver is None or part.state.done:
@@ -187,7 +239,7 @@ class Portfolio(Solver):
         part.solver, solver = None, next(part.solvers, None)
         part.done = solver is None
         if solver is not None:
-            part.state = solver.init(state.posterior, state.control, part.rng)
+            part.state = solver.init(part.posterior, state.control, part.rng)
             part.solver = solver
 
 
