@@ -165,7 +165,8 @@ def condition_quickly(model: Model, query: Query, *, limits: Limits | None = Non
     case = Case(model, query, limits or Limits())
     for wanted in ANYTIME:
         for row in rows_of(model):
-            if offers(row.offers, wanted) and row.estimate(case).fits:
+            is_slow = Masses in row.offers and Guesses not in wanted  # it sums everything before any answer
+            if offers(row.offers, wanted) and not is_slow and row.estimate(case).fits:
                 return row.build(case)
     raise TooLarge(f"this query to a {type(model).__name__} has no representation that answers at once")
 
