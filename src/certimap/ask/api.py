@@ -22,8 +22,10 @@ from certimap.core.result import MapResult
 from certimap.core.result_list import FailedQuery, ResultList
 from certimap.core.untyped import is_dict
 from certimap.errors import SolverError
+from certimap.kernels.notice import announce_compilation
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import Progress
+from certimap.solvers.history import is_on_terminal
 from certimap.solvers.registry import wants_of
 
 
@@ -167,7 +169,8 @@ def map_query(
         "cpu", "cuda" or "cuda:N": a circuit draws and scores points there, by PyTorch, for solvers that live on
         draws ("auto" is then `smooth_pac`); None for the compiled kernels, which also bound boxes.
     progress
-        None shows a line on a terminal, True always, False never; a function receives history entries.
+        None shows a line on a terminal, True always, False never; a function receives history entries. Where lines
+        are shown, one says when kernels are compiled, which happens once.
     errors
         For data frames. "raise": the first row that fails ends the batch, with an error that names the row.
         "keep": a `FailedQuery` with the error's sentence stands for such a row, and the others are answered.
@@ -218,6 +221,8 @@ def map_query(
         "options": solver_options,
         "max_proof": max_proof if proof else None,
     }
+    if settings["progress"] is True or (settings["progress"] is None and is_on_terminal()):
+        announce_compilation()
     limits = limits_of(max_edges, workers, device)
     model = model_of(model)
     if _is_frame(evidence):

@@ -65,9 +65,9 @@ def learn(
     """Learn a model from a table: columns become variables, the labels that occur become their states."""
     import certimap.learn
     from certimap import io
-    from certimap.cli.notice import announce_compilation
     from certimap.errors import SolverError
     from certimap.io.text_tables import has_header, read_text_table
+    from certimap.kernels.notice import announce_compilation
 
     announce_compilation()
 

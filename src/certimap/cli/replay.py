@@ -37,8 +37,8 @@ def replay(
     import certimap
     from certimap.ask.replay import read_records
     from certimap.ask.replay import replay as again
-    from certimap.cli.notice import announce_compilation
     from certimap.io.native import fingerprint
+    from certimap.kernels.notice import announce_compilation
 
     records = read_records(result)
     source: Any = certimap.read(model, encoding=encoding)

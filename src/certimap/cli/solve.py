@@ -231,9 +231,9 @@ def solve(
     import certimap
     from certimap.ask.asking import limits_of, map_rows
     from certimap.cli.answer_file import check_folder, write_answers
-    from certimap.cli.notice import announce_compilation
     from certimap.cli.output import AnswerPrinter
     from certimap.core.executors import workers_of
+    from certimap.kernels.notice import announce_compilation
 
     table = output if output is not None and suffix_of(output) == "csv" else None
     if table is not None:

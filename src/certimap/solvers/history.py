@@ -15,6 +15,11 @@ MAX_ENTRIES = 512
 SHOW_AFTER_SECONDS = 0.5
 
 
+def is_on_terminal() -> bool:
+    """Whether standard error is a terminal, on which progress is shown unless it is turned off."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 class History:
     """Records a run's moments; keeps at most 512 by dropping every other one and halving the rate.
 
@@ -31,8 +36,8 @@ class History:
         self._n_calls = 0
         self._n_nodes = 0
         self._listener = progress if callable(progress) else None
-        on_terminal = progress is None and sys.stderr is not None and sys.stderr.isatty()
-        self._line = _ProgressLine(started) if progress is True or on_terminal else None
+        is_shown = progress is True or (progress is None and is_on_terminal())
+        self._line = _ProgressLine(started) if is_shown else None
 
     def __enter__(self) -> History:
         return self

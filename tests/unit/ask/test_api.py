@@ -244,3 +244,18 @@ def test_a_setting_that_a_solver_has_not_is_refused_with_those_that_it_has():
 def test_no_threads_are_refused(workers):
     with pytest.raises(cm.SolverError, match="workers"):
         cm.map_query(None, workers=workers)
+
+
+@pytest.mark.parametrize(
+    ("progress", "on_terminal", "said"),
+    [(None, True, 1), (None, False, 0), (True, False, 1), (False, True, 0), (lambda entry: None, True, 0)],
+)
+def test_compilation_is_announced_where_progress_is_shown(monkeypatch, progress, on_terminal, said):
+    from certimap.ask import api
+
+    calls = []
+    monkeypatch.setattr(api, "announce_compilation", lambda: calls.append(1))
+    monkeypatch.setattr(api, "is_on_terminal", lambda: on_terminal)
+    model = cm.BayesianNetwork.from_cpts({"A": [0, 1]}, {}, {"A": [0.4, 0.6]})
+    cm.map_query(model, progress=progress)
+    assert len(calls) == said

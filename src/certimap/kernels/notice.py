@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 
 
+@functools.cache
 def announce_compilation() -> None:
     """Print one line on standard error as soon as a kernel is compiled; later runs load it from disk."""
     from certimap.kernels.jit import on_first_compilation
