@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -11,9 +12,12 @@ from certimap.checker.numbers import Floats
 from certimap.networks.costs import Costs
 from certimap.networks.kernels.dual_ascent import ascend
 from certimap.networks.problem import HARD, Problem, Table
+from certimap.networks.roof import Binary, roof
 
 SWEEPS, SHARE, MAX_ASCENTS = 20, 0.01, 15
 REACH = 4.0  # gaps below the largest entry of a table, down to which the ascent keeps entries apart
+FEWEST_PAIRS = 50  # fewer are eliminated or swept
+FLOW_BITS = 50  # the same where flows move them: of single tables, not of sums
 COST_BITS = 46  # of the integers that the ascent moves, so that sums of thousands stay exact
 
 
@@ -24,6 +28,34 @@ def ascended(network: Network, gap: float) -> Floats:
     """
     if not network.tables:
         return np.zeros(0)
+    return _as_shifts(network, _swept(network, gap))
+
+
+def cut(network: Network) -> Floats | None:
+    """Return shifts that lower the bound as far as any do, found by maximum flows, where pairs are binary.
+
+    None where there is more than binary variables in pairs, a zero, or little.
+    """
+    tables = list(network.tables.values())
+    is_binary = all(n == 2 for n in network.sizes.values()) and all(t.ndim == 2 for t in tables)
+    if not is_binary or network.hidden or len(tables) < FEWEST_PAIRS:
+        return None
+    rows = np.array([*(t.reshape(4) for t in tables), *(np.tile(own, 2) for own in network.own.values())])
+    if not np.all(np.isfinite(rows)):
+        return None
+    rows -= rows.max(axis=1, keepdims=True)
+    unit = 2.0 ** (math.ceil(math.log2(max(float(-rows.min()), 1e-6))) - FLOW_BITS)
+    whole = np.rint(rows / unit).astype(np.int64)
+    place = {v: i for i, v in enumerate(network.own)}
+    ends = np.array([[place[v] for v in scope] for scope in network.tables])
+    before = whole[: len(tables)].reshape(-1, 2, 2)
+    after = roof(Binary(whole[len(tables) :, :2].copy(), ends, before)).model.pairs
+    moves: Floats = (after - before).astype(np.float64) * unit
+    return _as_shifts(network, dict(zip(network.tables, moves, strict=True)))
+
+
+def _swept(network: Network, gap: float) -> dict[Scope, Floats]:
+    """Return how costs move in each table by sweeps."""
     reach = REACH * max(gap, 1e-6)
     unit = 2.0 ** (math.ceil(math.log2(reach)) - COST_BITS)
     tables: list[Table] = []
@@ -41,14 +73,21 @@ def ascended(network: Network, gap: float) -> Floats:
         if (before - int(dual.bound[0])) * unit <= SHARE * gap:
             break
     moved, ptr = dual.tables - costs.arrays.tables, costs.arrays.table_ptr.tolist()
-    moves = {scope: moved[ptr[k] : ptr[k + 1]] for k, scope in enumerate(network.tables)}
+    moves: Floats = moved.astype(np.float64) * unit
+    return {
+        scope: moves[ptr[k] : ptr[k + 1]].reshape(logs.shape)
+        for k, (scope, logs) in enumerate(network.tables.items())
+    }
+
+
+def _as_shifts(network: Network, moves: Mapping[Scope, Floats]) -> Floats:
+    """Return moves, each a sum of functions of one variable of a table, as the numbers of a step."""
     starts, at = dict[Scope, int](), 0
     for scope, shape in network.shapes:
         starts[scope], at = at, at + sum(shape)
     out = np.zeros(at)
     for scopes, stack in network.stacks:
-        move = np.array([moves[scope] for scope in scopes]).reshape(stack.shape).astype(np.float64)
-        lines = _lines(move * unit)
+        lines = _lines(np.array([moves[scope] for scope in scopes]))
         alone, at = _flattening(stack), np.array([starts[scope] for scope in scopes])
         for line, flat in zip(lines, alone, strict=True):
             out[at[:, None] + np.arange(line.shape[1])] = np.where(np.isnan(flat), line, flat)

@@ -20,6 +20,7 @@ from certimap.core.query import Query
 from certimap.core.result import CertificateKind, MapResult
 from certimap.errors import ModelError, TooLarge
 from certimap.io.native import exported
+from certimap.networks.width import looks_too_wide
 from certimap.proofs.answers import answers_of
 
 WITH_PROOFS = "'frontier' and 'exhaustive' on circuits, and any solver on networks whose tables fit"
@@ -44,6 +45,9 @@ def of_network(
     try:
         checked = reduced_network(model, query)
         budget = Budget.starting_now(seconds)
+        scopes = [t.scope for t in checked.tables]
+        if not is_drawn and looks_too_wide(scopes, {v: int(checked.sizes[v]) for scope in scopes for v in scope}):
+            return wide(model, query, result, max_bytes, seconds)
         layout = Layout.of(checked, budget)
     except (Rejected, ModelError) as reason:
         if not is_drawn:

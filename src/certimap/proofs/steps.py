@@ -20,7 +20,7 @@ from certimap.core.control import TimeUp
 from certimap.networks.elimination_plan import EliminationPlan, cheap_plan, plan
 from certimap.networks.orders import best_order
 from certimap.networks.problem import Problem, Table
-from certimap.proofs.ascent import MAX_ASCENTS, SHARE, ascended
+from certimap.proofs.ascent import MAX_ASCENTS, SHARE, ascended, cut
 from certimap.proofs.script import MARGIN, Arrays, Box, Open, Part, Script
 from certimap.proofs.sums import summed_out
 
@@ -87,6 +87,11 @@ def _settled(script: Script, part: Part) -> list[Part]:
         return []
     if _is_eliminated(script, part.network, _plan(part.network, script.quick_entries)):
         return []
+    shifts = None if part.depth else cut(part.network)
+    if shifts is not None:
+        script.shift(part.network, shifts)
+        if script.close(part.network):
+            return []
     for _ in range(INNER_ASCENTS if part.depth else MAX_ASCENTS):
         if not _reduced(script, part):
             return []

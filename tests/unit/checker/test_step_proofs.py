@@ -30,7 +30,7 @@ from certimap.core.query import make_query
 from certimap.networks import Factor, MarkovNetwork
 from certimap.proofs import reduced_network
 from certimap.proofs import steps as step_proofs
-from certimap.proofs.ascent import ascended
+from certimap.proofs.ascent import ascended, cut
 from certimap.proofs.script import Script
 from certimap.testing.enumeration import all_points
 from certimap.testing.models import random_network
@@ -432,3 +432,31 @@ def test_a_grid_too_wide_to_be_eliminated_is_proved_by_steps(monkeypatch):
     small = cm.map_query(model, epsilon=0, delta=0, rng=0, proof=True, max_proof=1000)
     assert small.proof is None
     assert small.no_proof
+
+
+@pytest.mark.parametrize("attracts", [False, True])
+def test_flows_shift_costs_to_the_lowest_bound(attracts):
+    rng, n = np.random.default_rng(11), 8
+    factors = [Factor.from_log((v,), rng.normal(size=2)) for v in range(n * n)]
+    for v in range(n * n):
+        for u in [v + 1] * (v % n < n - 1) + [v + n] * (v < n * (n - 1)):
+            pull = abs(rng.normal()) if attracts else rng.normal()
+            factors.append(Factor.from_log((v, u), [[pull, -pull], [-pull, pull]]))
+    model = MarkovNetwork(cm.Domain.of_sizes([2] * (n * n)), factors)
+    best = cm.map_query(model, epsilon=0, delta=0, rng=0).log_joint
+    network = Network.of(reduced_network(model, make_query(model.domain)))
+    before, shifts = network.bound(), cut(network)
+    assert shifts is not None
+    network.shift(shifts)
+    assert best - 1e-9 <= network.bound() < before
+    if attracts:
+        assert network.bound() == pytest.approx(best, abs=1e-9)
+    else:
+        swept = Network.of(reduced_network(model, make_query(model.domain)))
+        swept.shift(ascended(swept, before - best))
+        assert network.bound() <= swept.bound() + 1e-9
+
+
+def test_flows_leave_zeros_and_small_networks_to_sweeps():
+    assert cut(network_of(lattice(1))) is None
+    assert cut(network_of(everything(1))) is None
