@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from certimap.ask.api import map_query
 from certimap.core.function_posterior import FunctionPosterior
 from certimap.core.result import MapResult
 from certimap.errors import MissingDependency, QueryError
-from certimap.solvers.driver import run
 
 plots = pytest.importorskip("certimap.plots")
 
@@ -27,7 +27,7 @@ def solve(**settings: Any) -> MapResult:
         return ((drawn[:, None] & place) > 0).astype(np.int16)
 
     posterior = FunctionPosterior([2] * n, sample, lambda x: np.log(probabilities[x.astype(int) @ place]))
-    return run(posterior, "pac", rng=0, progress=False, options={"batch": 5}, **settings)
+    return map_query(posterior, solver="pac", rng=0, progress=False, batch=5, **settings)
 
 
 def test_history_shows_both_bounds(tmp_path: Any) -> None:

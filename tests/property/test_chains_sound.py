@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import certimap as cm
+from certimap.ask.api import map_query
 from certimap.conversions.network_to_tree import tree_of_network
 from certimap.core.query import make_query
 from certimap.core.result import CertificateKind
-from certimap.solvers.driver import run
 from certimap.solvers.elimination import search
 from certimap.solvers.elimination.set_elimination import SetElimination
 from certimap.solvers.elimination.sets import VectorSet
@@ -71,8 +71,15 @@ def check(rng, maker, monkeypatch):
     monkeypatch.setattr(search, "START_WORK", 0 if rng.random() < 0.7 else START_WORK)
     epsilon, top_k = float(rng.choice([0.0, 0.01, 0.3])), int(rng.choice([1, 1, 1, 3]))
     max_nodes = None if rng.random() < 0.4 else int(rng.integers(1, 4))
-    result = run(
-        posterior, solver, epsilon=epsilon, delta=0.0, rng=rng, top_k=top_k, max_nodes=max_nodes, progress=False
+    result = map_query(
+        posterior,
+        solver=solver,
+        epsilon=epsilon,
+        delta=0.0,
+        rng=rng,
+        top_k=top_k,
+        max_nodes=max_nodes,
+        progress=False,
     )
     assert result.log_prob <= exact[0] + 1e-9 <= result.log_upper_bound + 2e-9
     if result.certificate.kind is CertificateKind.EXACT:
@@ -115,12 +122,14 @@ def test_runs_that_are_stopped_half_way_bracket_the_optimum(alpha):
     n_open = 0
     for seed in range(6):
         model, asked = random_chain(np.random.default_rng(seed), 40, 12, 6, alpha)
-        exact = cm.map_query(model, asked, epsilon=0.0, delta=0.0, rng=0, progress=False)
+        exact = cm.map_query(model, asked, epsilon=0.0, delta=0.0, rng=0)
         assert exact.certificate.kind is CertificateKind.EXACT
         posterior = tree_of_network(model, make_query(model.domain, asked, {}))
         for limits, max_nodes in (((2,), 1), ((2, 8), 2), ((8,), 4), ((64,), 1)):
             solver = SetElimination(limits=limits, split_limit=limits[-1])
-            result = run(posterior, solver, epsilon=0.0, delta=0.0, rng=seed, max_nodes=max_nodes, progress=False)
+            result = map_query(
+                posterior, solver=solver, epsilon=0.0, delta=0.0, rng=seed, max_nodes=max_nodes, progress=False
+            )
             n_open += not result.certified
             assert result.log_prob <= exact.log_prob + 1e-9 <= result.log_upper_bound + 2e-9
     assert n_open > 6
@@ -129,6 +138,6 @@ def test_runs_that_are_stopped_half_way_bracket_the_optimum(alpha):
 def test_a_chain_of_a_thousand_steps_is_proved():
     """The bound from outside is e^400 above what can be reached: thresholds lie below the floor of doubles."""
     model, asked = random_chain(np.random.default_rng(1), 1000, 5, 10)
-    result = cm.map_query(model, asked, delta=0.0, epsilon=0.01, rng=0, progress=False)
+    result = cm.map_query(model, asked, delta=0.0, epsilon=0.01, rng=0)
     assert result.certified
     assert result.solver == "set_elimination"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from frontier_twin import all_points, random_circuit, random_domain
 
+from certimap.ask.api import map_query
 from certimap.certify.ledger import Ledger
 from certimap.circuits.posterior import CircuitPosterior
 from certimap.core.control import Control
@@ -15,7 +16,6 @@ from certimap.core.query import make_query
 from certimap.core.result import CertificateKind
 from certimap.errors import ImpossibleEvidence
 from certimap.solvers.box_search.frontier import Frontier, Pace
-from certimap.solvers.driver import run
 from certimap.testing import TablePosterior
 
 TOLERANCE = 2e-9
@@ -52,8 +52,8 @@ def check(posterior, rng, max_nodes, epsilons=(0.0, 0.0, 0.01, 0.3)):
     truth = np.sort(posterior.log_prob(points))[::-1]
     epsilon, k = float(rng.choice(epsilons)), min(int(rng.choice([1, 1, 1, 2, 5])), len(points))
     solver = random_solver(rng)
-    result = run(
-        posterior, solver, epsilon=epsilon, delta=0.0, rng=int(rng.integers(2**31)), top_k=k,
+    result = map_query(
+        posterior, solver=solver, epsilon=epsilon, delta=0.0, rng=int(rng.integers(2**31)), top_k=k,
         max_nodes=max_nodes, progress=False,
     )  # fmt: skip
     assert result.log_upper_bound >= truth[0] - 1e-12 * (1 + abs(truth[0]))
@@ -127,7 +127,9 @@ def test_real_variables_get_epsilon_certificates():
             random_circuit(rng, domain, shared=rng.random() < 0.5), make_query(domain)
         )
         solver = Frontier(incumbent=bool(rng.random() < 0.7))
-        result = run(posterior, solver, epsilon=0.01, delta=0.0, rng=t, max_nodes=20_000, progress=False)
+        result = map_query(
+            posterior, solver=solver, epsilon=0.01, delta=0.0, rng=t, max_nodes=20_000, progress=False
+        )
         reached = posterior.prober().climb(posterior.sample(300, rng))
         best = float(posterior.log_prob(reached).max())
         assert result.log_upper_bound >= best - 1e-12

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from problem_twin import all_values, random_problem
 
+from certimap.ask.api import map_query
 from certimap.certify.ledger import Ledger
 from certimap.core.box import Boxes
 from certimap.core.control import Control
 from certimap.core.domain import Domain
 from certimap.core.posterior import Facts
 from certimap.networks.problem import Problem, value_at
-from certimap.solvers.driver import run
 from certimap.solvers.networks import parts
 from certimap.solvers.networks.hbfs import HybridBestFirst
 
@@ -48,7 +48,7 @@ ROUTES = {"search": FORCED, "elimination": {}, "late elimination": {"quick_entri
 
 def solve(problem, route, **settings):
     settings = {"epsilon": 0.0, "delta": 0.0, "rng": 0, "progress": False} | settings
-    return run(ProblemPosterior(problem), HybridBestFirst(**ROUTES[route]), **settings)
+    return map_query(ProblemPosterior(problem), solver=HybridBestFirst(**ROUTES[route]), **settings)
 
 
 @pytest.mark.parametrize("seed", range(80))

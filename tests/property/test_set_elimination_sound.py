@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from bucket_twin import build, random_case, random_network
 
+from certimap.ask.api import map_query
 from certimap.core.result import CertificateKind, Status
-from certimap.solvers.driver import run
 from certimap.solvers.elimination import one_pass as set_elimination_pass
 from certimap.solvers.elimination import search
 from certimap.solvers.elimination.set_elimination import SetElimination
@@ -35,9 +35,9 @@ def check(seed, t, monkeypatch, maker=random_case, epsilons=(0.0, 0.0, 0.01, 0.3
     # Without work for the start the incumbent is one draw, and the search itself must find the best.
     monkeypatch.setattr(search, "START_WORK", 0 if rng.random() < 0.6 else START_WORK)
     max_nodes = None if rng.random() < 0.7 else int(rng.integers(1, 6))
-    result = run(
+    result = map_query(
         posterior,
-        solver,
+        solver=solver,
         epsilon=epsilon,
         delta=0.0,
         rng=t,
@@ -104,7 +104,7 @@ def test_the_answer_repeats_with_the_seed():
     rng = np.random.default_rng(5)
     posterior = build(random_case(rng), rng)
     assert isinstance(posterior, BucketTreePosterior)
-    first, second = (run(posterior, "set_elimination", delta=0.0, rng=4, progress=False) for _ in range(2))
+    first, second = (map_query(posterior, solver="set_elimination", delta=0.0, rng=4) for _ in range(2))
     assert first.assignment == second.assignment
     assert first.n_evaluations == second.n_evaluations
     assert first.log_upper_bound == second.log_upper_bound

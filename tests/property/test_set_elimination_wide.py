@@ -10,13 +10,13 @@ import pytest
 from wide_twin import build_wide, log_of, wide_case
 
 import certimap as cm
+from certimap.ask.api import map_query
 from certimap.certify.ledger import Ledger
 from certimap.core.control import Control
 from certimap.core.domain import Domain
 from certimap.core.query import make_query
 from certimap.core.result import CertificateKind
 from certimap.networks import Factor, MarkovNetwork
-from certimap.solvers.driver import run
 from certimap.solvers.elimination import search, set_elimination
 from certimap.solvers.elimination.set_elimination import SetElimination
 from certimap.trees.bucket_tree import BucketTreePosterior
@@ -44,8 +44,15 @@ def check(seed, t, monkeypatch):
     )
     monkeypatch.setattr(search, "START_WORK", 0 if rng.random() < 0.6 else START_WORK)
     max_nodes = None if rng.random() < 0.8 else int(rng.integers(1, 4))
-    result = run(
-        posterior, solver, epsilon=epsilon, delta=0.0, rng=t, top_k=top_k, max_nodes=max_nodes, progress=False
+    result = map_query(
+        posterior,
+        solver=solver,
+        epsilon=epsilon,
+        delta=0.0,
+        rng=t,
+        top_k=top_k,
+        max_nodes=max_nodes,
+        progress=False,
     )
     close = 1e-10 + 1e-12 * abs(ranked[0])
     assert result.log_upper_bound >= ranked[0] - 1e-15 * max(1.0, abs(ranked[0]))
@@ -94,7 +101,9 @@ def naive_bayes(n_observed, n_queried):
 @pytest.mark.parametrize(("scale", "top_k"), [(1, 1), (1, 3), (3, 1)])
 def test_the_class_that_the_evidence_makes_tiny_wins(scale, top_k):
     posterior = naive_bayes(1100 * scale, 1200 * scale)
-    result = run(posterior, "set_elimination", epsilon=0.0, delta=0.0, rng=0, top_k=top_k, progress=False)
+    result = map_query(
+        posterior, solver="set_elimination", epsilon=0.0, delta=0.0, rng=0, top_k=top_k, progress=False
+    )
     assert result.assignment["0"] == 1
     expected = scale * (1200 * math.log(0.99) - 1100 * math.log(2))
     assert result.log_prob == pytest.approx(expected, abs=1e-10, rel=1e-12)
@@ -118,7 +127,7 @@ def test_the_other_class_hidden():
         [observed] * n_observed + [queried] * n_queried,
         query,
     )
-    result = run(posterior, "set_elimination", epsilon=0.0, delta=0.0, rng=0, progress=False)
+    result = map_query(posterior, solver="set_elimination", epsilon=0.0, delta=0.0, rng=0)
     assert result.certificate.kind is CertificateKind.EXACT
     assert set(result.assignment.values()) == {1}
     assert result.log_prob == pytest.approx(1200 * math.log(0.99) - 1100 * math.log(2), abs=1e-10)
@@ -132,7 +141,7 @@ def test_factors_in_logs_on_one_variable(tmp_path, logs):
             cm.io.write(network, tmp_path / f"m.{suffix}")
             network = cm.read(tmp_path / f"m.{suffix}")
         for solver in ("auto", "set_elimination"):
-            result = cm.map_query(network, solver=solver, epsilon=0.0, rng=0, progress=False)
+            result = cm.map_query(network, solver=solver, epsilon=0.0, rng=0)
             assert result.assignment["0"] == int(np.argmax(logs))
             assert result.log_joint == pytest.approx(max(logs), rel=1e-15)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import certimap as cm
-from certimap.solvers.driver import run
+from certimap.ask.api import map_query
 from certimap.testing import (
     TablePosterior,
     check_posterior,
@@ -63,9 +63,9 @@ weights = st.lists(st.sampled_from([0.0, 1.0, 1.0, 2.0, 3.5, 100.0]), min_size=1
 def test_what_is_claimed_for_certain_is_true(weights, epsilon, seed, n_draws, top_k):
     posterior = TablePosterior([3, 4], weights)
     ranked = np.sort(posterior.log_prob(posterior.points))[::-1]
-    result = run(
+    result = map_query(
         posterior,
-        "smooth_pac",
+        solver="smooth_pac",
         epsilon=epsilon,
         delta=0.0,
         rng=seed,

@@ -7,8 +7,8 @@ import pytest
 from bucket_twin import build, random_latent_tree
 from scipy.stats import binomtest
 
+from certimap.ask.api import map_query
 from certimap.errors import ModelError
-from certimap.solvers.driver import run
 from certimap.solvers.elimination import search, set_elimination
 from certimap.solvers.elimination.one_pass import SetPass
 from certimap.solvers.elimination.search import Search
@@ -62,9 +62,9 @@ def smallest_false_delta(t):
     solver = SetElimination(
         limits=(1,), split_limit=1, n_starts=1, n_first_draws=int(rng.integers(1, 4)), draw_share=0.9
     )
-    result = run(
+    result = map_query(
         posterior,
-        solver,
+        solver=solver,
         epsilon=float(rng.choice([0.0, 0.2])),
         delta=1e-300,
         rng=t,

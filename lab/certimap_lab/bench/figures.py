@@ -207,6 +207,7 @@ def _seed_finding(probabilities: Any, mode: int, wanted: int) -> int:
 def _run_illustration(probabilities: Any, seed: int, figures: dict[str, Any]) -> Any:
     from certimap.core.function_posterior import FunctionPosterior
     from certimap.solvers.driver import run
+    from certimap.solvers.request import Request
     from certimap.solvers.sampling.pac import Pac
 
     n = int(figures["n_variables"])
@@ -221,6 +222,4 @@ def _run_illustration(probabilities: Any, seed: int, figures: dict[str, Any]) ->
         return np.log(probabilities[points.astype(np.int64) @ place])
 
     posterior = FunctionPosterior([2] * n, sample, log_prob)
-    return run(
-        posterior, Pac(batch=1), epsilon=figures["epsilon"], delta=figures["delta"], rng=seed, progress=False
-    )
+    return run(posterior, Request(Pac(batch=1), figures["epsilon"], figures["delta"]), seed=seed)

@@ -61,10 +61,10 @@ class _Measuring:
     def _rows(self) -> Callable[[int], list[Any]]:
         """Ask for the most probable rest of rows drawn from the model, a quarter of the variables observed."""
         import certimap as cm
-        from certimap.ask.asking import map_rows
-        from certimap.ask.batch import Row
+        from certimap.ask.batch import Row, map_rows
         from certimap.ask.inference import sample
-        from certimap.core.limits import Limits
+        from certimap.ask.session import Session
+        from certimap.solvers.request import Request
 
         model = cm.BayesianNetwork.from_cpts(*loopy_parts(N_VARIABLES, self._seed))
         observed = model.domain.names[:: N_VARIABLES // N_OBSERVED]
@@ -75,8 +75,8 @@ class _Measuring:
             return Row(k, lambda: (None, given), f"row {k}")
 
         def work(count: int) -> list[Any]:
-            exact = {"epsilon": 0.0, "delta": 0.0}
-            return list(map_rows(model, [row(k) for k in range(count)], "auto", 0, exact, Limits(), "raise"))
+            session = Session(model, Request(epsilon=0.0, delta=0.0))
+            return list(map_rows(session, [row(k) for k in range(count)], 0))
 
         return work
 

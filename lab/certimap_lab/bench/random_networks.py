@@ -23,6 +23,7 @@ from certimap.networks.markov import MarkovNetwork
 from certimap.networks.problem import problem_of
 from certimap.solvers.driver import run
 from certimap.solvers.registry import make, refusal, wants_of
+from certimap.solvers.request import Request
 
 I_BOUNDS = (1, 2, 3, 4)
 EXACT = ("auto", "hbfs", "bucket_elimination", "set_elimination", "frontier", "aobb", "aobf", "aaobf")
@@ -120,8 +121,8 @@ def _posterior(network: MarkovNetwork, query: Query, name: str) -> Posterior | N
 
 
 def _answer(posterior: Posterior, name: str, settings: dict[str, Any]) -> MapResult:
-    limits: dict[str, Any] = {"time_limit": 30.0, "max_samples": 0}
-    return run(posterior, name, epsilon=0.0, delta=0.0, rng=0, progress=False, options=settings, **limits)
+    exact = Request.of(solver=name, options=settings, epsilon=0.0, delta=0.0, time_limit=30.0, max_samples=0)
+    return run(posterior, exact)
 
 
 def _judge(

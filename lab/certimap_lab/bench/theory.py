@@ -21,6 +21,7 @@ from certimap.core.function_posterior import FunctionPosterior
 from certimap.core.posterior import Posterior
 from certimap.core.result import CertificateKind
 from certimap.solvers.driver import run
+from certimap.solvers.request import Request
 from certimap.testing.posteriors import TablePosterior
 from certimap_lab.bench.tabular import Cell, Table, number, significant
 from certimap_lab.bench.theory_counts import counts_table
@@ -143,17 +144,10 @@ def regret_of_sweeps(found: Distribution, draws: NDArray[np.int64], n_runs: int,
     log_best = float(np.log(found.probs.max()))
     total, posterior = np.zeros(len(draws)), found.posterior
     options = {"batch": max(1, int(draws[-1]) // N_MOMENTS), "period": found.n + 1}
+    most = int(draws[-1])
+    exact = Request.of(solver="smooth_pac", options=options, epsilon=0.0, delta=0.0, max_samples=most)
     for k in range(n_runs):
-        result = run(
-            posterior,
-            "smooth_pac",
-            rng=1000 * seed + k,
-            epsilon=0.0,
-            delta=0.0,
-            max_samples=int(draws[-1]),
-            progress=False,
-            options=options,
-        )
+        result = run(posterior, exact, seed=1000 * seed + k)
         history = [e for e in result.history if e.n_draws > 0]
         known = np.maximum.accumulate([e.log_prob for e in history])
         place = np.searchsorted([e.n_draws for e in history], draws, side="right") - 1
@@ -260,16 +254,8 @@ class _Stop:
 
 
 def _stop(posterior: Posterior, solver: str, seed: int, epsilon: float = EPSILON, **options: Any) -> _Stop:
-    result = run(
-        posterior,
-        solver,
-        rng=seed,
-        epsilon=epsilon,
-        delta=DELTA,
-        max_samples=1_000_000,
-        progress=False,
-        options=options,
-    )
+    request = Request.of(solver=solver, options=options, epsilon=epsilon, delta=DELTA, max_samples=1_000_000)
+    result = run(posterior, request, seed=seed)
     assert result.log_prob is not None
     is_pac = result.certificate.kind is CertificateKind.PAC
     return _Stop(result.n_draws_to_best or result.n_draws, result.n_draws, result.log_prob, is_pac)

@@ -19,6 +19,7 @@ from certimap.core.query import make_query
 from certimap.errors import CertimapError, ImpossibleEvidence, MissingDependency, SolverError
 from certimap.solvers.driver import run
 from certimap.solvers.registry import heuristics, names
+from certimap.solvers.request import Request
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap_lab.hostile.answers import check_answer
 from certimap_lab.hostile.case import HostileCase
@@ -119,11 +120,13 @@ def asks(rng: np.random.Generator, paths: list[str], case: HostileCase) -> Itera
 def _answer(case: HostileCase, posteriors: dict[str, Any], ask: Ask) -> Any:
     """Run a solver; None where it rightly says that it is not meant for this posterior."""
     seconds = SECONDS_OF_HEURISTICS if ask.solver in heuristics() else SECONDS
-    settings: dict[str, Any] = {**ask.settings, "progress": False, "time_limit": seconds}
+    settings: Any = {k: v for k, v in ask.settings.items() if k != "rng"}
+    settings |= {"solver": ask.solver, "time_limit": seconds, "workers": 1}
+    seed: int = ask.settings["rng"]
     try:
         if ask.path == "model":
-            return map_query(case.model, case.query, case.evidence, solver=ask.solver, workers=1, **settings)
-        return run(posteriors[ask.path], ask.solver, **settings)
+            return map_query(case.model, case.query, case.evidence, rng=seed, progress=False, **settings)
+        return run(posteriors[ask.path], Request.of(**settings), seed=seed)
     except MissingDependency:
         return None
     except SolverError as error:

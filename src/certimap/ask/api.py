@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
 from typing import Any, Literal, Protocol, overload
 
 import numpy as np
 
-from certimap.ask.answer import answer_query
-from certimap.ask.asking import Asked, domain_of, limits_of, map_rows, model_of, posterior_of
-from certimap.ask.batch import OnError, check_errors, collect, rows_of_frame
+from certimap.ask.batch import OnError, check_errors, collect, map_rows, rows_of_frame
+from certimap.ask.session import Session, askable, model_of
 from certimap.core.arguments import check_whole
 from certimap.core.executors import workers_of
 from certimap.core.limits import DEFAULT_PROOF
@@ -24,9 +22,9 @@ from certimap.core.untyped import is_dict
 from certimap.errors import SolverError
 from certimap.kernels.notice import announce_compilation
 from certimap.solvers.base import Solver
-from certimap.solvers.driver import Progress
+from certimap.solvers.driver import Progress, seed_of
 from certimap.solvers.history import is_on_terminal
-from certimap.solvers.registry import wants_of
+from certimap.solvers.request import Request
 
 
 def read(path: Any, **options: Any) -> Any:
@@ -206,54 +204,59 @@ def map_query(
         from certimap.interop.habits import with_virtual_evidence
 
         evidence = with_virtual_evidence(evidence, virtual_evidence)
-    settings: dict[str, Any] = {
-        "epsilon": epsilon,
-        "delta": delta,
-        "time_limit": time_limit,
-        "max_samples": max_samples,
-        "max_nodes": max_nodes,
-        "max_memory": max_memory,
-        "warm_start": warm_start,
-        "upper_bound": upper_bound,
-        "top_k": top_k,
-        "tolerance": tolerance,
-        "progress": show_progress if progress is None else progress,
-        "options": solver_options,
-        "max_proof": max_proof if proof else None,
-    }
-    if settings["progress"] is True or (settings["progress"] is None and is_on_terminal()):
-        announce_compilation()
-    limits = limits_of(max_edges, workers, device)
-    model = model_of(model)
-    if _is_frame(evidence):
-        if upper_bound is not None:
-            raise SolverError("upper_bound is of one query, and a data frame asks many; ask them one by one")
-        check_names(domain_of(model), variables, evidence.columns)
-        rows = rows_of_frame(variables, evidence)
-        shown = False if callable(settings["progress"]) else settings["progress"]
-        with Bar("rows", len(rows), shown) as bar, workers_of(n_jobs, executor) as pool:
-            own = {**settings, "progress": False} if bar.is_shown else settings
-            found = map_rows(model, rows, solver, rng, own, limits, errors, pool)
-            answers, interrupted = collect(bar.counted(found))
-        labels = list(evidence.index)[: len(answers)]
-        return ResultList(answers, labels, interrupted=interrupted)
-    asked = Asked.of(model, limits, solver, settings)
-    given: Any = evidence.copy() if is_dict(evidence) else evidence  # theirs may change later
-    if n_jobs is not None or executor is not None:
-        from certimap.ask.shared_query import answer_shared
-
-        with workers_of(n_jobs, executor) as pool:
-            assert pool is not None
-            shared = answer_shared(asked, variables, evidence, solver, rng, settings, pool)
-        return asked.completed(shared, lambda: (variables, given))
-    found = answer_query(
-        lambda control: asked.condition(variables, evidence, control),
-        lambda control: asked.fallback(variables, evidence, control),
-        solver,
-        rng,
-        settings,
+    request = Request.of(
+        solver=solver,
+        options=solver_options,
+        epsilon=epsilon,
+        delta=delta,
+        time_limit=time_limit,
+        max_samples=max_samples,
+        max_nodes=max_nodes,
+        max_memory=max_memory,
+        max_edges=max_edges,
+        device=device,
+        upper_bound=upper_bound,
+        warm_start=warm_start,
+        top_k=top_k,
+        tolerance=tolerance,
+        workers=workers,
+        proof_bytes=max_proof if proof else None,
     )
-    return asked.completed(found, lambda: (variables, given))
+    told = show_progress if progress is None else progress
+    if told is True or (told is None and is_on_terminal()):
+        announce_compilation()
+    session = Session(model_of(model), request)
+    if _is_frame(evidence):
+        return _answer_frame(session, variables, evidence, rng, (errors, n_jobs, executor), told)
+    given: Any = evidence.copy() if is_dict(evidence) else evidence  # theirs may change later
+    seed, ask = seed_of(rng), lambda: (variables, given)
+    if n_jobs is None and executor is None:
+        return session.answer(ask, seed, told)
+    from certimap.ask.shared_query import answer_shared
+
+    with workers_of(n_jobs, executor) as pool:
+        assert pool is not None
+        return answer_shared(session, ask, seed, pool, told)
+
+
+def _answer_frame(
+    session: Session,
+    variables: Sequence[str] | str | None,
+    frame: Frame,
+    rng: int | np.random.Generator | None,
+    how: tuple[OnError, int | None, Executor | None],
+    progress: Progress,
+) -> ResultList[Any]:
+    """Answer each row of a data frame; `how` holds `errors`, `n_jobs` and `executor` of `map_query`."""
+    if session.request.upper_bound is not None:
+        raise SolverError("upper_bound is of one query, and a data frame asks many; ask them one by one")
+    check_names(askable(session.model).domain, variables, frame.columns)
+    rows, (errors, n_jobs, executor) = rows_of_frame(variables, frame), how
+    shown = False if callable(progress) else progress
+    with Bar("rows", len(rows), shown) as bar, workers_of(n_jobs, executor) as pool:
+        found = map_rows(session, rows, rng, errors, pool, False if bar.is_shown else progress)
+        answers, interrupted = collect(bar.counted(found))
+    return ResultList(answers, list(frame.index)[: len(answers)], interrupted=interrupted)
 
 
 def condition(
@@ -291,8 +294,8 @@ def condition(
     QueryError, ImpossibleEvidence, TooLarge
         As `map_query` does.
     """
-    limits = replace(limits_of(max_edges, workers, device), raisable=("max_edges",))
-    return posterior_of(model_of(model), variables, evidence, limits, wants_of(solver))
+    request = Request.of(solver=solver, max_edges=max_edges, workers=workers, device=device)
+    return Session(model_of(model), request.raising("max_edges")).conditioned_on(variables, evidence)
 
 
 def _is_frame(evidence: Any) -> bool:

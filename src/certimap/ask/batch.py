@@ -10,23 +10,17 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from certimap.ask.answer import answer_one, answer_query
-from certimap.certify.checks import check_settings
-from certimap.core.control import Control
+from certimap.ask.session import Ready, Session
 from certimap.core.executors import Spread
 from certimap.core.posterior import Posterior
-from certimap.core.query import refuse_doubled
-from certimap.core.result import MapResult
+from certimap.core.query import Query, refuse_doubled
+from certimap.core.result import MapResult, Origin
 from certimap.core.result_list import FailedQuery
 from certimap.errors import CertimapError, ParseError, SolverError, at_place
-from certimap.solvers.base import Solver
-from certimap.solvers.driver import check_limits, seed_of
+from certimap.solvers.driver import Progress, seed_of
 from certimap.solvers.interrupts import n_interrupts
-from certimap.solvers.registry import check_solver
 
 OnError = Literal["raise", "keep"]
-Condition = Callable[[Any, Any, Control], Posterior]
-Share = Callable[[Mapping[int, tuple[Any, Any]]], Mapping[int, Posterior]]
 TOGETHER = 256  # rows that are looked at together
 N_PARTS = 64  # parts that few rows are shared out in, for up to so many workers
 Outcome = MapResult | CertimapError | MemoryError
@@ -62,133 +56,126 @@ class _Sent(NamedTuple):
     seed: int
 
 
-@dataclass(frozen=True)
-class Batch:
-    """How the rows of a batch are answered.
+def map_rows(
+    session: Session,
+    rows: Sequence[Row],
+    rng: int | np.random.Generator | None,
+    errors: OnError = "raise",
+    executor: Executor | None = None,
+    progress: Progress = None,
+) -> Iterator[MapResult | FailedQuery]:
+    """Yield the answer to each row, in order, as soon as it is there.
 
-    Attributes
+    Each row has a seed of its own, drawn before anything can fail, so that one row's failure changes no other
+    row's answer; a row alone has the seed given. Ctrl-C ends the batch: the row at work is yielded with what it
+    has earned, and KeyboardInterrupt is raised after it.
+
+    Parameters
     ----------
-    condition, fallback
-        Turn variables and evidence into a posterior under a control; see `certimap.ask.answer.answer_query`.
-    share
-        From variables and evidence of rows by number to the posteriors of those that can share their conditioning.
-    solver, settings
-        As `certimap.solvers.driver.run` takes them; `settings` holds its keywords except `rng`.
+    session, rows, rng
+        What is asked, and the seed of all.
     errors
         "raise" ends the batch at the first row that fails, with its error, which names the row; "keep" lets a
-        `FailedQuery` stand for the row. Whatever would fail every row (an unknown solver, a setting out of
-        range) is raised in either case, before the first row.
+        `FailedQuery` stand for the row.
+    executor
+        Its workers answer the rows, with one thread each unless the request says otherwise; Ctrl-C then raises
+        KeyboardInterrupt at once.
+    progress
+        As for `certimap.solvers.driver.run`.
+
+    Raises
+    ------
+    SolverError
+        When `errors` is neither "raise" nor "keep".
     """
+    check_errors(errors)
+    seeds = seeds_of(rng, len(rows))
+    if executor is None:
+        outcomes = _outcomes(session, rows, seeds, progress)
+    else:
+        outcomes = _spread_outcomes(session, rows, seeds, executor)
+    return (_judged(row, outcome, errors) for row, outcome in zip(rows, outcomes, strict=False))
 
-    condition: Condition
-    fallback: Condition
-    share: Share
-    solver: str | Solver
-    settings: Mapping[str, Any]
-    errors: OnError = "raise"
 
-    def __post_init__(self) -> None:
-        check_errors(self.errors)
-        given = self.settings
-        check_solver(self.solver, given.get("options") or {})
-        top_k = given.get("top_k")
-        check_settings(
-            given.get("epsilon", 0.01), given.get("delta", 0.01), 1 if top_k is None else top_k, "sharp"
-        )
-        check_limits(*(given.get(name) for name in ("time_limit", "max_samples", "max_nodes", "max_memory")))
+def _outcomes(
+    session: Session, rows: Sequence[Row], seeds: Sequence[int], progress: Progress
+) -> Iterator[Outcome]:
+    """Yield a result, or why there is none, for each row in order; after Ctrl-C raise KeyboardInterrupt."""
+    for start in range(0, len(rows), TOGETHER):
+        part = rows[start : start + TOGETHER]
+        ready = _conditioned_together(session, part)
+        for k, row in enumerate(part):
+            before = n_interrupts()
+            outcome = _outcome(session, row, seeds[start + k], ready.get(k), progress)
+            is_last = n_interrupts() > before
+            if not is_last or isinstance(outcome, MapResult):  # a row cut short has not failed
+                yield outcome
+            if is_last:
+                raise KeyboardInterrupt
 
-    def answers(
-        self, rows: Sequence[Row], rng: int | np.random.Generator | None
-    ) -> Iterator[MapResult | FailedQuery]:
-        """Yield the answer of each row, in order, as soon as it is there.
 
-        Each row has a seed of its own, drawn before anything can fail, so that one row's failure changes no
-        other row's answer; a row alone has the seed given. Ctrl-C ends the batch: the row at work is yielded with
-        what it has earned, and KeyboardInterrupt is raised after it.
-        """
-        outcomes = self.outcomes(rows, seeds_of(rng, len(rows)))
-        return (self._judged(row, outcome) for row, outcome in zip(rows, outcomes, strict=False))
+def _spread_outcomes(
+    session: Session, rows: Sequence[Row], seeds: Sequence[int], executor: Executor
+) -> Iterator[Outcome]:
+    """Yield the same outcomes, found by workers. The number of rows alone decides how they are shared out."""
+    session = Session(session.model, session.request.of_worker())
+    size = max(1, min(TOGETHER, -(-len(rows) // N_PARTS)))
+    parts = [range(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
+    refused: dict[int, CertimapError] = {}
 
-    def spread_answers(
-        self, rows: Sequence[Row], rng: int | np.random.Generator | None, executor: Executor
-    ) -> Iterator[MapResult | FailedQuery]:
-        """Yield the same answers, found by the workers of an executor; Ctrl-C raises KeyboardInterrupt at once.
+    def make(i: int) -> list[_Sent]:
+        sent: list[_Sent] = []
+        for k in parts[i]:
+            try:
+                sent.append(_Sent(k, rows[k].label, *rows[k].ask(), seeds[k]))
+            except CertimapError as error:  # the row's own failure, when it is its turn
+                refused[k] = error
+        return sent
 
-        Rows go out in parts whose size follows from their number alone.
-        """
-        seeds = seeds_of(rng, len(rows))
-        size = max(1, min(TOGETHER, -(-len(rows) // N_PARTS)))
-        parts = [range(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
-        refused: dict[int, CertimapError] = {}
+    results = Spread(executor, _answer_part, session).results(len(parts), make)
+    for part, outcomes in zip(parts, results, strict=True):
+        for k in part:
+            outcome = refused[k] if k in refused else outcomes[k]
+            is_answer = isinstance(outcome, MapResult)  # it comes without the model, which the worker has
+            yield replace(outcome, origin=Origin(session.model, rows[k].ask)) if is_answer else outcome
 
-        def make(i: int) -> list[_Sent]:
-            sent: list[_Sent] = []
-            for k in parts[i]:
-                try:
-                    sent.append(_Sent(k, rows[k].label, *rows[k].ask(), seeds[k]))
-                except CertimapError as error:  # the row's own failure, when it is its turn
-                    refused[k] = error
-            return sent
 
-        settings = {**self.settings, "progress": False}
-        results = Spread(executor, _answer_part, replace(self, settings=settings)).results(len(parts), make)
-        for part, outcomes in zip(parts, results, strict=True):
-            for k in part:
-                yield self._judged(rows[k], refused[k] if k in refused else outcomes[k])
+def _conditioned_together(session: Session, rows: Sequence[Row]) -> Mapping[int, Ready]:
+    """Return the checked queries of rows, and the posteriors of those that share their conditioning.
 
-    def outcomes(self, rows: Sequence[Row], seeds: Sequence[int]) -> Iterator[Outcome]:
-        """Yield a result, or why there is none, for each row in order; after Ctrl-C raise KeyboardInterrupt."""
-        for start in range(0, len(rows), TOGETHER):
-            part = rows[start : start + TOGETHER]
-            shared = self._shared(part)
-            for k, row in enumerate(part):
-                before = n_interrupts()
-                outcome = self._outcome(row, seeds[start + k], shared.get(k))
-                is_last = n_interrupts() > before
-                if not is_last or isinstance(outcome, MapResult):  # a row cut short has not failed
-                    yield outcome
-                if is_last:
-                    raise KeyboardInterrupt
-
-    def _shared(self, rows: Sequence[Row]) -> Mapping[int, Posterior]:
-        """Return posteriors that are conditioned together; whatever fails is left to fail when it is its turn."""
-        asked: dict[int, tuple[Any, Any]] = {}
-        if len(rows) < 2:
-            return {}
-        for k, row in enumerate(rows):
-            with suppress(CertimapError):
-                asked[k] = row.ask()
-        with suppress(MemoryError):
-            return self.share(asked)
+    A row whose query is refused is left out, to be refused when it is its turn.
+    """
+    queries: dict[int, Query | None] = {}
+    if len(rows) < 2 or not session.shares:
         return {}
+    for k, row in enumerate(rows):
+        with suppress(CertimapError):
+            queries[k] = session.query(*row.ask())
+    shared: Mapping[int, Posterior] = {}
+    with suppress(MemoryError):
+        shared = session.posteriors(queries)
+    return {k: (query, shared.get(k)) for k, query in queries.items()}
 
-    def _outcome(self, row: Row, seed: int, shared: Posterior | None) -> Outcome:
-        try:
-            if shared is not None:
-                return answer_one(shared, self.solver, seed, self.settings)
-            variables, evidence = row.ask()
-            return answer_query(
-                lambda control: self.condition(variables, evidence, control),
-                lambda control: self.fallback(variables, evidence, control),
-                self.solver,
-                seed,
-                self.settings,
-            )
-        except (CertimapError, MemoryError) as error:
-            return error
 
-    def _judged(self, row: Row, outcome: Outcome) -> MapResult | FailedQuery:
-        """Return a result as it is; raise what stands for one, or keep it as the row's failure."""
-        if isinstance(outcome, MapResult):
-            return outcome
-        if isinstance(outcome, MemoryError):
-            if self.errors == "raise":
-                raise outcome
-            return FailedQuery(row.label, "MemoryError", _NO_MEMORY)
-        if self.errors == "raise":
-            named = isinstance(outcome, ParseError) or not row.place  # a ParseError names its file and line
-            raise outcome if named else at_place(outcome, row.place) from None
-        return FailedQuery(row.label, type(outcome).__name__, str(outcome))
+def _outcome(session: Session, row: Row, seed: int, ready: Ready | None, progress: Progress) -> Outcome:
+    try:
+        return session.answer(row.ask, seed, progress, ready)
+    except (CertimapError, MemoryError) as error:
+        return error
+
+
+def _judged(row: Row, outcome: Outcome, errors: OnError) -> MapResult | FailedQuery:
+    """Return a result as it is; raise what stands for one, or keep it as the row's failure."""
+    if isinstance(outcome, MapResult):
+        return outcome
+    if isinstance(outcome, MemoryError):
+        if errors == "raise":
+            raise outcome
+        return FailedQuery(row.label, "MemoryError", _NO_MEMORY)
+    if errors == "raise":
+        named = isinstance(outcome, ParseError) or not row.place  # a ParseError names its file and line
+        raise outcome if named else at_place(outcome, row.place) from None
+    return FailedQuery(row.label, type(outcome).__name__, str(outcome))
 
 
 def seeds_of(rng: int | np.random.Generator | None, n_rows: int) -> list[int]:
@@ -200,10 +187,10 @@ def seeds_of(rng: int | np.random.Generator | None, n_rows: int) -> list[int]:
     return [seed_of(generator) for _ in range(n_rows)]
 
 
-def _answer_part(batch: Batch, sent: Sequence[_Sent]) -> dict[int, Outcome]:
+def _answer_part(session: Session, sent: Sequence[_Sent]) -> dict[int, Outcome]:
     """Answer rows in a worker; return what became of each, by its number."""
     rows = [Row(s.label, lambda s=s: (s.variables, s.evidence), "") for s in sent]
-    outcomes = batch.outcomes(rows, [s.seed for s in sent])
+    outcomes = _outcomes(session, rows, [s.seed for s in sent], False)
     return {s.number: outcome for s, outcome in zip(sent, outcomes, strict=True)}
 
 

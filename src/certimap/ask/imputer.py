@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.ask.asking import limits_of, map_rows
-from certimap.ask.batch import Row
+from certimap.ask.batch import Row, map_rows
+from certimap.ask.session import Session
 from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.core.model import Model
@@ -21,6 +21,7 @@ from certimap.interop import as_model
 from certimap.learn import ChowLiuTree, HiddenChowLiuTree, LearnSPN
 from certimap.learn.estimator import DensityEstimator, Seed, draw_seed
 from certimap.learn.table import encode, missing_in, read_table
+from certimap.solvers.request import Request
 
 try:
     _joblib: Any = import_module("joblib")
@@ -220,8 +221,7 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
             return _base.clone(self.model).set_params(domain=self.domain_)
         if self.model not in METHODS:
             raise DataError(f"model is {self.model!r}; {', '.join(METHODS)}, an estimator or a model is expected")
-        settings: dict[str, Any] = {"domain": self.domain_, "random_state": self.seed_}
-        return METHODS[self.model](progress=False, **settings)
+        return METHODS[self.model](progress=False, domain=self.domain_, random_state=self.seed_)
 
     def _discrete(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """Put the numbers of intervals in place of numbers that are cut."""
@@ -291,10 +291,10 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
         """Answer distinct rows, in tasks of a fixed size."""
         starts = range(0, len(points), ROWS_TOGETHER)
         seeds = np.random.SeedSequence(self.seed_).generate_state(len(starts), np.uint64).tolist()
-        settings = {"epsilon": self.epsilon, "time_limit": self.time_limit, "progress": False}
+        request = Request.of(epsilon=self.epsilon, time_limit=self.time_limit, workers=1)
         delayed = _joblib.delayed
         tasks = [
-            delayed(_answer_rows)(self.model_, self.domain_, points[start : start + ROWS_TOGETHER], seed, settings)
+            delayed(_answer_rows)(self.model_, self.domain_, points[start : start + ROWS_TOGETHER], seed, request)
             for start, seed in zip(starts, seeds, strict=True)
         ]
         parts: list[list[MapResult]] = _joblib.Parallel(n_jobs=self.n_jobs)(tasks)
@@ -367,9 +367,7 @@ def _known(domain: Domain, columns: Mapping[str, Any]) -> Domain:
     return domain.subset(places)
 
 
-def _answer_rows(
-    model: Model, domain: Domain, points: Points, seed: int, settings: Mapping[str, Any]
-) -> list[MapResult]:
+def _answer_rows(model: Model, domain: Domain, points: Points, seed: int, request: Request) -> list[MapResult]:
     """Answer the rows of one task."""
     rows: list[Row] = []
     for k, point in enumerate(points):
@@ -377,5 +375,5 @@ def _answer_rows(
         evidence = domain.subset(observed).decode(point[observed])
         asked = [name for i, name in enumerate(domain.names) if point[i] < 0]
         rows.append(Row(k, lambda asked=asked, evidence=evidence: (asked, evidence), "a row of the table"))
-    answers = map_rows(model, rows, "auto", seed, settings, limits_of(None, 1), "raise")
+    answers = map_rows(Session(model, request), rows, seed, progress=False)
     return [answer for answer in answers if isinstance(answer, MapResult)]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.ask.asking import limits_of, posterior_of
 from certimap.ask.conflict import SUMMED, with_conflict
+from certimap.ask.session import Session
 from certimap.core.arguments import check_whole, seed_checked
 from certimap.core.box import Boxes
-from certimap.core.control import Control
 from certimap.core.domain import Categorical, Domain, Label
 from certimap.core.limits import Limits
 from certimap.core.model import Model
@@ -21,8 +19,8 @@ from certimap.core.posterior import Draws, Masses, Posterior
 from certimap.core.query import make_query, names_of
 from certimap.errors import ImpossibleEvidence, MissingDependency, QueryError, TooLarge
 from certimap.interop import as_model
-from certimap.solvers.driver import check_limits
-from certimap.solvers.registry import wants_of
+from certimap.solvers.registry import made
+from certimap.solvers.request import Budget, Request
 
 if TYPE_CHECKING:
     from certimap.networks.log_partition import EvidenceBounds
@@ -105,17 +103,18 @@ def marginals(
 
 def _limits(workers: int | None, time_limit: float | None, max_memory: int | None) -> Limits:
     """Return what a sum may take; refuse limits that are no numbers of at least 0."""
-    check_limits(time_limit, None, None, max_memory)
-    control = Control.starting_now(time_limit, max_memory=max_memory)
-    return replace(limits_of(None, workers), control=control, raisable=("max_memory",))
+    request = Request.of(workers=workers, time_limit=time_limit, max_memory=max_memory).raising("max_memory")
+    return replace(request.limits, control=request.budget.start())
 
 
 def _summed(model: Model, variables: Any, evidence: Any, limits: Limits) -> Posterior:
     """Condition a model, in a representation that is summed exactly: one that streams, if no other fits."""
+    session = Session(model, Request(made(SUMMED), limits=limits))
     try:
-        return posterior_of(model, variables, evidence, limits, wants_of(SUMMED))
+        return session.conditioned_on(variables, evidence)
     except TooLarge:
-        return posterior_of(model, variables, evidence, limits, (Draws, Masses))
+        session.wants = (Draws, Masses)
+        return session.conditioned_on(variables, evidence)
 
 
 def _joined(evidence: Any, virtual: Any) -> Any:
@@ -225,12 +224,12 @@ def log_evidence_bounds(
         raise QueryError(f"a {type(model).__name__} is no network; log_evidence() gives its ln p(e) exactly")
     i_bound = check_whole("i_bound", i_bound, "a whole number from 1", QueryError, low=1)
     iterations = check_whole("iterations", iterations, "a whole number from 0", QueryError)
-    check_limits(time_limit, None, None, None)
+    budget = Budget(time_limit)
     try:
         problem = problem_of(model, make_query(model.domain, None, evidence)).problem
     except ImpossibleEvidence as error:
         raise with_conflict(error, model, evidence, Limits()) from None
-    control = Control.starting_now(time_limit)
+    control = budget.start()
     return log_partition(problem, i_bound=i_bound, iterations=iterations, control=control)
 
 

@@ -30,23 +30,9 @@ from certimap.core.untyped import is_dict, is_list
 from certimap.errors import CertimapError, ModelError, ParseError
 from certimap.io.files import AnyPath, read_text
 from certimap.io.native import fingerprint
+from certimap.solvers.request import Settings
 
-SETTINGS = (
-    "epsilon",
-    "delta",
-    "solver",
-    "options",
-    "time_limit",
-    "max_samples",
-    "max_nodes",
-    "max_memory",
-    "max_edges",
-    "device",
-    "upper_bound",
-    "warm_start",
-    "top_k",
-    "tolerance",
-)
+SETTINGS = tuple(name for name in Settings.__annotations__ if name not in ("workers", "proof_bytes"))
 TIMES = ("seconds",)
 DERIVED = ("min_entropy_bits", "draws_needed")  # from entries that are compared
 NOT_COMPARED = (*TIMES, *DERIVED, "asked", "version", "history", "explanation")
@@ -61,7 +47,7 @@ def asked(
     model: Any,
     variables: Sequence[str] | str | None,
     evidence: Any,
-    settings: Mapping[str, Any],
+    settings: Settings,
     *,
     model_fingerprint: str | None = None,
     file: str | None = None,
@@ -73,8 +59,8 @@ def asked(
     model, variables, evidence
         As in `map_query`.
     settings
-        Keywords of `map_query` that are not its defaults, `solver` and `max_edges` among them, and the solver's
-        own settings as the dictionary `options`.
+        Keywords of `map_query` that are not its defaults, and the solver's own settings as `options`; see
+        `certimap.solvers.request.Settings`.
     model_fingerprint
         `certimap.io.native.fingerprint(model)`, where it is known already.
     file
@@ -87,9 +73,9 @@ def asked(
         "query": None if variables is None else [variables] if isinstance(variables, str) else list(variables),
         "evidence": _written_evidence(domain, evidence),
         "settings": {
-            name: _written_starts(domain, settings[name]) if name == "warm_start" else settings[name]
+            name: _written_starts(domain, value) if name == "warm_start" else value
             for name in SETTINGS
-            if settings.get(name) is not None
+            if (value := settings.get(name)) is not None
         },
         "machine": machine(),
     }

@@ -6,7 +6,7 @@ import io
 import math
 import pickle
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.ask.answer import answer_one, answer_unfinished, conditioned_in_time
-from certimap.ask.asking import Asked, in_worker
-from certimap.certify.external import ExternalBound
+from certimap.ask.session import Ask, Session
 from certimap.certify.ledger import Ledger
 from certimap.certify.sources import own_source
 from certimap.core.box import Boxes, Points
@@ -25,10 +23,11 @@ from certimap.core.domain import Domain
 from certimap.core.executors import Spread
 from certimap.core.logs import log_sum_runs
 from certimap.core.posterior import Bounds, Masses, Posterior
+from certimap.core.query import Query
 from certimap.core.result import MapResult, Status
-from certimap.errors import SolverError
+from certimap.errors import ImpossibleEvidence, SolverError
 from certimap.solvers.base import Solver
-from certimap.solvers.driver import assemble, check_limits, ensure_answer, search_box, seed_of, trust_in
+from certimap.solvers.driver import Progress, assemble, ensure_answer, search_box, trust_in
 from certimap.solvers.record import draft_of_parts
 from certimap.solvers.registry import resolve
 from certimap.solvers.warm_start import apply_warm_start
@@ -43,19 +42,17 @@ BOUND = own_source("bound of a box")
 class _Question:
     """What all parts share. A worker conditions once, and keeps the posterior."""
 
-    asked: Asked
-    variables: Any
-    evidence: Any
+    session: Session
+    query: Query | None
     solver: Solver
-    settings: Mapping[str, Any]
     posterior: Posterior | None = field(default=None, repr=False)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "posterior": None}
 
     def conditioned(self) -> Posterior:
         if self.posterior is None:
-            self.posterior = self.asked.condition(self.variables, self.evidence, Control())
+            self.posterior = self.session.posterior(self.query, Control())
         return self.posterior
 
 
@@ -71,13 +68,7 @@ class _Part(NamedTuple):
 
 
 def answer_shared(
-    asked: Asked,
-    variables: Any,
-    evidence: Any,
-    solver: str | Solver,
-    rng: int | np.random.Generator | None,
-    settings: Mapping[str, Any],
-    executor: Executor,
+    session: Session, ask: Ask, seed: int, executor: Executor, progress: Progress = None
 ) -> MapResult:
     """Answer one query by the workers of an executor.
 
@@ -91,44 +82,36 @@ def answer_shared(
     SolverError
         For real variables, and for a solver that looks at the whole space only.
     """
-    started = time.perf_counter()
-    check_limits(*(settings.get(name) for name in ("time_limit", "max_samples", "max_nodes", "max_memory")))
-    seed, asked = seed_of(rng), replace(asked, limits=in_worker(asked.limits))
-    control = Control.starting_now(settings.get("time_limit"), max_memory=settings.get("max_memory"))
-    posterior, cut, status = conditioned_in_time(lambda c: asked.condition(variables, evidence, c), control)
+    shared = Session(session.model, session.request.of_worker())
+    control, query = shared.request.budget.start(), shared.query(*ask())
+    try:
+        posterior, cut, status = shared.conditioned(query, control)
+    except ImpossibleEvidence as error:
+        raise shared.explained(error, ask()[1], control) from None
+    found: MapResult | None = None
     if posterior is not None:
+        chosen = resolve(shared.request.solver, posterior)
+        is_quick = shared.request.solver == "auto" and chosen.name not in SHARED
         try:
-            given = (asked, variables, evidence, posterior, solver, seed, settings, control)
-            return _answer_parts(*given, executor, started)
-        except TimeUp as late:  # what the posterior left to be made when first needed took too long
+            if is_quick or not len(posterior.domain):
+                found = shared.run(posterior, control, seed, progress)
+            else:
+                found = _answer_parts(_Question(shared, query, chosen, posterior), control, seed, executor)
+        except TimeUp as late:  # the posterior made something when first needed, which took too long
             cut = str(late)
-    return answer_unfinished(
-        lambda c: asked.fallback(variables, evidence, c), cut, status, seed, settings, control
-    )
+    if found is None:
+        found = shared.answered_quickly(query, control, seed, (cut, status), progress)
+    return shared.finished(found, ask, query)
 
 
-def _answer_parts(
-    asked: Asked,
-    variables: Any,
-    evidence: Any,
-    posterior: Posterior,
-    solver: str | Solver,
-    seed: int,
-    settings: Mapping[str, Any],
-    control: Control,
-    executor: Executor,
-    started: float,
-) -> MapResult:
-    """Answer a conditioned query, by itself where a solver has it done in no time."""
-    chosen = resolve(solver, posterior, settings.get("options") or {})
-    if not len(posterior.domain) or (solver == "auto" and chosen.name not in SHARED):
-        return answer_one(posterior, solver, seed, settings, control)
+def _answer_parts(question: _Question, control: Control, seed: int, executor: Executor) -> MapResult:
+    """Split the space of a conditioned query, have the parts searched, and merge what is found."""
+    started, request = time.perf_counter(), question.session.request
+    chosen, posterior = question.solver, question.conditioned()
     if not posterior.domain.is_discrete:
         raise SolverError("a query of real variables is searched by one process; leave executor and n_jobs out")
-    question = _Question(asked, variables, evidence, chosen, settings, posterior)
     ledgers, statuses = _searched(question, split(posterior, N_PARTS), seed, control, executor)
-    merged = Ledger.merge(ledgers, control=Control())
-    external = ExternalBound.read(settings.get("upper_bound"))
+    merged, external = Ledger.merge(ledgers, control=Control()), request.upper_bound
     if external is not None:
         merged.upper_bound(external.on(posterior.facts), external.source)
     ensure_answer(posterior, merged, seed)
@@ -136,10 +119,8 @@ def _answer_parts(
     status = next((s for s in ended if s in statuses), Status.EXHAUSTED)
     if merged.satisfied and status is not Status.INTERRUPTED:
         status = Status.CERTIFIED
-    seconds = time.perf_counter() - started
-    listed = settings.get("top_k") is not None
-    found = assemble(merged, chosen, status, started, seed, seconds, listed)
-    if settings.get("max_proof") is None:
+    found = assemble(merged, chosen, status, started, seed, listed=request.top_k is not None)
+    if request.proof_bytes is None:
         return found
     # parts keep no trees of splits: one of the whole is made once more from the answer, or a network eliminated
     return replace(found, proof=draft_of_parts(found.certificate))
@@ -149,16 +130,16 @@ def _searched(
     question: _Question, boxes: Sequence[Boxes], seed: int, control: Control, executor: Executor
 ) -> tuple[list[Ledger], list[Status]]:
     """Search boxes; return what is known of each, of those that Ctrl-C left out as well."""
-    posterior, settings = question.conditioned(), question.settings
+    posterior, request = question.conditioned(), question.session.request
     ledgers: list[Ledger] = []
     statuses: list[Status] = []
     warm = _ledger_of(question, None)
-    apply_warm_start(settings.get("warm_start"), posterior, warm, np.random.default_rng([seed, len(boxes)]))
+    apply_warm_start(request.warm_start, posterior, warm, np.random.default_rng([seed, len(boxes)]))
 
     def make(i: int) -> _Part:
         known = [warm, *ledgers]
         points = [k.atoms.points(np.array([p for _, p in k.best], np.int64)) for k in known if k.best]
-        shares = [_share(settings.get(name), len(boxes)) for name in ("max_nodes", "max_samples")]
+        shares = [_share(n, len(boxes)) for n in (request.budget.max_nodes, request.budget.max_samples)]
         left = None if control.deadline is None else control.seconds_left
         found = np.concatenate(points) if points else np.empty((0, len(posterior.domain)), np.int16)
         return _Part(boxes[i].mask, found, int(np.random.default_rng([seed, i]).integers(2**63)), left, *shares)
@@ -200,13 +181,13 @@ def _is_impossible(posterior: Posterior, box: Boxes) -> bool:
 def _ledger_of(
     question: _Question, box: Boxes | None, control: Control | None = None, max_draws: int | None = None
 ) -> Ledger:
-    settings, judging = question.settings, question.solver.judging()
+    request, judging = question.session.request, question.solver.judging()
     return Ledger(
         question.conditioned(),
-        epsilon=settings["epsilon"],
-        delta=settings["delta"],
-        top_k=1 if settings.get("top_k") is None else settings["top_k"],
-        tolerance=settings["tolerance"],
+        epsilon=request.epsilon,
+        delta=request.delta,
+        top_k=request.n_answers,
+        tolerance=request.tolerance,
         rule=judging.rule,
         max_draws=max_draws,
         early_stop=judging.early_stop,
@@ -218,12 +199,12 @@ def _ledger_of(
 
 def _search_part(question: _Question, part: _Part) -> tuple[bytes, str]:
     """Search a box in a worker; return its ledger without the posterior, and what ended the search."""
-    posterior, settings = question.conditioned(), question.settings
+    posterior, max_memory = question.conditioned(), question.session.request.budget.max_memory
     if _is_impossible(posterior, Boxes(posterior.domain, part.mask)):
         ledger = _unsearched(question, Boxes(posterior.domain, part.mask))
         ledger.candidates(part.points)
         return _packed(ledger, posterior), Status.CERTIFIED.value
-    control = Control.starting_now(part.seconds, max_nodes=part.max_nodes, max_memory=settings.get("max_memory"))
+    control = Control.starting_now(part.seconds, max_nodes=part.max_nodes, max_memory=max_memory)
     ledger = _ledger_of(question, Boxes(posterior.domain, part.mask), control, part.max_samples)
     if len(part.points):
         ledger.candidates(part.points)

@@ -30,6 +30,7 @@ from certimap.io.formats import suffixes
 
 if TYPE_CHECKING:
     from certimap.core.model import Model
+    from certimap.solvers.request import Settings
 
 
 class EvidLayout(StrEnum):
@@ -229,11 +230,13 @@ def solve(
     that Ctrl-C left out have the status "not reached".
     """
     import certimap
-    from certimap.ask.asking import limits_of, map_rows
+    from certimap.ask.batch import map_rows
+    from certimap.ask.session import Session
     from certimap.cli.answer_file import check_folder, write_answers
     from certimap.cli.output import AnswerPrinter
     from certimap.core.executors import workers_of
     from certimap.kernels.notice import announce_compilation
+    from certimap.solvers.request import Request
 
     table = output if output is not None and suffix_of(output) == "csv" else None
     if table is not None:
@@ -252,18 +255,21 @@ def solve(
     rows = read_rows(domain, query, evidence, query_file, evidence_file, options)
     starts = [inputs.read_warm_start(text, domain, options) for text in warm_start or ()]
     announce_compilation()
-    chosen = solver if preset is None else preset.value
-    run_settings: dict[str, Any] = {
+    asked: Settings = {
         "epsilon": epsilon,
         "delta": delta,
+        "solver": solver if preset is None else preset.value,
+        "options": inputs.parse_settings(settings),
         "time_limit": time_limit,
         "max_samples": max_samples,
         "max_nodes": max_nodes,
         "max_memory": inputs.parse_size(max_memory),
-        "warm_start": starts or None,
+        "max_edges": max_edges,
+        "device": device,
         "upper_bound": inputs.parse_upper_bound(upper_bound),
+        "warm_start": starts or None,
         "top_k": top_k,
-        "options": inputs.parse_settings(settings),
+        "workers": workers,
     }
     if upper_bound is not None and len(rows) > 1:
         raise QueryError(f"--upper-bound is of one query, and there are {len(rows)} cases; ask one case")
@@ -272,22 +278,19 @@ def solve(
     if proof is not None:
         if len(rows) > 1:
             raise QueryError(f"--proof {proof} is one file, and there are {len(rows)} cases; ask one case")
-        run_settings["max_proof"] = inputs.parse_size(max_proof)
-    if table is not None:
-        run_settings["progress"] = False
+        asked["proof_bytes"] = inputs.parse_size(max_proof)
     on_error = "raise" if len(rows) == 1 else errors.value
-    limits = limits_of(max_edges, workers, device)
+    session = Session(source, Request.of(**asked))
     with workers_of(jobs, None) as pool:
-        answers = map_rows(source, rows, chosen, rng, run_settings, limits, on_error, pool)
+        answers = map_rows(session, rows, rng, on_error, pool, None if table is None else False)
         if proof is not None:
             answers = _proved(answers, proof)
         if table is not None:
             code = write_answers(table, rows, answers)
         else:
             describe = None
-            how = {"solver": chosen, "max_edges": max_edges, "device": device}
             if as_json or output is not None:
-                describe = _describer(source, str(model), {**run_settings, **how})
+                describe = _describer(source, str(model), asked)
             wishes = {"time_limit": time_limit, "workers": workers} if explain else None
             code = AnswerPrinter(rows, as_json, describe, output, wishes).print_all(answers)
     if code:
@@ -305,7 +308,7 @@ def _proved(answers: Iterable[MapResult | FailedQuery], path: Path) -> Iterator[
             raise SolverError(f"{path} was not written: {found.no_proof}")
 
 
-def _describer(model: Any, file: str, settings: dict[str, Any]) -> Callable[[Row], dict[str, Any]]:
+def _describer(model: Model, file: str, settings: Settings) -> Callable[[Row], dict[str, Any]]:
     """Return what writes down how a row was asked, so that `certimap replay` can ask it again."""
     from certimap.ask.replay import asked
     from certimap.io.native import fingerprint

@@ -117,7 +117,7 @@ def open_cells(posterior: Posterior, *, epsilon: float = 0.01, max_nodes: int = 
     """
     control = Control.starting_now(None, max_nodes=max_nodes)
     ledger = Ledger(posterior, epsilon=epsilon, delta=0.0, control=control)
-    chosen = resolve(Frontier(pace=Pace(step_work=1)), posterior, {})
+    chosen = resolve(Frontier(pace=Pace(step_work=1)), posterior)
     assert isinstance(chosen, Frontier)
     assert isinstance(posterior, Probes)  # otherwise it was refused
     state = chosen.init(posterior, control, np.random.default_rng(rng))

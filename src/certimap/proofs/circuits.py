@@ -27,6 +27,7 @@ def searched(model: Circuit, query: Query, result: MapResult, max_bytes: int, se
     from certimap.circuits.prober import PlanProber
     from certimap.solvers.box_search.frontier import Frontier
     from certimap.solvers.driver import run
+    from certimap.solvers.request import Request
 
     class Plain(CircuitPosterior):
         """Asked by bounds that the checker has as well."""
@@ -40,19 +41,16 @@ def searched(model: Circuit, query: Query, result: MapResult, max_bytes: int, se
     log_value = least_log(result)
     for _ in range(MAX_SEARCHES):
         try:
-            found = run(
-                Plain.from_circuit(model, query, control=control),
+            request = Request(
                 Frontier(first_draws=0),
-                epsilon=epsilon,
+                epsilon,
                 delta=0.0,
-                rng=0,
-                warm_start=answers,
-                top_k=None if result.top is None else len(answers),
                 tolerance=certificate.tolerance,
-                progress=False,
-                control=control,
-                max_proof=max_bytes,
+                top_k=None if result.top is None else len(answers),
+                warm_start=answers,
+                proof_bytes=max_bytes,
             )
+            found = run(Plain.from_circuit(model, query, control=control), request, control=control)
         except (TimeUp, TooLarge):
             return None
         if not found.certified or found.proof is None or not found.proof.arrays:

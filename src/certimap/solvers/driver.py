@@ -12,12 +12,11 @@ import numpy as np
 
 from certimap.certify import bounds
 from certimap.certify.certificate import issue
-from certimap.certify.external import ExternalBound
 from certimap.certify.ledger import Ledger
 from certimap.certify.pareto import pareto_front
 from certimap.certify.recorder import Recorder
 from certimap.certify.sources import own_source
-from certimap.core.arguments import check_number, seed_checked
+from certimap.core.arguments import seed_checked
 from certimap.core.control import Control, TimeUp
 from certimap.core.posterior import Draws, Finds, Posterior
 from certimap.core.result import Certificate, CertificateKind, HistoryEntry, MapResult, Status
@@ -27,6 +26,7 @@ from certimap.solvers.history import History
 from certimap.solvers.interrupts import interruptible
 from certimap.solvers.record import draft, unproved
 from certimap.solvers.registry import resolve
+from certimap.solvers.request import Request
 from certimap.solvers.ties import located_by, ties_of
 from certimap.solvers.warm_start import apply_warm_start
 
@@ -39,23 +39,11 @@ Progress = bool | Callable[[HistoryEntry], None] | None
 
 def run(
     posterior: Posterior,
-    solver: str | Solver = "auto",
+    request: Request,
     *,
-    epsilon: float = 0.01,
-    delta: float = 0.01,
-    rng: int | np.random.Generator | None = None,
-    time_limit: float | None = None,
-    max_samples: int | None = None,
-    max_nodes: int | None = None,
-    max_memory: int | None = None,
-    warm_start: Any = None,
-    top_k: int | None = None,
-    tolerance: float = 1e-9,
-    progress: Progress = None,
-    options: dict[str, Any] | None = None,
     control: Control | None = None,
-    max_proof: int | None = None,
-    upper_bound: Any = None,
+    seed: int = 0,
+    progress: Progress = False,
 ) -> MapResult:
     """Answer a MAP query on a posterior.
 
@@ -63,54 +51,30 @@ def run(
     ----------
     posterior
         The distribution of the query variables.
-    solver
-        A name, a solver object, or "auto".
-    epsilon, delta
-        The certificate asked for: p(answer) >= (1 - epsilon) p* with probability at least 1 - delta. 0 and 0 ask
-        for a proof of exactness.
-    rng
-        A seed, a generator (a seed is drawn from it), or None (a fresh seed); the result records the seed.
-    time_limit
-        Seconds; checked between steps. The steps themselves never look at the clock, so that a seed replays.
-    max_samples, max_nodes
-        Limits on draws and on search nodes. Without `max_samples` and `time_limit`, at most 10 million draws.
-    max_memory
-        Bytes that the solver and the ledger may hold, the model not counted.
-    warm_start
-        See `certimap.solvers.warm_start.apply_warm_start`.
-    top_k
-        Return the k most probable assignments with a proof that covers them all.
-    tolerance
-        Relative; "exact" means within it.
+    request
+        The certificate wanted, the solver, and the limits.
+    control
+        Limits that run already: the time that conditioning took counts then. None starts the request's budget.
+    seed
+        Of the solver's randomness; the result records it.
     progress
         None shows a progress line on a terminal, True always, False never; a function gets each `HistoryEntry`.
-    options
-        Settings for a solver given by name.
-    control
-        Limits that run already (the time that conditioning took counts then), in place of `time_limit`,
-        `max_nodes` and `max_memory`.
-    max_proof
-        Keep what a proof needs, in at most so many bytes: `proof` is then what a run can say of it by itself,
-        which `certimap.proofs.finished` joins with the model and the query. None keeps nothing.
-    upper_bound
-        What another program proved, as `certimap.certify.external.ExternalBound.read` takes it.
 
     Returns
     -------
     MapResult
+        Where a proof is wanted, its `proof` is what the run alone can say; `certimap.proofs.finished` joins it
+        with the model and the query.
 
     Raises
     ------
     SolverError
-        When the solver cannot run on the posterior (the message names one that can) or a setting is out of range.
+        When the solver cannot run on the posterior; the message names one that can.
     """
     started = time.perf_counter()
-    check_limits(time_limit, max_samples, max_nodes, max_memory)
-    chosen = resolve(solver, posterior, options or {})
-    external = ExternalBound.read(upper_bound)
-    seed = seed_of(rng)
+    chosen, external, proof_bytes = resolve(request.solver, posterior), request.upper_bound, request.proof_bytes
     if control is None:
-        control = Control.starting_now(time_limit, max_nodes=max_nodes, max_memory=max_memory)
+        control = request.budget.start()
     given = posterior
     if type(chosen).posed is not Solver.posed:
         posterior = chosen.posed(posterior, np.random.default_rng([seed, POSING]))
@@ -119,21 +83,21 @@ def run(
             f"upper_bound is of the query, and solver {chosen.name!r} answers another one; leave it out"
         )
     judging = chosen.judging()
-    cap = judging.max_draws if max_samples is None else max_samples
+    cap = judging.max_draws if request.budget.max_samples is None else request.budget.max_samples
     if cap is None and control.deadline is None:
         cap = DEFAULT_MAX_DRAWS
     ledger = Ledger(
         posterior,
-        epsilon=epsilon,
-        delta=delta,
-        top_k=1 if top_k is None else top_k,
-        tolerance=tolerance,
+        epsilon=request.epsilon,
+        delta=request.delta,
+        top_k=request.n_answers,
+        tolerance=request.tolerance,
         rule=judging.rule,
         max_draws=cap,
         early_stop=judging.early_stop,
         control=control,
         trusting=trust_in(chosen),
-        recorder=None if max_proof is None or posterior is not given else Recorder(max_proof),
+        recorder=None if proof_bytes is None or posterior is not given else Recorder(proof_bytes),
         checks_draws=True,
     )
     if external is not None:
@@ -141,7 +105,7 @@ def run(
     history = History(ledger, started, progress)
     with interruptible(control) as interrupts, history:
         try:
-            status = _loop(posterior, chosen, ledger, history, seed, warm_start)
+            status = _loop(posterior, chosen, ledger, history, seed, request.warm_start)
         except KeyboardInterrupt:
             if len(interrupts) > 1:
                 raise
@@ -151,10 +115,9 @@ def run(
         if posterior.facts.log_ceiling < ledger.log_upper_bound:
             ledger.upper_bound(posterior.facts.log_ceiling, CEILING)
         history.record(force=True)
-    result = _result(
-        ledger, chosen, status, history, seed, time.perf_counter() - started, listed=top_k is not None
-    )
-    if max_proof is None or posterior is given:
+    seconds = time.perf_counter() - started
+    result = _result(ledger, chosen, status, history, seed, seconds, listed=request.top_k is not None)
+    if proof_bytes is None or posterior is given:
         return result
     return replace(result, proof=unproved(f"proofs cover no answer of solver {chosen.name!r}"))
 
@@ -196,9 +159,13 @@ def search_box(posterior: Posterior, solver: Solver, ledger: Ledger, rng: np.ran
 
 
 def assemble(
-    ledger: Ledger, solver: Solver, status: Status, started: float, seed: int, seconds: float, listed: bool
+    ledger: Ledger, solver: Solver, status: Status, started: float, seed: int, *, listed: bool
 ) -> MapResult:
-    """Return the result of a ledger that was put together from parts; its history is its end."""
+    """Return the result of a ledger that was put together from parts; its history is its end.
+
+    `started` is the value of `time.perf_counter()` at which the work began.
+    """
+    seconds = time.perf_counter() - started
     if ledger.posterior.facts.log_ceiling < ledger.log_upper_bound:
         ledger.upper_bound(ledger.posterior.facts.log_ceiling, CEILING)
     history = History(ledger, started, False)
@@ -293,17 +260,6 @@ def seed_of(rng: int | np.random.Generator | None) -> int:
     if rng is None or isinstance(rng, np.random.Generator):
         return int(np.random.default_rng(rng).integers(2**63))
     return int(rng)
-
-
-def check_limits(
-    time_limit: float | None, max_samples: int | None, max_nodes: int | None, max_memory: int | None
-) -> None:
-    """Refuse limits that are no numbers of at least 0."""
-    names = ("time_limit", "max_samples", "max_nodes", "max_memory")
-    for name, value in zip(names, (time_limit, max_samples, max_nodes, max_memory), strict=True):
-        accepted = "a number not below 0, or None for no limit"
-        if value is not None and check_number(name, value, accepted) < 0:
-            raise SolverError(f"{name} is {value}; expected {accepted}")
 
 
 def _result(

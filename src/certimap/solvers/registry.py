@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from certimap.core.arguments import meant_keyword
 from certimap.core.domain import Domain
@@ -172,15 +173,21 @@ def family(name: str) -> Family:
     return _SOLVERS[name].load().family if name in _SOLVERS else "other"
 
 
-def check_solver(solver: str | Solver, options: dict[str, Any]) -> None:
-    """Refuse a name or settings that no posterior could make right."""
+def made(solver: str | Solver, options: Mapping[str, Any] | None = None) -> Solver | Literal["auto"]:
+    """Turn what a user gives for `solver=` into a solver; "auto" stays, until there is a posterior to choose for.
+
+    Raises SolverError for an unknown name, and for options that the solver does not have or refuses.
+    """
     if isinstance(solver, str) and solver != "auto":
-        make(solver, **options)
-    elif options:
+        return make(solver, **options or {})
+    if options:
         key = next(iter(options))
         where = "solver 'auto' has no setting" if solver == "auto" else "a solver object takes no further setting"
         meant = meant_keyword(key) or "; name a solver, or set it on the solver object"
         raise SolverError(f"{where} {key!r}{meant}")
+    if solver != "auto" and not isinstance(solver, Solver):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SolverError(f"{solver!r} is no solver; expected one of {', '.join(names())} or a solver object")
+    return "auto" if isinstance(solver, str) else solver
 
 
 def wants_of(solver: str | Solver, warm_start: Any = None) -> tuple[Capability, ...] | None:
@@ -199,8 +206,6 @@ def wants_of(solver: str | Solver, warm_start: Any = None) -> tuple[Capability, 
 def _wants_of_one(solver: str | Solver) -> tuple[Capability, ...]:
     if isinstance(solver, str):
         return entry(solver).load().needs
-    if not isinstance(solver, Solver):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise SolverError(f"{solver!r} is no solver; expected one of {', '.join(names())} or a solver object")
     return type(solver).needs
 
 
@@ -301,14 +306,11 @@ def _is_whole(posterior: object) -> bool:
     return isinstance(posterior, Posterior)
 
 
-def resolve(solver: str | Solver, posterior: Posterior, options: dict[str, Any]) -> Solver:
-    """Turn what a user gives for `solver=` into a solver; refuse what cannot run on the posterior."""
-    check_solver(solver, options)
-    if solver == "auto":
+def resolve(solver: str | Solver, posterior: Posterior) -> Solver:
+    """Return the solver that runs on a posterior; refuse one that cannot."""
+    chosen = made(solver)
+    if chosen == "auto":
         return choose(posterior)
-    chosen = make(solver, **options) if isinstance(solver, str) else solver
-    if not isinstance(chosen, Solver):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise SolverError(f"{solver!r} is no solver; expected one of {', '.join(names())} or a solver object")
     sentence = refusal(chosen, posterior)
     if sentence is not None:
         raise SolverError(sentence)

@@ -89,7 +89,7 @@ def _check_positions(points: Points, domain: Domain) -> None:
 def _run_heuristic(chosen: Any, posterior: Posterior, ledger: Ledger, rng: np.random.Generator) -> None:
     from certimap.solvers.registry import heuristics, resolve
 
-    solver = resolve(chosen, posterior, {})
+    solver = resolve(chosen, posterior)
     if Draws in solver.needs and not solver.heuristic:
         raise SolverError(f"solver {solver.name!r} draws, and a warm start may not; {', '.join(heuristics())} may")
     state = solver.init(posterior, ledger.control, rng)

@@ -25,6 +25,7 @@ from certimap.densities.posterior import NormalsPosterior
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import run
 from certimap.solvers.registry import make, refusal, resolve
+from certimap.solvers.request import Request
 from certimap.testing.enumeration import require
 
 ASKED = (0.2, 0.01)  # epsilon; delta is 0, for draws alone prove nothing of a density
@@ -135,9 +136,10 @@ class DensityCases:
 
     def test_limits_are_kept(self) -> None:
         for posterior in self.make_posteriors():
-            few = run(posterior, self.make_solver(), rng=self.seed, max_samples=7, max_nodes=50, progress=False)
+            small = Request.of(solver=self.make_solver(), max_samples=7, max_nodes=50)
+            few = run(posterior, small, seed=self.seed)
             require(few.n_draws <= 7, f"{few.n_draws} draws were made; the limit is 7")
-            quick = run(posterior, self.make_solver(), rng=self.seed, time_limit=0.0, progress=False)
+            quick = run(posterior, Request.of(solver=self.make_solver(), time_limit=0.0), seed=self.seed)
             require(_value(quick) is not None, "a run that time cuts short has no answer")
 
     def test_states_pickle_between_steps(self) -> None:
@@ -146,7 +148,7 @@ class DensityCases:
             require(alike, "a run whose state was pickled between steps goes another way")
 
     def _steps(self, posterior: Any, number: int, *, pickled: bool) -> tuple[object, ...]:
-        solver = resolve(self.make_solver(), posterior, {})
+        solver = resolve(self.make_solver(), posterior)
         ledger = Ledger(posterior, epsilon=0.0, delta=0.0, max_draws=500)
         state = solver.init(posterior, ledger.control, np.random.default_rng(self.seed + number))
         for _ in range(4):
@@ -156,16 +158,14 @@ class DensityCases:
         return (ledger.best, *ledger.progress)
 
     def _run(self, posterior: Any, number: int, *, epsilon: float, progress: Any = False) -> MapResult:
-        return run(
-            posterior,
-            self.make_solver(),
-            rng=self.seed + number,
+        request = Request.of(
+            solver=self.make_solver(),
             epsilon=epsilon,
             delta=0.0,
             max_samples=self.max_samples if isinstance(posterior, Draws) else None,
             max_nodes=self.max_nodes,
-            progress=progress,
         )
+        return run(posterior, request, seed=self.seed + number, progress=progress)
 
 
 def _value(result: MapResult) -> float | None:

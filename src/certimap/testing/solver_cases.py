@@ -17,6 +17,7 @@ from certimap.errors import SolverError
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import run
 from certimap.solvers.registry import make, refusal, resolve
+from certimap.solvers.request import Request
 from certimap.testing.enumeration import all_points, require
 from certimap.testing.models import random_table
 from certimap.testing.posteriors import BoundedTable
@@ -112,12 +113,10 @@ class SolverCases:
 
     def test_limits_are_kept(self) -> None:
         for posterior in self.make_posteriors():
-            few = run(
-                posterior, self.make_solver(), rng=self.seed, max_samples=7, epsilon=0.0, delta=0.0, progress=False
-            )
+            few = self._run(posterior, self.seed, epsilon=0.0, delta=0.0, max_samples=7)
             require(few.n_draws <= 7, f"{few.n_draws} draws were made; the limit is 7")
             if isinstance(posterior, Draws):  # without draws there may be nothing to answer with at once
-                quick = run(posterior, self.make_solver(), rng=self.seed, time_limit=0.0, progress=False)
+                quick = run(posterior, Request.of(solver=self.make_solver(), time_limit=0.0), seed=self.seed)
                 require(quick.log_prob is not None, "a run that time cuts short has no answer")
 
     def test_states_pickle_between_steps(self) -> None:
@@ -129,7 +128,7 @@ class SolverCases:
 
     def _steps(self, posterior: Any, number: int, *, pickled: bool) -> tuple[object, ...]:
         """Return what a short run finds, its state pickled after each step or not."""
-        solver = resolve(self.make_solver(), posterior, {})
+        solver = resolve(self.make_solver(), posterior)
         ledger = Ledger(posterior, epsilon=0.0, delta=0.05, max_draws=500)
         state = solver.init(posterior, ledger.control, np.random.default_rng(self.seed + number))
         for _ in range(8):
@@ -148,15 +147,18 @@ class SolverCases:
         if self._accepts(bare):
             return
         try:
-            run(bare, self.make_solver(), progress=False)
+            run(bare, Request.of(solver=self.make_solver()))
         except SolverError as error:
             require("solver=" in str(error), f"the refusal names no other solver: {error}")
             return
         raise AssertionError("a posterior that lacks what the solver needs is not refused")
 
-    def _run(self, posterior: Any, seed: int, *, epsilon: float, delta: float) -> MapResult:
-        made, limit = self.make_solver(), self.max_samples
-        return run(posterior, made, rng=seed, max_samples=limit, progress=False, epsilon=epsilon, delta=delta)
+    def _run(
+        self, posterior: Any, seed: int, *, epsilon: float, delta: float, max_samples: int | None = None
+    ) -> MapResult:
+        limit = self.max_samples if max_samples is None else max_samples
+        request = Request.of(solver=self.make_solver(), max_samples=limit, epsilon=epsilon, delta=delta)
+        return run(posterior, request, seed=seed)
 
 
 def _check_answer(posterior: Any, result: MapResult, log_best: float, max_samples: int) -> None:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.ask.answer import answer_query
+from certimap.ask.session import Session
 from certimap.core.control import Control, TimeUp, WorkClock
+from certimap.solvers.request import Request
 
 
 def toy() -> cm.FunctionPosterior:
@@ -42,8 +43,21 @@ def no_fallback(control: Control):
     raise cm.TooLarge("nothing is quick")
 
 
+def answer(condition, quick, **settings):
+    """Answer one query of a model that is conditioned by the functions given."""
+
+    class Conditioned(Session):
+        def posterior(self, query, control):
+            return condition(control)
+
+        def quick_posterior(self, query, control):
+            return quick(control)
+
+    return Conditioned(toy(), Request.of(**settings)).answer(lambda: (None, None), 1)
+
+
 def test_conditioning_that_cannot_end_leaves_time_for_a_quick_answer(clock):
-    result = answer_query(patient, lambda control: toy(), "auto", 1, {"time_limit": 0.5, "epsilon": 0.0})
+    result = answer(patient, lambda control: toy(), time_limit=0.5, epsilon=0.0)
     assert clock[0] < 1.5
     assert result.note == "the time was up while waiting for nothing"
     assert result.status in (cm.Status.CERTIFIED, cm.Status.TIME_LIMIT)
@@ -52,7 +66,7 @@ def test_conditioning_that_cannot_end_leaves_time_for_a_quick_answer(clock):
 
 def test_no_answer_at_all_says_what_took_too_long():
     with pytest.raises(cm.TooLarge, match=r"waiting for nothing.*nothing is quick.*raise time_limit"):
-        answer_query(patient, no_fallback, "auto", 1, {"time_limit": 0.1})
+        answer(patient, no_fallback, time_limit=0.1)
 
 
 def test_memory_that_runs_out_is_a_typed_error():
@@ -60,13 +74,13 @@ def test_memory_that_runs_out_is_a_typed_error():
         raise MemoryError
 
     with pytest.raises(cm.TooLarge, match="memory ran out in conditioning"):
-        answer_query(greedy, no_fallback, "auto", 1, {})
-    result = answer_query(greedy, lambda control: toy(), "auto", 1, {})
+        answer(greedy, no_fallback)
+    result = answer(greedy, lambda control: toy())
     assert result.note == "memory ran out in conditioning"
 
 
 def test_what_is_conditioned_in_time_has_no_note():
-    result = answer_query(lambda control: toy(), no_fallback, "auto", 1, {"time_limit": 1e6})
+    result = answer(lambda control: toy(), no_fallback, time_limit=1e6)
     assert result.note is None
     assert "note" not in result.to_dict()
 
@@ -77,7 +91,7 @@ def test_an_interrupt_in_conditioning_brings_a_quick_answer():
         os.kill(os.getpid(), signal.SIGINT)
         patient(control)
 
-    result = answer_query(interrupted, lambda control: toy(), "pac", 1, {"max_samples": 1000})
+    result = answer(interrupted, lambda control: toy(), solver="pac", max_samples=1000)
     assert result.note == "the user interrupted conditioning"
     assert result.status in (cm.Status.INTERRUPTED, cm.Status.CERTIFIED)
 
@@ -89,7 +103,7 @@ def test_an_interrupt_that_only_a_poll_sees_is_called_one():
         control.interrupted = True
         patient(control)
 
-    result = answer_query(noted, lambda control: toy(), "pac", 1, {"max_samples": 1000})
+    result = answer(noted, lambda control: toy(), solver="pac", max_samples=1000)
     assert result.note == "the user interrupted conditioning"
     assert result.status in (cm.Status.INTERRUPTED, cm.Status.CERTIFIED)
 
@@ -146,8 +160,8 @@ class Reluctant:
 
 
 def test_what_turns_out_too_slow_when_first_needed_gives_way_to_what_is_quick():
-    result = answer_query(lambda control: Reluctant(), lambda control: toy(), "pac", 1, {"max_samples": 1000})
+    result = answer(lambda control: Reluctant(), lambda control: toy(), solver="pac", max_samples=1000)
     assert result.note == "the time was up while making what draws need"
     assert result.log_prob == pytest.approx(-np.log(4))
     with pytest.raises(cm.TooLarge, match="making what draws need"):
-        answer_query(lambda control: Reluctant(), no_fallback, "pac", 1, {"max_samples": 1000})
+        answer(lambda control: Reluctant(), no_fallback, solver="pac", max_samples=1000)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import certimap as cm
-from certimap.ask.batch import Batch, Row, collect
+from certimap.ask.batch import Row, collect, map_rows
 
 pd = pytest.importorskip("pandas")
 
@@ -140,6 +140,22 @@ def test_a_frame_of_results_says_what_failed(network, frame):
     assert cm.ResultList().to_frame().empty
 
 
+def conditioned_by(condition, quick, **settings):
+    """Return a session whose queries are conditioned by the functions given."""
+
+    class Conditioned(Session):
+        def query(self, variables, evidence):
+            return variables, evidence
+
+        def posterior(self, query, control):
+            return condition(*query, control)
+
+        def quick_posterior(self, query, control):
+            return quick(*query, control)
+
+    return Conditioned(None, Request.of(**settings))
+
+
 def test_memory_that_runs_out_in_a_row_is_that_rows_failure():
     def condition(variables, evidence, control):
         if evidence == "large":
@@ -152,13 +168,13 @@ def test_memory_that_runs_out_in_a_row_is_that_rows_failure():
         raise cm.TooLarge("nothing is quick")
 
     rows = [Row(k, lambda size=size: (None, size), "") for k, size in enumerate(("large", "small"))]
-    asking = (condition, no_fallback, lambda asked: {}, "auto", {"progress": False})
-    first, second = Batch(*asking, "keep").answers(rows, 0)
+    session = conditioned_by(condition, no_fallback)
+    first, second = map_rows(session, rows, 0, "keep", progress=False)
     assert isinstance(first, cm.FailedQuery)
     assert "memory ran out" in first.message
     assert isinstance(second, cm.MapResult)
     with pytest.raises(cm.TooLarge, match="memory ran out"):
-        list(Batch(*asking, "raise").answers(rows, 0))
+        list(map_rows(session, rows, 0, "raise", progress=False))
 
 
 INTERRUPTED = """
@@ -208,8 +224,8 @@ def test_an_interrupt_ends_the_batch_even_where_the_row_has_its_proof():
         return cm.FunctionPosterior(domain, lambda n, g: g.integers(0, 2, (n, 1)), log_prob)
 
     rows = [Row(k, lambda: (None, None), "") for k in range(3)]
-    batch = Batch(condition, condition, lambda asked: {}, "exhaustive", {"progress": False}, "keep")
-    answers, interrupted = collect(batch.answers(rows, 0))
+    session = conditioned_by(condition, condition, solver="exhaustive")
+    answers, interrupted = collect(map_rows(session, rows, 0, "keep", progress=False))
     assert interrupted
     assert len(answers) == 1
     assert answers[0].assignment == {"0": 1}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from certimap import Domain, Factor, MarkovNetwork
+from certimap.ask.api import map_query
 from certimap.core.control import Control, TimeUp
 from certimap.core.query import make_query
 from certimap.networks.conditional import log_total, ordered_parts
@@ -17,7 +18,6 @@ from certimap.networks.problem import Table, problem_of
 from certimap.networks.reduction import reduce_network
 from certimap.networks.simplify import drop_impossible, simplify, sum_out
 from certimap.solvers import exhaustive
-from certimap.solvers.driver import run
 
 
 def grid_scopes(side: int) -> list[tuple[int, int]]:
@@ -78,7 +78,7 @@ def test_reductions_and_orders_are_given_up_at_the_deadline(work):
 def test_a_list_cut_short_is_bounded_by_the_relaxation(monkeypatch):
     network, query = wide_problem(6, 3)
     posterior = NetworkPosterior(query.query_domain, problem_of(network, query))
-    best = run(posterior, "exhaustive", epsilon=0.0, delta=0.0, progress=False)
+    best = map_query(posterior, solver="exhaustive", epsilon=0.0, delta=0.0)
     assert best.certified
     listed = exhaustive.joint_states
 
@@ -88,6 +88,6 @@ def test_a_list_cut_short_is_bounded_by_the_relaxation(monkeypatch):
         return listed(box, start, end)
 
     monkeypatch.setattr(exhaustive, "joint_states", once)
-    cut = run(posterior, "exhaustive", epsilon=0.0, delta=0.0, progress=False)
+    cut = map_query(posterior, solver="exhaustive", epsilon=0.0, delta=0.0)
     assert cut.log_joint <= best.log_joint <= cut.log_joint_upper_bound + 1e-9
     assert cut.log_joint_upper_bound < posterior.facts.log_ceiling - 1.0

@@ -8,6 +8,7 @@ import pytest
 from problem_twin import random_problem, value_array
 
 import certimap as cm
+from certimap.ask.api import map_query
 from certimap.core.box import Boxes
 from certimap.core.query import make_query
 from certimap.core.result import CertificateKind
@@ -16,7 +17,6 @@ from certimap.networks.markov import MarkovNetwork
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.relaxation.choose_tree import RelaxationPlan
 from certimap.networks.relaxation.tighten import Tightener
-from certimap.solvers.driver import run
 
 NARROW = RelaxationPlan(exact_entries=0.0, first_bits=1.0, raise_bits=1.5, last_bits=5.0, steps=6)
 
@@ -64,8 +64,13 @@ def test_searches_prove_the_maximum(seed, plan):
     rng = np.random.default_rng(100 + seed)
     for _ in range(12):
         posterior, _, values = random_case(rng, nuisance=float(rng.choice([0.0, 0.4, 0.8])))
-        result = run(
-            dataclasses.replace(posterior, plan=plan), "frontier", epsilon=0.0, delta=0.0, rng=0, progress=False
+        result = map_query(
+            dataclasses.replace(posterior, plan=plan),
+            solver="frontier",
+            epsilon=0.0,
+            delta=0.0,
+            rng=0,
+            progress=False,
         )
         assert result.certificate.kind is CertificateKind.EXACT
         assert result.log_prob == pytest.approx(values.max(), abs=1e-8)
@@ -125,8 +130,8 @@ def test_the_k_best_are_found():
     for _ in range(10):
         posterior, points, values = random_case(rng, nuisance=0.4, zeros=0.0)
         k = min(3, len(points))
-        result = run(
-            dataclasses.replace(posterior, plan=NARROW), "frontier", epsilon=0.0, delta=0.0, rng=0, top_k=k
+        result = map_query(
+            dataclasses.replace(posterior, plan=NARROW), solver="frontier", epsilon=0.0, delta=0.0, rng=0, top_k=k
         )
         assert [value for _, value in result.top] == pytest.approx(np.sort(values)[::-1][:k], abs=1e-8)
         assert result.certificate.kind is CertificateKind.EXACT
@@ -158,7 +163,7 @@ def test_a_seed_replays_and_limits_are_kept_where_the_evidence_is_unknown(monkey
         posterior = dataclasses.replace(
             posterior, plan=RelaxationPlan(exact_entries=0.0, first_bits=4.0, last_bits=6.0)
         )
-        results.append(run(posterior, "frontier", epsilon=0.0, delta=0.0, rng=3, max_nodes=50, progress=False))
+        results.append(map_query(posterior, solver="frontier", epsilon=0.0, delta=0.0, rng=3, max_nodes=50))
     first, second = results
     assert first.assignment == second.assignment
     assert first.log_joint_upper_bound == second.log_joint_upper_bound

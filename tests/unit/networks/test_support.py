@@ -7,13 +7,13 @@ import pytest
 from problem_twin import random_problem
 
 import certimap as cm
+from certimap.ask.api import map_query
 from certimap.core.query import make_query
 from certimap.networks.factor import Factor
 from certimap.networks.posterior import NetworkPosterior, log_largest_joint
 from certimap.networks.problem import Problem, Table, problem_of
 from certimap.networks.relaxation.choose_tree import RelaxationPlan
 from certimap.networks.support import supported_states
-from certimap.solvers.driver import run
 from certimap.solvers.networks.aobb import AndOrBranchAndBound
 from certimap.solvers.networks.wmb import WeightedMiniBuckets
 
@@ -83,7 +83,7 @@ def test_bounds_stay_at_or_below_the_largest_likelihoods(solver):
         posterior = NetworkPosterior(whole.domain, prepared, plan=narrow, log_ceiling=ceiling)
         points = np.array(list(itertools.product(*(range(int(k)) for k in posterior.domain.n_states))))
         best = float(posterior.log_prob(points).max())
-        result = run(posterior, solver, epsilon=0.0, delta=0.0, rng=0, progress=False, max_nodes=1)
+        result = map_query(posterior, solver=solver, epsilon=0.0, delta=0.0, rng=0, progress=False, max_nodes=1)
         assert result.log_joint == pytest.approx(best, abs=1e-9) or result.log_joint < best
         assert best - 1e-9 <= result.log_joint_upper_bound <= ceiling + 1e-7
 
@@ -103,7 +103,7 @@ def test_a_loose_relaxation_needs_the_ceiling():
     bounds = []
     for ceiling in (np.inf, log_largest_joint(network, query)):
         posterior = NetworkPosterior(query.query_domain, problem_of(network, query), log_ceiling=ceiling)
-        bounds.append(run(posterior, WeightedMiniBuckets(1, 0), rng=0, progress=False).log_joint_upper_bound)
+        bounds.append(map_query(posterior, solver=WeightedMiniBuckets(1, 0), rng=0).log_joint_upper_bound)
     assert bounds[0] > 0.5
     assert bounds[1] <= 1e-7
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import certimap as cm
+from certimap.ask.api import map_query
 from certimap.conversions import from_wide_networks
 from certimap.core.query import make_query
 from certimap.networks import two_sided
 from certimap.networks.factor import Factor
 from certimap.networks.two_sided import TwoSidedNetworkPosterior
-from certimap.solvers.driver import run
 from certimap.testing import check_posterior
 
 
@@ -65,7 +65,7 @@ def test_the_truth_lies_between_the_sides(seed):
     assert np.array_equal(again.lower[::-1], lower)
     assert np.array_equal(again.upper[::-1], upper)
     assert float(truth.max()) <= posterior.facts.log_ceiling + 1e-12
-    result = run(posterior, epsilon=0.0, delta=0.0, rng=0, progress=False, max_nodes=300)
+    result = map_query(posterior, epsilon=0.0, delta=0.0, rng=0, progress=False, max_nodes=300)
     assert result.log_joint <= truth.max() + 1e-9 <= result.log_joint_upper_bound + 2e-9
 
 

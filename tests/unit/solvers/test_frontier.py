@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import certimap as cm
+from certimap.ask.api import map_query
 from certimap.certify.ledger import Ledger
 from certimap.circuits.circuit import CircuitBuilder
 from certimap.circuits.posterior import CircuitPosterior
@@ -24,7 +25,6 @@ from certimap.errors import SolverError
 from certimap.solvers.box_search.frontier import Frontier, Pace
 from certimap.solvers.box_search.open_boxes import OpenBoxes
 from certimap.solvers.box_search.points import sample_open
-from certimap.solvers.driver import run
 from certimap.testing import TablePosterior
 
 
@@ -72,7 +72,7 @@ def test_a_deterministic_circuit_closes_at_the_first_box():
 
 def test_caps_settle_what_draws_could_not():
     posterior = posterior_over_all(mixture(60, 12, 3, concentration=2.0))
-    result = run(posterior, Frontier(), epsilon=0.01, delta=0.0, rng=1, progress=False)
+    result = map_query(posterior, solver=Frontier(), epsilon=0.01, delta=0.0, rng=1)
     assert result.certificate.rule is Rule.BOUND
     assert result.log_prob < -15.0  # a purely random stop would take e^15 draws
     assert result.n_draws <= 256
@@ -92,7 +92,7 @@ def test_probabilities_near_e_to_the_minus_3000():
     builder.product([builder.sum(parts, np.log([0.3, 0.3, 0.2, 0.2])), *rest])
     posterior = posterior_over_all(builder.build())
     for solver in (Frontier(), Frontier(caps=False)):
-        result = run(posterior, solver, epsilon=0.0, delta=0.0, rng=1, progress=False, time_limit=600)
+        result = map_query(posterior, solver=solver, epsilon=0.0, delta=0.0, rng=1, time_limit=600)
         assert result.log_prob < -3000.0
         assert result.certificate.kind is CertificateKind.EXACT
         assert result.log_upper_bound == pytest.approx(result.log_prob, abs=2e-9)
@@ -153,7 +153,7 @@ def test_top_k_lists_the_most_probable_points(caps):
     points = np.array(np.unravel_index(np.arange(2**9), [2] * 9)).T.astype(np.int16)
     truth = np.sort(posterior.log_prob(points))[::-1][:6]
     solver = Frontier(caps=caps, incumbent=False)
-    result = run(posterior, solver, epsilon=0.0, delta=0.0, top_k=6, rng=0, progress=False)
+    result = map_query(posterior, solver=solver, epsilon=0.0, delta=0.0, top_k=6, rng=0)
     assert result.certificate.kind is CertificateKind.EXACT
     np.testing.assert_allclose([value for _, value in result.top], truth, atol=1e-9)
 
@@ -162,7 +162,9 @@ def test_all_ties_are_listed():
     builder = CircuitBuilder(Domain.of_sizes([3, 2]))
     even = [builder.product([builder.indicator(0, s), builder.categorical(1, [0.0, 0.0])]) for s in (0, 2)]
     builder.sum(even, [0.0, 0.0])
-    result = run(posterior_over_all(builder.build()), Frontier(), epsilon=0.0, delta=0.0, rng=0, progress=False)
+    result = map_query(
+        posterior_over_all(builder.build()), solver=Frontier(), epsilon=0.0, delta=0.0, rng=0, progress=False
+    )
     assert result.log_prob == pytest.approx(math.log(0.25))
     if result.ties is not None:
         assert len(result.ties) == 3
@@ -181,9 +183,9 @@ def open_table():
 
 def test_draws_from_the_open_boxes_certify():
     posterior = open_table()
-    result = run(
+    result = map_query(
         posterior,
-        Frontier(draw_share=0.9, first_draws=16, exact_work=0, pace=SMALL),
+        solver=Frontier(draw_share=0.9, first_draws=16, exact_work=0, pace=SMALL),
         epsilon=0.05,
         delta=0.05,
         rng=3,
@@ -221,14 +223,14 @@ def test_draws_follow_the_masses_of_the_open_boxes(long_list):
 
 def test_no_probabilistic_stop_at_delta_zero():
     solver = Frontier(draw_share=0.5, exact_work=0, pace=SMALL)
-    result = run(open_table(), solver, epsilon=0.05, delta=0.0, rng=3, max_nodes=300, progress=False)
+    result = map_query(open_table(), solver=solver, epsilon=0.05, delta=0.0, rng=3, max_nodes=300)
     assert result.n_draws == 0
     assert result.certificate.kind is not CertificateKind.PAC
 
 
 def test_max_samples_is_kept():
-    result = run(
-        open_table(), Frontier(draw_share=0.9, exact_work=0, pace=SMALL), epsilon=0.0, delta=1e-9, rng=3,
+    result = map_query(
+        open_table(), solver=Frontier(draw_share=0.9, exact_work=0, pace=SMALL), epsilon=0.0, delta=1e-9, rng=3,
         max_samples=300, max_nodes=4000, progress=False,
     )  # fmt: skip
     assert result.n_draws <= 300
@@ -254,9 +256,9 @@ def test_anytime_bounds_fall_and_the_answer_rises():
 def test_workers_do_not_change_the_answer(workers):
     circuit = mixture(24, 30, 6, concentration=3.0)
     posterior = CircuitPosterior.from_circuit(circuit, make_query(circuit.domain), workers=workers)
-    result = run(
+    result = map_query(
         posterior,
-        Frontier(caps=False, exact_work=0),
+        solver=Frontier(caps=False, exact_work=0),
         epsilon=0.01,
         delta=0.01,
         rng=5,
@@ -264,8 +266,14 @@ def test_workers_do_not_change_the_answer(workers):
         progress=False,
     )
     single = CircuitPosterior.from_circuit(circuit, make_query(circuit.domain), workers=1)
-    again = run(
-        single, Frontier(caps=False, exact_work=0), epsilon=0.01, delta=0.01, rng=5, max_nodes=3000, progress=False
+    again = map_query(
+        single,
+        solver=Frontier(caps=False, exact_work=0),
+        epsilon=0.01,
+        delta=0.01,
+        rng=5,
+        max_nodes=3000,
+        progress=False,
     )
     assert result.log_prob == again.log_prob
     assert result.log_upper_bound == again.log_upper_bound
@@ -276,10 +284,10 @@ REPLAY = """
 import numpy as np, sys
 sys.path.insert(0, {folder!r})
 from test_frontier import mixture, posterior_over_all
-from certimap.solvers.driver import run
+from certimap.ask.api import map_query
 from certimap.solvers.box_search.frontier import Frontier
 solver = Frontier(caps=False, exact_work=0)
-r = run(posterior_over_all(mixture(24, 30, 6, 3.0)), solver, rng=5, max_nodes=2000, progress=False)
+r = map_query(posterior_over_all(mixture(24, 30, 6, 3.0)), solver=solver, rng=5, max_nodes=2000)
 print(r.log_prob, r.log_upper_bound, r.n_draws, r.n_evaluations, sorted(r.assignment.items()))
 """
 
@@ -305,7 +313,9 @@ def test_real_variables():
     ]
     builder.sum(parts, np.log([0.7, 0.3]))
     circuit = builder.build()
-    result = run(posterior_over_all(circuit), Frontier(), epsilon=0.001, delta=0.0, rng=0, progress=False)
+    result = map_query(
+        posterior_over_all(circuit), solver=Frontier(), epsilon=0.001, delta=0.0, rng=0, progress=False
+    )
     # .3 * .6 / (.1 sqrt(2 pi)) = .718 beats .7 * .9 / (.5 sqrt(2 pi)) = .503
     assert result.certificate.kind is CertificateKind.EXACT or result.certificate.epsilon <= 0.001
     assert result.assignment["k"] == "b"
@@ -320,7 +330,9 @@ def test_the_best_of_a_small_mixture():
         for p in ((0.1, 0.1), (0.9, 0.9), (0.8, 0.9))
     ]
     builder.sum(parts, np.log([0.4, 0.35, 0.25]))
-    result = run(posterior_over_all(builder.build()), Frontier(), epsilon=0.0, delta=0.0, rng=0, progress=False)
+    result = map_query(
+        posterior_over_all(builder.build()), solver=Frontier(), epsilon=0.0, delta=0.0, rng=0, progress=False
+    )
     assert list(result.assignment.values()) == [1, 1]
     assert math.exp(result.log_prob) == pytest.approx(0.4675)
     assert result.certificate.kind is CertificateKind.EXACT
@@ -348,7 +360,7 @@ def test_what_cannot_be_searched_is_refused():
             return np.zeros((len(boxes), 0))
 
     with pytest.raises(SolverError, match="budget"):
-        run(Bounded(), "frontier", progress=False)
+        map_query(Bounded(), solver="frontier")
 
 
 @pytest.mark.parametrize("setting", [{"draw_share": 1.0}, {"draw_share": -0.1}, {"first_draws": -1}])
@@ -361,7 +373,7 @@ def test_bounds_are_told_while_the_search_aims_for_the_exact_answer():
     posterior = posterior_over_all(mixture(24, 30, 5, concentration=2.0))
     for epsilon, n_told in ((0.0, 4), (0.5, 3)):  # what is within epsilon would end the run, so it is kept back
         solver = Frontier(caps=False, pace=Pace(step_work=1, max_batch=8))
-        result = run(posterior, solver, epsilon=epsilon, delta=0.0, rng=0)
+        result = map_query(posterior, solver=solver, epsilon=epsilon, delta=0.0, rng=0)
         told = [entry.log_upper_bound for entry in result.history if entry.n_nodes > 0]
         assert math.isfinite(told[0])
         assert len(set(told)) == n_told

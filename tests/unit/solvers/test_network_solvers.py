@@ -5,13 +5,13 @@ import pytest
 from problem_twin import random_problem, value_array
 
 import certimap as cm
+from certimap.ask.api import map_query
 from certimap.core.query import make_query
 from certimap.core.result import CertificateKind
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.relaxation.tighten import Tightener
-from certimap.solvers.driver import run
 from certimap.solvers.networks.and_or import AndOrSpace
 from certimap.solvers.networks.and_or_graph import AndOrGraph
 from certimap.solvers.networks.aobf import dive
@@ -54,7 +54,7 @@ def test_answers_and_bounds_hold_against_enumeration(name, i_bound):
     options = {} if i_bound is None else {"i_bound": i_bound}
     for _ in range(30):
         posterior, best = random_case(rng, float(rng.choice([0.0, 0.4, 0.8])))
-        result = run(posterior, name, epsilon=0.0, delta=0.0, rng=0, progress=False, options=options)
+        result = map_query(posterior, solver=name, epsilon=0.0, delta=0.0, rng=0, progress=False, **options)
         assert result.log_prob <= best + 1e-9
         assert result.log_upper_bound >= best - 1e-9
         if name in EXACT:
@@ -74,7 +74,7 @@ def test_more_iterations_and_larger_tables_bound_better():
     for seed in range(3):
         network = grid(5, np.random.default_rng(seed))
         names = network.domain.names[::2]
-        best = cm.map_query(network, names, epsilon=0.0, delta=0.0, progress=False).log_joint
+        best = cm.map_query(network, names, epsilon=0.0, delta=0.0).log_joint
         gaps = []
         for i_bound, iterations in ((1, 0), (1, 30), (3, 30), (12, 0)):
             result = cm.map_query(
@@ -115,14 +115,14 @@ def test_elimination_says_how_much_it_would_take():
     factors = [Factor((i, j), rng.random((4, 4))) for i in range(30) for j in range(i)]
     network = MarkovNetwork(domain, factors)
     with pytest.raises(cm.CertimapError, match=r"2\^.*bytes.*solver='auto'"):
-        cm.map_query(network, solver="bucket_elimination", progress=False)
+        cm.map_query(network, solver="bucket_elimination")
 
 
 @pytest.mark.parametrize("options", [{"i_bound": 0}, {"iterations": -1}])
 def test_settings_out_of_range_are_refused(options):
     posterior, _ = random_case(np.random.default_rng(0), 0.4)
     with pytest.raises(cm.SolverError, match="expected"):
-        run(posterior, "wmb", options=options)
+        map_query(posterior, solver="wmb", **options)
 
 
 @pytest.mark.parametrize("name", ["aobb", "aobf", "aaobf"])
@@ -140,7 +140,7 @@ def test_searches_agree_with_elimination_on_grids(name, nuisance):
 
 def test_a_search_cut_short_has_an_answer_and_a_bound():
     network = grid(7, np.random.default_rng(3))
-    best = cm.map_query(network, solver="bucket_elimination", epsilon=0.0, delta=0.0, progress=False).log_joint
+    best = cm.map_query(network, solver="bucket_elimination", epsilon=0.0, delta=0.0).log_joint
     for name in ("aobb", "aobf", "aaobf"):
         result = cm.map_query(
             network, solver=name, i_bound=1, iterations=0, max_nodes=20, epsilon=0.0, delta=0.0, progress=False

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from certimap.ask.api import map_query
 from certimap.core.control import Control, TimeUp
 from certimap.core.domain import Domain
 from certimap.core.query import make_query
@@ -21,6 +22,7 @@ from certimap.solvers.base import Solver
 from certimap.solvers.driver import run
 from certimap.solvers.elimination import one_pass
 from certimap.solvers.elimination.set_elimination import SetElimination
+from certimap.solvers.request import Request
 from certimap.trees.bucket_tree import BucketTreePosterior
 
 
@@ -64,10 +66,10 @@ def tree():
 
 @pytest.mark.parametrize("n_before", [0, 1, 3, 10, 30, 100])
 def test_an_elimination_that_is_cut_leaves_its_box_open(tree, n_before):
-    best = run(tree, SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False)
+    best = map_query(tree, solver=SetElimination(), epsilon=0.0, delta=0.0, rng=0)
     clock = Clock(n_before)
     solver = SetElimination(limits=(8,), split_limit=8)
-    result = run(tree, solver, epsilon=0.0, delta=0.0, rng=0, progress=False, control=clock)
+    result = run(tree, Request(solver, 0.0, 0.0), control=clock)
     assert clock.n_looks <= n_before + 4  # what is under way ends with the first look that says so
     assert result.log_prob - 1e-9 <= best.log_prob <= result.log_upper_bound + 1e-9
 
@@ -86,7 +88,7 @@ def test_a_product_is_looked_at_between_its_steps(tree, monkeypatch):
 
     monkeypatch.setattr(one_pass, "product", noted(selected))
     monkeypatch.setattr(one_pass.VectorSet, "undominated", noted(dominated))
-    run(tree, SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False, control=clock)
+    run(tree, Request(SetElimination(), 0.0, 0.0), control=clock)
     assert len(looks) > 50
     assert [n for n in itertools.pairwise(looks) if n[1] <= n[0]] == []
 
@@ -96,11 +98,11 @@ def test_long_vectors_make_small_sets(tree, monkeypatch):
     monkeypatch.setattr(one_pass, "SET_ENTRIES", 64)
     monkeypatch.setattr(one_pass, "PRODUCT_ENTRIES", 256)
     monkeypatch.setattr(one_pass, "FEWEST_ROWS", 2)
-    best = run(tree, SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False)
-    few = run(tree, SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False, max_nodes=2)
+    best = map_query(tree, solver=SetElimination(), epsilon=0.0, delta=0.0, rng=0)
+    few = map_query(tree, solver=SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False, max_nodes=2)
     assert few.log_prob - 1e-9 <= best.log_prob <= few.log_upper_bound + 1e-9
     monkeypatch.undo()
-    exact = run(tree, SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False)
+    exact = map_query(tree, solver=SetElimination(), epsilon=0.0, delta=0.0, rng=0)
     assert best.log_prob == pytest.approx(exact.log_prob, abs=1e-9)
 
 
@@ -122,11 +124,13 @@ def wide_query(rng, side=7):
 @pytest.mark.parametrize("n_before", [0, 2, 5, 12, 40])
 def test_a_solver_of_networks_ends_soon_and_has_an_answer(solver, n_before):
     network, query = wide_query(np.random.default_rng(4))
-    best = run(NetworkPosterior.of_network(network, query), "frontier", epsilon=0.0, delta=0.0, progress=False)
+    best = map_query(
+        NetworkPosterior.of_network(network, query), solver="frontier", epsilon=0.0, delta=0.0, progress=False
+    )
     assert best.certified
     clock = Clock(n_before)
     posterior = NetworkPosterior.of_network(network, query, control=clock)
-    result = run(posterior, solver, epsilon=0.0, delta=0.0, rng=0, progress=False, control=clock)
+    result = run(posterior, Request(solver, 0.0, 0.0), control=clock)
     assert clock.n_looks <= n_before + 12
     assert -np.inf < result.log_joint <= best.log_joint + 1e-9
     assert best.log_joint - 1e-9 <= result.log_joint_upper_bound < np.inf
@@ -194,5 +198,7 @@ def test_an_impossible_point_is_no_answer(n_query):
     factors = [Factor((i, i + 1), differ) for i in range(7)]
     network = MarkovNetwork(Domain.of_sizes([2] * 8), factors)
     query = make_query(network.domain, network.domain.names[:n_query])
-    result = run(NetworkPosterior.of_network(network, query), OneImpossiblePoint(), rng=0, progress=False)
+    result = map_query(
+        NetworkPosterior.of_network(network, query), solver=OneImpossiblePoint(), rng=0, progress=False
+    )
     assert result.log_joint > -np.inf

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from certimap import FunctionPosterior, SolverError
-from certimap.solvers.driver import run
+from certimap.ask.api import map_query
 
 
 @pytest.mark.parametrize("solver", ["bucket_elimination", "wmb", "set_elimination", "frontier", "max_product"])
@@ -15,4 +15,4 @@ def test_a_sampler_and_an_oracle_are_not_enough(solver: str) -> None:
         [2, 2], lambda n, rng: rng.integers(0, 2, (n, 2)), lambda points: np.full(len(points), np.log(0.25))
     )
     with pytest.raises(SolverError, match="use solver="):
-        run(bare, solver, progress=False)
+        map_query(bare, solver=solver)

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import certimap as cm
+from certimap.ask.api import map_query
 from certimap.core.posterior import Bounds, Draws
 from certimap.solvers import registry
 from certimap.solvers.base import Effort, Solver
-from certimap.solvers.driver import MAX_IDLE_STEPS, run
+from certimap.solvers.driver import MAX_IDLE_STEPS
 from certimap.solvers.exhaustive import Exhaustive
 from certimap.solvers.sampling.draws import DrawStream
 from certimap.solvers.sampling.hamming import ball, ball_size
@@ -35,7 +36,7 @@ def thirty_six() -> TablePosterior:
 
 def first_seed_without_the_mode(posterior: TablePosterior, n: int) -> int:
     for seed in itertools.count():
-        result = run(posterior, "pac", epsilon=0.05, delta=0.05, rng=seed, max_samples=n)
+        result = map_query(posterior, solver="pac", epsilon=0.05, delta=0.05, rng=seed, max_samples=n)
         if result.log_prob < math.log(0.029):
             return seed
     raise AssertionError
@@ -43,7 +44,7 @@ def first_seed_without_the_mode(posterior: TablePosterior, n: int) -> int:
 
 def test_the_sharp_rule_stops_after_102_draws(thirty_six):
     seed = first_seed_without_the_mode(thirty_six, 102)
-    result = run(thirty_six, "pac", epsilon=0.05, delta=0.05, rng=seed)
+    result = map_query(thirty_six, solver="pac", epsilon=0.05, delta=0.05, rng=seed)
     assert result.n_draws == 102
     assert result.certificate.kind == "pac"
     assert result.certificate.rule == "draws"
@@ -54,7 +55,7 @@ def test_the_sharp_rule_stops_after_102_draws(thirty_six):
 
 def test_a_capped_run_says_what_its_draws_support(thirty_six):
     seed = first_seed_without_the_mode(thirty_six, 20)
-    result = run(thirty_six, "pac", epsilon=0.05, delta=0.05, rng=seed, max_samples=20)
+    result = map_query(thirty_six, solver="pac", epsilon=0.05, delta=0.05, rng=seed, max_samples=20)
     expected = (1 - 0.97 / 35 / 0.95) ** 20
     assert expected == pytest.approx(0.553, abs=5e-4)
     assert result.n_draws == 20
@@ -77,8 +78,10 @@ def test_a_warm_start_listing_one_atom_64_times_changes_no_mass(thirty_six, warm
         pd = pytest.importorskip("pandas")
         given = pd.DataFrame({"0": [5] * 64})
     seed = first_seed_without_the_mode(thirty_six, 20)
-    cold = run(thirty_six, "pac", epsilon=0.05, delta=0.05, rng=seed, max_samples=20)
-    result = run(thirty_six, "pac", epsilon=0.05, delta=0.05, rng=seed, max_samples=20, warm_start=given)
+    cold = map_query(thirty_six, solver="pac", epsilon=0.05, delta=0.05, rng=seed, max_samples=20)
+    result = map_query(
+        thirty_six, solver="pac", epsilon=0.05, delta=0.05, rng=seed, max_samples=20, warm_start=given
+    )
     assert result.n_draws == 20
     assert result.n_evaluations - cold.n_evaluations in (0, 1)
     seen = result.n_evaluations * 0.97 / 35
@@ -101,11 +104,11 @@ def test_a_warm_start_listing_one_atom_64_times_changes_no_mass(thirty_six, warm
 )
 def test_warm_starts_that_make_no_sense_are_named(thirty_six, given, sentence):
     with pytest.raises(cm.CertimapError, match=sentence):
-        run(thirty_six, "pac", warm_start=given, rng=0)
+        map_query(thirty_six, solver="pac", warm_start=given, rng=0)
 
 
 def test_a_heuristic_solver_object_is_a_warm_start(thirty_six):
-    result = run(thirty_six, "pac", warm_start=Exhaustive(), epsilon=0, delta=0, rng=0)
+    result = map_query(thirty_six, solver="pac", warm_start=Exhaustive(), epsilon=0, delta=0, rng=0)
     assert result.n_draws == 0
     assert result.certificate.kind == "exact"
 
@@ -115,8 +118,8 @@ def test_a_heuristic_solver_object_is_a_warm_start(thirty_six):
 def test_the_answer_does_not_depend_on_the_batch(solver, batch):
     posterior = random_table(np.random.default_rng(4), cm.Domain.of_sizes([4, 4, 4, 3]))
     settings = {"epsilon": 0.01, "delta": 0.001, "rng": 11, "max_samples": 3000}
-    default = run(posterior, solver(), **settings).to_dict()
-    other = run(posterior, solver(batch=batch), **settings).to_dict()
+    default = map_query(posterior, solver=solver(), **settings).to_dict()
+    other = map_query(posterior, solver=solver(batch=batch), **settings).to_dict()
     del default["seconds"], other["seconds"]
     assert default == other
 
@@ -133,8 +136,8 @@ def test_sweeps_find_a_mode_that_is_never_drawn():
     probs = np.full(1024, 1e-9)
     probs[0], probs[1] = 1.0, 0.0
     flat = TablePosterior([2] * 10, np.r_[np.full(512, 1.0), np.full(512, 1.0)])
-    swept = run(flat, SmoothPac(radius=1, period=10), epsilon=0, delta=0, rng=0, max_samples=100)
-    plain = run(flat, Pac(), epsilon=0, delta=0, rng=0, max_samples=100)
+    swept = map_query(flat, solver=SmoothPac(radius=1, period=10), epsilon=0, delta=0, rng=0, max_samples=100)
+    plain = map_query(flat, solver=Pac(), epsilon=0, delta=0, rng=0, max_samples=100)
     assert swept.n_draws == plain.n_draws == 100
     assert plain.n_evaluations <= 100
     # nine or ten sweeps of ten neighbours each, some shared
@@ -151,7 +154,7 @@ def test_sweeps_climb_and_never_sweep_twice():
 
     weights = np.exp(-0.5 * np.arange(256) % 7)
     posterior = Counting([2] * 8, weights)
-    result = run(posterior, SmoothPac(period=5), epsilon=0, delta=0, rng=1, max_samples=400)
+    result = map_query(posterior, solver=SmoothPac(period=5), epsilon=0, delta=0, rng=1, max_samples=400)
     assert Counting.n_asked == result.n_evaluations
 
 
@@ -171,23 +174,23 @@ def test_balls_hold_what_is_near(sizes, radius):
 
 
 def test_budget_makes_its_draws_and_returns_the_front(thirty_six):
-    result = run(thirty_six, "budget", max_samples=37, rng=5)
+    result = map_query(thirty_six, solver="budget", max_samples=37, rng=5)
     assert result.n_draws == 37
     p_hat = math.exp(result.log_prob)
     for epsilon, delta in result.pareto[:-1]:
         assert delta == pytest.approx((1 - p_hat / (1 - epsilon)) ** 37, rel=1e-6)
     assert result.pareto[-1][1] == 0.0
-    assert run(thirty_six, "budget", options={"n_draws": 55}, rng=5).n_draws == 55
-    exact = run(TablePosterior([2], [0.9, 0.1]), "budget", options={"n_draws": 9}, rng=0)
+    assert map_query(thirty_six, solver="budget", n_draws=55, rng=5).n_draws == 55
+    exact = map_query(TablePosterior([2], [0.9, 0.1]), solver="budget", n_draws=9, rng=0)
     assert exact.n_draws == 9
     assert exact.pareto == [(0.0, 0.0)]
 
 
 def test_uniform_exploration_never_stops_early(thirty_six):
-    result = run(TablePosterior([3], [0.98, 0.01, 0.01]), "uniform_exploration", options={"n_draws": 500}, rng=0)
+    result = map_query(TablePosterior([3], [0.98, 0.01, 0.01]), solver="uniform_exploration", n_draws=500, rng=0)
     assert result.n_draws == 500
     assert result.status == "certified"
-    assert run(thirty_six, "uniform_exploration", max_samples=10, rng=0).status == "exhausted"
+    assert map_query(thirty_six, solver="uniform_exploration", max_samples=10, rng=0).status == "exhausted"
 
 
 def test_paper_preset_counts_as_published(thirty_six):
@@ -196,13 +199,13 @@ def test_paper_preset_counts_as_published(thirty_six):
         solver = registry.make(name)
         assert (solver.batch, solver.rule, solver.max_draws) == (250, "published", 2_500_000)
     assert registry.make("paper").period == 250
-    result = run(thirty_six, "paper_pac", epsilon=0.05, delta=0.05, rng=seed)
+    result = map_query(thirty_six, solver="paper_pac", epsilon=0.05, delta=0.05, rng=seed)
     assert result.n_draws == math.ceil(0.95 * math.log(20) / (0.97 / 35))
 
 
 def test_exhaustive_is_exact_with_ties_and_top():
     posterior = TablePosterior([2, 3], [[0.1, 0.3, 0.1], [0.05, 0.3, 0.15]])
-    result = run(posterior, "exhaustive", epsilon=0.2, top_k=3)
+    result = map_query(posterior, solver="exhaustive", epsilon=0.2, top_k=3)
     assert (result.certificate.kind, result.certificate.rule) == ("exact", "enumeration")
     assert result.assignment == {"0": 0, "1": 1}
     assert result.ties == [{"0": 1, "1": 1}]
@@ -214,10 +217,10 @@ def test_exhaustive_is_exact_with_ties_and_top():
 def test_exhaustive_refuses_what_is_too_large():
     posterior = cm.FunctionPosterior([2] * 60, lambda n, rng: None, lambda x: None)
     with pytest.raises(cm.SolverError, match=r"10\^18\.1 joint states.*solver='auto'"):
-        run(posterior, "exhaustive")
+        map_query(posterior, solver="exhaustive")
     real = cm.FunctionPosterior(cm.Domain([cm.Real("x")]), lambda n, rng: None, lambda x: None)
     with pytest.raises(cm.SolverError, match="real variable"):
-        run(real, "exhaustive")
+        map_query(real, solver="exhaustive")
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 5])
@@ -226,7 +229,9 @@ def test_top_k_against_enumeration(top_k):
         posterior = random_table(np.random.default_rng(seed))
         expected = np.sort(posterior.log_prob(posterior.points))[::-1][:top_k]
         for solver in ("exhaustive", "smooth_pac"):
-            result = run(posterior, solver, epsilon=0, delta=0, top_k=top_k, rng=seed, max_samples=5000)
+            result = map_query(
+                posterior, solver=solver, epsilon=0, delta=0, top_k=top_k, rng=seed, max_samples=5000
+            )
             if result.certificate.kind == "exact":
                 assert [v for _, v in result.top] == pytest.approx(list(expected), abs=1e-8)
             assert len(result.top) == len(expected) or result.certificate.kind == "none"
@@ -235,20 +240,20 @@ def test_top_k_against_enumeration(top_k):
 def test_a_time_limit_of_nothing_still_answers():
     posterior = random_table(np.random.default_rng(0), cm.Domain.of_sizes([9, 9, 9]))
     for solver in ("pac", "smooth_pac", "budget", "exhaustive"):
-        result = run(posterior, solver, epsilon=0, delta=0, time_limit=0, rng=0)
+        result = map_query(posterior, solver=solver, epsilon=0, delta=0, time_limit=0, rng=0)
         assert result.assignment
         assert result.status in ("time_limit", "certified")
 
 
 def test_no_draws_at_all_still_answers():
-    result = run(TablePosterior([4], [0.3, 0.3, 0.2, 0.2]), "pac", max_samples=0, rng=0)
+    result = map_query(TablePosterior([4], [0.3, 0.3, 0.2, 0.2]), solver="pac", max_samples=0, rng=0)
     assert result.n_draws == 0
     assert result.n_evaluations == 1
     assert result.certificate.delta == 1.0
 
 
 def test_memory_and_node_limits_end_a_run(thirty_six):
-    result = run(thirty_six, "pac", epsilon=0, delta=0, max_memory=10, rng=0)
+    result = map_query(thirty_six, solver="pac", epsilon=0, delta=0, max_memory=10, rng=0)
     assert result.status == "memory_limit"
 
 
@@ -279,37 +284,37 @@ class Restless(Solver):
 
 
 def test_a_solver_that_never_says_it_is_done_ends_with_its_draws(thirty_six):
-    result = run(thirty_six, Restless(10**9, False), epsilon=0, delta=0, rng=0, max_samples=10)
+    result = map_query(thirty_six, solver=Restless(10**9, False), epsilon=0, delta=0, rng=0, max_samples=10)
     assert result.status == "sample_limit"
     assert result.n_draws == 10
     assert MAX_IDLE_STEPS < Restless.steps < MAX_IDLE_STEPS + 10
-    run(thirty_six, Restless(10**9, False), epsilon=0, delta=0, rng=0, max_samples=0)
+    map_query(thirty_six, solver=Restless(10**9, False), epsilon=0, delta=0, rng=0, max_samples=0)
     assert MAX_IDLE_STEPS < Restless.steps < MAX_IDLE_STEPS + 10
 
 
 def test_a_silent_solver_that_gets_on_is_left_to_its_end(thirty_six):
-    run(thirty_six, Restless(3 * MAX_IDLE_STEPS, True), epsilon=0, delta=0, rng=0, max_samples=10)
+    map_query(thirty_six, solver=Restless(3 * MAX_IDLE_STEPS, True), epsilon=0, delta=0, rng=0, max_samples=10)
     assert Restless.steps == 3 * MAX_IDLE_STEPS + 1
 
 
 def test_limits_and_seeds_out_of_range_are_named(thirty_six):
     for settings in ({"time_limit": -1}, {"max_samples": -3}, {"rng": "x"}, {"rng": -1}):
         with pytest.raises(cm.SolverError, match=next(iter(settings))):
-            run(thirty_six, "pac", **settings)
+            map_query(thirty_six, solver="pac", **settings)
 
 
 def test_unknown_solvers_and_settings_are_named(thirty_six):
     with pytest.raises(cm.SolverError, match="'magic' is no solver; expected auto, "):
-        run(thirty_six, "magic")
+        map_query(thirty_six, solver="magic")
     with pytest.raises(cm.SolverError, match="'pac' has no setting 'radius'"):
-        run(thirty_six, "pac", options={"radius": 2})
+        map_query(thirty_six, solver="pac", radius=2)
     with pytest.raises(cm.SolverError, match="is no solver"):
-        run(thirty_six, 3)
+        map_query(thirty_six, solver=3)
     for settings in ({"radius": -1}, {"period": 0}, {"lipschitz": 0.0}, {"batch": 0}):
         with pytest.raises(cm.SolverError, match=next(iter(settings))):
             registry.make("smooth_pac", **settings)
     with pytest.raises(cm.SolverError, match="Hamming ball"):
-        run(cm.FunctionPosterior([2] * 400, lambda n, rng: None, lambda x: None), SmoothPac(radius=4))
+        map_query(cm.FunctionPosterior([2] * 400, lambda n, rng: None, lambda x: None), solver=SmoothPac(radius=4))
 
 
 def test_auto_enumerates_small_spaces_and_samples_what_it_cannot_search(thirty_six):
@@ -339,23 +344,26 @@ def test_a_posterior_that_lacks_a_question_is_refused_with_an_alternative():
         cm.SolverError,
         match=r"needs the posterior to have log_bound\(\) and log_bound_each\(\).*use solver='smooth_pac'",
     ):
-        run(bare, Curious())
+        map_query(bare, solver=Curious())
 
 
 def test_seeds_are_recorded_and_replay():
     posterior = random_table(np.random.default_rng(1), cm.Domain.of_sizes([5, 5, 5]))
     for rng in (None, np.random.default_rng(3), 17):
-        result = run(posterior, "pac", rng=rng, max_samples=200, epsilon=0)
-        replay = run(posterior, "pac", rng=result.seed, max_samples=200, epsilon=0)
+        result = map_query(posterior, solver="pac", rng=rng, max_samples=200, epsilon=0)
+        replay = map_query(posterior, solver="pac", rng=result.seed, max_samples=200, epsilon=0)
         assert (replay.assignment, replay.n_evaluations) == (result.assignment, result.n_evaluations)
     assert result.seed == 17
     generator = np.random.default_rng(3)
-    assert run(posterior, "pac", rng=generator).seed != run(posterior, "pac", rng=generator).seed
+    assert (
+        map_query(posterior, solver="pac", rng=generator).seed
+        != map_query(posterior, solver="pac", rng=generator).seed
+    )
 
 
 def test_history_is_thinned_and_monotone():
     posterior = TablePosterior([40, 40], np.random.default_rng(0).gamma(3.0, size=1600))
-    result = run(posterior, Pac(batch=2), epsilon=0, delta=0, rng=0, max_samples=6000)
+    result = map_query(posterior, solver=Pac(batch=2), epsilon=0, delta=0, rng=0, max_samples=6000)
     assert 100 < len(result.history) <= 513
     for a, b in itertools.pairwise(result.history):
         assert a.log_prob <= b.log_prob
@@ -366,14 +374,14 @@ def test_history_is_thinned_and_monotone():
 
 def test_progress_reports_to_a_function(thirty_six):
     seen = []
-    run(thirty_six, "pac", rng=0, progress=seen.append)
+    map_query(thirty_six, solver="pac", rng=0, progress=seen.append)
     assert seen
     assert seen[-1].n_draws > 0
 
 
 def test_runs_work_outside_the_main_thread(thirty_six):
     results = []
-    thread = threading.Thread(target=lambda: results.append(run(thirty_six, "pac", rng=0)))
+    thread = threading.Thread(target=lambda: results.append(map_query(thirty_six, solver="pac", rng=0)))
     thread.start()
     thread.join()
-    assert results[0].n_draws == run(thirty_six, "pac", rng=0).n_draws
+    assert results[0].n_draws == map_query(thirty_six, solver="pac", rng=0).n_draws

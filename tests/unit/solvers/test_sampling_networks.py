@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import certimap as cm
-from certimap.solvers.driver import run
+from certimap.ask.api import map_query
 
 NETWORKS = ("asia", "child", "insurance", "alarm", "hepar2", "pathfinder", "andes", "munin")
 # Rows of the files add to 1 only within 1e-7, and reading renormalises them.
@@ -45,7 +45,7 @@ def test_answers_are_as_good_as_claimed(shared_data, network):
             solver, settings = "pac", {"epsilon": 0.01, "delta": 1e-6}
         else:
             solver, settings = "auto", {"epsilon": 0.0, "delta": 0.0, "time_limit": 20.0}
-        result = run(posterior, solver, rng=0, **settings)
+        result = map_query(posterior, solver=solver, rng=0, **settings)
         certificate = result.certificate
         assert certificate.kind != "none", case["id"]
         assert result.log_joint >= log_best + math.log1p(-certificate.epsilon) - ROUNDING, case["id"]

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import certimap as cm
+from certimap.ask.api import map_query
 from certimap.conversions.network_to_tree import tree_of_network
 from certimap.core.domain import Domain
 from certimap.core.query import make_query
 from certimap.core.result import CertificateKind, Rule, Status
 from certimap.errors import SolverError
-from certimap.solvers.driver import run
 from certimap.solvers.elimination.set_elimination import SetElimination
 from certimap.solvers.registry import choose
 from certimap.trees.bucket_tree import BucketTreePosterior
@@ -43,7 +43,7 @@ def posterior():
 
 
 def test_a_query_that_draws_could_not_settle_is_proved(posterior):
-    result = run(posterior, SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False)
+    result = map_query(posterior, solver=SetElimination(), epsilon=0.0, delta=0.0, rng=0)
     assert result.certificate.kind is CertificateKind.EXACT
     assert result.certificate.rule is Rule.BOUND
     assert result.log_prob < -20
@@ -53,18 +53,18 @@ def test_a_query_that_draws_could_not_settle_is_proved(posterior):
 
 
 def test_small_limits_find_the_same_optimum(posterior):
-    exact = run(posterior, SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False)
+    exact = map_query(posterior, solver=SetElimination(), epsilon=0.0, delta=0.0, rng=0)
     for limits in ((3,), (10, 20)):
         solver = SetElimination(limits=limits, split_limit=64)
-        result = run(posterior, solver, epsilon=0.0, delta=0.0, rng=1, progress=False)
+        result = map_query(posterior, solver=solver, epsilon=0.0, delta=0.0, rng=1)
         assert result.certificate.kind is CertificateKind.EXACT
         assert result.log_prob == pytest.approx(exact.log_prob, abs=1e-9)
 
 
 def test_a_run_that_is_cut_short_brackets_the_optimum(posterior):
-    exact = run(posterior, SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False)
+    exact = map_query(posterior, solver=SetElimination(), epsilon=0.0, delta=0.0, rng=0)
     solver = SetElimination(limits=(2,), split_limit=2)
-    result = run(posterior, solver, epsilon=0.0, delta=0.0, rng=1, max_nodes=3, progress=False)
+    result = map_query(posterior, solver=solver, epsilon=0.0, delta=0.0, rng=1, max_nodes=3)
     assert result.status in (Status.NODE_LIMIT, Status.CERTIFIED)
     assert result.log_prob <= exact.log_prob + 1e-9 <= result.log_upper_bound + 2e-9
     bounds = [h.log_upper_bound for h in result.history]
@@ -75,19 +75,19 @@ def test_draws_from_the_open_boxes_settle_what_tiny_sets_leave_open():
     posterior = hidden_tree(40, 12, 14, 10, 3)
     # The smallest sets, hardly any elimination: the draws' share does it.
     solver = SetElimination(limits=(1,), split_limit=1, draw_share=0.99, n_first_draws=4)
-    exact = run(posterior, SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False)
-    result = run(posterior, solver, epsilon=0.2, delta=0.05, rng=0, progress=False)
+    exact = map_query(posterior, solver=SetElimination(), epsilon=0.0, delta=0.0, rng=0)
+    result = map_query(posterior, solver=solver, epsilon=0.2, delta=0.05, rng=0)
     assert result.certified
     assert math.exp(result.log_prob) >= 0.8 * math.exp(exact.log_prob)
 
 
 def test_the_most_probable_five_are_found_with_a_proof(posterior):
-    result = run(posterior, SetElimination(), epsilon=0.0, delta=0.0, rng=0, top_k=5, progress=False)
+    result = map_query(posterior, solver=SetElimination(), epsilon=0.0, delta=0.0, rng=0, top_k=5)
     assert result.certificate.kind is CertificateKind.EXACT
     values = [v for _, v in result.top]
     assert values == sorted(values, reverse=True)
     assert len({tuple(a.items()) for a, _ in result.top}) == 5
-    single = run(posterior, SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False)
+    single = map_query(posterior, solver=SetElimination(), epsilon=0.0, delta=0.0, rng=0)
     assert values[0] == pytest.approx(single.log_prob, abs=1e-9)
 
 
@@ -97,7 +97,7 @@ def test_it_is_chosen_for_trees_and_refuses_what_has_none(posterior):
     leaves = [builder.categorical(i, [math.log(0.4), math.log(0.6)]) for i in range(3)]
     builder.product(leaves)
     with pytest.raises(SolverError, match="use solver='frontier'"):
-        cm.map_query(cm.condition(builder.build(), solver="frontier"), solver="set_elimination", progress=False)
+        cm.map_query(cm.condition(builder.build(), solver="frontier"), solver="set_elimination")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_networks_of_the_examples(examples):
         network = cm.read(path)
         query = make_query(network.domain)
         tree = tree_of_network(network, query)
-        result = run(tree, SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False)
+        result = map_query(tree, solver=SetElimination(), epsilon=0.0, delta=0.0, rng=0)
         assert result.certificate.kind is CertificateKind.EXACT
         assert network.log_joint(network.domain.encode(result.assignment)[None])[0] == pytest.approx(
             result.log_joint, abs=1e-9
@@ -138,15 +138,15 @@ def test_cases_of_public_networks(shared_data):
                 networks[name] = cm.read(shared_data / "networks" / f"{name}.bif.gz")
         network = networks[name]
         query = make_query(network.domain, case["query"] or None, case["evidence"])
-        result = run(
-            tree_of_network(network, query), SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False
+        result = map_query(
+            tree_of_network(network, query), solver=SetElimination(), epsilon=0.0, delta=0.0, rng=0, progress=False
         )
         assert result.certificate.kind is CertificateKind.EXACT, case["id"]
         assert result.log_joint == pytest.approx(case["best_log_prob"], abs=1e-6), case["id"]
 
 
 def test_a_run_without_draws_still_proves(posterior):
-    result = run(posterior, SetElimination(), epsilon=0.0, rng=0, max_samples=0, progress=False)
+    result = map_query(posterior, solver=SetElimination(), epsilon=0.0, rng=0, max_samples=0)
     assert result.certificate.kind is CertificateKind.EXACT
     assert result.n_draws == 0
 
@@ -156,7 +156,7 @@ def test_long_lists_match_enumeration(top_k, monkeypatch):
     posterior = hidden_tree(24, 6, 12, 6, 4)
     monkeypatch.setattr("certimap.solvers.elimination.one_pass.COMPARED", 2000)  # both ways to shrink sets
     found, every = (
-        run(posterior, solver, epsilon=0.0, delta=0.0, rng=0, top_k=top_k, progress=False)
+        map_query(posterior, solver=solver, epsilon=0.0, delta=0.0, rng=0, top_k=top_k)
         for solver in ("set_elimination", "exhaustive")
     )
     assert found.certificate.kind is CertificateKind.EXACT
@@ -167,8 +167,7 @@ def test_long_lists_match_enumeration(top_k, monkeypatch):
 def test_a_thousand_best_take_little_more_than_ten():
     posterior = hidden_tree(64, 10, 32, 10, 5)
     few, many = (
-        run(posterior, "set_elimination", epsilon=0.0, delta=0.0, rng=0, top_k=k, progress=False)
-        for k in (10, 1000)
+        map_query(posterior, solver="set_elimination", epsilon=0.0, delta=0.0, rng=0, top_k=k) for k in (10, 1000)
     )
     assert many.certificate.kind is CertificateKind.EXACT
     np.testing.assert_allclose([v for _, v in many.top[:10]], [v for _, v in few.top], atol=1e-9)

@@ -5,6 +5,7 @@ import pytest
 from problem_twin import random_problem, value_array
 
 import certimap as cm
+from certimap.ask.api import map_query
 from certimap.core.query import make_query
 from certimap.core.result import Rule
 from certimap.networks.factor import Factor
@@ -12,7 +13,6 @@ from certimap.networks.markov import MarkovNetwork
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.problem import value_at
 from certimap.solvers import registry
-from certimap.solvers.driver import run
 from certimap.solvers.networks import hbfs, toulbar2
 
 needs_toulbar2 = pytest.mark.skipif(not toulbar2.is_installed(), reason="pytoulbar2 is not installed")
@@ -58,7 +58,7 @@ def test_answers_are_proved_from_outside():
     rng = np.random.default_rng(1)
     for _ in range(4):
         posterior, best = random_case(rng)
-        result = run(posterior, "toulbar2", epsilon=0.0, delta=0.0, rng=0, progress=False)
+        result = map_query(posterior, solver="toulbar2", epsilon=0.0, delta=0.0, rng=0)
         assert result.log_prob == pytest.approx(best, abs=1e-8)
         assert result.log_upper_bound >= best - 1e-9
         if result.certificate.rule is Rule.EXTERNAL:
@@ -70,14 +70,14 @@ def test_nuisance_is_refused():
     posterior, _ = random_case(np.random.default_rng(5), nuisance=0.8)
     if posterior.problem.nuisance:
         with pytest.raises(cm.SolverError, match="solver='frontier'"):
-            run(posterior, "toulbar2", progress=False)
+            map_query(posterior, solver="toulbar2")
 
 
 def test_without_it_one_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setattr(toulbar2, "is_installed", lambda: False)
     posterior, _ = random_case(np.random.default_rng(2))
     with pytest.raises(cm.SolverError, match=r"certimap\[toulbar2\].*solver='auto'"):
-        run(posterior, "toulbar2", progress=False)
+        map_query(posterior, solver="toulbar2")
 
 
 def test_a_crash_costs_only_its_own_share(monkeypatch, tmp_path):
@@ -88,7 +88,7 @@ def test_a_crash_costs_only_its_own_share(monkeypatch, tmp_path):
     rng = np.random.default_rng(3)
     posterior = next(p for p, _ in (random_case(rng) for _ in range(20)) if p.problem.sizes)
     with pytest.warns(UserWarning, match="ended with code 3; the run goes on"):
-        result = run(posterior, "toulbar2", epsilon=0.0, delta=0.0, rng=0, progress=False)
+        result = map_query(posterior, solver="toulbar2", epsilon=0.0, delta=0.0, rng=0)
     assert result.log_prob is not None
 
 

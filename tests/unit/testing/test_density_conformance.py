@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from certimap.ask.api import map_query
 from certimap.errors import SolverError
 from certimap.solvers.box_search.frontier import Frontier
-from certimap.solvers.driver import run
 from certimap.solvers.registry import make, names, refusal
 from certimap.testing import DensityCases
 from certimap.testing.density_cases import highest_found, random_density, random_normals
@@ -42,12 +42,14 @@ def test_all_others_refuse_densities_in_a_sentence() -> None:
                 continue
             sentence = refusal(make(name), posterior)
             if sentence is None:  # it takes densities, and says nothing false of them
-                found = run(posterior, name, rng=0, max_samples=200, max_nodes=200, time_limit=5.0, progress=False)
+                found = map_query(
+                    posterior, solver=name, rng=0, max_samples=200, max_nodes=200, time_limit=5.0, progress=False
+                )
                 assert found.log_prob <= highest_found(posterior, rng) + 1e-6
                 continue
             assert "solver" in sentence
             with pytest.raises(SolverError):
-                run(posterior, name, rng=0, progress=False)
+                map_query(posterior, solver=name, rng=0)
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ class Cells(Solver):
         self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> CellState:
         self.refuse_boxes(boxes)
-        inner = resolve(self.by, posterior, {})
+        inner = resolve(self.by, posterior)
         return CellState(inner, inner.init(posterior, control, rng))
 
     def effort(self, state: CellState) -> Effort:

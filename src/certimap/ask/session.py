@@ -1,0 +1,241 @@
+"""One model and one request: a session conditions, solves and proves query after query.
+
+A query goes straight down: `query` checks it, `posterior` conditions the model, `run` (the driver) searches, and
+`finished` completes the proof. Where conditioning does not end in time, a quicker posterior answers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from certimap.ask.conflict import with_conflict
+from certimap.core.control import Control, TimeUp
+from certimap.core.model import Model
+from certimap.core.posterior import Posterior
+from certimap.core.query import Query, make_query
+from certimap.core.result import MapResult, Origin, Status
+from certimap.errors import ImpossibleEvidence, ModelError, QueryError, TooLarge
+from certimap.networks.network import Network
+from certimap.solvers.driver import Progress, run
+from certimap.solvers.interrupts import interruptible
+from certimap.solvers.registry import wants_of
+from certimap.solvers.request import Request
+
+Ask = Callable[[], tuple[Any, Any]]  # returns variables and evidence, as `map_query` takes them
+Ready = tuple[Query | None, Posterior | None]  # a query that is checked, and its posterior where that is made
+EXACT_SHARE = 0.6  # of the time limit, for conditioning; where it needs more, the rest is for what is quick
+GRACE = 0.4  # seconds that finding any answer may take when nothing is left of the time limit
+
+
+class Session:
+    """A model, and how its queries are to be answered.
+
+    Parameters
+    ----------
+    model
+        A model of this package, or a posterior, which answers one query: its own.
+    request
+        The certificate wanted, the solver and the limits; they hold for each query by itself.
+
+    Raises
+    ------
+    SolverError
+        Where a proof is wanted and there is no model that it could be about.
+    """
+
+    def __init__(self, model: Model | Posterior, request: Request) -> None:
+        self.model, self.request = model, request
+        self.wants = wants_of(request.solver, request.warm_start)
+        if request.proof_bytes is not None:
+            from certimap.proofs import wants_for_proof
+
+            self.wants = wants_for_proof(model, request.solver, self.wants)
+
+    def query(self, variables: Any, evidence: Any) -> Query | None:
+        """Check a query against the model; None is the query that a posterior answers by itself.
+
+        Raises QueryError for a query that does not fit the model, and for any query to a posterior.
+        """
+        if is_posterior(self.model) and variables is None and evidence is None:
+            return None
+        model = askable(self.model)
+        return make_query(model.domain, variables, evidence, hidden=model.hidden)
+
+    def posterior(self, query: Query | None, control: Control) -> Posterior:
+        """Return the posterior that the solver works on.
+
+        Raises TimeUp when the control's deadline passes, and TooLarge when no representation fits its memory.
+        """
+        limits = replace(self.request.limits, control=control)
+        if query is not None:
+            from certimap.conversions import condition
+
+            return condition(cast("Model", self.model), query, wants=self.wants, limits=limits)
+        posterior = cast("Posterior", self.model)
+        if limits.device is None:
+            return posterior
+        from certimap.circuits.tensor_posterior import on_device
+
+        return on_device(posterior, limits.device)
+
+    def quick_posterior(self, query: Query | None, control: Control) -> Posterior:
+        """Return, quickly, a posterior on which some solver finds answers; raise ModelError without one."""
+        from certimap.conversions import condition_quickly
+
+        if query is None:
+            return cast("Posterior", self.model)
+        limits = replace(self.request.limits, control=control)
+        return condition_quickly(cast("Model", self.model), query, limits=limits)
+
+    @property
+    def shares(self) -> bool:
+        """Whether queries with the same observed variables may share their conditioning."""
+        return isinstance(self.model, Network) and self.request.limits.device is None
+
+    def posteriors(self, queries: Mapping[int, Query | None]) -> Mapping[int, Posterior]:
+        """Return the posteriors of those queries, by number, that share their conditioning."""
+        from certimap.conversions import trees_of_rows
+
+        numbered = {i: query for i, query in queries.items() if query is not None}
+        model, places = cast("Network", self.model), list(numbered)
+        found = trees_of_rows(model, list(numbered.values()), wants=self.wants, limits=self.request.limits)
+        return {places[k]: tree for k, tree in found.items()}
+
+    def conditioned_on(self, variables: Any, evidence: Any) -> Posterior:
+        """Return the posterior of a query, to be asked by the caller; raises as `answer` does."""
+        control, query = self.request.limits.control, self.query(variables, evidence)
+        try:
+            return self.posterior(query, control)
+        except ImpossibleEvidence as error:
+            raise self.explained(error, evidence, control) from None
+
+    def answer(self, ask: Ask, seed: int, progress: Progress = None, ready: Ready | None = None) -> MapResult:
+        """Answer one query; the limits cover everything from here on.
+
+        Parameters
+        ----------
+        ask
+            Returns variables and evidence; what it raises is raised.
+        seed, progress
+            As for `certimap.solvers.driver.run`.
+        ready
+            The query, and its posterior or None, where they are made already.
+
+        Raises
+        ------
+        QueryError, ImpossibleEvidence
+            For a query that does not fit the model, and for evidence of probability 0.
+        TooLarge
+            When the time was up, or memory ran out, and there is no answer to give: it says what was too large.
+        """
+        control = self.request.budget.start()
+        query, posterior = (self.query(*ask()), None) if ready is None else ready
+        try:
+            if posterior is None:
+                found = self.solved(query, control, seed, progress)
+            else:
+                found = self.run(posterior, control, seed, progress)
+        except ImpossibleEvidence as error:
+            raise self.explained(error, ask()[1], control) from None
+        return self.finished(found, ask, query)
+
+    def explained(self, error: ImpossibleEvidence, evidence: Any, control: Control) -> ImpossibleEvidence:
+        """Return an error that names the observations which contradict each other."""
+        return with_conflict(error, self.model, evidence, replace(self.request.limits, control=control))
+
+    def solved(self, query: Query | None, control: Control, seed: int, progress: Progress = None) -> MapResult:
+        """Answer a query that is checked; what the model adds to the result is left to `finished`."""
+        posterior, cut, status = self.conditioned(query, control)
+        if posterior is not None:
+            try:
+                return self.run(posterior, control, seed, progress)
+            except TimeUp as late:  # the posterior made something when first needed, which took too long
+                cut = str(late)
+        return self.answered_quickly(query, control, seed, (cut, status), progress)
+
+    def conditioned(self, query: Query | None, control: Control) -> tuple[Posterior | None, str, Status]:
+        """Condition within its share of the time that is left.
+
+        Returns
+        -------
+        The posterior, or None where it was cut short, what cut it short, and the status of an answer without it.
+        """
+        deadline = control.deadline
+        if deadline is not None:  # a posterior keeps the control that it is given, so it must be the run's
+            control.deadline = Control.starting_now(EXACT_SHARE * control.seconds_left).deadline
+        posterior, cut, status = None, "", Status.TIME_LIMIT
+        with interruptible(control) as interrupts:
+            try:
+                posterior = self.posterior(query, control)
+            except KeyboardInterrupt:
+                if len(interrupts) != 1:
+                    raise
+                deadline, control.interrupted = time.perf_counter(), False
+                cut, status = "the user interrupted conditioning", Status.INTERRUPTED
+            except TimeUp as late:
+                cut = str(late)
+                if control.interrupted:  # seen by a poll, where none could be raised
+                    deadline, control.interrupted = time.perf_counter(), False
+                    cut, status = "the user interrupted conditioning", Status.INTERRUPTED
+            except MemoryError:
+                cut, status = "memory ran out in conditioning", Status.MEMORY_LIMIT
+        control.deadline = deadline
+        return posterior, cut, status
+
+    def run(self, posterior: Posterior, control: Control, seed: int, progress: Progress = None) -> MapResult:
+        """Run the solver on a posterior; one without variables has an answer that no solver need look for."""
+        request = self.request if len(posterior.domain) else self.request.of_empty_domain()
+        return run(posterior, request, control=control, seed=seed, progress=progress)
+
+    def answered_quickly(
+        self, query: Query | None, control: Control, seed: int, cut: tuple[str, Status], progress: Progress = None
+    ) -> MapResult:
+        """Answer by a posterior that is quick to make; `cut` says what was cut short, and the status of that."""
+        if control.deadline is not None:
+            control.deadline = max(control.deadline, time.perf_counter() + GRACE)
+        try:
+            posterior, request = self.quick_posterior(query, control), self.request.in_a_hurry()
+            result = run(posterior, request, control=control, seed=seed, progress=progress)
+        except (ModelError, TimeUp, MemoryError) as problem:
+            raise TooLarge(
+                f"{cut[0]}, and no assignment was evaluated by then ({problem}); raise time_limit or max_memory, "
+                "observe more variables, or query other ones"
+            ) from None
+        return replace(result, status=result.status if result.certified else cut[1], note=cut[0])
+
+    def finished(self, found: MapResult, ask: Ask, query: Query | None) -> MapResult:
+        """Note in a result what was asked, and complete the proof where one is wanted."""
+        signed, request = replace(found, origin=Origin(self.model, ask)), self.request
+        if request.proof_bytes is None or query is None:
+            return signed
+        from certimap.proofs import finished
+
+        model = cast("Model", self.model)
+        return finished(model, query, signed, request.proof_bytes, request.budget.time_limit)
+
+
+def askable(model: Model | Posterior) -> Model:
+    """Return a model; refuse a posterior, which takes no query."""
+    if is_posterior(model):
+        raise QueryError(
+            f"a {type(model).__name__} is a posterior already; its query and evidence are fixed, so leave "
+            "variables and evidence out"
+        )
+    return cast("Model", model)
+
+
+def model_of(given: Any) -> Model | Posterior:
+    """Return a model or a posterior of this package; read one of another library first."""
+    if isinstance(given, Model) or is_posterior(given):
+        return given
+    from certimap.interop import as_model
+
+    return as_model(given)
+
+
+def is_posterior(model: object) -> bool:
+    """Whether an object is a posterior rather than a model to condition."""
+    return isinstance(model, Posterior)

@@ -1,0 +1,167 @@
+"""What is asked of a solver: the certificate wanted, the solver, and the limits. Checked once, then fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypedDict, Unpack
+
+from certimap.certify.checks import check_settings
+from certimap.certify.external import ExternalBound
+from certimap.core.arguments import check_number, check_whole
+from certimap.core.control import Control
+from certimap.core.limits import Limits
+from certimap.errors import SolverError
+from certimap.solvers.base import Solver
+from certimap.solvers.registry import made, make
+
+
+class Settings(TypedDict, total=False):
+    """Everything that a `Request` is made of, by the names that users know from `map_query`.
+
+    `options` holds the settings of a solver that is given by name; `proof_bytes` the most bytes of a proof.
+    """
+
+    epsilon: float
+    delta: float
+    solver: str | Solver
+    options: Mapping[str, Any]
+    time_limit: float | None
+    max_samples: int | None
+    max_nodes: int | None
+    max_memory: int | None
+    max_edges: int | None
+    device: str | None
+    upper_bound: Any
+    warm_start: Any
+    top_k: int | None
+    tolerance: float
+    workers: int | None
+    proof_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits of one answer, over everything from the call on; None means no limit.
+
+    Attributes
+    ----------
+    time_limit
+        Seconds. It is checked between steps; a step itself never looks at the clock, so that a seed replays.
+    max_samples, max_nodes
+        Draws and search nodes. Without `max_samples` and `time_limit` a run makes at most 10 million draws.
+    max_memory
+        Bytes that conditioning, solver and ledger may hold, the model not counted.
+    """
+
+    time_limit: float | None = None
+    max_samples: int | None = None
+    max_nodes: int | None = None
+    max_memory: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("time_limit", "max_samples", "max_nodes", "max_memory"):
+            value, accepted = self.__dict__[name], "a number not below 0, or None for no limit"
+            if value is not None and check_number(name, value, accepted) < 0:
+                raise SolverError(f"{name} is {value}; expected {accepted}")
+
+    def start(self) -> Control:
+        """Return the control of an answer that begins at this moment."""
+        return Control.starting_now(self.time_limit, max_nodes=self.max_nodes, max_memory=self.max_memory)
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """How a query is to be answered, whatever the query.
+
+    Attributes
+    ----------
+    solver
+        A solver object, or "auto", which picks one for the posterior.
+    epsilon, delta
+        The certificate wanted: p(answer) >= (1 - epsilon) p* with probability at least 1 - delta. 0 and 0 ask for
+        a proof of exactness.
+    tolerance
+        Relative slack that counts as exact.
+    top_k
+        How many of the most probable assignments the result lists; None lists none beside the answer.
+    warm_start
+        See `certimap.solvers.warm_start.apply_warm_start`.
+    upper_bound
+        What another program proved, or None.
+    proof_bytes
+        The most bytes that a proof may take; None wants no proof.
+    budget, limits
+        Limits of each answer, and of building what answers it.
+    """
+
+    solver: Solver | Literal["auto"] = "auto"
+    epsilon: float = 0.01
+    delta: float = 0.01
+    tolerance: float = 1e-9
+    top_k: int | None = None
+    warm_start: Any = None
+    upper_bound: ExternalBound | None = None
+    proof_bytes: int | None = None
+    budget: Budget = field(default_factory=Budget)
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        check_settings(self.epsilon, self.delta, self.n_answers, "sharp", self.tolerance)
+
+    @classmethod
+    def of(cls, **given: Unpack[Settings]) -> Request:
+        """Make a request from what a user gives: names, options and numbers.
+
+        Raises
+        ------
+        SolverError
+            For an unknown solver or option, and for a setting out of range; the message names it.
+        """
+        workers, max_edges, device = given.get("workers"), given.get("max_edges"), given.get("device")
+        if workers is not None:
+            accepted = "a positive number of threads, or None for every core"
+            workers = check_whole("workers", workers, accepted, low=1)
+        if max_edges is not None:
+            max_edges = check_whole("max_edges", max_edges, "a whole number not below 0, or None for no limit")
+        if device is not None and not isinstance(device, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SolverError(f"device is {device!r}; expected 'cpu', 'cuda', 'cuda:N' or None")
+        default = cls()
+        return cls(
+            solver=made(given.get("solver", "auto"), given.get("options")),
+            epsilon=given.get("epsilon", default.epsilon),
+            delta=given.get("delta", default.delta),
+            tolerance=given.get("tolerance", default.tolerance),
+            top_k=given.get("top_k"),
+            warm_start=given.get("warm_start"),
+            upper_bound=ExternalBound.read(given.get("upper_bound")),
+            proof_bytes=given.get("proof_bytes"),
+            budget=Budget(
+                given.get("time_limit"),
+                given.get("max_samples"),
+                given.get("max_nodes"),
+                given.get("max_memory"),
+            ),
+            limits=Limits(max_edges, workers, device=device),
+        )
+
+    @property
+    def n_answers(self) -> int:
+        """How many assignments are wanted."""
+        return 1 if self.top_k is None else self.top_k
+
+    def raising(self, *names: str) -> Request:
+        """Return the same for a caller who can raise these limits alone: messages name no others."""
+        return replace(self, limits=replace(self.limits, raisable=names))
+
+    def of_worker(self) -> Request:
+        """Return the same for a worker of an executor: one thread, unless a number of threads was given."""
+        return replace(self, limits=replace(self.limits, workers=self.limits.workers or 1))
+
+    def of_empty_domain(self) -> Request:
+        """Return the same for a query without variables, whose answer needs no search."""
+        return replace(self, solver=make("exhaustive"), warm_start=None)
+
+    def in_a_hurry(self) -> Request:
+        """Return the same for a posterior that answers quickly, when the one wanted was not ready in time."""
+        return replace(self, solver="auto", warm_start=None, upper_bound=None)
