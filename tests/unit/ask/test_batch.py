@@ -15,6 +15,8 @@ import pytest
 
 import certimap as cm
 from certimap.ask.batch import Row, collect, map_rows
+from certimap.ask.session import Session
+from certimap.solvers.request import Request
 
 pd = pytest.importorskip("pandas")
 
