@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack, overload
 
 import numpy as np
 
@@ -24,18 +24,29 @@ from certimap.kernels.notice import announce_compilation
 from certimap.solvers.base import Solver
 from certimap.solvers.driver import Progress, seed_of
 from certimap.solvers.history import is_on_terminal
-from certimap.solvers.request import Request
+from certimap.solvers.request import QuerySettings, Request
+
+if TYPE_CHECKING:
+    from certimap.core.model import Model
+    from certimap.io.files import AnyPath
+    from certimap.io.literal_weights import Weights
 
 
-def read(path: Any, **options: Any) -> Any:
+def read(
+    path: AnyPath, *, format: str | None = None, encoding: str | None = None, weights: Weights | None = None
+) -> Model:
     """Read a model from a file.
 
     Parameters
     ----------
     path
         A file whose suffix names its format (see `certimap.io.FORMATS`), or with .gz behind it.
-    **options
-        `format`, `encoding` and `weights` of `certimap.io.read`.
+    format
+        A name of `certimap.io.FORMATS`, for a file with another suffix.
+    encoding
+        Of a text format, such as "latin-1"; None stands for UTF-8, or what a byte order mark says.
+    weights
+        Weights of literals for .nnf and .sdd, by number or as the file that has them; None for 1 each.
 
     Returns
     -------
@@ -51,7 +62,31 @@ def read(path: Any, **options: Any) -> Any:
     """
     from certimap.io import read as read_model
 
-    return read_model(path, **options)
+    return read_model(path, format, encoding, weights)
+
+
+Names = Sequence[str] | str | None
+
+
+class MapSettings(QuerySettings, total=False):
+    """Keywords of `map_query`; see there."""
+
+    rng: int | np.random.Generator | None
+    progress: Progress
+    virtual_evidence: Any
+    show_progress: bool | None
+    proof: bool
+    max_proof: int
+    n_jobs: int | None
+    executor: Executor | None
+
+
+class Labelled(Protocol):
+    """What tells a pandas Series, whose labels are names of variables, apart from a frame."""
+
+    @property
+    def name(self) -> Any: ...
+    def items(self) -> Any: ...
 
 
 class Frame(Protocol):
@@ -67,35 +102,78 @@ class Frame(Protocol):
 @overload
 def map_query(
     model: Any,
-    variables: Sequence[str] | str | None = None,
-    evidence: Mapping[str, Any] | None = None,
-    **settings: Any,
+    variables: Names = None,
+    evidence: Mapping[str, Any] | Labelled | None = None,
+    **settings: Unpack[MapSettings],
 ) -> MapResult: ...
 @overload
 def map_query(
     model: Any,
-    variables: Sequence[str] | str | None,
+    variables: Names,
     evidence: Frame,
     *,
     errors: Literal["raise"] = "raise",
-    **settings: Any,
+    **settings: Unpack[MapSettings],
 ) -> ResultList[MapResult]: ...
 @overload
 def map_query(
     model: Any,
-    variables: Sequence[str] | str | None,
+    variables: Names,
     evidence: Frame,
     *,
     errors: OnError,
-    **settings: Any,
+    **settings: Unpack[MapSettings],
 ) -> ResultList[MapResult | FailedQuery]: ...
 @overload
 def map_query(
-    model: Any, variables: Sequence[str] | str | None = None, evidence: Any = None, **settings: Any
-) -> Any: ...
+    model: Any,
+    variables: Names = None,
+    *,
+    evidence: Frame,
+    errors: Literal["raise"] = "raise",
+    **settings: Unpack[MapSettings],
+) -> ResultList[MapResult]: ...
+@overload
 def map_query(
     model: Any,
-    variables: Sequence[str] | str | None = None,
+    variables: Names = None,
+    *,
+    evidence: Frame,
+    errors: OnError,
+    **settings: Unpack[MapSettings],
+) -> ResultList[MapResult | FailedQuery]: ...
+@overload
+def map_query(
+    model: Any,
+    variables: Names = None,
+    evidence: Mapping[str, Any] | Labelled | None = None,
+    *,
+    solver: str | Solver,
+    **solver_options: Any,
+) -> MapResult: ...
+@overload
+def map_query(
+    model: Any,
+    variables: Names,
+    evidence: Frame,
+    *,
+    solver: str | Solver,
+    errors: OnError = "raise",
+    **solver_options: Any,
+) -> ResultList[Any]: ...
+@overload
+def map_query(
+    model: Any,
+    variables: Names = None,
+    *,
+    evidence: Frame,
+    solver: str | Solver,
+    errors: OnError = "raise",
+    **solver_options: Any,
+) -> ResultList[Any]: ...
+def map_query(
+    model: Any,
+    variables: Names = None,
     evidence: Any = None,
     *,
     epsilon: float = 0.01,
@@ -122,7 +200,7 @@ def map_query(
     n_jobs: int | None = None,
     executor: Executor | None = None,
     **solver_options: Any,
-) -> Any:
+) -> MapResult | ResultList[Any]:
     """Return the most probable assignment of some variables given others, everything else summed out.
 
     Parameters

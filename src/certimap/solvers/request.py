@@ -16,16 +16,12 @@ from certimap.solvers.base import Solver
 from certimap.solvers.registry import made, make
 
 
-class Settings(TypedDict, total=False):
-    """Everything that a `Request` is made of, by the names that users know from `map_query`.
-
-    `options` holds the settings of a solver that is given by name; `proof_bytes` the most bytes of a proof.
-    """
+class QuerySettings(TypedDict, total=False):
+    """Keywords of `certimap.map_query` that say how a query is answered; see there."""
 
     epsilon: float
     delta: float
     solver: str | Solver
-    options: Mapping[str, Any]
     time_limit: float | None
     max_samples: int | None
     max_nodes: int | None
@@ -37,6 +33,15 @@ class Settings(TypedDict, total=False):
     top_k: int | None
     tolerance: float
     workers: int | None
+
+
+class Settings(QuerySettings, total=False):
+    """Everything that a `Request` is made of.
+
+    `options` holds the settings of a solver that is given by name; `proof_bytes` the most bytes of a proof.
+    """
+
+    options: Mapping[str, Any]
     proof_bytes: int | None
 
 
