@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -233,6 +233,28 @@ def log_evidence_bounds(
     return log_partition(problem, i_bound=i_bound, iterations=iterations, control=control)
 
 
+@overload
+def sample(
+    model: Any,
+    n: int,
+    evidence: Any = None,
+    variables: Sequence[str] | str | None = None,
+    *,
+    rng: int | np.random.Generator | None = None,
+    as_frame: Literal[False] = False,
+    workers: int | None = None,
+) -> dict[str, NDArray[Any]]: ...
+@overload
+def sample(
+    model: Any,
+    n: int,
+    evidence: Any = None,
+    variables: Sequence[str] | str | None = None,
+    *,
+    rng: int | np.random.Generator | None = None,
+    as_frame: bool,
+    workers: int | None = None,
+) -> Any: ...
 def sample(
     model: Any,
     n: int,

@@ -260,7 +260,14 @@ class MapResult:
         return self.certificate.kind is not CertificateKind.NONE
 
     def explain(
-        self, *, model: Any = None, evidence: Mapping[str, Any] | None = None, **settings: Any
+        self,
+        *,
+        model: Any = None,
+        evidence: Mapping[str, Any] | None = None,
+        n_entries: int = 8,
+        rng: int = 0,
+        time_limit: float | None = None,
+        workers: int | None = None,
     ) -> Explanation:
         """Say why this is the answer: its lead, the evidence that it hangs on, how far table entries may move.
 
@@ -270,8 +277,8 @@ class MapResult:
             The model that was asked; needed where the result was read from a file.
         evidence
             The evidence of the query; that of the run where it is None.
-        **settings
-            `n_entries`, `rng`, `time_limit` and `workers` of `certimap.explain`.
+        n_entries, rng, time_limit, workers
+            As for `certimap.explain`.
 
         Returns
         -------
@@ -292,7 +299,16 @@ class MapResult:
                 "a result read from a file does not hold its model; pass it: result.explain(model=...)"
             )
         given = evidence if evidence is not None or asked is None else asked[1]
-        return explain(known if model is None else model, list(self.assignment), given, answer=self, **settings)
+        return explain(
+            known if model is None else model,
+            list(self.assignment),
+            given,
+            n_entries=n_entries,
+            rng=rng,
+            time_limit=time_limit,
+            workers=workers,
+            answer=self,
+        )
 
     def __repr__(self) -> str:
         return text_of(self)

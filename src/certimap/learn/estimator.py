@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any, Self, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,18 @@ from certimap.core.domain import Domain
 from certimap.errors import DataError
 from certimap.learn import scoring
 from certimap.learn.datasets import Dataset
-from certimap.learn.table import DataTable, decode, encode, missing_in
+from certimap.learn.table import DataTable, Kind, decode, encode, missing_in
 
 Seed = int | np.random.Generator | None
+
+
+class LearnerSettings(TypedDict, total=False):
+    """Settings of every learner; see its class."""
+
+    kinds: Mapping[str, Kind] | None
+    domain: Domain | None
+    time_limit: float | None
+    progress: bool | None
 
 
 class DensityEstimator:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from certimap.core.progress import Progress
 from certimap.densities.gaussian_mixture import LOG_2PI, GaussianMixture
 from certimap.learn.blas import single_threaded_blas
 from certimap.learn.clusters import mix, row_clusters
-from certimap.learn.estimator import DensityEstimator, Seed, split_rows
+from certimap.learn.estimator import DensityEstimator, LearnerSettings, Seed, split_rows
 from certimap.learn.mixture_grid import mixture_grid
 from certimap.learn.progress import deadline_of, is_late
 from certimap.learn.table import Kind, encode, missing_in, read_table, refuse_categorical
@@ -323,7 +323,19 @@ def _or(function: Any, values: Floats, otherwise: float) -> float:
     return float(function(values)) if len(values) else otherwise
 
 
-def gaussian_mixture(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Any) -> GaussianMixture:
+class FullMixtureSettings(LearnerSettings, total=False):
+    """Settings of `FullMixture`."""
+
+    n_components: int | Sequence[int]
+    smoothing: float | Sequence[float] | None
+    n_starts: int
+    max_steps: int
+    tolerance: float
+
+
+def gaussian_mixture(
+    data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[FullMixtureSettings]
+) -> GaussianMixture:
     """Learn a mixture of Gaussians with full covariances.
 
     Parameters

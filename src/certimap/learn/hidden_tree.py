@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from certimap.errors import DataError, ModelError
 from certimap.learn.bars import Bars
 from certimap.learn.batched_em import BatchedEM, Schedule
 from certimap.learn.blas import single_threaded_blas
-from certimap.learn.estimator import DensityEstimator, Seed, split_rows
+from certimap.learn.estimator import DensityEstimator, LearnerSettings, Seed, split_rows
 from certimap.learn.hidden_leaves import chosen_leaves, circuit_with
 from certimap.learn.hidden_model import HiddenChowLiuModel
 from certimap.learn.hidden_passes import Counts, Parameters, Passes
@@ -300,8 +300,18 @@ def _codes(table: DataTable) -> NDArray[np.int64]:
     return np.ascontiguousarray(np.where(points < 0, table.domain.n_states, points).T)
 
 
+class HiddenTreeSettings(LearnerSettings, total=False):
+    """Settings of `HiddenChowLiuTree`."""
+
+    max_steps: int
+    batch_rows: int | None
+    smoothing: float | None
+    patience: int
+    workers: int | None
+
+
 def hclt(
-    data: Any, *, n_states: int = 16, valid: Any = None, rng: Seed = None, **settings: Any
+    data: Any, *, n_states: int = 16, valid: Any = None, rng: Seed = None, **settings: Unpack[HiddenTreeSettings]
 ) -> HiddenChowLiuModel | Circuit:
     """Learn a hidden Chow-Liu tree and return it as a latent-variable model.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from certimap.core.logs import log_sum
 from certimap.core.progress import Progress
 from certimap.learn.blas import single_threaded_blas
 from certimap.learn.clusters import mix, row_clusters
-from certimap.learn.estimator import DensityEstimator, Seed, split_rows
+from certimap.learn.estimator import DensityEstimator, LearnerSettings, Seed, split_rows
 from certimap.learn.leaf_choice import check_leaves, densest, families_of
 from certimap.learn.leaf_families import LeafFamily
 from certimap.learn.mixture_grid import mixture_grid
@@ -354,7 +354,18 @@ def _clusters(data: _Columns, k: int, key: int) -> Floats:
     return 0.9 * np.eye(n_found)[labels] + 0.1 / n_found
 
 
-def mixture(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Any) -> Circuit:
+class MixtureSettings(LearnerSettings, total=False):
+    """Settings of `ProductMixture`."""
+
+    n_components: int | Sequence[int]
+    smoothing: float | Sequence[float]
+    leaves: Mapping[str, str | Sequence[str]] | None
+    n_starts: int
+    max_steps: int
+    tolerance: float
+
+
+def mixture(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[MixtureSettings]) -> Circuit:
     """Learn a mixture of products of leaves and return it as a circuit.
 
     Parameters

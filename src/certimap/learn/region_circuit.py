@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from certimap.learn.bars import Bars
 from certimap.learn.batched_em import BatchedEM, Schedule
 from certimap.learn.blas import single_threaded_blas
 from certimap.learn.clusters import row_clusters
-from certimap.learn.estimator import DensityEstimator, Seed, split_rows
+from certimap.learn.estimator import DensityEstimator, LearnerSettings, Seed, split_rows
 from certimap.learn.pairs import one_hot
 from certimap.learn.progress import deadline_of
 from certimap.learn.rectangles import RegionGraph, pixel_of, region_graph_of
@@ -285,6 +285,17 @@ def _shape_of(shape: Sequence[int] | None, n_columns: int) -> tuple[int, int]:
     return int(sides[0]), int(sides[1])
 
 
+class RegionSettings(LearnerSettings, total=False):
+    """Settings of `RegionGraphCircuit`."""
+
+    step: int | None
+    max_steps: int
+    batch_rows: int | None
+    smoothing: float
+    patience: int
+    workers: int | None
+
+
 def region_graph(
     data: Any,
     *,
@@ -292,7 +303,7 @@ def region_graph(
     shape: Sequence[int] | None = None,
     valid: Any = None,
     rng: Seed = None,
-    **settings: Any,
+    **settings: Unpack[RegionSettings],
 ) -> Circuit:
     """Learn a circuit over pictures whose regions are split in several ways.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar, Unpack, cast
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from certimap.core.progress import Progress
 from certimap.errors import DataError
 from certimap.learn.blas import single_threaded_blas
 from certimap.learn.clusters import Clusterer, Clusters, check_clusters
-from certimap.learn.estimator import DensityEstimator, Seed, split_rows
+from certimap.learn.estimator import DensityEstimator, LearnerSettings, Seed, split_rows
 from certimap.learn.leaf_choice import check_leaves, densest, families_of
 from certimap.learn.leaf_families import LeafFamily
 from certimap.learn.progress import deadline_of, is_late
@@ -262,7 +262,18 @@ def _several(
     return values
 
 
-def learnspn(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Any) -> Circuit:
+class SpnSettings(LearnerSettings, total=False):
+    """Settings of `LearnSPN`."""
+
+    threshold: float | Sequence[float]
+    smoothing: float | Sequence[float]
+    min_rows: int | Sequence[int]
+    n_clusters: int | Sequence[int]
+    clusters: Names | Clusterer
+    leaves: Mapping[str, str | Sequence[str]] | None
+
+
+def learnspn(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpack[SpnSettings]) -> Circuit:
     """Learn a sum-product network and return it as a circuit.
 
     Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.errors import DataError, ModelError
 from certimap.learn.bars import Bars
-from certimap.learn.estimator import DensityEstimator, Seed
+from certimap.learn.estimator import DensityEstimator, LearnerSettings, Seed
 from certimap.learn.pairs import Floats, mutual_information, one_hot, pair_counts, smoothed_joint, spanning_tree
 from certimap.learn.table import Kind, read_table
 
@@ -201,14 +201,20 @@ class ChowLiuTree(DensityEstimator):
         return model
 
 
+class TreeSettings(LearnerSettings, total=False):
+    """Settings of `ChowLiuTree`."""
+
+    smoothing: float
+
+
 def chow_liu(
     data: Any,
     *,
     valid: Any = None,
     rng: Seed = None,
     form: Literal["network", "circuit"] | None = None,
-    **settings: Any,
-) -> Any:
+    **settings: Unpack[TreeSettings],
+) -> BayesianNetwork | Circuit:
     """Learn a Chow-Liu tree and return it as a Bayesian network or as a circuit.
 
     Parameters

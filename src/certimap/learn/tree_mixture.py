@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from certimap.core.progress import Progress
 from certimap.learn.bars import Bars
 from certimap.learn.blas import single_threaded_blas
 from certimap.learn.clusters import row_clusters
-from certimap.learn.estimator import DensityEstimator, Seed, split_rows
+from certimap.learn.estimator import DensityEstimator, LearnerSettings, Seed, split_rows
 from certimap.learn.pairs import Floats, one_hot, pair_counts
 from certimap.learn.progress import deadline_of, is_late
 from certimap.learn.settings import check_count
@@ -145,8 +145,21 @@ class ChowLiuMixture(DensityEstimator):
                     break
 
 
+class TreeMixtureSettings(LearnerSettings, total=False):
+    """Settings of `ChowLiuMixture`."""
+
+    max_steps: int
+    tolerance: float
+    smoothing: float
+
+
 def clt_mixture(
-    data: Any, *, n_components: int = 8, valid: Any = None, rng: Seed = None, **settings: Any
+    data: Any,
+    *,
+    n_components: int = 8,
+    valid: Any = None,
+    rng: Seed = None,
+    **settings: Unpack[TreeMixtureSettings],
 ) -> Circuit:
     """Learn a mixture of Chow-Liu trees and return it as a circuit.
 
