@@ -25,6 +25,8 @@ from certimap.errors import SolverError
 from certimap.solvers.box_search.frontier import Frontier, Pace
 from certimap.solvers.box_search.open_boxes import OpenBoxes
 from certimap.solvers.box_search.points import sample_open
+from certimap.solvers.driver import run
+from certimap.solvers.request import Request
 from certimap.testing import TablePosterior
 
 
@@ -285,6 +287,8 @@ import numpy as np, sys
 sys.path.insert(0, {folder!r})
 from test_frontier import mixture, posterior_over_all
 from certimap.ask.api import map_query
+from certimap.solvers.driver import run
+from certimap.solvers.request import Request
 from certimap.solvers.box_search.frontier import Frontier
 solver = Frontier(caps=False, exact_work=0)
 r = map_query(posterior_over_all(mixture(24, 30, 6, 3.0)), solver=solver, rng=5, max_nodes=2000)
@@ -360,7 +364,7 @@ def test_what_cannot_be_searched_is_refused():
             return np.zeros((len(boxes), 0))
 
     with pytest.raises(SolverError, match="budget"):
-        map_query(Bounded(), solver="frontier")
+        run(Bounded(), Request(Frontier()))
 
 
 @pytest.mark.parametrize("setting", [{"draw_share": 1.0}, {"draw_share": -0.1}, {"first_draws": -1}])
