@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from certimap.ask.conflict import with_conflict
 from certimap.core.control import Control, TimeUp
@@ -18,11 +18,13 @@ from certimap.core.posterior import Posterior
 from certimap.core.query import Query, make_query
 from certimap.core.result import MapResult, Origin, Status
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError, TooLarge
-from certimap.networks.network import Network
 from certimap.solvers.driver import Progress, run
 from certimap.solvers.interrupts import interruptible
 from certimap.solvers.registry import wants_of
 from certimap.solvers.request import Request
+
+if TYPE_CHECKING:
+    from certimap.networks.network import Network
 
 Ask = Callable[[], tuple[Any, Any]]  # returns variables and evidence, as `map_query` takes them
 Ready = tuple[Query | None, Posterior | None]  # a query that is checked, and its posterior where that is made
@@ -93,6 +95,8 @@ class Session:
     @property
     def shares(self) -> bool:
         """Whether queries with the same observed variables may share their conditioning."""
+        from certimap.networks.network import Network
+
         return isinstance(self.model, Network) and self.request.limits.device is None
 
     def posteriors(self, queries: Mapping[int, Query | None]) -> Mapping[int, Posterior]:
