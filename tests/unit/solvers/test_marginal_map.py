@@ -20,7 +20,7 @@ from certimap.core.result import CertificateKind, Status
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.two_sided import TwoSidedNetworkPosterior
 from certimap.solvers import registry
-from certimap.solvers.driver import run
+from certimap.ask.api import map_query
 from certimap.solvers.networks import full_width, portfolio
 from certimap.solvers.networks.full_width import FullWidth
 from certimap.solvers.networks.portfolio import Portfolio
@@ -76,7 +76,7 @@ def test_proofs_agree_with_enumeration(seed: int, zeros: float, how: str) -> Non
     if not len(posterior.domain):
         return
     solver = {"full": FullWidth(), "levels": FullWidth(SMALL), "turns": Portfolio(SWITCHING)}[how]
-    result = run(posterior, solver, epsilon=0.0, delta=0.0, rng=0, progress=False)
+    result = map_query(posterior, solver=solver, epsilon=0.0, delta=0.0, rng=0)
     check(result, model, query, proves=True)
 
 
@@ -86,7 +86,7 @@ def test_cut_short_it_claims_no_more_than_is_true(seed: int, max_nodes: int) -> 
     model, query = random_network(seed, 0.2)
     posterior = NetworkPosterior.of_network(model, make_query(model.domain, query, {}))
     for solver in (FullWidth(SMALL), FullWidth(TIGHT), Portfolio(SWITCHING)):
-        result = run(posterior, solver, epsilon=0.0, delta=0.0, rng=1, max_nodes=max_nodes, progress=False)
+        result = map_query(posterior, solver=solver, epsilon=0.0, delta=0.0, rng=1, max_nodes=max_nodes)
         check(result, model, query, proves=False)
 
 
@@ -94,7 +94,7 @@ def test_cut_short_it_claims_no_more_than_is_true(seed: int, max_nodes: int) -> 
 def test_values_between_two_sides_stay_between_them(seed: int) -> None:
     model, query = random_network(seed, 0.0)
     posterior = TwoSidedNetworkPosterior.of_network(model, make_query(model.domain, query, {}))
-    result = run(posterior, Portfolio(SWITCHING), epsilon=0.0, delta=0.0, rng=1, max_nodes=40, progress=False)
+    result = map_query(posterior, solver=Portfolio(SWITCHING), epsilon=0.0, delta=0.0, rng=1, max_nodes=40)
     best, values = truth(model, query)
     assert result.log_joint is not None
     assert result.log_joint_upper_bound is not None
@@ -143,7 +143,7 @@ def test_it_ends_in_time_and_pickles_between_steps() -> None:
 def test_lists_of_answers_are_left_to_the_search_that_keeps_books() -> None:
     model, query = random_network(3, 0.0)
     posterior = NetworkPosterior.of_network(model, make_query(model.domain, query, {}))
-    result = run(posterior, Portfolio(), epsilon=0.0, delta=0.0, rng=0, top_k=2, progress=False)
+    result = map_query(posterior, solver=Portfolio(), epsilon=0.0, delta=0.0, rng=0, top_k=2)
     assert result.top is not None
     _, values = truth(model, query)
     best = np.sort(list(values.values()))[::-1][:2] - (0.0 if result.log_evidence is None else result.log_evidence)
@@ -161,7 +161,7 @@ def test_on_a_tree_sets_and_the_tables_of_its_network_take_turns(seed: int) -> N
     assert network.log_prob(points) == pytest.approx(posterior.log_prob(points), abs=1e-9)
     kept = pickle.loads(pickle.dumps(posterior))
     for delta in (0.0, 0.1):
-        result = run(kept, Portfolio(SWITCHING), epsilon=0.0, delta=delta, rng=0, progress=False)
+        result = map_query(kept, solver=Portfolio(SWITCHING), epsilon=0.0, delta=delta, rng=0)
         check(result, model, query, proves=delta == 0.0)
 
 
