@@ -243,6 +243,8 @@ def sample(
     rng: int | np.random.Generator | None = None,
     as_frame: Literal[False] = False,
     workers: int | None = None,
+    time_limit: float | None = None,
+    max_memory: int | None = None,
 ) -> dict[str, NDArray[Any]]: ...
 @overload
 def sample(
@@ -254,6 +256,8 @@ def sample(
     rng: int | np.random.Generator | None = None,
     as_frame: bool,
     workers: int | None = None,
+    time_limit: float | None = None,
+    max_memory: int | None = None,
 ) -> Any: ...
 def sample(
     model: Any,
