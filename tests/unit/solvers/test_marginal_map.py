@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import certimap as cm
+from certimap.ask.api import map_query
 from certimap.conversions import condition
 from certimap.core.posterior import AsNetwork, Regions
 from certimap.core.query import make_query
@@ -20,7 +21,6 @@ from certimap.core.result import CertificateKind, Status
 from certimap.networks.posterior import NetworkPosterior
 from certimap.networks.two_sided import TwoSidedNetworkPosterior
 from certimap.solvers import registry
-from certimap.ask.api import map_query
 from certimap.solvers.networks import full_width, portfolio
 from certimap.solvers.networks.full_width import FullWidth
 from certimap.solvers.networks.portfolio import Portfolio
