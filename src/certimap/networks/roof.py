@@ -87,7 +87,7 @@ def _finite_energies(model: Binary) -> tuple[Ints, Ints]:
     degree = int(np.bincount(model.ends.ravel(), minlength=1).max(initial=0))
     parts = [model.unary.reshape(-1, 2), model.pairs.reshape(-1, 4)]
     spans = [np.where(p > FLOOR, p, 0).max(axis=1) - np.where(p > FLOOR, p, 0).min(axis=1) for p in parts]
-    worst = min(1 + sum(int(s.sum()) for s in spans), 2**57 // (4 * (degree + 1)))
+    worst = min(1 + sum(map(_total, spans)), 2**57 // (4 * (degree + 1)))
     found: list[Ints] = []
     for table in parts:
         top = np.where(table > FLOOR, table, HARD).max(axis=1, keepdims=True)

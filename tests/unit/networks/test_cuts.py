@@ -157,7 +157,7 @@ def _problem(model: cm.MarkovNetwork) -> Problem:
 
 
 def test_flows_may_add_up_to_more_than_64_bits() -> None:
-    r, n, scale = np.random.default_rng(3), 400, 2**57
+    r, n, scale = np.random.default_rng(3), 1000, 2**57
     ends = np.stack([np.arange(n - 1), np.arange(1, n)], axis=1)
     weights = r.integers(0, scale // 16, n - 1)
     pairs = np.stack([weights, -weights, -weights, weights], axis=1).reshape(-1, 2, 2)
