@@ -17,8 +17,8 @@ from certimap.core.domain import Categorical, Domain, Label
 from certimap.core.limits import Limits
 from certimap.core.model import Model
 from certimap.core.posterior import Draws, Masses, Posterior
-from certimap.core.query import make_query, names_of
-from certimap.errors import ImpossibleEvidence, MissingDependency, QueryError, TooLarge
+from certimap.core.query import Query, make_query, names_of
+from certimap.errors import ImpossibleEvidence, MissingDependency, ModelError, QueryError, TooLarge
 from certimap.interop import as_model
 from certimap.solvers.registry import made
 from certimap.solvers.request import Budget, Request
@@ -167,6 +167,9 @@ def _log_evidence(model: Any, evidence: Any, limits: Limits) -> float:
 
     domain = model.domain
     query = make_query(domain, None, evidence)
+    log_mass = _log_mass(model, query) if query.intervals else None
+    if log_mass is not None:
+        return log_mass
     if isinstance(model, Network) and type(model).condition is Model.condition:
         from certimap.networks.sum_elimination import log_evidence_of
 
@@ -181,6 +184,28 @@ def _log_evidence(model: Any, evidence: Any, limits: Limits) -> float:
     if found is None:
         raise QueryError(f"ln p(e) of this {type(model).__name__} is out of reach: it is too wide to sum exactly")
     return found
+
+
+def _log_mass(model: Any, query: Query) -> float | None:
+    """Return ln p(e) of intervals under a Gaussian density; None for other models, which any query tells it."""
+    from certimap.densities.conditioned import log_evidence_of
+    from certimap.densities.gaussian_mixture import GaussianMixture
+    from certimap.densities.linear_gaussian import LinearGaussianNetwork
+
+    try:
+        if isinstance(model, GaussianMixture):
+            return log_evidence_of(model, query)
+        if isinstance(model, LinearGaussianNetwork):
+            return model.components(replace(query, variables=np.zeros(0, np.int64))).log_evidence
+        return None
+    except TooLarge:
+        raise
+    except ModelError:
+        names = ", ".join(repr(query.domain.names[i]) for i in sorted(query.intervals))
+        raise QueryError(
+            f"ln p(e) has no closed form: the evidence has intervals of {names}, some of which depend on each other; "
+            "give values for all but one of them"
+        ) from None
 
 
 def log_evidence_bounds(
@@ -222,7 +247,10 @@ def log_evidence_bounds(
 
     model = as_model(model)
     if not isinstance(model, Network):
-        raise QueryError(f"a {type(model).__name__} is no network; log_evidence() gives its ln p(e) exactly")
+        raise QueryError(
+            f"log_evidence_bounds() is of networks, and a {type(model).__name__} is none; log_evidence() gives "
+            "its ln p(e) where that has a closed form"
+        )
     i_bound = check_whole("i_bound", i_bound, "a whole number from 1", QueryError, low=1)
     iterations = check_whole("iterations", iterations, "a whole number from 0", QueryError)
     budget = Budget(time_limit)

@@ -43,8 +43,8 @@ class Recorder:
         By the packed box as it was opened.
     cuts
         Values at which halves of real variables' intervals were dropped, by the variable.
-    has_search
-        Whether a search by boxes keeps its splits here.
+    layout
+        Of the search by boxes that keeps its splits here; None without one.
     tightened
         What tightened bounds by more than the box itself (by caps of subcircuits), or None.
     """
@@ -52,7 +52,7 @@ class Recorder:
     max_bytes: int
     splits: dict[bytes, Split] = field(default_factory=dict[bytes, Split])
     cuts: dict[int, set[float]] = field(default_factory=dict[int, set[float]])
-    has_search: bool = False
+    layout: Layout | None = None
     tightened: PlanProber | None = None
     is_full: bool = False
     _n_bytes: int = 0
@@ -101,7 +101,7 @@ class Recorder:
         return found or {}
 
     def tree(self, layout: Layout) -> dict[str, NDArray[Any]]:
-        """Return the tree of splits in preorder, as proof files hold it."""
+        """Return the tree of splits in preorder, as proof files hold it: what the evidence leaves is parted."""
         entries: list[tuple[int, Split | None]] = []
         waiting = packed(layout.full())[::-1]
         while waiting:
@@ -112,8 +112,15 @@ class Recorder:
                 continue
             if node.kept != opened:
                 entries.append((SHRUNK, node))
+            parts = packed(_parts(layout, node))
+            if (
+                layout.is_real[node.variable]
+                and not layout.low[node.variable] <= node.at < layout.high[node.variable]
+            ):
+                waiting.append(parts[0 if node.at >= layout.high[node.variable] else 1])  # the other part is empty
+                continue
             entries.append((node.variable, node))
-            waiting += packed(_parts(layout, node))[::-1]
+            waiting += parts[::-1]
         splits = [(node, _unpacked(layout, node.kept)) for kind, node in entries if kind >= 0 and node is not None]
         cuts = _cuts(layout, splits, self.cuts)
         n_columns = sum(len(inner) + 1 if k == 0 else k for k, inner in zip(_sizes(layout), cuts, strict=True))
@@ -198,12 +205,11 @@ def _cuts(
             ends[v] += [_closed(float(box.low[0, v])), float(box.high[0, v])]
         if layout.is_real[node.variable]:
             ends[node.variable].append(node.at)
-    whole = layout.full()
     found: list[NDArray[np.float64]] = []
     for v, inner in enumerate(ends):
         values = np.unique(np.array(inner, np.float64))
         if layout.is_real[v]:
-            values = values[(values > whole.low[0, v]) & (values < whole.high[0, v])]
+            values = values[(values >= layout.low[v]) & (values > -np.inf) & (values < layout.high[v])]
         found.append(values)
     return found
 

@@ -62,7 +62,9 @@ def edges_of(
         ends = np.concatenate([[low], inner, [high]])
         if not low <= high or low == np.inf or high == -np.inf:
             raise Rejected("the proof's interval of a real variable holds no number")
-        if len(inner) and not np.all(ends[1:] > ends[:-1]):
+        # the first cell may hold the end of the interval alone, which belongs to it
+        begins = not len(inner) or inner[0] > low or inner[0] == low > -np.inf
+        if len(inner) and not (begins and np.all(ends[2:] > ends[1:-1])):
             raise Rejected("the proof's cuts of a real variable do not ascend inside its interval")
         found[v] = ends
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 
 SECONDS_PER_EDGE = 2e-7
+LOG_OF_NO_MASS = -800.0  # of the whole: less than any double holds beside 1
 MOST = 2**31 - 2**8  # nodes, edges and parameters, which are numbered in 32 bits
 
 
@@ -219,6 +221,39 @@ def _real_entries(circuit: Circuit, query: Query, nodes: NDArray[np.int64]) -> N
     return entries
 
 
+def _keep_touching(
+    circuit: Circuit,
+    leaves: Leaves,
+    leaf_mass: NDArray[np.float64],
+    log_error: NDArray[np.float64],
+    log_total: float,
+) -> None:
+    """Keep queried leaves whose support shares with the evidence one number alone, an end of both.
+
+    Intervals are closed: the density there counts, though the leaf has no mass. It gets one that e^-800 of the
+    whole exceeds, lest conditioning drop it, and its density is divided by that.
+    """
+    from certimap.circuits.kernels.real import fill_touching
+    from certimap.circuits.leaves.kind import function_table
+
+    queried = leaves.queried
+    empty = (circuit.kind[queried.nodes] != NodeKind.CATEGORICAL) & (leaf_mass[queried.nodes] == -np.inf)
+    starts = queried.start[empty].astype(np.int64)
+    touches = np.zeros(len(starts), np.bool_)
+    if len(starts):
+        fill_touching(function_table(), queried.log_tables, starts, touches)
+    nodes, starts = queried.nodes[empty][touches], starts[touches]
+    if not len(nodes):
+        return
+    leaves.log_mass[:] = leaf_mass
+    leaves.log_mass[nodes] = 0.0
+    log_tiny = math.floor(log_total - fill_log_mass(circuit, leaves.log_mass)) + LOG_OF_NO_MASS
+    leaves.log_mass[:] = leaf_mass
+    leaves.log_mass[nodes], log_error[nodes] = log_tiny, 4.0 * abs(log_tiny)
+    queried.log_tables[starts + REAL_LOG_NORM] = log_tiny
+    fill_log_mass(circuit, leaves.log_mass)
+
+
 class _Folded(NamedTuple):
     """The live part of a circuit, rewritten: new nodes up to a root, and the vectors of the leaves.
 
@@ -242,7 +277,10 @@ def _folded(circuit: Circuit, query: Query) -> _Folded:
     domain, arrays, n_nodes = query.query_domain, properties.circuit_arrays(circuit), circuit.n_nodes
     leaves, log_error = leaves_of(circuit, query)
     log_mass, position, queried = leaves.log_mass, leaves.position, leaves.queried
+    leaf_mass = None if domain.is_discrete else log_mass.copy()
     log_evidence = fill_log_mass(circuit, log_mass)
+    if leaf_mass is not None:
+        _keep_touching(circuit, leaves, leaf_mass, log_error, log_evidence)
     structure.upward_error(arrays, log_mass, log_error)
     error = float(log_error[-1])
     del log_error

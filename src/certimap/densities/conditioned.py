@@ -93,6 +93,21 @@ def masses_of(joint: GaussianMixture, query: Query) -> tuple[Floats, float]:
     return logs, windows.log_slack + SLACK * (1.0 + float(np.abs(logs).max()))
 
 
+def log_evidence_of(model: GaussianMixture, query: Query) -> float:
+    """Return ln of the density of the values observed times the mass of the intervals, all else summed out.
+
+    Raises ModelError where intervals have no closed form, and ImpossibleEvidence where no float holds the mass.
+    """
+    names, intervals = query.domain.names, sorted(query.intervals)
+    known = {names[i]: value for i, value in query.values.items()}
+    rest = [name for name in names if name not in known]
+    kept = [names[i] for i in intervals] or rest[:1]
+    joint, log_evidence = model.marginal([*kept, *known]).given(known)
+    if not intervals:
+        return log_evidence
+    return log_evidence + total_of(joint.log_weights + masses_of(joint, query)[0])
+
+
 def conditioned(model: GaussianMixture, query: Query, workers: int | None) -> NormalsPosterior:
     """Condition a mixture on a query.
 

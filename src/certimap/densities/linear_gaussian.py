@@ -285,7 +285,9 @@ class LinearGaussianNetwork(Model):
         if self.discrete is not None and (free or np.any(query.log_weights != 0.0)):
             domain = self.discrete.domain
             observed = frozenset(i for i in query.observed if i < self._n_discrete)
-            part = Query(domain, np.array(free, np.int64), query.log_weights, {}, {}, observed)
+            others = sorted(set(range(len(domain))) - observed, key=lambda i: (int(domain.n_states[i]), i))
+            asked = free or others[:1]  # ln p(evidence) needs a query, and the smallest variable costs least
+            part = Query(domain, np.array(asked, np.int64), query.log_weights, {}, {}, observed)
             posterior = self.discrete.condition(part)
             assert posterior.facts.log_evidence is not None
             log_evidence, log_slack = posterior.facts.log_evidence, posterior.facts.log_slack

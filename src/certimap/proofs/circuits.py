@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from certimap.circuits.circuit import Circuit
 from certimap.circuits.leaves.kind import leaf_kinds
 from certimap.core.control import Control, TimeUp
 from certimap.core.domain import Real
+from certimap.core.posterior import Facts
 from certimap.core.query import Query
 from certimap.core.result import MapResult
 from certimap.errors import TooLarge
@@ -30,7 +32,12 @@ def searched(model: Circuit, query: Query, result: MapResult, max_bytes: int, se
     from certimap.solvers.request import Request
 
     class Plain(CircuitPosterior):
-        """Asked by bounds that the checker has as well."""
+        """Asked by bounds that the checker has as well; of counts it adds up no probabilities."""
+
+        @property
+        def facts(self) -> Facts:
+            known = super().facts
+            return replace(known, has_masses=known.has_masses and self.domain.is_discrete)
 
         def prober(self) -> PlanProber:
             return PlanProber(self.plan, self.workers)
@@ -87,7 +94,7 @@ def _at_ends(model: Circuit, query: Query, arrays: dict[str, Any]) -> dict[str, 
     n_columns = 0
     for k, v in enumerate(query.variables.tolist()):
         old = arrays["cuts"][ptr[k] : ptr[k + 1]]
-        inside = [x for x in ends.get(v, ()) if whole[v, 0] < x < whole[v, 1]]
+        inside = [x for x in ends.get(v, ()) if -math.inf < x and whole[v, 0] <= x < whole[v, 1]]
         cuts.append(np.union1d(old, np.array(inside, np.float64)))
         is_real = isinstance(query.domain.variables[v], Real)
         size = len(old) + 1 if is_real else int(query.query_domain.n_states[k])

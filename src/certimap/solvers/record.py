@@ -11,7 +11,6 @@ from certimap.certify.ledger import Ledger
 from certimap.certify.recorder import Recorder
 from certimap.checker import Proof
 from certimap.core.result import Certificate, CertificateKind, Rule
-from certimap.core.search_boxes import Layout
 
 
 def draft(ledger: Ledger, certificate: Certificate, recorder: Recorder) -> Proof:
@@ -32,8 +31,8 @@ def draft(ledger: Ledger, certificate: Certificate, recorder: Recorder) -> Proof
     if certificate.rule is Rule.RESIDUAL:
         points = ledger.atoms.points(np.arange(ledger.atoms.n))
         return Proof({"method": "residual"}, {"points": points})
-    if recorder.has_search:
-        found = {} if recorder.is_full else recorder.trace() | recorder.tree(Layout.of(ledger.domain))
+    if recorder.layout is not None:
+        found = {} if recorder.is_full else recorder.trace() | recorder.tree(recorder.layout)
         if recorder.is_full:
             return unproved(f"the search has more splits than max_proof={recorder.max_bytes:,} bytes hold")
         return Proof({"method": "boxes"}, found)

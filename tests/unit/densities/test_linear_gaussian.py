@@ -245,3 +245,38 @@ def test_queries_that_are_refused():
         cm.LinearGaussianNetwork([cm.LinearGaussian("x", ["c"], [0.0, 1.0])], sure).mixture(["x"], {"c": 1})
     assert len(cm.LinearGaussianNetwork([cm.LinearGaussian("x", ["c"], [0.0, 1.0])], sure).mixture().means) == 1
     assert make_query(network.domain).variables.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("evidence", [{"likelihood": [0.1, 0.9]}, {"states": [1]}, {0, 1}, {1}])
+@pytest.mark.parametrize("asked", [["x"], ["x", "y"], ["x", "y", "d"]])
+def test_evidence_on_a_discrete_variable_that_is_no_parent_weighs(evidence, asked):
+    discrete = cm.BayesianNetwork.from_cpts({"d": [0, 1]}, {}, {"d": [0.3, 0.7]})
+    model = cm.LinearGaussianNetwork([cm.LinearGaussian("x"), cm.LinearGaussian("y", ["x"], 0.0, [1.0])], discrete)
+    result = cm.map_query(model, asked, {"d": evidence}, epsilon=0.01, delta=0.0)
+    assert [result.assignment[name] for name in asked if name != "d"] == pytest.approx(
+        [0.0] * (2 if "y" in asked else 1)
+    )
+    assert result.log_evidence == pytest.approx(cm.log_evidence(discrete, {"d": evidence}))
+
+
+def test_evidence_of_intervals_is_the_mass_of_independent_ones():
+    covariance = np.array([[1.0, 0.2, 0.0], [0.2, 1.0, 0.0], [0.0, 0.0, 4.0]])
+    model = cm.GaussianMixture([0.4, 0.6], [[0.0, 0.0, 0.0], [1.0, 2.0, -1.0]], [covariance] * 2, ["a", "b", "c"])
+
+    def mass(low, high, means, sd):
+        return stats.norm.cdf((high - np.array(means)) / sd) - stats.norm.cdf((low - np.array(means)) / sd)
+
+    of_a, of_c = mass(0.0, 1.0, [0.0, 1.0], 1.0), mass(-2.0, 0.5, [0.0, -1.0], 2.0)
+    assert cm.log_evidence(model, {"a": (0, 1)}) == pytest.approx(np.log([0.4, 0.6] @ of_a))
+    assert cm.log_evidence(model, {"a": (0, 1), "c": (-2, 0.5)}) == pytest.approx(
+        np.log([0.4, 0.6] @ (of_a * of_c))
+    )
+    given_b = np.exp(-0.5 * (0.5 - np.array([0.0, 2.0])) ** 2) / np.sqrt(2.0 * np.pi)
+    of_a = mass(0.0, 1.0, [0.1, 1.0 + 0.2 * -1.5], np.sqrt(0.96))
+    assert cm.log_evidence(model, {"a": (0, 1), "b": 0.5}) == pytest.approx(np.log([0.4, 0.6] @ (of_a * given_b)))
+    with pytest.raises(QueryError, match="no closed form.*'a', 'b'"):
+        cm.log_evidence(model, {"a": (0, 1), "b": (0, 1)})
+    network = cm.LinearGaussianNetwork([cm.LinearGaussian("x"), cm.LinearGaussian("y", ["x"], 0.0, [1.0])])
+    assert cm.log_evidence(network, {"x": (0, 1)}) == pytest.approx(np.log(mass(0.0, 1.0, 0.0, 1.0)))
+    with pytest.raises(QueryError, match="is of networks"):
+        cm.log_evidence_bounds(model, {"a": (0, 1)})

@@ -90,6 +90,16 @@ def fill_log_masses(functions: Functions, tables: Floats, starts: NDArray[np.int
 
 
 @jit()
+def fill_touching(functions: Functions, tables: Floats, starts: NDArray[np.int64], out: NDArray[np.bool_]) -> None:
+    """Say of every leaf whether it has a density at one of the ends of its interval."""
+    for i in range(len(starts)):
+        out[i] = False
+        for end in (tables[starts[i] + LOW], tables[starts[i] + HIGH]):
+            if abs(end) < math.inf and ask(functions, DENSITY, tables, starts[i], end, end) > -math.inf:
+                out[i] = True
+
+
+@jit()
 def fill_scales(functions: Functions, tables: Floats, starts: NDArray[np.int64], out: Floats) -> None:
     """Write the scale of every leaf."""
     for i in range(len(starts)):

@@ -195,7 +195,7 @@ class Frontier(Solver):
     def _start(self, state: FrontierState, ledger: Ledger) -> None:
         """Look for a good answer, then bound the whole space; go on to tighten unless that settles it."""
         if ledger.recorder is not None:
-            ledger.recorder.has_search = True
+            ledger.recorder.layout = state.layout
         if not state.posterior.domain.is_discrete:
             self._bound_whole(state, ledger)
         if self.incumbent:
