@@ -203,8 +203,8 @@ def _log_mass(model: Any, query: Query) -> float | None:
     except ModelError:
         names = ", ".join(repr(query.domain.names[i]) for i in sorted(query.intervals))
         raise QueryError(
-            f"ln p(e) has no closed form: the evidence has intervals of {names}, some of which depend on each other; "
-            "give values for all but one of them"
+            f"ln p(e) has no closed form: the evidence has intervals of {names}, some of which depend on each "
+            "other; give values for all but one of them"
         ) from None
 
 
