@@ -86,10 +86,12 @@ def _circuit(rng: np.random.Generator) -> Circuit:
     for _ in range(n_parts):
         leaves = [_leaf(builder, rng, d) for d in range(n_real)]
         for k, label in enumerate(labels, n_real):
-            leaves.append(builder.categorical(k, np.log(rng.dirichlet(np.ones(len(label.states)))).tolist()))
+            leaves.append(
+                builder.categorical(k, log_weights=np.log(rng.dirichlet(np.ones(len(label.states)))).tolist())
+            )
         parts.append(builder.product(leaves) if len(leaves) > 1 else leaves[0])
-    builder.sum(parts, np.log(rng.dirichlet(np.ones(n_parts))).tolist())
-    return builder.build()
+    builder.sum(parts, log_weights=np.log(rng.dirichlet(np.ones(n_parts))).tolist())
+    return builder.build(normalised=False)
 
 
 def _leaf(builder: CircuitBuilder, rng: np.random.Generator, d: int) -> int:

@@ -43,10 +43,10 @@ class Grower:
         if self.rng.random() < 0.2:
             weights[self.rng.integers(size)] = 0.0
         with np.errstate(divide="ignore"):
-            return self.builder.categorical(variable, np.log(weights))
+            return self.builder.categorical(variable, log_weights=np.log(weights))
 
     def sum_of(self, children: list[int]) -> int:
-        return self.builder.sum(children, np.log(self.rng.dirichlet(np.ones(len(children)))))
+        return self.builder.sum(children, log_weights=np.log(self.rng.dirichlet(np.ones(len(children)))))
 
     def parts(self, scope: list[int]) -> list[list[int]]:
         scope = list(self.rng.permutation(scope))
@@ -90,7 +90,7 @@ def random_posterior(seed: int, shape: str, n_variables: int, with_reals: bool):
         grower.sum_of(grower.layers(scope))
     else:
         getattr(grower, shape)(scope)
-    circuit = grower.builder.build()
+    circuit = grower.builder.build(normalised=False)
     names = list(circuit.domain.names)
     n_queried = int(rng.integers(1, n_variables + 1))
     queried = [names[i] for i in rng.permutation(n_variables)[:n_queried]]
@@ -189,11 +189,13 @@ def test_answers_are_scored_exactly_and_prove_nothing_they_have_not_earned(poste
 def bernoulli_mixture():
     builder = CircuitBuilder(cm.Domain.of_sizes([2, 2]))
     products = [
-        builder.product([builder.categorical(v, [math.log(1 - p), math.log(p)]) for v, p in enumerate(pair)])
+        builder.product(
+            [builder.categorical(v, log_weights=[math.log(1 - p), math.log(p)]) for v, p in enumerate(pair)]
+        )
         for pair in [(0.1, 0.1), (0.9, 0.9), (0.8, 0.9)]
     ]
-    builder.sum(products, [math.log(w) for w in (0.4, 0.35, 0.25)])
-    return builder.build()
+    builder.sum(products, log_weights=[math.log(w) for w in (0.4, 0.35, 0.25)])
+    return builder.build(normalised=False)
 
 
 @pytest.mark.nojit
@@ -214,9 +216,12 @@ def deterministic_circuit(decided):
     build = cm.CircuitBuilder(cm.Domain.of_sizes([2, 3]))
     sides = [(0, [0.2, 0.5, 0.3]), (1, [0.7, 0.1, 0.2])]
     soft = np.log([[0.9, 0.1], [0.5, 0.5]])
-    x = [build.indicator(0, s) if decided else build.categorical(0, soft[s]) for s, _ in sides]
-    build.sum([build.product([x[s], build.categorical(1, np.log(p))]) for s, p in sides], np.log([0.6, 0.4]))
-    return build.build()
+    x = [build.indicator(0, s) if decided else build.categorical(0, log_weights=soft[s]) for s, _ in sides]
+    build.sum(
+        [build.product([x[s], build.categorical(1, log_weights=np.log(p))]) for s, p in sides],
+        log_weights=np.log([0.6, 0.4]),
+    )
+    return build.build(normalised=False)
 
 
 def test_max_product_bounds_the_best_and_proves_it_where_every_sum_decides():
@@ -255,9 +260,11 @@ def test_a_posterior_without_a_circuit_is_refused_in_a_sentence():
 
 def test_an_interval_of_a_real_variable_clips_the_mean():
     builder = CircuitBuilder(cm.Domain([cm.Real("x")]))
-    builder.sum([builder.gaussian(0, -5.0, 1.0), builder.gaussian(0, 3.0, 1.0)], [math.log(0.9), math.log(0.1)])
+    builder.sum(
+        [builder.gaussian(0, -5.0, 1.0), builder.gaussian(0, 3.0, 1.0)], log_weights=[math.log(0.9), math.log(0.1)]
+    )
     posterior = CircuitPosterior.from_circuit(
-        builder.build(), make_query(builder.domain, ["x"], {"x": (0.0, 2.0)})
+        builder.build(normalised=False), make_query(builder.domain, ["x"], {"x": (0.0, 2.0)})
     )
     for point in (
         posterior.max_product(),

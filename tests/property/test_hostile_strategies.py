@@ -32,13 +32,15 @@ def mixtures(draw: st.DrawFn) -> Circuit:
     products, weights = [], []
     for _ in range(draw(st.integers(1, 3))):
         leaves = [
-            build.categorical(v, draw(st.lists(LOGS, min_size=k, max_size=k).filter(lambda x: max(x) > -math.inf)))
+            build.categorical(
+                v, log_weights=draw(st.lists(LOGS, min_size=k, max_size=k).filter(lambda x: max(x) > -math.inf))
+            )
             for v, k in enumerate(sizes)
         ]
         products.append(build.product(leaves) if len(leaves) > 1 else leaves[0])
         weights.append(draw(st.floats(-760.0, 0.0)))
-    build.sum(products, weights)
-    return build.build()
+    build.sum(products, log_weights=weights)
+    return build.build(normalised=False)
 
 
 @FEW
@@ -63,8 +65,8 @@ def test_no_solver_says_anything_false(circuit: Circuit, seed: int, data: st.Dat
 )
 def test_densities_far_out_are_right_and_bounded(parts: list[tuple[float, float, float]], far: float) -> None:
     build = CircuitBuilder(Domain([Real("x")]))
-    build.sum([build.gaussian(0, mean, sd) for _, mean, sd in parts], [w for w, _, _ in parts])
-    circuit = build.build()
+    build.sum([build.gaussian(0, mean, sd) for _, mean, sd in parts], log_weights=[w for w, _, _ in parts])
+    circuit = build.build(normalised=False)
     with arithmetic():
         total = sum((exp_of(w) for w, _, _ in parts), ZERO)
 

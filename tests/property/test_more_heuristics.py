@@ -34,19 +34,19 @@ def random_posterior(seed: int, n_variables: int = 5, smallest: float = 0.0) -> 
             return int(rng.choice(known[scope]))
         if len(scope) == 1:
             weights = rng.dirichlet(np.ones(sizes[scope[0]])) * (1.0 - smallest) + smallest / sizes[scope[0]]
-            made = builder.categorical(scope[0], np.log(weights))
+            made = builder.categorical(scope[0], log_weights=np.log(weights))
         else:
             products = []
             for _ in range(rng.integers(2, 4)):
                 order = [int(i) for i in rng.permutation(scope)]
                 cut = int(rng.integers(1, len(order)))
                 products.append(builder.product([node(tuple(sorted(p))) for p in (order[:cut], order[cut:])]))
-            made = builder.sum(products, np.log(rng.dirichlet(np.ones(len(products)))))
+            made = builder.sum(products, log_weights=np.log(rng.dirichlet(np.ones(len(products)))))
         known.setdefault(scope, []).append(made)
         return made
 
     node(tuple(range(n_variables)))
-    circuit = builder.build()
+    circuit = builder.build(normalised=False)
     return CircuitPosterior.from_circuit(circuit, make_query(circuit.domain))
 
 
@@ -144,7 +144,7 @@ def test_a_posterior_of_callables_is_enough(name):
 def test_real_variables_are_refused_or_searched(name):
     builder = CircuitBuilder(cm.Domain([cm.Real("x")]))
     builder.gaussian(0, 0.0, 1.0)
-    circuit = builder.build()
+    circuit = builder.build(normalised=False)
     if name == "beam":
         assert cm.map_query(circuit, solver=name).assignment["x"] == pytest.approx(0.0)
         return

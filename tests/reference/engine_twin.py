@@ -113,7 +113,7 @@ class RandomCircuits:
     def build(self) -> Circuit:
         root = self.node(list(range(len(self.domain))), 0)
         self.builder.product([root])
-        return self.builder.build()
+        return self.builder.build(normalised=False)
 
     def leaf(self, v: int, allowed: set[int] | None = None) -> int:
         size = int(self.domain.n_states[v])
@@ -126,7 +126,7 @@ class RandomCircuits:
         if allowed is not None:
             weights = np.where([s in allowed for s in range(size)], np.maximum(weights, 0.05), 0.0)
         with np.errstate(divide="ignore"):
-            return self.builder.categorical(v, np.log(weights))
+            return self.builder.categorical(v, log_weights=np.log(weights))
 
     def node(self, scope: list[int], depth: int) -> int:
         key = tuple(sorted(scope))
@@ -149,7 +149,7 @@ class RandomCircuits:
         log_weights = np.log(self.rng.uniform(0.1, 2, n_children))
         if n_children > 1 and self.rng.random() < self.zeros:
             log_weights[0] = -math.inf
-        return self.builder.sum(children, log_weights.tolist())
+        return self.builder.sum(children, log_weights=log_weights.tolist())
 
     def product(self, scope: list[int], depth: int) -> int:
         shuffled = [int(v) for v in self.rng.permutation(scope)]
@@ -164,4 +164,4 @@ class RandomCircuits:
         for part in (states[:cut], states[cut:]):
             leaf = self.leaf(v, {int(s) for s in part})
             children.append(self.builder.product([leaf, self.node(rest, depth + 1)]) if rest else leaf)
-        return self.builder.sum(children, np.log(self.rng.uniform(0.1, 2, 2)).tolist())
+        return self.builder.sum(children, log_weights=np.log(self.rng.uniform(0.1, 2, 2)).tolist())

@@ -110,16 +110,18 @@ def hostile_circuit(rng: np.random.Generator, sizes: Sequence[int]) -> Circuit:
                 one = rng.random() < 0.3
                 state = int(rng.integers(size))
                 children.append(
-                    builder.indicator(scope[0], state) if one else builder.categorical(scope[0], logs(size))
+                    builder.indicator(scope[0], state)
+                    if one
+                    else builder.categorical(scope[0], log_weights=logs(size))
                 )
             else:
                 order = [int(v) for v in rng.permutation(scope)]
                 cut = int(rng.integers(1, len(order)))
                 parts = (tuple(sorted(order[:cut])), tuple(sorted(order[cut:])))
                 children.append(builder.product([node(part) for part in parts]))
-        added = builder.sum(children, logs(len(children)))
+        added = builder.sum(children, log_weights=logs(len(children)))
         pool.setdefault(scope, []).append(added)
         return added
 
     node(tuple(range(len(domain))))
-    return builder.build()
+    return builder.build(normalised=False)

@@ -43,7 +43,7 @@ def random_circuit(rng: np.random.Generator, domain: Domain, *, shared: bool, fl
             return builder.gaussian(v, float(rng.normal(0, 1.5)), float(rng.uniform(0.3, 1.5)))
         if flat or rng.random() < 0.2:
             return builder.indicator(v, int(rng.integers(k)))
-        return builder.categorical(v, weights(k))
+        return builder.categorical(v, log_weights=weights(k))
 
     def product(scope: tuple[int, ...]) -> int:
         if len(scope) == 1:
@@ -60,14 +60,14 @@ def random_circuit(rng: np.random.Generator, domain: Domain, *, shared: bool, fl
             return int(rng.choice(pool[scope]))
         k = int(rng.integers(1, 4))
         children = [product(scope) for _ in range(k)]
-        made = children[0] if k == 1 else builder.sum(children, weights(k))
+        made = children[0] if k == 1 else builder.sum(children, log_weights=weights(k))
         pool.setdefault(scope, []).append(made)
         return made
 
     scope = tuple(range(len(domain)))
     children = [product(scope) for _ in range(int(rng.integers(2, 5)))]
-    builder.sum(children, weights(len(children)))
-    return builder.build()
+    builder.sum(children, log_weights=weights(len(children)))
+    return builder.build(normalised=False)
 
 
 def all_points(domain: Domain) -> np.ndarray:

@@ -55,13 +55,18 @@ def uneven_mixture(n: int) -> Circuit:
     shared = []
     for v in range(n):
         size = 2 + v % 2
-        one = builder.categorical(v, [-1e-3, -7.0, -9.0][:size])
-        other = builder.categorical(v, [-300.0 if v % 7 == 0 else -6.0, -2e-3, -500.0][:size])
-        shared.append([builder.sum([one, other], [-0.1, -2.3]), builder.sum([one, other], [-800.0, 0.0])])
+        one = builder.categorical(v, log_weights=[-1e-3, -7.0, -9.0][:size])
+        other = builder.categorical(v, log_weights=[-300.0 if v % 7 == 0 else -6.0, -2e-3, -500.0][:size])
+        shared.append(
+            [
+                builder.sum([one, other], log_weights=[-0.1, -2.3]),
+                builder.sum([one, other], log_weights=[-800.0, 0.0]),
+            ]
+        )
     parts = [builder.product([pair[k] for pair in shared]) for k in (0, 1)]
     tail = builder.product([pair[v % 2] for v, pair in enumerate(shared)])
-    builder.sum([*parts, tail], [-0.5, -0.9, -900.0])
-    return builder.build()
+    builder.sum([*parts, tail], log_weights=[-0.5, -0.9, -900.0])
+    return builder.build(normalised=False)
 
 
 CIRCUITS = {
@@ -125,8 +130,8 @@ def test_real_leaves_in_deep_circuits() -> None:
         )
         for s in range(3)
     ]
-    builder.sum(parts, np.log([0.2, 0.3, 0.5]).tolist())
-    posterior = whole(builder.build())
+    builder.sum(parts, log_weights=np.log([0.2, 0.3, 0.5]).tolist())
+    posterior = whole(builder.build(normalised=False))
     values = rng.normal(0, 1, (4, n)) * np.where(rng.random((4, n)) < 0.1, 60.0, 1.0)
     for s in range(3):
         points = np.column_stack([np.full(4, float(s)), values])

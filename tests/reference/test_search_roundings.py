@@ -101,10 +101,12 @@ def test_counts_are_those_of_the_worst_tree_and_the_worst_path() -> None:
                 n_checked += 1
     assert n_checked > 12
     builder = CircuitBuilder(Domain.of_sizes([2] * 7))
-    parts = [[builder.categorical(v, [math.log(p), math.log1p(-p)]) for v in range(7)] for p in (0.3, 0.6)]
-    parts[1][0] = builder.categorical(0, [-300.0, 0.0])
-    builder.sum([builder.product(part) for part in parts], [math.log(0.5)] * 2)
-    check_counts(CircuitPosterior.from_circuit(builder.build(), make_query(builder.domain)).plan)
+    parts = [
+        [builder.categorical(v, log_weights=[math.log(p), math.log1p(-p)]) for v in range(7)] for p in (0.3, 0.6)
+    ]
+    parts[1][0] = builder.categorical(0, log_weights=[-300.0, 0.0])
+    builder.sum([builder.product(part) for part in parts], log_weights=[math.log(0.5)] * 2)
+    check_counts(CircuitPosterior.from_circuit(builder.build(normalised=False), make_query(builder.domain)).plan)
 
 
 @pytest.mark.nojit
@@ -201,17 +203,19 @@ def real_circuit(rng: np.random.Generator):
         return builder.real(kind, v, *ends.get(kind, (middle, width)))
 
     def state() -> int:
-        return builder.categorical(2, np.log(rng.dirichlet(np.ones(3))).tolist())
+        return builder.categorical(2, log_weights=np.log(rng.dirichlet(np.ones(3))).tolist())
 
     def parts(k: int) -> list[int]:
         pairs = [builder.product([state(), x(3)]) for _ in range(3)]
-        inner = builder.sum(pairs, np.log(rng.dirichlet(np.ones(3))).tolist())
+        inner = builder.sum(pairs, log_weights=np.log(rng.dirichlet(np.ones(3))).tolist())
         count = builder.real("poisson", 1, float(rng.uniform(0.2, 6.0)))
         return [x(0), count, inner] if k else [builder.product([x(0), count]), inner]
 
     k = int(rng.integers(2, 4))
-    builder.sum([builder.product(parts(j)) for j in range(k)], np.log(rng.dirichlet(np.ones(k))).tolist())
-    return CircuitPosterior.from_circuit(builder.build(), make_query(domain))
+    builder.sum(
+        [builder.product(parts(j)) for j in range(k)], log_weights=np.log(rng.dirichlet(np.ones(k))).tolist()
+    )
+    return CircuitPosterior.from_circuit(builder.build(normalised=False), make_query(domain))
 
 
 def places(low: float, high: float, extra: list[float], whole: bool) -> np.ndarray:
@@ -279,9 +283,12 @@ def hidden_peak(seed: int, n: int, size: int) -> CircuitPosterior:
     builder = CircuitBuilder(Domain.of_sizes([size] * n))
     tables = rng.dirichlet(np.full(size, 4.0), (k, n))
     tables[-2:] = 0.02 + 0.94 * np.eye(size)[rng.integers(size, size=(2, n))]
-    parts = [builder.product([builder.categorical(v, np.log(t[v]).tolist()) for v in range(n)]) for t in tables]
-    builder.sum(parts, np.log([1.0] * (k - 2) + [0.1, 0.15]).tolist())
-    return CircuitPosterior.from_circuit(builder.build(), make_query(builder.domain))
+    parts = [
+        builder.product([builder.categorical(v, log_weights=np.log(t[v]).tolist()) for v in range(n)])
+        for t in tables
+    ]
+    builder.sum(parts, log_weights=np.log([1.0] * (k - 2) + [0.1, 0.15]).tolist())
+    return CircuitPosterior.from_circuit(builder.build(normalised=False), make_query(builder.domain))
 
 
 @pytest.mark.nojit
@@ -317,8 +324,8 @@ def test_a_cap_over_real_variables_is_above_a_peak_that_no_climb_finds(max_boxes
         builder.product([builder.gaussian(v, at[v], sd) for v in (0, 1)])
         for at, sd in zip(places, sds, strict=True)
     ]
-    builder.sum(parts, np.log([0.1] * 9 + [0.04, 0.06]).tolist())
-    posterior = CircuitPosterior.from_circuit(builder.build(), make_query(builder.domain))
+    builder.sum(parts, log_weights=np.log([0.1] * 9 + [0.04, 0.06]).tolist())
+    posterior = CircuitPosterior.from_circuit(builder.build(normalised=False), make_query(builder.domain))
     best = posterior.log_prob(np.array(places)).max()
     caps = Caps(PlanView.of(posterior.plan), 1e-3, max_boxes=max_boxes)
     caps.advance(10**9)

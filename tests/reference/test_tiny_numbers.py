@@ -29,8 +29,8 @@ CLOSE = {"rel": 1e-12, "abs": 1e-10}
 def independent(*leaves: list[float]) -> Circuit:
     """Independent variables, one list of log weights each."""
     builder = CircuitBuilder(Domain.of_sizes([len(leaf) for leaf in leaves]))
-    builder.product([builder.categorical(i, leaf) for i, leaf in enumerate(leaves)])
-    return builder.build()
+    builder.product([builder.categorical(i, log_weights=leaf) for i, leaf in enumerate(leaves)])
+    return builder.build(normalised=False)
 
 
 def bernoulli(p: float) -> list[float]:
@@ -85,12 +85,15 @@ def test_top_k_beyond_what_is_possible(top_k: int) -> None:
     builder = CircuitBuilder(Domain.of_sizes([3, 4]))
     rows = [
         builder.product(
-            [builder.indicator(0, s), builder.categorical(1, [0.0 if s == t else -math.inf for t in range(4)])]
+            [
+                builder.indicator(0, s),
+                builder.categorical(1, log_weights=[0.0 if s == t else -math.inf for t in range(4)]),
+            ]
         )
         for s in range(3)
     ]
-    builder.sum(rows, [math.log(0.2), math.log(0.5), math.log(0.3)])
-    circuit = builder.build()
+    builder.sum(rows, log_weights=[math.log(0.2), math.log(0.5), math.log(0.3)])
+    circuit = builder.build(normalised=False)
     for seed in range(3):
         result = cm.map_query(circuit, solver="frontier", top_k=top_k, epsilon=0.1, rng=seed)
         assert result.certificate.kind == "exact"
@@ -213,8 +216,8 @@ def test_gaussians_with_far_observations() -> None:
             builder.product([builder.indicator(0, s), builder.gaussian(1, mean, sd)])
             for s, mean in ((0, 0.0), (1, 0.01))
         ]
-        builder.sum(parts, [math.log(0.7), math.log(0.3)])
-        circuit = builder.build()
+        builder.sum(parts, log_weights=[math.log(0.7), math.log(0.3)])
+        circuit = builder.build(normalised=False)
         posterior = circuit.condition(make_query(domain, ["c"], {"x": observed}))
         masses = [w * twin.gaussian(observed, m, sd) for w, m in ((0.7, 0.0), (0.3, 0.01))]
         exact = [twin.log(m / sum(masses)) for m in masses]
@@ -237,7 +240,7 @@ def test_narrow_intervals_far_out_keep_their_mass() -> None:
     """Masses of Gaussian intervals where both ends have nearly the same tail."""
     builder = CircuitBuilder(Domain([Real("x")]))
     builder.gaussian(0, 0.0, 1.0)
-    posterior = builder.build().condition(make_query(Domain([Real("x")])))
+    posterior = builder.build(normalised=False).condition(make_query(Domain([Real("x")])))
     for low, width in itertools.product((-60.0, -3.0, 0.0, 2.0, 50.0), (1e-14, 1e-9, 1e-6, 1e-4, 1e-2, 1.0)):
         high = low + width
         if high == low:

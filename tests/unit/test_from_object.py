@@ -57,9 +57,9 @@ class TestNetworkx:
 
     def test_a_circuit_keeps_doubled_children(self):
         builder = cm.CircuitBuilder(cm.Domain.of_sizes([2]))
-        leaf = builder.categorical(0, [-0.5, -1.0])
-        builder.sum([leaf, leaf], [-1.0, -2.0])
-        graph = cm.to_networkx(builder.build())
+        leaf = builder.categorical(0, log_weights=[-0.5, -1.0])
+        builder.sum([leaf, leaf], log_weights=[-1.0, -2.0])
+        graph = cm.to_networkx(builder.build(normalised=False))
         assert graph.graph["root"] == 1
         assert sorted(d["log_weight"] for _, _, d in graph.out_edges(1, data=True)) == [-2.0, -1.0]
         assert graph.nodes[0] == {"kind": "categorical", "variable": "0", "parameters": (-0.5, -1.0)}

@@ -70,8 +70,8 @@ def model_of(shape: Shape, seed: int) -> Model:
         builder.product([builder.gaussian(d, float(means[j, d]), float(sds[j, d])) for d in range(n)])
         for j in range(k)
     ]
-    builder.sum(parts, np.log(weights).tolist())
-    return builder.build()
+    builder.sum(parts, log_weights=np.log(weights).tolist())
+    return builder.build(normalised=False)
 
 
 def run_continuous(

@@ -46,8 +46,8 @@ class _Diagonal:
             )
             for j in range(k)
         ]
-        builder.sum(parts, self.log_weights.tolist())
-        return condition(builder.build())
+        builder.sum(parts, log_weights=self.log_weights.tolist())
+        return condition(builder.build(normalised=False))
 
     def exact(self, point: Floats) -> Decimal:
         """Return ln of the density at a point to `DIGITS` digits."""

@@ -37,7 +37,7 @@ def grown_learnspn(n_variables: int, n_edges: float, *, seed: int = 0, n_states:
     """Return such a tree at the first attempt, whose size may be off by a tenth or so."""
     tree = _Tree(n_variables, seed, n_states)
     tree.add_sum(list(range(n_variables)), float(n_edges))
-    return tree.builder.build()
+    return tree.builder.build(normalised=False)
 
 
 def random_region_graph(
@@ -61,12 +61,12 @@ def random_region_graph(
         n_here = 1 if r == len(graph.splits) - 1 else n_nodes
         if not splits:
             pixel = pixel_of(graph.rectangles[r], width)
-            nodes.append([builder.categorical(pixel, log_weights(n_states)) for _ in range(n_here)])
+            nodes.append([builder.categorical(pixel, log_weights=log_weights(n_states)) for _ in range(n_here)])
             continue
         pairs = [pair for a, b in splits for pair in zip(nodes[a], nodes[b], strict=True)]
         products = [builder.product(pair) for pair in pairs]
-        nodes.append([builder.sum(products, log_weights(len(products))) for _ in range(n_here)])
-    return builder.build()
+        nodes.append([builder.sum(products, log_weights=log_weights(len(products))) for _ in range(n_here)])
+    return builder.build(normalised=False)
 
 
 class _Tree:
@@ -81,12 +81,12 @@ class _Tree:
         return [math.log(w) - log_total for w in weights]
 
     def _leaf(self, variable: int) -> int:
-        return self.builder.categorical(variable, self._log_weights(self.n_states))
+        return self.builder.categorical(variable, log_weights=self._log_weights(self.n_states))
 
     def add_sum(self, scope: list[int], budget: float) -> int:
         n_children = self.random.randint(2, 4)
         children = [self.add_product(scope, budget / n_children) for _ in range(n_children)]
-        return self.builder.sum(children, self._log_weights(n_children))
+        return self.builder.sum(children, log_weights=self._log_weights(n_children))
 
     def add_product(self, scope: list[int], budget: float) -> int:
         shuffled = self.random.sample(scope, len(scope))

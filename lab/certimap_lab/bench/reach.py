@@ -79,17 +79,17 @@ def tree_mixture(
 
     def region(scope: list[int], n_sums: int) -> list[int]:
         if len(scope) == 1:
-            return [builder.categorical(scope[0], log_weights(n_states)) for _ in range(n_nodes)]
+            return [builder.categorical(scope[0], log_weights=log_weights(n_states)) for _ in range(n_nodes)]
         half = len(scope) // 2
         parts = [region(part, n_nodes) for part in (scope[:half], scope[half:])]
         orders: list[list[int]] = [rng.permutation(n_nodes).tolist() for _ in parts]
         pairs: list[tuple[int, int]] = list(zip(*orders, strict=True))
         products = [builder.product([parts[0][i], parts[1][j]]) for i, j in pairs]
-        return [builder.sum(products, log_weights(n_nodes)) for _ in range(n_sums)]
+        return [builder.sum(products, log_weights=log_weights(n_nodes)) for _ in range(n_sums)]
 
     trees = [region(rng.permutation(n_variables).tolist(), 1)[0] for _ in range(n_trees)]
-    builder.sum(trees, log_weights(n_trees, 1.0))
-    return builder.build()
+    builder.sum(trees, log_weights=log_weights(n_trees, 1.0))
+    return builder.build(normalised=False)
 
 
 def _trees(n_variables: int, n_trees: int, n_nodes: int) -> ReachFamily:

@@ -40,14 +40,14 @@ def count_cases() -> Iterator[CountCase]:
         weights = 1.0 / np.arange(1.0, 2.0**n + 1.0)
         logs = np.log(weights / weights.sum())
         builder = CircuitBuilder(Domain([Categorical("rank", tuple(range(len(logs))))]))
-        builder.categorical(0, logs.tolist())
-        yield CountCase("Zipf over 2^n ranks", n, condition(builder.build()), float(logs[0]))
+        builder.categorical(0, log_weights=logs.tolist())
+        yield CountCase("Zipf over 2^n ranks", n, condition(builder.build(normalised=False)), float(logs[0]))
 
 
 def _count(kind: str, parameter: float) -> Posterior:
     builder = CircuitBuilder(Domain([Real("count")]))
     builder.real(kind, 0, parameter)
-    return condition(builder.build())
+    return condition(builder.build(normalised=False))
 
 
 def predicted(case: CountCase) -> float:

@@ -25,8 +25,8 @@ def leaf(rng: np.random.Generator) -> HostileCase:
     build = CircuitBuilder(domain)
     leaves = [_leaf(rng, build, 0, pick_style(rng)) for _ in range(int(rng.integers(1, 4)))]
     if len(leaves) > 1:
-        build.sum(leaves, log_vector(rng, len(leaves), pick_style(rng)).tolist())
-    return case_of(build.build(), ["0"], choose_evidence(rng, domain, ["0"]))
+        build.sum(leaves, log_weights=log_vector(rng, len(leaves), pick_style(rng)).tolist())
+    return case_of(build.build(normalised=False), ["0"], choose_evidence(rng, domain, ["0"]))
 
 
 def independent(rng: np.random.Generator) -> HostileCase:
@@ -40,13 +40,13 @@ def independent(rng: np.random.Generator) -> HostileCase:
     leaves: list[int] = []
     for v in range(n):
         if many:  # few different tables, so that their exact values are found once
-            leaves.append(build.categorical(v, tables[int(rng.integers(len(tables)))].tolist()))
+            leaves.append(build.categorical(v, log_weights=tables[int(rng.integers(len(tables)))].tolist()))
         else:
             leaves.append(_leaf(rng, build, v, styles[int(rng.integers(3))]))
     build.product(leaves)
     query = list(domain.names) if many else choose_query(rng, domain)
     evidence: dict[str, Any] = {} if many else choose_evidence(rng, domain, query)
-    return case_of(build.build(), query, evidence)
+    return case_of(build.build(normalised=False), query, evidence)
 
 
 def sizes(rng: np.random.Generator) -> HostileCase:
@@ -58,7 +58,7 @@ def sizes(rng: np.random.Generator) -> HostileCase:
     parts: list[int] = []
     for v in range(n):
         logs = log_vector(rng, int(domain.n_states[v]), str(rng.choice(["mild", "ties", "zeros", "wide"])))
-        parts.append(build.categorical(v, (logs + scale[v]).tolist()))
+        parts.append(build.categorical(v, log_weights=(logs + scale[v]).tolist()))
     if rng.random() < 0.5:
         parts.reverse()
     node = parts[0]
@@ -66,9 +66,9 @@ def sizes(rng: np.random.Generator) -> HostileCase:
         pair = [node, part] if rng.random() < 0.5 else [part, node]
         node = build.product(pair)
         if rng.random() < 0.4:
-            node = build.sum([node], [float(rng.choice([-700.0, -300.0, 0.0, 300.0, 700.0]))])
+            node = build.sum([node], log_weights=[float(rng.choice([-700.0, -300.0, 0.0, 300.0, 700.0]))])
     query = choose_query(rng, domain)
-    return case_of(build.build(), query, choose_evidence(rng, domain, query))
+    return case_of(build.build(normalised=False), query, choose_evidence(rng, domain, query))
 
 
 def mixture(rng: np.random.Generator) -> HostileCase:
@@ -85,16 +85,16 @@ def mixture(rng: np.random.Generator) -> HostileCase:
     for style, gap in zip(styles, gaps, strict=True):
         leaves = [_leaf(rng, build, v, style) for v in range(len(few))]
         observed = [math.log1p(-math.exp(-0.1 - gap)), -0.1 - gap]
-        leaves += [build.categorical(v, observed) for v in range(len(few), len(domain))]
+        leaves += [build.categorical(v, log_weights=observed) for v in range(len(few), len(domain))]
         products.append(build.product(leaves))
-    build.sum(products, log_vector(rng, n_components, pick_style(rng)).tolist())
+    build.sum(products, log_weights=log_vector(rng, n_components, pick_style(rng)).tolist())
     candidates = list(domain.names[: len(few)])
     query = choose_query(rng, domain, candidates=candidates)
     evidence: dict[str, Any] = choose_evidence(rng, domain.subset(range(len(few))), query)
     likely = rng.choice([0.0, 0.5, 1.0])
     for name in domain.names[len(few) :]:
         evidence[name] = int(rng.random() < likely)
-    return case_of(build.build(), query, evidence)
+    return case_of(build.build(normalised=False), query, evidence)
 
 
 def shared(rng: np.random.Generator) -> HostileCase:
@@ -123,13 +123,15 @@ def structured(rng: np.random.Generator) -> HostileCase:
         left, right = pool(order[:cut]), pool(order[cut:])
         pairs = [build.product([left[i], right[j]]) for i in range(n_pool) for j in range(n_pool)]
         return [
-            build.sum(pairs, log_vector(rng, len(pairs), style if rng.random() < 0.5 else "mild").tolist())
+            build.sum(
+                pairs, log_weights=log_vector(rng, len(pairs), style if rng.random() < 0.5 else "mild").tolist()
+            )
             for _ in range(n_pool)
         ]
 
-    build.sum(pool(list(range(n))), log_vector(rng, n_pool, "mild").tolist())
+    build.sum(pool(list(range(n))), log_weights=log_vector(rng, n_pool, "mild").tolist())
     query = choose_query(rng, domain)
-    return case_of(build.build(), query, choose_evidence(rng, domain, query))
+    return case_of(build.build(normalised=False), query, choose_evidence(rng, domain, query))
 
 
 def gaussian(rng: np.random.Generator) -> HostileCase:
@@ -147,7 +149,7 @@ def gaussian(rng: np.random.Generator) -> HostileCase:
                 build.gaussian(v, float(rng.normal(0.0, 2.0)), float(rng.choice([1e-3, 0.5, 1.0, 30.0])))
             )
         products.append(build.product(leaves))
-    build.sum(products, log_vector(rng, len(products), pick_style(rng)).tolist())
+    build.sum(products, log_weights=log_vector(rng, len(products), pick_style(rng)).tolist())
     query = choose_query(rng, domain)
     evidence: dict[str, Any] = choose_evidence(rng, domain, query)
     for real in reals:
@@ -159,11 +161,13 @@ def gaussian(rng: np.random.Generator) -> HostileCase:
             evidence[real.name] = (far, far + float(rng.choice([1e-6, 0.5, 10.0])))
         elif kind == 3:
             evidence[real.name] = (far, math.inf)
-    return case_of(build.build(), query, evidence)
+    return case_of(build.build(normalised=False), query, evidence)
 
 
 def _leaf(rng: np.random.Generator, build: CircuitBuilder, variable: int, style: str) -> int:
-    return build.categorical(variable, log_vector(rng, int(build.domain.n_states[variable]), style).tolist())
+    return build.categorical(
+        variable, log_weights=log_vector(rng, int(build.domain.n_states[variable]), style).tolist()
+    )
 
 
 def _grown(rng: np.random.Generator, *, share: float, decide: float) -> HostileCase:
@@ -172,7 +176,7 @@ def _grown(rng: np.random.Generator, *, share: float, decide: float) -> HostileC
     growth = _Growth(rng, domain, share, decide)
     growth.build.product([growth.node(tuple(range(n)), 0)])
     query = choose_query(rng, domain)
-    return case_of(growth.build.build(), query, choose_evidence(rng, domain, query))
+    return case_of(growth.build.build(normalised=False), query, choose_evidence(rng, domain, query))
 
 
 class _Growth:
@@ -195,7 +199,7 @@ class _Growth:
 
     def _new(self, scope: tuple[int, ...], depth: int) -> int:
         if len(scope) == 1 and (depth > 3 or self.rng.random() < 0.6):
-            return self.build.categorical(scope[0], self._logs(self._n_states[scope[0]]))
+            return self.build.categorical(scope[0], log_weights=self._logs(self._n_states[scope[0]]))
         if len(scope) > 1 and (depth > 3 or self.rng.random() < 0.4):
             order = [scope[i] for i in shuffled(self.rng, len(scope))]
             cut = int(self.rng.integers(1, len(order)))
@@ -204,7 +208,7 @@ class _Growth:
         if self.rng.random() < self.decide:
             return self._deciding(scope, depth)
         children = [self.node(scope, depth + 1) for _ in range(int(self.rng.integers(1, 4)))]
-        return self.build.sum(children, self._logs(len(children)))
+        return self.build.sum(children, log_weights=self._logs(len(children)))
 
     def _deciding(self, scope: tuple[int, ...], depth: int) -> int:
         v = scope[int(self.rng.integers(len(scope)))]
@@ -213,9 +217,9 @@ class _Growth:
         children: list[int] = []
         for part in (side, ~side):
             logs = [w if inside else -math.inf for w, inside in zip(self._logs(len(part)), part, strict=True)]
-            own = self.build.categorical(v, logs)
+            own = self.build.categorical(v, log_weights=logs)
             children.append(self.build.product([own, self.node(rest, depth + 1)]) if rest else own)
-        return self.build.sum(children, self._logs(2))
+        return self.build.sum(children, log_weights=self._logs(2))
 
     def _logs(self, size: int) -> list[float]:
         style = self._styles[int(self.rng.integers(len(self._styles)))]

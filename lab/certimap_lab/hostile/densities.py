@@ -150,12 +150,12 @@ def densities(rng: np.random.Generator) -> DensityCase:
     build = CircuitBuilder(domain)
     products = [
         build.product(
-            [build.categorical(v, table.tolist()) for v, table in enumerate(part.tables)]
+            [build.categorical(v, log_weights=table.tolist()) for v, table in enumerate(part.tables)]
             + [build.gaussian(n_few + i, part.means[i], part.sds[i]) for i in range(n_real)]
         )
         for part in parts
     ]
-    build.sum(products, log_weights.tolist())
+    build.sum(products, log_weights=log_weights.tolist())
     query = [domain.names[n_few], *(name for name in domain.names if rng.random() < 0.6 and name != f"x{0}")]
     evidence: dict[str, Any] = {}
     for name in domain.names:
@@ -165,7 +165,9 @@ def densities(rng: np.random.Generator) -> DensityCase:
                 evidence[name] = (low, low + float(rng.choice([1e-3, 1.0, 10.0])))
         elif rng.random() < 0.6:
             evidence[name] = int(rng.integers(2)) if name.startswith("c") else float(rng.choice([0.0, 1.0, 50.0]))
-    return DensityCase(build.build(), query, evidence, DensityTruth.of(domain, parts, query, evidence))
+    return DensityCase(
+        build.build(normalised=False), query, evidence, DensityTruth.of(domain, parts, query, evidence)
+    )
 
 
 def check_density(case: DensityCase, rng: np.random.Generator, report: CaseReport) -> None:

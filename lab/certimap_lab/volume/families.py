@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from certimap_lab.volume import models, structured, tight
+from certimap_lab.volume import intervals, models, structured, tight
 from certimap_lab.volume.case import VolumeCase
 
 Make = Callable[[np.random.Generator], VolumeCase]
@@ -32,6 +32,9 @@ FAMILIES: dict[str, tuple[Make, float]] = {
     "mixtures of trees": (structured.tree_mixture, 0.02),
     "shared queries": (structured.shared_query, 0.01),
     "linear-Gaussian networks": (structured.linear_gaussian, 0.02),
+    # Real variables in intervals, some of which end where a density does.
+    "leaves in intervals": (intervals.leaves_in_intervals, 0.06),
+    "correlated in intervals": (intervals.correlated_in_intervals, 0.04),
 }
 """By name: what makes a case, and the share of the queries."""
 

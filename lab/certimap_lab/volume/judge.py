@@ -95,6 +95,7 @@ def judge_result(case: VolumeCase, result: MapResult) -> Verdict:
     listed = answers_of(result)
     values = [truth.value(assignment) for assignment in listed]
     _judge_numbers(verdict, case, result, values[0])
+    _judge_stop(verdict, case, result)
     wanted = case.settings.get("top_k") or 1
     log_kth = truth.log_kth(wanted)
     if log_kth is None:
@@ -142,6 +143,20 @@ def _judge_numbers(verdict: Verdict, case: VolumeCase, result: MapResult, log_va
     ):
         if said is not None and said < true - _rounding(true):
             verdict.false_proofs.append(f"{name} is {said!r}, and the best has {true!r}")
+
+
+def _judge_stop(verdict: Verdict, case: VolumeCase, result: MapResult) -> None:
+    """Check that an answer within the epsilon asked for has its certificate: no rule stops a hair too early."""
+    found, upper = result.log_prob, result.log_upper_bound
+    if found is None or upper is None:
+        found, upper = result.log_joint, result.log_joint_upper_bound
+    if result.certificate.kind is not CertificateKind.NONE or case.settings.get("top_k") or found is None:
+        return
+    allowed = -math.log1p(-result.certificate.requested_epsilon)
+    if upper is not None and upper - found < allowed + _rounding(upper) and allowed > 0.0:
+        verdict.false_proofs.append(
+            f"no certificate, and a gap of {upper - found!r} nats, {allowed!r} being asked for"
+        )
 
 
 def _judge_pairs(verdict: Verdict, result: MapResult, holds: Callable[[float], bool]) -> None:

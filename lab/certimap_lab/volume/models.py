@@ -264,10 +264,10 @@ def gaussians(rng: np.random.Generator) -> VolumeCase:
     products: list[int] = []
     for j in range(n_parts):
         with np.errstate(divide="ignore"):
-            own = [build.categorical(0, np.log(leaves[j]).tolist())]
+            own = [build.categorical(0, log_weights=np.log(leaves[j]).tolist())]
         own += [build.gaussian(1 + i, float(means[j, i]), float(scales[j, i])) for i in range(n_real)]
         products.append(build.product(own))
-    build.sum(products, np.log(weights).tolist())
+    build.sum(products, log_weights=np.log(weights).tolist())
     log_density = _density(weights, leaves, means, scales)
     starts = [np.array([float(c), *means[j]]) for c in range(n_classes) for j in range(n_parts)]
     best = max(climbed(log_density, start, scales[i % n_parts], 9.0) for i, start in enumerate(starts))
@@ -278,8 +278,8 @@ def gaussians(rng: np.random.Generator) -> VolumeCase:
     settings.pop("top_k", None)
     truth = Truth(domain, log_density, np.array([best]), None)
     return VolumeCase(
-        "mixtures of Gaussians", truth, solver, settings, build.build(), query, {}, log_evidence=math.nan,
-        others=others,
+        "mixtures of Gaussians", truth, solver, settings, build.build(normalised=False), query, {},
+        log_evidence=math.nan, others=others,
     )  # fmt: skip
 
 

@@ -44,16 +44,16 @@ def _forest(rng: np.random.Generator, domain: Domain, n_trees: int, n_nodes: int
     def region(scope: list[int], n_sums: int) -> list[int]:
         if len(scope) == 1:
             size = int(domain.n_states[scope[0]])
-            return [build.categorical(scope[0], log_weights(size)) for _ in range(n_nodes)]
+            return [build.categorical(scope[0], log_weights=log_weights(size)) for _ in range(n_nodes)]
         half = len(scope) // 2
         left, right = region(scope[:half], n_nodes), region(scope[half:], n_nodes)
         pairs = zip(rng.permutation(left).tolist(), rng.permutation(right).tolist(), strict=True)
         products = [build.product([a, b]) for a, b in pairs]
-        return [build.sum(products, log_weights(n_nodes)) for _ in range(n_sums)]
+        return [build.sum(products, log_weights=log_weights(n_nodes)) for _ in range(n_sums)]
 
     tops = [region(rng.permutation(len(domain)).tolist(), 1)[0] for _ in range(n_trees)]
-    build.sum(tops, log_weights(n_trees))
-    return build.build()
+    build.sum(tops, log_weights=log_weights(n_trees))
+    return build.build(normalised=False)
 
 
 class InPlace(Executor):

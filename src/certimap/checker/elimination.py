@@ -24,7 +24,7 @@ from certimap.checker.models import Arrays, Rejected
 from certimap.checker.numbers import UNIT, Flags, Floats, Ints, ranges, run_starts, up
 from certimap.checker.vectors import PIECE, Plain, Script, Vectors, maxima_of
 
-SLOP = 1e-8  # nats by which bounds are raised, so that rounded vectors stay below those of exact ones
+SLOP, MOST_SLOP = 1e-8, 1e-3  # nats by which bounds are raised, so that rounded vectors stay below exact ones
 PART_COST = 64  # numbers that a box takes beside one for each variable
 TINY = 1e-300  # of a sum compared to the largest that it could be, for products that underflow
 CLOSED, ELIMINATED, SPLIT = 0, 1, 2  # what the plan says of a box; from SPLIT on the place of a query variable
@@ -76,11 +76,14 @@ class Elimination:
         Nats that ties have cost so far, added over all sets.
     states
         One array a query variable: bounds with it set to each state, for what exceeds the threshold.
+    slop
+        Nats by which bounds were raised; no vector may be off by more.
     """
 
     tree: Buckets
     box: Box
     bounds: list[Floats]
+    slop: float
     level: float
     script: Script
     budget: Budget
@@ -104,7 +107,7 @@ class Elimination:
             found = self._finished(visit, done)
             self.budget.hold(-kept - visit.n_bytes, "")
             done[k] = found
-            if not found.error <= SLOP:
+            if not found.error <= self.slop:
                 raise Rejected(f"rounding may have raised a vector by {found.error:.3g} nats, too many to check")
             self.bounds[k] = maxima_of(found, self.bounds[k].shape)
             if not len(found.context):
@@ -261,10 +264,13 @@ class Part:
         """Return what one more elimination leaves of the box."""
         if self.messages is None:
             return self
-        bounds = [m + SLOP for m in self.messages]
+        reach = max(float(np.max(np.abs(m), initial=0.0, where=m > -np.inf)) for m in self.messages)
+        slop = 8.0 * UNIT * len(self.messages) * (16.0 + reach + abs(self.tree.log_constant))
+        slop = min(max(SLOP, slop), MOST_SLOP)
+        bounds = [m + slop for m in self.messages]
         if self.known is not None:
             bounds = [np.minimum(a, b) for a, b in zip(bounds, self.known, strict=True)]
-        run = Elimination(self.tree, self.box, bounds, level, script, budget)
+        run = Elimination(self.tree, self.box, bounds, slop, level, script, budget)
         is_left = run.run()
         box = [b & ~(s <= level) & is_left for b, s in zip(self.box, run.states, strict=True)]
         return Part(self.tree, box, run.bounds, self.lost + run.lost, self.n_runs + 1, run.states, self.depth + 1)

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +17,8 @@ from certimap.circuits.leaves import leaf_kind
 from certimap.core.domain import Domain
 from certimap.core.model import Model
 from certimap.errors import ModelError
+
+TOTAL_TOLERANCE = 1e-3  # as rows of a table of a Bayesian network
 
 
 class NodeKind(IntEnum):
@@ -78,6 +81,19 @@ class Circuit(Model):
     def root(self) -> int:
         return self.n_nodes - 1
 
+    @property
+    def is_normalised(self) -> bool:
+        """Whether the values of all assignments add to 1; worked out in one pass over the edges."""
+        return self._adds_to_one
+
+    @cached_property
+    def _adds_to_one(self) -> bool:
+        try:
+            _check_total(self)
+        except ModelError:
+            return False
+        return True
+
     def __repr__(self) -> str:
         return f"Circuit({len(self.domain)} variables, {self.n_nodes} nodes, {self.n_edges} edges)"
 
@@ -137,13 +153,24 @@ class CircuitBuilder:
     def __len__(self) -> int:
         return len(self._kind)
 
-    def categorical(self, variable: int, log_weights: Iterable[float]) -> int:
-        """Add a leaf on a categorical variable.
+    def categorical(
+        self,
+        variable: int,
+        logs: Iterable[float] | None = None,
+        *,
+        probs: Iterable[float] | None = None,
+        log_weights: Iterable[float] | None = None,
+    ) -> int:
+        """Add a leaf on a categorical variable; one of `probs`, `log_weights` and `logs` is expected.
 
         Parameters
         ----------
         variable
             Its position.
+        logs
+            As `log_weights`, where none is above 0: numbers that may be meant as probabilities are refused.
+        probs
+            One probability, or weight, per state; 0 is accepted.
         log_weights
             One natural-log weight per state; -inf is accepted.
 
@@ -152,18 +179,11 @@ class CircuitBuilder:
         int
             The node's number.
         """
-        values = [float(w) for w in log_weights]
+        what = f"a leaf of variable {self.domain.names[variable]!r}"
+        values = _logs_of(what, logs, log_weights, "probs", probs)
         expected = int(self.domain.n_states[variable])
         if len(values) != expected:
-            raise ModelError(
-                f"a leaf of variable {self.domain.names[variable]!r} has {len(values)} weights; "
-                f"its {expected} states need one each"
-            )
-        if any(math.isnan(w) or w == math.inf for w in values):
-            raise ModelError(
-                f"a leaf of variable {self.domain.names[variable]!r} has the log weights {values}; "
-                "expected finite numbers or -inf"
-            )
+            raise ModelError(f"{what} has {len(values)} weights; its {expected} states need one each")
         return self._add(NodeKind.CATEGORICAL, variable=variable, params=values)
 
     def indicator(self, variable: int, state: int) -> int:
@@ -187,7 +207,7 @@ class CircuitBuilder:
                 f"an indicator names state {state} of variable {self.domain.names[variable]!r}; "
                 f"expected 0 to {size - 1}"
             )
-        return self.categorical(variable, (0.0 if s == state else -math.inf for s in range(size)))
+        return self.categorical(variable, log_weights=(0.0 if s == state else -math.inf for s in range(size)))
 
     def gaussian(self, variable: int, mean: float, sd: float) -> int:
         """Add a Gaussian leaf on a real variable.
@@ -235,7 +255,15 @@ class CircuitBuilder:
             )
         return self._add(code, variable=variable, params=values)
 
-    def histogram(self, variable: int, edges: Sequence[float], log_masses: Sequence[float]) -> int:
+    def histogram(
+        self,
+        variable: int,
+        edges: Sequence[float],
+        logs: Iterable[float] | None = None,
+        *,
+        masses: Iterable[float] | None = None,
+        log_masses: Iterable[float] | None = None,
+    ) -> int:
         """Add a piecewise constant density: a sum of uniform leaves that share no point.
 
         Parameters
@@ -244,24 +272,30 @@ class CircuitBuilder:
             A real variable.
         edges
             The n + 1 ends of n neighbouring intervals, in rising order; inner ones belong to the interval above.
+        logs
+            As `log_masses`, where none is above 0.
+        masses
+            Those of the n intervals; 0 leaves one out.
         log_masses
-            The natural logs of the n masses; -inf leaves an interval out.
+            Their natural logs; -inf leaves one out.
 
         Returns
         -------
         int
             The sum's id.
         """
-        if len(edges) != len(log_masses) + 1 or not all(a < b for a, b in pairwise(edges)):
+        what = f"a histogram of variable {self.domain.names[variable]!r}"
+        values = _logs_of(what, logs, log_masses, "masses", masses, "log_masses")
+        if len(edges) != len(values) + 1 or not all(a < b for a, b in pairwise(edges)):
             raise ModelError(
-                f"a histogram of variable {self.domain.names[variable]!r} has the edges {list(edges)} and "
-                f"{len(log_masses)} masses; expected rising edges, one more than masses"
+                f"{what} has the edges {list(edges)} and {len(values)} masses; expected rising edges, one more "
+                "than masses"
             )
-        used = [k for k, mass in enumerate(log_masses) if mass != -math.inf]
+        used = [k for k, mass in enumerate(values) if mass != -math.inf]
         # an inner edge is the next bar's, so that no two bars share a point
         ends = [math.nextafter(edge, -math.inf) for edge in edges[1:-1]] + list(edges[-1:])
         bars = [self.real("uniform", variable, edges[k], ends[k]) for k in used]
-        return self.sum(bars, [log_masses[k] for k in used])
+        return self.sum(bars, log_weights=[values[k] for k in used])
 
     def product(self, children: Sequence[int]) -> int:
         """Add the product of nodes added before.
@@ -278,13 +312,24 @@ class CircuitBuilder:
         """
         return self._add(NodeKind.PRODUCT, children, [0.0] * len(children))
 
-    def sum(self, children: Sequence[int], log_weights: Sequence[float]) -> int:
-        """Add a weighted sum of nodes added before.
+    def sum(
+        self,
+        children: Sequence[int],
+        logs: Iterable[float] | None = None,
+        *,
+        weights: Iterable[float] | None = None,
+        log_weights: Iterable[float] | None = None,
+    ) -> int:
+        """Add a weighted sum of nodes added before; one of `weights`, `log_weights` and `logs` is expected.
 
         Parameters
         ----------
         children
             Their numbers.
+        logs
+            As `log_weights`, where none is above 0: numbers that may be meant as weights are refused.
+        weights
+            One weight per child; 0 drops its mass.
         log_weights
             One natural-log weight per child; -inf drops its mass.
 
@@ -293,13 +338,10 @@ class CircuitBuilder:
         int
             The node's number.
         """
-        if len(children) != len(log_weights):
-            raise ModelError(f"a sum has {len(children)} children and {len(log_weights)} weights")
-        if any(math.isnan(w) or w == math.inf for w in log_weights):
-            raise ModelError(
-                f"sum node {len(self)} has the log weights {list(log_weights)}; expected finite numbers or -inf"
-            )
-        return self._add(NodeKind.SUM, children, log_weights)
+        values = _logs_of(f"sum node {len(self)}", logs, log_weights, "weights", weights)
+        if len(children) != len(values):
+            raise ModelError(f"a sum has {len(children)} children and {len(values)} weights")
+        return self._add(NodeKind.SUM, children, values)
 
     def _add(
         self,
@@ -324,8 +366,15 @@ class CircuitBuilder:
         self._param_ptr.append(len(self._params))
         return node
 
-    def build(self) -> Circuit:
+    def build(self, *, normalised: bool = True) -> Circuit:
         """Return the circuit; its root is the last node added.
+
+        Parameters
+        ----------
+        normalised
+            Whether the values of all assignments add to 1, which is checked in one pass over the edges. With False
+            they may add to anything; where that is not 1, results show the total of what the evidence allows in
+            place of p(e).
 
         Returns
         -------
@@ -334,11 +383,11 @@ class CircuitBuilder:
         Raises
         ------
         ModelError
-            When no node was added.
+            When no node was added, or the total is off 1 by more than 1e-3.
         """
         if not len(self):
             raise ModelError("a circuit needs at least one node")
-        return Circuit(
+        made = Circuit(
             self.domain,
             np.array(self._kind, np.int8),
             np.array(self._child_ptr, np.int64),
@@ -347,4 +396,52 @@ class CircuitBuilder:
             np.array(self._leaf_var, np.int32),
             np.array(self._param_ptr, np.int64),
             np.array(self._params, np.float64),
+        )
+        if normalised:
+            _check_total(made)
+        return made
+
+
+def _logs_of(
+    what: str,
+    logs: Iterable[float] | None,
+    log_weights: Iterable[float] | None,
+    name: str,
+    weights: Iterable[float] | None,
+    log_name: str = "log_weights",
+) -> list[float]:
+    """Return the natural logs of weights that were given in one of three ways; ModelError for anything else."""
+    ways = [way for way in (logs, log_weights, weights) if way is not None]
+    if len(ways) != 1:
+        raise ModelError(f"{what} was given {len(ways)} lists of weights; expected one, {name}= or {log_name}=")
+    values = [float(w) for w in ways[0]]
+    if any(math.isnan(w) or w == math.inf for w in values):
+        raise ModelError(f"{what} has the weights {values}; expected finite numbers, or -inf as a log")
+    if weights is not None:
+        if min(values, default=0.0) < 0.0:
+            raise ModelError(
+                f"{what} has the {name} {values}; none below 0 is expected, or natural logs as {log_name}="
+            )
+        return [math.log(w) if w > 0.0 else -math.inf for w in values]
+    if logs is not None and max(values, default=0.0) > 0.0:
+        raise ModelError(
+            f"{what} was given {values}, which may be meant as weights or as their logs; write {name}= or "
+            f"{log_name}="
+        )
+    return values
+
+
+def _check_total(circuit: Circuit) -> None:
+    """Refuse a circuit whose values do not add to 1; one that no query accepts is left to the query to refuse."""
+    from certimap.circuits.condition import log_total
+
+    try:
+        total = log_total(circuit)
+    except ModelError:
+        return
+    if not abs(total) <= TOTAL_TOLERANCE:
+        shown = f"{math.exp(total):.6g}" if abs(total) < 300.0 else f"e^{total:.6g}"
+        raise ModelError(
+            f"the values of the circuit add to {shown}; expected 1 within {TOTAL_TOLERANCE}. Give probabilities "
+            "as probs= and weights=, natural logs as log_weights=; build(normalised=False) accepts any total"
         )

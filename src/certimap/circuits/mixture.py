@@ -153,7 +153,11 @@ class MixtureProber(PlanProber):
             return super().climb(points)
         work = np.array(points, np.float64)
         room = slopes_for(*self.flat.starts.shape)
-        climb_gaussians(self._components, self._log_tops, self.view.low, self.view.high, room, work)
+        for row in range(len(work)):
+            if self._control.should_stop:
+                break
+            one = work[row : row + 1]
+            climb_gaussians(self._components, self._log_tops, self.view.low, self.view.high, room, one)
         return work
 
     def _peaks(self, rows: NDArray[np.int64]) -> Points:

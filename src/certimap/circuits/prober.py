@@ -13,6 +13,7 @@ from certimap.circuits.kernels.climb import climb_rows
 from certimap.circuits.kernels.probe import probe_rows
 from certimap.circuits.plan import Plan
 from certimap.core.box import Points
+from certimap.core.control import Control
 from certimap.core.posterior import Tightening
 from certimap.core.search_boxes import Answers, Layout, SearchBoxes
 from certimap.kernels.parallel import for_blocks
@@ -40,6 +41,7 @@ class PlanProber:
         self.layout = Layout.of(plan.domain, arrays.scales, arrays.is_whole, within=ends)
         self.work = 4 * self.view.n_edges
         self.caps: Caps | None = None
+        self._control = Control()  # without limits
         self._max_trace = 0
         self._log_caps = empty_table(self.view).caps if log_caps is None else log_caps
 
@@ -77,6 +79,9 @@ class PlanProber:
             log_mass[:], each_mass[:] = np.nan, np.nan
         return Answers(log_mass, log_bound, each_mass, each_bound, splits)
 
+    def heed(self, control: Control) -> None:
+        self._control = control
+
     def starts(self) -> Points:
         """Return the root's best point as the caps know it; max-product's before there are any."""
         if self.caps is None:
@@ -92,8 +97,11 @@ class PlanProber:
         """
         view = self.view
         work = np.array(points, np.float64)
-        log_probs = np.empty(len(work))
-        climb_rows(view.arrays, empty_table(view), view.low, view.high, 0, small_pool(view), work, log_probs)
+        table, pool, log_prob = empty_table(view), small_pool(view), np.empty(1)
+        for row in range(len(work)):
+            if self._control.should_stop:
+                break
+            climb_rows(view.arrays, table, view.low, view.high, 0, pool, work[row : row + 1], log_prob)
         return work.astype(view.domain.point_dtype)
 
     def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:

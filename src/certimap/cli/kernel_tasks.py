@@ -130,7 +130,7 @@ def _leaves(kinds: Mapping[str, tuple[float, ...]]) -> cm.Circuit:
     for state in range(2):
         leaves = [build.real(kind, i + 1, *params) for i, (kind, params) in enumerate(kinds.items())]
         parts.append(build.product([build.indicator(0, state), *leaves]))
-    build.sum(parts, [-0.5, -0.9327521295671886])
+    build.sum(parts, log_weights=[-0.5, -0.9327521295671886])
     return build.build()
 
 

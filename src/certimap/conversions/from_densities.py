@@ -74,10 +74,10 @@ def _table_of_states(case: Case[LinearGaussianNetwork]) -> Posterior:
         leaves = [builder.indicator(i, s) for i, s in enumerate(state)]
         products.append(builder.product(leaves) if len(leaves) > 1 else leaves[0])
     logs = [float(log_sum(found.log_weights[which.ravel() == k])) for k in range(len(states))]
-    builder.sum(products, [log + found.log_evidence for log in logs])
+    builder.sum(products, log_weights=[log + found.log_evidence for log in logs])
     limits = case.limits
     posterior = WeighedStates.from_circuit(
-        builder.build(),
+        builder.build(normalised=False),
         make_query(domain),
         max_edges=limits.edges_allowed,
         workers=limits.workers,

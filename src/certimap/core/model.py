@@ -39,6 +39,11 @@ class Model:
     hidden: frozenset[str] = frozenset()
 
     @property
+    def is_normalised(self) -> bool:
+        """Whether p(e) is a probability; False of a circuit whose values add to something else than 1."""
+        return True
+
+    @property
     def kept(self) -> Kept:
         """What conditioning has worked out and may use again; it is not pickled or copied with the model."""
         found = vars(self).get("_kept")

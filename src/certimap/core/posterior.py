@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.box import Boxes, Points
+from certimap.core.control import Control
 from certimap.core.domain import Domain
 from certimap.core.named import place_of
 from certimap.core.region_tree import RegionTree
@@ -343,6 +344,15 @@ class Prober(Protocol):
         are all this. `log_factor` is how close (nats) to the truth is close enough; `within` is one box that holds
         everything still open, and what is bounded by `log_threshold` matters no more.
         """
+        ...
+
+
+@runtime_checkable
+class Heeds(Prober, Protocol):
+    """A prober whose climbs may take long, and end early where the run should stop."""
+
+    def heed(self, control: Control) -> None:
+        """Look at a run's control between the steps of a climb from now on."""
         ...
 
 

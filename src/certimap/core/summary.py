@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from certimap.core.model import Model
+
 if TYPE_CHECKING:
     from certimap.core.result import Certificate, MapResult
 
@@ -130,7 +132,10 @@ def facts_of(result: MapResult) -> list[tuple[str, str]]:
         bound = f"{sides}  (ln: {log_text(low)} to {log_text(high)})"
     rows.append(("bounds", bound))
     if result.log_evidence is not None and abs(result.log_evidence) > 1e-9:
-        rows.append(("evidence", _with_log(result.log_evidence, "ln p(e)")))
+        model = None if result.origin is None else result.origin.model
+        is_total = isinstance(model, Model) and not model.is_normalised
+        name, log_name = ("total", "ln") if is_total else ("evidence", "ln p(e)")
+        rows.append((name, _with_log(result.log_evidence, log_name)))
     rows.append(("certificate", certificate_sentence(result.certificate, is_density=result.is_density)))
     if result.certificate.rule is not None:
         rows.append(("because", _RULES[result.certificate.rule]))

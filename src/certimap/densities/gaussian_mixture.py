@@ -17,6 +17,7 @@ from certimap.errors import ImpossibleEvidence, ModelError, QueryError
 
 Floats = NDArray[np.float64]
 LOG_2PI = math.log(2.0 * math.pi)
+ENTRIES_AT_ONCE = 1 << 23  # of an array of points, components and variables
 LEAST_VARIANCE = 1e-290  # floats hold its inverse, and products of that with numbers near 1
 
 
@@ -59,13 +60,16 @@ class GaussianMixture(Model):
             )
         if not means.size or not np.all(np.isfinite(means)) or not np.all((weights > 0) & np.isfinite(weights)):
             raise ModelError("expected at least one component and one variable, finite means and positive weights")
-        for k, matrix in enumerate(covariances):
-            if not np.all(np.isfinite(matrix)) or not np.allclose(matrix, matrix.T, rtol=1e-9, atol=0.0):
-                raise ModelError(f"covariance {k} is not symmetric and finite; expected a covariance matrix")
+        transposed = np.swapaxes(covariances, 1, 2)
+        with np.errstate(invalid="ignore"):
+            is_like = np.abs(covariances - transposed) <= 1e-9 * np.abs(transposed)
+        wrong = np.flatnonzero(~np.all(is_like & np.isfinite(covariances), axis=(1, 2)))
+        if len(wrong):
+            raise ModelError(f"covariance {wrong[0]} is not symmetric and finite; expected a covariance matrix")
         domain = Domain(Real(name) for name in (names or map(str, range(means.shape[1]))))
         if len(domain) != means.shape[1]:
             raise ModelError(f"{len(domain)} names were given for {means.shape[1]} variables; expected one each")
-        symmetric = 0.5 * (covariances + np.swapaxes(covariances, 1, 2))
+        symmetric = 0.5 * (covariances + transposed)
         self._fill(domain, np.log(weights) - math.log(float(weights.sum())), means, symmetric)
 
     def _fill(self, domain: Domain, log_weights: Floats, means: Floats, covariances: Floats) -> None:
@@ -93,7 +97,10 @@ class GaussianMixture(Model):
         ndarray
             Natural logs, shape (batch,).
         """
-        return log_sum(self.log_components(np.asarray(points, np.float64)), 1)
+        points = np.asarray(points, np.float64)
+        at_once = max(1, ENTRIES_AT_ONCE // self.means.size)
+        parts = [points[start : start + at_once] for start in range(0, max(len(points), 1), at_once)]
+        return np.concatenate([log_sum(self.log_components(part), 1) for part in parts])
 
     def log_components(self, points: Floats) -> Floats:
         """Return ln of each weighted component's density at points; some K n^2 / 2 operations each.
@@ -257,21 +264,28 @@ class GaussianMixture(Model):
 
 def _inverse_roots(covariances: Floats) -> Floats:
     """Return W with W C W' = 1 for each covariance matrix C, lower triangular."""
-    found = np.zeros_like(covariances)
-    for k in range(len(covariances)):
-        matrix: Floats = covariances[k]
-        variances: Floats = np.diagonal(matrix)
-        wrong = (variances > 0.0) & ~((variances >= LEAST_VARIANCE) & (variances <= 1.0 / LEAST_VARIANCE))
-        if np.any(wrong):
-            raise ModelError(
-                f"covariance {k} has a variance of {variances[wrong][0]:g}; expected {LEAST_VARIANCE:g} to "
-                f"{1.0 / LEAST_VARIANCE:g}: measure the variable in another unit"
-            )
-        try:
-            root = np.linalg.cholesky(matrix).astype(np.float64)
-        except np.linalg.LinAlgError:
-            raise ModelError(
-                f"covariance {k} is not positive definite; expected a matrix whose Gaussian has a density"
-            ) from None
-        found[k] = np.tril(np.linalg.solve(root, np.eye(len(matrix))))
-    return found
+    variances: Floats = np.diagonal(covariances, axis1=1, axis2=2)
+    wrong = (variances > 0.0) & ~((variances >= LEAST_VARIANCE) & (variances <= 1.0 / LEAST_VARIANCE))
+    if np.any(wrong):
+        k, i = np.argwhere(wrong)[0]
+        raise ModelError(
+            f"covariance {k} has a variance of {variances[k, i]:g}; expected {LEAST_VARIANCE:g} to "
+            f"{1.0 / LEAST_VARIANCE:g}: measure the variable in another unit"
+        )
+    try:
+        roots = np.linalg.cholesky(covariances)
+    except np.linalg.LinAlgError:
+        k = next(k for k, matrix in enumerate(covariances) if not _has_root(matrix))
+        raise ModelError(
+            f"covariance {k} is not positive definite; expected a matrix whose Gaussian has a density"
+        ) from None
+    identity = np.broadcast_to(np.eye(covariances.shape[1]), covariances.shape)
+    return np.tril(np.linalg.solve(roots, identity)).astype(np.float64)
+
+
+def _has_root(matrix: Floats) -> bool:
+    try:
+        np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:
+        return False
+    return True

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.box import Boxes, Points
+from certimap.core.control import Control
 from certimap.core.domain import Domain
 from certimap.core.posterior import Facts, Tightening
 from certimap.core.search_boxes import Answers, Layout, SearchBoxes
@@ -127,6 +128,10 @@ class MixedProber:
         each[:, is_real] = best[:, None]
         unknown = np.full(batch, np.nan)
         return Answers(unknown, best, np.full(each.shape, np.nan), each, splits, middles)
+
+    def heed(self, control: Control) -> None:
+        for part in self.parts:
+            part.heed(control)
 
     def starts(self) -> Points:
         """Return what climbing from the components' means reaches, in every state."""

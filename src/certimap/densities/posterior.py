@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certimap.core.box import Boxes, Points
+from certimap.core.control import Control
 from certimap.core.domain import Domain
 from certimap.core.logs import log_sum
 from certimap.core.posterior import Facts, Tightening
@@ -19,6 +20,7 @@ from certimap.kernels.parallel import default_workers, for_blocks
 Floats = NDArray[np.float64]
 BLOCK = 64  # boxes a thread takes at a time
 MAX_ROUNDS = 1000
+CLIMBED_ENTRIES = 20_000_000  # of precisions, times rows, that a step of a climb visits
 N_STARTS = 64  # component means that are climbed from
 
 
@@ -119,6 +121,8 @@ class NormalsProber:
         self.layout = Layout.of(mixture.domain, sds.min(axis=0), within=(posterior.low, posterior.high))
         self.work = 8 * k * n * n
         self.n_bytes = 8 * k * (3 * n * n + 3 * n + 1)
+        self._control = Control()  # without limits
+        self._rows_at_once = max(1, CLIMBED_ENTRIES // (k * n * n))
 
     def probe(self, boxes: SearchBoxes) -> Answers:
         """Bound boxes; one variable of each gets a split."""
@@ -154,18 +158,34 @@ class NormalsProber:
         unknown = np.full(batch, np.nan)
         return Answers(unknown, log_bound, np.full((batch, columns), np.nan), each, splits, middles)
 
+    def heed(self, control: Control) -> None:
+        self._control = control
+
     def starts(self) -> Points:
         """Return what climbing from the components' means reaches."""
         order = np.argsort(-self.normals.log_tops, kind="stable")[:N_STARTS]
         return self.climb(self.normals.means[order])
 
     def climb(self, points: Points) -> Points:
-        """Return what expectation-maximisation reaches from each row: every step raises the density.
+        """Return what climbing reaches from each row: every step raises the density.
+
+        Where the time is up, rows are left where they are. Few rows go at once where components are many, so
+        that a step takes a fraction of a second.
+        """
+        at: Floats = np.clip(np.asarray(points, np.float64), self.posterior.low, self.posterior.high)
+        for start in range(0, len(at), self._rows_at_once):
+            if self._control.should_stop:
+                break
+            rows = slice(start, start + self._rows_at_once)
+            at[rows] = self._climbed(at[rows])
+        return at
+
+    def _climbed(self, at: Floats) -> Floats:
+        """Return what expectation-maximisation reaches from rows inside the intervals.
 
         The quadratic function of each step goes up variable by variable, inside the intervals.
         """
         low, high = self.posterior.low, self.posterior.high
-        at: Floats = np.clip(np.asarray(points, np.float64), low, high)
         weighted = np.einsum("kde,ke->kd", self.normals.precisions, self.normals.means)
         for _ in range(MAX_ROUNDS):
             logs = self.posterior.mixture.log_components(at)
@@ -177,7 +197,7 @@ class NormalsProber:
                 pull = target[:, d] - np.einsum("be,be->b", matrix[:, d], at) + matrix[:, d, d] * at[:, d]
                 goal = pull / matrix[:, d, d]
                 at[:, d] = np.clip(np.where(np.isfinite(goal), goal, at[:, d]), low[d], high[d])
-            if np.all(np.abs(at - before) <= 1e-12 * (1.0 + np.abs(at))):
+            if np.all(np.abs(at - before) <= 1e-12 * (1.0 + np.abs(at))) or self._control.should_stop:
                 break
         return at
 

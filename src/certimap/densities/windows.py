@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from certimap.core.box import Points
 from certimap.core.logs import log_sum
 from certimap.core.search_boxes import Answers, SearchBoxes
 from certimap.densities.gaussian_mixture import GaussianMixture
@@ -269,11 +268,10 @@ class WindowedProber(NormalsProber):
             at[..., d] = np.clip(np.where(np.isfinite(goal), goal, at[..., d]), low[..., d], high[..., d])
         return at
 
-    def climb(self, points: Points) -> Points:
-        """Return what majorisation reaches from each row: every step raises the density."""
+    def _climbed(self, at: Floats) -> Floats:
+        """Return what majorisation reaches from rows inside the intervals."""
         posterior = self.posterior
         assert isinstance(posterior, WindowedNormals)
-        at: Floats = np.clip(np.asarray(points, np.float64), posterior.low, posterior.high)
         for _ in range(MAX_ROUNDS):
             logs = posterior.log_components(at)
             shares = np.exp(logs - log_sum(logs, 1)[:, None])
@@ -282,7 +280,7 @@ class WindowedProber(NormalsProber):
             matrix = np.einsum("rk,kde->rde", shares, self.steepest)
             pull = np.einsum("rk,rkd->rd", shares, pulls)
             before, at = at, self._stepped(at, pull, matrix, posterior.low, posterior.high)
-            if np.all(np.abs(at - before) <= 1e-12 * (1.0 + np.abs(at))):
+            if np.all(np.abs(at - before) <= 1e-12 * (1.0 + np.abs(at))) or self._control.should_stop:
                 break
         return at
 

@@ -60,8 +60,8 @@ def convert(x: Any, wishes: Wishes) -> Reading:
         found = [part for part in parts if part is not None]
         products.append(builder.product(found) if len(found) > 1 else found[0])
     shares = np.array(list(covers.values()))
-    builder.sum(products, logs(shares / shares.sum()).tolist())
-    return Reading(builder.build(), lambda rows: _by_tables(x, columns, is_factor, rows))
+    builder.sum(products, log_weights=logs(shares / shares.sum()).tolist())
+    return Reading(builder.build(normalised=False), lambda rows: _by_tables(x, columns, is_factor, rows))
 
 
 def _by_tables(x: Any, columns: list[str], is_factor: dict[str, bool], rows: Floats) -> Floats:
@@ -136,5 +136,5 @@ def _factor_leaves(
     leaves: dict[tuple[int, int, str], int] = {}
     for key, row in rows.items():
         weights = np.array(row)
-        leaves[key] = builder.categorical(places[key[2]][0], logs(weights / weights.sum()).tolist())
+        leaves[key] = builder.categorical(places[key[2]][0], log_weights=logs(weights / weights.sum()).tolist())
     return leaves

@@ -77,7 +77,7 @@ def _mixed(x: Any, means: Floats) -> Emission:
         parts = [
             gaussian_product(builder, variables, means[state, m], sds[state, m]) for m in range(means.shape[1])
         ]
-        return parts[0] if len(parts) == 1 else builder.sum(parts, logs(weights[state]).tolist())
+        return parts[0] if len(parts) == 1 else builder.sum(parts, log_weights=logs(weights[state]).tolist())
 
     return emission
 

@@ -78,7 +78,7 @@ class _Reader:
         parts = [] if node == _TRUE else [node]
         parts += self._free_leaves(everything & ~scope)
         self.builder.product(parts)
-        return self.builder.build()
+        return self.builder.build(normalised=False)
 
     def _read_all(self) -> tuple[int, int]:
         """Read the root, without recursion; return its node and scope."""
@@ -116,14 +116,14 @@ class _Reader:
             factors = [p for p, _ in (prime, sub) if p != _TRUE]
             factors += self._free_leaves(scope & ~(prime[1] | sub[1]))
             parts.append(factors[0] if len(factors) == 1 else self.builder.product(factors))
-        return (parts[0] if len(parts) == 1 else self.builder.sum(parts, [0.0] * len(parts))), scope
+        return (parts[0] if len(parts) == 1 else self.builder.sum(parts, log_weights=[0.0] * len(parts))), scope
 
     def _literal(self, literal: int) -> int:
         if literal not in self.literals:
             v = abs(literal) - 1
             no, yes = self.weights[v]
             weights = (no, -math.inf) if literal < 0 else (-math.inf, yes)
-            self.literals[literal] = self.builder.categorical(v, weights)
+            self.literals[literal] = self.builder.categorical(v, log_weights=weights)
         return self.literals[literal]
 
     def _free_leaves(self, scope: int) -> list[int]:
@@ -131,6 +131,6 @@ class _Reader:
         out: list[int] = []
         for v in (v for v in range(self.n) if scope >> v & 1):
             if v not in self.free:
-                self.free[v] = self.builder.categorical(v, self.weights[v])
+                self.free[v] = self.builder.categorical(v, log_weights=self.weights[v])
             out.append(self.free[v])
         return out

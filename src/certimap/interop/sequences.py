@@ -119,15 +119,15 @@ def real_chain(chain: Chain, n_features: int, emission: Emission, steps: int) ->
         own: list[int] = []
         for state in range(k):
             weight = log_end[state] if t == steps - 1 else 0.0
-            here = builder.categorical(t, [weight if s == state else -math.inf for s in range(k)])
+            here = builder.categorical(t, log_weights=[weight if s == state else -math.inf for s in range(k)])
             first = steps + t * n_features
             parts = [here, emission(builder, range(first, first + n_features), state)]
             if below:
-                parts.append(builder.sum(below, log_move[state].tolist()))
+                parts.append(builder.sum(below, log_weights=log_move[state].tolist()))
             own.append(builder.product(parts))
         below = own
-    builder.sum(below, log_start.tolist())
-    return builder.build()
+    builder.sum(below, log_weights=log_start.tolist())
+    return builder.build(normalised=False)
 
 
 def gaussian_product(builder: CircuitBuilder, variables: Sequence[int], means: Floats, sds: Floats) -> int:

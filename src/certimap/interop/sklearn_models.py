@@ -97,8 +97,8 @@ def _mixture(x: Any, wishes: Wishes) -> Circuit | GaussianMixture:
         return GaussianMixture(weights, means, variances, _names(x, n, wishes))
     builder = CircuitBuilder(Domain(Real(name) for name in _names(x, n, wishes)))
     parts = [gaussian_product(builder, range(n), means[k], np.sqrt(variances[k])) for k in range(len(weights))]
-    builder.sum(parts, logs(weights / weights.sum()).tolist())
-    return builder.build()
+    builder.sum(parts, log_weights=logs(weights / weights.sum()).tolist())
+    return builder.build(normalised=False)
 
 
 def _log_prior(x: Any) -> Floats:
@@ -143,7 +143,7 @@ def _gaussian(x: Any, wishes: Wishes) -> Circuit:
     builder = CircuitBuilder(Domain([*(Real(name) for name in names[:-1]), Categorical(names[-1], classes)]))
     parts: list[int] = []
     for k in range(len(classes)):
-        here = builder.categorical(n, [0.0 if c == k else -math.inf for c in range(len(classes))])
+        here = builder.categorical(n, log_weights=[0.0 if c == k else -math.inf for c in range(len(classes))])
         parts.append(builder.product([here, gaussian_product(builder, range(n), means[k], np.sqrt(variances[k]))]))
-    builder.sum(parts, logs(prior / prior.sum()).tolist())
-    return builder.build()
+    builder.sum(parts, log_weights=logs(prior / prior.sum()).tolist())
+    return builder.build(normalised=False)

@@ -104,18 +104,20 @@ class TensorCircuit:
                 continue
             kind, children, log_weights = self._inner[k]
             below = [number[c] for c in children]
-            number[node] = builder.product(below) if kind == NodeKind.PRODUCT else builder.sum(below, log_weights)
-        return builder.build()
+            number[node] = (
+                builder.product(below) if kind == NodeKind.PRODUCT else builder.sum(below, log_weights=log_weights)
+            )
+        return builder.build(normalised=False)
 
     def _build_leaf(
         self, builder: CircuitBuilder, place: dict[int, int], variable: int, table: LeafTable, log_scale: float
     ) -> int:
         if isinstance(table, tuple):
             leaf = builder.gaussian(place[variable], *table)
-            return leaf if log_scale == 0.0 else builder.sum([leaf], [log_scale])
+            return leaf if log_scale == 0.0 else builder.sum([leaf], log_weights=[log_scale])
         padded = np.full(self._states[variable], -math.inf)
         padded[: len(table)] = table + log_scale
-        return builder.categorical(place[variable], padded.tolist())
+        return builder.categorical(place[variable], log_weights=padded.tolist())
 
     def _reached(self, root: int) -> list[int]:
         """Return what the root reaches, children first."""

@@ -170,9 +170,9 @@ class JsonCircuit:
                 ids[node] = builder.gaussian(variable, *values)
             else:
                 ids[node] = builder.categorical(
-                    variable, [*values, *[-math.inf] * (sizes[variable] - len(values))]
+                    variable, log_weights=[*values, *[-math.inf] * (sizes[variable] - len(values))]
                 )
-        return over_own_variables(builder.build())
+        return over_own_variables(builder.build(normalised=False))
 
 
 def over_own_variables(circuit: Circuit) -> Circuit:

@@ -52,7 +52,7 @@ class DeeprobCircuit(JsonCircuit):
         if self.nodes[node].kind == "Product":
             return builder.product(children)
         weights = self.field(self.nodes[node].record, "weights", node)
-        return builder.sum(children, self.probabilities(weights, f"a weight of node {node}"))
+        return builder.sum(children, log_weights=self.probabilities(weights, f"a weight of node {node}"))
 
     def params(self, node: int) -> Record:
         found = self.field(self.nodes[node].record, "params", node)
@@ -129,7 +129,7 @@ class DeeprobCircuit(JsonCircuit):
             if below[i]:
                 terms = [builder.product([terms[k], *(values[c, k] for c in below[i])]) for k in range(2)]
             for state in range(2 if parents[i] != -1 else 1):
-                values[i, state] = builder.sum(terms, table[i][state])
+                values[i, state] = builder.sum(terms, log_weights=table[i][state])
         return values[roots[0], 0]
 
     def tables(self, params: Record, node: int, n: int) -> list[list[list[float]]]:

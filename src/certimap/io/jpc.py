@@ -77,7 +77,7 @@ class _Reader:
             except ModelError as error:
                 raise self.lines.fail(str(error), line) from None
             define(self.lines, line, self.known, key, node)
-        return over_own_variables(self.builder.build())
+        return over_own_variables(self.builder.build(normalised=False))
 
     def domain(self) -> Domain:
         """Return the variables, after checking the layout of every line."""
@@ -133,7 +133,9 @@ class _Reader:
             return self.builder.product(lines.children(line, lines.integers(line, "a child", 4), self.known))
         if kind == "S":
             given = lines.integers(Line(words[4::2], line.number), "a child", 0)
-            return self.builder.sum(lines.children(line, given, self.known), lines.log_weights(line, words[5::2]))
+            return self.builder.sum(
+                lines.children(line, given, self.known), log_weights=lines.log_weights(line, words[5::2])
+            )
         variable = abs(lines.integers(line, "a variable", 3, 4)[0]) - 1
         if kind == "L":
             return self.builder.indicator(variable, 0 if words[3].startswith("-") else 1)
@@ -144,7 +146,7 @@ class _Reader:
             return self.builder.gaussian(variable, mean, sd)
         own = lines.log_weights(line, words[4:]) if kind == "C" else self.binomial(line)
         size = int(self.builder.domain.n_states[variable])
-        return self.builder.categorical(variable, [*own, *[-math.inf] * (size - len(own))])
+        return self.builder.categorical(variable, log_weights=[*own, *[-math.inf] * (size - len(own))])
 
     def binomial(self, line: Line) -> list[float]:
         n = self.lines.integers(line, "N", 4, 5)[0]

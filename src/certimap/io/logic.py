@@ -50,7 +50,9 @@ class LogicBuilder:
 
     def bernoulli(self, variable: int, log_false: float, log_true: float) -> int:
         """Add a leaf with a weight for either state."""
-        return self._added(self._builder.categorical(variable - 1, (log_false, log_true)), variable - 1)
+        return self._added(
+            self._builder.categorical(variable - 1, log_weights=(log_false, log_true)), variable - 1
+        )
 
     def conjunction(self, children: Sequence[int]) -> int:
         """Add a product."""
@@ -74,7 +76,7 @@ class LogicBuilder:
         inner = [child for child, _ in pairs if child != TRUE]
         variable = self._some_variable[inner[0]] if inner else 0
         parts = [self._free_leaf(variable) if child == TRUE else child for child, _ in pairs]
-        return self._added(self._builder.sum(parts, [w for _, w in pairs]), variable)
+        return self._added(self._builder.sum(parts, log_weights=[w for _, w in pairs]), variable)
 
     def circuit(self, root: int, log_weights: Mapping[int, float]) -> Circuit:
         """Return the circuit with a root, smooth and over all variables.
@@ -101,7 +103,7 @@ class LogicBuilder:
             )
         self._builder.product([self._free_leaf(0) if root == TRUE else root])
         try:
-            circuit = smoothed(self._builder.build())
+            circuit = smoothed(self._builder.build(normalised=False))
         except ModelError as error:
             raise ParseError(str(error), self.path) from None
         if not log_weights:
@@ -117,5 +119,7 @@ class LogicBuilder:
 
     def _free_leaf(self, variable: int) -> int:
         if variable not in self._free:
-            self._free[variable] = self._added(self._builder.categorical(variable, (0.0, 0.0)), variable)
+            self._free[variable] = self._added(
+                self._builder.categorical(variable, log_weights=(0.0, 0.0)), variable
+            )
         return self._free[variable]

@@ -87,7 +87,7 @@ class _Reader:
         if len(self.ids[-1]) != 1:
             raise self.fail(f"the last vector has {len(self.ids[-1])} nodes; expected one, the root")
         self.builder.product(self.ids[-1])
-        return over_own_variables(self.builder.build())
+        return over_own_variables(self.builder.build(normalised=False))
 
     def whole(self, k: int, key: str) -> int:
         value = self.records[k].get(key)
@@ -192,7 +192,7 @@ class _Reader:
                         raise self.fail(f"a leaf of variable {variable} has the standard deviation {own[1]}")
                     found.append(self.builder.gaussian(variable, *own))
                 else:
-                    found.append(self.builder.categorical(variable, np.log(own).tolist()))
+                    found.append(self.builder.categorical(variable, log_weights=np.log(own).tolist()))
         return found
 
     def products(self, k: int) -> list[int]:
@@ -238,4 +238,4 @@ class _Reader:
                 own[parent + j][1].extend(map(float, log_weights[k_edge, j]))
         if any(not nodes for nodes, _ in own):
             raise self.fail(f"vector {k} has a sum without children; expected at least one")
-        return [self.builder.sum(nodes, logs) for nodes, logs in own]
+        return [self.builder.sum(nodes, log_weights=logs) for nodes, logs in own]

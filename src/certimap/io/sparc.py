@@ -41,7 +41,7 @@ class SparcCircuit(JsonCircuit):
         if self.nodes[node].kind == "product":
             return builder.product(children)
         weights = self.field(self.nodes[node].record, "params", node)
-        return builder.sum(children, self.probabilities(weights, f"a weight of node {node}"))
+        return builder.sum(children, log_weights=self.probabilities(weights, f"a weight of node {node}"))
 
     def leaf(self, node: int) -> Leaf:
         kind, record = self.nodes[node].kind, self.nodes[node].record

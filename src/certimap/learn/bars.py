@@ -75,7 +75,7 @@ class Bars:
                 if variable in self.histograms:
                     ids.append(self.histograms[variable].add(builder, variable, np.exp(logs)))
                 else:
-                    ids.append(builder.categorical(variable, logs.tolist()))
+                    ids.append(builder.categorical(variable, log_weights=logs.tolist()))
                 continue
             numbers: list[int] = circuit.children_of(node).tolist()
             children = [ids[c] for c in numbers]
@@ -83,5 +83,5 @@ class Bars:
                 ids.append(builder.product(children))
             else:
                 weights = circuit.log_weights[circuit.child_ptr[node] : circuit.child_ptr[node + 1]]
-                ids.append(builder.sum(children, weights.tolist()))
-        return builder.build()
+                ids.append(builder.sum(children, log_weights=weights.tolist()))
+        return builder.build(normalised=False)

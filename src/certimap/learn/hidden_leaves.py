@@ -85,10 +85,10 @@ def circuit_with(model: HiddenChowLiuModel, bars: Bars, leaves: dict[int, Column
     def leaf(i: int, z: int) -> int:
         if i in leaves:
             return leaves[i].family.add(builder, i, leaves[i].params[z])
-        return builder.categorical(i, logs[i][z].tolist())
+        return builder.categorical(i, log_weights=logs[i][z].tolist())
 
     model.add_to(builder, leaf)
-    return builder.build()
+    return builder.build(normalised=False)
 
 
 def _contexts(model: HiddenChowLiuModel, table: DataTable, wanted: list[int]) -> dict[int, Floats]:

@@ -135,8 +135,8 @@ class HiddenChowLiuModel(Model):
         builder = CircuitBuilder(self.domain)
         with np.errstate(divide="ignore"):
             log_emission: list[list[list[float]]] = [np.log(e).tolist() for e in self.emission]
-        self.add_to(builder, lambda i, z: builder.categorical(i, log_emission[i][z]))
-        return builder.build()
+        self.add_to(builder, lambda i, z: builder.categorical(i, log_weights=log_emission[i][z]))
+        return builder.build(normalised=False)
 
     def add_to(self, builder: CircuitBuilder, leaf: Callable[[int, int], int]) -> int:
         """Add the tree to a circuit.
@@ -164,9 +164,9 @@ class HiddenChowLiuModel(Model):
             states = [builder.product([leaf(i, z), *parts[i][z]]) if parts[i][z] else leaf(i, z) for z in range(k)]
             up = int(self.parent[i])
             if up < 0:
-                return builder.sum(states, log_prior)
+                return builder.sum(states, log_weights=log_prior)
             for z in range(k):
-                parts[up][z].append(builder.sum(states, log_transition[i][z]))
+                parts[up][z].append(builder.sum(states, log_weights=log_transition[i][z]))
         raise AssertionError("the order ends at the root")
 
     # ------------------------------------------------------------ use

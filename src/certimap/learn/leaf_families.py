@@ -276,9 +276,9 @@ class Histogram(LeafFamily):
         """Add the sum of bars and tail."""
         with np.errstate(divide="ignore"):
             logs: list[float] = np.log(params / params.sum()).tolist()
-        bars = builder.histogram(variable, self.edges.tolist(), logs)
+        bars = builder.histogram(variable, self.edges.tolist(), log_masses=logs)
         tail = builder.gaussian(variable, self.column.mean, TAIL_WIDTH * self.column.sd)
-        return builder.sum([bars, tail], [math.log1p(-math.exp(self.log_tail)), self.log_tail])
+        return builder.sum([bars, tail], log_weights=[math.log1p(-math.exp(self.log_tail)), self.log_tail])
 
 
 class Poisson(LeafFamily):
@@ -351,7 +351,7 @@ class States(LeafFamily):
 
     def add(self, builder: CircuitBuilder, variable: int, params: Floats) -> int:
         """Add a categorical leaf."""
-        return builder.categorical(variable, params.tolist())
+        return builder.categorical(variable, log_weights=params.tolist())
 
 
 def is_count(values: Floats) -> NDArray[np.bool_]:

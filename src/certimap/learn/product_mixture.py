@@ -309,8 +309,8 @@ class _Mixture:
             leaves = [family.add(builder, i, self.params[i][k]) for i, family in enumerate(self.families)]
             parts.append(leaves[0] if len(leaves) == 1 else builder.product(leaves))
         if len(parts) > 1:
-            builder.sum(parts, self.log_weights.tolist())
-        return builder.build()
+            builder.sum(parts, log_weights=self.log_weights.tolist())
+        return builder.build(normalised=False)
 
 
 def _preferred(mixture: _Mixture, some: list[LeafFamily], i: int, data: _Columns, judge: _Columns) -> LeafFamily:

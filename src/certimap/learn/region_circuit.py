@@ -224,12 +224,12 @@ class _Training(BatchedEM[Tables, Tables]):
         for r, ways in enumerate(self.graph.splits):
             if not ways:
                 logs = np.log(self.best.leaves[r][:, :-1]).tolist()
-                nodes.append([builder.categorical(self.pixels[r], row) for row in logs])
+                nodes.append([builder.categorical(self.pixels[r], log_weights=row) for row in logs])
                 continue
             products = [builder.product(pair) for a, b in ways for pair in zip(nodes[a], nodes[b], strict=True)]
             logs = np.log(self.best.weights[r]).tolist()
-            nodes.append([builder.sum(products, row) for row in logs])
-        return builder.build()
+            nodes.append([builder.sum(products, log_weights=row) for row in logs])
+        return builder.build(normalised=False)
 
 
 class _Clusters(NamedTuple):

@@ -85,17 +85,17 @@ class Sketch:
             inner = [ids[c] for c in node.children]
             if node.weights is not None:
                 total = sum(node.weights)
-                ids[i] = builder.sum(inner, [math.log(w / total) for w in node.weights])
+                ids[i] = builder.sum(inner, log_weights=[math.log(w / total) for w in node.weights])
                 continue
             if node.leaves is not None:
                 params = self.leaf_log_params(node, smoothing)
                 for variable, values in zip(node.leaves.tolist(), params, strict=True):
                     if self.domain.n_states[variable]:
-                        inner.append(builder.categorical(variable, values.tolist()))
+                        inner.append(builder.categorical(variable, log_weights=values.tolist()))
                     else:
                         inner.append(self.families[variable].add(builder, variable, values))
             ids[i] = inner[0] if len(inner) == 1 else builder.product(inner)
-        return builder.build()
+        return builder.build(normalised=False)
 
 
 class _Evaluator:

@@ -102,10 +102,10 @@ class Tree:
                 log_table: list[list[float]] = np.log(self.tables[i]).tolist()
             hanging = below.pop(i, None)
             if hanging is None:
-                sums = [builder.categorical(i, row) for row in log_table]
+                sums = [builder.categorical(i, log_weights=row) for row in log_table]
             else:
                 parts = [builder.product([leaf, *more]) for leaf, more in zip(indicators[i], hanging, strict=True)]
-                sums = [builder.sum(parts, row) for row in log_table]
+                sums = [builder.sum(parts, log_weights=row) for row in log_table]
             up = int(self.parent[i])
             if up < 0:
                 return sums[0]
@@ -118,7 +118,7 @@ class Tree:
         """Return the circuit; every sum of an inner variable decides that variable."""
         builder = CircuitBuilder(self.domain)
         self.add_to(builder, indicator_leaves(builder))
-        return builder.build()
+        return builder.build(normalised=False)
 
     def to_network(self) -> BayesianNetwork:
         """Return the Bayesian network."""

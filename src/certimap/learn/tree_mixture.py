@@ -207,5 +207,5 @@ def _mixture_circuit(domain: Domain, weights: Floats, trees: list[Tree]) -> Circ
     leaves = indicator_leaves(builder)
     roots = [tree.add_to(builder, leaves) for tree in trees]
     if len(roots) > 1:
-        builder.sum(roots, np.log(weights).tolist())
-    return builder.build()
+        builder.sum(roots, log_weights=np.log(weights).tolist())
+    return builder.build(normalised=False)

@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 from certimap.checker import Proof
+from certimap.checker.claim import LARGEST_TOLERANCE
 from certimap.checker.leaves import NAMES
+from certimap.checker.numbers import UNIT
 from certimap.circuits.circuit import Circuit, NodeKind
 from certimap.circuits.leaves import leaf_kind
+from certimap.core.control import Control
 from certimap.core.model import Model
 from certimap.core.posterior import Capability
 from certimap.core.query import Query
@@ -55,10 +58,37 @@ def finished(
 
     `time_limit` (seconds) is the query's; a search for the proof alone may use what solving has left of it.
     """
-    draft = result.proof
-    if draft is None:
+    if result.proof is None:
         return result
     seconds = max(LEAST_SECONDS, 4.0 * result.seconds, (time_limit or 0.0) - result.seconds)
+    certificate, control = result.certificate, Control.starting_now(4.0 * seconds)
+    tolerance, needed = certificate.tolerance, _rounding(query, result)
+    while True:
+        weaker = replace(result, certificate=replace(certificate, tolerance=tolerance))
+        proved = replace(
+            _completed(model, query, weaker, result.proof, max_bytes, seconds), certificate=certificate
+        )
+        if proved.proof is None or certificate.delta > 0.0 or needed <= certificate.tolerance:
+            return proved
+        if checked_here(model, proved.proof, seconds).accepted:
+            if tolerance == certificate.tolerance:
+                return proved
+            note = f"it is of a relative tolerance of {tolerance:.2g}, which the rounding of its check needs"
+            return replace(proved, no_proof=proved.no_proof or note)
+        tolerance, needed = needed, 16.0 * needed
+        if tolerance > LARGEST_TOLERANCE or control.is_late:
+            return replace(proved, proof=None, no_proof="what a check may lose to rounding exceeds the tolerance")
+
+
+def _rounding(query: Query, result: MapResult) -> float:
+    """Return what a check may need of a tolerance: errors grow with the variables, and the size of the logs."""
+    return UNIT * (64.0 + len(query.domain)) * (64.0 + abs(result.log_joint or 0.0)) / 16.0
+
+
+def _completed(
+    model: Model, query: Query, result: MapResult, draft: Proof, max_bytes: int, seconds: float
+) -> MapResult:
+    """Return the result with a proof of its certificate, or with the reason why there is none."""
     if isinstance(model, NORMALS) and "no_proof" not in draft.meta:
         draft = Proof({**draft.meta, "method": "mixture"}, {})
     is_table = not isinstance(model, (Circuit, *NORMALS))

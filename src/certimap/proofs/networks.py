@@ -81,7 +81,11 @@ def wide(model: Model, query: Query, result: MapResult, max_bytes: int, seconds:
         checked = reduced_network(model, query)
         points = [query.query_domain.encode(dict(answer)).tolist() for answer in answers_of(result)]
         order = {"order": np.array(order_of_values(checked, control), np.int32)}
-        log_value = min(value_at(checked, point, -1, order["order"].tolist()) for point in points)
+        values = [value_at(checked, point, -1, order["order"].tolist()) for point in points]
+        log_value = min(values)
+        # An answer whose value is known between two sides is worth what the checker finds, not its lower side.
+        own = {"log_joint": values[0]} if abs(values[0] - (result.log_joint or 0.0)) > 1e-9 else {}
+        draft = Proof({"method": "steps", "claim": own} if own else {"method": "steps"}, {})
         if certificate.kind is CertificateKind.NONE:
             found, stated = bounded(checked, Script(math.inf, control, max_bytes)), {}
         else:
@@ -91,13 +95,13 @@ def wide(model: Model, query: Query, result: MapResult, max_bytes: int, seconds:
             point = points[0] if len(points) == 1 else None
             steps = steps_of(checked, boxes, Script(threshold, limits, max_bytes), point)
             if steps is not None:
-                return Proof({"method": "steps"}, order | steps)
+                return Proof(draft.meta, order | steps)
             found = covered(checked, boxes, Script(threshold, control, max_bytes))
             if found is not None and found[1] <= threshold:
-                return Proof({"method": "steps"}, order | found[0])
+                return Proof(draft.meta, order | found[0])
             stated = {"certified": {"kind": certificate.kind.value, "epsilon": certificate.epsilon}}
         if found is not None and found[1] < math.inf:
-            claim = {"kind": "bound", "epsilon": 0.0, "delta": 0.0, "log_upper": found[1]}
+            claim = {"kind": "bound", "epsilon": 0.0, "delta": 0.0, "log_upper": found[1], **own}
             return Proof({"method": "steps", "claim": claim, **stated}, order | found[0])
     except (Rejected, ModelError, TooLarge) as reason:
         return Proof({"method": "none", "no_proof": f"{reason}; {WITH_PROOFS} can write a proof"}, {})

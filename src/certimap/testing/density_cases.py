@@ -47,10 +47,12 @@ def random_density(rng: np.random.Generator, n_real: int, n_states: int = 0) -> 
             kind = str(rng.choice(["gaussian", "gaussian", "laplace", "student_t"]))
             leaves.append(builder.real(kind, d, mean, scale, *([3.0] if kind == "student_t" else [])))
         if n_states:
-            leaves.append(builder.categorical(n_real, np.log(rng.dirichlet(np.ones(n_states))).tolist()))
+            leaves.append(
+                builder.categorical(n_real, log_weights=np.log(rng.dirichlet(np.ones(n_states))).tolist())
+            )
         parts.append(builder.product(leaves))
-    builder.sum(parts, np.log(rng.dirichlet(np.ones(n_parts))).tolist())
-    circuit = builder.build()
+    builder.sum(parts, log_weights=np.log(rng.dirichlet(np.ones(n_parts))).tolist())
+    circuit = builder.build(normalised=False)
     return CircuitPosterior.from_circuit(circuit, make_query(circuit.domain))
 
 

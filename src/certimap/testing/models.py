@@ -87,7 +87,7 @@ def random_circuit(
         dropped[int(rng.integers(size))] = False
         weights[dropped] = 0.0
         with np.errstate(divide="ignore"):
-            return build.categorical(variable, np.log(weights / weights.sum()))
+            return build.categorical(variable, log_weights=np.log(weights / weights.sum()))
 
     def pool(scope: list[int]) -> list[int]:
         if len(scope) == 1:
@@ -103,10 +103,10 @@ def random_circuit(
 
     def mixture(children: list[int]) -> int:
         weights = rng.dirichlet(np.ones(len(children)))
-        return build.sum(children, [float(w) for w in np.log(weights + 1e-12)])
+        return build.sum(children, log_weights=[float(w) for w in np.log(weights + 1e-12)])
 
     mixture(pool(list(range(len(domain)))))
-    return build.build()
+    return build.build(normalised=False)
 
 
 def random_network(

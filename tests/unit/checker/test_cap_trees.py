@@ -91,15 +91,15 @@ def test_sums_keep_their_numbers_where_a_circuit_is_made_smooth():
     rng = np.random.default_rng(3)
 
     def leaf(v):
-        return build.categorical(v, np.log(rng.dirichlet(np.ones((2, 3, 2, 2)[v]))))
+        return build.categorical(v, log_weights=np.log(rng.dirichlet(np.ones((2, 3, 2, 2)[v]))))
 
     def mixture(scope):
         products = [build.product([leaf(v) for v in scope]) for _ in range(3)]
-        return build.sum(products, np.log(rng.dirichlet(np.ones(3))))
+        return build.sum(products, log_weights=np.log(rng.dirichlet(np.ones(3))))
 
     parts = [build.product([mixture([0, 1]), mixture([2, 3])]), mixture([0, 1]), mixture([1, 2, 3])]
-    build.sum(parts, np.log(rng.dirichlet(np.ones(3))))
-    circuit = build.build()
+    build.sum(parts, log_weights=np.log(rng.dirichlet(np.ones(3))))
+    circuit = build.build(normalised=False)
     below, truth = questioned(circuit, range(4))
     arrays = searched(circuit, range(4))
     caps = caps_of(below, arrays)

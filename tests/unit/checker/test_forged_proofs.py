@@ -67,9 +67,9 @@ def test_evidence_that_overflows_is_refused(seed, method, weight):
 
 def test_a_model_that_overflows_is_refused():
     build = cm.CircuitBuilder(cm.Domain.of_sizes([2, 2]))
-    leaves = [build.categorical(v, [1.7e308, 0.0]) for v in range(2)]
+    leaves = [build.categorical(v, log_weights=[1.7e308, 0.0]) for v in range(2)]
     build.product(leaves)
-    model = build.build()
+    model = build.build(normalised=False)
     meta = {
         "model": cm.io.native.fingerprint(model),
         "answer": dict.fromkeys(model.domain.names, model.domain.variables[0].states[0]),
@@ -83,9 +83,9 @@ def test_a_model_that_overflows_is_refused():
 def lacking():
     """Return a circuit in which one of two answers does not mention the variable "v": it is 1 for all of it."""
     build = cm.CircuitBuilder(cm.Domain([cm.Categorical(name, "ab") for name in "qv"]))
-    first = build.product([build.indicator(0, 0), build.categorical(1, [math.log(0.5)] * 2)])
-    build.sum([first, build.indicator(0, 1)], [math.log(0.9), math.log(0.1)])
-    return build.build()
+    first = build.product([build.indicator(0, 0), build.categorical(1, log_weights=[math.log(0.5)] * 2)])
+    build.sum([first, build.indicator(0, 1)], log_weights=[math.log(0.9), math.log(0.1)])
+    return build.build(normalised=False)
 
 
 @pytest.mark.parametrize("log_weight", [0.0, -7.0, 7.0])
@@ -109,8 +109,10 @@ def test_what_is_accepted_is_named(examples):
     assert lines[1] == "evidence: asia has the log likelihoods [0.0, -0.6931471805599453], xray = yes"
     assert lines[2] == "summed out: 5 of 8 variables"
     real = cm.CircuitBuilder(cm.Domain([cm.Real("x"), cm.Real("y"), cm.Categorical("c", ["a\x1b[2J", "b"])]))
-    real.product([real.gaussian(0, 0.0, 1.0), real.gaussian(1, 0.0, 1.0), real.categorical(2, [0.0, -1.0])])
-    model = real.build()
+    real.product(
+        [real.gaussian(0, 0.0, 1.0), real.gaussian(1, 0.0, 1.0), real.categorical(2, log_weights=[0.0, -1.0])]
+    )
+    model = real.build(normalised=False)
     result = cm.map_query(model, ["c"], {"x": 0.5, "y": (0.0, 1.0)}, epsilon=0, delta=0, proof=True)
     asked = cm.check(model, result.proof).asked
     assert asked == 'answer: c="a\\u001b[2J"\nevidence: x = 0.5, y in [0.0, 1.0]\nsummed out: 1 of 3 variables'

@@ -23,10 +23,10 @@ def mixture(seed, n_real=2, n_other=1, n_parts=3, low=-math.inf, high=math.inf):
     parts = []
     for _ in range(n_parts):
         leaves = [build.gaussian(i, rng.normal(0, 2), rng.uniform(0.5, 2)) for i in range(n_real)]
-        leaves += [build.categorical(n_real + i, rng.dirichlet(np.ones(3))) for i in range(n_other)]
+        leaves += [build.categorical(n_real + i, log_weights=rng.dirichlet(np.ones(3))) for i in range(n_other)]
         parts.append(build.product(leaves))
-    build.sum(parts, rng.dirichlet(np.ones(n_parts)))
-    return build.build()
+    build.sum(parts, log_weights=rng.dirichlet(np.ones(n_parts)))
+    return build.build(normalised=False)
 
 
 def changed(proof, **arrays):
@@ -122,3 +122,36 @@ def test_a_solver_that_keeps_no_boxes_is_proved_by_a_search_of_its_answer():
         assert result.proof.meta["solver"] == "set_elimination"
         assert result.proof.meta["method"] == "boxes"
         assert cm.check(circuit, result.proof).accepted
+
+
+@pytest.mark.parametrize("tolerance", [1e-12, 1e-14])
+@pytest.mark.parametrize("kind", ["chain", "hidden chain", "circuit"])
+def test_proofs_at_tolerances_below_rounding_say_what_they_prove(kind, tolerance):
+    """ln p is some -700: no check in doubles tells numbers apart that differ by 1e-12 of that probability."""
+    rng, n = np.random.default_rng(4), 900
+    if kind == "circuit":
+        builder = cm.CircuitBuilder(cm.Domain.of_sizes([3] * n))
+        parts = [
+            builder.product([builder.categorical(i, probs=p) for i, p in enumerate(rng.dirichlet([9.0] * 3, n))])
+            for _ in range(2)
+        ]
+        builder.sum(parts, weights=[0.4, 0.6])
+        model, asked = builder.build(), None
+    else:
+        names = [f"v{i}" for i in range(n)]
+        before = {name: names[i - 1 : i] if i else [] for i, name in enumerate(names)}
+        tables = {name: rng.dirichlet([9.0] * 3, size=(3,) * len(before[name])) for name in names}
+        model = cm.BayesianNetwork.from_cpts({name: [0, 1, 2] for name in names}, before, tables)
+        asked = names[::100] if kind == "hidden chain" else None
+    evidence = {model.domain.names[i]: 1 for i in range(50, n, 2) if i % 100} if kind == "hidden chain" else None
+    result = cm.map_query(
+        model, asked, evidence, epsilon=0.01, delta=0.0, tolerance=tolerance, rng=0, proof=True, top_k=None
+    )
+    assert result.certified
+    assert result.certificate.tolerance == tolerance
+    assert cm.check(model, result.proof)
+    proved = result.proof.meta["claim"]["tolerance"]
+    assert tolerance < proved <= 1e-6
+    assert (
+        result.no_proof == f"it is of a relative tolerance of {proved:.2g}, which the rounding of its check needs"
+    )

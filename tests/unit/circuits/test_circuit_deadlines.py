@@ -85,11 +85,21 @@ def test_guesses_have_their_own_probability(seed):
 def test_every_variable_queried_is_guessed_right_where_sums_decide():
     builder = cm.CircuitBuilder(Domain.of_sizes([2, 2]))
     parts = [
-        builder.product([builder.categorical(0, [0.0, -np.inf]), builder.categorical(1, np.log([0.9, 0.1]))]),
-        builder.product([builder.categorical(0, [-np.inf, 0.0]), builder.categorical(1, np.log([0.2, 0.8]))]),
+        builder.product(
+            [
+                builder.categorical(0, log_weights=[0.0, -np.inf]),
+                builder.categorical(1, log_weights=np.log([0.9, 0.1])),
+            ]
+        ),
+        builder.product(
+            [
+                builder.categorical(0, log_weights=[-np.inf, 0.0]),
+                builder.categorical(1, log_weights=np.log([0.2, 0.8])),
+            ]
+        ),
     ]
-    builder.sum(parts, np.log([0.4, 0.6]))
-    guessed = GuessedCircuit.of(builder.build(), make_query(Domain.of_sizes([2, 2])))
+    builder.sum(parts, log_weights=np.log([0.4, 0.6]))
+    guessed = GuessedCircuit.of(builder.build(normalised=False), make_query(Domain.of_sizes([2, 2])))
     assert guessed.guess().tolist() == [[1, 1]]
     assert guessed.log_prob(np.array([[0, 0], [1, 1]])) == pytest.approx(np.log([0.36, 0.48]))
 
@@ -98,11 +108,11 @@ def test_far_observations_cost_digits_that_the_slack_counts():
     """ln p(e) is about -2e8: ln p of a point, the difference of two such numbers, is off by some 1e-8."""
     builder = cm.CircuitBuilder(Domain([cm.Categorical("a", (0, 1)), cm.Real("x")]))
     parts = [
-        builder.product([builder.categorical(0, np.log([0.3, 0.7])), builder.gaussian(1, mean, 1e-3)])
+        builder.product([builder.categorical(0, log_weights=np.log([0.3, 0.7])), builder.gaussian(1, mean, 1e-3)])
         for mean in (0.0, 1e-3)
     ]
-    builder.sum(parts, np.log([0.5, 0.5]))
-    circuit = builder.build()
+    builder.sum(parts, log_weights=np.log([0.5, 0.5]))
+    circuit = builder.build(normalised=False)
     guessed = GuessedCircuit.of(circuit, make_query(circuit.domain, ["a"], {"x": 21.7}))
     error = abs(float(guessed.log_prob(np.array([[1]]))[0]) - np.log(0.7))
     assert 1e-10 < error <= guessed.facts.log_slack < 1e-5
@@ -113,6 +123,6 @@ def test_far_observations_cost_digits_that_the_slack_counts():
 def test_real_variables_are_not_guessed():
     builder = cm.CircuitBuilder(Domain([cm.Real("x")]))
     builder.gaussian(0, 0.0, 1.0)
-    circuit = builder.build()
+    circuit = builder.build(normalised=False)
     with pytest.raises(TooLarge, match="real variables"):
         GuessedCircuit.of(circuit, make_query(circuit.domain))

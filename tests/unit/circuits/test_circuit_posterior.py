@@ -154,10 +154,10 @@ def test_deciding_sums_make_bounds_exact() -> None:
     """A fully deterministic circuit is maximised exactly, and its probing too; without maxima it would not be."""
     domain = Domain.of_sizes([2, 2])
     b = CircuitBuilder(domain)
-    left = b.product([b.indicator(0, 0), b.categorical(1, log(0.9, 0.1))])
-    right = b.product([b.indicator(0, 1), b.categorical(1, log(0.2, 0.8))])
-    b.sum([left, right], log(0.4, 0.6))
-    posterior = CircuitPosterior.from_circuit(b.build(), make_query(domain))
+    left = b.product([b.indicator(0, 0), b.categorical(1, log_weights=log(0.9, 0.1))])
+    right = b.product([b.indicator(0, 1), b.categorical(1, log_weights=log(0.2, 0.8))])
+    b.sum([left, right], log_weights=log(0.4, 0.6))
+    posterior = CircuitPosterior.from_circuit(b.build(normalised=False), make_query(domain))
     everything = Boxes.full(domain)
     assert posterior.plan.decides[-1] == 0
     assert posterior.log_bound(everything)[0] == pytest.approx(math.log(0.48), abs=1e-12)
@@ -169,10 +169,10 @@ def test_sums_that_do_not_decide_stay_apart_from_sums_that_do() -> None:
     """A mixture below a maximum adds up; dissolved into it, its terms would be maximised one by one."""
     domain = Domain.of_sizes([2, 2])
     b = CircuitBuilder(domain)
-    terms = [b.product([b.indicator(0, 0), b.categorical(1, log(p, 1 - p))]) for p in (0.9, 0.7)]
-    other = b.product([b.indicator(0, 1), b.categorical(1, log(0.5, 0.5))])
-    b.sum([b.sum(terms, log(0.5, 0.5)), other], log(0.7, 0.3))
-    posterior = CircuitPosterior.from_circuit(b.build(), make_query(domain))
+    terms = [b.product([b.indicator(0, 0), b.categorical(1, log_weights=log(p, 1 - p))]) for p in (0.9, 0.7)]
+    other = b.product([b.indicator(0, 1), b.categorical(1, log_weights=log(0.5, 0.5))])
+    b.sum([b.sum(terms, log_weights=log(0.5, 0.5)), other], log_weights=log(0.7, 0.3))
+    posterior = CircuitPosterior.from_circuit(b.build(normalised=False), make_query(domain))
     assert posterior.log_bound(Boxes.full(domain))[0] == pytest.approx(math.log(0.7 * 0.8), abs=1e-12)
     assert posterior.log_prob(np.array([[0, 0]]))[0] == pytest.approx(math.log(0.7 * 0.8), abs=1e-12)
 
@@ -180,9 +180,12 @@ def test_sums_that_do_not_decide_stay_apart_from_sums_that_do() -> None:
 def test_nuisance_sums_do_not_decide() -> None:
     domain = Domain.of_sizes([2, 2])
     b = CircuitBuilder(domain)
-    parts = [b.product([b.indicator(0, s), b.categorical(1, log(p, 1 - p))]) for s, p in ((0, 0.9), (1, 0.2))]
-    b.sum(parts, log(0.4, 0.6))
-    circuit = b.build()
+    parts = [
+        b.product([b.indicator(0, s), b.categorical(1, log_weights=log(p, 1 - p))])
+        for s, p in ((0, 0.9), (1, 0.2))
+    ]
+    b.sum(parts, log_weights=log(0.4, 0.6))
+    circuit = b.build(normalised=False)
     assert properties.is_deterministic(circuit)
     posterior = CircuitPosterior.from_circuit(circuit, make_query(domain, ["1"]))
     assert posterior.plan.n_nodes == 1
@@ -246,7 +249,7 @@ def test_a_gaussian_bound_is_the_density_at_the_clipped_mean() -> None:
     domain = Domain([Real("x"), Real("y", 0.0, 1.0)])
     b = CircuitBuilder(domain)
     b.product([b.gaussian(0, 1.0, 2.0), b.gaussian(1, 0.5, 0.1)])
-    posterior = CircuitPosterior.from_circuit(b.build(), make_query(domain, ["x"]))
+    posterior = CircuitPosterior.from_circuit(b.build(normalised=False), make_query(domain, ["x"]))
     boxes = Boxes(
         domain.subset([0]),
         np.zeros((3, 0), np.bool_),
@@ -257,7 +260,7 @@ def test_a_gaussian_bound_is_the_density_at_the_clipped_mean() -> None:
     np.testing.assert_allclose(posterior.log_bound(boxes), peaks, atol=1e-12)
     assert posterior.circuit.n_edges == 1
     with pytest.raises(ModelError, match="'y' is restricted to an interval"):
-        _ = CircuitPosterior.from_circuit(b.build(), make_query(domain)).circuit
+        _ = CircuitPosterior.from_circuit(b.build(normalised=False), make_query(domain)).circuit
     far = Boxes(domain.subset([0]), np.zeros((1, 0), np.bool_), np.array([[101.0]]), np.array([[np.inf]]))
     assert posterior.log_mass(far)[0] == pytest.approx(-1254.831361, abs=1e-5)  # ln Phi(-50)
     assert posterior.sample(5, np.random.default_rng(0), far).min() >= 101.0
@@ -265,8 +268,8 @@ def test_a_gaussian_bound_is_the_density_at_the_clipped_mean() -> None:
 
 def independent(n: int, p: float) -> Circuit:
     b = CircuitBuilder(Domain.of_sizes([2] * n))
-    b.product([b.categorical(i, log(1 - p, p)) for i in range(n)])
-    return b.build()
+    b.product([b.categorical(i, log_weights=log(1 - p, p)) for i in range(n)])
+    return b.build(normalised=False)
 
 
 def test_nothing_underflows() -> None:
@@ -295,14 +298,22 @@ def test_improbable_evidence_keeps_its_branches() -> None:
     n = 450
     domain = Domain.of_sizes([2] * n + [3])
     b = CircuitBuilder(domain)
-    first = b.product([*(b.categorical(i, log(0.5, 0.5)) for i in range(n)), b.categorical(n, log(0.5, 0.5, 0.0))])
+    first = b.product(
+        [
+            *(b.categorical(i, log_weights=log(0.5, 0.5)) for i in range(n)),
+            b.categorical(n, log_weights=log(0.5, 0.5, 0.0)),
+        ]
+    )
     e = math.exp(-2 + math.log(0.5))
     second = b.product(
-        [*(b.categorical(i, log(1 - e, e)) for i in range(n)), b.categorical(n, log(0.0, 0.0, 1.0))]
+        [
+            *(b.categorical(i, log_weights=log(1 - e, e)) for i in range(n)),
+            b.categorical(n, log_weights=log(0.0, 0.0, 1.0)),
+        ]
     )
-    b.sum([first, second], log(0.5, 0.5))
+    b.sum([first, second], log_weights=log(0.5, 0.5))
     posterior = CircuitPosterior.from_circuit(
-        b.build(), make_query(domain, [str(n)], {str(i): 1 for i in range(n)})
+        b.build(normalised=False), make_query(domain, [str(n)], {str(i): 1 for i in range(n)})
     )
     found = posterior.log_prob(np.array([[0], [1], [2]]))
     np.testing.assert_allclose(found, [math.log(0.5), math.log(0.5), -900.0], rtol=1e-12)
@@ -338,13 +349,13 @@ def test_a_shared_node_is_computed_once() -> None:
     b = CircuitBuilder(domain)
     below = None
     for i in range(n):
-        parts = [b.categorical(i, log(0.3, 0.7)), b.categorical(i, log(0.6, 0.4))]
+        parts = [b.categorical(i, log_weights=log(0.3, 0.7)), b.categorical(i, log_weights=log(0.6, 0.4))]
         products = (
             parts if below is None else [b.product([part, node]) for part, node in zip(parts, below, strict=True)]
         )
-        below = [b.sum(products, log(0.5, 0.5)), b.sum(products, log(0.2, 0.8))]
-    b.sum(below, log(0.1, 0.9))
-    circuit = b.build()
+        below = [b.sum(products, log_weights=log(0.5, 0.5)), b.sum(products, log_weights=log(0.2, 0.8))]
+    b.sum(below, log_weights=log(0.1, 0.9))
+    circuit = b.build(normalised=False)
     posterior = CircuitPosterior.from_circuit(circuit, make_query(domain))
     assert posterior.n_edges <= circuit.n_edges
     assert posterior.log_mass(Boxes.full(domain))[0] == pytest.approx(0.0, abs=1e-11)
@@ -356,10 +367,10 @@ def test_long_chains_of_products_stay_linear() -> None:
     n = 3000
     domain = Domain.of_sizes([2] * n)
     b = CircuitBuilder(domain)
-    node = b.categorical(0, log(0.5, 0.5))
+    node = b.categorical(0, log_weights=log(0.5, 0.5))
     for i in range(1, n):
-        node = b.product([node, b.categorical(i, log(0.5, 0.5))])
-    posterior = CircuitPosterior.from_circuit(b.build(), make_query(domain))
+        node = b.product([node, b.categorical(i, log_weights=log(0.5, 0.5))])
+    posterior = CircuitPosterior.from_circuit(b.build(normalised=False), make_query(domain))
     assert posterior.plan.n_nodes == 1
     assert posterior.plan.n_leaves == n
 
@@ -368,9 +379,9 @@ def test_missing_variables_are_constants() -> None:
     """An indicator circuit that leaves a variable free weighs each of its states by one."""
     domain = Domain.of_sizes([2, 3, 2])
     b = CircuitBuilder(domain)
-    both = b.product([b.indicator(0, 0), b.categorical(1, log(0.2, 0.3, 0.5))])
-    b.sum([both, b.indicator(0, 1)], log(0.5, 0.25))
-    circuit = b.build()
+    both = b.product([b.indicator(0, 0), b.categorical(1, log_weights=log(0.2, 0.3, 0.5))])
+    b.sum([both, b.indicator(0, 1)], log_weights=log(0.5, 0.25))
+    circuit = b.build(normalised=False)
     assert not properties.is_smooth(circuit)
     posterior = CircuitPosterior.from_circuit(circuit, make_query(domain))
     assert posterior.log_evidence == pytest.approx(math.log(2 * (0.5 + 3 * 0.25)))
@@ -382,8 +393,14 @@ def test_missing_variables_are_constants() -> None:
 def test_refusals() -> None:
     domain = Domain.of_sizes([2, 2])
     b = CircuitBuilder(domain)
-    b.product([b.categorical(0, log(0.5, 0.5)), b.categorical(0, log(0.1, 0.9)), b.categorical(1, log(0.1, 0.9))])
-    twice = b.build()
+    b.product(
+        [
+            b.categorical(0, log_weights=log(0.5, 0.5)),
+            b.categorical(0, log_weights=log(0.1, 0.9)),
+            b.categorical(1, log_weights=log(0.1, 0.9)),
+        ]
+    )
+    twice = b.build(normalised=False)
     assert not properties.is_decomposable(twice)
     with pytest.raises(ModelError, match="product node 3 multiplies two children over variable '0'"):
         CircuitPosterior.from_circuit(twice, make_query(domain))
@@ -392,9 +409,9 @@ def test_refusals() -> None:
     )
     mixed = Domain([Real("x"), Categorical("c", ("a", "b"))])
     b = CircuitBuilder(mixed)
-    b.sum([b.product([b.gaussian(0, 0, 1), b.indicator(1, 0)]), b.indicator(1, 1)], log(0.5, 0.5))
+    b.sum([b.product([b.gaussian(0, 0, 1), b.indicator(1, 0)]), b.indicator(1, 1)], log_weights=log(0.5, 0.5))
     with pytest.raises(ModelError, match="real variable 'x'"):
-        CircuitPosterior.from_circuit(b.build(), make_query(mixed))
+        CircuitPosterior.from_circuit(b.build(normalised=False), make_query(mixed))
     circuit = independent(3, 0.5)
     with pytest.raises(ModelError, match="3 edges; max_edges=2"):
         CircuitPosterior.from_circuit(circuit, make_query(circuit.domain), max_edges=2)
@@ -412,11 +429,11 @@ def test_refusals() -> None:
 def test_impossible_evidence() -> None:
     domain = Domain.of_sizes([2, 2])
     b = CircuitBuilder(domain)
-    given_0 = b.product([b.indicator(0, 0), b.categorical(1, log(1.0, 0.0))])
-    given_1 = b.product([b.indicator(0, 1), b.categorical(1, log(0.2, 0.8))])
-    b.sum([given_0, given_1], log(1.0, 0.0))
+    given_0 = b.product([b.indicator(0, 0), b.categorical(1, log_weights=log(1.0, 0.0))])
+    given_1 = b.product([b.indicator(0, 1), b.categorical(1, log_weights=log(0.2, 0.8))])
+    b.sum([given_0, given_1], log_weights=log(1.0, 0.0))
     with pytest.raises(ImpossibleEvidence):
-        CircuitPosterior.from_circuit(b.build(), make_query(domain, ["0"], {"1": 1}))
+        CircuitPosterior.from_circuit(b.build(normalised=False), make_query(domain, ["0"], {"1": 1}))
 
 
 def test_protocol_and_pickle() -> None:

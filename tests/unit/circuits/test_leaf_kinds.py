@@ -75,15 +75,15 @@ def mixed(domain: Domain = DOMAIN) -> Circuit:
     parts = [
         builder.product(
             [
-                builder.categorical(0, np.log(p).tolist()),
+                builder.categorical(0, log_weights=np.log(p).tolist()),
                 builder.real("two_sided", 1, m, w),
                 builder.real("two_sided", 2, 0.5 * m, 2 * w) if k else builder.gaussian(2, 1.0, 0.7),
             ]
         )
         for k, (p, m, w) in enumerate((([0.3, 0.7], -1.0, 0.5), ([0.9, 0.1], 2.0, 0.25)))
     ]
-    builder.sum(parts, np.log([0.4, 0.6]).tolist())
-    return builder.build()
+    builder.sum(parts, log_weights=np.log([0.4, 0.6]).tolist())
+    return builder.build(normalised=False)
 
 
 def density(point):
@@ -158,8 +158,8 @@ def test_leaves_without_an_end_are_written_and_read_back(tmp_path) -> None:
     leaves = [
         builder.real("truncated_gaussian", 0, 1.0, 2.0, low, high) for low, high in ((0.0, np.inf), (-np.inf, 3))
     ]
-    builder.sum(leaves, np.log([0.4, 0.6]).tolist())
-    circuit = builder.build()
+    builder.sum(leaves, log_weights=np.log([0.4, 0.6]).tolist())
+    circuit = builder.build(normalised=False)
     points = np.array([[-3.0], [0.5], [2.5], [7.0]])
     for name in ("m.npz", "m.spn"):
         circuit.write(tmp_path / name)

@@ -39,20 +39,20 @@ class StructuredCircuits:
     def build(self) -> Circuit:
         top = self.nodes(list(range(len(self.domain))))
         self.weighted(top)
-        return self.builder.build()
+        return self.builder.build(normalised=False)
 
     def weighted(self, nodes: list[int]) -> int:
         chosen = [int(c) for c in self.rng.choice(nodes, size=int(self.rng.integers(1, 5)))]
         weights = self.rng.uniform(0.05, 3.0, len(chosen))
         weights[1:][self.rng.random(len(chosen) - 1) < 0.2] = 0.0
         with np.errstate(divide="ignore"):
-            return self.builder.sum(chosen, np.log(weights).tolist())
+            return self.builder.sum(chosen, log_weights=np.log(weights).tolist())
 
     def leaf(self, v: int) -> int:
         weights = self.rng.dirichlet(np.full(int(self.domain.n_states[v]), 0.8)) * self.rng.uniform(0.2, 3.0)
         weights[1:][self.rng.random(len(weights) - 1) < 0.2] = 0.0
         with np.errstate(divide="ignore"):
-            return self.builder.categorical(v, np.log(weights))
+            return self.builder.categorical(v, log_weights=np.log(weights))
 
     def nodes(self, scope: list[int]) -> list[int]:
         """Return a few nodes over one scope."""
@@ -164,10 +164,10 @@ def test_auto_leaves_circuits_that_decide_query_variables_alone():
     states = [[builder.indicator(v, s) for s in (0, 1)] for v in range(20)]
     below = list(states[-1])
     for v in range(18, -1, -1):
-        mixed = [builder.sum(below, np.log([0.1 + 0.8 * s, 0.9 - 0.8 * s])) for s in (0, 1)]
+        mixed = [builder.sum(below, log_weights=np.log([0.1 + 0.8 * s, 0.9 - 0.8 * s])) for s in (0, 1)]
         below = [builder.product([states[v][s], mixed[s]]) for s in (0, 1)]
-    builder.sum(below, np.log([0.3, 0.7]))
-    circuit = builder.build()
+    builder.sum(below, log_weights=np.log([0.3, 0.7]))
+    circuit = builder.build(normalised=False)
     query = make_query(circuit.domain)
     assert isinstance(condition(circuit, query), CircuitPosterior)
     assert isinstance(condition(circuit, query, wants=(BucketTreePosterior,)), BucketTreePosterior)
@@ -179,12 +179,16 @@ def mixture_of_splits(splits):
     rng = np.random.default_rng(0)
 
     def part(scope):
-        products = [builder.product([builder.categorical(v, np.log(rng.dirichlet([1, 1]))) for v in scope])]
-        products.append(builder.product([builder.categorical(v, np.log(rng.dirichlet([1, 1]))) for v in scope]))
-        return builder.sum(products, np.log([0.4, 0.6]))
+        products = [
+            builder.product([builder.categorical(v, log_weights=np.log(rng.dirichlet([1, 1]))) for v in scope])
+        ]
+        products.append(
+            builder.product([builder.categorical(v, log_weights=np.log(rng.dirichlet([1, 1]))) for v in scope])
+        )
+        return builder.sum(products, log_weights=np.log([0.4, 0.6]))
 
-    builder.sum([builder.product([part(s) for s in split]) for split in splits], np.zeros(len(splits)))
-    return builder.build()
+    builder.sum([builder.product([part(s) for s in split]) for split in splits], log_weights=np.zeros(len(splits)))
+    return builder.build(normalised=False)
 
 
 def test_a_circuit_that_is_not_structured_is_refused_with_one_sentence():
@@ -204,9 +208,9 @@ def test_too_large_tables_stay_a_circuit_and_tiny_weights_do_not():
     assert tree_of_circuit(plan) is not None
     assert tree_of_circuit(plan, max_table=23) is None  # the leaves of two parts, and their choice, are more
     builder = CircuitBuilder(Domain.of_sizes([2, 2]))
-    leaves = [builder.categorical(v, [0.0, -800.0]) for v in (0, 1)]
+    leaves = [builder.categorical(v, log_weights=[0.0, -800.0]) for v in (0, 1)]
     builder.product(leaves)
-    faint = builder.build()
+    faint = builder.build(normalised=False)
     query = make_query(faint.domain)
     tree = tree_of_circuit(CircuitPosterior.from_circuit(faint, query).plan)
     assert tree is not None
@@ -219,7 +223,7 @@ def test_too_large_tables_stay_a_circuit_and_tiny_weights_do_not():
 def test_real_variables_stay_a_circuit():
     builder = CircuitBuilder(Domain([Real("x")]))
     builder.gaussian(0, 0.0, 1.0)
-    circuit = builder.build()
+    circuit = builder.build(normalised=False)
     assert isinstance(
         condition(circuit, make_query(circuit.domain), wants=(BucketTreePosterior,)), CircuitPosterior
     )

@@ -189,3 +189,40 @@ def test_files_hold_every_digit_and_damage_is_refused(tmp_path) -> None:
             cm.GaussianMixture.from_arrays(model.domain, {**model.to_arrays(), name: values})
     with pytest.raises(ModelError, match="without limits"):
         cm.GaussianMixture.from_arrays(cm.Domain([cm.Real(x, 0.0) for x in "012"]), model.to_arrays())
+
+
+@pytest.mark.parametrize("kind", ["full", "windows", "mixed"])
+def test_climbs_end_where_the_time_is_up(kind, monkeypatch):
+    """Every step of a climb looks at the clock; a late one leaves points where they are."""
+    from certimap.core.control import Control
+    from certimap.core.posterior import Heeds
+
+    rng = np.random.default_rng(0)
+    model = cm.GaussianMixture(np.ones(200), 3.0 * rng.normal(size=(200, 3)), [np.eye(3)] * 200, ["a", "b", "c"])
+    query, evidence = (["a", "b"], {"c": (0.0, 1.0)}) if kind == "windows" else (None, None)
+    if kind == "mixed":
+        table = cm.BayesianNetwork.from_cpts({"d": [0, 1]}, {}, {"d": [0.3, 0.7]})
+        model = cm.LinearGaussianNetwork([cm.LinearGaussian("x", ["d"], [0.0, 5.0])], table)
+    posterior = cm.condition(model, query, evidence)
+    steps, prober = [], posterior.prober()
+    assert isinstance(prober, Heeds)
+    parts = getattr(posterior, "parts", [posterior])
+    for part in parts:
+        monkeypatch.setattr(type(part.mixture), "log_components", lambda *_: steps.append(1))
+    prober.heed(Control.starting_now(0.0))
+    starts = prober.starts()
+    assert not steps
+    assert len(starts)
+    assert np.all(np.isfinite(starts))
+
+
+def test_many_points_are_scored_in_parts(monkeypatch):
+    from certimap.densities import gaussian_mixture
+
+    rng = np.random.default_rng(1)
+    model = cm.GaussianMixture(np.ones(5), rng.normal(size=(5, 2)), [np.eye(2)] * 5)
+    points = rng.normal(size=(101, 2))
+    at_once = model.log_density(points)
+    monkeypatch.setattr(gaussian_mixture, "ENTRIES_AT_ONCE", 70)
+    assert model.log_density(points).tolist() == at_once.tolist()
+    assert model.log_density(points[:0]).shape == (0,)

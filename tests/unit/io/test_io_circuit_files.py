@@ -373,8 +373,8 @@ def test_random_formulas_with_weights(tmp_path_factory, drawn, seed):
 
 def test_only_circuits_are_written(tmp_path):
     builder = CircuitBuilder(cm.Domain.of_sizes([2]))
-    builder.categorical(0, [0.0, 0.0])
-    circuit = builder.build()
+    builder.categorical(0, log_weights=[0.0, 0.0])
+    circuit = builder.build(normalised=False)
     for suffix in ("nnf", "sdd", "psdd", "json"):
         with pytest.raises(cm.ModelError, match="cannot be written"):
             write(circuit, tmp_path / f"m.{suffix}")

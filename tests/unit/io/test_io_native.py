@@ -78,7 +78,7 @@ def test_numpy_labels_come_back_as_the_equal_python_ones(tmp_path):
 
     builder = CircuitBuilder(builder_domain)
     builder.product([builder.indicator(0, 1), builder.gaussian(1, 0.0, 1.0)])
-    builder.build().write(tmp_path / "m.npz")
+    builder.build(normalised=False).write(tmp_path / "m.npz")
     again = io.read(tmp_path / "m.npz").domain
     assert again == domain
     assert type(again["n"].states[0]) is int

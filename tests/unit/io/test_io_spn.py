@@ -94,10 +94,10 @@ def build_mixed():
     builder = CircuitBuilder(Domain([Categorical("c", ("a", "b", "z")), Real("x"), Categorical("d", (1, 0))]))
     parts = []
     for k in range(2):
-        leaf = builder.categorical(0, [math.log(0.3 + k / 7), -math.inf, -3.0])
+        leaf = builder.categorical(0, log_weights=[math.log(0.3 + k / 7), -math.inf, -3.0])
         parts.append(builder.product([leaf, builder.gaussian(1, k + 0.1, 1 / 3), builder.indicator(2, k)]))
-    builder.sum(parts, [math.log(0.3), -800.0])
-    return builder.build()
+    builder.sum(parts, log_weights=[math.log(0.3), -800.0])
+    return builder.build(normalised=False)
 
 
 @pytest.mark.parametrize("name", ["m.spn", "m.spn.gz"])
@@ -125,7 +125,7 @@ def test_any_number_of_nodes_is_written_together(tmp_path, monkeypatch, together
 def test_a_root_that_is_an_indicator_gets_the_last_line(tmp_path):
     build = CircuitBuilder(Domain.of_sizes([3]))
     build.indicator(0, 1)
-    build.build().write(tmp_path / "m.spn")
+    build.build(normalised=False).write(tmp_path / "m.spn")
     again = io.read(tmp_path / "m.spn")
     assert [circuit_value(again, [s]) for s in range(3)] == [0.0, 1.0, 0.0]
 
@@ -161,5 +161,5 @@ def test_limits_of_a_real_variable_are_refused(tmp_path):
     build.gaussian(0, 0.0, 1.0)
     path = tmp_path / "model.spn"
     with pytest.raises(ModelError, match=r"variable 'x' lies in \[-1, 60\]"):
-        io.write(build.build(), path)
+        io.write(build.build(normalised=False), path)
     assert not path.exists()

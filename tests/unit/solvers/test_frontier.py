@@ -37,10 +37,10 @@ def mixture(n, n_components, seed, concentration=0.4):
     parts = []
     for _ in range(n_components):
         p = np.clip(rng.beta(concentration, concentration, n), 1e-6, 1 - 1e-6)
-        leaves = [builder.categorical(v, np.log([1 - p[v], p[v]])) for v in range(n)]
+        leaves = [builder.categorical(v, log_weights=np.log([1 - p[v], p[v]])) for v in range(n)]
         parts.append(builder.product(leaves))
-    builder.sum(parts, np.log(rng.dirichlet(np.ones(n_components))))
-    return builder.build()
+    builder.sum(parts, log_weights=np.log(rng.dirichlet(np.ones(n_components))))
+    return builder.build(normalised=False)
 
 
 def posterior_over_all(circuit):
@@ -57,10 +57,10 @@ def deterministic(n, seed):
         for state in (0, 1):
             leaf = builder.indicator(v, state)
             parts.append(leaf if below is None else builder.product([leaf, below[state]]))
-        below = [builder.sum(parts, np.log(rng.dirichlet([1.0, 1.0]))) for _ in (0, 1)]
+        below = [builder.sum(parts, log_weights=np.log(rng.dirichlet([1.0, 1.0]))) for _ in (0, 1)]
     assert below is not None
-    builder.sum([below[0]], [0.0])
-    return builder.build()
+    builder.sum([below[0]], log_weights=[0.0])
+    return builder.build(normalised=False)
 
 
 def test_a_deterministic_circuit_closes_at_the_first_box():
@@ -85,14 +85,18 @@ def test_probabilities_near_e_to_the_minus_3000():
     n, rng = 5000, np.random.default_rng(5)
     builder = CircuitBuilder(Domain.of_sizes([2] * n))
     rest = [
-        builder.categorical(v, np.log([q, 1 - q])) for v, q in enumerate(rng.uniform(0.45, 0.55, n)) if v >= 10
+        builder.categorical(v, log_weights=np.log([q, 1 - q]))
+        for v, q in enumerate(rng.uniform(0.45, 0.55, n))
+        if v >= 10
     ]
     parts = []
     for _ in range(4):
         p = rng.uniform(0.1, 0.9, 10)
-        parts.append(builder.product([builder.categorical(v, np.log([1 - p[v], p[v]])) for v in range(10)]))
-    builder.product([builder.sum(parts, np.log([0.3, 0.3, 0.2, 0.2])), *rest])
-    posterior = posterior_over_all(builder.build())
+        parts.append(
+            builder.product([builder.categorical(v, log_weights=np.log([1 - p[v], p[v]])) for v in range(10)])
+        )
+    builder.product([builder.sum(parts, log_weights=np.log([0.3, 0.3, 0.2, 0.2])), *rest])
+    posterior = posterior_over_all(builder.build(normalised=False))
     for solver in (Frontier(), Frontier(caps=False)):
         result = map_query(posterior, solver=solver, epsilon=0.0, delta=0.0, rng=1, time_limit=600)
         assert result.log_prob < -3000.0
@@ -162,10 +166,17 @@ def test_top_k_lists_the_most_probable_points(caps):
 
 def test_all_ties_are_listed():
     builder = CircuitBuilder(Domain.of_sizes([3, 2]))
-    even = [builder.product([builder.indicator(0, s), builder.categorical(1, [0.0, 0.0])]) for s in (0, 2)]
-    builder.sum(even, [0.0, 0.0])
+    even = [
+        builder.product([builder.indicator(0, s), builder.categorical(1, log_weights=[0.0, 0.0])]) for s in (0, 2)
+    ]
+    builder.sum(even, log_weights=[0.0, 0.0])
     result = map_query(
-        posterior_over_all(builder.build()), solver=Frontier(), epsilon=0.0, delta=0.0, rng=0, progress=False
+        posterior_over_all(builder.build(normalised=False)),
+        solver=Frontier(),
+        epsilon=0.0,
+        delta=0.0,
+        rng=0,
+        progress=False,
     )
     assert result.log_prob == pytest.approx(math.log(0.25))
     if result.ties is not None:
@@ -312,11 +323,11 @@ def test_a_seed_replays_in_a_fresh_process():
 def test_real_variables():
     builder = CircuitBuilder(Domain([cm.Real("x"), cm.Categorical("k", ("a", "b"))]))
     parts = [
-        builder.product([builder.gaussian(0, -2.0, 0.5), builder.categorical(1, np.log([0.9, 0.1]))]),
-        builder.product([builder.gaussian(0, 2.0, 0.1), builder.categorical(1, np.log([0.4, 0.6]))]),
+        builder.product([builder.gaussian(0, -2.0, 0.5), builder.categorical(1, log_weights=np.log([0.9, 0.1]))]),
+        builder.product([builder.gaussian(0, 2.0, 0.1), builder.categorical(1, log_weights=np.log([0.4, 0.6]))]),
     ]
-    builder.sum(parts, np.log([0.7, 0.3]))
-    circuit = builder.build()
+    builder.sum(parts, log_weights=np.log([0.7, 0.3]))
+    circuit = builder.build(normalised=False)
     result = map_query(
         posterior_over_all(circuit), solver=Frontier(), epsilon=0.001, delta=0.0, rng=0, progress=False
     )
@@ -330,12 +341,17 @@ def test_real_variables():
 def test_the_best_of_a_small_mixture():
     builder = CircuitBuilder(Domain.of_sizes([2, 2]))
     parts = [
-        builder.product([builder.categorical(v, np.log([1 - p[v], p[v]])) for v in (0, 1)])
+        builder.product([builder.categorical(v, log_weights=np.log([1 - p[v], p[v]])) for v in (0, 1)])
         for p in ((0.1, 0.1), (0.9, 0.9), (0.8, 0.9))
     ]
-    builder.sum(parts, np.log([0.4, 0.35, 0.25]))
+    builder.sum(parts, log_weights=np.log([0.4, 0.35, 0.25]))
     result = map_query(
-        posterior_over_all(builder.build()), solver=Frontier(), epsilon=0.0, delta=0.0, rng=0, progress=False
+        posterior_over_all(builder.build(normalised=False)),
+        solver=Frontier(),
+        epsilon=0.0,
+        delta=0.0,
+        rng=0,
+        progress=False,
     )
     assert list(result.assignment.values()) == [1, 1]
     assert math.exp(result.log_prob) == pytest.approx(0.4675)

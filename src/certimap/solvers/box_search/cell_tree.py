@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from certimap.certify.ledger import Ledger
 from certimap.core.box import Points
+from certimap.core.control import Control
 from certimap.core.domain import Real
 from certimap.core.posterior import Posterior, Prober, Probes
 from certimap.core.search_boxes import Layout, SearchBoxes
+from certimap.solvers.box_search.probe import prober_of
 
 Floats = NDArray[np.float64]
 PARTS = 3  # a cell is cut into, so that the middle one keeps its parent's centre
@@ -65,9 +67,9 @@ class CellTree:
     n: int = 0
 
     @classmethod
-    def of(cls, posterior: Posterior, bits: float | None) -> CellTree:
+    def of(cls, posterior: Posterior, bits: float | None, control: Control) -> CellTree:
         """Return a tree without cells; `bits` is the Lipschitz constant that cells are bounded by, or None."""
-        prober = posterior.prober() if isinstance(posterior, Probes) else None
+        prober = prober_of(posterior, control) if isinstance(posterior, Probes) else None
         layout = Layout.of(posterior.domain) if prober is None else prober.layout
         n = len(posterior.domain)
         window = np.full(n, -1.0), np.full(n, 1.0)

@@ -164,7 +164,7 @@ class Frontier(Solver):
     def init(
         self, posterior: Probes | Bounds, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> FrontierState:
-        prober = prober_of(posterior)
+        prober = prober_of(posterior, control)
         layout, n_real = prober.layout, 0 if posterior.domain.is_discrete else len(posterior.domain)
         opened = OpenBoxes(int(layout.offsets[-1]), n_real)
         bound = np.full(1, 0.0 if has_masses(posterior) else posterior.facts.log_ceiling)

@@ -75,7 +75,7 @@ class Optimistic(Solver):
         self, posterior: Posterior, control: Control, rng: np.random.Generator, boxes: Boxes | None = None
     ) -> OptimisticState:
         self.refuse_boxes(boxes)
-        return OptimisticState(CellTree.of(posterior, self._bits), control, rng)
+        return OptimisticState(CellTree.of(posterior, self._bits, control), control, rng)
 
     @property
     def _bits(self) -> float | None:

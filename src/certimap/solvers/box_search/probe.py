@@ -7,15 +7,19 @@ from numpy.typing import NDArray
 
 from certimap.core.box import Points
 from certimap.core.climb import climb
-from certimap.core.posterior import Bounds, Masses, Posterior, Prober, Probes, Tightening
+from certimap.core.control import Control
+from certimap.core.posterior import Bounds, Heeds, Masses, Posterior, Prober, Probes, Tightening
 from certimap.core.search_boxes import Answers, Layout, SearchBoxes, rounded_up
 
 Floats = NDArray[np.float64]
 
 
-def prober_of(posterior: Probes | Bounds) -> Prober:
-    """Return the posterior's own prober, or one made of its bounds."""
-    return posterior.prober() if isinstance(posterior, Probes) else BoxProber(posterior)
+def prober_of(posterior: Probes | Bounds, control: Control) -> Prober:
+    """Return the posterior's own prober, or one made of its bounds; its climbs keep to the run's limits."""
+    prober = posterior.prober() if isinstance(posterior, Probes) else BoxProber(posterior)
+    if isinstance(prober, Heeds):
+        prober.heed(control)
+    return prober
 
 
 def has_masses(posterior: Posterior) -> bool:
