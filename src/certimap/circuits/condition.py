@@ -236,7 +236,7 @@ def _real_entries(circuit: Circuit, query: Query, nodes: NDArray[np.int64]) -> N
 
 def _keep_touching(
     circuit: Circuit,
-    leaves: Leaves,
+    leaves: ConditionedLeaves,
     leaf_mass: NDArray[np.float64],
     log_error: NDArray[np.float64],
     log_total: float,
