@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from certimap.circuits.leaves import leaf_kind
 from certimap.core.domain import Domain
 from certimap.core.model import Model
-from certimap.errors import ModelError
+from certimap.core.query import make_query
+from certimap.errors import ImpossibleEvidence, ModelError
 
 TOTAL_TOLERANCE = 1e-3  # as rows of a table of a Bayesian network
 
@@ -433,11 +434,13 @@ def _logs_of(
 
 def _check_total(circuit: Circuit) -> None:
     """Refuse a circuit whose values do not add to 1; one that no query accepts is left to the query to refuse."""
-    from certimap.circuits.condition import log_total
-
     try:
-        total = log_total(circuit)
+        total = circuit.condition(make_query(circuit.domain)).facts.log_evidence
+    except ImpossibleEvidence:
+        total = -math.inf
     except ModelError:
+        return
+    if total is None:
         return
     if not abs(total) <= TOTAL_TOLERANCE:
         shown = f"{math.exp(total):.6g}" if abs(total) < 300.0 else f"e^{total:.6g}"

@@ -15,7 +15,7 @@ from certimap.circuits.leaves import leaf_kinds
 from certimap.circuits.plan import REAL_FIRST, REAL_LOG_NORM, REAL_SIZE, Plan
 from certimap.core.control import Control, WorkClock
 from certimap.core.domain import Domain, Real
-from certimap.core.query import Query, make_query
+from certimap.core.query import Query
 from certimap.errors import ImpossibleEvidence, ModelError
 
 if TYPE_CHECKING:
@@ -118,19 +118,6 @@ def fill_log_mass(circuit: Circuit, log_mass: NDArray[np.float64]) -> float:
     if not np.isfinite(log_evidence):
         raise ModelError(f"the circuit's mass under the evidence is {np.exp(log_evidence)}; it must be finite")
     return log_evidence
-
-
-def log_total(circuit: Circuit) -> float:
-    """Return ln of what the values of all assignments add to; -inf where that is 0.
-
-    Raises ModelError where no query accepts the circuit.
-    """
-    query = make_query(circuit.domain)
-    circuit = checked(circuit, query)
-    try:
-        return fill_log_mass(circuit, leaves_of(circuit, query)[0].log_mass)
-    except ImpossibleEvidence:
-        return -math.inf
 
 
 def checked(circuit: Circuit, query: Query) -> Circuit:
