@@ -28,6 +28,7 @@ lint: $(DEV_STAMP)
 	$(BIN)/ruff format --check .
 	PYTHONPATH=src $(BIN)/lint-imports
 	cd lab && PYTHONPATH=../src ../$(BIN)/lint-imports
+	$(BIN)/python tests/house.py
 
 types: $(DEV_STAMP)
 	$(BIN)/pyright src lab

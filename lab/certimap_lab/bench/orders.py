@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import NamedTuple
 
-from certimap_lab.bench.records import Record
+from certimap_lab.bench.records import BenchError, Record
 from certimap_lab.bench.tabular import Table
 
 SUFFIXES = (".uai.gz", ".bif.gz", ".uai", ".bif")
@@ -40,9 +40,13 @@ def files_below(folders: Iterable[Path]) -> Iterator[Path]:
 def scopes_of(path: Path) -> Scopes:
     """Return what a network without evidence leaves to eliminate."""
     import certimap as cm
+    from certimap.networks.network import Network
     from certimap.networks.reduction import reduce_network
 
-    reduced = reduce_network(cm.read(path))
+    network = cm.read(path)
+    if not isinstance(network, Network):
+        raise BenchError(f"{path} holds a {type(network).__name__}; networks have elimination orders")
+    reduced = reduce_network(network)
     return Scopes(path.name.split(".")[0], [f.scope for f in reduced.factors], reduced.sizes)
 
 
