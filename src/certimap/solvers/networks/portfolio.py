@@ -44,9 +44,9 @@ class Tuning:
         Products that take as long as one unit of a part's own work: `full_width`, `wmb`, `frontier`, `aobb`,
         `set_elimination`.
     head_start
-        Work that `set_elimination` has before the others have a turn.
+        Work that `set_elimination` has before the others have a turn, on a tree that is not dear.
     dear
-        Table entries per point from which searches that evaluate points by the hundred are left out.
+        Table entries per point from which searches that evaluate points by the hundred wait for the others' end.
     """
 
     turn: float = 2.0**27
@@ -115,7 +115,8 @@ class Portfolio(Solver):
     whose last one closed the largest share of the gap for its work, and now and then to the part that has had the
     least. Turns are measured in table entries, not seconds, so that a seed replays.
 
-    On a tree of a network's tables, `set_elimination` stands for `frontier` and `aobb`, and has a head start.
+    On a tree of a network's tables, `set_elimination` stands for `frontier` and `aobb`. It has a
+    head start where the tree is not large.
 
     Where a list of assignments, a proof file or the search of one box is wanted, `frontier` (or `set_elimination`)
     runs alone: it alone keeps the books that these need.
@@ -163,10 +164,8 @@ class Portfolio(Solver):
         full, buckets, boxes, paths, sets = tuning.weights
         streams = iter(rng.spawn(5))
 
-        def part(
-            weight: float, *solvers: Solver, on: Posterior, turn: float = tuning.turn, books: bool = False
-        ) -> Part:
-            return Part(on, iter(solvers), weight, next(streams), turn, books)
+        def part(weight: float, *solvers: Solver, on: Posterior, books: bool = False) -> Part:
+            return Part(on, iter(solvers), weight, next(streams), tuning.turn, books)
 
         if isinstance(posterior, NetworkPosterior):
             network = posterior
@@ -179,7 +178,11 @@ class Portfolio(Solver):
             part(buckets, *(WeightedMiniBuckets(i, tuning.iterations) for i in tuning.i_bounds), on=network),
         ]
         if network is not posterior:
-            return [part(sets, SetElimination(), on=posterior, turn=tuning.head_start, books=True), *parts]
+            in_sets = part(sets, SetElimination(), on=posterior, books=True)
+            if posterior.facts.work > tuning.dear:
+                return [*parts, in_sets]
+            in_sets.turn = tuning.head_start
+            return [in_sets, *parts]
         parts.append(part(boxes, Frontier(), on=posterior, books=True))
         parts[-1].is_spare = posterior.facts.work > tuning.dear
         depth_first = AndOrBranchAndBound()
