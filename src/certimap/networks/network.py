@@ -15,7 +15,6 @@ from certimap.core.model import Model, conversions
 from certimap.errors import ModelError
 from certimap.networks.elimination import Elimination
 from certimap.networks.factor import Factor, add_logs
-from certimap.networks.orders import plan_elimination
 from certimap.networks.reduction import reduce_network
 
 if TYPE_CHECKING:
@@ -92,6 +91,8 @@ class Network(Model):
         Evidence is absorbed, and barren variables and impossible states are removed, as compiling does;
         raises ImpossibleEvidence when that alone shows the evidence to be impossible.
         """
+        from certimap.networks.orders import plan_elimination  # compiled code, which reading a model needs not load
+
         reduced = reduce_network(self, query)
         return plan_elimination([f.scope for f in reduced.factors], reduced.sizes, reduced.query)
 
