@@ -16,6 +16,7 @@ from certimap.circuits.plan import REAL_FIRST, REAL_LOG_NORM, REAL_SIZE, Plan
 from certimap.core.control import Control, WorkClock
 from certimap.core.domain import Domain, Real
 from certimap.core.query import Query
+from certimap.core.rounding import LOG_OF_NO_MASS
 from certimap.errors import ImpossibleEvidence, ModelError
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 
 SECONDS_PER_EDGE = 2e-7
-LOG_OF_NO_MASS = -800.0  # of the whole: less than any double holds beside 1
 MOST = 2**31 - 2**8  # nodes, edges and parameters, which are numbered in 32 bits
 
 

@@ -94,3 +94,10 @@ LEAST_SHARE = 1e-300
 # 2^MIXED_TOP: a product is at least 2^-1001 and at most 2^121. Smaller positive entries are raised to the lower
 # end, which only raises a bound.
 MIXED_BITS, MIXED_TOP = 250, 30
+
+# Variances of Gaussians: doubles hold their inverses, and products of these with numbers near 1.
+LEAST_VARIANCE = 1e-290
+
+# ln of the mass that a leaf gets whose only allowed point is the end of its support: below what a double holds
+# beside 1, so that no sum changes, and above -inf, so that the point stays possible.
+LOG_OF_NO_MASS = -800.0

@@ -13,12 +13,12 @@ from certimap.circuits.leaves.kind import LEAST_LOG
 from certimap.core.domain import Domain, Real, as_real
 from certimap.core.logs import log_sum
 from certimap.core.model import Model
+from certimap.core.rounding import LEAST_VARIANCE
 from certimap.errors import ImpossibleEvidence, ModelError, QueryError
 
 Floats = NDArray[np.float64]
 LOG_2PI = math.log(2.0 * math.pi)
 ENTRIES_AT_ONCE = 1 << 23  # of an array of points, components and variables
-LEAST_VARIANCE = 1e-290  # floats hold its inverse, and products of that with numbers near 1
 
 
 class GaussianMixture(Model):

@@ -91,7 +91,7 @@ class Network(Model):
         Evidence is absorbed, and barren variables and impossible states are removed, as compiling does;
         raises ImpossibleEvidence when that alone shows the evidence to be impossible.
         """
-        from certimap.networks.orders import plan_elimination  # compiled code, which reading a model needs not load
+        from certimap.networks.orders import plan_elimination
 
         reduced = reduce_network(self, query)
         return plan_elimination([f.scope for f in reduced.factors], reduced.sizes, reduced.query)
