@@ -19,7 +19,7 @@ __all__ = ["Proof", "Verdict", "check_arrays"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load what checks when it is first needed: every result may hold a `Proof`, and few are checked."""
+    """Import the checker on first use: every result may hold a `Proof`, and few proofs are checked."""
     if name in ("Verdict", "check_arrays"):
         from certimap.checker.verdict import Verdict, check_arrays
 

@@ -1,4 +1,4 @@
-"""What a proof is about, in words: a claim may be true of another question than the reader has in mind."""
+"""Describes the query of a proof in words: a valid proof may be about a different query than you meant."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Variables = Sequence[Mapping[str, Any]]
 
 
 def shown(x: float, digits: int, rounding: str = ROUND_CEILING, less: float = 0.0) -> str:
-    """Return x - less in some digits, rounded so that what is said is no more than what is proved."""
+    """Return x - less to `digits` digits, rounded so that the text claims no more than the proof."""
     found = Context(prec=digits, rounding=rounding).subtract(Decimal(str(x)), Decimal(str(less)))
     return f"{float(found):.{digits}g}"
 
@@ -43,7 +43,7 @@ def question_in_words(
 
 
 def _of_states(states: Sequence[Any], logs: Floats) -> tuple[str, bool]:
-    """Return what is known of a variable, and whether that is one state."""
+    """Return the evidence on a variable in words, and whether it leaves a single state."""
     left = [_label(s) for s, w in zip(states, logs.tolist(), strict=True) if w > -math.inf]
     if np.all(logs == 0.0):
         return "", False
@@ -60,7 +60,7 @@ def _of_interval(whole: Sequence[float], given: Floats) -> tuple[str, bool]:
 
 
 def _label(label: Any) -> str:
-    """Return a label as its file has it; JSON leaves nothing in it that a terminal would obey."""
+    """Return a label as in the file; JSON escapes the control characters that a terminal would obey."""
     return label if isinstance(label, str) and label.isalnum() else json.dumps(label)
 
 

@@ -1,4 +1,4 @@
-"""Trees of boxes, as proofs hold them, and a search on a circuit checked by its tree."""
+"""Reads the trees of boxes in a proof, and checks a search on a circuit by its tree."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from certimap.checker.graph import Flags
 from certimap.checker.models import Arrays, Rejected
 from certimap.checker.numbers import Floats, Ints
 
-BATCH, MAX_COLUMNS = 256, 2**22  # boxes, and columns of them, that are bounded at once
-BOX_COST, COLUMN_COST = 640, 64  # bytes that a box takes beside its columns, and each column while it is bounded
+BATCH, MAX_COLUMNS = 256, 2**22  # boxes, and boxes times columns, bounded at once
+BOX_COST, COLUMN_COST = 640, 64  # bytes per box beside its columns, and per column while it is bounded
 LEAF, SHRUNK = -1, -2
 
 
 class Trees:
     """Reads trees of boxes one after the other, each in preorder.
 
-    A tree covers all of the box that it starts from: a variable's number splits a box on it, into a part for each
-    state that the box has, or into the states before `at` and the others; -2 drops states, and what is left goes
-    on; -1 ends a box.
+    A tree covers its whole starting box. Each entry treats one box: a variable's number splits the box on that
+    variable, into one part per state, or into the states before `at` and the rest; -2 drops states, and the
+    smaller box follows; -1 ends the box.
     """
 
     def __init__(self, arrays: Arrays, splits: str, kept: str, n_variables: int, budget: Budget) -> None:
@@ -41,9 +41,10 @@ class Trees:
         self.entry = self.byte = 0
 
     def read(self, starts: Mapping[int, int], sizes: Ints) -> Iterator[tuple[Flags, Flags]]:
-        """Yield, for a tree over variables that begin at some columns, each box and the columns that end there.
+        """Yield each box of one tree in which states end, and the columns of these states.
 
-        Where a box ends as a whole no column is marked. The boxes that wait are those of one path down the tree.
+        `starts` gives the first column of each variable of the tree. No column is marked where the whole box ends.
+        Memory holds the open boxes of one path down the tree.
         """
         n_columns = int(sum(sizes[v] for v in starts))
         waiting: list[Iterator[Flags]] = [iter([np.ones(n_columns, np.bool_)])]
@@ -69,7 +70,7 @@ class Trees:
                 waiting.append(_parts(box, starts[kind], int(sizes[kind]), at))
 
     def end(self) -> None:
-        """Refuse what follows the last tree."""
+        """Reject entries after the last tree."""
         if self.entry < len(self.kinds) or self.byte < len(self.bits):
             raise Rejected("the trees of boxes have a box too many")
 
@@ -83,7 +84,7 @@ class Trees:
 
 
 def _parts(box: Flags, start: int, size: int, at: int) -> Iterator[Flags]:
-    """Yield the parts of a box by the states of a variable: each, or those before a place and the others."""
+    """Yield the parts of a box split on a variable: one per state, or the states before `at` and the rest."""
     states = np.flatnonzero(box[start : start + size]).tolist()
     groups = [range(min(at, size)), range(at, size)] if at else ([state] for state in states)
     for group in groups:
@@ -95,7 +96,7 @@ def _parts(box: Flags, start: int, size: int, at: int) -> Iterator[Flags]:
 
 
 def split_tree(arrays: Arrays, columns: Ints, budget: Budget) -> Iterator[tuple[Flags, Flags]]:
-    """Yield what ends in the tree of a search over all query variables, as `Trees.read` does."""
+    """Yield the boxes of a search's tree over all query variables, as `Trees.read` does."""
     trees = Trees(arrays, "splits", "kept", len(columns) - 1, budget)
     starts: list[int] = columns[:-1].tolist()
     yield from trees.read(dict(enumerate(starts)), np.diff(columns))
@@ -105,11 +106,11 @@ def split_tree(arrays: Arrays, columns: Ints, budget: Budget) -> Iterator[tuple[
 def check_boxes(
     circuit: Circuit, arrays: Arrays, answers: NDArray[np.int64], threshold: float, caps: Floats
 ) -> str | None:
-    """Close all that ends in a tree of boxes; return the sentence about the first that stays open, or None.
+    """Close every box that ends in a search's tree; return a sentence about the first open one, or None.
 
-    In each box the states whose bound is at most the threshold are dropped until none is left to drop. It is
-    closed when the bound of the whole is, or a variable keeps no state, or nothing but an answer is left; of a box
-    of which some states end, these have to be dropped.
+    States whose bound is at most the threshold (nats) are dropped from a box until no more can be. The box closes
+    when its own bound is at most the threshold, when a variable has no state left, or when only an answer is left.
+    Where only some states of a box end, dropping these is enough.
     """
     budget, width, known = circuit.budget, int(circuit.columns[-1]), set[bytes]()
     if len(answers) > 1:

@@ -1,4 +1,4 @@
-"""Elimination of a product of tables: a tree of buckets in an order of the checker's own making."""
+"""Bucket elimination of a product of tables, in an order that the checker chooses itself."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from certimap.checker.models import Reduced, Rejected, Table, spread
 from certimap.checker.numbers import UNIT, Flags, Floats, Ints, log_sum, up
 
 MAX_TABLE = 2**22  # entries of one bucket
-WORKING = 6  # copies of a table that are held while it is worked on
+WORKING = 6  # copies of a table held while it is processed
 
 
 @dataclass(eq=False)
 class Bucket:
-    """A variable with its separator, query variables before hidden ones in both, and the product of its tables.
+    """A bucket: its variable, its scope and separator (query variables first), and the product of its tables.
 
-    The table has one axis per query variable, then one per hidden one; rounding may have raised it by `raised`.
-    The bucket `is_quiet` where no query variable is eliminated in its subtree. `children` are those below that are
-    not quiet, `inner` the hidden variables that they have a say in.
+    The table has one axis per query variable, then one per hidden variable; rounding may have raised it by
+    `raised` nats. A bucket is quiet if no query variable is eliminated in its subtree. `children` are the child
+    buckets that are not quiet, `inner` the hidden variables in their separators.
     """
 
     own: int
@@ -46,7 +46,7 @@ class Bucket:
 def elimination_order(
     tables: Sequence[Table], sizes: Sequence[int], variables: Sequence[int], budget: Budget
 ) -> list[int]:
-    """Return an order in which each next variable makes the smallest table; among equals the first."""
+    """Return a greedy order: the next variable makes the smallest table, and ties go to the lowest number."""
     near: dict[int, set[int]] = {v: set() for v in variables}
     for table in tables:
         for v in table.scope:
@@ -74,7 +74,7 @@ def elimination_order(
 
 
 def index_map(outer: Sequence[int], inner: Sequence[int], sizes: Sequence[int]) -> Ints:
-    """Return, for each joint state of `outer`, that of the variables of `inner` in it; others count 0."""
+    """Return, per joint state of `outer`, the index of `inner`'s joint state; a variable not in `outer` is 0."""
     strides, step = dict[int, int](), 1
     for v in reversed(inner):
         strides[v], step = step, step * sizes[v]
@@ -86,7 +86,7 @@ def index_map(outer: Sequence[int], inner: Sequence[int], sizes: Sequence[int]) 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """An elimination before its tables are multiplied: per variable its scope, tables, and buckets below it."""
+    """The plan of an elimination before tables are multiplied: each variable's scope, tables, child buckets."""
 
     order: list[int]
     scopes: list[set[int]]
@@ -95,7 +95,7 @@ class Layout:
 
     @classmethod
     def of(cls, problem: Reduced, budget: Budget) -> Layout:
-        """Choose an order; refuse one whose tables would not fit. The last of `children` are the roots."""
+        """Choose an order; reject it if its tables do not fit. The last entry of `children` lists the roots."""
         variables = sorted({v for t in problem.tables for v in t.scope} | set(problem.queried))
         order = elimination_order(problem.tables, problem.sizes, variables, budget)
         place = {v: k for k, v in enumerate(order)}
@@ -126,8 +126,8 @@ class Layout:
 class Buckets:
     """A tree of buckets, children before parents; the last one joins the roots.
 
-    What a quiet bucket sends up is the same in every box: it is part of the table above, but for its largest
-    entry, which is part of the constant.
+    The message of a quiet bucket is the same in every box, so it is multiplied into its parent's table once; its
+    largest entry goes into `log_constant`.
     """
 
     buckets: list[Bucket]
@@ -138,7 +138,7 @@ class Buckets:
 
     @classmethod
     def of(cls, problem: Reduced, plan: Layout | None = None, budget: Budget | None = None) -> Buckets:
-        """Lay out an elimination, unless it is, and multiply its tables; refuse one whose tables would not fit."""
+        """Multiply the tables along a plan, by default a new one; reject a plan whose tables do not fit."""
         budget = Budget() if budget is None else budget
         plan = plan or Layout.of(problem, budget)
         queried = {v: k for k, v in enumerate(problem.queried)}
@@ -181,21 +181,21 @@ class Buckets:
         return sum(math.prod(self.sizes[v] for v in (*b.separator_query, *b.separator_hidden)) for b in loud)
 
     def view(self, values: Floats, k: int, variables: Sequence[int]) -> Floats:
-        """View an array over the separator of bucket number `k` with an axis for each of more variables."""
+        """View an array over the separator of bucket `k` with one axis for each of `variables`, a superset."""
         inside = {*self.buckets[k].separator_query, *self.buckets[k].separator_hidden}
         return values.reshape([self.sizes[v] if v in inside else 1 for v in variables])
 
     def table_in(self, bucket: Bucket, box: Sequence[Flags]) -> Floats:
-        """Return a bucket's table, its own variable kept inside a box."""
+        """Return a bucket's table with its own variable restricted to a box."""
         if bucket.own not in self.queried or box[self.queried[bucket.own]].all():
             return bucket.table
         mask = np.where(box[self.queried[bucket.own]], 0.0, -np.inf)
         return bucket.table + mask.reshape([-1 if v == bucket.own else 1 for v in bucket.scope])
 
     def onto(self, bucket: Bucket, joint: Floats, query: list[int], hidden: list[int], side: int = 1) -> Floats:
-        """Sum the other hidden variables out of an array over a bucket's variables, and maximise the query ones.
+        """Sum out the hidden variables not in `hidden`, and maximise out the query variables not in `query`.
 
-        The result has an axis for contexts and one for hidden states.
+        `joint` has one axis per variable of the bucket; the result has shape (contexts, hidden states).
         """
         n = len(bucket.query)
         for axis in range(len(bucket.hidden) - 1, -1, -1):
@@ -206,9 +206,9 @@ class Buckets:
         return joint.reshape(math.prod(self.sizes[v] for v in query), -1)
 
     def messages(self, box: Sequence[Flags], side: int = 1) -> list[Floats]:
-        """Return, for each bucket, the largest sum below it by context and hidden state; the last is the bound.
+        """Return each bucket's message, shape (contexts, hidden states); the last one is the bound.
 
-        Quiet ones have none.
+        The message of a quiet bucket is 0, since its parent's table contains it.
         """
         out: list[Floats] = []
         self.budget.need(FLOAT * (self.n_separated + WORKING * self.largest), "messages of the elimination")
@@ -224,13 +224,13 @@ class Buckets:
         return out
 
     def bound(self, box: Sequence[Flags], side: int = 1) -> float:
-        """Return an upper bound on the log values in a box; of a point its value, rounded to a side."""
+        """Return an upper bound on the log values in a box; for a point, its log value rounded to `side`."""
         found = float(up(self.messages(box, side)[-1][0, 0] + self.log_constant, side))
         return found if side > 0 else found - 2.0 * sum(bucket.raised for bucket in self.buckets)
 
 
 def rounded_by(values: Floats, steps: float = 2.0) -> float:
-    """Return by how many nats sums of logs that `up` made can be above the truth."""
+    """Return how far (nats) sums of logs rounded by `up` can exceed the true sums."""
     return (steps + 4.0 * float(np.max(np.abs(values), where=np.isfinite(values), initial=0.0))) * UNIT
 
 

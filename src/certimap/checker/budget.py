@@ -1,4 +1,4 @@
-"""What a check may take, whatever a file makes it do: seconds, and bytes of memory beside the model."""
+"""Limits on a check, whatever its file contains: seconds, and bytes of memory beside the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FLOAT = 8  # bytes of a number
 
 @dataclass(eq=False)
 class Budget:
-    """Limits on time and memory: work in pieces looks at the clock, and arrays are estimated before they are made.
+    """Limits on time and memory: loops read the clock, and arrays are counted before they are allocated.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class Budget:
     end
         When the time is up (`time.monotonic`).
     held
-        Bytes of arrays that stay.
+        Bytes of the arrays that are kept.
     """
 
     seconds: float = math.inf
@@ -33,18 +33,18 @@ class Budget:
 
     @classmethod
     def starting_now(cls, seconds: float | None = SECONDS, n_bytes: float | None = BYTES) -> Budget:
-        """Return a budget whose time begins to run; None stands for no limit."""
+        """Return a budget whose time starts now; None means no limit."""
         seconds, n_bytes = math.inf if seconds is None else seconds, math.inf if n_bytes is None else n_bytes
         return cls(seconds, n_bytes, time.monotonic() + seconds)
 
     def look(self) -> None:
-        """Reject what has not been checked in time."""
+        """Reject the proof if the time is up."""
         if time.monotonic() > self.end:
             limit = f"{self.seconds:g} s (time_limit)"
             raise Rejected(f"the check did not end within {limit}, so that nothing is said of the proof")
 
     def need(self, n_bytes: float, what: str) -> None:
-        """Look at the budget, and reject, before any is taken, what needs more bytes than are left."""
+        """Reject the proof if the time is up, or if the next step needs more bytes than are left."""
         self.look()
         if self.held + n_bytes > self.n_bytes:
             raise Rejected(
@@ -53,7 +53,7 @@ class Budget:
             )
 
     def hold(self, n_bytes: float, what: str) -> None:
-        """Count bytes that stay; negative ones are given back."""
+        """Count bytes of arrays that are kept; a negative count gives bytes back."""
         if n_bytes > 0.0:
             self.need(n_bytes, what)
         self.held += n_bytes

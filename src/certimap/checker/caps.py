@@ -1,9 +1,9 @@
-"""Upper bounds on sums in any box (caps), by the trees of boxes that a proof has of them.
+"""Upper bounds on sums over any box (caps), computed along the trees of boxes in a proof.
 
-A tree covers all of a sum's own boxes: what it splits goes on in parts, and of a box that it shrinks the states
-left go on, the others being boxes of their own. So the largest bound of all that ends there bounds the sum,
-whatever the tree: a proof can only choose a bad one, and no bound is read from it. Sums are taken from the lowest
-up, those of one layer side by side, for each rests on those below it alone.
+A tree covers the whole space of a sum's variables: a split covers a box by its parts, and a drop covers it by the
+states dropped and the box left. So the largest bound over the terminal boxes bounds the sum, whatever the tree: a
+proof can only choose a bad tree, and no bound is read from it. Sums are bounded from the lowest layer up, all sums
+of a layer side by side, for a sum depends on lower layers alone.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from certimap.checker.graph import Flags
 from certimap.checker.models import Arrays, Rejected
 from certimap.checker.numbers import Floats
 
-Rows = tuple[Flags, Flags]  # boxes, and the states of each that end there, none where all do
+Rows = tuple[Flags, Flags]  # boxes, and the states that end in each; none where the whole box ends
 
 
 def read_trees(arrays: Arrays, circuit: Circuit) -> dict[int, Rows]:
-    """Return what ends in each tree, by the node of the circuit; refuse trees of sums that it has not."""
+    """Map each sum node to the terminal boxes of its tree; reject trees that name unknown sums."""
     node_of = {number: node for node, number in enumerate(circuit.numbers.tolist()) if number >= 0}
     sizes, scopes = np.diff(circuit.columns), circuit.scopes()
     budget, listed = circuit.budget, arrays["cap_nodes"]
@@ -46,7 +46,7 @@ def read_trees(arrays: Arrays, circuit: Circuit) -> dict[int, Rows]:
 
 
 def caps_of(circuit: Circuit, arrays: Arrays) -> Floats:
-    """Return upper bounds on all sums, by their numbers; infinite for those without a tree."""
+    """Return an upper bound (nats) on each sum, by its number; inf for a sum without a tree."""
     caps = np.full(int(circuit.numbers.max(initial=-1)) + 2, np.inf)
     if "cap_nodes" not in arrays:
         return caps
@@ -54,7 +54,7 @@ def caps_of(circuit: Circuit, arrays: Arrays) -> Floats:
     for layer in circuit.layers:
         nodes = np.array([node for node in layer.nodes.tolist() if node in trees], np.int64)
         lengths = np.ceil(np.log2([len(trees[node][0]) for node in nodes.tolist()]))
-        waiting = [nodes[lengths == length] for length in np.unique(lengths)]  # all get as many rows
+        waiting = [nodes[lengths == length] for length in np.unique(lengths)]  # padded to the longest
         while waiting:
             circuit.budget.look()
             group = waiting.pop()
@@ -67,7 +67,7 @@ def caps_of(circuit: Circuit, arrays: Arrays) -> Floats:
 
 
 def _maxima(parts: Circuit, trees: list[Rows], caps: Floats) -> Floats:
-    """Return the largest bound of what ends in each tree, one per root."""
+    """Return, for each root, the largest bound over the terminal boxes of its tree."""
     n_rows, width = max(len(boxes) for boxes, _ in trees), int(parts.columns[-1])
     first = parts.columns[np.flatnonzero(np.diff(parts.root_of, prepend=-1))]
     step, largest = max(1, MAX_COLUMNS // width), np.full(len(trees), -np.inf)

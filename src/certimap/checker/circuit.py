@@ -1,8 +1,8 @@
-"""A circuit under a query, read by the checker: what it is worth at points and at most in boxes.
+"""A circuit under a query: its values at points, and its upper bounds over boxes.
 
-Evidence and nuisance variables are folded into constants and nodes over one query variable into tables; what is
-left is walked layer by layer, all boxes of a batch at once. A box is a row of flags, one per state of a query
-variable; the states are the lowest nodes, and a table is a sum over them that decides its variable.
+Evidence and nuisance variables are folded into constants, and nodes over one query variable into tables. The
+other nodes are evaluated layer by layer, for all boxes of a batch at once. A box is a row of flags, one per state
+of each query variable; the states are the lowest nodes, and a table is a deterministic sum over them.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from certimap.checker.layers import Layer, product_runs, runs_of, upward
 from certimap.checker.models import Question
 from certimap.checker.numbers import Floats, Ints, log_sum, log_sum_runs, up
 
-MAX_SUPPORT = 400_000_000  # entries of the table of possible states beyond which no sum counts as deciding
-BATCH_ENTRIES = 3_000_000  # boxes times edges that are worked on at once
-ROW_COST = 8  # numbers for each node and edge that are held while a box is worked out
+MAX_SUPPORT = 400_000_000  # entries of the table of possible states; beyond, no inner sum counts as deterministic
+BATCH_ENTRIES = 3_000_000  # boxes times edges evaluated at once
+ROW_COST = 8  # numbers held per node and edge while a box is evaluated
 
 
 @dataclass(frozen=True, eq=False)
 class Circuit:
-    """The part of a circuit that a query leaves, or some of its subcircuits side by side.
+    """A circuit simplified by a query, or several of its subcircuits side by side.
 
     Attributes
     ----------
     columns
-        Where the states of each variable begin, and their total; these are the first nodes. Subcircuits have
-        variables of their own, those of the first one first, so that a box of all is one of each.
+        The first state of each variable, then the number of states; the states are the first nodes. Subcircuits
+        have separate variables, in the order of the subcircuits, so that one joint box holds a box of each.
     layers
         The tables first, the root last.
     decides
         For each node, whether its children allow disjoint sets of states of some variable.
     numbers
-        For each sum, which of the sums of the model it is, in their order; else -1.
+        For each sum, its number among the sums of the model; -1 for other nodes.
     roots, root_of
-        The node at the top of each subcircuit, and which of them each variable belongs to.
+        The root of each subcircuit, and the subcircuit that each variable belongs to.
     log_total
-        The log of the sum of all values, that of p(e).
+        The log of the sum of all values, ln p(e).
     budget
-        What working it out may take.
+        Limits on evaluating the circuit.
     """
 
     columns: Ints
@@ -61,7 +61,7 @@ class Circuit:
         return sum(len(layer.children) for layer in self.layers)
 
     def _batch(self, n_rows: int) -> int:
-        """Return how many boxes or points are worked out at once, once it is known that their values fit."""
+        """Return how many boxes or points to evaluate at once; reject the proof if their values do not fit."""
         rows = min(n_rows, max(1, BATCH_ENTRIES // max(self.n_edges, 1)))
         self.budget.need(
             ROW_COST * FLOAT * rows * (len(self.numbers) + self.n_edges), "values of the circuit's nodes"
@@ -69,16 +69,16 @@ class Circuit:
         return max(rows, 1)
 
     def _leaves(self, boxes: Flags) -> Floats:
-        """Return room for the values of all nodes in each box, with those of states."""
+        """Allocate the values of all nodes in each box, and fill in the values of the states."""
         values = np.empty((len(self.numbers), len(boxes)))
         values[: boxes.shape[1]] = np.where(boxes.T, 0.0, -np.inf)
         return values
 
     def _bounded(self, boxes: Flags, caps: Floats, mass: Floats) -> Floats:
-        """Return every node's bound: sums are at most their caps, masses, and the largest child where they decide.
+        """Return every node's bound; a sum is at most its cap, its mass and, if deterministic, its largest child.
 
-        A product needs no limit, for its parts have theirs; that keeps what flows down to one part the product of
-        the others.
+        A product gets no limit of its own, for its children have theirs: so the flow down to one child stays the
+        product of the other children.
         """
         values = self._leaves(boxes)
         for layer in self.layers:
@@ -91,7 +91,7 @@ class Circuit:
         return values
 
     def _each(self, values: Floats, boxes: Flags) -> Floats:
-        """Return an upper side of the roots' values with each state of the boxes held, shape (batch, columns)."""
+        """Return upper bounds on the roots' log values with each state held fixed, shape (batch, columns)."""
         flow = np.full(values.shape, -np.inf)
         flow[self.roots] = 0.0
         for layer in reversed(self.layers):
@@ -101,7 +101,7 @@ class Circuit:
                 with np.errstate(invalid="ignore"):
                     others = over - own + (4.0 + np.abs(over) + np.abs(own)) * 1e-15
                     ways = up(flow[layer.parents] + others, 4.0)
-                is_known = (over < np.inf) & (own < np.inf)  # what is infinite or no number bounds nothing
+                is_known = (over < np.inf) & (own < np.inf)  # inf and NaN bound nothing
                 ways = np.where((over == -np.inf) | (own == -np.inf), -np.inf, np.where(is_known, ways, np.inf))
             order, starts, counts = layer.by_child
             nodes = layer.children[order[starts]]
@@ -111,9 +111,9 @@ class Circuit:
         return np.where(boxes, np.minimum(flow[: boxes.shape[1]], whole).T, -np.inf)
 
     def bounds(self, boxes: Flags, caps: Floats) -> tuple[Floats, Floats]:
-        """Return upper bounds on the roots' log values in boxes, shape (batch, roots), and with each state held.
+        """Return upper bounds on the roots' log values in boxes, shape (batch, roots), and with each state fixed.
 
-        `caps` are upper bounds on the model's sums, whatever the box.
+        `caps` are upper bounds on the model's sums over any box.
         """
         rows = self._batch(len(boxes))
         bound, each = np.empty((len(boxes), len(self.roots))), np.empty(boxes.shape)
@@ -124,7 +124,7 @@ class Circuit:
             top = self._bounded(boxes[part], caps, mass)
             bound[part] = top[self.roots].T
             each[part] = np.minimum(self._each(top, boxes[part]), self._each(mass, boxes[part]))
-        unknown = np.isnan(bound), np.isnan(each)  # what cannot be told bounds nothing
+        unknown = np.isnan(bound), np.isnan(each)  # NaN bounds nothing
         bound[unknown[0]], each[unknown[1]] = np.inf, np.inf
         return bound, each
 
@@ -134,13 +134,13 @@ class Circuit:
         for start in range(0, len(points), rows):
             self.budget.look()
             values, tables = self._leaves(boxes_of(points[start : start + rows], self.columns)), self.layers[0]
-            entries = values[tables.children] + tables.log_weights[:, None]  # one of each table is possible
+            entries = values[tables.children] + tables.log_weights[:, None]  # a point allows one entry per table
             values[tables.nodes] = np.maximum.reduceat(entries, tables.starts, axis=0)
             out[start : start + rows] = upward(self.layers[1:], values, 1)[self.roots[0]]
         return out
 
     def below(self, nodes: Ints) -> Circuit | None:
-        """Return the subcircuits under some nodes of one layer; None where two of them share a part."""
+        """Return the subcircuits under some nodes of one layer; None if two of them share a node."""
         n_nodes, n = len(self.numbers), len(self.columns) - 1
         first, last = np.full(n_nodes, len(nodes)), np.full(n_nodes, -1)
         first[nodes] = last[nodes] = np.arange(len(nodes))
@@ -193,7 +193,7 @@ def boxes_of(points: NDArray[np.int64], columns: Ints) -> Flags:
 
 
 def weighted(graph: Graph, tables: Floats, question: Question, side: int) -> Floats:
-    """Return tables times the weights of the evidence, with the sum of each in one more place."""
+    """Return the leaves' tables times the evidence weights, with each table's sum in an extra last column."""
     places = np.pad(tables, ((0, 0), (0, 1)), constant_values=-np.inf)
     for v, size in enumerate(question.sizes.tolist()):
         rows = graph.variable == v
@@ -203,7 +203,7 @@ def weighted(graph: Graph, tables: Floats, question: Question, side: int) -> Flo
 
 
 def values_at(graph: Graph, tables: Floats, question: Question, points: NDArray[np.int64]) -> Floats:
-    """Return the logs of the values at points (states of query variables), rounded down, by the whole circuit."""
+    """Return the log values at points (states of query variables), rounded down, from the full circuit."""
     places, out = weighted(graph, tables, question, -1), np.empty(len(points))
     n_edges = max(len(graph.children), 1)
     size = max(1, min(len(points), BATCH_ENTRIES // n_edges))
@@ -220,10 +220,9 @@ def values_at(graph: Graph, tables: Floats, question: Question, points: NDArray[
 
 
 def circuit_of(graph: Graph, tables: Floats, question: Question) -> Circuit:
-    """Fold evidence and nuisance variables of a circuit, and nodes over one query variable into tables.
+    """Fold evidence and nuisance variables into constants, and nodes over one query variable into tables.
 
-    What is worked out is at least the value of each node. Real variables stand in cells, which are the states that
-    `question` has of them.
+    All values are rounded up. The states of a real variable in `question` are its cells.
     """
     n, layers = len(graph.is_sum), graph.layers
     position = np.full(len(question.sizes) + 1, -1, np.int64)
@@ -232,7 +231,7 @@ def circuit_of(graph: Graph, tables: Floats, question: Question) -> Circuit:
     hidden = (graph.variable >= 0) & (most < 0)
     places[hidden] = places[hidden, -1:]
     least = np.where(most >= 0, most, len(question.sizes))
-    upward(layers, places, 1)  # over several query variables only the last place, that of the sum, has a meaning
+    upward(layers, places, 1)  # over several query variables only the last column, the sum, is meaningful
     known, offset = np.zeros(n, np.bool_), np.zeros(n)
     for layer in layers:
         least[layer.nodes] = np.minimum.reduceat(least[layer.children], layer.starts)

@@ -1,4 +1,4 @@
-"""What a proof claims: read, found sensible, and put into words."""
+"""The claim of a proof: reads it, checks its numbers, and states it in words."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ LARGEST_TOLERANCE = 1e-3
 ANSWER_COST = 256  # bytes that each state of an answer may take
 DRAWS = "draws"
 KINDS = ("exact", "epsilon", "pac", "bound")
-BOUNDING = "steps"  # the method that proves a bound alone as well
+BOUNDING = "steps"  # the only method that also proves bounds alone
 
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """A proof's claim, read and found sensible.
+    """The claim of a proof, its numbers checked.
 
     Attributes
     ----------
     answers
         States of the query variables, one row for each answer; 0 where a variable is real.
     values
-        The same for real variables; NaN where one is categorical.
+        Values of the query variables, one row for each answer; NaN where a variable is categorical.
     question
-        The query; of real variables it has no states.
+        The query, in which real variables have no states.
     log_joint
-        What the first answer is said to be worth, or None.
+        The claimed log value of the first answer (nats), or None.
     """
 
     kind: str
@@ -54,7 +54,7 @@ class Claim:
 
     @classmethod
     def read(cls, variables: Sequence[Mapping[str, Any]], proof: Proof, budget: Budget) -> Claim:
-        """Read the claim; refuse one that makes no sense, whatever proves it."""
+        """Read the claim; reject one that makes no sense, whatever its proof."""
         stated, method = proof.meta["claim"], proof.meta["method"]
         kind, log_joint = stated["kind"], stated["log_joint"]
         epsilon, delta, tolerance = (float(stated[name]) for name in ("epsilon", "delta", "tolerance"))
@@ -99,7 +99,7 @@ class Claim:
         return math.log1p(self.tolerance) * (1.0 - 4.0 * UNIT)
 
     def least(self, log_values: Sequence[float]) -> float:
-        """Return the smallest value of an answer; refuse impossible ones, and a first one not worth its claim."""
+        """Return the smallest log value; reject impossible answers, and a first value unlike the claimed one."""
         first = log_values[0]
         if first == -math.inf:
             raise Rejected("the answer has probability 0")
@@ -110,14 +110,14 @@ class Claim:
         return min(log_values)
 
     def threshold(self, log_value: float) -> float:
-        """Return the largest log value that refutes nothing, for answers worth `log_value` at least."""
+        """Return the largest log value that any rival may have, for answers worth at least `log_value` (nats)."""
         if self.kind == "bound":
             return self.log_upper
         terms = [log_value, -math.log1p(-self.epsilon), self.slack]
         return math.fsum(terms) - (4.0 + 4.0 * sum(map(abs, terms))) * UNIT
 
     def statement(self, log_value: float) -> str:
-        """Return in a sentence what is proved of answers worth `log_value` at least."""
+        """State in a sentence what is proved about answers worth at least `log_value` (nats)."""
         if self.kind == "bound":
             return (
                 f"accepted: no assignment is worth more than ln p(q, e) = {shown(self.log_upper, 9)}, and the "
@@ -142,7 +142,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A query variable: its name, and where each state stands by its JSON; None for a real one."""
+    """A query variable: its name, and each state's index by its JSON text; None for a real variable."""
 
     name: str
     places: dict[str, int] | None
@@ -157,7 +157,7 @@ class _Asked:
 def _positions(
     queried: Sequence[_Asked], answer: Mapping[str, Any], budget: Budget
 ) -> tuple[list[int], list[float]]:
-    """Return where an answer's labels stand, and its real values; 1, 1.0 and True are different labels."""
+    """Return the state indices and real values of an answer; 1, 1.0 and True are different labels."""
     budget.look()
     states, values = [0] * len(queried), [math.nan] * len(queried)
     if list(answer) != [variable.name for variable in queried]:

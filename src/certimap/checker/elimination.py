@@ -1,11 +1,11 @@
-"""Proofs by elimination on sets of vectors: the file says which vectors count, the checker makes sure.
+"""Proofs by elimination on sets of vectors: the file lists the vectors to keep, and the checker verifies the list.
 
-Variables are eliminated in an order of the checker's own making. What is chosen for the query variables below a
-bucket is a vector over the hidden states of its separator, one set of vectors for each context (states of the
-separator's query variables). A vector goes where the best that the outside could make of it is at most the
-threshold, or for others of its context (`vectors`); groups of vectors become maxima, which can only raise them.
+Variables are eliminated in an order that the checker chooses itself. An assignment of the query variables below a
+bucket becomes a vector over the hidden states of its separator, in one set of vectors per context (states of the
+separator's query variables). A vector is dropped if its best completion is at most the threshold, or if others of
+its context dominate it (`vectors`). A group of vectors may be replaced by its maximum, which only raises values.
 
-A box may be eliminated several times, with the bounds and states that the time before has left, and split.
+A box may be eliminated several times, each time with the bounds and states left by the last, and may be split.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from certimap.checker.numbers import UNIT, Flags, Floats, Ints, ranges, run_star
 from certimap.checker.vectors import PIECE, Plain, Script, Vectors, maxima_of
 
 SLOP, MOST_SLOP = 1e-8, 1e-3  # nats by which bounds are raised, so that rounded vectors stay below exact ones
-PART_COST = 64  # numbers that a box takes beside one for each variable
-TINY = 1e-300  # of a sum compared to the largest that it could be, for products that underflow
-CLOSED, ELIMINATED, SPLIT = 0, 1, 2  # what the plan says of a box; from SPLIT on the place of a query variable
+PART_COST = 64  # numbers per box beside one for each variable
+TINY = 1e-300  # added to sums relative to their largest possible value, for products that underflow
+CLOSED, ELIMINATED, SPLIT = 0, 1, 2  # the plan's entry for a box; SPLIT + k splits it on query variable k
 ZERO = np.zeros(1, np.int64)
-ONE = Vectors(ZERO, np.zeros((1, 1)), 0.0)  # what a bucket without children multiplies
+ONE = Vectors(ZERO, np.zeros((1, 1)), 0.0)  # the factor of a bucket without children
 Box = list[Flags]
 
 
@@ -40,17 +40,17 @@ class Visit:
     Attributes
     ----------
     outside
-        What acts on its set, by context and hidden state.
+        Upper bound on the factors outside the subtree, by context and hidden state.
     around
-        What acts on a product of its children's vectors: the outside, and its table.
+        Upper bound on the factors besides the children's vectors: `outside` times the bucket's table.
     later
-        The same with the bounds of the children from the last on, from the second on, ...; used up from the end.
+        `around`, then `around` times the bounds of the last child, of the last two, ...; popped from the end.
     n_bytes
-        What `around` and `later` take.
+        Bytes of `around` and `later`.
     before
-        The product of what bounds the children that are done.
+        The product of the bounds of the finished children.
     at
-        How many of them are begun.
+        How many children are begun.
     """
 
     k: int
@@ -64,20 +64,20 @@ class Visit:
 
 @dataclass(eq=False)
 class Elimination:
-    """One elimination of a box, with bounds from outside that the buckets done already have tightened.
+    """One elimination of a box; the bounds of finished buckets tighten the bounds on the rest.
 
     Attributes
     ----------
     bounds
-        Of each bucket, largest entries by context and hidden state.
+        For each bucket, upper bounds on the entries of its vectors, by context and hidden state.
     level
-        The threshold, ties granted.
+        The threshold less the allowance for ties (nats).
     lost
-        Nats that ties have cost so far, added over all sets.
+        Nats lost to ties so far, added over all sets.
     states
-        One array a query variable: bounds with it set to each state, for what exceeds the threshold.
+        For each query variable, a bound per state on the products of vectors with that state.
     slop
-        Nats by which bounds were raised; no vector may be off by more.
+        Nats by which the bounds were raised; the rounding error of every vector must stay within it.
     """
 
     tree: Buckets
@@ -91,7 +91,7 @@ class Elimination:
     states: list[Floats] = field(default_factory=list[Floats])
 
     def run(self) -> bool:
-        """Return whether anything is left at the end."""
+        """Eliminate all buckets; return whether any vector is left."""
         self.states = [np.full(len(b), -np.inf) for b in self.box]
         last = len(self.tree.buckets) - 1
         done, visits = dict[int, Vectors](), [self._visit(last, np.full((1, 1), self.tree.log_constant))]
@@ -115,7 +115,7 @@ class Elimination:
         return True
 
     def _visit(self, k: int, outside: Floats) -> Visit:
-        """Begin a bucket whose outside is bounded by a functional on its separator."""
+        """Begin a bucket, given an upper bound on the factors outside its subtree."""
         bucket = self.tree.buckets[k]
         n_bytes = FLOAT * bucket.table.size * (1 + len(bucket.children))
         self.budget.hold(n_bytes, "what acts on the vectors of a set")
@@ -126,7 +126,7 @@ class Elimination:
         return Visit(k, outside, later[0], later, n_bytes)
 
     def _next_below(self, visit: Visit) -> Visit:
-        """Begin the next child, with the functional that bounds what acts on its vectors."""
+        """Begin the next child, and bound the factors outside its subtree."""
         bucket = self.tree.buckets[visit.k]
         joint = visit.later.pop()
         if visit.at:
@@ -143,7 +143,7 @@ class Elimination:
     def _finished(self, visit: Visit, done: dict[int, Vectors]) -> Vectors:
         """Multiply the children's sets, smallest first, and eliminate the bucket's own variable.
 
-        Products are over the hidden variables that the children have; the table joins when the variable goes.
+        Products range over the children's hidden variables; the bucket's table is multiplied in afterwards.
         """
         tree, bucket = self.tree, self.tree.buckets[visit.k]
         n_acting = math.prod(tree.sizes[v] for v in (*bucket.query, *bucket.inner))
@@ -179,7 +179,7 @@ class Elimination:
     def _product(
         self, left: Vectors, right: Vectors, contexts: Ints, states: Ints, acting: Floats
     ) -> tuple[Vectors, Floats]:
-        """Multiply each row with all on the right in its context there; return what is listed, and its scores."""
+        """Multiply each left row by all right rows of its context; return the listed products and their scores."""
         right = right.take(np.argsort(right.context, kind="stable"))
         per_context = np.bincount(right.context, minlength=int(contexts.max(initial=0)) + 1)
         runs = run_starts(per_context)[contexts], per_context[contexts]
@@ -205,9 +205,9 @@ class Elimination:
 def scored(
     left: Vectors, right: Floats, firsts: Ints, counts: Ints, acting: Floats
 ) -> Iterator[tuple[Ints, Ints, Floats]]:
-    """Yield products of each row with `counts` rows on the right from `firsts` on, in pieces, in order.
+    """Score the products of each left row with its `counts` right rows from `firsts` on, piece by piece, in order.
 
-    A piece is which rows are multiplied, left and right, and upper bounds on what each product can become.
+    A piece holds the left rows, the right rows, and an upper bound (nats) on the best completion of each product.
     """
     sides = left.values + acting[left.context], right
     tops = [np.max(side, axis=1) for side in sides]
@@ -225,22 +225,22 @@ def scored(
 
 @dataclass(eq=False)
 class Part:
-    """A box, and what earlier eliminations have left of it.
+    """A box, with the results of earlier eliminations.
 
     Attributes
     ----------
     known
-        Of each bucket, the largest entries that the last elimination left.
+        For each bucket, the largest entries left by the last elimination.
     messages
-        Of each bucket, what bounds it in the box; worked out when it is this part's turn.
+        For each bucket, its message in the box; computed on first use.
     lost
-        Nats that ties have cost.
+        Nats lost to ties.
     n_runs
-        How many eliminations there were of this box alone.
+        Number of eliminations of this box alone.
     depth
-        How many sets of bounds there are above: of eliminations, and of splits.
+        Number of eliminations and splits that led to this part, plus 1.
     states
-        The bounds on each state that the last one left.
+        The bounds on each state from the last elimination.
     """
 
     tree: Buckets
@@ -257,11 +257,11 @@ class Part:
 
     @property
     def bound(self) -> float:
-        """What every assignment is worth at most (nats)."""
+        """Upper bound on the log value of every assignment in the box (nats)."""
         return -np.inf if self.messages is None else float(self.messages[-1][0, 0]) + self.tree.log_constant
 
     def eliminated(self, level: float, script: Script, budget: Budget) -> Part:
-        """Return what one more elimination leaves of the box."""
+        """Eliminate the box once more, and return the part that is left."""
         if self.messages is None:
             return self
         reach = max(float(np.max(np.abs(m), initial=0.0, where=m > -np.inf)) for m in self.messages)
@@ -278,7 +278,7 @@ class Part:
     def split(self, place: int) -> list[Part]:
         """Return a part for each state of a query variable.
 
-        Entries known of sets in which it is eliminated may come of other states, and are forgotten.
+        The known entries of sets in which it is eliminated may come from other states, and are discarded.
         """
         known, gone = self.known, set[int]()
         if known is not None:
@@ -298,7 +298,7 @@ class Part:
 def exclude(
     tree: Buckets, answers: Sequence[Box], level: float, allowance: float, script: Script, budget: Budget
 ) -> None:
-    """Close the space, or what is beside several answers, as a script says; refuse one that leaves a box open."""
+    """Close the space as a script says, without the answers if there are several; reject a box left open."""
     whole = [np.ones(tree.sizes[v], np.bool_) for v in tree.queried]
     boxes = around(whole, list(answers), budget) if len(answers) > 1 else [whole]
     waiting = [Part(tree, box) for box in reversed(boxes)]
@@ -326,11 +326,11 @@ def check_vectors(
     Parameters
     ----------
     answers
-        Boxes of one point each. One alone, which is not above the threshold, is not cut out.
+        Boxes of one point each. A single answer is not above the threshold, so it is not cut out.
     threshold
         Natural log.
     allowance
-        Nats below it to which vectors are kept, for ties of vectors.
+        Vectors are kept down to this many nats below the threshold, to allow for ties.
     """
     script = Script(arrays, threshold - allowance, budget)
     if script.is_blank:
@@ -340,7 +340,7 @@ def check_vectors(
 
 
 def around(box: Box, points: list[Box], budget: Budget) -> list[Box]:
-    """Split what a box holds beside some points into boxes."""
+    """Split the rest of a box, without some points, into boxes."""
     budget.look()
     held = [p for p in points if all(np.any(a & b) for a, b in zip(p, box, strict=True))]
     if not held:

@@ -27,9 +27,9 @@ Values = Iterator[tuple[tuple[int, ...], Decimal]]
 def largest_value(
     kind: str, sizes: Ints, arrays: Arrays, question: Question, answers: NDArray[np.int64], budget: Budget
 ) -> tuple[Decimal, Decimal]:
-    """Return the smallest value of an answer and the largest value of any other joint state of the query.
+    """Return the smallest value of an answer, and the largest value of any other joint state of the query.
 
-    Raises TooLarge for more joint states than can be listed, and for real variables.
+    Raises TooLarge if there are too many joint states to list, or a real variable.
     """
     if np.any(sizes == 0):
         raise TooLarge("values of a real variable cannot be listed")
@@ -68,7 +68,7 @@ def _circuit_values(arrays: Arrays, question: Question, budget: Budget) -> Value
     logs, place = graph.tables(arrays, question, {}, 1), {v: k for k, v in enumerate(question.queried.tolist())}
     of_variable = [[_exp(w) for w in question.weights_of(v).tolist()] for v in range(len(question.sizes))]
     order = np.argsort(graph.heights, kind="stable").tolist()
-    values: list[Any] = [None] * len(order)  # of each node at all points, or of a leaf summed out at any
+    values: list[Any] = [None] * len(order)  # per node: its values at all points; for a summed-out leaf, one value
     index = np.array(points, np.int64).reshape(len(points), -1)
     for i in order:
         budget.look()

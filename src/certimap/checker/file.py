@@ -20,23 +20,23 @@ from certimap.checker.models import Rejected
 from certimap.errors import ParseError, WriteError
 
 VERSION = 2
-PIECE = 2**20  # bytes that are unpacked at a time
+PIECE = 2**20  # bytes unpacked at a time
 MAX_DIRECTORY = 2**20  # bytes of the list of arrays in a file
-TEXT_COST = 64  # bytes that a character of JSON may become
+TEXT_COST = 64  # bytes that one character of JSON may become
 END = struct.Struct("<4s4H2LH")  # the last record of a zip file
 
 
 @dataclass(frozen=True, eq=False)
 class Proof:
-    """What a proof file holds; `docs/proofs.md` describes every entry.
+    """The content of a proof file; `docs/proofs.md` describes every entry.
 
     Attributes
     ----------
     meta
         JSON-ready: the claim (answer, kind, epsilon, delta, tolerance), the query, the model's fingerprint, and
-        the `method` that covers what is not the answer.
+        the `method` that covers the space outside the answers.
     arrays
-        What the method needs, by name.
+        The data of the method, by name.
     """
 
     meta: dict[str, Any]
@@ -44,7 +44,7 @@ class Proof:
 
     @property
     def n_bytes(self) -> int:
-        """How large the arrays are."""
+        """Size of the arrays in bytes."""
         return sum(a.nbytes for a in self.arrays.values())
 
     def to_bytes(self) -> bytes:
@@ -65,14 +65,14 @@ class Proof:
         Parameters
         ----------
         path
-            Where to.
+            The file to write.
         """
         target = Path(path)
         part = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
             part.write_bytes(self.to_bytes())
             part.replace(target)
-        except OSError as error:  # a full disk does not say which file it was
+        except OSError as error:  # the error of a full disk does not name the file
             reason = error.strerror or str(error)
             if isinstance(error, FileNotFoundError):
                 reason = f"cannot be written: its folder {os.fspath(target.parent)!r} does not exist"
@@ -96,7 +96,7 @@ class Proof:
         Raises
         ------
         ParseError
-            For anything else, and for a file that would unpack to more than 2 GB.
+            If the file is no proof, or would unpack to more than 2 GB.
         """
         try:
             return read_within(path, Budget.starting_now())
@@ -112,7 +112,7 @@ class Proof:
         data
             The content.
         path
-            What errors call it.
+            The file name to give in errors.
 
         Returns
         -------
@@ -130,7 +130,7 @@ class Proof:
 
 
 def read_within(path: str | os.PathLike[str], budget: Budget) -> Proof:
-    """Read a proof file; raises ParseError for anything else, and Rejected where it takes more than it may."""
+    """Read a proof file; raises ParseError if it is none, and Rejected if it exceeds the budget."""
     pieces: list[bytes] = []
     try:
         with open(path, "rb") as file:
@@ -161,7 +161,7 @@ def _parsed(data: bytes, path: str | None, budget: Budget) -> Proof:
 
 
 def _unpacked(data: bytes, budget: Budget) -> dict[str, NDArray[Any]]:
-    """Unpack the arrays of a file, once it is known that they fit; a piece at a time."""
+    """Unpack the arrays of a file piece by piece, after checking that they fit the budget."""
     end = END.unpack(data[-END.size :])
     if end[0] != b"PK\5\6" or end[7] or data[-END.size - 20 : -END.size - 16] == b"PK\6\7":
         raise ValueError("File is not a zip file as proofs are")
@@ -173,7 +173,7 @@ def _unpacked(data: bytes, budget: Budget) -> dict[str, NDArray[Any]]:
         needed += sum(TEXT_COST // 4 * entry.file_size for entry in entries if entry.filename == "meta.npy")
         budget.need(needed, "what the file unpacks to")
         packed = [e for e in entries if e.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)]
-        if packed:  # others unpack without a bound
+        if packed:  # other methods unpack without a bound
             raise Rejected(f"the file packs {packed[0].filename!r} in a way that proofs do not")
         return {entry.filename.removesuffix(".npy"): _array(archive, entry, budget) for entry in entries}
 
@@ -187,7 +187,7 @@ def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, budget: Budget) -> 
         if dtype.hasobject or min(shape, default=0) < 0 or stream.tell() + n_bytes != entry.file_size:
             raise ValueError(f"{entry.filename!r} is no array of {shape}")
         content, at = bytearray(n_bytes), 0
-        while piece := stream.read(PIECE):  # the last one has the checksum compared
+        while piece := stream.read(PIECE):  # reading the last piece compares the checksum
             budget.look()
             content[at : at + len(piece)] = piece
             at += len(piece)

@@ -1,4 +1,4 @@
-"""A circuit as its file holds it, read by the checker: nodes, edges, layers, and the logs of its leaves."""
+"""Reads a circuit as stored in its file: nodes, edges, layers, and the logs of its leaves."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from certimap.checker.numbers import Flags, Floats, Ints, ranges
 from certimap.checker.real import REAL_KINDS, Edges, leaf_logs
 
 CATEGORICAL, PRODUCT, SUM = 0, 2, 3
-TABLE_COST = 9  # tables of leaves that are held at once, with what is worked out on the way
+TABLE_COST = 9  # copies of the leaves' tables held at once, intermediate results included
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Nodes, those of the file first, then products and constant leaves that make every sum smooth.
+    """The nodes of a file, followed by added products and constant leaves that make every sum smooth.
 
-    `heights` are the longest ways down, 0 for leaves; `variable` is that of a leaf, -1 of others.
+    `heights` are the longest paths down to a leaf (0 for leaves); `variable` is a leaf's variable, -1 for others.
     """
 
     is_sum: Flags
@@ -40,7 +40,7 @@ class Graph:
         return layers_of(self.heights, self.is_sum, self.ptr, self.children, self.log_weights)
 
     def tables(self, arrays: Arrays, question: Question, edges: Edges, side: int) -> Floats:
-        """Return what leaves count in each state, or cell of a real variable, rounded to a side; else -inf."""
+        """Return each leaf's log value per state, or per cell of a real variable, rounded to `side`; else -inf."""
         sizes = question.sizes
         n_entries = len(self.is_sum) * (1 + int(sizes.max(initial=1)))
         self.budget.need(TABLE_COST * FLOAT * n_entries, "tables of the circuit's leaves")
@@ -69,9 +69,9 @@ class Graph:
 
 
 class _Smooth:
-    """Nodes of a file with what makes their sums smooth: constant leaves, and products with those.
+    """Adds the nodes that make the sums of a file smooth: constant leaves, and products with them.
 
-    `added` holds the children of each new node (none of a leaf), `constants` the new leaf of a variable.
+    `added` holds the children of each new node (none for a leaf), `constants` the new leaf of each variable.
     """
 
     def __init__(self, n_nodes: int, real: int) -> None:
@@ -87,7 +87,7 @@ class _Smooth:
         return node
 
     def padded(self, node: int, lacks: int) -> int:
-        """Return the product of a node and constants of the variables that it lacks, bits of a number."""
+        """Return the product of a node with constant leaves of the variables that it lacks (a bit set)."""
         if lacks & self.real:
             raise Rejected("some part of the circuit lacks a real variable, over which nothing is constant")
         missing = [v for v in range(lacks.bit_length()) if lacks >> v & 1]
@@ -98,9 +98,10 @@ class _Smooth:
 
 
 def read_graph(arrays: Arrays, question: Question, edges: Edges, budget: Budget) -> Graph:
-    """Read a circuit; multiply in constants where a sum's child, or the root, lacks a variable; refuse overlaps.
+    """Read a circuit and make it smooth: add constants where a sum's child, or the root, lacks a variable.
 
-    Observed variables may be missing anywhere; `edges` are those of real variables.
+    Rejects a product whose children share a variable. Observed variables may be missing anywhere. `edges` are the
+    cell ends of the real variables.
     """
     kind = np.asarray(arrays["kind"], np.int64)
     if not np.all(np.isin(kind, [CATEGORICAL, PRODUCT, SUM, *REAL_KINDS])):

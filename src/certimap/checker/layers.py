@@ -1,4 +1,4 @@
-"""Nodes of a circuit layer by layer, so that all of one height are worked out at once."""
+"""The nodes of a circuit in layers, so that all nodes of one height are evaluated at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """Nodes of one height and kind, and their edges in runs; a product's weights are factors of its children."""
+    """Nodes of one height and kind, and their edges in runs; the weights of a product scale its children."""
 
     nodes: Ints
     is_sum: bool
@@ -27,24 +27,24 @@ class Layer:
 
     @cached_property
     def parents(self) -> Ints:
-        """The node that each edge leaves."""
+        """The parent of each edge."""
         return np.repeat(self.nodes, self.counts)
 
     @cached_property
     def by_child(self) -> tuple[Ints, Ints, Ints]:
-        """The edges sorted by child, where the runs of a child begin, and their lengths."""
+        """The edges sorted by child, then the start and length of each child's run."""
         order = np.argsort(self.children, kind="stable")
         return order, *runs_of(self.children[order])
 
     def values(self, values: Floats, side: int) -> tuple[Floats, Floats]:
-        """Return what edges bring up, and the nodes' values rounded to a side; one column per box or point."""
-        with np.errstate(invalid="ignore"):  # what is unknown times nothing
+        """Return the edges' terms, and the nodes' values rounded to `side`; one column per box or point."""
+        with np.errstate(invalid="ignore"):  # inf times 0
             below = values[self.children] + self.log_weights[:, None]
         of = log_sum_runs if self.is_sum else product_runs
         return below, of(below, self.starts, self.counts, side)
 
     def pieces(self, n_edges: int) -> Iterator[Layer]:
-        """Yield the layer in parts of so many edges, or of one node with more."""
+        """Yield the layer in parts of at most `n_edges` edges, or of one node with more."""
         ends, first = np.cumsum(self.counts), 0
         while first < len(self.nodes):
             at = int(self.starts[first])
@@ -61,9 +61,9 @@ class Layer:
             first = stop
 
     def part(self, is_kept: Flags, place: Ints, offset: Floats | None = None) -> Layer | None:
-        """Return the layer of the nodes in `is_kept`, with those of their children that have a place (>= 0).
+        """Return the layer restricted to the nodes in `is_kept` and their children with a place (>= 0).
 
-        `offset` is a further factor of each node.
+        `offset` is the log of an extra factor for each node.
         """
         edges = np.repeat(is_kept[self.nodes], self.counts) & (place[self.children] >= 0)
         parents = self.parents[edges]
@@ -90,20 +90,20 @@ def layers_of(height: Ints, is_sum: Flags, ptr: Ints, children: Ints, weights: F
 
 
 def upward(layers: Sequence[Layer], values: Floats, side: int) -> Floats:
-    """Fill in the values of inner nodes, rounded to a side, where those of leaves stand; shape (nodes, batch)."""
+    """Fill in the values of inner nodes from the values of the leaves, rounded to `side`; shape (nodes, batch)."""
     for layer in layers:
         values[layer.nodes] = layer.values(values, side)[1]
     return values
 
 
 def runs_of(values: Ints) -> tuple[Ints, Ints]:
-    """Return where runs of equal values begin, and their lengths."""
+    """Return the starts and lengths of the runs of equal values."""
     first = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
     return first, np.diff(np.concatenate([first, [len(values)]]))
 
 
 def product_runs(below: Floats, starts: Ints, counts: Ints, side: int = 1) -> Floats:
-    """Add logs in runs of rows, rounded to a side."""
+    """Add logs in runs of rows, rounded to `side`."""
     here = np.add.reduceat(below, starts, axis=0)
     with np.errstate(invalid="ignore"):
         slack = (np.add.reduceat(np.abs(below), starts, axis=0) + 1.0) * (counts[:, None] + 2.0) * UNIT

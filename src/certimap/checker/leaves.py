@@ -1,8 +1,8 @@
-"""Distributions of real variables besides the Gaussian, as the checker knows them: densities and masses.
+"""The checker's densities and masses of real variables, besides the Gaussian.
 
-Each formula is a sum of terms; what rounding may have moved it by is told from their sizes. Kinds have codes here
-that no file knows: model files number kinds as they like, and name them. Densities have one peak: the largest in
-an interval is at the mode, or at the end nearest to it.
+Each formula is a sum of terms, and the sizes of the terms bound its rounding error. The codes of the kinds are the
+checker's own: model files may number kinds freely, and give their names. Each density has one peak, so that its
+largest value in an interval is at the mode, or at the end nearest to the mode.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ NAMES = {
 }
 KINDS, UNKNOWN = tuple(NAMES.values()), -8
 LOG_PI = 1.1447298858494002
-TINY = 1e-320  # above what numbers next to 0 are off by
-MOST_TERMS = 1e6  # of a sum of counts, to either side
+TINY = 1e-320  # exceeds the error of numbers next to 0
+MOST_TERMS = 1e6  # of a sum over counts, on either side of its largest term
 
 
 def with_own_codes(arrays: Arrays) -> Arrays:
-    """Return a circuit's arrays with this module's codes for its kinds of leaves, by the names in the file."""
+    """Return a circuit's arrays with the kinds of its leaves, named in the file, in this module's codes."""
     given = np.asarray(arrays["kind"], np.int64)
     names: list[str] = arrays["leaf_names"].tolist() if "leaf_names" in arrays else []
     own = given.copy()
@@ -45,7 +45,7 @@ def with_own_codes(arrays: Arrays) -> Arrays:
 
 
 def support(kind: int, p: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of the interval outside of which a density is 0."""
+    """Return the ends of the interval outside which a density is 0."""
     if kind == TRUNCATED:
         return p[2], p[3]
     if kind == UNIFORM:
@@ -54,7 +54,7 @@ def support(kind: int, p: Sequence[float]) -> tuple[float, float]:
 
 
 def log_density(kind: int, p: Sequence[float], x: float, side: int) -> float:
-    """Return the log of a density, or of the probability of a whole number, inside the support."""
+    """Return the log of a density, or of the probability of a whole number, at x inside the support."""
     if kind == TRUNCATED:
         return total_of([log_peak(p[0], p[1], x, x, side), -log_mass(p[0], p[1], p[2], p[3], -side)], side)
     if kind == UNIFORM:
@@ -94,12 +94,12 @@ def _log_width(low: float, high: float) -> float:
 
 
 def _whole(x: float, step: int) -> float:
-    """Return the whole number next to x from above (step 1) or below."""
+    """Round x up (step 1) or down to a whole number."""
     return x if math.isinf(x) else float(math.ceil(x) if step > 0 else math.floor(x))
 
 
 def log_share(kind: int, p: Sequence[float], low: float, high: float, side: int) -> float:
-    """Return the log of the mass of [low, high], rounded to a side; where that is one value, of its density."""
+    """Return the log mass of [low, high], or the log density if low equals high, rounded to `side`."""
     if low == high:
         return log_largest(kind, p, low, high, side)
     least, most = support(kind, p)
@@ -133,13 +133,13 @@ def log_share(kind: int, p: Sequence[float], low: float, high: float, side: int)
 
 
 def _log_of(masses: Sequence[float], log_factor: float, side: int) -> float:
-    """Return the log of a sum of masses, none of them a difference, times a factor."""
+    """Return the log of a factor times a sum of masses; no mass may be computed as a difference."""
     mass = math.fsum(masses) + side * TINY
     return total_of([math.log(mass), log_factor], side) if mass > 0.0 else -math.inf
 
 
 def _log_poisson(mean: float, low: float, high: float, side: int) -> float:
-    """Add up the probabilities near the largest; what is further out is less than a geometric series."""
+    """Add up the probabilities near the largest one; a geometric series bounds the tails."""
     top = min(max(math.floor(mean), low), high)
     reach = math.ceil(20.0 * math.sqrt(mean)) + 200.0
     if reach > MOST_TERMS:

@@ -1,4 +1,4 @@
-"""Elimination of a bucket's variable from a set of vectors, by products of matrices where they are large."""
+"""Eliminates a bucket's variable from a set of vectors; large sets use matrix products."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from certimap.checker.budget import FLOAT, Budget
 from certimap.checker.numbers import Floats, Ints, log_sum, up
 from certimap.checker.vectors import Vectors
 
-DIRECT, FEW = 2_000_000, 20_000  # entries up to which sums are made entry by entry, in all and for each context
-LIFTED = 8  # copies of vectors over all of a bucket's hidden variables that are held while it is eliminated
-SMALLEST = 1e-250  # of a sum compared to the largest that it could be; below, products may have underflowed
+DIRECT, FEW = 2_000_000, 20_000  # most entries, in all and per context, for sums entry by entry
+LIFTED = 8  # copies of the vectors over all hidden variables of a bucket, held during its elimination
+SMALLEST = 1e-250  # of a sum relative to its largest possible value; below, products may underflow
 
 
 def lifted(tree: Buckets, bucket: Bucket, table: Floats, found: Vectors) -> Vectors:
@@ -22,9 +22,9 @@ def lifted(tree: Buckets, bucket: Bucket, table: Floats, found: Vectors) -> Vect
     Parameters
     ----------
     table
-        The bucket's table in a box.
+        The bucket's table, restricted to a box.
     found
-        The vectors, by the bucket's contexts.
+        The vectors; `context` numbers the joint states of the bucket's query variables.
     """
     table = table.reshape(math.prod(table.shape[: len(bucket.query)]), -1)
     contexts = index_map(bucket.query, bucket.separator_query, tree.sizes)[found.context]
@@ -52,14 +52,14 @@ def lifted(tree: Buckets, bucket: Bucket, table: Floats, found: Vectors) -> Vect
 
 
 def index_order(tree: Buckets, given: list[int], wanted: list[int]) -> Ints:
-    """Return where each joint state of `wanted` stands among those of `given`, the same variables."""
+    """Return the index of each joint state of `wanted` in the order `given` of the same variables."""
     return index_map(wanted, given, tree.sizes)
 
 
 def _summed(values: Floats, tables: Floats, contexts: Ints, budget: Budget) -> tuple[Floats, float]:
-    """Sum out the variable of axis 1; return the sums, rounded up, and by how many units at most.
+    """Sum out the variable of axis 1; return the sums, rounded up, and their largest rounding in units.
 
-    Values have the shape (rows, states, inner), tables (contexts, states, inner, rest), sums (rows, inner, rest).
+    Shapes: values (rows, states, inner), tables (contexts, states, inner, rest), sums (rows, inner, rest).
     """
     present = np.unique(contexts)
     if values.size * tables.shape[3] <= min(DIRECT, FEW * len(present)):
@@ -79,7 +79,7 @@ def _by_entry(values: Floats, tables: Floats) -> tuple[Floats, float]:
 
 
 def _by_matrix(values: Floats, table: Floats) -> tuple[Floats, float]:
-    """The same for rows of one context, table of shape (states, inner, rest)."""
+    """Sum as `_summed` does, for rows of one context; the table has shape (states, inner, rest)."""
     n = values.shape[1]
     top, over = np.max(values, axis=1), np.max(table, axis=0)
     top, over = np.where(np.isfinite(top), top, 0.0), np.where(np.isfinite(over), over, 0.0)

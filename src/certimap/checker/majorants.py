@@ -1,7 +1,7 @@
-"""Mixtures that circuits are: products of leaves, multiplied out, with a majorant of each leaf in a box.
+"""Multiplies a circuit out into a mixture of products of leaves, and bounds each leaf in a box by a majorant.
 
-A leaf's log in a box lies below value + slope t + bend t^2 / 2, t in [-1, 1]: the Gaussian is such a function, the
-exponential and the Laplace lie below their tangents, and Student's t has second derivatives with a largest value.
+In a box the log of a leaf is at most value + slope t + bend t^2 / 2 for t in [-1, 1]. The Gaussian is such a
+function; the exponential and the Laplace lie below their tangents; Student's t has a bounded second derivative.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ MOST_PARTS, MOST_LEAVES = 8000, 64_000
 
 @dataclass(frozen=True, eq=False)
 class Leaves:
-    """Different leaves over one variable: kinds, parameters (filled up with 0), logs of what scales densities.
+    """The distinct leaves over one variable: kinds, parameters (padded with 0), log scales of the densities.
 
-    `low`, `high` are the ends of their supports, `mode` the places of their peaks, `cuts` all ends and kinks: a
-    box that has values on both sides of one ([low, cut] and what is above it) is best cut there.
+    `low` and `high` are the ends of the supports, `mode` the peaks. `cuts` are all ends and kinks: a box that lies
+    on both sides of a cut is best split there; the cut itself belongs to the lower part.
     """
 
     kind: Ints
@@ -96,7 +96,7 @@ class Leaves:
         )
 
     def _shapes(self, at: Floats, reach: Any, low: Floats, high: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-        """Return logs at places in [low, high], slopes and bends per `reach`, and the sizes of a log's terms."""
+        """Return logs at points in [low, high], slopes and bends per `reach`, and the sizes of the logs' terms."""
         shape = np.broadcast_shapes(at.shape, self.kind.shape)
         at = np.broadcast_to(at, shape)
         ratio, slope, bend = np.zeros(shape), np.zeros(shape), np.zeros(shape)
@@ -118,13 +118,13 @@ class Leaves:
                 ratio[:, k] = -0.5 * (df + 1.0) * np.log1p(z * z / df)
                 slope[:, k] = -(df + 1.0) * z / (df + z * z) * step
                 nearest = np.where(ends[0] * ends[1] <= 0.0, 0.0, np.minimum(ends[0] ** 2, ends[1] ** 2))
-                u = np.clip(3.0 * df, nearest, np.maximum(ends[0] ** 2, ends[1] ** 2))  # where it bends up most
+                u = np.clip(3.0 * df, nearest, np.maximum(ends[0] ** 2, ends[1] ** 2))  # the most convex point
                 bend[:, k] = (df + 1.0) * (u - df) / (u + df) ** 2 * step * step
         return ratio + self.scale, slope, bend, np.abs(ratio) + np.abs(self.scale)
 
 
 def _scale(kind: int, p: Sequence[float]) -> float:
-    """Return the log of what a density is scaled by, rounded up."""
+    """Return the log of a density's scale factor, rounded up."""
     if kind == GAUSSIAN:
         return -HALF_LOG_2PI - math.log(p[1]) + (8.0 + abs(math.log(p[1]))) * UNIT
     if kind == TRUNCATED:
@@ -134,13 +134,13 @@ def _scale(kind: int, p: Sequence[float]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """A circuit's products: log weights, the leaf of each real variable, factors of categorical states."""
+    """The products of a circuit: log weights, the leaf of each real variable, factors of categorical states."""
 
     log_weights: Floats
     chosen: Ints
     tables: Floats
     leaves: list[Leaves]
-    within: Floats  # what each real query variable is confined to
+    within: Floats  # the interval of each real query variable
 
     @property
     def n_real(self) -> int:
@@ -151,13 +151,13 @@ class Products:
         return 12 * self.chosen.size + 4 * self.tables.size + sum(16 * len(x.kind) for x in self.leaves)
 
     def start(self, threshold: float) -> tuple[Floats, Floats] | None:
-        """Return the hull of each variable's peaks: from outside, every leaf rises on the way to it."""
+        """Return the hull of each variable's peaks; from any point outside, every leaf rises towards the hull."""
         modes = np.array([[x.mode.min(), x.mode.max()] for x in self.leaves]).reshape(-1, 2)
         ends = np.clip(modes, self.within[:, :1], self.within[:, 1:])
         return ends[:, 0].copy(), ends[:, 1].copy()
 
     def majorants(self, low: Floats, high: Floats) -> Majorants:
-        """Add up the leaves of each product."""
+        """Add up the majorants of each product's leaves."""
         found = [x.majorants(low[:, j], high[:, j]) for j, x in enumerate(self.leaves)]
         n_boxes, (n_parts, n) = len(low), self.chosen.shape
         slope, bend = np.empty((n_boxes, n_parts, n)), np.empty((n_boxes, n_parts, n))
@@ -169,7 +169,7 @@ class Products:
         return Majorants(value, peak, slope, bend)
 
     def cut(self, variable: int, low: float, high: float) -> float | None:
-        """Return the end or kink of a leaf nearest to the middle, inside [low, high)."""
+        """Return the end or kink of a leaf in [low, high) nearest to the middle, or None."""
         cuts = self.leaves[variable].cuts
         inside = cuts[(cuts >= low) & (cuts < high)]
         return float(inside[np.argmin(np.abs(inside - (low + 0.5 * (high - low))))]) if len(inside) else None
@@ -177,7 +177,7 @@ class Products:
 
 @dataclass(eq=False)
 class _Flat:
-    """Components below a node: logs, and the leaf or table of each query variable, -1 for none."""
+    """The components of a node: log weights, and the leaf or table of each query variable, -1 for none."""
 
     logs: Floats
     rows: Ints
@@ -243,9 +243,9 @@ class _Flattener:
 
 
 def products_of(graph: Graph, arrays: Arrays, question: Question, edges: Edges) -> Products:
-    """Multiply out what a query leaves of a circuit; refuse leaves of whole numbers, and too many products.
+    """Multiply out a circuit under a query; reject leaves over whole numbers, and too many products.
 
-    `question` has one state of each real variable: all of what its `edges` confine it to.
+    In `question` each real variable has one state: the whole interval given by its `edges`.
     """
     flat = _Flattener(graph.tables(arrays, question, edges, 1), graph.variable, question, edges)
     found: dict[int, _Flat] = {}

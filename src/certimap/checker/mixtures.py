@@ -1,9 +1,9 @@
-"""Mixtures over real variables: a search by boxes that the checker makes itself, with bounds of second order.
+"""Mixtures over real variables: the checker's own branch and bound, with second-order bounds.
 
 In a box with middle c and half widths r, in coordinates t of [-1, 1]^n, each component lies below a *majorant*
-exp(value + slope t + t bend t / 2). From there on the majorants are the mixture;
-`docs/what-a-certificate-means.md`, "The checker's boxes", has the proof of the bound. Nothing but the claim is
-read from a file, and where a box is split changes how long the search takes, not what it proves.
+exp(value + slope t + t bend t / 2). The search bounds the sum of the majorants;
+`docs/what-a-certificate-means.md`, "The checker's boxes", proves the bound. Only the claim is read from a file.
+The choice of splits changes the time of the search, and never the result.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from certimap.checker.majorants import Products
     from certimap.checker.normals import Normals
 
-FAR = 4.0  # nats that a component may rise from the middle of a box and still be expanded there
+FAR = 4.0  # nats; a component that may rise more from the middle of a box is not expanded there
 LEAST_SHARE = 1e-280
-ROUNDS = 5  # of looking for the highest point of a concave quadratic
+ROUNDS = 5  # of the search for the highest point of a concave quadratic
 MOST_BOXES = 5_000_000
 ROOM = 3_000_000  # numbers that a batch of boxes may take
-BOX_COST = 2  # numbers that a box takes for each that its work counts
-GAIN = 0.3  # of what a bound has to fall by, for which a categorical variable is split before a real one
+BOX_COST = 2  # numbers held per unit of a box's `work`
+GAIN = 0.3  # a categorical variable is split first if that lowers a bound by this share of its excess
 
 
 class Majorants(NamedTuple):
-    """Of components (K) in boxes (B): arrays (B, K), (B, K), (B, K, n), and bends (B, K, n), or (B, K, n, n).
+    """Majorants of K components in B boxes: arrays (B, K), (B, K), (B, K, n), and bends (B, K, n) or (B, K, n, n).
 
-    `peak` bounds a component's log over the whole box. A bend is inf where there is no majorant.
+    `peak` bounds a component's log over the whole box. A bend is inf if there is no majorant.
     """
 
     value: Floats
@@ -43,9 +43,9 @@ class Majorants(NamedTuple):
 
 
 def check_mixture(parts: Normals | Products, columns: Ints, threshold: float, budget: Budget) -> str | None:
-    """Close the whole space; return a sentence where that does not come about, or None.
+    """Close the whole space; return None, or a sentence if the search does not end.
 
-    `columns` tells where the states of each categorical query variable begin, and their total.
+    `columns` holds the first state of each categorical query variable, then the number of all states.
     """
     first = parts.start(threshold)
     if first is None:
@@ -68,14 +68,14 @@ def check_mixture(parts: Normals | Products, columns: Ints, threshold: float, bu
 def _opened(
     parts: Normals | Products, columns: Ints, threshold: float, low: Floats, high: Floats, mask: Flags
 ) -> tuple[Floats, Floats, Flags]:
-    """Return what boxes fall apart into where they do not close."""
+    """Return the parts of the boxes that do not close."""
     level, best = _levels(parts.tables, columns, mask)
     value, peak, slope, bend = parts.majorants(low, high)
     with np.errstate(invalid="ignore"):
         value, peak = value + level, peak + level
     bound = log_sum(peak, 1)
     score = _plain_score(peak, bound, slope)
-    rows = np.flatnonzero(~(bound <= threshold))  # what is no number bounds nothing
+    rows = np.flatnonzero(~(bound <= threshold))  # NaN bounds nothing
     second, better, at = second_order(value[rows], peak[rows], slope[rows], bend[rows])
     lower = second < bound[rows]
     score[rows[lower]] = better[lower]
@@ -101,14 +101,14 @@ def _opened(
 
 
 def _refute(parts: Normals | Products, threshold: float, point: Floats, level: Floats) -> None:
-    """Refute a claim as soon as a point is seen to be above it: no search would end."""
+    """Reject a claim as soon as a point lies above it: the search could not end."""
     found = float(log_sum(parts.majorants(point[None], point[None]).peak[0] + level))
     if found > threshold + 1e-10 * (1.0 + abs(threshold)):
         raise Rejected(f"the point {point.tolist()} has the log value {found:.12g}, above the claim")
 
 
 def _levels(tables: Floats, columns: Ints, mask: Flags) -> tuple[Floats, list[Floats]]:
-    """Return the largest factor that categorical variables give each component in boxes, and that of each."""
+    """Return each component's largest categorical factor in each box, in all and for each variable."""
     best = [
         np.where(mask[:, None, start:stop], tables[:, start:stop], -np.inf).max(axis=2)
         for start, stop in zip(columns[:-1].tolist(), columns[1:].tolist(), strict=True)
@@ -120,7 +120,7 @@ def _levels(tables: Floats, columns: Ints, mask: Flags) -> tuple[Floats, list[Fl
 
 
 def _each(peak: Floats, best: Floats, tables: Floats) -> Floats:
-    """Return bounds with each state of one variable held, shape (boxes, states)."""
+    """Return bounds with each state of one variable held fixed, shape (boxes, states)."""
     base = np.where(np.isfinite(best), peak - best, -np.inf)
     slack = 8.0 * UNIT * np.where(np.isfinite(base), np.abs(peak) + np.abs(best), 0.0)
     return np.stack([log_sum(base + slack + tables[:, s], 1) for s in range(tables.shape[1])], axis=1)
@@ -136,7 +136,7 @@ def _split(
     gains: Floats,
     need: Floats,
 ) -> tuple[Floats, Floats, Flags]:
-    """Split each box by the categorical variable that gains most, or the real one of the largest score."""
+    """Split each box on the categorical variable of the largest gain, or on the real one of the largest score."""
     new: list[tuple[Floats, Floats, Flags]] = []
     for row in range(len(low)):
         a, b, states = low[row], high[row], mask[row]
@@ -159,7 +159,7 @@ def _split(
         at = parts.cut(j, float(a[j]), float(b[j]))
         below, above = b.copy(), a.copy()
         below[j] = middle[j] if at is None else at
-        above[j] = middle[j] if at is None else np.nextafter(at, np.inf)  # a value at a cut lies below it
+        above[j] = middle[j] if at is None else np.nextafter(at, np.inf)  # a cut belongs to the lower part
         new += [(a, below, states), (above, b, states)]
     n, width = low.shape[1], mask.shape[1]
     if not new:
@@ -168,7 +168,7 @@ def _split(
 
 
 def _plain_score(peak: Floats, bound: Floats, slope: Floats) -> Floats:
-    """Return how much each variable may raise components that count by their peaks; it steers splits alone."""
+    """Return how much each variable may raise components bounded by their peaks; used only to choose splits."""
     with np.errstate(invalid="ignore", over="ignore"):
         share = np.exp(np.minimum(peak - bound[:, None], 300.0))
     return np.einsum("bk,bkj->bj", np.nan_to_num(share), np.minimum(np.abs(slope), 3.0))
@@ -187,10 +187,10 @@ def kappa(z: Floats) -> Floats:
 
 
 def second_order(value: Floats, peak: Floats, slope: Floats, bend: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return upper bounds on the log of the sum of components over boxes, and how loose each variable makes them.
+    """Bound the log of the sum of components over boxes; return bounds, looseness per variable, and a good t.
 
-    And about where, in t, the sum is largest. A bound is infinite, or NaN, where no component has a majorant that
-    rises little.
+    The last is an approximate maximiser in the coordinates t. A bound is infinite or NaN if no component has a
+    majorant that rises little.
     """
     inner = tuple(range(2, bend.ndim))
     n_parts = value.shape[1]
@@ -219,10 +219,10 @@ def second_order(value: Floats, peak: Floats, slope: Floats, bend: Floats) -> tu
 def _gathered(
     share: Floats, known: Flags, slope: Floats, bend: Floats
 ) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-    """Return a factor, slope and matrix M: factor exp(slope t - t M t / 2) is above the sum of shares' majorants.
+    """Return a factor, slope and matrix M: factor exp(slope t - t M t / 2) bounds the sum of the majorants.
 
-    What bends add beyond their mean counts as a lift of shares, or as a remainder, whichever is less. Also returns
-    the sizes of all terms, and how loose each variable makes the bound.
+    The differences of bends from their mean raise the shares or enter a remainder, whichever is less. Also returns
+    the sizes of all terms, and the looseness due to each variable.
     """
     is_full, inner, n = bend.ndim == 4, tuple(range(2, bend.ndim)), slope.shape[2]
     steep, bent = _mean(share, slope), _mean(share, bend)
@@ -241,7 +241,7 @@ def _gathered(
     raised: Floats = weight * kappa(np.where(is_lifted[:, None], straight, straight + curved))
     square: Floats = np.matmul((raised[:, :, None] * off).swapaxes(1, 2), off)
     zeros = tuple(range(1, bent.ndim))
-    left: Floats = np.abs(_mean(weight, off)).sum(axis=1)  # of means that are 0 but for rounding
+    left: Floats = np.abs(_mean(weight, off)).sum(axis=1)  # means that would be 0 in exact arithmetic
     unlifted: Floats = rest + np.abs(_mean(share, more)).sum(axis=zeros)
     factor: Floats = sums + left + np.where(is_lifted, 0.0, unlifted)
     matrix = -square / factor[:, None, None] - (bent if is_full else bent[:, :, None] * np.eye(n))
@@ -258,7 +258,7 @@ def _mean(weight: Floats, values: Floats) -> Floats:
 
 
 def _rises(more: Floats, size: Floats, is_full: bool) -> Floats:
-    """Return at most how much each of the quadratic functions t `more` t rises in the box."""
+    """Return an upper bound on each quadratic function t `more` t over the box."""
     if not is_full:
         return np.maximum(more, 0.0).sum(axis=2)
     diagonal = np.diagonal(more, axis1=2, axis2=3)
@@ -266,11 +266,12 @@ def _rises(more: Floats, size: Floats, is_full: bool) -> Floats:
 
 
 def largest_quadratic(slope: Floats, matrix: Floats) -> tuple[Floats, Floats]:
-    """Return upper bounds on the largest slope t - t M t / 2 over [-1, 1]^n, and about where; (B, n), (B, n, n).
+    """Return upper bounds on the maximum of slope t - t M t / 2 over [-1, 1]^n, and approximate maximisers.
 
-    M is P - N + E with P and N positive semidefinite, whatever a program says of eigenvalues, and E, what that
-    leaves, counts by its size. u, the sums of |N| along rows, makes N at most diag(u); M + diag(u) costs half
-    the sum of u, and is concave: below its tangent at any point.
+    Slopes have shape (B, n), matrices (B, n, n). Write M = P - N + E with P and N positive semidefinite, however
+    inexact the eigenvalues are; the remainder E is bounded by its absolute size. With u the row sums of |N|, N is
+    at most diag(u). So M + diag(u) in place of M costs half the sum of u, and makes the function concave: it lies
+    below its tangent at any point.
     """
     n = slope.shape[1]
     if not n or not len(slope):
@@ -290,7 +291,7 @@ def largest_quadratic(slope: Floats, matrix: Floats) -> tuple[Floats, Floats]:
 
 
 def _highest(slope: Floats, concave: Floats) -> Floats:
-    """Return about where slope t - t Q t / 2 is largest in [-1, 1]^n; nothing rests on how near that is."""
+    """Return an approximate maximiser of slope t - t Q t / 2 in [-1, 1]^n; the bound holds at any point."""
     n = slope.shape[1]
     at = np.zeros_like(slope)
     own = np.maximum(np.diagonal(concave, axis1=1, axis2=2), 1e-300)

@@ -1,4 +1,4 @@
-"""Models as the checker sees them: plain arrays, which it reads as a circuit or as a product of tables."""
+"""The checker's view of a model: plain arrays, read as a circuit or as a product of tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from certimap.checker.numbers import UNIT, Floats, Ints
 
 Arrays = Mapping[str, NDArray[Any]]
-LARGEST_LOG = 1e100  # nats; sums of larger numbers may overflow, and what is infinite is neither above nor below
+LARGEST_LOG = 1e100  # nats; sums of larger numbers may overflow, and an infinite sum compares with nothing
 
 
 class Rejected(Exception):
@@ -24,7 +24,7 @@ class Rejected(Exception):
 
 
 def refuse_huge(logs: Floats, what: str) -> None:
-    """Refuse logs that are no numbers of at most LARGEST_LOG in size, nor the -inf of an exact 0."""
+    """Reject logs other than -inf (an exact 0) and numbers of at most LARGEST_LOG in size."""
     if not np.all((np.abs(logs) <= LARGEST_LOG) | (logs == -np.inf)):
         raise Rejected(f"{what} has a log that is no number of at most {LARGEST_LOG:g} in size")
 
@@ -32,7 +32,7 @@ def refuse_huge(logs: Floats, what: str) -> None:
 def fingerprint(
     kind: str, variables: Sequence[Mapping[str, Any]], arrays: Arrays, hidden: Sequence[str] = ()
 ) -> str:
-    """Return "sha256:" and the hash of a model: its kind, its variables with their states, its numbers' bytes."""
+    """Return "sha256:" and the hash of a model's kind, its variables with their states, and its arrays' bytes."""
     digest = hashlib.sha256(json.dumps([kind, list(variables), sorted(hidden)]).encode())
     for name in sorted(arrays):
         values = np.ascontiguousarray(arrays[name])
@@ -43,7 +43,7 @@ def fingerprint(
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """The query in positions: queried variables, one natural-log weight per state of every variable, and sizes."""
+    """A query in positions: sizes, queried variables, and one natural-log weight per state of every variable."""
 
     sizes: Ints
     queried: Ints
@@ -65,7 +65,7 @@ class Question:
         return self.log_weights[self.offsets[variable] : self.offsets[variable + 1]]
 
     def is_observed(self, variable: int) -> bool:
-        """Whether a variable that is not queried has one state, of weight 1."""
+        """Whether the variable is not queried, and has a single possible state, of weight 1."""
         found = np.sort(self.weights_of(variable))
         is_one = len(found) > 0 and found[-1] == 0.0 and np.all(found[:-1] == -np.inf)
         return bool(is_one and variable not in self.queried)
@@ -80,7 +80,7 @@ class Table:
 
 
 def tables_of(kind: str, sizes: Ints, arrays: Arrays) -> tuple[list[Table], list[int]]:
-    """Return a network's or a hidden tree's factors, and the sizes of all variables, hidden ones behind."""
+    """Return the factors of a network or hidden tree, and the sizes of all variables, latent ones last."""
     if kind in ("bayesian", "markov"):
         stored = stored_tables(sizes, arrays)
         tables, all_sizes = [Table(s, t if in_logs else _logs(t)) for s, t, in_logs in stored], sizes.tolist()
@@ -99,7 +99,7 @@ def _logs(values: Floats) -> Floats:
 
 
 def stored_tables(sizes: Ints, arrays: Arrays) -> Iterator[tuple[tuple[int, ...], Floats, bool]]:
-    """Yield scope and entries of each table of a network as they are stored, and whether they are logs."""
+    """Yield the scope and stored entries of each table of a network, and whether the entries are logs."""
     lengths = arrays["scope_lengths"].tolist()
     in_logs = arrays["in_logs"].tolist() if "in_logs" in arrays else [False] * len(lengths)
     at = done = 0
@@ -113,7 +113,7 @@ def stored_tables(sizes: Ints, arrays: Arrays) -> Iterator[tuple[tuple[int, ...]
 
 
 def _hidden_tables(sizes: Ints, arrays: Arrays) -> tuple[list[Table], list[int]]:
-    """Write a hidden Chow-Liu tree out: latent variable n + i emits variable i."""
+    """Write a hidden Chow-Liu tree as tables: latent variable n + i emits variable i."""
     n, k = len(sizes), len(arrays["root_prior"])
     tables: list[Table] = []
     at = 0
@@ -131,10 +131,11 @@ def _hidden_tables(sizes: Ints, arrays: Arrays) -> tuple[list[Table], list[int]]
 
 @dataclass(frozen=True, eq=False)
 class Reduced:
-    """A product of tables under the evidence: what is observed is fixed, weights are factors of their own.
+    """A product of tables under the evidence: observed variables are fixed, and weights are separate factors.
 
-    `log_slack` is how far (nats) the constant may be off, in the value of every point alike, and how far the logs
-    of tables, right to a place each, may set two points apart: sums that cancel are rounded by less than that.
+    `log_slack` (nats) covers two errors: in the constant, which shifts every point alike; and in the table logs,
+    each right to its last place, which may change the difference between two points. The rounding of a sum is too
+    small to cover the second error where large logs cancel.
     """
 
     tables: list[Table]
@@ -145,7 +146,7 @@ class Reduced:
 
 
 def reduce(tables: Sequence[Table], sizes: Sequence[int], question: Question) -> Reduced:
-    """Fix what the evidence observes, and drop states that it excludes from no table but by a weight of 0."""
+    """Fix the observed variables; states that other evidence excludes stay in the tables, with weight 0."""
     queried = [int(v) for v in question.queried]
     fixed: dict[int, int] = {}
     out: list[Table] = []
@@ -178,7 +179,7 @@ def reduce(tables: Sequence[Table], sizes: Sequence[int], question: Question) ->
 
 
 def spread(table: Table, scope: Sequence[int]) -> Floats:
-    """View a table with the axes of `scope`, of length one where it lacks the variable."""
+    """View a table with the axes of `scope`; the axis of a variable that it lacks has length one."""
     order = sorted(range(len(table.scope)), key=lambda k: scope.index(table.scope[k]))
     logs = table.logs.transpose(order)
     shape = [1] * len(scope)
