@@ -1,4 +1,4 @@
-"""Real columns for learners of discrete tables: bars while learning, uniform densities on them in the circuit."""
+"""Real columns for learners of discrete tables: bars while learning, uniform densities in the circuit."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Bars:
-    """How the real columns of a table are cut, each at quantiles.
+    """Bars into which the real columns of a table are cut at quantiles.
 
-    A distribution over bars is a piecewise constant density over values, of the same likelihood up to the widths:
-    what is learned over bars is the model with histograms as leaves, exactly.
+    A distribution over bars is a piecewise constant density over values, with the same likelihood up to the bars'
+    widths. Learning over bars thus equals learning with histogram leaves exactly.
 
     Attributes
     ----------
@@ -38,9 +38,10 @@ class Bars:
 
     @classmethod
     def of(cls, table: DataTable, rows_per_bar: float = 1.0) -> Bars:
-        """Cut the real columns of a table, each into as many bars as the square root of its rows, 32 at most.
+        """Cut each real column into sqrt(rows) bars, 32 at most.
 
-        `rows_per_bar` divides the rows before: what learns a table per pair of columns has few rows per entry.
+        `rows_per_bar` first divides the rows, for learners with one table per pair of columns and thus few rows
+        per entry.
         """
         real = [i for i, v in enumerate(table.domain) if isinstance(v, Real)]
         histograms = {i: Histogram(table.observed(i), rows_per_bar) for i in real}
@@ -51,7 +52,7 @@ class Bars:
         return cls(table.domain, Domain(variables), histograms)
 
     def coded(self, table: DataTable) -> DataTable:
-        """Return the table with bars in place of values; what lies outside of all counts for the nearest."""
+        """Replace values by bars; values outside all bars go to the nearest."""
         if not self.histograms:
             return table
         codes = np.empty(table.points.shape, np.int16)
@@ -65,7 +66,7 @@ class Bars:
         return DataTable(self.cut, codes)
 
     def to_circuit(self, circuit: Circuit) -> Circuit:
-        """Return a circuit over bars as one over values; leaves of bars become histograms with wide tails."""
+        """Turn a circuit over bars into one over values; leaves over bars become histograms with wide tails."""
         builder = CircuitBuilder(self.domain)
         ids: list[int] = []
         for node in range(circuit.n_nodes):

@@ -28,7 +28,7 @@ class TrainingStep(NamedTuple):
 
 
 class Schedule:
-    """A base of learners: the settings that say how long they learn."""
+    """Base class of learners: settings for the length of the run."""
 
     max_steps: int
     batch_rows: int | None
@@ -58,17 +58,17 @@ class BatchedEM(ABC, Generic[P, C]):
     settings
         How long to learn.
     passes
-        The rows that are learned from.
+        The training rows.
     held_out
-        The rows by which parameters are judged; None judges by those learned from.
+        The rows that judge parameters; None uses the training rows.
     rng
         Draws the batches.
     running, parameters
-        Those to begin with: counts that batches move, and parameters.
+        Initial running counts, updated by batches, and initial parameters.
     in_batches
         Whether to begin with batches.
     least_batch
-        Rows of a batch at least, unless the settings say how many.
+        Smallest batch size, unless the settings give a size.
     """
 
     def __init__(
@@ -93,19 +93,19 @@ class BatchedEM(ABC, Generic[P, C]):
 
     @property
     def n_rows(self) -> int:
-        """How many rows are learned from."""
+        """Number of training rows."""
         return self._passes.n_rows
 
     @abstractmethod
     def maximise(self, counts: C) -> P:
-        """Return the parameters that expected counts and the smoothing make most probable."""
+        """Return the most probable parameters given expected counts and smoothing."""
 
     @abstractmethod
     def move(self, running: C, counts: C, rate: float, n_batch: int) -> None:
-        """Move running counts by `rate` towards those of a batch of `n_batch` rows."""
+        """Move running counts by `rate` towards the counts of a batch of `n_batch` rows."""
 
     def train(self, title: str, deadline: float | None) -> bool:
-        """Learn until validation no longer rises; return whether the deadline ended that."""
+        """Learn until the validation score stops rising; return whether the deadline ended learning."""
         schedule = self._schedule
         with Progress(title, schedule.max_steps, schedule.progress) as bar:
             for number in range(schedule.max_steps):
@@ -118,7 +118,7 @@ class BatchedEM(ABC, Generic[P, C]):
         return False
 
     def _leave_batches(self) -> bool:
-        """Go back to the best parameters and take all rows from now on; False if that was so before."""
+        """Return to the best parameters and use all rows from now on; False if batches had ended already."""
         if not self._in_batches:
             return False
         self._in_batches = False
@@ -126,7 +126,7 @@ class BatchedEM(ABC, Generic[P, C]):
         return True
 
     def _step(self, number: int) -> TrainingStep:
-        """Make one pass over the data, in batches during the first four fifths at most, and judge it."""
+        """Make one pass over the data and judge it; at most the first four fifths of passes use batches."""
         n_rows = self.n_rows
         batch = self._schedule.batch_rows or max(self._least_batch, n_rows // 100)
         self._in_batches = self._in_batches and 5 * number < 4 * self._schedule.max_steps and batch < n_rows
@@ -146,7 +146,7 @@ class BatchedEM(ABC, Generic[P, C]):
     def _pass_in_batches(self, number: int, batch: int) -> float:
         """Maximise after every batch; return the sum of the natural-log likelihoods of all rows."""
         running, total = self._running, 0.0
-        assert running is not None  # there are no batches without
+        assert running is not None  # batches need running counts
         order = self._rng.permutation(self.n_rows)
         cuts = range(0, len(order), batch)
         for b, start in enumerate(cuts):

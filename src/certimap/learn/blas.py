@@ -1,4 +1,4 @@
-"""One BLAS thread while learning: many small products, and the same sums whatever the machine."""
+"""One BLAS thread while learning: products are small, and sums must not depend on the machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def single_threaded_blas() -> AbstractContextManager[Any]:
-    """Limit BLAS to one thread inside the context, where threadpoolctl (it comes with scikit-learn) is there."""
+    """Limit BLAS to one thread inside the context, if threadpoolctl (part of scikit-learn) is installed."""
     try:
         from threadpoolctl import threadpool_limits
     except ImportError:

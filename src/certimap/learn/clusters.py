@@ -19,7 +19,7 @@ _WORD = (1 << 64) - 1
 
 
 def mix(key: int, value: int) -> int:
-    """Derive a 64-bit key from another one and a number (the finaliser of splitmix64)."""
+    """Derive a 64-bit key from another key and a number (splitmix64 finaliser)."""
     z = (key + 0x9E3779B97F4A7C15 * (value + 1)) & _WORD
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _WORD
@@ -46,9 +46,9 @@ def row_clusters(
     n_clusters
         At least 2.
     clusters
-        "kmeans" (k-means++ and Lloyd, single-threaded, so that a seed replays), "em" (a mixture whose
-        features are independent Gaussians given the cluster, started by k-means), "sklearn"
-        (scikit-learn's KMeans), or an object with `fit_predict`, of which a copy is used.
+        "kmeans" (k-means++ and Lloyd, single-threaded, so that equal seeds give equal clusters), "em" (a
+        mixture of independent Gaussian features, started by k-means), "sklearn" (scikit-learn's KMeans), or
+        an object with `fit_predict`; a copy of the object is used.
     key
         64 bits; equal keys give equal clusters.
 
@@ -86,7 +86,7 @@ def _seeded(clusterer: Any, key: int) -> Any:
 
 
 def _naive_bayes_em(features: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Refine clusters by hard EM of a mixture with independent Gaussian features of one floor variance."""
+    """Refine clusters by hard EM of a mixture of independent Gaussian features with a variance floor."""
     n = len(features)
     floor = 0.02 + 0.01 * features.var(axis=0)
     for _ in range(EM_STEPS):

@@ -1,4 +1,4 @@
-"""The columns of a user's table, of whatever library: their values, and where they are missing.
+"""The columns of a user's table from any library: their values, and which are missing.
 
 NaN, None and the missing marks of pandas are missing values.
 """
@@ -20,7 +20,7 @@ from certimap.errors import DataError, MissingDependency
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """One column: its values, where they are missing, and declared categories if any."""
+    """One column: its values, a mask of missing ones, and declared categories if any."""
 
     name: str
     values: NDArray[Any]
@@ -60,7 +60,7 @@ def _frame_columns(data: Any) -> list[Column]:
 
 
 def _refuse_doubled(names: list[Any]) -> None:
-    """Refuse names that are the same as text, under which one column would hide another."""
+    """Reject names that are equal as text: one column would hide another."""
     texts = [str(name) for name in names]
     if len(set(texts)) != len(texts):
         doubled = next(name for name, text in zip(names, texts, strict=True) if texts.count(text) > 1)
@@ -68,7 +68,7 @@ def _refuse_doubled(names: list[Any]) -> None:
 
 
 def _interchanged(data: Any) -> Any:
-    """Turn a frame that only speaks the interchange protocol into a pandas frame."""
+    """Turn a frame that supports only the interchange protocol into a pandas frame."""
     try:
         from pandas.api.interchange import from_dataframe  # pyright: ignore[reportUnknownVariableType]
     except ImportError:
@@ -86,7 +86,7 @@ def _array_columns(data: Any) -> list[Column]:
     except ValueError:
         raise DataError("the rows of the table have different lengths; expected a rectangular table") from None
     if array.dtype.kind in "US":
-        # A list of rows that mixes numbers and text arrives as text only; keep each value as it was.
+        # NumPy turns rows that mix numbers and text into text only; keep each original value.
         array = np.asarray(data, dtype=object) if not isinstance(data, np.ndarray) else array
     if array.ndim != 2:
         raise DataError(f"the table has shape {array.shape}; expected two dimensions (rows, columns)")
@@ -118,7 +118,7 @@ def _column(name: str, values: Any) -> Column:
 
 
 def _object_column(name: str, array: NDArray[Any]) -> Column:
-    """Sort out missing values, and turn columns of plain numbers into number columns."""
+    """Find missing values, and turn columns of plain numbers into number columns."""
     missing = np.array([is_missing(value) for value in array], np.bool_)
     present: list[Any] = [v.item() if isinstance(v, np.generic) else v for v in array[~missing]]
     if present and all(isinstance(v, float | int) and not isinstance(v, bool) for v in present):

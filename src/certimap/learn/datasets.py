@@ -59,7 +59,7 @@ _TWENTY = {
 
 
 class StandInWarning(UserWarning):
-    """A split of a dataset is absent, and another one stands in for it."""
+    """A split of a dataset is absent, and another split replaces it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +73,10 @@ class Dataset:
     domain
         The variables "0", "1", ...; in the twenty each has the states 0 and 1.
     train, valid, test
-        int16, shape (n_rows, n_variables): state positions, which are the labels too. Read-only.
+        int16, shape (n_rows, n_variables): state positions, equal to the labels. Read-only.
     sources
-        For each split, the split whose file was read: `{"train": "test", ...}` where the training rows
-        are absent and the test rows stand in.
+        For each split, the split whose file was read: `{"train": "test", ...}` where test rows replace
+        absent training rows.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Dataset:
 
     @property
     def note(self) -> str:
-        """One sentence on the splits that stand in for absent ones; empty when all are there."""
+        """One sentence on the splits that replace absent ones; empty when none is absent."""
         swaps = [f"{used} stands in for {split}" for split, used in self.sources.items() if used != split]
         return f"{self.name}: {', '.join(swaps)} (file absent)" if swaps else ""
 
@@ -109,28 +109,28 @@ def names() -> dict[str, Sizes]:
 
 
 def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
-    """Read a dataset from `NAME.{train,valid,test}.data` or the same with `.gz`.
+    """Read a dataset from `NAME.{train,valid,test}.data`, or from gzipped files with `.gz` appended.
 
     Parameters
     ----------
     name
-        One of `names()`, or of any files in the folder that are named alike.
+        One of `names()`, or the NAME of any files in the folder that follow this pattern.
     data_dir
         The folder; by default the environment variable CERTIMAP_DATA.
 
     Returns
     -------
     Dataset
-        Where a file is absent another split stands in (for train the largest one present, for test
-        valid, for valid test), `Dataset.sources` says which, and a `StandInWarning` is given. Files are
-        read once and kept in memory as long as they do not change.
+        Another split replaces an absent file (for train the largest one present, for test valid, for
+        valid test); `Dataset.sources` names it, and a `StandInWarning` is given. Files are read once and
+        kept in memory as long as they do not change.
 
     Raises
     ------
     DataError
         When there is no folder, or none of the files.
     ParseError
-        When a file is no table of integers separated by commas; names file and line.
+        When a file is not a table of comma-separated integers; names file and line.
     """
     folder = _folder(name, data_dir)
     files = {split: path for split in SPLITS if (path := _file(folder, name, split)) is not None}

@@ -1,4 +1,4 @@
-"""What the estimators share: the habits of scikit-learn, without needing it."""
+"""Base class of the estimators: the interface of scikit-learn, without depending on it."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class DensityEstimator:
     domain_
         Its variables.
     seed_
-        The number that the run was seeded with; pass it as `random_state` to repeat the run.
+        The seed of the run; pass it as `random_state` to repeat the run.
     n_features_in_, feature_names_in_
-        How many columns were seen, and their names.
+        Number and names of the columns.
     """
 
     model_: Any
@@ -98,12 +98,12 @@ class DensityEstimator:
         Parameters
         ----------
         X
-            A 2-D array, a frame, a mapping of columns, or a `Dataset`, whose training and validation
-            rows are used then.
+            A 2-D array, a frame, a mapping of columns, or a `Dataset`, which gives training and
+            validation rows.
         y
             Ignored.
         valid
-            Rows on which settings are chosen (or the best step kept); by default a tenth of the rows.
+            Rows that choose settings (or the best step); by default a tenth of the rows.
 
         Raises
         ------
@@ -125,7 +125,7 @@ class DensityEstimator:
     def _fit(self, table: Any, valid: Any, domain: Domain | None) -> None:
         raise NotImplementedError
 
-    # ------------------------------------------------------------ using what was learned
+    # ------------------------------------------------------------ using the model
 
     def _fitted(self) -> Any:
         if not hasattr(self, "model_"):
@@ -135,7 +135,7 @@ class DensityEstimator:
     def score_samples(self, X: Any) -> NDArray[np.float64]:
         """Return the natural-log likelihood of each row, shape (n_rows,), missing values summed out.
 
-        Raises DataError for a value that is no state of its variable.
+        Raises DataError for a value that is not a state of its variable.
         """
         model = self._fitted()
         table = encode(X, self.domain_)
@@ -161,7 +161,7 @@ class DensityEstimator:
 
         Returns
         -------
-        A pandas frame if the estimator was fitted on one (or on another frame, where pandas is there),
+        A pandas frame if the estimator was fitted on one (or on another frame, if pandas is installed),
         otherwise an array of labels, shape (n_samples, n_variables).
         """
         model = self._fitted()
@@ -182,7 +182,7 @@ class DensityEstimator:
         return self._posterior_over_all().sample(n, rng)
 
     def to_circuit(self) -> Any:
-        """Return what was learned as a `Circuit`."""
+        """Return the learned model as a `Circuit`."""
         return self._fitted()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -190,7 +190,7 @@ class DensityEstimator:
 
 
 def draw_seed(rng: Seed) -> int:
-    """Return the seed itself, or draw one from a generator or from the system's entropy."""
+    """Return a given integer seed, or draw one from a generator or from the system's entropy."""
     if isinstance(rng, int | np.integer) and not isinstance(rng, bool):
         if rng < 0:
             raise DataError(f"the seed is {rng}; expected a nonnegative integer")

@@ -24,10 +24,10 @@ from certimap.learn.table import Kind, encode, missing_in, read_table, refuse_ca
 Floats = NDArray[np.float64]
 COMPONENTS = (1, 2, 3, 4, 5, 6, 8)
 SMOOTHINGS = (0.001, 0.03, 1.0, 10.0)  # near 0 for columns that determine each other
-WITH_HOLES = (0.1, 1.0, 10.0)  # rows with holes do not show how columns vary together that few of them know
+WITH_HOLES = (0.1, 1.0, 10.0)  # few rows know both of two columns, so their covariance needs more smoothing
 HELD_OUT = 0.2
 PATTERNS = 512  # of missing cells, treated at once
-PATIENCE = 2  # more components are tried up to this many times the best number so far, and one
+PATIENCE = 2  # try up to this many times the best number of components so far, plus one
 
 
 class FullChoice(NamedTuple):
@@ -41,22 +41,22 @@ class FullChoice(NamedTuple):
 class FullMixture(DensityEstimator):
     """Learn a mixture of Gaussians with full covariances from real columns with missing cells.
 
-    By expectation-maximisation in which a missing cell has its conditional mean and covariance in each component
-    (Ghahramani and Jordan 1994); cells are taken to be missing at random. Columns are standardised while learning,
-    and the model is in the units of the data again.
+    Expectation-maximisation gives a missing cell its conditional mean and covariance in each component
+    (Ghahramani and Jordan 1994); cells are assumed to be missing at random. Columns are standardised while
+    learning; the model is in the units of the data.
 
     Parameters
     ----------
     n_components
         The number of components, or several to choose from.
     smoothing
-        Rows that count in every covariance matrix and have uncorrelated columns, of the table's variances divided
-        by `n_components` to the power 2 / columns (the prior of Fraley and Raftery 2007), or several to choose
-        from. None tries .001, .03, 1 and 10, and where cells are missing .1, 1 and 10.
+        Pseudo-rows added to every covariance matrix, or several numbers to choose from. Their columns are
+        uncorrelated, with the table's variances / n_components^(2 / columns) (Fraley and Raftery 2007). None
+        tries .001, .03, 1 and 10, or with missing cells .1, 1 and 10.
     n_starts
         Starts (k-means clusters) of each setting; the best on its own rows is kept.
     max_steps
-        Steps of each start at most.
+        Maximum number of steps per start.
     tolerance
         A start ends when a step gains less than this, in nats per row.
     kinds, domain
@@ -79,8 +79,8 @@ class FullMixture(DensityEstimator):
 
     Notes
     -----
-    Settings are chosen on validation rows: those given, or a fifth of the rows (of 20 or more). The mixture is
-    then learned from all rows. Cost of a step: rows times components times squared columns, and one inverse per
+    Validation rows choose the settings: `valid`, or a fifth of the rows (of 20 or more). The mixture is then
+    learned from all rows. Cost of a step: rows times components times squared columns, and one matrix inverse per
     component and pattern of missing cells.
     """
 
@@ -172,7 +172,7 @@ class FullMixture(DensityEstimator):
         return best[1]
 
     def _best_start(self, data: _Patterns, k: int, smoothing: float, deadline: float | None) -> _Components:
-        """Return what the best of several starts reaches on its own rows."""
+        """Return the best of several starts, judged on the training rows."""
         filled = np.ascontiguousarray(np.where(np.isnan(data.points), 0.0, data.points), np.float32)
         best: tuple[float, _Components] | None = None
         for start in range(self.n_starts if k > 1 else 1):
@@ -201,7 +201,7 @@ class FullMixture(DensityEstimator):
 
 @dataclass(frozen=True, eq=False)
 class _Patterns:
-    """Standardised rows, sorted by which columns they know, in blocks."""
+    """Standardised rows, sorted by pattern of known columns, in blocks."""
 
     n_rows: int
     blocks: list[_Block]
@@ -221,7 +221,7 @@ class _Patterns:
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """Rows of some patterns: their numbers, what each pattern knows (patterns, n), and each row's pattern."""
+    """Rows of some patterns: row numbers, known columns of each pattern (patterns, n), and each row's pattern."""
 
     rows: NDArray[np.int64]
     known: NDArray[np.bool_]
@@ -229,7 +229,7 @@ class _Block:
 
 
 class _Expected(NamedTuple):
-    """What one component expects of a block: ln of densities, filled rows, covariances per pattern."""
+    """Expectations of one component for a block: log densities, filled rows, covariances per pattern."""
 
     logs: Floats
     filled: Floats
@@ -246,21 +246,21 @@ class _Components:
 
     @classmethod
     def first(cls, data: _Patterns, shares: Floats, smoothing: float) -> _Components:
-        """Return one step from a standard normal in place of every component, so that missing cells are spread."""
+        """Make one step from standard normal components, which gives missing cells a spread."""
         k, n = int(shares.shape[1]), int(data.points.shape[1])
         same: Floats = np.zeros(k) - math.log(k)
         start = cls(same, np.zeros((k, n)), np.tile(np.eye(n), (k, 1, 1)))
         return start.step(data, shares, smoothing, start.expect(data))
 
     def expect(self, data: _Patterns) -> list[list[_Expected]]:
-        """Return what each component expects of each block."""
+        """Return the expectations of each component for each block."""
         return [
             [_expected(data.points[block.rows], block, mean, covariance) for block in data.blocks]
             for mean, covariance in zip(self.means, self.covariances, strict=True)
         ]
 
     def logs(self, data: _Patterns, expected: list[list[_Expected]]) -> Floats:
-        """Return ln of weight times density of what is known, shape (n_rows, n_components)."""
+        """Return ln(weight * density of the known cells), shape (n_rows, n_components)."""
         out = np.empty((data.n_rows, len(self.log_weights)))
         for k, own in enumerate(expected):
             for block, found in zip(data.blocks, own, strict=True):
@@ -270,11 +270,11 @@ class _Components:
     def step(
         self, data: _Patterns, shares: Floats, smoothing: float, expected: list[list[_Expected]]
     ) -> _Components:
-        """Return what rows make most probable, with what is expected of missing cells in each component."""
+        """Return the most probable components given shares and each component's expectations of missing cells."""
         weights: Floats = shares.sum(axis=0)
         kept: NDArray[np.bool_] = (
             weights > 0.5 if np.any(weights > 0.5) else weights >= 0.0
-        )  # components that lost all rows go
+        )  # drop components that lost all rows
         n = data.points.shape[1]
         prior = np.eye(n) / float(kept.sum()) ** (2.0 / n)
         means: list[Floats] = []
@@ -297,9 +297,9 @@ class _Components:
 
 
 def _expected(points: Floats, block: _Block, mean: Floats, covariance: Floats) -> _Expected:
-    """Condition one Gaussian on what each pattern knows, all patterns at once.
+    """Condition one Gaussian on the known columns of each pattern, all patterns at once.
 
-    Missing columns stand in the matrices as independent ones of variance 1, and leave the inverses unchanged.
+    In the matrices, missing columns are independent with variance 1, which leaves the inverses unchanged.
     """
     known = block.known.astype(np.float64)
     both = known[:, :, None] * known[:, None, :]
@@ -343,11 +343,11 @@ def gaussian_mixture(
     data
         A table (see `certimap.learn.table`) of real columns, missing cells allowed.
     valid
-        Rows on which settings are chosen; by default a fifth of the rows.
+        Rows that choose the settings; by default a fifth of the rows.
     rng
         Seed or generator.
     **settings
-        Those of `FullMixture`.
+        Parameters of `FullMixture`.
 
     Returns
     -------

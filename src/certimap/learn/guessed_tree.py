@@ -1,4 +1,4 @@
-"""A hidden Chow-Liu tree asked as it is, where there is no time to condition it: points, and one good guess."""
+"""An unconditioned hidden Chow-Liu tree, for short time limits: log-probabilities of points, and one guess."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class GuessedTree:
     order, parent
         int64, shape (n,) each: the latent variables, parents first, and the parent of each, -1 for the root.
     log_prior, log_transition
-        ln P(root), shape (latent states,), and ln P(latent i | its parent), one row per state of the parent, shape
-        (n, latent states, latent states).
+        ln P(root), shape (K,) for K latent states, and ln P(latent i | its parent), one row per state of the
+        parent, shape (n, K, K).
     domain
         The query variables.
     position
-        int64, shape (n,): where each of the model's variables stands in `domain`, or -1.
+        int64, shape (n,): the index of each model variable in `domain`, or -1.
     log_seen
-        One array per variable of the model: emissions times the weights of the evidence, shape (latent states,
-        states), of a queried one; their sums, shape (latent states,), of any other.
+        One array per model variable, logs: emissions times evidence weights, shape (K, states), for a query
+        variable; their sums over states, shape (K,), for any other.
     log_evidence
         ln p(e).
     """
@@ -82,7 +82,7 @@ class GuessedTree:
 
     @property
     def facts(self) -> Facts:
-        """What solvers may know of it beforehand."""
+        """Properties of the posterior for solvers."""
         n, k = len(self.parent), len(self.log_prior)
         largest = n * max(
             float(np.max(np.abs(seen), where=np.isfinite(seen), initial=1.0)) for seen in self.log_seen
@@ -99,12 +99,12 @@ class GuessedTree:
         return np.minimum(out - self.log_evidence, 0.0)
 
     def guess(self) -> Points:
-        """Return the better of two points, shape (1, n): the most probable path's, and the modes."""
+        """Return the better of the most probable path's point and the modes, shape (1, n)."""
         points = np.concatenate([self._most_probable_path(), self._modes()])
         return points[[int(np.argmax(self.log_prob(points)))]]
 
     def _most_probable_path(self) -> Points:
-        """Return the query variables' part of the most probable latent states with them, shape (1, n)."""
+        """Return the query variables' states on the most probable path of latent states, shape (1, n)."""
         local = [seen if seen.ndim == 1 else seen.max(axis=1) for seen in self.log_seen]
         below, best = self._passed(local, largest=True)
         point, state = np.zeros((1, len(self.domain)), np.int16), np.zeros(len(self.parent), np.int64)
@@ -116,7 +116,7 @@ class GuessedTree:
         return point
 
     def _modes(self) -> Points:
-        """Return each query variable's own mode, all others summed out, shape (1, n)."""
+        """Return the mode of each query variable's marginal, shape (1, n)."""
         below, _ = self._passed(self._summed(), largest=False)
         point = np.zeros((1, len(self.domain)), np.int16)
         log_state = [np.empty(0)] * len(below)  # ln P(latent state | e)
@@ -131,7 +131,7 @@ class GuessedTree:
         return point
 
     def _summed(self) -> list[Floats]:
-        """Return what each variable's latent state is worth with the variable summed out."""
+        """Return ln of the weight of each latent state, with its observed variable summed out."""
         return [log_sum(seen, 1) if seen.ndim == 2 else seen for seen in self.log_seen]
 
     def _sums(self, local: list[Floats]) -> float:
@@ -139,12 +139,12 @@ class GuessedTree:
         return float(log_sum(below[self.order[0]]))
 
     def _passed(self, local: list[Floats], *, largest: bool) -> tuple[list[Floats], list[NDArray[np.int64]]]:
-        """Pass `local` up to the root, by sums over latent states or their largest terms.
+        """Pass `local` up to the root: sums over latent states, or with `largest` maxima.
 
         Returns
         -------
-        What lies at and below each latent variable, by its states; with `largest`, also the best state of each
-        for every state of its parent. The root's has its prior in it.
+        Log weight of the subtree of each latent variable, by its states (the root's includes the prior); with
+        `largest`, also the best state of each variable for every state of its parent.
         """
         below = [values.copy() for values in local]
         best = [np.empty(0, np.int64)] * len(below)
@@ -161,6 +161,6 @@ class GuessedTree:
 
 
 def _shares(log_rows: Floats) -> Floats:
-    """Divide rows by their sums, in logs; rows of zeros stay so."""
+    """Divide rows by their sums, in logs; rows of zeros stay unchanged."""
     totals = log_sum(log_rows, 1)[:, None]
     return log_rows - np.where(np.isfinite(totals), totals, 0.0)

@@ -1,4 +1,4 @@
-"""Leaves of the real columns of hidden trees: families fitted to rows, of which held-out rows choose."""
+"""Leaves of the real columns of hidden trees: families fitted to rows, chosen by held-out rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BLOCK = 1024  # rows at a time
 
 @dataclass(frozen=True, eq=False)
 class ColumnLeaves:
-    """What one real column has for leaves: a family, and its parameters under each latent state."""
+    """Leaves of one real column: a family, and its parameters under each latent state."""
 
     family: LeafFamily
     params: Floats
@@ -32,17 +32,17 @@ def chosen_leaves(
 ) -> dict[int, ColumnLeaves]:
     """Return the leaves of each real column.
 
-    Bars, over which the tree was learned, stay unless held-out cells are denser under another family given the
-    other cells of their rows, by more than the standard error of the difference. Counts are never bars.
+    The bars used for learning stay unless held-out cells, given the rest of their rows, are denser under another
+    family by more than the standard error of the difference. Counts are never bars.
 
     Parameters
     ----------
     model
-        Learned over bars.
+        A model learned over bars.
     bars
-        How columns were cut.
+        The bars of the columns.
     rows, held_out
-        Tables before they were cut; nothing is chosen without the second one.
+        Tables with values instead of bars; nothing is chosen without `held_out`.
     smoothing
         Pseudo-counts.
     """
@@ -60,7 +60,7 @@ def chosen_leaves(
         shares = within[i][known] * model.emission[i].T[own]
         shares /= np.maximum(shares.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
         trials = [ColumnLeaves(family, family.fit(values, shares, smoothing)) for family in options]
-        if rows.whole.get(i) != "count":  # integers are counts unless something else is clearly better
+        if rows.whole.get(i) != "count":  # integers are counts unless another family is clearly better
             trials.insert(
                 len(trials) if i in rows.whole else 0, ColumnLeaves(bars.histograms[i], model.emission[i])
             )
@@ -127,6 +127,6 @@ def _block(model: HiddenChowLiuModel, points: NDArray[np.int64], wanted: list[in
 
 
 def _scaled(rows: Floats) -> Floats:
-    """Return rows that add to 1; rows of zeros become uniform."""
+    """Scale rows to sum 1; rows of zeros become uniform."""
     totals = rows.sum(axis=1, keepdims=True)
     return np.where(totals > 0.0, rows / np.where(totals > 0.0, totals, 1.0), 1.0 / rows.shape[1])

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from certimap.networks.bayesian import BayesianNetwork
 
 Floats = NDArray[np.float64]
-SECONDS_PER_TRANSITION = 1e-7  # to condition it
+SECONDS_PER_TRANSITION = 1e-7  # cost of conditioning
 
 
 class HiddenChowLiuModel(Model):
     """A tree of latent variables z_i, where z_i emits the observed variable i (Liu and Van den Broeck 2021).
 
-    A network with latent variables and a circuit at once: `to_network` and `to_circuit` give either view.
-    Queries name observed variables only; the latent ones are always summed out.
+    It is a network with latent variables (`to_network`) and a circuit (`to_circuit`) at once. Queries name
+    observed variables only; latent variables are always summed out.
 
     Attributes
     ----------
@@ -48,10 +48,10 @@ class HiddenChowLiuModel(Model):
     root_prior
         float64, shape (K,): P(z_root).
     transition
-        float64, shape (n, K, K): `transition[i][a, b]` = P(z_i = b | z_parent = a); the root's rows all
-        hold `root_prior`.
+        float64, shape (n, K, K): `transition[i][a, b]` = P(z_i = b | z_parent = a); every row of the root
+        equals `root_prior`.
     emission
-        One float64 array a variable, shape (K, n_states): P(x_i | z_i).
+        One float64 array per variable, shape (K, n_states): P(x_i | z_i).
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class HiddenChowLiuModel(Model):
 
     @cached_property
     def wide_tables(self) -> tuple[list[Wide], list[Wide], Wide]:
-        """Transitions, emissions and the root's prior as wide numbers, made once for all queries."""
+        """Transitions, emissions and root prior as wide numbers, made once for all queries."""
         return list(map(as_wide, self.transition)), list(map(as_wide, self.emission)), as_wide(self.root_prior)
 
     def __repr__(self) -> str:
@@ -144,7 +144,7 @@ class HiddenChowLiuModel(Model):
         Parameters
         ----------
         builder
-            Of the circuit.
+            Builder of the circuit.
         leaf
             Adds and returns the leaf of variable i under latent state z.
 
@@ -184,7 +184,7 @@ class HiddenChowLiuModel(Model):
         return points
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the parameters as plain arrays (the domain apart): what `from_arrays` takes."""
+        """Return the parameters, without the domain, as plain arrays for `from_arrays`."""
         return {
             "parent": self.parent,
             "root_prior": self.root_prior,
@@ -229,7 +229,7 @@ def _parents_first(parent: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _draw_rows(table: Floats, rows: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Draw from row `rows[r]` of a table of probabilities for each r."""
+    """For each r, draw a column from row `rows[r]` of a table of probabilities."""
     cumulative = np.cumsum(table, axis=1)
     cumulative /= cumulative[:, -1:]
     return np.sum(rng.random(len(rows))[:, None] >= cumulative[rows], axis=1)

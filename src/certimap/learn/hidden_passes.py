@@ -1,8 +1,8 @@
 """Upward and downward passes over blocks of rows: likelihoods and expected counts of a hidden tree.
 
 Both messages to the parent and expected counts are matrix products, left to BLAS. Rows that agree in all variables
-below an edge send the same message along it, and what flows down it counts by its sum over them: the passes work
-on the distinct patterns of each subtree (`hidden_patterns`), far fewer than rows near the tree's leaves.
+below an edge send the same message along it, and the downward pass needs only their summed flow. The passes thus
+work on the distinct patterns of each subtree (`hidden_patterns`); near the leaves there are far fewer than rows.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Counts:
         self.emission += other.emission
 
     def move_to(self, other: Counts, rate: float, weight: float) -> None:
-        """Move by `rate` towards other counts, which are multiplied by `weight`."""
+        """Move by `rate` towards `weight` times the other counts."""
         self.root += rate * (weight * other.root - self.root)
         self.emission += rate * (weight * other.emission - self.emission)
         for mine, theirs in zip(self.transition, other.transition, strict=True):  # a table at a time stays near
@@ -54,8 +54,9 @@ class Counts:
 
 @dataclass(frozen=True, eq=False)
 class Parameters:
-    """A hidden tree in float32, ready for the passes: `emission` is (total_states + n, K), where the last
-    row of every variable holds ones and stands for a missing value."""
+    """A hidden tree in float32, ready for the passes.
+
+    `emission` is (total_states + n, K); the last row of every variable holds ones, for a missing value."""
 
     order: NDArray[np.int64]
     parent: NDArray[np.int64]
@@ -70,7 +71,7 @@ class Parameters:
 
 
 class Passes(RowPasses[Parameters, Counts]):
-    """Rows of a table, cut into blocks that threads work on; results do not depend on their number.
+    """Rows of a table, cut into blocks for threads; results do not depend on the number of threads.
 
     Parameters
     ----------
@@ -79,11 +80,11 @@ class Passes(RowPasses[Parameters, Counts]):
     codes
         int64, shape (n, n_rows): positions of the states, `n_states[i]` where missing.
     order, parent
-        int64, shape (n,): the tree, as `Parameters` has it.
+        int64, shape (n,): the tree, as in `Parameters`.
     n_hidden
         The number of latent states, for the size of the blocks.
     workers
-        Threads; None takes one a processor.
+        Threads; None takes one per processor.
     """
 
     def __init__(
@@ -103,8 +104,8 @@ class Passes(RowPasses[Parameters, Counts]):
         self._all = self.blocks(np.arange(self.n_rows, dtype=np.int64))
 
     def blocks(self, rows: NDArray[np.int64]) -> list[PatternBlock]:
-        """Return some rows in blocks that fit into memory."""
-        most = max(BLOCK_NUMBERS, len(self.domain) * self.n_hidden**2)  # the parameters are as many
+        """Split rows into blocks that fit into memory."""
+        most = max(BLOCK_NUMBERS, len(self.domain) * self.n_hidden**2)  # the number of parameters
         return self._patterns.blocks(rows, most // self.n_hidden)
 
     def expected_counts(self, parameters: Parameters, rows: Rows = None) -> tuple[Counts, float]:
@@ -116,7 +117,7 @@ class Passes(RowPasses[Parameters, Counts]):
                 total = counts
             else:
                 total.add(counts)
-        assert total is not None  # a table without rows is refused before
+        assert total is not None  # empty tables are rejected earlier
         return total, log_likelihood
 
     def mean_log_likelihood(self, parameters: Parameters) -> float:
@@ -133,7 +134,7 @@ class Passes(RowPasses[Parameters, Counts]):
 
 @dataclass
 class _Upward:
-    """What an upward pass leaves: per variable and pattern, evidence at and below it, and messages to the parent.
+    """Result of an upward pass: per variable and pattern, evidence at and below it, and messages to the parent.
 
     Arrays of shape (n_patterns, K), each row scaled to maximum 1 before its message is sent.
     """
@@ -168,10 +169,10 @@ def _block_likelihood(parameters: Parameters, block: PatternBlock) -> float:
 def _block_counts(parameters: Parameters, block: PatternBlock) -> tuple[Counts, float]:
     """Return the expected counts of a block and the sum of ln p over its rows.
 
-    What flows down is, for each pattern, the sum over its rows of the posterior of the latent variable.
+    The downward flow sums the posterior of the latent variable over the rows of each pattern.
     """
     upward, k = _upward(parameters, block), parameters.n_hidden
-    flows, messages = upward.beliefs, upward.messages  # each belief is overwritten by its flow once it was used
+    flows, messages = upward.beliefs, upward.messages  # the flow overwrites each belief after its last use
     transition = np.zeros((len(flows), k, k), np.float32)
     emission = np.zeros((len(parameters.emission), k), np.float32)
     order: list[int] = parameters.order.tolist()

@@ -1,4 +1,4 @@
-"""What rows hold below each variable of a tree: rows that agree there share all work there."""
+"""Distinct rows below each variable of a tree: rows that agree there share all work there."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class PatternBlock:
     n_rows
         The number of rows.
     number
-        int32, shape (n, n_rows): which pattern a row has below (and at) each variable.
+        int32, shape (n, n_rows): the pattern of each row at and below each variable.
     first
-        One int32 array per variable: the place of the first row of each pattern.
+        One int32 array per variable: the index of the first row of each pattern.
     codes
         One int64 array per variable: its state in each pattern, `n_states` where missing.
     """
@@ -40,7 +40,7 @@ class PatternBlock:
         return sum(map(len, self.first))
 
     def below(self, i: int, up: int) -> NDArray[np.int32]:
-        """Return for each pattern of variable `up` that of its child `i`."""
+        """Return the pattern of child `i` for each pattern of its parent `up`."""
         return self.number[i, self.first[up]]
 
 
@@ -78,7 +78,7 @@ class Patterns:
         self._scratch = np.full(max(n_ids, default=0), -1, np.int32)
 
     def block(self, rows: Ints) -> PatternBlock:
-        """Return some rows by their patterns."""
+        """Return the patterns of some rows."""
         n = len(self.codes)
         number, first = np.empty((n, len(rows)), np.int32), np.empty((n, len(rows)), np.int32)
         n_patterns = np.empty(n, np.int64)
@@ -88,7 +88,7 @@ class Patterns:
         return PatternBlock(len(rows), number, firsts, codes)
 
     def blocks(self, rows: Ints, most: int) -> list[PatternBlock]:
-        """Return rows in as few blocks of equal size as keep each below `most` patterns, or at a few rows."""
+        """Split rows into the fewest equal blocks with fewer than `most` patterns, or a few rows, each."""
         n_parts = 1
         while True:
             blocks = [self.block(part) for part in np.array_split(rows, n_parts)]

@@ -1,4 +1,4 @@
-"""Where expectation-maximisation of a hidden tree starts: clusters of each variable's neighbourhood."""
+"""Initial parameters of a hidden tree for expectation-maximisation: clusters of each variable's neighbourhood."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from certimap.learn.kernels.rows import k_means
 NEIGHBOURS = 12
 ROWS_CLUSTERED = 4000
 STEPS = 20
-MANY = 64  # clusters from which on steps are fewer: what they cost grows, what they change is less and less
+MANY = 64  # clusters beyond which fewer steps are made: they cost more and change less
 TIE_BREAKING = 1e-3  # spreads equal rows over several states
 
 
 def neighbourhoods(parent: NDArray[np.int64], limit: int = NEIGHBOURS) -> list[list[int]]:
-    """Return for each variable itself and its nearest variables in the tree, at most `limit`."""
+    """Return, for each variable, itself and its nearest variables in the tree, at most `limit` in all."""
     nothing: list[int] = []
     near = [list(nothing) for _ in parent]
     parents: list[int] = parent.tolist()
@@ -42,12 +42,12 @@ def neighbourhoods(parent: NDArray[np.int64], limit: int = NEIGHBOURS) -> list[l
 def counts_of_clusters(
     domain: Domain, indicators: NDArray[np.float32], parent: NDArray[np.int64], n_hidden: int, seed: int
 ) -> Counts:
-    """Return the counts as if each latent variable were the cluster of its variable's neighbourhood.
+    """Return counts with each latent variable set to the cluster of its variable's neighbourhood.
 
     Parameters
     ----------
     indicators
-        float32, shape (n_rows, total_states); rows of a missing value hold 0.
+        float32, shape (n_rows, total_states); 0 in all states of a missing value.
     parent
         int64, shape (n,), -1 at the root.
     n_hidden
@@ -92,16 +92,16 @@ def _cluster(features: NDArray[np.float32], rows: NDArray[np.int64], n_hidden: i
 
 
 def split_states(parameters: Parameters, n_hidden: int, rng: np.random.Generator) -> Parameters:
-    """Return almost the same model with more latent states, into which the old ones are split evenly.
+    """Split the latent states evenly into more states; the model stays almost the same.
 
     Parameters
     ----------
     parameters
-        A hidden tree of fewer states.
+        A hidden tree with fewer states.
     n_hidden
         The new number of states.
     rng
-        Moves transitions by up to half of themselves, so that expectation-maximisation tells the states apart.
+        Changes transitions by up to half, so that expectation-maximisation can tell the new states apart.
     """
     k = parameters.n_hidden
     origin = np.arange(n_hidden) % k

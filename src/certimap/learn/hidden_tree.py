@@ -28,15 +28,15 @@ from certimap.learn.settings import check_count
 from certimap.learn.table import DataTable, Kind, encode, read_table
 
 HELD_OUT = 0.1
-SMOOTHING = 0.3  # where rows are many: it then hardly matters
-SMOOTHINGS = (0.3, 1.0, 3.0)  # what is tried where they are few
-FEW_ROWS = 100  # rows per latent state below which they are few
-FEWER = 4  # by how much the number of states falls from one trial to the next, or grows from stage to stage
-LARGE = 64  # states above which learning begins with fewer, and splits them
+SMOOTHING = 0.3  # with many rows, where it hardly matters
+SMOOTHINGS = (0.3, 1.0, 3.0)  # candidates with few rows
+FEW_ROWS = 100  # rows per latent state below which rows count as few
+FEWER = 4  # factor between the numbers of states of successive trials (down) and stages (up)
+LARGE = 64  # above this number of states, learning begins with fewer and splits them
 
 
 class HiddenChoice(NamedTuple):
-    """What was learned with: states of each latent variable, and pseudo-counts."""
+    """Settings of the learned model: states per latent variable, and pseudo-counts."""
 
     n_states: int
     smoothing: float
@@ -45,37 +45,35 @@ class HiddenChoice(NamedTuple):
 class HiddenChowLiuTree(Schedule, DensityEstimator):
     """Learn a hidden Chow-Liu tree (Liu and Van den Broeck 2021).
 
-    The tree is the Chow-Liu tree of the data (Chow and Liu 1968); each variable gets a latent one, and the
-    latent ones form that tree. Parameters start from clusters of each variable's neighbourhood in the tree
-    and are improved by expectation-maximisation, at first on batches of rows, then on all rows.
-    More than 64 states are learned in stages: a quarter of them first, each of which is then split in four, with
-    its pseudo-counts, and improved on all rows.
+    Each variable gets a latent variable; the latent variables form the Chow-Liu tree of the data (Chow and Liu
+    1968). Parameters start from clusters of each variable's neighbourhood in the tree. Expectation-maximisation
+    improves them, first on batches of rows, then on all rows. More than 64 states are learned in stages: a
+    quarter of the states first; then each state, with its pseudo-counts, is split in four, improved on all rows.
 
     Parameters
     ----------
     n_states
-        States of every latent variable; at most so many where `smoothing` is None.
+        States per latent variable; an upper limit where `smoothing` is None.
     max_steps
-        Passes over the data at most, for each setting that is tried.
+        Maximum number of passes over the data, for each setting tried.
     batch_rows
-        Rows of a batch in the first four fifths of the passes at most; None takes a hundredth of the rows,
-        at least 100 and one per latent state. The last passes use all rows.
+        Rows per batch. None takes a hundredth of the rows, at least 100 and one per latent state. The last
+        fifth of the passes, or more, uses all rows.
     smoothing
         Pseudo-counts of every distribution, spread over its states: emissions towards the variable's
-        margin, transitions towards the latent variable's margin. None takes 0.3, unless there are fewer than
-        100 rows per state of the first stage: then .3, 1 and 3 are tried, and after that a quarter of the states
-        for as long as that helps, and validation rows decide; they also decide whether a stage of fewer rows per
-        state is taken.
+        margin, transitions towards the latent variable's margin. None takes 0.3 with at least 100 rows per
+        state of the first stage. With fewer rows, it tries .3, 1 and 3, then repeatedly a quarter of the states
+        while that helps; validation rows decide. They also decide whether to accept a stage with fewer rows
+        per state.
     patience
-        Passes without a better validation likelihood before batches are given up, and then before learning
-        stops.
+        Passes without a better validation likelihood after which batches end, and later learning ends.
     kinds, domain
-        See `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.bars`), and get leaves of
-        another family in the end where held-out rows are denser under it; counts get Poisson or geometric ones.
+        See `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.bars`). In the end they get
+        leaves of another family if held-out rows are denser under it; counts get Poisson or geometric leaves.
     random_state
         Seed or generator. The model does not depend on the number of workers.
     workers
-        Threads; None takes one a processor.
+        Threads; None takes one per processor.
     time_limit
         Seconds; the best model so far is kept.
     progress
@@ -84,10 +82,10 @@ class HiddenChowLiuTree(Schedule, DensityEstimator):
     Attributes
     ----------
     model_
-        The `HiddenChowLiuModel`; `to_circuit()` and `model_.to_network()` are its views. Where a column is real, a
-        `Circuit`.
+        The `HiddenChowLiuModel`; `to_circuit()` and `model_.to_network()` are its views. A `Circuit` if a column
+        is real.
     history_
-        A `Step` a pass.
+        One `TrainingStep` per pass.
     choice_
         The `HiddenChoice` (states and smoothing) of the model.
     leaves_
@@ -97,11 +95,9 @@ class HiddenChowLiuTree(Schedule, DensityEstimator):
 
     Notes
     -----
-    The model kept is that of the pass with the best validation likelihood. Validation rows are those
-    given, or a tenth of the rows, drawn at random and not learned from; fewer than 20 rows are all learned
-    from and none held out. One pass costs about
-    6 K^2 operations for each edge of the tree and each distinct pattern of the states below it: a fiftieth to a
-    half of 6 n K^2 per row.
+    The pass with the best validation likelihood gives the model. Without `valid`, validation holds out a random
+    tenth of the rows, or none of fewer than 20. One pass costs about 6 K^2 operations for each edge of the tree
+    and each distinct pattern of the states below it: a fiftieth to a half of 6 n K^2 per row.
     """
 
     def __init__(
@@ -153,7 +149,7 @@ class HiddenChowLiuTree(Schedule, DensityEstimator):
     def _learn(
         self, rows: DataTable, held_out: DataTable | None, rng: np.random.Generator, deadline: float | None
     ) -> _Training:
-        """Train with the settings given, or with several of which validation rows choose."""
+        """Train with the given settings, or with several candidates from which validation rows choose."""
         self.timed_out_ = False
 
         def trained(n_states: int, smoothing: float, start: _Training | None = None) -> _Training:
@@ -242,7 +238,7 @@ class _Training(BatchedEM[Parameters, Counts]):
         self.margin = (diagonal + 1.0 / np.repeat(self.domain.n_states, self.domain.n_states)) / np.repeat(
             observed + 1.0, self.domain.n_states
         )
-        running: Counts | None = None  # what was split would forget what it knows in batches
+        running: Counts | None = None  # batches would undo what split states have learned
         if start is None:
             running = counts_of_clusters(self.domain, indicators, self.parent, k, int(rng.integers(1 << 63)))
             parameters = self.maximise(running)
@@ -259,7 +255,7 @@ class _Training(BatchedEM[Parameters, Counts]):
         running.move_to(counts, rate, self.n_rows / n_batch)
 
     def maximise(self, counts: Counts) -> Parameters:
-        """Return the parameters that expected counts and the smoothing make most probable."""
+        """Return the most probable parameters given expected counts and smoothing."""
         smoothing = self.choice.smoothing
         emission = np.ones_like(counts.emission)
         for i in range(len(self.domain)):
@@ -295,7 +291,7 @@ class _Training(BatchedEM[Parameters, Counts]):
 
 
 def _codes(table: DataTable) -> NDArray[np.int64]:
-    """Return positions as the passes want them: shape (n, n_rows), missing ones after the last state."""
+    """Return state positions for the passes, shape (n, n_rows); a missing value follows the last state."""
     points = table.points.astype(np.int64)
     return np.ascontiguousarray(np.where(points < 0, table.domain.n_states, points).T)
 
@@ -320,19 +316,18 @@ def hclt(
     data
         A table (see `certimap.learn.table`) of any columns, missing values allowed, or a `Dataset`.
     n_states
-        States of every latent variable; fewer where rows are few and validation rows prefer it.
+        States per latent variable; fewer with few rows if validation rows prefer it.
     valid
-        Rows by which the best pass is chosen; by default a tenth of the rows.
+        Rows that choose the best pass; by default a tenth of the rows.
     rng
         Seed or generator.
     **settings
-        Those of `HiddenChowLiuTree`.
+        Parameters of `HiddenChowLiuTree`.
 
     Returns
     -------
     HiddenChowLiuModel or Circuit
-        A circuit where a column is real.
-        Its latent variables are never queried.
+        A circuit if a column is real. Latent variables are never queried.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Whether the values of a column of many integers are labels or numbers: rows held out decide."""
+"""Decide by held-out rows whether a column with many integers holds labels or numbers."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from numpy.typing import NDArray
 from certimap.learn.leaf_families import Gaussian, Geometric, Histogram, LeafFamily, Poisson, is_count
 
 Floats = NDArray[np.float64]
-HELD_OUT = 5  # every so many-th row is held out
-SEEN = 3  # rows in which each value occurs at least: else others would come up later, which labels cannot hold
+HELD_OUT = 5  # one row in so many is held out
+SEEN = 3  # minimum rows per value: with rarer values, new ones would turn up later that labels cannot hold
 PRIOR = 0.5  # pseudo-counts per label
 
 
 def are_labels(values: Floats) -> bool:
     """Return whether held-out values are more probable as labels than as counts, bars or normal numbers.
 
-    By more than the standard error of the difference; a density at an integer stands for the mass of the unit
-    interval around it. Not where a value is rare. The same values give the same answer.
+    The lead must exceed the standard error of the difference. A density at an integer approximates the mass of
+    the unit interval around it. Columns with a rare value are numbers. Equal values give equal answers.
 
     Parameters
     ----------
     values
-        Integers, those that are known of a column.
+        The known cells of a column of integers.
     """
     order = np.random.default_rng(0).permutation(len(values))
     kept, held = values[order[len(values) // HELD_OUT :]], values[order[: len(values) // HELD_OUT]]

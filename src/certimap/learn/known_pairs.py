@@ -17,22 +17,22 @@ def components_of_known(
     known: NDArray[np.bool_],
     critical: Floats,
 ) -> tuple[NDArray[np.int64], int]:
-    """Return which variables hang together: the component of each, and their number.
+    """Return the connected component of each variable in the graph of dependent pairs, and their number.
 
     Parameters
     ----------
     indicators
-        Shape (n_rows, columns): for each variable one column per state but the first; 0 where it is missing.
+        Shape (n_rows, columns): per variable, one column per state except the first; 0 where it is missing.
     n_states
-        Of each variable, at least 1.
+        States of each variable, at least 1.
     known
-        Which cells are, shape (n_rows, n_variables).
+        Known cells, shape (n_rows, n_variables).
     critical
-        The G value beyond which a pair depends, by degrees of freedom; the last entry stands for more.
+        G values above which a pair is dependent, by degrees of freedom; the last entry serves all higher ones.
 
     Notes
     -----
-    Degrees of freedom count the states that occur among the rows of a pair. Cost: rows times squared columns.
+    Degrees of freedom count only states that occur in the pair's rows. Cost: rows times squared columns.
     """
     every = np.repeat(np.arange(len(n_states)), n_states)
     first = np.cumsum(n_states) - n_states
@@ -43,7 +43,7 @@ def components_of_known(
     for i, start in enumerate(first.tolist()):
         columns[:, start] = known[:, i] - columns[:, start + 1 : start + int(n_states[i])].sum(axis=1)
     joint = (columns.T @ columns).astype(np.float64)
-    left = np.add.reduceat(joint, first, axis=1)  # how often a state is seen beside each variable
+    left = np.add.reduceat(joint, first, axis=1)  # occurrences of each state in rows that know the other variable
     totals = np.add.reduceat(left, first, axis=0)
     terms = np.add.reduceat(np.add.reduceat(_x_log_x(joint), first, axis=0), first, axis=1)
     margins = np.add.reduceat(_x_log_x(left), first, axis=0)

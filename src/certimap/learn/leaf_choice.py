@@ -1,4 +1,4 @@
-"""Which families of leaves a column may have, and which of them rows prefer."""
+"""Leaf families that a column may have, and the choice among them by held-out rows."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _COUNTS = ("poisson", "geometric")
 
 
 def families_of(table: DataTable, i: int, wanted: Sequence[str] | None) -> list[LeafFamily]:
-    """Return the families that a column may have, the first one being the plainest.
+    """Return the families that a column may have, the plainest first.
 
     Parameters
     ----------
     table
-        The rows learned from.
+        The training rows.
     i
         The column.
     wanted
@@ -56,7 +56,7 @@ def families_of(table: DataTable, i: int, wanted: Sequence[str] | None) -> list[
     Raises
     ------
     DataError
-        For a name that is none, and a family that cannot hold the column's values.
+        For an unknown name, and for a family that cannot hold the column's values.
     """
     values = table.observed(i)
     variable = table.domain.variables[i]
@@ -82,7 +82,7 @@ def families_of(table: DataTable, i: int, wanted: Sequence[str] | None) -> list[
 
 
 def densest(judged: Sequence[Floats]) -> int:
-    """Return which of several logs of the same cells are largest: 0 unless another's lead exceeds its error."""
+    """Return the index of the largest log densities: 0 unless another's mean lead exceeds its standard error."""
     best, lead = 0, 0.0
     for k, logs in enumerate(judged[1:], 1):
         with np.errstate(invalid="ignore"):
@@ -95,7 +95,7 @@ def densest(judged: Sequence[Floats]) -> int:
 
 
 def check_leaves(leaves: Mapping[str, Any] | None, domain: Domain) -> None:
-    """Raise DataError where a column that leaves are named for does not exist."""
+    """Raise DataError if `leaves` names a column that does not exist."""
     for name in leaves or {}:
         if name not in domain:
             raise DataError(f"leaves names the column {name!r}, which the table does not have")

@@ -1,4 +1,4 @@
-"""Leaves of one column: families of densities that are fitted to weighted rows."""
+"""Leaves of one column: families of densities fitted to weighted rows."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from certimap.core.rounding import SMALLEST_NORMAL
 
 Floats = NDArray[np.float64]
 LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
-LEAST_SD = 0.01  # of the column's standard deviation: narrower leaves would follow single rows
+LEAST_SD = 0.01  # in standard deviations of the column: narrower leaves would overfit single rows
 T_DEGREES = 4.0
 T_STEPS = 20
 MAX_BARS = 32
-TAIL_WIDTH = 3.0  # standard deviations of the column: what lies beside the bars of a histogram is this wide
-CUT_FAR = 8.0  # standard deviations below the mean: a cut there does not show
+TAIL_WIDTH = 3.0  # width of a histogram's tails, in standard deviations of the column
+CUT_FAR = 8.0  # standard deviations below the mean: a cut there has no effect
 CUT_NEAR = 3.0  # above the mean: nearly exponential
 
 
 class LeafFamily(ABC):
-    """How one column is modelled in each component: parameters from rows, densities, leaves.
+    """Model of one column in each component: fitting, densities, and leaves.
 
     Attributes
     ----------
     name
-        What users call it: the name of the leaf kind, "histogram" or "categorical".
+        Its public name: a leaf kind, "histogram" or "categorical".
     """
 
     name: ClassVar[str]
@@ -40,7 +40,7 @@ class LeafFamily(ABC):
     def fit(self, values: Floats, weights: Floats, smoothing: float) -> Floats:
         """Return parameters, shape (n_components, n_parameters), for weights of shape (n_rows, n_components).
 
-        `smoothing` rows that look like the whole column count in every component.
+        Every component also counts `smoothing` pseudo-rows distributed like the whole column.
         """
 
     @abstractmethod
@@ -54,7 +54,7 @@ class LeafFamily(ABC):
 
 @dataclass(frozen=True, eq=False)
 class _Moments:
-    """What the families know of the whole column: mean, standard deviation, mean absolute deviation."""
+    """Mean and standard deviation of the whole column."""
 
     mean: float
     sd: float
@@ -65,7 +65,7 @@ class _Moments:
         return cls(float(values.mean()) if len(values) else 0.0, sd if sd > 0.0 else 1.0)
 
     def means(self, values: Floats, weights: Floats, smoothing: float) -> Floats:
-        """Return the smoothed mean of each component, that of the column where it has no rows."""
+        """Return the smoothed mean of each component; the column's mean for a component without rows."""
         totals = weights.sum(axis=0)
         sums = weights.T @ values + smoothing * self.mean
         return np.where(
@@ -73,7 +73,7 @@ class _Moments:
         )
 
     def variances(self, squares: Floats, totals: Floats, smoothing: float) -> Floats:
-        """Return smoothed variances from weighted sums of squares, not below the least that is accepted."""
+        """Return smoothed variances from weighted sums of squares, at least (LEAST_SD * sd)^2."""
         rows = np.maximum(totals + smoothing, SMALLEST_NORMAL)
         raw = np.where(totals + smoothing > 0.0, (squares + smoothing * self.sd**2) / rows, self.sd**2)
         return np.maximum(raw, (LEAST_SD * self.sd) ** 2)
@@ -189,7 +189,7 @@ class Exponential(LeafFamily):
 
 
 class TruncatedGaussian(LeafFamily):
-    """Normal distributions cut at 0, with the mean and variance of the rows (the likeliest ones: Cohen 1950)."""
+    """Normal distributions cut at 0, with the mean and variance of the rows: maximum likelihood (Cohen 1950)."""
 
     name = "truncated_gaussian"
 
@@ -206,7 +206,7 @@ class TruncatedGaussian(LeafFamily):
         return np.exp(-0.5 * cuts**2 - LOG_SQRT_2PI - _log_cdf(-cuts))
 
     def fit(self, values: Floats, weights: Floats, smoothing: float) -> Floats:
-        """Return (mean, sd, 0, inf) per component, of the distributions before the cut."""
+        """Return (mean, sd, 0, inf) per component; mean and sd are of the normal before the cut."""
         fitted = self.gaussian.fit(values, weights, smoothing)
         sd: Floats = fitted[:, 1]
         mean: Floats = np.maximum(fitted[:, 0], LEAST_SD * self.column.sd)
@@ -228,9 +228,9 @@ class TruncatedGaussian(LeafFamily):
 
 
 class Histogram(LeafFamily):
-    """Piecewise constant densities, beside a wide normal of little weight so that nothing is impossible.
+    """Piecewise constant densities, mixed with a wide normal of little weight so that no value is impossible.
 
-    The bars are the same in all components, of about equally many rows each.
+    All components share the bars, each with about equally many rows.
     """
 
     name = "histogram"
@@ -248,7 +248,7 @@ class Histogram(LeafFamily):
         self.log_tail = -math.log(len(values) + 2.0)
 
     def _bins(self, values: Floats) -> NDArray[np.int64]:
-        """Return the bar of each value, -1 where there is none; inner edges belong to the bar above."""
+        """Return the bar of each value, or -1; inner edges belong to the bar above."""
         bins = np.searchsorted(self.edges, values, side="right") - 1
         bins[values == self.edges[-1]] = len(self.edges) - 2
         return np.where(bins < len(self.edges) - 1, bins, -1).astype(np.int64)

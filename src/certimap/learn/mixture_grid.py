@@ -1,4 +1,4 @@
-"""The settings that mixtures are tried with."""
+"""The settings tried by the learners of mixtures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from certimap.learn.settings import check_count
 def mixture_grid(
     n_components: int | Sequence[int], smoothing: float | Sequence[float], n_starts: int, max_steps: int
 ) -> tuple[list[int], list[float]]:
-    """Return the numbers of components and the smoothings to try; refuse what is none, the other counts too."""
+    """Return the numbers of components and the smoothings to try; check these and both counts."""
     components: list[Any] = np.atleast_1d(np.array(n_components, object)).tolist()
     smoothings: list[Any] = np.atleast_1d(np.array(smoothing, object)).tolist()
     counts: list[tuple[str, Any]] = [("n_components", k) for k in components]

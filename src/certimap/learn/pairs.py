@@ -16,7 +16,7 @@ BATCH = 8192
 
 
 def one_hot(domain: Domain, points: Points) -> NDArray[np.float32]:
-    """Return the indicators of all states, float32, shape (n_rows, total_states); missing values are all 0."""
+    """Return the indicators of all states, float32, shape (n_rows, total_states); all 0 for a missing value."""
     out = np.zeros((len(points), domain.total_states), np.float32)
     for i in range(len(domain)):
         rows = np.flatnonzero(points[:, i] >= 0)
@@ -42,8 +42,8 @@ def pair_counts(indicators: NDArray[np.float32], weights: Floats | None = None) 
 def smoothed_joint(counts: Floats, domain: Domain, smoothing: float) -> Floats:
     """Return joint probabilities of all pairs of states, each pair's table summing to 1.
 
-    `smoothing` pseudo-counts a state are spread over every table, so that all tables agree on their
-    margins. On the diagonal blocks the margins stand on the diagonal.
+    `smoothing` pseudo-counts per state are spread over every table, so that all tables agree on their
+    margins. Diagonal blocks hold the margins on the diagonal.
     """
     sizes = domain.n_states.astype(np.float64)
     per_state = np.repeat(smoothing / sizes, domain.n_states)
@@ -60,10 +60,9 @@ def smoothed_joint(counts: Floats, domain: Domain, smoothing: float) -> Floats:
 def mutual_information(joint: Floats, domain: Domain) -> Floats:
     """Return the mutual information in nats of all pairs, shape (n, n), 0 on the diagonal.
 
-    Each pair is judged by the margins of its own table, so that pairs may rest on different rows (where
-    values are missing).
+    Each pair uses the margins of its own table: with missing values, pairs rest on different rows.
     """
-    row_sums = np.add.reduceat(joint, domain.offsets[:-1], axis=1)  # P(state) as each other variable sees it
+    row_sums = np.add.reduceat(joint, domain.offsets[:-1], axis=1)  # P(state) in the table of each pair
     margin = np.repeat(row_sums, domain.n_states, axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         terms = joint * (np.log(joint) - np.log(margin) - np.log(margin.T))
@@ -76,8 +75,8 @@ def mutual_information(joint: Floats, domain: Domain) -> Floats:
 def spanning_tree(information: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the maximum spanning tree as (order, parent).
 
-    `order` lists the variables from the root, parents first; `parent` has -1 at the root, which is a
-    centre of the tree, so that it is shallow. Always one tree: pairs without information may be joined.
+    `order` lists the variables from the root, parents first; `parent` is -1 at the root. The root is a
+    centre of the tree, so that the tree is shallow. Pairs without information may be joined: it is one tree.
     """
     csgraph: Any = import_module("scipy.sparse.csgraph")  # no types there
     n = len(information)

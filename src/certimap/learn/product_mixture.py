@@ -30,16 +30,16 @@ HELD_OUT = 0.2
 
 
 class MixtureChoice(NamedTuple):
-    """Settings tried by `ProductMixture`, and what they were worth.
+    """Settings tried by `ProductMixture`, and their validation score.
 
     Attributes
     ----------
     n_components, smoothing
         The settings.
     leaves
-        The family of each column, by name of the column.
+        The family of each column, by column name.
     log_likelihood
-        Mean natural-log likelihood of the validation rows; None where nothing was to be chosen.
+        Mean natural-log likelihood of the validation rows; None without a choice to make.
     """
 
     n_components: int
@@ -51,14 +51,14 @@ class MixtureChoice(NamedTuple):
 class ProductMixture(DensityEstimator):
     """Learn a mixture whose components are products of leaves, by expectation-maximisation (Dempster et al. 1977).
 
-    Missing cells are summed out of every step; they are taken to be missing at random.
+    Every step sums missing cells out; they are assumed to be missing at random.
 
     Parameters
     ----------
     n_components
         The number of components, or several to choose from.
     smoothing
-        Rows that look like the whole table and count in every leaf, or several numbers to choose from.
+        Pseudo-rows distributed like the whole table, added in every leaf, or several numbers to choose from.
     leaves
         Families of real columns by name, one or several to choose from: "gaussian", "laplace", "student_t",
         "truncated_gaussian" and "exponential" (from 0), "histogram", "poisson" and "geometric" (whole numbers from
@@ -66,7 +66,7 @@ class ProductMixture(DensityEstimator):
     n_starts
         Starts (k-means clusters) of each setting; the best on its own rows is kept.
     max_steps
-        Steps of each start at most.
+        Maximum number of steps per start.
     tolerance
         A start ends when a step gains less than this, in nats per row.
     kinds, domain
@@ -89,10 +89,10 @@ class ProductMixture(DensityEstimator):
 
     Notes
     -----
-    Settings are chosen on validation rows: those given, or a fifth of the rows (of 20 or more). The mixture is
-    then learned from all rows. Families are chosen last, column by column, by the density of a validation row's
-    cell given its other cells, and kept if the rows as a whole agree. Cost of a step: rows times columns times
-    components.
+    Validation rows choose the settings: `valid`, or a fifth of the rows (of 20 or more). The mixture is then
+    learned from all rows. Families are chosen last, column by column, by the density of a cell given the other
+    cells of its validation row, and kept if they raise the likelihood of the validation rows. Cost of a step: rows
+    times columns times components.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class ProductMixture(DensityEstimator):
         return best[1]
 
     def _judged(self, found: _Mixture, data: _Columns, judge: _Columns | None) -> tuple[float, _Mixture]:
-        """Record a trial, and return what it is worth with it."""
+        """Record a trial; return its score and the mixture."""
         worth = float(found.log_likelihoods(judge or data).mean())
         names = {n: f.name for n, f in zip(self.domain_.names, found.families, strict=True)}
         asked = found.n_wanted
@@ -189,7 +189,7 @@ class ProductMixture(DensityEstimator):
         return worth, found
 
     def _refit(self, rows: DataTable, options: list[list[LeafFamily]], deadline: float | None) -> _Mixture | None:
-        """Learn from all rows at the settings chosen."""
+        """Learn from all rows with the chosen settings."""
         names = list(self.choice_.leaves.values())
         families = [next(f for f in some if f.name == name) for some, name in zip(options, names, strict=True)]
         plain = [some[0] for some in options]
@@ -204,7 +204,7 @@ class ProductMixture(DensityEstimator):
     def _best_start(
         self, data: _Columns, families: list[LeafFamily], k: int, smoothing: float, deadline: float | None
     ) -> _Mixture:
-        """Return the best of several starts on its own rows."""
+        """Return the best of several starts, judged on the training rows."""
         best: tuple[float, _Mixture] | None = None
         for start in range(self.n_starts if k > 1 else 1):
             if best is not None and is_late(deadline):
@@ -218,7 +218,7 @@ class ProductMixture(DensityEstimator):
         return best[1]
 
     def _improved(self, data: _Columns, mixture: _Mixture, deadline: float | None) -> _Mixture:
-        """Return what steps of expectation-maximisation reach."""
+        """Return the mixture after steps of expectation-maximisation."""
         before = -np.inf
         for _ in range(self.max_steps):
             logs = mixture.log_components(data)
@@ -234,7 +234,7 @@ class ProductMixture(DensityEstimator):
 
 @dataclass(frozen=True, eq=False)
 class _Columns:
-    """Columns with the rows in which they are known."""
+    """Known values of each column, with their rows."""
 
     n_rows: int
     known: list[NDArray[np.int64]]
@@ -262,7 +262,7 @@ class _Mixture:
     def of(
         cls, data: _Columns, families: list[LeafFamily], shares: Floats, smoothing: float, n_wanted: int
     ) -> _Mixture:
-        """Return what rows make most probable; components that lost all rows are dropped."""
+        """Return the most probable mixture given the shares; components without rows are dropped."""
         totals = shares.sum(axis=0)
         shares = shares[:, totals > 0.5] if np.any(totals > 0.5) else shares
         weights = shares.sum(axis=0)
@@ -273,13 +273,13 @@ class _Mixture:
         return cls(np.log(weights / weights.sum()), families, params, smoothing, n_wanted)
 
     def column_logs(self, data: _Columns, i: int) -> Floats:
-        """Return ln of a column's density in each component, 0 where it is missing."""
+        """Return ln of a column's density in each component, 0 for missing cells."""
         out = np.zeros((data.n_rows, len(self.log_weights)))
         out[data.known[i]] = self.families[i].log_density(data.values[i], self.params[i])
         return out
 
     def log_components(self, data: _Columns) -> Floats:
-        """Return ln of weight times density of what is known, shape (n_rows, n_components)."""
+        """Return ln(weight * density of the known cells), shape (n_rows, n_components)."""
         out = np.tile(self.log_weights, (data.n_rows, 1))
         for i in range(len(self.families)):
             out += self.column_logs(data, i)
@@ -290,7 +290,7 @@ class _Mixture:
         return log_sum(self.log_components(data), 1)
 
     def with_families(self, families: list[LeafFamily], data: _Columns) -> _Mixture:
-        """Return the mixture with other leaves for the same shares of rows."""
+        """Fit other leaf families to the same shares of rows."""
         logs = self.log_components(data)
         shares = np.exp(logs - log_sum(logs, 1)[:, None])
         params = [
@@ -314,9 +314,9 @@ class _Mixture:
 
 
 def _preferred(mixture: _Mixture, some: list[LeafFamily], i: int, data: _Columns, judge: _Columns) -> LeafFamily:
-    """Return the family of a column under which held-out cells, given the other cells of their rows, are densest.
+    """Return the family under which held-out cells of a column, given the rest of their rows, are densest.
 
-    The plainest family stays unless another one is better by more than the standard error of the difference.
+    The plainest family stays unless another leads by more than the standard error of the difference.
     """
     rows = judge.known[i]
     if len(some) == 1 or len(rows) < 2:
@@ -336,7 +336,7 @@ def _preferred(mixture: _Mixture, some: list[LeafFamily], i: int, data: _Columns
 
 
 def _clusters(data: _Columns, k: int, key: int) -> Floats:
-    """Return shares of rows to start from, shape (n_rows, n_clusters): nine tenths to the k-means cluster."""
+    """Return initial shares of rows, shape (n_rows, n_clusters): nine tenths to the k-means cluster."""
     if k == 1 or data.n_rows < 2:
         return np.ones((data.n_rows, 1))
     parts: list[Floats] = []
@@ -373,11 +373,11 @@ def mixture(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpac
     data
         A table (see `certimap.learn.table`) of any columns, missing cells allowed, or a `Dataset`.
     valid
-        Rows on which settings are chosen; by default a fifth of the rows.
+        Rows that choose the settings; by default a fifth of the rows.
     rng
         Seed or generator.
     **settings
-        Those of `ProductMixture`.
+        Parameters of `ProductMixture`.
 
     Returns
     -------

@@ -10,14 +10,14 @@ Cut = tuple[Rectangle, Rectangle]
 
 @dataclass(frozen=True)
 class RegionGraph:
-    """Regions of a picture, parts before the whole, and the ways in which each is split in two.
+    """Regions of a picture, parts before the whole, and the splits of each region in two.
 
     Attributes
     ----------
     rectangles
         The regions; the last is the whole picture.
     splits
-        For each region pairs of regions by number; none for a single pixel.
+        For each region, pairs of region numbers; none for a single pixel.
     """
 
     rectangles: list[Rectangle] = field(default_factory=list[Rectangle])
@@ -34,20 +34,20 @@ def region_graph_of(height: int, width: int, step: int | None) -> RegionGraph:
     Parameters
     ----------
     height, width
-        Of the picture, in pixels.
+        Size of the picture in pixels.
     step
-        None halves squares both ways, and the halves back to squares: quad graphs. A number cuts rectangles at
-        all its multiples, both ways, and what is smaller in halves (after Poon and Domingos 2011).
+        None halves squares both ways, and then the halves into squares: quad graphs. A number cuts rectangles at
+        all its multiples, both ways, and halves smaller rectangles (after Poon and Domingos 2011).
 
     Returns
     -------
     RegionGraph
-        Regions that are reached from the whole picture in several ways are there once.
+        Splits share regions: each rectangle occurs once.
     """
     graph = RegionGraph()
     numbers: dict[Rectangle, int] = {}
     stack: list[tuple[Rectangle, list[Cut] | None]] = [((0, 0, height, width), None)]
-    while stack:  # a rectangle comes up twice: its parts are numbered in between
+    while stack:  # each rectangle is popped twice: its parts get numbers in between
         rectangle, cuts = stack.pop()
         if rectangle in numbers:
             continue
@@ -68,7 +68,7 @@ def pixel_of(rectangle: Rectangle, width: int) -> int:
 
 
 def _halves(rectangle: Rectangle) -> list[Cut]:
-    """Halve the longer side, or either where both are alike."""
+    """Halve the longer side; return both halvings of a square."""
     top, left, bottom, right = rectangle
     height, width = bottom - top, right - left
     cuts: list[Cut] = []

@@ -1,4 +1,4 @@
-"""RegionGraphCircuit: circuits over pictures whose regions are split in several ways, learned by EM."""
+"""RegionGraphCircuit: circuits over pictures, with several splits per region, learned by EM."""
 
 from __future__ import annotations
 
@@ -25,45 +25,43 @@ from certimap.learn.settings import check_count
 from certimap.learn.table import DataTable, Kind, encode, read_table
 
 HELD_OUT = 0.1
-SPREAD = 0.5  # of the first weights, which are drawn between 1 - SPREAD and 1 + SPREAD of their shares
-OWN = 0.5  # of a node's first weights: for products of the same cluster
+SPREAD = 0.5  # initial weights are drawn between 1 - SPREAD and 1 + SPREAD times their shares
+OWN = 0.5  # share of a node's initial weights for products of the same cluster
 ROWS_CLUSTERED = 4000
 
 
 class RegionGraphCircuit(Schedule, DensityEstimator):
-    """Learn a circuit over a picture whose regions are split in several ways (after Poon and Domingos 2011).
+    """Learn a circuit over a picture, with several splits per region (after Poon and Domingos 2011).
 
     Columns are the pixels of a picture, row by row. By default squares are halved across and along, and halves
-    back into squares (quad graphs, Mari et al. 2023); regions that several splits share are there once. A region
-    has `n_nodes` sums over all its splits' products, product k of a split being that of the nodes k of its two
-    parts. Parameters start from clusters of the rows and are improved by expectation-maximisation, at first on
-    batches of rows, then on all rows.
+    into squares (quad graphs, Mari et al. 2023); splits share regions. A region has `n_nodes` sums over the
+    products of all its splits; product k of a split multiplies node k of both parts. Parameters start from
+    clusters of the rows. Expectation-maximisation improves them, first on batches of rows, then on all rows.
 
     Parameters
     ----------
     n_nodes
-        Nodes of every region.
+        Nodes per region.
     shape
         Height and width of the picture. By default a square.
     step
         None takes quad graphs; a number cuts rectangles at all its multiples, both ways.
     max_steps
-        Passes over the data at most.
+        Maximum number of passes over the data.
     batch_rows
-        Rows of a batch in the first four fifths of the passes at most; None takes a hundredth of the rows
-        and at least 100. The last passes use all rows.
+        Rows per batch. None takes a hundredth of the rows and at least 100. The last fifth of the passes, or
+        more, uses all rows.
     smoothing
         Pseudo-counts of every distribution, spread over its states: leaves towards the pixel's margin, weights
         evenly.
     patience
-        Passes without a better validation likelihood before batches are given up, and then before learning
-        stops.
+        Passes without a better validation likelihood after which batches end, and later learning ends.
     kinds, domain
         See `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.bars`).
     random_state
         Seed or generator. The model does not depend on the number of workers.
     workers
-        Threads; None takes one a processor.
+        Threads; None takes one per processor.
     time_limit
         Seconds; the best circuit so far is kept.
     progress
@@ -74,15 +72,15 @@ class RegionGraphCircuit(Schedule, DensityEstimator):
     model_
         The `Circuit`.
     history_
-        A `Step` a pass: mean natural-log likelihoods before it (train) and after it (validation).
+        One `TrainingStep` per pass: mean natural-log likelihoods before it (train) and after it (validation).
     timed_out_
         Whether the time limit ended learning.
 
     Notes
     -----
-    The circuit kept is that of the pass with the best validation likelihood. Validation rows are those given, or a
-    tenth of the rows (of 20 or more), drawn at random and not learned from. Missing cells are summed out. One pass
-    costs about 6 multiplications per row and edge.
+    The pass with the best validation likelihood gives the circuit. Validation rows are `valid`, or a random
+    held-out tenth of the rows (of 20 or more). Missing cells are summed out. One pass costs about 6
+    multiplications per row and edge.
     """
 
     def __init__(
@@ -177,7 +175,7 @@ class _Training(BatchedEM[Tables, Tables]):
         super().__init__(settings, passes, judge, rng, running, self.maximise(running))
 
     def _first_counts(self, table: DataTable, k: int, rng: np.random.Generator) -> Tables:
-        """Return counts as if nodes number c of all regions were cluster c of the rows, half of the time."""
+        """Return counts in which node c of every region is cluster c of the rows for half of the weight."""
         nothing, last = np.empty((0, 0)), len(self.pixels) - 1
         found = _clusters(table, k, rng)
         of_cluster = np.bincount(found.labels, minlength=k) + 1.0
@@ -205,7 +203,7 @@ class _Training(BatchedEM[Tables, Tables]):
         running.blend(counts, 1.0 - rate, rate * self.n_rows / n_batch)
 
     def maximise(self, counts: Tables) -> Tables:
-        """Return the parameters that expected counts and the smoothing make most probable."""
+        """Return the most probable parameters given expected counts and smoothing."""
         smoothing = self.smoothing
         weights = [_shares(w + smoothing / w.shape[1]) if w.size else w for w in counts.weights]
         leaves: list[NDArray[np.float64]] = []
@@ -233,14 +231,14 @@ class _Training(BatchedEM[Tables, Tables]):
 
 
 class _Clusters(NamedTuple):
-    """Cluster numbers of some rows, and how often each cluster takes each state, (clusters, total_states)."""
+    """Cluster numbers of some rows, and counts of states per cluster, (clusters, total_states)."""
 
     labels: NDArray[np.int64]
     counts: NDArray[np.float64]
 
 
 def _clusters(table: DataTable, k: int, rng: np.random.Generator) -> _Clusters:
-    """Cluster the rows, some of them where they are many."""
+    """Cluster the rows, or a sample of many rows."""
     rows = np.sort(rng.permutation(len(table))[:ROWS_CLUSTERED])
     indicators = one_hot(table.domain, table.points[rows])
     labels = np.zeros(len(rows), np.int64)
@@ -255,13 +253,13 @@ def _shares(counts: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _codes(table: DataTable) -> NDArray[np.int64]:
-    """Return positions, missing ones after the last state."""
+    """Return state positions; a missing value follows the last state."""
     points = table.points.astype(np.int64)
     return np.where(points < 0, table.domain.n_states, points)
 
 
 def _margins(table: DataTable) -> list[NDArray[np.float64]]:
-    """Return each variable's share of states, one row spread over them added."""
+    """Return each variable's shares of states, with one pseudo-row spread over them."""
     sizes: list[int] = table.domain.n_states.tolist()
     columns = [table.observed(i).astype(np.int64) for i in range(len(sizes))]
     counts = [np.bincount(column, minlength=size) for column, size in zip(columns, sizes, strict=True)]
@@ -269,7 +267,7 @@ def _margins(table: DataTable) -> list[NDArray[np.float64]]:
 
 
 def _shape_of(shape: Sequence[int] | None, n_columns: int) -> tuple[int, int]:
-    """Return height and width; raise DataError where they do not fit the number of columns."""
+    """Return height and width; raise DataError if they do not fit the number of columns."""
     side = math.isqrt(n_columns)
     if shape is None:
         if side * side != n_columns:
@@ -277,7 +275,7 @@ def _shape_of(shape: Sequence[int] | None, n_columns: int) -> tuple[int, int]:
         return side, side
     try:
         sides: list[Any] = [*shape]
-    except TypeError:  # a single number, where a setting was typed
+    except TypeError:  # a single number
         sides = []
     whole = all(isinstance(s, int | np.integer) and s >= 1 for s in sides)
     if len(sides) != 2 or not whole or sides[0] * sides[1] != n_columns:
@@ -305,7 +303,7 @@ def region_graph(
     rng: Seed = None,
     **settings: Unpack[RegionSettings],
 ) -> Circuit:
-    """Learn a circuit over pictures whose regions are split in several ways.
+    """Learn a circuit over pictures, with several splits per region.
 
     Parameters
     ----------
@@ -313,15 +311,15 @@ def region_graph(
         A table (see `certimap.learn.table`) with a column per pixel, row by row, missing values allowed, or a
         `Dataset`.
     n_nodes
-        Nodes of every region.
+        Nodes per region.
     shape
         Height and width of the picture; by default a square.
     valid
-        Rows by which the best pass is chosen; by default a tenth of the rows.
+        Rows that choose the best pass; by default a tenth of the rows.
     rng
         Seed or generator.
     **settings
-        Those of `RegionGraphCircuit`.
+        Parameters of `RegionGraphCircuit`.
 
     Returns
     -------

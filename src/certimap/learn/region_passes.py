@@ -28,10 +28,10 @@ class Tables:
     Attributes
     ----------
     weights
-        For each region its sums' weights, shape (sums, products), products split by split; empty for pixels.
+        Weights of each region's sums, shape (sums, products), products split by split; empty for pixels.
     leaves
-        For each region of one pixel P(state) of its nodes, shape (n_nodes, n_states + 1): the last column stands
-        for a missing value; empty for others.
+        For each region of one pixel, P(state) under its nodes, shape (n_nodes, n_states + 1). The last column is
+        for a missing value. Empty for larger regions.
     """
 
     weights: list[Floats]
@@ -50,10 +50,10 @@ class Tables:
 
 @dataclass(frozen=True, eq=False)
 class _Values:
-    """What an upward pass leaves, by region.
+    """Values from an upward pass, by region.
 
-    `of_regions` (rows, nodes) are scaled to a largest one of 1 per row; `products` (rows, splits * nodes) are what
-    the weights add up to these, each the product of two parts' values times its `factors` (splits, rows).
+    `of_regions` (rows, nodes) are the values of sums, scaled to maximum 1 per row. `products` (rows, splits *
+    nodes) are the terms of these sums: products of two parts' values, times `factors` (splits, rows).
     """
 
     of_regions: list[Floats]
@@ -63,12 +63,12 @@ class _Values:
 
 
 class RegionPasses(RowPasses[Tables, Tables]):
-    """Rows of a table, cut into blocks that threads work on; results do not depend on their number.
+    """Rows of a table, cut into blocks for threads; results do not depend on the number of threads.
 
     Parameters
     ----------
     graph
-        The regions. A region's product number k multiplies the nodes number k of two parts.
+        The regions. Product k of a split multiplies node k of both parts.
     pixels
         The variable of each region of one pixel, -1 for others.
     codes
@@ -76,7 +76,7 @@ class RegionPasses(RowPasses[Tables, Tables]):
     n_nodes
         Nodes per region, for the size of blocks.
     workers
-        Threads; None takes one a processor.
+        Threads; None takes one per processor.
     """
 
     def __init__(

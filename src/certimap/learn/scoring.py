@@ -30,12 +30,12 @@ def score_samples(model: Any, data: Any) -> NDArray[np.float64]:
     Returns
     -------
     NDArray
-        float64, shape (n_rows,); their mean is what is reported as the quality of a model.
+        float64, shape (n_rows,), in nats; their mean is the usual measure of a model's quality.
 
     Raises
     ------
     DataError
-        For a column that is absent, or a value that is no state of its variable.
+        For an absent column, or a value that is not a state of its variable.
     """
     table = encode(data, model.domain)
     missing = missing_in(table.points)
@@ -52,14 +52,14 @@ def posterior_over_all(model: Any) -> BoxPosterior:
 
 
 def log_likelihoods(posterior: BoxPosterior, points: Points, missing: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return ln p of what is known in each row.
+    """Return ln p of the known cells of each row.
 
     Parameters
     ----------
     posterior
         A distribution over all variables.
     points, missing
-        Shape (n_rows, n_variables); what `points` holds where `missing` is set does not matter.
+        Shape (n_rows, n_variables); values of `points` where `missing` is set are ignored.
     """
     out = np.empty(len(points))
     partial = missing.any(axis=1)
@@ -74,7 +74,7 @@ def log_likelihoods(posterior: BoxPosterior, points: Points, missing: NDArray[np
 
 
 def _marginals(posterior: BoxPosterior, points: Points, missing: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return ln of the mass of the box that each row's known values describe (discrete domains)."""
+    """Return ln of the mass of the box given by each row's known values (discrete domains)."""
     domain = posterior.domain
     filled = np.where(missing, 0, points)
     mask = Boxes.of_points(domain, filled).mask
@@ -83,9 +83,9 @@ def _marginals(posterior: BoxPosterior, points: Points, missing: NDArray[np.bool
 
 
 def log_likelihoods_by_pattern(model: Any, points: Points, missing: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return ln of the density of what is known in each row, one posterior a pattern of missing values.
+    """Return ln of the density of each row's known cells, with one posterior per pattern of missing values.
 
-    For domains with real variables, where a point has no mass. A row without any known value scores 0.
+    For domains with real variables, where a point has no mass. A row without known values scores 0.
     """
     from certimap.conversions import condition
 

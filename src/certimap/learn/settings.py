@@ -1,4 +1,4 @@
-"""What settings of learners must be."""
+"""Checks of the settings of learners."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from certimap.core.domain import Domain
 from certimap.learn.leaf_families import LeafFamily
 from certimap.learn.table import missing_in
 
-LOWEST = -1e6  # stands for ln 0 while settings are compared: a matrix product cannot hold infinities
+LOWEST = -1e6  # replaces ln 0 while settings are compared: matrix products cannot hold infinities
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class SketchNode:
     leaves
         For a product, the variables of its leaves.
     statistics
-        For each leaf the counts of its states, or the values of a real variable that its rows have.
+        For each leaf, the counts of its states, or the values of its real variable in its rows.
     """
 
     children: list[int] = field(default_factory=lambda: [])
@@ -42,7 +42,7 @@ class SketchNode:
 
 @dataclass
 class Sketch:
-    """Nodes, parents before children, node 0 the root; leaves are fitted and smoothed when they are read.
+    """Nodes, parents before children, node 0 the root; leaves are fitted and smoothed on reading.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Sketch:
     families: Mapping[int, LeafFamily] = field(default_factory=dict[int, LeafFamily])
 
     def leaf_log_params(self, node: SketchNode, smoothing: float) -> list[NDArray[np.float64]]:
-        """Return for each leaf its natural-log probabilities, or the parameters of its family."""
+        """Return natural-log probabilities, or the parameters of its family, for each leaf."""
         out: list[NDArray[np.float64]] = []
         assert node.leaves is not None
         for variable, counts in zip(node.leaves, node.statistics, strict=True):
@@ -68,12 +68,12 @@ class Sketch:
         return out
 
     def real_params(self, variable: int, values: NDArray[np.float64], smoothing: float) -> NDArray[np.float64]:
-        """Return the parameters of a leaf of a real variable; that of the whole column where no value is known."""
+        """Return the parameters of a real leaf; without known values, those of a leaf for the whole column."""
         weights = np.ones((len(values), 1))
         return self.families[variable].fit(values, weights, smoothing if len(values) else max(smoothing, 1.0))[0]
 
     def evaluator(self, points: Points) -> Callable[[float], NDArray[np.float64]]:
-        """Prepare rows; the function returned gives their log-likelihoods for a smoothing, missing cells aside."""
+        """Prepare rows; the returned function gives the log-likelihoods of their known cells for a smoothing."""
         return _Evaluator(self, points)
 
     def to_circuit(self, smoothing: float) -> Circuit:
@@ -150,7 +150,7 @@ class _Evaluator:
         return values[0].astype(np.float64)
 
     def _leaf_products(self, smoothing: float) -> dict[int, NDArray[np.float32]]:
-        """Return ln of the product of its leaves for each node that has some, shape (n_rows,) each."""
+        """Return ln of the product of leaves for each node with leaves, shape (n_rows,) each."""
         smoothed = self.counts + smoothing
         totals = np.add.reduceat(smoothed, self.starts) if len(self.starts) else np.empty(0)
         with np.errstate(divide="ignore"):

@@ -32,14 +32,14 @@ Names = Literal["kmeans", "em", "sklearn"]
 
 
 class SettingsChoice(NamedTuple):
-    """Settings tried by LearnSPN, and what they were worth.
+    """Settings tried by LearnSPN, and their validation score.
 
     Attributes
     ----------
     threshold, smoothing, min_rows, n_clusters
         The settings.
     log_likelihood
-        Mean natural-log likelihood of the validation rows; None where nothing was to be chosen.
+        Mean natural-log likelihood of the validation rows; None without a choice to make.
     """
 
     threshold: float
@@ -54,10 +54,10 @@ class LearnSPN(DensityEstimator):
 
     Variables that G-tests find independent become factors; otherwise rows are clustered and each cluster
     is modelled in turn. Categorical variables get smoothed counts as leaves, real ones (tested in quartile
-    bins) a family of densities per column. Missing cells are left out of tests and leaves, each pair of
-    variables being tested on the rows that know both, stand at the mean where rows are clustered, and are
-    summed out of likelihoods. The significance level of the tests decides the quality, and no one level suits all
-    data: by default it is chosen on validation rows, together with the smoothing.
+    bins) a family of densities per column. Tests and leaves ignore missing cells: each pair of variables is
+    tested on the rows that know both. Clustering puts them at the mean, and likelihoods sum them out. The
+    significance level decides the quality, and no level suits all data: by default validation rows choose it,
+    together with the smoothing.
 
     Parameters
     ----------
@@ -65,14 +65,14 @@ class LearnSPN(DensityEstimator):
         Significance level of the G-tests in (0, 1), or several to choose from; smaller ones find more
         independence.
     smoothing
-        Pseudo-counts added to every state of a leaf (Laplace), or several to choose from; for real columns rows
-        that look like the whole column.
+        Pseudo-counts added to every state of a leaf (Laplace), or several to choose from; for real columns,
+        pseudo-rows distributed like the whole column.
     leaves
-        Families of real columns, as `ProductMixture` has them. Several are chosen from on validation rows.
+        Families of real columns, as in `ProductMixture`. Validation rows choose among several.
     min_rows
         Regions with fewer rows become products of leaves; or several numbers to choose from.
     n_clusters
-        How many clusters rows are split into at most; or several numbers to choose from.
+        Maximum number of clusters per split of rows, or several numbers to choose from.
     clusters
         "kmeans", "em", "sklearn" (scikit-learn's KMeans), or a scikit-learn clusterer.
     kinds
@@ -80,9 +80,9 @@ class LearnSPN(DensityEstimator):
     domain
         The variables and their states; by default they are read off the table.
     random_state
-        Seed or generator. Nothing in "kmeans" and "em" depends on threads, so a seed replays.
+        Seed or generator. With "kmeans" and "em", equal seeds give equal models whatever the threads.
     time_limit
-        Seconds; regions that are left then become products of leaves.
+        Seconds; regions not yet learned then become products of leaves.
     progress
         Whether to show progress; None means on a terminal.
 
@@ -101,9 +101,9 @@ class LearnSPN(DensityEstimator):
 
     Notes
     -----
-    Cost of one threshold: rows times variables squared at the root, less in every level below. Where
-    nothing is to be chosen no rows are held out; where rows were held out, the network is learned again
-    on all rows at the settings chosen.
+    Cost of one threshold: rows times variables squared at the root, less in every level below. Rows are
+    held out only if there is a choice to make; the network is then learned again from all rows with the
+    chosen settings.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class LearnSPN(DensityEstimator):
 def _judge(
     sketch: Sketch, held_out: DataTable | None, smoothings: Sequence[float], trial: SettingsChoice
 ) -> Iterable[SettingsChoice]:
-    """Return the choices that one sketch gives, one a smoothing, each with its validation likelihood."""
+    """Return one choice per smoothing for a sketch, each with its validation likelihood."""
     if held_out is None:
         return [trial]
     evaluate = sketch.evaluator(held_out.points)
@@ -281,11 +281,11 @@ def learnspn(data: Any, *, valid: Any = None, rng: Seed = None, **settings: Unpa
     data
         A table (see `certimap.learn.table`), or a `Dataset`.
     valid
-        Rows on which the threshold and the smoothing are chosen; by default a tenth of the rows.
+        Rows that choose the threshold and the smoothing; by default a tenth of the rows.
     rng
         Seed or generator.
     **settings
-        Those of `LearnSPN`.
+        Parameters of `LearnSPN`.
 
     Returns
     -------

@@ -4,12 +4,12 @@ What a column becomes:
 
 - booleans, integers and strings (and pandas categories, in their order): a categorical variable whose
   states are the labels seen, sorted; a column of booleans, or of zeros and ones, has both states even
-  where only one occurs;
-- floating-point numbers: a categorical variable with integer states when every value present is a whole
-  number and at most `MAX_WHOLE_LEVELS` distinct ones occur (that is what integers with gaps look like in
-  pandas), otherwise a real variable;
-- `kinds={"column": "categorical" | "real" | "count"}` overrules this, `domain=` settles it for all columns. A
-  count is a real variable that holds whole numbers from 0, and gets leaves of counts;
+  if only one occurs;
+- floating-point numbers: a categorical variable with integer states if all values are whole numbers and at
+  most `MAX_WHOLE_LEVELS` of them are distinct (pandas stores integers with gaps this way), otherwise a real
+  variable;
+- `kinds={"column": "categorical" | "real" | "count"}` overrules this, and `domain=` fixes all columns. A count
+  is a real variable that holds whole numbers from 0 and gets Poisson or geometric leaves;
 - learners of mixed tables make integer columns of more than `MAX_WHOLE_LEVELS` values real too, unless held-out
   rows are more probable with one state per value (see `certimap.learn.integer_columns`).
 
@@ -41,7 +41,7 @@ _LOGICAL: tuple[Label, ...] = (False, True)
 
 @dataclass(frozen=True, eq=False)
 class DataTable:
-    """Rows in positions.
+    """Rows as state positions.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class DataTable:
         Shape (n_rows, n_variables): int16 positions with -1 for missing, or float64 with NaN for missing
         when a variable is real (states are positions there too).
     whole
-        Which real variables hold integers, by position: "count" where the user said so.
+        Real variables that hold integers, by position: "count" if declared by the user.
     """
 
     domain: Domain
@@ -66,7 +66,7 @@ class DataTable:
         return DataTable(self.domain, self.points[numbers], self.whole)
 
     def observed(self, i: int) -> NDArray[np.float64]:
-        """Return what is known of a column, as float64."""
+        """Return the known values of a column as float64."""
         column = self.points[:, i : i + 1]
         return column[~missing_in(column)].astype(np.float64)
 
@@ -104,13 +104,14 @@ def read_table(
     also
         More tables whose labels belong to the domain (a validation split).
     integers
-        What integer columns of many values become: states ("labels"), real variables ("numbers"), or what rows
-        prefer ("chosen").
+        How to read integer columns with many values: as states ("labels"), real variables ("numbers"), or by
+        held-out rows ("chosen").
 
     Raises
     ------
     DataError
-        For an empty table, a column of an unusable type or without any value, or what the domain lacks.
+        For an empty table, a column of an unusable type or without values, or a column or label that the domain
+        lacks.
     """
     if domain is not None:
         return encode(data, domain)
@@ -139,7 +140,7 @@ def encode(data: Any, domain: Domain) -> DataTable:
     """Turn a table into positions of a known domain.
 
     Frames and mappings are matched by column name (further columns are ignored), arrays by position.
-    Raises DataError for a missing column, a wrong number of columns, or a value that is no state.
+    Raises DataError for a missing column, a wrong number of columns, or a value that is not a state.
     """
     columns = columns_of(data)
     if has_names(data):
@@ -154,7 +155,7 @@ def encode(data: Any, domain: Domain) -> DataTable:
 
 
 def decode(points: Points, domain: Domain) -> dict[str, NDArray[Any]]:
-    """Turn positions into columns of labels by name (object arrays where labels are not all of one kind)."""
+    """Turn positions into columns of labels by name (object arrays for labels of mixed types)."""
     out: dict[str, NDArray[Any]] = {}
     for i, variable in enumerate(domain):
         if isinstance(variable, Real):
@@ -169,7 +170,7 @@ def decode(points: Points, domain: Domain) -> dict[str, NDArray[Any]]:
 
 
 def refuse_categorical(table: DataTable, method: str) -> None:
-    """Raise DataError when a variable is categorical, naming it."""
+    """Raise DataError that names the first categorical variable, if any."""
     categorical = [v.name for v in table.domain if isinstance(v, Categorical)]
     if categorical:
         raise DataError(

@@ -35,7 +35,7 @@ class Tree:
     order, parent
         int64, shape (n,): variables from the root, parents first; -1 marks the root.
     tables
-        One float64 array a variable, shape (states of the parent, n_states): P(x_i | parent); one row at
+        One float64 array per variable, shape (states of the parent, n_states): P(x_i | parent); one row at
         the root.
     """
 
@@ -46,7 +46,7 @@ class Tree:
 
     @classmethod
     def of_counts(cls, counts: Floats, domain: Domain, smoothing: float) -> Tree:
-        """Return the maximum-likelihood tree of pair counts (see `pair_counts`), smoothed."""
+        """Return the maximum-likelihood tree for pair counts (see `pair_counts`), smoothed."""
         joint = smoothed_joint(counts, domain, smoothing)
         order, parent = spanning_tree(mutual_information(joint, domain))
         offsets = domain.offsets
@@ -60,7 +60,7 @@ class Tree:
         return cls(domain, order, parent, tables)
 
     def log_likelihood(self, points: Points) -> Floats:
-        """Return ln p of what is known of each row, shape (n_rows,)."""
+        """Return ln p of the known cells of each row, shape (n_rows,)."""
         if np.any(points < 0):
             return self._log_marginals(points.astype(np.int64))
         positions = points.astype(np.int64)
@@ -73,7 +73,7 @@ class Tree:
         return out
 
     def _log_marginals(self, positions: NDArray[np.int64]) -> Floats:
-        """Sum missing values (-1) out: messages from the leaves to the root, scaled to a largest entry of 1."""
+        """Sum missing values (-1) out: messages from the leaves to the root, scaled to maximum 1."""
         logs = np.zeros(len(positions))
         inside: list[Floats] = [np.ones((len(positions), int(size))) for size in self.domain.n_states]
         backwards: list[int] = self.order[::-1].tolist()
@@ -115,7 +115,7 @@ class Tree:
         raise AssertionError("the order ends at the root")
 
     def to_circuit(self) -> Circuit:
-        """Return the circuit; every sum of an inner variable decides that variable."""
+        """Return the circuit; each sum of an inner variable is deterministic in that variable."""
         builder = CircuitBuilder(self.domain)
         self.add_to(builder, indicator_leaves(builder))
         return builder.build(normalised=False)
@@ -144,14 +144,14 @@ class ChowLiuTree(DensityEstimator):
     kinds, domain
         See `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.bars`).
     random_state
-        Taken for the sake of uniformity: nothing here is random.
+        Accepted for uniformity: nothing here is random.
     time_limit, progress
-        Taken for the sake of uniformity: learning is one matrix product and a spanning tree.
+        Accepted for uniformity: learning is one matrix product and a spanning tree.
 
     Attributes
     ----------
     model_
-        The tree as a `BayesianNetwork`; as a `Circuit` where a column is real.
+        The tree as a `BayesianNetwork`, or as a `Circuit` if a column is real.
     tree_
         The tree itself, with its views `to_network()` and `to_circuit()`.
     """
@@ -220,28 +220,28 @@ def chow_liu(
     Parameters
     ----------
     data
-        A table (see `certimap.learn.table`), or a `Dataset`. Where cells are missing, the table of each pair of
-        columns rests on the rows that know both.
+        A table (see `certimap.learn.table`), or a `Dataset`. With missing cells, the table of each pair of
+        columns uses the rows that know both.
     valid
-        More rows, whose labels count as states too; nothing is chosen on them.
+        More rows; only their labels are used, as further states.
     rng
-        Not needed: nothing here is random.
+        Ignored: nothing here is random.
     form
         "network" (a `BayesianNetwork`) or "circuit"; None for a network unless a column is real.
     **settings
-        Those of `ChowLiuTree`.
+        Parameters of `ChowLiuTree`.
 
     Returns
     -------
     BayesianNetwork or Circuit
-        As `form` says.
+        The model in the given form.
 
     Raises
     ------
     DataError
         For an empty table.
     ModelError
-        For the network of a tree with real columns.
+        For form="network" with real columns.
     """
     if form not in ("network", "circuit", None):
         raise DataError(f"form is {form!r}; expected 'network' or 'circuit'")
@@ -256,13 +256,13 @@ def indicator_leaves(builder: CircuitBuilder) -> list[list[int]]:
 
 
 def check_smoothing(smoothing: float) -> None:
-    """Raise DataError unless the pseudo-counts are a nonnegative number."""
+    """Raise DataError unless `smoothing` is a nonnegative number."""
     if not smoothing >= 0:
         raise DataError(f"smoothing is {smoothing!r}; expected a nonnegative number")
 
 
 def _rows(table: Floats) -> Floats:
-    """Return the rows scaled to sum 1; rows of nothing become uniform."""
+    """Scale rows to sum 1; rows of zeros become uniform."""
     totals = table.sum(axis=1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.where(totals > 0, table / totals, 1.0 / table.shape[1]), np.float64)

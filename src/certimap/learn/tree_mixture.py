@@ -31,9 +31,9 @@ class ChowLiuMixture(DensityEstimator):
     Parameters
     ----------
     n_components
-        The number of trees; ones that lose all their rows are dropped.
+        The number of trees; trees that lose all their rows are dropped.
     max_steps
-        Steps of expectation-maximisation at most.
+        Maximum number of steps of expectation-maximisation.
     tolerance
         Learning stops when a step gains less than this, in nats per row.
     smoothing
@@ -41,7 +41,7 @@ class ChowLiuMixture(DensityEstimator):
     kinds, domain
         See `LearnSPN`. Real columns are learned as histograms (see `certimap.learn.bars`).
     random_state
-        Seed or generator (for the k-means clusters that it starts from).
+        Seed or generator (for the initial k-means clusters).
     time_limit
         Seconds; the best mixture so far is kept.
     progress
@@ -54,15 +54,15 @@ class ChowLiuMixture(DensityEstimator):
     weights_, trees_
         The share and the `Tree` of every component.
     history_
-        Mean natural-log likelihood of the rows learned from before each step.
+        Mean natural-log likelihood of the training rows before each step.
     timed_out_
         Whether the time limit ended learning.
 
     Notes
     -----
-    The mixture kept is the best on validation rows: those given, or a tenth of the rows (of 20 or more),
-    which are not learned from. Missing cells are summed out of the likelihoods; the table of each pair of columns
-    rests on the rows that know both. A step costs one matrix product a component: rows times squared states.
+    Validation rows choose the best mixture: `valid`, or a held-out tenth of the rows (of 20 or more).
+    Likelihoods sum missing cells out; the table of each pair of columns uses the rows that know both. A step
+    costs one matrix product per component: rows times squared states.
     """
 
     def __init__(
@@ -170,11 +170,11 @@ def clt_mixture(
     n_components
         The number of trees.
     valid
-        Rows by which the best step is chosen; by default a tenth of the rows.
+        Rows that choose the best step; by default a tenth of the rows.
     rng
         Seed or generator.
     **settings
-        Those of `ChowLiuMixture`.
+        Parameters of `ChowLiuMixture`.
 
     Returns
     -------
@@ -198,7 +198,7 @@ def _start(indicators: Any, n_components: int, key: int) -> Floats:
 
 
 def _component_logs(weights: Floats, trees: list[Tree], points: Points) -> Floats:
-    """Return ln of weight times probability, shape (n_rows, n_components)."""
+    """Return ln(weight * probability), shape (n_rows, n_components)."""
     return np.stack([tree.log_likelihood(points) for tree in trees], axis=1) + np.log(weights)
 
 

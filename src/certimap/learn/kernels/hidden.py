@@ -19,10 +19,10 @@ def number_patterns(
     first: NDArray[np.int32],
     n_patterns: NDArray[np.int64],
 ) -> None:
-    """Number the patterns of some rows as they come, for each variable.
+    """Number the patterns of some rows in order of appearance, for each variable.
 
-    `ids` (n, n_rows) holds patterns of all rows, `number` (n, len(rows)) gets those of the rows given,
-    `first[i, u]` the place of the first row with pattern u of variable i, and `n_patterns[i]` how many there are.
+    `ids` (n, n_rows) holds the patterns of all rows. Outputs: `number` (n, len(rows)), the patterns of `rows`;
+    `first[i, u]`, the index of the first row with pattern u of variable i; `n_patterns[i]`, their number.
     `scratch` holds -1 for each id, before and after.
     """
     for i in range(ids.shape[0]):
@@ -49,7 +49,7 @@ def absorb_message(
 ) -> None:
     """Multiply row `index[r]` of `message` into row r of `belief`, and scale each row to maximum 1.
 
-    The logs of the scales, and those that the message has already, are added to `log_scale`.
+    `log_scale` grows by the logs of these scales and by the message's own `message_scale`.
     """
     n_rows, n_states = belief.shape
     for r in range(n_rows):
@@ -81,7 +81,7 @@ def add_rows(rows: Floats, index: NDArray[np.int32], out: Floats) -> None:
 
 @jit()
 def divide_out(weights: Floats, message: Floats) -> None:
-    """Divide by messages, in place; what is divided by 0 becomes 0."""
+    """Divide by messages in place; x / 0 becomes 0."""
     n_rows, n_states = weights.shape
     for r in range(n_rows):
         for z in range(n_states):
