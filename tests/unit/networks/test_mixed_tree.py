@@ -152,3 +152,18 @@ def test_the_kernel_agrees_with_its_twin(seed: int) -> None:
         ]
         expected.append(max(products) if is_max else sum(products))
     assert out == pytest.approx(expected, rel=1e-14)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_messages_from_the_roots_hold_all_that_lies_outside(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    problem = grid(3, seed, 0.5)
+    if not problem.query:
+        return
+    order = [int(v) for v in rng.permutation(9)]
+    check(problem, order)
+    exact = MixedTree(problem, sorted(order, key=lambda v: v in problem.query)).bounds()
+    _, each = best_by_state(problem)
+    for v, own in exact.each.items():
+        assert own.max() == pytest.approx(each[v].max(), abs=1e-9)
+        assert np.all(own >= each[v] - 1e-12)
