@@ -1,1 +1,1 @@
-"""Plain data and control: domains, boxes, queries, results, what a posterior may offer, limits of a run."""
+"""Plain data and control: domains, boxes, queries, results, posterior protocols, run limits."""

@@ -1,4 +1,4 @@
-"""Numbers that users give, checked at the doors: whatever is none gets one sentence."""
+"""Checks of user settings; a bad value gets a one-sentence error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from certimap.core.untyped import plain_scalar
 from certimap.errors import CertimapError, SolverError, did_you_mean
 
-# What `map_query` takes beside the model, the query and the settings of a named solver.
+# Keywords of `map_query` beside the model, the query and the settings of a named solver.
 KEYWORDS = (
     "epsilon",
     "delta",
@@ -41,7 +41,7 @@ _ELSEWHERE = {"seed": "rng", "random_state": "rng", "timeout": "time_limit", "th
 
 
 def check_number(name: str, value: Any, expected: str, error: type[CertimapError] = SolverError) -> float:
-    """Return a setting that is a number (and no bool, text or NaN).
+    """Return a setting after checking that it is a number (not a bool, text or NaN).
 
     Parameters
     ----------
@@ -50,12 +50,12 @@ def check_number(name: str, value: Any, expected: str, error: type[CertimapError
     expected
         What is accepted, for the error.
     error
-        The type of the error.
+        The exception type to raise.
 
     Raises
     ------
     CertimapError
-        Of that type, for anything else.
+        Of type `error`, for any other value.
     """
     value = plain_scalar(value)
     if isinstance(value, Real | int) and type(value) is not bool and not math.isnan(value):
@@ -66,9 +66,9 @@ def check_number(name: str, value: Any, expected: str, error: type[CertimapError
 def check_whole(
     name: str, value: Any, expected: str, error: type[CertimapError] = SolverError, low: int = 0
 ) -> int:
-    """Return a setting that is a whole number of at least `low`, as an int; 5.0 and 1e6 are whole numbers.
+    """Return a setting as an int after checking that it is whole and at least `low`; 5.0 and 1e6 are whole.
 
-    Raises an error of the type given for anything else.
+    Raises `error` for any other value.
     """
     number = check_number(name, value, expected, error)
     if not number >= low or math.isinf(number) or number != int(number):
@@ -77,7 +77,7 @@ def check_whole(
 
 
 def seed_checked(rng: Any) -> None:
-    """Refuse what is no seed, generator or None."""
+    """Raise SolverError unless `rng` is a seed, a numpy Generator or None."""
     if rng is None or isinstance(rng, np.random.Generator):
         return
     if isinstance(rng, bool) or not isinstance(rng, Integral) or rng < 0:
@@ -85,7 +85,7 @@ def seed_checked(rng: Any) -> None:
 
 
 def meant_keyword(word: str, own: tuple[str, ...] | list[str] = ()) -> str:
-    """Return the end of a sentence that asks whether a keyword of `map_query`, or one of `own`, was meant."""
+    """Return a "did you mean" suffix for an unknown keyword, from those of `map_query` and `own`."""
     if word in _ELSEWHERE:
         return f"; did you mean {_ELSEWHERE[word]!r}?"
     return did_you_mean(word, (*own, *KEYWORDS))

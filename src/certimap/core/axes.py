@@ -12,7 +12,7 @@ Number = TypeVar("Number", bound=np.generic)
 
 
 def spread(values: NDArray[Number], scope: Sequence[int], target: Sequence[int]) -> NDArray[Number]:
-    """Return a view of `values` whose axes follow `target`, with length 1 where it lacks a variable."""
+    """Return a view of `values` with one axis per variable of `target`; missing variables get length 1."""
     place = {v: i for i, v in enumerate(scope)}
     kept = [place[v] for v in target if v in place]
     shape = [values.shape[place[v]] if v in place else 1 for v in target]

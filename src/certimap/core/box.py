@@ -1,4 +1,4 @@
-"""Batches of boxes: products of per-variable sets, the one shape of every region of the query space."""
+"""Batches of boxes. A box is a product of per-variable sets; every region of the query space is one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Boxes:
     domain
         The variables.
     mask
-        bool, shape (batch, total_states): the states of categorical variables that a box holds.
+        bool, shape (batch, total_states): the states of categorical variables in each box.
     low, high
         float64, shape (batch, n), or None in a discrete domain: intervals of real variables
         (columns of categorical ones are ignored).
@@ -44,7 +44,7 @@ class Boxes:
         domain
             The variables.
         batch
-            How many copies.
+            The number of copies.
 
         Returns
         -------
@@ -97,7 +97,7 @@ class Boxes:
         Returns
         -------
         Boxes
-            All of them, in order.
+            All boxes, in order.
         """
         first = parts[0]
         mask = np.concatenate([p.mask for p in parts])
@@ -116,7 +116,7 @@ class Boxes:
         return Boxes(self.domain, self.mask[rows], low, high)
 
     def counts(self) -> NDArray[np.int64]:
-        """Count the states that each box leaves to each categorical variable.
+        """Count the states of each categorical variable in each box.
 
         Returns
         -------
@@ -132,12 +132,12 @@ class Boxes:
         Returns
         -------
         list of int
-            One per box; of any size.
+            One per box, without overflow.
         """
         return [math.prod(row) for row in self.counts().tolist()]
 
     def holds(self, points: Points) -> NDArray[np.bool_]:
-        """Say which points the first box of a discrete domain holds.
+        """Return whether each point lies in the first box (discrete domains only).
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Hill climbing on any discrete posterior, one flip per round."""
+"""Hill climbing on any discrete posterior; each round changes one variable."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MAX_ROUNDS = 200
 def climb(posterior: Posterior, points: Points) -> Points:
     """Climb from each row of `points` in a discrete domain; return the points reached, shape (batch, n).
 
-    Each round flips, in every point that still climbs, the one variable whose flip gains most. A round costs
-    one `log_mass_each` per point, or, without masses, one `log_prob` per neighbour.
+    Each round changes, in every point that still improves, the variable that gains most. Per point, a round costs
+    one `log_mass_each`, or one `log_prob` per neighbour if the posterior has no masses.
     """
     domain = posterior.domain
     offsets = domain.offsets

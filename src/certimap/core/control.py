@@ -1,4 +1,4 @@
-"""Run control: how long a run may take, how much it may hold, and whether its user wants it back."""
+"""Run control: time limit, memory limit and user interrupts."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 
 from certimap.errors import CertimapError, TooLarge
 
-# What a run may take unless told otherwise: a share of all memory, so that answers do not depend on what else the
-# machine does, but for a share of what is free where that is less.
+# Default memory limit of a run: a share of all memory, so that answers do not depend on the machine's other work,
+# unless a share of the free memory is less.
 SHARE_OF_ALL = 0.5
 SHARE_OF_FREE = 0.8
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 class TimeUp(CertimapError):
-    """Work was cut short by its deadline or its user; caught where the best so far is returned."""
+    """Raised when the deadline or the user stops work; solvers catch it and return the best answer so far."""
 
     def __init__(self, doing: str) -> None:
         self.doing = doing
@@ -30,7 +30,7 @@ class TimeUp(CertimapError):
 
 @dataclass(eq=False)
 class Control:
-    """Limits of one run: plain data that its loops poll, from the moment its model has been read.
+    """Limits of one run, which its loops poll. The clock starts once the model has been read.
 
     Attributes
     ----------
@@ -39,12 +39,12 @@ class Control:
     max_nodes
         Search nodes, or None.
     max_memory
-        Bytes that conditioning and search may hold together, the model not counted. None stands for what
-        `default_max_memory` leaves free.
+        Bytes that conditioning and search may hold together, not counting the model. None: use
+        `default_max_memory`.
     interrupted
-        Set when the user asks for the best so far.
+        Set when the user asks for the best answer so far.
     busy
-        Whether bookkeeping is under way that an interrupt must not break into.
+        Whether bookkeeping that an interrupt must not break is under way.
     """
 
     deadline: float | None = None
@@ -57,7 +57,7 @@ class Control:
     def starting_now(
         cls, time_limit: float | None = None, *, max_nodes: int | None = None, max_memory: int | None = None
     ) -> Control:
-        """Return the control of a run that begins at this moment and may last `time_limit` seconds."""
+        """Return the control of a run that starts now and may last `time_limit` seconds."""
         deadline = None if time_limit is None else time.perf_counter() + time_limit
         return cls(deadline, max_nodes, max_memory)
 
@@ -77,12 +77,12 @@ class Control:
         return self.interrupted or self.is_late
 
     def nodes_left(self, n_nodes: int) -> int | None:
-        """Return how many search nodes the limit leaves after `n_nodes`; None when there is no limit."""
+        """Return how many more search nodes are allowed after `n_nodes`; None when there is no limit."""
         return None if self.max_nodes is None else max(0, self.max_nodes - n_nodes)
 
     @contextmanager
     def atomically(self) -> Generator[None]:
-        """Keep an interrupt out; one that came meanwhile is raised at the end."""
+        """Delay interrupts until the block ends."""
         self.busy = True
         try:
             yield
@@ -93,7 +93,7 @@ class Control:
 
     @contextmanager
     def interruptible(self) -> Generator[None]:
-        """Let an interrupt break in again, inside `atomically`."""
+        """Allow interrupts again inside `atomically`."""
         self.busy = False
         try:
             if self.interrupted:
@@ -109,36 +109,36 @@ class Control:
 
     @cached_property
     def memory_limit(self) -> int:
-        """Bytes that may be held: `max_memory`, or what leaves room on the machine when it is first asked for."""
+        """Memory limit in bytes: `max_memory`, or the machine's default when this is first read."""
         return _recent_max_memory() if self.max_memory is None else self.max_memory
 
     def reserve(self, n_bytes: float, what: str) -> None:
-        """Raise TooLarge, before any is taken, when `what` would need more bytes than may be held."""
+        """Raise TooLarge if `what` would need more bytes than the limit; call before allocating."""
         limit = self.memory_limit
         if n_bytes > limit:
             whose = "the machine leaves" if self.max_memory is None else "max_memory allows"
             raise TooLarge(f"{what} would take {shown_bytes(n_bytes)}, and {whose} {shown_bytes(limit)}")
 
 
-GRACE = 0.5  # seconds past the deadline that a piece of work may foreseeably end
+GRACE = 0.5  # seconds that a piece of work is allowed to run past the deadline
 
 
 class WorkClock:
-    """Foresees whether a piece of work of known size can end in time, from the pace of those before it.
+    """Predicts from the pace of earlier pieces whether the next piece of work can end in time.
 
-    For work in large pieces that cannot look at the clock inside: arrays of millions of entries.
+    Used for large pieces that cannot check the clock inside, such as operations on millions of entries.
 
     Parameters
     ----------
     control
-        The run's.
+        The limits of the run.
     doing
         Completes "the time was up while ...".
     seconds_per_unit
-        The pace to begin with; a first large piece corrects it.
+        The initial pace; the first large piece corrects it.
     """
 
-    MEASURED = 100_000  # units that a piece must have for its pace to count
+    MEASURED = 100_000  # smallest piece, in units, whose pace is measured
 
     def __init__(self, control: Control, doing: str, seconds_per_unit: float) -> None:
         self._control, self._doing, self._pace = control, doing, seconds_per_unit
@@ -146,13 +146,13 @@ class WorkClock:
 
     @classmethod
     def unhurried(cls) -> WorkClock:
-        """Return a pace that lets everything be done."""
+        """Return a clock that never raises."""
         return cls(Control(), "working", 0.0)
 
     def ahead(self, n_units: float) -> None:
-        """Announce the next work, as `piece` does; small pieces are counted together, so that asking costs little.
+        """Announce the next piece of work, and raise TimeUp if it would end too late.
 
-        What was announced before must be done by now.
+        The work announced before must be finished. Small pieces are added up, so that calls stay cheap.
         """
         if self._pending + n_units < self.MEASURED:
             self._pending += n_units
@@ -170,7 +170,7 @@ class WorkClock:
 
     @contextmanager
     def piece(self, n_units: float) -> Generator[None]:
-        """Do one piece of work inside; raise TimeUp instead when it would end too late, or the time is up."""
+        """Time one piece of work in the block; raise TimeUp first if it would end too late."""
         self._refuse_late(n_units)
         started = time.perf_counter()
         yield
@@ -183,12 +183,12 @@ class WorkClock:
             raise TimeUp(self._doing)
 
 
-_RECENT = 0.1  # seconds for which a machine's memory is not looked up again
+_RECENT = 0.1  # seconds for which the memory reading is cached
 _looked: list[tuple[float, int]] = []
 
 
 def _recent_max_memory() -> int:
-    """Return `default_max_memory`, at most a tenth of a second old: small queries take less than a look at it."""
+    """Return `default_max_memory`, cached for 0.1 s because reading it takes longer than a small query."""
     now = time.perf_counter()
     if not _looked or now - _looked[0][0] > _RECENT:
         _looked[:] = [(now, default_max_memory())]
@@ -196,10 +196,10 @@ def _recent_max_memory() -> int:
 
 
 def default_max_memory() -> int:
-    """Return the bytes that a run may take where its user sets no limit.
+    """Return the default memory limit of a run in bytes.
 
-    Half of the machine's memory, of its container's, or of what the process may address; less where most of it is
-    in use already.
+    Half of the memory of the machine, the container or the address space, whichever is least; less if most of it
+    is in use already.
     """
     found = (_machine_memory(), _container_memory(), _process_memory())
     known = [pair for pair in found if pair is not None]
@@ -209,7 +209,7 @@ def default_max_memory() -> int:
 
 
 def physical_memory() -> int:
-    """Return the machine's memory in bytes; 4 GiB where the system does not say."""
+    """Return the machine's memory in bytes, or 4 GiB if it is unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
@@ -217,7 +217,7 @@ def physical_memory() -> int:
 
 
 def _machine_memory() -> tuple[int, int] | None:
-    """Return (total, what new work may take without swapping) in bytes, as Linux says it."""
+    """Return (total, available without swapping) in bytes, as Linux reports them."""
     try:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
@@ -228,7 +228,7 @@ def _machine_memory() -> tuple[int, int] | None:
 
 
 def _container_memory() -> tuple[int, int] | None:
-    """Return (limit, what it leaves) in bytes of this process's container; None without a limit."""
+    """Return (limit, free) in bytes for this process's container; None without a limit."""
     for limit, used in (
         (_CGROUP / "memory.max", _CGROUP / "memory.current"),
         (_CGROUP / "memory/memory.limit_in_bytes", _CGROUP / "memory/memory.usage_in_bytes"),
@@ -242,7 +242,7 @@ def _container_memory() -> tuple[int, int] | None:
 
 
 def _process_memory() -> tuple[int, int] | None:
-    """Return (limit, what it leaves) in bytes of this process's address space (`ulimit -v`); None without one."""
+    """Return (limit, free) in bytes for this process's address space (`ulimit -v`); None without a limit."""
     try:
         import resource
 
@@ -256,7 +256,7 @@ def _process_memory() -> tuple[int, int] | None:
 
 
 def shown_bytes(n_bytes: float) -> str:
-    """Write a number of bytes for people; a table far too large is written as a power of two."""
+    """Format a number of bytes for people; huge numbers are shown as a power of two."""
     if n_bytes >= 2.0**60:
         return f"2^{math.log2(n_bytes) if math.isfinite(n_bytes) else 1024:.0f} bytes"
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):

@@ -1,4 +1,4 @@
-"""Ordered variables with names and states: the only place where labels become positions."""
+"""Ordered variables with names and states. Labels are translated to positions only here."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Categorical:
     """A discrete variable: a name and its state labels, in order.
 
     Labels are compared as dictionary keys, so `True`, `1`, `np.int64(1)` and `1.0` are the same
-    label; a position never stands for a label.
+    label; a position is never taken for a label.
 
     Parameters
     ----------
     name
-        What evidence, queries and answers call it.
+        Its name in evidence, queries and answers.
     states
         Its labels, at least one, each once: anything hashable.
     """
@@ -98,7 +98,7 @@ class Categorical:
         Raises
         ------
         QueryError
-            When it is no state of the variable.
+            When the label is not a state of the variable.
         """
         try:
             return self._positions[label]
@@ -106,15 +106,15 @@ class Categorical:
             raise QueryError(f"{label!r} is no state of variable {self.name!r}; {self._meant(label)}") from None
 
     def parse(self, text: str) -> Label:
-        """Return the label that a text (from a shell or a file) names.
+        """Return the label that a text from a shell or a file names.
 
-        A label that is that text wins; otherwise the one label that prints as the text does, where a whole
-        number may be written with a point (`1.0` and `1` are one).
+        A label equal to the text wins; otherwise the one label that prints as the text. `1.0` and `1` count as
+        the same text.
 
         Parameters
         ----------
         text
-            What was written.
+            The text.
 
         Returns
         -------
@@ -123,7 +123,7 @@ class Categorical:
         Raises
         ------
         QueryError
-            When it names no state, or several.
+            When the text names no state, or several.
         """
         if text in self._positions:
             return self.states[self._positions[text]]
@@ -141,7 +141,7 @@ class Categorical:
         return _grouped(self.states, lambda state: _as_whole(str(state)))
 
     def _meant(self, label: object) -> str:
-        """Say which state may have been meant: one that prints the same, or near misses, or list them all."""
+        """Return a hint: the state that prints the same, else near misses, else the list of states."""
         same = self._by_number.get(_as_whole(str(label)), [])
         if len(same) == 1:
             kind = "text" if isinstance(same[0], str) else f"of type {type(same[0]).__name__}"
@@ -151,12 +151,12 @@ class Categorical:
 
 @dataclass(frozen=True)
 class Real:
-    """A continuous variable: a name and the closed interval that it lives in.
+    """A continuous variable: a name and a closed interval of values.
 
     Parameters
     ----------
     name
-        What evidence, queries and answers call it.
+        Its name in evidence, queries and answers.
     low, high
         The interval's ends; infinite by default.
     """
@@ -176,12 +176,12 @@ class Real:
         return 0
 
     def parse(self, text: str) -> float:
-        """Return the number that a text names.
+        """Parse a number.
 
         Parameters
         ----------
         text
-            What was written.
+            The text.
 
         Returns
         -------
@@ -190,7 +190,7 @@ class Real:
         Raises
         ------
         QueryError
-            When it is no number.
+            When the text is not a number.
         """
         try:
             number = float(text) if "_" not in text else math.nan
@@ -232,7 +232,7 @@ class Domain:
 
     @classmethod
     def of_sizes(cls, sizes: Iterable[int]) -> Domain:
-        """Build variables "0", "1", ... with states 0..K-1, as UAI and .spn files have them.
+        """Build variables "0", "1", ... with states 0..K-1, as in UAI and .spn files.
 
         Parameters
         ----------
@@ -315,12 +315,12 @@ class Domain:
         raise QueryError(f"{name!r} is no variable of the model; {meant}")
 
     def subset(self, positions: Iterable[int]) -> Domain:
-        """Return the domain of some variables, in the order given.
+        """Return the domain of the given variables, in the given order.
 
         Parameters
         ----------
         positions
-            Positions of variables, in the order wanted.
+            Positions of the variables.
 
         Returns
         -------
@@ -334,7 +334,7 @@ class Domain:
         Parameters
         ----------
         assignment
-            A label (a number for a real variable) for every variable by name.
+            Each variable's name and its label, or a number for a real variable.
 
         Returns
         -------
@@ -344,7 +344,7 @@ class Domain:
         Raises
         ------
         QueryError
-            For a variable without a label, and for labels that are no states.
+            For a variable without a label, and for unknown labels.
         """
         missing = [n for n in self.names if n not in assignment]
         if missing:
@@ -380,7 +380,7 @@ class Domain:
 
 
 def as_real(variable: Real, value: Any) -> float:
-    """Turn a user's value into a number inside the variable's interval, or raise QueryError."""
+    """Convert a user's value to a number inside the variable's interval, or raise QueryError."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

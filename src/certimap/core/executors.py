@@ -1,4 +1,4 @@
-"""Work shared out over the workers of any `concurrent.futures.Executor`: processes here, or a cluster."""
+"""Runs tasks on the workers of any `concurrent.futures.Executor`: local processes or a cluster."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from typing import Any
 from certimap.core.arguments import check_whole
 from certimap.errors import MissingDependency, SolverError
 
-N_KEPT = 4  # payloads that a worker remembers
-SMALL = 2**16  # bytes of a payload that goes with every task
-N_TRIES = 2  # how often a task is handed to the workers before it is done here
+N_KEPT = 4  # payloads that a worker caches
+SMALL = 2**16  # bytes up to which a payload goes with every task
+N_TRIES = 2  # how often a task is submitted before the calling process does it
 Function = Callable[[Any, Any], Any]
 _kept: OrderedDict[str, Any] = OrderedDict()
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """What a worker sends back; without a value where it lacks the payload."""
+    """A worker's reply; it has no value if the worker lacks the payload."""
 
     worker: str
     has_payload: bool
@@ -37,7 +37,7 @@ class _Answer:
 
 
 def serve(key: str, data: bytes | None, function: Function, task: Any) -> _Answer:
-    """Do a task in a worker: `function(payload, task)`, the payload being the one sent last under its key."""
+    """Run `function(payload, task)` in a worker; `key` finds the payload when `data` is None."""
     worker = f"{platform.node()}-{os.getpid()}"
     if key not in _kept:
         if data is None:
@@ -52,12 +52,12 @@ def serve(key: str, data: bytes | None, function: Function, task: Any) -> _Answe
 
 @contextmanager
 def workers_of(n_jobs: int | None, executor: Executor | None) -> Generator[Executor | None]:
-    """Yield the executor given, a pool of `n_jobs` processes that ends with the block, or None for neither.
+    """Yield `executor`, or a pool of `n_jobs` processes that ends with the block, or None if neither is given.
 
     Raises
     ------
     SolverError
-        For both, for what is no executor, and for numbers of processes other than -1 that are not positive.
+        If both are given, `executor` is not an Executor, or `n_jobs` is neither positive nor -1.
     """
     if executor is not None and n_jobs is not None:
         raise SolverError("n_jobs and executor were both given; one of them says who answers the rows")
@@ -77,12 +77,12 @@ def workers_of(n_jobs: int | None, executor: Executor | None) -> Generator[Execu
 
 
 def process_pool(n_jobs: int) -> Executor:
-    """Return processes of this machine, -1 for one per core; Ctrl-C ends what they do, and not them."""
+    """Return a pool of local processes (-1: one per core); Ctrl-C stops their tasks, not the processes."""
     expected = "a number of processes, -1 for one per core, or None for none"
     n_jobs = check_whole("n_jobs", n_jobs, expected, low=-1)
     if n_jobs == 0:
         raise SolverError(f"n_jobs is 0; expected {expected}")
-    from concurrent.futures import ProcessPoolExecutor  # 13 ms, for those who start processes
+    from concurrent.futures import ProcessPoolExecutor  # takes 13 ms, so import only when needed
     from multiprocessing import get_context
 
     n_processes = (os.cpu_count() or 1) if n_jobs == -1 else n_jobs
@@ -91,14 +91,14 @@ def process_pool(n_jobs: int) -> Executor:
 
 @contextmanager
 def executor_named(text: str) -> Generator[Executor]:
-    """Yield the executor that a text names: "dask:ADDRESS", the workers of the scheduler of dask at an address.
+    """Yield the executor that a text names: "dask:ADDRESS" gives the workers of the dask scheduler at ADDRESS.
 
     Raises
     ------
     SolverError
-        For another text, and where no scheduler answers.
+        For any other text, or if no scheduler answers.
     MissingDependency
-        Without dask's package distributed.
+        If dask's package `distributed` is not installed.
     """
     kind, _, address = text.partition(":")
     if kind != "dask" or not address:
@@ -121,7 +121,7 @@ def _ignore_interrupts() -> None:
 
 @contextmanager
 def _interruptible() -> Generator[None]:
-    """Let Ctrl-C end a task in a process that otherwise ignores it."""
+    """Let Ctrl-C stop the task in a process that otherwise ignores it."""
     is_main = threading.current_thread() is threading.main_thread()
     ignores = is_main and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     if ignores:
@@ -135,24 +135,25 @@ def _interruptible() -> Generator[None]:
 
 @dataclass
 class Spread:
-    """Tasks that are handed out in order, and whose answers are taken in order.
+    """Submits tasks in order and yields their answers in order.
 
     Parameters
     ----------
     executor
-        Where they are done. Its workers need this package, and nothing else.
+        Runs the tasks. Its workers need only this package.
     function
-        Of a module, so that its name is enough; called with the payload and a task.
+        A module-level function (so that it pickles by name), called with the payload and a task.
     payload
-        What all tasks share; it is pickled once and sent to each worker once (small ones go with every task).
+        Data that all tasks share. It is pickled once and sent to each worker once; a small payload goes with every
+        task.
     window
-        How far handing out may run ahead of taking: task i is made when the answers before i - window have been
-        taken and no later one, so that what tasks know of answers depends on no worker's pace.
+        How many tasks may be made ahead of the answers taken. When task i is made, exactly the answers up to
+        i - window have been taken, so that tasks do not depend on the workers' pace.
 
     Notes
     -----
-    A task whose worker dies is handed out again, and done here when that fails twice or the executor is broken for
-    good (a process pool is, when one of its processes dies); one warning says so.
+    A task whose worker dies is submitted again. After two failures, or if the executor is broken (a process pool
+    breaks when a process dies), the calling process does the task and warns.
     """
 
     executor: Executor
@@ -162,7 +163,7 @@ class Spread:
     _at_work: dict[Future[_Answer], int] = field(default_factory=dict[Future[_Answer], int])
     _tasks: dict[int, Any] = field(default_factory=dict[int, Any])
     _ready: dict[int, Any] = field(default_factory=dict[int, Any])
-    _held: list[int] = field(default_factory=list[int])  # what came back because its worker lacks the payload
+    _held: list[int] = field(default_factory=list[int])  # tasks returned because the worker lacks the payload
     _carrying: set[int] = field(default_factory=set[int])  # tasks under way with the payload
     _lacking: set[str] = field(default_factory=set[str])  # workers known to lack it
     _n_failed: Counter[int] = field(default_factory=Counter[int])
@@ -173,7 +174,7 @@ class Spread:
         self._key = hashlib.sha256(self._data).hexdigest()
 
     def results(self, n_tasks: int, make: Callable[[int], Any]) -> Iterator[Any]:
-        """Yield `function(payload, make(i))` for i = 0, 1, ...; what is left is cancelled when this is closed."""
+        """Yield `function(payload, make(i))` for i = 0, 1, ...; closing the iterator cancels the rest."""
         n_made = 0
         try:
             for i in range(n_tasks):
@@ -187,7 +188,7 @@ class Spread:
                 future.cancel()
 
     def _answer_of(self, i: int) -> Any:
-        """Wait for an answer, taking in all others that come meanwhile."""
+        """Wait for answer i, and store the others that arrive meanwhile."""
         while i not in self._ready and (i in self._at_work.values() or i in self._held):
             done, _ = wait(self._at_work, return_when=FIRST_COMPLETED)
             for future in done:
@@ -215,7 +216,7 @@ class Spread:
             self._lacking.add(answer.worker)
 
     def _release(self) -> None:
-        """Hand held tasks out: with the payload to as many workers as lack it, the others once these have it."""
+        """Submit held tasks: one with the payload per worker that lacks it, the rest once no worker lacks it."""
         held, self._held = self._held, []
         for k in held:
             if not self._lacking:
@@ -226,14 +227,14 @@ class Spread:
                 self._held.append(k)
 
     def _hand_out(self, k: int, *, with_payload: bool = False) -> None:
-        """Submit a task; where the executor takes no more, it is left to be done here."""
+        """Submit a task; if the executor refuses it, the calling process will do it."""
         if self._is_broken:
             return
         with_payload = with_payload or len(self._data) <= SMALL
         data = self._data if with_payload else None
         try:
             future = self.executor.submit(serve, self._key, data, self.function, self._tasks[k])
-        except RuntimeError as problem:  # a broken executor's, and that of one which was shut down
+        except RuntimeError as problem:  # the executor is broken or shut down
             self._is_broken = True
             self._say_lost(problem)
             return

@@ -29,18 +29,18 @@ class FunctionPosterior:
     log_evidence
         ln p(e) where it is known.
     independent
-        False where draws depend on each other, as those of a Markov chain do: they then propose assignments, and
-        their number certifies nothing.
+        False if draws depend on each other, as in a Markov chain. Such draws propose assignments, but their number
+        certifies nothing.
     normalised
-        False: `log_prob` is ln p(q, e) and p(e) is unknown. Then nothing that weighs a probability against the
-        mass 1 certifies (draw counts, residual mass), and results carry `log_joint` alone.
+        False: `log_prob` is ln p(q, e) and p(e) is unknown. Then no rule that compares a probability with the
+        total mass 1 certifies (draw counts, residual mass), and results have `log_joint` but no `log_prob`.
 
     Raises
     ------
     ModelError
         From `sample` and `log_prob`, when a callable returns the wrong shape or a state out of range. From a run,
-        when draws come up at rates that `log_prob` contradicts (a false alarm has a probability below 1e-6 per
-        run), or when the probabilities of distinct assignments add to more than 1.
+        when draw frequencies contradict `log_prob` (false alarms have probability below 1e-6 per run), or when
+        the probabilities of distinct assignments add up to more than 1.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class FunctionPosterior:
         Parameters
         ----------
         n
-            How many.
+            The number of points.
         rng
             The only source of randomness.
         boxes
-            None; draws inside boxes are not offered.
+            Must be None: a callable cannot sample inside boxes.
 
         Returns
         -------
@@ -103,7 +103,7 @@ class FunctionPosterior:
         return points.astype(self._domain.point_dtype)
 
     def log_prob(self, points: Points) -> NDArray[np.float64]:
-        """Evaluate ln p(q | e), or ln p(q, e) when it is not normalised.
+        """Evaluate ln p(q | e), or ln p(q, e) if not normalised.
 
         Parameters
         ----------

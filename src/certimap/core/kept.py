@@ -1,4 +1,4 @@
-"""What was worked out for one query to a model and serves the next: bounded, and dropped with the model."""
+"""A bounded cache of results that one query to a model leaves for the next."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Hashable
 from threading import Lock
 from typing import Any
 
-MOST_BYTES = 2**25  # that one model keeps
+MOST_BYTES = 2**25  # cache size per model
 MOST_THINGS = 1024
-SHARE_OF_ONE = 8  # a thing larger than this part of `MOST_BYTES` is not kept
+SHARE_OF_ONE = 8  # a value above MOST_BYTES / SHARE_OF_ONE is not cached
 
 
 class Kept:
-    """Things by key; those that were not used for longest go first. Threads may share it."""
+    """A thread-safe cache that evicts the least recently used entry."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -21,7 +21,7 @@ class Kept:
         self._n_bytes = 0.0
 
     def get(self, key: Hashable) -> Any:
-        """Return what is kept under a key, or None."""
+        """Return the cached value of a key, or None."""
         with self._lock:
             found = self._things.get(key)
             if found is None:
@@ -30,7 +30,7 @@ class Kept:
         return found[0]
 
     def put(self, key: Hashable, thing: Any, n_bytes: float) -> None:
-        """Keep a thing of about so many bytes."""
+        """Cache a value of about `n_bytes` bytes."""
         if SHARE_OF_ONE * n_bytes > MOST_BYTES:
             return
         with self._lock:

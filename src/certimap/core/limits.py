@@ -1,4 +1,4 @@
-"""What conditioning a model may take."""
+"""Time and memory limits for conditioning a model."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from certimap.core.control import Control, shown_bytes
 
-# Bytes at the peak of a conversion: measured on grids of two and three states, rounded up.
-BYTES_PER_EDGE = 160  # of a circuit that is compiled and conditioned
-BYTES_PER_ENTRY = 160  # of the tables of a tree
-DEFAULT_PROOF = 100_000_000  # bytes that a proof may take unless the user says otherwise
+# Peak memory of a conversion, measured on grids of two and three states, rounded up.
+BYTES_PER_EDGE = 160  # compiled and conditioned circuits
+BYTES_PER_ENTRY = 160  # tables of a tree
+DEFAULT_PROOF = 100_000_000  # default size limit of a proof, bytes
 
 
 @dataclass(frozen=True)
@@ -19,14 +19,15 @@ class Limits:
     Attributes
     ----------
     max_edges
-        The largest circuit, in edges, and the largest table of a tree, in entries, that may be built; None leaves
-        it to the memory that `control` allows.
+        Largest circuit (edges) and largest table of a tree (entries) to build. None: limited only by the memory of
+        `control`.
     workers
-        Threads of the posterior; None takes one per processor.
+        Threads of the posterior; None: one per processor.
     control
         The run that the conversion belongs to: its deadline and its memory.
     device
-        Where a circuit draws and scores points, by PyTorch ("cpu", "cuda", "cuda:N"); None for compiled kernels.
+        PyTorch device on which a circuit samples and scores points ("cpu", "cuda", "cuda:N"); None: compiled
+        kernels.
     raisable
         Names of the limits that the caller can raise, for messages.
     """
@@ -55,18 +56,18 @@ class Limits:
 
     @property
     def remedy(self) -> str:
-        """What the caller of a query that is too large can do, as the end of a sentence."""
+        """Advice for a query that is too large, as the end of a sentence."""
         rest = "observe more variables, or query other ones"
         own = [name for name in self.raisable if name != "max_edges" or self.max_edges is not None]
         return f"raise {' or '.join(own)}, {rest}" if own else rest
 
     def describe(self) -> str:
-        """Name what limits a conversion, for messages.
+        """Name the active limits, for messages.
 
         Returns
         -------
         str
-            A part of a sentence.
+            Part of a sentence.
         """
         memory = shown_bytes(self.control.memory_limit)
         whose = f"max_memory={memory}" if self.control.max_memory is not None else f"{memory} of memory"

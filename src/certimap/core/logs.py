@@ -1,4 +1,4 @@
-"""Sums of numbers that are given by their natural logs."""
+"""Sums of numbers given as natural logs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ Floats = NDArray[np.float64]
 
 
 def checked_logs(log_values: Floats | float, what: str) -> Floats | float:
-    """Return natural logs unchanged: the one door through which bounds and masses come in.
+    """Return natural logs unchanged after rejecting NaN; all bounds and masses pass through here.
 
-    `what` begins the sentence of the error, as in 'a box was closed at'. inf passes: it says that there is no
-    bound. So does -inf: the caller has proved that the box holds nothing possible.
+    `what` begins the error message, such as 'a box was closed at'. inf is accepted and means no bound; -inf is
+    accepted and means that the box is proved impossible.
 
     Raises
     ------
     SolverError
-        Where one is NaN. `max(x, nan)` is x in Python, so that NaN would count as proof that nothing is there.
+        If a value is NaN. `max(x, nan)` is x in Python, so that a NaN would count as a proof.
     """
     highest = log_values if isinstance(log_values, float) else np.max(log_values, initial=-np.inf)
     if np.isnan(highest):
@@ -30,7 +30,7 @@ def checked_logs(log_values: Floats | float, what: str) -> Floats | float:
 
 
 def log_sum(log_values: Floats, axes: int | tuple[int, ...] | None = None) -> Floats:
-    """Return the natural log of the sum along axes (None: all of them); -inf where all entries are, or none is."""
+    """Return the natural log of the sum along axes (None: all); -inf if all entries are -inf or there are none."""
     if axes == ():
         return log_values
     if not log_values.size:
@@ -48,7 +48,7 @@ def log_sum(log_values: Floats, axes: int | tuple[int, ...] | None = None) -> Fl
 
 
 def log_sum_runs(log_values: Floats, starts: NDArray[np.int64]) -> Floats:
-    """Return the natural log of the sum of each run that begins at `starts`; no run is empty."""
+    """Return the natural log of each run's sum. Runs begin at `starts` and are not empty."""
     if not len(starts):
         return np.zeros(0)
     top = np.maximum.reduceat(log_values, starts)
@@ -59,7 +59,7 @@ def log_sum_runs(log_values: Floats, starts: NDArray[np.int64]) -> Floats:
 
 
 def add_to(total: Floats, terms: Floats, lost: Floats) -> Floats:
-    """Return the sums of logs, rounded; what rounding takes away is added to `lost`, where it is finite."""
+    """Return `total + terms` and add each finite rounding error to `lost` in place."""
     added = total + terms
     with np.errstate(invalid="ignore"):
         there = added - total

@@ -1,4 +1,4 @@
-"""The base of all models: what can be asked, and what can be written."""
+"""The base class of all models: conditioning and writing files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def conversions():
-    """Return the room that turns models into others and into posteriors: the one way up from models to it."""
+    """Return `certimap.conversions`, which conditions and converts models; imported late to avoid a cycle."""
     from certimap import conversions as room
 
     return room
@@ -24,15 +24,15 @@ def conversions():
 class Model:
     """A distribution, or an unnormalised product, over the variables of a domain.
 
-    Circuits, networks and learned models derive from it. A model of your own does too: either it overrides
-    `condition`, or its type is registered with the chooser (`certimap.conversions.register`).
+    Circuits, networks and learned models derive from it. A model of your own derives from it too, and either
+    overrides `condition` or registers its type (`certimap.conversions.register`).
 
     Attributes
     ----------
     domain
         The variables.
     hidden
-        Names of helper variables, which a query for everything leaves out (see `NoisyMax`).
+        Names of helper variables, which a query for all variables leaves out (see `NoisyMax`).
     """
 
     domain: Domain
@@ -40,12 +40,12 @@ class Model:
 
     @property
     def is_normalised(self) -> bool:
-        """Whether p(e) is a probability; False of a circuit whose values add to something else than 1."""
+        """Whether p(e) is a probability; False for a circuit whose values do not add up to 1."""
         return True
 
     @property
     def kept(self) -> Kept:
-        """What conditioning has worked out and may use again; it is not pickled or copied with the model."""
+        """Cache of conditioning results; it is not pickled or copied with the model."""
         found = vars(self).get("_kept")
         return vars(self).setdefault("_kept", Kept()) if found is None else found
 
@@ -53,14 +53,14 @@ class Model:
         return {name: value for name, value in vars(self).items() if name != "_kept"}
 
     def condition(self, query: Query, limits: Limits | None = None) -> Posterior:
-        """Return p(q | e) as a posterior: of those that fit and can be sampled the one that `auto` would prefer.
+        """Return p(q | e) as a posterior that fits the limits and can be sampled, the one that `auto` prefers.
 
         Parameters
         ----------
         query
             Made from `self.domain` (see `make_query`).
         limits
-            What the posterior may take; None for the defaults.
+            Limits of the conversion; None for the defaults.
 
         Returns
         -------
@@ -81,9 +81,9 @@ class Model:
         Parameters
         ----------
         path
-            A file whose suffix names the format, or with .gz behind it.
+            The file; its suffix names the format, and .gz may follow.
         format
-            A suffix, for a file with another one.
+            A suffix that overrides that of the path.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Classes and functions by their place, "module:name", which are loaded when first needed."""
+"""Classes and functions named by place, "module:name", and imported when first needed."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 
 @cache
 def at(place: str) -> Any:
-    """Return what lies at a place."""
+    """Import and return the object at a place."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
 
 
 @dataclass(frozen=True)
 class Named:
-    """A function that is loaded when it is first called.
+    """A function that is imported when it is first called.
 
     Attributes
     ----------
     place
-        Where it lies.
+        Its place, "module:name".
     """
 
     place: str
@@ -39,5 +39,5 @@ def place_of(kind: type) -> str:
 
 
 def is_one_of(thing: object, places: Collection[str]) -> bool:
-    """Whether the class of an object, or one that it derives from, is at one of the places."""
+    """Whether an object is an instance of a class at one of the places, without importing any."""
     return any(place_of(kind) in places for kind in type(thing).__mro__)

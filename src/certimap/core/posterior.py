@@ -1,8 +1,8 @@
-"""What a solver and the ledger may know of p(q | e): the facts stated once, and the questions that it answers.
+"""The interface of p(q | e) to solvers and the ledger: constant facts and optional capabilities.
 
-A posterior states its `Facts` and answers `log_prob`. Every other question is a *capability*, a protocol of this
-module: a posterior offers it by having the methods, `isinstance(posterior, Draws)` tells, and a solver names the
-ones that it `needs`. Nothing else of a posterior is read.
+Every posterior states its `Facts` and implements `log_prob`. Everything else is a *capability*, a protocol of this
+module. A posterior offers a capability by having its methods, `isinstance(posterior, Draws)` tests for it, and a
+solver lists those that it `needs`. Solvers use nothing else of a posterior.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from certimap.core.named import place_of
 from certimap.core.region_tree import RegionTree
 from certimap.core.search_boxes import Answers, Layout, SearchBoxes
 
-Offer = type | str  # a protocol of this module or a class, which may stand by its place
-Capability = type | UnionType  # a protocol of this module, or a union of them where one of several will do
+Offer = type | str  # a protocol of this module, or a class, possibly by its place
+Capability = type | UnionType  # a protocol, or a union of protocols of which one is enough
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a posterior without asking it anything; build them with `Facts.of`.
+    """Constant properties of a posterior; build them with `Facts.of`.
 
     Attributes
     ----------
     log_evidence
         Natural log of p(e) (of the unnormalised product's total for a Markov network), or None where unknown.
     is_normalised
-        Whether `log_prob` is ln p(q | e); False where it is ln p(q, e) because p(e) is unknown.
+        Whether `log_prob` is ln p(q | e); False if it is ln p(q, e) because p(e) is unknown.
     has_masses
-        Whether a probability may be weighed against the mass 1: normalised, and every variable categorical or a
-        count.
+        Whether probabilities are normalised and discrete (every variable categorical or a count), so that
+        unexplored mass bounds unseen points.
     work
-        What one row of `log_prob` costs, in visits of an edge of a circuit (some nanoseconds each; 1,000 where
-        nobody knows); decides batch sizes and whether enumeration is worth it.
+        Cost of one row of `log_prob` in circuit edge visits (some nanoseconds each; 1,000 if unknown). It decides
+        batch sizes and whether enumeration pays.
     log_slack
-        How far (nats) rounding may have moved a log that `log_prob` returns, at most.
+        Largest rounding error, in nats, of a log that `log_prob` returns.
     has_independent_draws
-        Whether draws are independent of each other. Those of a Markov chain are not: they propose points, and
-        their number proves nothing.
+        Whether draws are independent of each other. If not, as in a Markov chain, they propose points, but their
+        number proves nothing.
     log_ceiling
-        What no value of `log_prob` exceeds, rounded up: what a search starts from where masses do not apply.
+        Upper bound on all values of `log_prob`, rounded up. A search starts from it if masses do not apply.
     is_density
-        Whether values are densities, because a variable is real and no count: they may exceed 1.
+        Whether values are densities, which may exceed 1, because some variable is real and not a count.
     """
 
     log_evidence: float | None
@@ -77,14 +77,14 @@ class Facts:
         log_ceiling: float = math.inf,
         is_density: bool | None = None,
     ) -> Facts:
-        """Return the facts of a posterior over `domain`, arguments as in the class.
+        """Return the facts of a posterior over `domain`.
 
         Parameters
         ----------
         domain
             The query variables.
         log_evidence, is_normalised, work, log_slack, has_independent_draws, log_ceiling, is_density
-            As in the class; values are densities where a variable is real, unless told otherwise.
+            As in the class. `is_density=None`: True if a variable is real.
 
         Returns
         -------
@@ -105,21 +105,21 @@ class Facts:
         )
 
 
-FIND_SECONDS = 0.5  # that finding a point may take after a run has ended without one
+FIND_SECONDS = 0.5  # time to find a point after a run has ended without one
 
 
 class LogInterval(NamedTuple):
-    """Natural logs of lower and upper sides, float64, shape (batch,) each."""
+    """Natural logs of lower and upper bounds, float64, shape (batch,) each."""
 
     lower: NDArray[np.float64]
     upper: NDArray[np.float64]
 
 
 class CapabilityType(type(Protocol)):
-    """The type of capabilities: `isinstance` looks a class up once, and then only for what its objects add.
+    """The metaclass of capabilities: `isinstance` caches its verdict on a class and rechecks only the rest.
 
-    As `typing.runtime_checkable` decides, but some fifty times as fast: a small query asks it thirty times. A
-    class that gains or loses methods after its first object was looked at is not noticed.
+    It decides like `typing.runtime_checkable`, some fifty times as fast; a small query calls it thirty times.
+    Methods added to or removed from a class after its first check go unnoticed.
     """
 
     def __instancecheck__(cls, instance: object) -> bool:
@@ -130,7 +130,7 @@ class CapabilityType(type(Protocol)):
 
 @lru_cache(maxsize=4096)
 def _not_of_class(capability: CapabilityType, kind: type) -> tuple[str, ...]:
-    """Return the members of a capability that a class has not, so that only its objects may have them."""
+    """Return the members of a capability that a class lacks and that must be looked up on its instances."""
     bases = [base for base in capability.__mro__ if isinstance(base, CapabilityType)]
     members = {name for base in bases for name in vars(base) if not name.startswith("_")}
     return tuple(sorted(name for name in members if getattr(kind, name, None) is None))
@@ -138,9 +138,9 @@ def _not_of_class(capability: CapabilityType, kind: type) -> tuple[str, ...]:
 
 @runtime_checkable
 class Posterior(Protocol, metaclass=CapabilityType):
-    """A distribution over the query variables that can score a point: all that every posterior has.
+    """A distribution over the query variables that scores points: the interface that every posterior has.
 
-    A user's own pair of callables is one (see `FunctionPosterior`).
+    `FunctionPosterior` makes one from two callables.
     """
 
     @property
@@ -150,13 +150,13 @@ class Posterior(Protocol, metaclass=CapabilityType):
 
     @property
     def facts(self) -> Facts:
-        """What is known of it; the same at every call."""
+        """The facts; the same at every call."""
         ...
 
     def log_prob(self, points: Points) -> NDArray[np.float64]:
         """Evaluate ln p(q | e) at points.
 
-        Of p(q, e) where the facts say that it is not normalised; the lower side where it is `TwoSided`.
+        It is ln p(q, e) if the facts say that it is not normalised, and the lower bound if it is `TwoSided`.
 
         Parameters
         ----------
@@ -173,13 +173,13 @@ class Posterior(Protocol, metaclass=CapabilityType):
 
 @runtime_checkable
 class TwoSided(Posterior, Protocol):
-    """A posterior that knows the value of a point between two sides only.
+    """A posterior that gives only a lower and an upper bound on the value of a point.
 
-    Certificates use the lower side for the answer and the upper side for its rivals.
+    Certificates use the lower bound for the answer and the upper bound for its rivals.
     """
 
     def log_prob_interval(self, points: Points) -> LogInterval:
-        """Return natural logs that hold ln p of each row between them; the lower one is `log_prob`."""
+        """Return lower and upper bounds on ln p of each row; the lower one is `log_prob`."""
         ...
 
 
@@ -190,8 +190,7 @@ class Draws(Posterior, Protocol):
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
         """Draw n independent points from p(q | e), shape (n, n_variables).
 
-        With boxes (asked for only where the posterior knows `Masses` too), from p(q | e, q in the union of
-        disjoint boxes).
+        With disjoint boxes, from p(q | e, q in their union); only posteriors that also offer `Masses` get boxes.
         """
         ...
 
@@ -205,9 +204,9 @@ class Masses(Posterior, Protocol):
         ...
 
     def log_mass_each(self, boxes: Boxes) -> NDArray[np.float64]:
-        """The same with variable i restricted to state a alone, whether or not the box holds a.
+        """`log_mass` of each box with variable i restricted to state a, even if the box excludes a.
 
-        Shape (batch, total_states). On a point these are all its neighbours.
+        Shape (batch, total_states). For a single-point box these are the neighbours of the point.
         """
         ...
 
@@ -221,77 +220,77 @@ class Bounds(Posterior, Protocol):
         ...
 
     def log_bound_each(self, boxes: Boxes) -> NDArray[np.float64]:
-        """The same with variable i restricted to state a alone; shape (batch, total_states)."""
+        """`log_bound` of each box with variable i restricted to state a; shape (batch, total_states)."""
         ...
 
 
 @runtime_checkable
 class AsNetwork(Posterior, Protocol):
-    """A tree of tables that came from a network, which some searches work on."""
+    """A tree of tables made from a network, which some searches use."""
 
     @property
     def as_network(self) -> Callable[[], Posterior] | None:
-        """Make the same posterior, values and all, as the tables of a network; None where there was none."""
+        """Return a function that makes the same posterior as network tables; None without a network."""
         ...
 
 
 @runtime_checkable
 class Decodes(Posterior, Protocol):
-    """A posterior whose structure decodes good points without a search, as a circuit's does."""
+    """A posterior, such as a circuit, whose structure decodes good points without a search."""
 
     def modes(self) -> Points:
-        """Return the point of the variables' own modes, all others summed out, shape (1, n_variables)."""
+        """Return the point made of each variable's marginal mode, shape (1, n_variables)."""
         ...
 
     def max_product(self) -> Points:
-        """Return the point at the end of the most probable path, shape (1, n_variables)."""
+        """Return the point that the most probable path decodes to, shape (1, n_variables)."""
         ...
 
     def argmax_product(self) -> Points:
-        """Return the point that wins when every node keeps one of its children's, shape (1, n_variables)."""
+        """Return the best point if every node keeps one point of its children, shape (1, n_variables)."""
         ...
 
     def beam(self, width: int, should_stop: Callable[[], bool]) -> Points:
-        """Return the points that win when every node keeps `width` of its children's, best first.
+        """Return the best points if every node keeps `width` points of its children, best first.
 
-        Once `should_stop` returns true, the rest is done as cheaply as possible.
+        Once `should_stop` returns true, the remaining nodes are done as cheaply as possible.
         """
         ...
 
 
 @runtime_checkable
 class Guesses(Posterior, Protocol):
-    """A posterior made in a hurry, which scores points and names one good one."""
+    """A cheap posterior that scores points and names one good point."""
 
     def guess(self) -> Points:
-        """Return a good point, found in the time that scoring one takes; shape (1, n_variables)."""
+        """Return a good point at the cost of scoring one, shape (1, n_variables)."""
         ...
 
 
 @runtime_checkable
 class Finds(Posterior, Protocol):
-    """A posterior that finds an answer where a search was cut short before it had one."""
+    """A posterior that finds an answer when a search is cut short without one."""
 
     def possible_point(self) -> Points:
-        """Return a point that is not impossible if one is found within `FIND_SECONDS`, else any, shape (1, n)."""
+        """Return a possible point if one is found within `FIND_SECONDS`, else any point, shape (1, n)."""
         ...
 
 
 class Tightening(NamedTuple):
-    """What an attempt at tighter bounds came to.
+    """The result of an attempt at tighter bounds.
 
     Attributes
     ----------
     work
-        What it cost, in edge visits.
+        Cost in edge visits.
     is_paused
-        Whether searching pays better now than going on; asked again, the prober goes on at a finer level.
+        Whether searching now pays better than further tightening; the next call continues at a finer level.
     is_complete
         Whether nothing is left to tighten.
     has_starts
-        Whether `starts` has something new; the search scores it, and goes on tightening unless paused.
+        Whether `starts` has new points; the search scores them, and continues tightening unless paused.
     log_bound
-        An upper bound on everything in the box that was given, where one came out; natural log.
+        Upper bound on all values in the given box, natural log, if one was found.
     """
 
     work: int
@@ -302,63 +301,63 @@ class Tightening(NamedTuple):
 
 
 class Prober(Protocol):
-    """What a search asks of a posterior: bounds of boxes, and good points; it may keep what it has learned.
+    """The oracle of a search: it bounds boxes and proposes good points, and may keep state between calls.
 
-    One search has one prober. It pickles between questions.
+    Each search has its own prober. It can be pickled between calls.
     """
 
     @property
     def layout(self) -> Layout:
-        """The columns that it answers in."""
+        """The columns of its answers."""
         ...
 
     @property
     def work(self) -> int:
-        """What one box costs, in edge visits."""
+        """The cost of one box, in edge visits."""
         ...
 
     @property
     def n_bytes(self) -> int:
-        """The memory of what it has learned."""
+        """The memory that it holds, in bytes."""
         ...
 
     def probe(self, boxes: SearchBoxes) -> Answers:
-        """Return masses and bounds of boxes and of all their columns, rounded outward: no caller adds a slack."""
+        """Return masses and bounds of boxes and of all their columns, rounded up; callers add no slack."""
         ...
 
     def starts(self) -> Points:
-        """Return points worth scoring, known without a search, shape (batch, n); none is an answer too.
+        """Return points worth scoring that need no search, shape (batch, n); possibly none.
 
-        Asked at the start of a search, and again whenever `tighten` pauses.
+        Called at the start of a search and whenever `tighten` pauses.
         """
         ...
 
     def climb(self, points: Points) -> Points:
-        """Return points reached from each row by steps that raise its probability, shape (batch, n)."""
+        """Return the points reached from each row by steps that raise the probability, shape (batch, n)."""
         ...
 
     def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:
-        """Spend about `work` edge visits on lower bounds for every later probe.
+        """Spend about `work` edge visits on tightening the bounds of all later probes.
 
-        Caps of subcircuits, costs shifted between copies in a relaxed network, and a higher bound on its width
-        are all this. `log_factor` is how close (nats) to the truth is close enough; `within` is one box that holds
-        everything still open, and what is bounded by `log_threshold` matters no more.
+        Examples: caps of subcircuits, costs shifted between copies in a relaxed network, a relaxation of larger
+        width. `log_factor` (nats) is the gap to the truth that is good enough. `within` is one box that holds
+        everything still open. Boxes bounded by `log_threshold` no longer matter.
         """
         ...
 
 
 @runtime_checkable
 class Heeds(Prober, Protocol):
-    """A prober whose climbs may take long, and end early where the run should stop."""
+    """A prober whose climbs may be long; they end early when the run should stop."""
 
     def heed(self, control: Control) -> None:
-        """Look at a run's control between the steps of a climb from now on."""
+        """Check a run's control between the steps of a climb from now on."""
         ...
 
 
 @runtime_checkable
 class Probes(Posterior, Protocol):
-    """A posterior with a prober of its own; any with `Bounds` gets one made of those."""
+    """A posterior with its own prober; any other posterior with `Bounds` gets a default one."""
 
     def prober(self) -> Prober:
         """Return a fresh prober."""
@@ -367,7 +366,7 @@ class Probes(Posterior, Protocol):
 
 @runtime_checkable
 class Regions(Draws, Masses, Bounds, Protocol):
-    """A posterior that factorises along a tree of regions, whose tables a search may work on."""
+    """A posterior that factorises along a tree of regions, whose tables a search may use."""
 
     @property
     def region_tree(self) -> RegionTree:
@@ -375,7 +374,7 @@ class Regions(Draws, Masses, Bounds, Protocol):
         ...
 
     def max_product(self) -> Points:
-        """Decode the upward pass of bounds, shape (1, n): the maximum where nothing is hidden."""
+        """Decode the upward pass of bounds, shape (1, n): the maximum if nothing is hidden."""
         ...
 
     def bound_messages(self, mask: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -388,7 +387,7 @@ class Regions(Draws, Masses, Bounds, Protocol):
 
 @runtime_checkable
 class BoxPosterior(Draws, Masses, Bounds, Protocol):
-    """A posterior that answers every question about boxes, and draws."""
+    """A posterior with masses, bounds and draws."""
 
 
 OFFERS: dict[type, str] = {
@@ -406,16 +405,16 @@ OFFERS: dict[type, str] = {
 
 
 def offer_of(capability: Capability) -> str:
-    """Name the methods of a capability, or the kind of posterior that it is, for messages."""
+    """Describe a capability, or a class of posteriors, for messages."""
     kinds: tuple[type, ...] = get_args(capability) if isinstance(capability, UnionType) else (capability,)
     return ", or ".join(OFFERS.get(kind, f"what a {kind.__name__} has") for kind in kinds)
 
 
 @cache
 def offers(available: frozenset[Offer], wants: tuple[Capability | str, ...]) -> bool:
-    """Whether all that is wanted is available; of a union, one is enough.
+    """Whether every wanted capability is available; one member of a union is enough.
 
-    A class may stand in either by its place, "module:Class", so that naming it does not load it.
+    Either argument may name a class by its place, "module:Class", to avoid importing it.
     """
     places = {_place(kind) for kind in available}
     return all(any(_place(part) in places for part in get_args(want) or (want,)) for want in wants)

@@ -11,16 +11,16 @@ Item = TypeVar("Item")
 
 
 class Progress:
-    """A progress bar on standard error, with the time that is left; silent where that is no terminal.
+    """A progress bar with the time left, on standard error; silent if that is not a terminal.
 
     Parameters
     ----------
     title
-        What is going on.
+        The name of the work.
     total
         The number of steps.
     show
-        True or False settles it; None means on a terminal.
+        Whether to show the bar; None: only on a terminal.
     """
 
     def __init__(self, title: str, total: int, show: bool | None = None) -> None:
@@ -38,7 +38,7 @@ class Progress:
 
     @property
     def is_shown(self) -> bool:
-        """Whether there is a bar to be seen."""
+        """Whether the bar is visible."""
         return self._bar is not None
 
     def __enter__(self) -> Progress:
@@ -58,7 +58,7 @@ class Progress:
             self._bar.update(self._task, advance=1, note=note)
 
     def counted(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield items, a step each."""
+        """Yield items, advancing one step per item."""
         for n, item in enumerate(items, start=1):
             self.step(str(n))
             yield item

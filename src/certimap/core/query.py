@@ -30,10 +30,10 @@ class Query:
     variables
         int64: positions of the query variables, in the user's order.
     log_weights
-        float64, shape (total_states,): natural-log evidence weight of every state: 0 where nothing is
-        known, -inf for states that the evidence excludes, ln of the likelihood for soft evidence.
+        float64, shape (total_states,): natural-log evidence weight of every state: 0 without evidence, -inf for
+        excluded states, ln of the likelihood for soft evidence.
     values
-        Observed real variables, position to value (a density is taken there).
+        Observed real variables, position to value (they contribute a density).
     intervals
         Real variables restricted to an interval, position to (low, high).
     observed
@@ -49,7 +49,7 @@ class Query:
 
     @property
     def key(self) -> Hashable:
-        """What two queries over one domain that ask the same have in common."""
+        """A hashable key; equal queries over one domain have equal keys."""
         real = (tuple(sorted(self.values.items())), tuple(sorted(self.intervals.items())))
         return (self.variables.tobytes(), self.log_weights.tobytes(), self.observed, real)
 
@@ -79,17 +79,17 @@ def make_query(
     domain
         The model's variables.
     variables
-        Names of the query variables; None means all that have no hard evidence, which may be none.
+        Names of the query variables; None means all variables without hard evidence, possibly none.
     evidence
         A mapping or a pandas Series from names to values. For a categorical variable a value is
 
         - a label: hard evidence; None and NaN mean unobserved;
         - a set of labels, `{"states": [...]}`, or a list that names states: the state is one of them;
-        - `{"likelihood": [...]}` with one weight per state, or a list of them in which not every entry is a
-          state, or a mapping from labels to weights (0 for a label left out): p(observation | state);
-        - `{"log_likelihood": ...}`: natural logs of these, as a list or a mapping (-inf for a label left out).
+        - `{"likelihood": [...]}` with one weight p(observation | state) per state, or a bare list of weights that
+          are not all states, or a mapping from labels to weights (0 for a missing label);
+        - `{"log_likelihood": ...}`: natural logs of weights, as a list or a mapping (-inf for a missing label).
 
-        A list that may be both states and weights is refused. For a real variable a value is a number, or
+        A list that could be either states or weights is refused. For a real variable a value is a number, or
         (low, high) for an interval.
     hidden
         Names that `variables=None` leaves out (see `Model.hidden`).
@@ -108,7 +108,7 @@ def make_query(
     values: dict[int, float] = {}
     intervals: dict[int, tuple[float, float]] = {}
     observed: set[int] = set()
-    labelled: dict[int, int] = {}  # states observed by their label alone, set all at once in the end
+    labelled: dict[int, int] = {}  # states observed by label, set together at the end
     for name, value in items_of(evidence):
         if is_missing(value):
             domain.index(name)
@@ -137,9 +137,9 @@ def make_query(
 
 
 def names_of(variables: Any, what: str = "the query", error: type[CertimapError] = QueryError) -> list[Any]:
-    """Return names of variables as a list: of one name, itself alone.
+    """Return names of variables as a list; a single name gives a list of one.
 
-    Raises an error of the type given for what is neither a name nor a sequence, set or index of names.
+    Raises `error` for anything but a name or an iterable of names.
     """
     if isinstance(variables, str):
         return [variables]
@@ -149,7 +149,7 @@ def names_of(variables: Any, what: str = "the query", error: type[CertimapError]
 
 
 def _set_labelled(log_weights: NDArray[np.float64], domain: Domain, states: Mapping[int, int]) -> None:
-    """Leave one state to each variable given."""
+    """Allow only the given state of each variable in `states`, in place."""
     variables = np.fromiter(states, np.int64, len(states))
     is_labelled = np.zeros(len(domain), np.bool_)
     is_labelled[variables] = True
@@ -158,7 +158,7 @@ def _set_labelled(log_weights: NDArray[np.float64], domain: Domain, states: Mapp
 
 
 def check_names(domain: Domain, variables: Sequence[str] | str | None, observed: Iterable[Any]) -> None:
-    """Refuse what would fail every row of a table of evidence: a query or a column that names no variable."""
+    """Raise QueryError if a query variable or an evidence column is unknown, before any row is read."""
     if variables is not None:
         _query_positions(domain, variables, set())
     for name in observed:
@@ -166,7 +166,7 @@ def check_names(domain: Domain, variables: Sequence[str] | str | None, observed:
 
 
 def items_of(evidence: Any) -> Iterable[tuple[Any, Any]]:
-    """Return the names and values of evidence; raises QueryError for what is no mapping or Series."""
+    """Return the names and values of evidence; raises QueryError unless it is a mapping or Series."""
     if evidence is None:
         return ()
     if is_mapping(evidence):
@@ -181,7 +181,7 @@ def items_of(evidence: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def refuse_doubled(names: Sequence[Any], what: str) -> None:
-    """Raise QueryError where a name stands twice, so that the last value does not win unnoticed."""
+    """Raise QueryError for a duplicate name, whose last value would win unnoticed."""
     if len(set(names)) < len(names):
         doubled = next(name for name in names if names.count(name) > 1)
         raise QueryError(f"{what} named {doubled!r}; expected one of each name")
@@ -200,7 +200,7 @@ def _interval(variable: Real, value: Sequence[Any]) -> tuple[float, float]:
 
 
 def _state_weights(variable: Categorical, value: Any) -> tuple[NDArray[np.float64], bool]:
-    """Return the log weight of each state, and whether one state is observed for certain."""
+    """Return the log weight of each state, and whether the evidence is hard."""
     if isinstance(value, np.ndarray):
         return _state_weights(variable, value.tolist())
     if is_set(value):
@@ -218,9 +218,9 @@ def _state_weights(variable: Categorical, value: Any) -> tuple[NDArray[np.float6
 
 
 def explicit_form(value: Any) -> str | None:
-    """Return the form that a value names: {"states": [...]}, {"likelihood": ...} or {"log_likelihood": ...}.
+    """Return the key of {"states": [...]}, {"likelihood": ...} or {"log_likelihood": ...}, else None.
 
-    What follows the name is a list or an object, which no single weight is, so that a state may be called so too.
+    The content must be a list or an object, unlike a single weight, so that a state may have such a name too.
     """
     if is_mapping(value) and len(value) == 1:
         name, content = next(iter(value.items()))
@@ -236,7 +236,7 @@ def _of_form(variable: Categorical, form: str, content: Any) -> NDArray[np.float
 
 
 def _of_states(variable: Categorical, labels: Iterable[Label]) -> NDArray[np.float64]:
-    """Keep some states, exclude the others."""
+    """Return log weights: 0 for the given states, -inf for the others."""
     weights = np.full(variable.n_states, -math.inf)
     for label in labels:
         weights[variable.index(label)] = 0.0
@@ -246,7 +246,7 @@ def _of_states(variable: Categorical, labels: Iterable[Label]) -> NDArray[np.flo
 
 
 def _of_sequence(variable: Categorical, items: list[Any]) -> NDArray[np.float64]:
-    """Read a bare list: states where it names states, else one likelihood per state; refuse what may be both."""
+    """Read a bare list as states or as one likelihood per state; refuse a list that could be both."""
     are_states = bool(items) and all(_is_state(variable, item) for item in items)
     are_weights = len(items) == variable.n_states and all(_is_number(item) for item in items)
     if are_states and are_weights:
@@ -276,7 +276,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _as_float(value: Any) -> float:
-    """Return a number as a float, which may be infinite; NaN for what is no number."""
+    """Return a number as a float, possibly infinite; NaN if it is not a number."""
     if not _is_number(value):
         return math.nan
     try:
@@ -286,7 +286,7 @@ def _as_float(value: Any) -> float:
 
 
 def _of_likelihood(variable: Categorical, content: Any, *, in_logs: bool = False) -> NDArray[np.float64]:
-    """Return logs of one weight per state, given in order or by label; a label left out has the weight 0."""
+    """Return log weights of all states from weights in order or by label; a missing label has weight 0."""
     name = "log likelihood" if in_logs else "likelihood"
     weights = np.full(variable.n_states, -math.inf if in_logs else 0.0)
     if is_mapping(content):

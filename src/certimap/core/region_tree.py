@@ -1,4 +1,4 @@
-"""Region trees as plain arrays: conditional tables along a tree, which passes and searches read."""
+"""Region trees (bucket trees) as plain arrays: conditional tables along a tree."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ class RegionTree:
     Attributes
     ----------
     arrays
-        What the kernels read. Region r has the joint space (shared, own): `shared` are the separator's
-        variables that its children know too, `rest` the others; in both, queried variables come first
-        (slowest), so a joint position is ((shared_query, shared_hidden), own) and a separator position is
+        Arrays for the kernels. Region r has the joint space (shared, own). The separator consists of `shared`
+        variables, which its children know too, and `rest`. In both, query variables come first (slowest), so a
+        joint position is ((shared_query, shared_hidden), own) and a separator position is
         ((shared_query, shared_hidden), (rest_query, rest_hidden)). `tables` holds P(own | separator, e) in
-        the order (separator, own), and so do `mantissas` and `exponents` (empty where all are 0), which
-        lose nothing. `column` is the first column of a queried own variable in masks, or -1.
+        the order (separator, own). `mantissas` and `exponents` (empty if all are 0) hold the same without
+        loss. `column` is the first column of a queried own variable in masks, or -1.
         `gather[map_ptr[c] + joint position]` is the separator position of the child in slot c.
     parent, slot
         int64, shape (n,): the parent of each region (-1 for the root) and its slot among all children.
     variable
         int64, shape (n,): the query variable (position in the query's domain) of each region, or -1.
     log_evidence
-        Natural log of the total that conditioning divided out.
+        Natural log of the normalising constant that conditioning divided out.
     log_error
-        A bound, in nats, on what rounding in the tables can change in ln p of a point or box.
+        A bound, in nats, on the effect of rounding in the tables on ln p of a point or box.
     known
-        What has been worked out from the shape alone (see `of_shape`); trees of one shape may share it.
+        Cache of values that depend on the shape alone (see `of_shape`); trees of one shape may share it.
     """
 
     arrays: RegionArrays
@@ -85,7 +85,7 @@ class RegionTree:
 
     @property
     def n_entries(self) -> int:
-        """The number of table entries: the work of one pass for one row."""
+        """The number of table entries, which is the work of one pass for one row."""
         return len(self.arrays.tables)
 
     @property
@@ -95,11 +95,11 @@ class RegionTree:
 
     @property
     def slot_map(self) -> Ints:
-        """Where each region's part of `gather` begins, -1 for the root; shape (n,)."""
+        """The start of each region's part of `gather`, -1 for the root; shape (n,)."""
         return np.where(self.slot >= 0, self.arrays.map_ptr[self.slot], -1)
 
     def of_shape(self, name: str, make: Callable[[], T]) -> T:
-        """Return what `make` returned the first time that it was asked for under this name, without any table."""
+        """Return the cached result of `make` under `name`; the result must not depend on the tables."""
         if name not in self.known:
             self.known[name] = make()
         return self.known[name]

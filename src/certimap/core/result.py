@@ -1,4 +1,4 @@
-"""What a query returns: plain data that pickles and goes to JSON."""
+"""The result of a query: plain data that pickles and converts to JSON."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Rule(StrEnum):
 
 
 class Status(StrEnum):
-    """Why a run ended; the message tells what to do next."""
+    """Why a run ended; `message` tells the user what to do next."""
 
     CERTIFIED = "certified"
     HEURISTIC = "heuristic"
@@ -88,8 +88,8 @@ _MESSAGES = {
 class Certificate:
     """What is proved: p(answer | e) >= (1 - epsilon) p*, with probability at least 1 - delta.
 
-    `epsilon` and `delta` are the pair achieved; when `kind` is none, `epsilon` is the one requested
-    and `delta` the failure probability that the run supports there (1 when it supports nothing).
+    `epsilon` and `delta` are the pair achieved. When `kind` is none, `epsilon` is the requested one and `delta`
+    the failure probability that the run supports for it (1 when it supports nothing).
 
     Attributes
     ----------
@@ -98,13 +98,13 @@ class Certificate:
     epsilon, delta
         The pair achieved.
     requested_epsilon, requested_delta
-        The pair asked for.
+        The pair requested.
     rule
-        What earned it; None where nothing did.
+        The rule that earned it; None if `kind` is none.
     assumptions
-        Sentences that the proof rests on beside the model; empty where it rests on none.
+        Sentences: assumptions of the proof beside the model; often empty.
     tolerance
-        The relative slack that counts as exact.
+        The relative error that still counts as exact.
     """
 
     kind: CertificateKind
@@ -130,7 +130,7 @@ class HistoryEntry:
     log_prob, log_upper_bound
         The best found, and the upper bound on ln p*, in nats.
     log_open_mass
-        ln of what bounds the probability of all that is neither evaluated nor closed; inf where nothing does.
+        ln of a bound on the probability of all points neither evaluated nor closed; inf without a bound.
     n_nodes
         Search nodes until then: boxes probed, in box searches; 0 for methods without any.
     """
@@ -145,15 +145,15 @@ class HistoryEntry:
 
 
 def _known(entry: HistoryEntry) -> tuple[float, float, float]:
-    """Return what was known at a moment, without what it had cost."""
+    """Return the bounds of an entry, without its effort."""
     return entry.log_prob, entry.log_upper_bound, entry.log_open_mass
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The question behind a result: the model in memory, and what returns query and evidence.
+    """The question behind a result: the model in memory, and a function that returns query and evidence.
 
-    Pickles hold query and evidence without the model (None), which has files of its own.
+    Pickles hold query and evidence but not the model (None), which has its own files.
     """
 
     model: Any
@@ -183,45 +183,44 @@ class MapResult:
     log_upper_bound, log_joint_upper_bound
         Upper bounds on ln p* and on ln p* + ln p(e).
     certificate
-        What is proved.
+        The proof of its quality.
     pareto
         Admissible pairs (epsilon, delta), by rising epsilon.
     ties
-        Other assignments as probable as the answer, and known to be all of them, or None. Of a density: other
-        peaks of the same height, within the tolerance, which were found (there may be more), or None.
+        All other assignments as probable as the answer, or None if they are unknown. For a density: other peaks
+        found with the same height within the tolerance (there may be more), or None.
     located
         With the setting `width` of `frontier`: intervals of the real variables that hold every mode.
     top
         With `top_k`, the k best as (assignment, log_prob) pairs, best first; log_joint where p(e) is unknown.
     note
-        What a limit cut short before the search began, in words; None when nothing was.
+        In words, which step before the search a limit cut short; None if none was.
     proof
-        With `proof=True`, what `certimap.check` checks; `proof.write(path)` makes a file of it.
+        With `proof=True`, a proof for `certimap.check`; `proof.write(path)` writes it to a file.
     no_proof
-        Why a proof that was asked for is missing, or says less than the certificate, in words.
+        In words, why a requested proof is missing or proves less than the certificate.
     is_density
-        Whether `log_prob` and its bounds are of a density, which is no probability and may exceed 1.
+        Whether `log_prob` and its bounds are densities, which may exceed 1.
     min_entropy_bits
-        -log2 p* lies between these two: -log2 of the upper bound, and of the answer. None for densities, and where
-        p(e) is unknown.
+        Two bounds on -log2 p*: -log2 of the upper bound, and -log2 of the answer's probability. None for densities
+        and if p(e) is unknown.
     draws_needed
         How many independent draws would certify the requested (epsilon, delta) if p* were the upper bound, and if
-        it were the answer's probability: what `pac` needs lies between. None where draws certify nothing.
+        p* were the answer's probability; `pac` needs a number in between. None if draws certify nothing.
     origin
-        The question that was asked, for `explain`; it holds on to the model, and goes into no file but query and
-        evidence.
+        The query, for `explain`. It keeps the model alive; files store only query and evidence.
     status
         Why the run ended; its `message` says what to do next.
     n_draws, n_draws_to_best
-        Draws in all, and when the answer was first drawn (None where it was not drawn).
+        The number of draws, and the draw that first gave the answer (None if none did).
     n_evaluations
         Assignments evaluated.
     seconds
         From the call to the answer.
     seed
-        What `rng` was; None where no seed is known.
+        The seed given as `rng`; None if unknown.
     solver, version
-        Which solver answered, of which release of certimap.
+        The solver and the release of certimap that answered.
     history
         Moments of the run, oldest first.
     """
@@ -256,7 +255,7 @@ class MapResult:
 
     @property
     def certified(self) -> bool:
-        """Whether the certificate that was asked for was earned."""
+        """Whether the requested certificate was earned."""
         return self.certificate.kind is not CertificateKind.NONE
 
     def explain(
@@ -269,26 +268,26 @@ class MapResult:
         time_limit: float | None = None,
         workers: int | None = None,
     ) -> Explanation:
-        """Say why this is the answer: its lead, the evidence that it hangs on, how far table entries may move.
+        """Explain the answer: its lead, the evidence it depends on, how far table entries may move.
 
         Parameters
         ----------
         model
-            The model that was asked; needed where the result was read from a file.
+            The model; needed if the result was read from a file.
         evidence
-            The evidence of the query; that of the run where it is None.
+            The evidence of the query; None: the evidence of the run.
         n_entries, rng, time_limit, workers
             As for `certimap.explain`.
 
         Returns
         -------
         Explanation
-            Of this answer; where another assignment proves to be more probable, of that one, and it says so.
+            It explains this answer, or a more probable assignment if one is found, and then says so.
 
         Raises
         ------
         QueryError
-            When the model is not known, or the result answers a posterior, whose evidence is fixed.
+            When the model is unknown, or the query was to a posterior, whose evidence is fixed.
         """
         from certimap.explanations import explain
 
@@ -317,7 +316,7 @@ class MapResult:
         return html_of(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready data, the history left out.
+        """Return JSON-ready data without the history.
 
         Returns
         -------
@@ -337,13 +336,13 @@ class MapResult:
     def history_columns(self, limit: int = 128) -> dict[str, list[Any]]:
         """Return the history by columns, JSON-ready.
 
-        Moments at which nothing but the effort changed are left out. Where more than `limit` are left, only every
-        second is kept, or third, and so on; the first and the last always stay.
+        Moments at which only the effort changed are left out. If more than `limit` remain, every second (or third,
+        and so on) is kept, always with the first and the last.
 
         Parameters
         ----------
         limit
-            How many moments are kept.
+            The largest number of moments to keep.
 
         Returns
         -------
@@ -381,10 +380,10 @@ class MapResult:
         Parameters
         ----------
         domain
-            The model's variables, which give the numbers of variables and states.
+            The model's variables.
         evidence
-            The hard evidence of the query. When the answer and the evidence together assign every variable,
-            the text is an MPE result (all values in order), else an MMAP result (variable and value pairs).
+            The hard evidence of the query. If answer and evidence together assign every variable, the text is an
+            MPE result (all values in order), else an MMAP result (variable and value pairs).
 
         Returns
         -------
@@ -408,7 +407,7 @@ class MapResult:
 
 
 def json_ready(value: Any) -> Any:
-    """Turn labels, enums and non-finite floats into what JSON accepts."""
+    """Convert labels, enums and non-finite floats to JSON types."""
     if isinstance(value, Enum):
         return value.value
     if is_dict(value):

@@ -1,4 +1,4 @@
-"""What a frame of evidence rows returns: one answer per row, in order."""
+"""The result of a frame of evidence rows: one answer per row, in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from certimap.errors import MissingDependency
 
 @dataclass(frozen=True)
 class FailedQuery:
-    """What stands for a row of a batch that could not be answered.
+    """The entry of a batch row that could not be answered.
 
     Attributes
     ----------
@@ -74,9 +74,9 @@ class ResultList(list[Answer]):
     Attributes
     ----------
     labels
-        The row labels of that frame, one for each answer.
+        The row labels, one per answer.
     interrupted
-        Whether Ctrl-C ended the batch; the rows that were not reached are absent.
+        Whether Ctrl-C ended the batch; rows not reached are absent.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class ResultList(list[Answer]):
     def to_frame(self) -> Any:
         """Return a pandas DataFrame: one column per query variable, then logs (natural), certificate and cost.
 
-        A row that failed has the status "failed" and its sentence in the column `error`; the rest is missing.
+        A failed row has the status "failed" and its message in the column `error`; its other cells are missing.
 
         Returns
         -------
@@ -132,7 +132,7 @@ class ResultList(list[Answer]):
 
 
 def _line_of(answer: MapResult | FailedQuery) -> str:
-    """Return an answer on one line."""
+    """Format an answer on one line."""
     if isinstance(answer, FailedQuery):
         return f"FAILED. {answer.message}"
     shown = ", ".join(f"{name}={label}" for name, label in list(answer.assignment.items())[:4])

@@ -1,20 +1,20 @@
-"""Where floating point ends, and which way its numbers may move.
+"""Constants that guard against rounding and underflow, and the direction in which errors are allowed.
 
-A *lower side* (the probability of an answer, a threshold) may lose to rounding and underflow. An *upper side* (a
-bound, a mass, a cap, a flow of either) never does: what would underflow becomes the smallest normal number. An
-exact 0, or a log of -inf, is produced by structural zeros of the model alone and means impossible.
+Rounding and underflow may lower a *lower side* (the probability of an answer, a threshold). They never lower an
+*upper side* (a bound, a mass, a cap, a flow of either): a value that would underflow becomes the smallest normal
+number. An exact 0, or a log of -inf, comes only from structural zeros of the model and means impossible.
 
-Every constant that guards against underflow or rounding stands here, with the reason why it is enough.
+Every such constant stands here, with the reason why it is enough.
 """
 
 from __future__ import annotations
 
-# Smaller positive numbers are denormal and keep few digits, if any. An upper side that came out below is raised
-# to this: a product rounded to nearest comes out below it only if its true value is at most it.
+# Smaller positive numbers are denormal and keep few digits, if any. An upper side below this number is raised to
+# it. That is sound: a product rounded to nearest falls below it only if the true value is at most this number.
 SMALLEST_NORMAL = 2.0**-1022
 
 # Products of factors in [SMALLEST_FACTOR, 1] are safe while the running product is at least SMALLEST_PRODUCT
-# before each factor: 2^-640 2^-256 = 2^-896 is normal. What is smaller is kept in logs, or with an exponent.
+# before each factor: 2^-640 2^-256 = 2^-896 is normal. Smaller numbers are kept in logs, or with an exponent.
 SMALLEST_FACTOR = 2.0**-256
 SMALLEST_PRODUCT = 2.0**-640
 
@@ -47,7 +47,7 @@ SETTLED, LEAST_FLOOR = -256.0, -1020.0
 # 2^-960.
 ROW_FLOOR, OUTSIDE_FLOOR, NARROW_BITS = -480.0, -850.0, 128
 
-# The value of a weight with a count is above 2^-384: nothing is lost where its log2 is asked for.
+# The value of a weight with a count is above 2^-384, so its log2 is exact to rounding.
 LEAST_WEIGHT = 2.0**-400
 
 # Passes over trees use plain doubles under two conditions (`kernels/wide.py`). Two factors of at least `SAFE`
@@ -60,7 +60,7 @@ SAFE_EXPONENT = -450
 SAFE, RESCALE = 2.0**SAFE_EXPONENT, 2.0**-200
 LOG_FLOOR = -600.0
 
-# A vector is scaled up by at most 2^1000 at a time, a finite factor; one that needs more is scaled again.
+# A vector is scaled up by at most 2^1000 at a time, a finite factor, and again if it needs more.
 LEAST_PLACES = -1000
 
 # Conditional sums of networks flag a row in which a product of smallest positive entries may be below
@@ -69,25 +69,25 @@ LEAST_PLACES = -1000
 # make it sound.
 PRODUCT_LOG, MESSAGE_LOW = -690.0, 1e-40
 
-# Vectors that differ by their rounding alone dominate each other: an entry is a sum of positive products, and two
+# Vectors that differ only by rounding dominate each other: an entry is a sum of positive products, and two entries
 # that are equal in exact arithmetic differ by a few roundings. Each set that drops vectors loses a factor of at
 # most NEARLY, which searches add to their slack, so that any value above 1 is sound.
 NEARLY = 1.0 + 1e-14
 
-# A vector is dropped for a convex combination of others when that comes out above it by this factor: it is a sum
-# of at most some hundreds of weighted ratios, each rounded a few times, so that nothing is lost.
+# A vector is dropped if a convex combination of others exceeds it by this factor. The combination is a sum of at
+# most some hundreds of weighted ratios, each rounded a few times, so that nothing is lost.
 SURELY = 1.0 + 1e-12
 
-# One elimination keeps sets in units of what they can reach, where what underflows is less than 2^-893. Its
-# threshold is at least 2^SET_FLOOR of that: N steps change a probability above it by a share of at most N 2^-293.
+# An elimination scales sets by their largest reachable value, so that underflow loses less than 2^-893. Its
+# threshold is at least 2^SET_FLOOR: N steps change a probability above it by a share of at most N 2^-293.
 SET_FLOOR = -600
 
-# Sums of a network's tables in doubles are done again in logs where the product of all smallest entries may be
-# below 2^SAFE_LOG2: above it every product is normal, with room for the rounding of the logs that are compared.
+# Sums of a network's tables in doubles are repeated in logs if the product of all smallest entries may be below
+# 2^SAFE_LOG2. Above it every product is normal, with room for rounding of the compared logs.
 SAFE_LOG2 = -1000.0
 
-# The share of a mixture's component that is bounded by an expansion is at least this: shares are an upper side,
-# and a component that underflowed would count as impossible. Dividing by it only steers where boxes are split.
+# Least share of a mixture component bounded by an expansion. Shares are an upper side: a component that
+# underflowed would count as impossible. Dividing by the share only affects where boxes are split.
 LEAST_SHARE = 1e-300
 
 # Eliminations at full width multiply up to four tables with entries of at least 2^-MIXED_BITS and at most
@@ -95,9 +95,9 @@ LEAST_SHARE = 1e-300
 # end, which only raises a bound.
 MIXED_BITS, MIXED_TOP = 250, 30
 
-# Variances of Gaussians: doubles hold their inverses, and products of these with numbers near 1.
+# Least variance of a Gaussian: doubles hold its inverse, and the inverse times numbers near 1.
 LEAST_VARIANCE = 1e-290
 
-# ln of the mass that a leaf gets whose only allowed point is the end of its support: below what a double holds
-# beside 1, so that no sum changes, and above -inf, so that the point stays possible.
+# ln of the mass of a leaf whose only allowed point is the end of its support: too small to change a sum with 1,
+# and above -inf, so that the point stays possible.
 LOG_OF_NO_MASS = -800.0

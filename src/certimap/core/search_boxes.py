@@ -1,4 +1,4 @@
-"""Batches of boxes as a search holds them, and what a posterior's prober answers about them."""
+"""Batches of boxes in the column layout of a search, and a prober's answers about them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from certimap.core.rounding import ULP
 
 
 def rounded_up(log_masses: NDArray[np.float64], log_slack: float) -> NDArray[np.float64]:
-    """Return natural logs of masses moved up by what rounding may have taken, at most 0.
+    """Return natural logs of masses, raised by their possible rounding error and capped at 0.
 
-    `log_slack` (nats) is the posterior's; the log itself, and products with it, are rounded as well.
+    `log_slack` (nats) is the posterior's rounding error; rounding of the log itself is added.
     """
-    reach = np.where(np.isfinite(log_masses), np.abs(log_masses), 0.0)  # what is impossible stays so
+    reach = np.where(np.isfinite(log_masses), np.abs(log_masses), 0.0)  # -inf stays -inf
     return np.minimum(log_masses + (2.0 * log_slack + 4.0 * ULP * (1.0 + reach)), 0.0)
 
 
 @dataclass(frozen=True, eq=False)
 class SearchBoxes:
-    """A batch of boxes in the search's own columns.
+    """A batch of boxes in a search's columns.
 
     A categorical variable has one column per state; a real one has two, the halves of its interval, always
     set. `mask` is uint8 (batch, columns); `low` and `high` are float64 (batch, n), with no columns in a
@@ -46,7 +46,7 @@ class SearchBoxes:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where the search's columns lie.
+    """The columns of a search.
 
     Attributes
     ----------
@@ -57,11 +57,11 @@ class Layout:
     variable_of
         int64, shape (columns,).
     scales
-        float64, shape (n,): a length that counts as long, for each real variable.
+        float64, shape (n,): for each real variable, a length that counts as long.
     is_whole
-        bool, shape (n,): the real variables that take whole numbers only.
+        bool, shape (n,): real variables that take only whole numbers.
     low, high
-        float64, shape (n,): the ends that the evidence and the domain leave each real variable.
+        float64, shape (n,): the interval of each real variable within the domain and the evidence.
     """
 
     domain: Domain
@@ -80,7 +80,7 @@ class Layout:
         is_whole: NDArray[np.bool_] | None = None,
         within: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
     ) -> Layout:
-        """Lay out a domain; `within` are the ends of the evidence, shape (n,) each, None where there is none."""
+        """Lay out a domain; `within` holds the evidence's interval ends, shape (n,) each, or None."""
         full = Boxes.full(domain)
         low = np.full(len(domain), -np.inf) if full.low is None else full.low[0]
         high = np.full(len(domain), np.inf) if full.high is None else full.high[0]
@@ -111,12 +111,12 @@ class Layout:
         return SearchBoxes(mask, boxes.low, boxes.high)
 
     def allowed(self) -> SearchBoxes:
-        """Return what the evidence leaves of the whole space, as one box."""
+        """Return the part of the space that the evidence allows, as one box."""
         mask = np.ones((1, int(self.offsets[-1])), np.uint8)
         return SearchBoxes(mask, self.low[None].copy(), self.high[None].copy())
 
     def of_boxes(self, boxes: Boxes) -> SearchBoxes:
-        """Return boxes of the posterior protocol in the search's columns."""
+        """Convert `Boxes` to the search's columns."""
         mask = np.ones((len(boxes), int(self.offsets[-1])), np.uint8)
         mask[:, ~self.is_real[self.variable_of]] = boxes.mask
         if boxes.low is None or boxes.high is None:
@@ -124,20 +124,20 @@ class Layout:
         return SearchBoxes(mask, boxes.low.copy(), boxes.high.copy())
 
     def log_share(self, boxes: SearchBoxes) -> NDArray[np.float64]:
-        """Return ln of the share of all joint states that each box holds, shape (batch,); discrete domains."""
+        """Return ln of each box's share of all joint states, shape (batch,); discrete domains only."""
         counts = np.add.reduceat(boxes.mask, self.offsets[:-1], axis=1, dtype=np.int64)
         with np.errstate(divide="ignore"):
             return np.sum(np.log(counts / self.domain.n_states), axis=1)
 
     def log_share_each(self, boxes: SearchBoxes) -> NDArray[np.float64]:
-        """Return the same with each column's variable held there, shape (batch, columns); -inf outside the box."""
+        """Return `log_share` with each column's variable fixed there, (batch, columns); -inf outside the box."""
         counts = np.add.reduceat(boxes.mask, self.offsets[:-1], axis=1, dtype=np.int64)
         with np.errstate(divide="ignore"):
             held = self.log_share(boxes)[:, None] - np.log(counts)[:, self.variable_of]
         return np.where(boxes.mask > 0, held, -np.inf)
 
     def public(self, boxes: SearchBoxes) -> Boxes:
-        """Return the boxes as the posterior protocol has them."""
+        """Convert boxes to `Boxes`."""
         categorical = ~self.is_real[self.variable_of]
         mask = boxes.mask[:, categorical].astype(np.bool_)
         if self.domain.is_discrete:
@@ -147,26 +147,26 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What a probe says about a batch of boxes; natural logs, rounded up by whoever answers.
+    """A prober's answers about a batch of boxes: natural logs, already rounded up.
 
     Attributes
     ----------
     log_mass, log_bound
         float64, shape (batch,): the measure of each box, and an upper bound on its points. The measure is the
-        box's probability where the posterior knows `Masses` that apply; else its share of all joint states
-        (see `Layout.log_share`); NaN where a variable is real.
+        box's probability if the posterior has `Masses` that apply, else its share of all joint states
+        (see `Layout.log_share`), or NaN if a variable is real.
     each_mass, each_bound
-        float64, shape (batch, columns): the same with the column's variable held there; -inf outside the box.
+        float64, shape (batch, columns): the same with the column's variable fixed there; -inf outside the box.
     splits
-        float64, shape (batch, n): where each real variable would be split, NaN where it cannot or need not be.
+        float64, shape (batch, n): where to split each real variable, NaN if it cannot or need not be split.
     middles
-        float64, shape (batch, n): a point of each box that may be its best, NaN where none is known; None takes
-        the splits of real variables and the states of largest bounds.
+        float64, shape (batch, n): a point of each box that may be its best, NaN if none is known. None: use the
+        splits of real variables and the states of largest bounds.
 
     Raises
     ------
     SolverError
-        Where a bound is NaN: every comparison with it fails, so that a search would drop the box.
+        If a bound is NaN: every comparison with it fails, so that a search would drop the box.
     """
 
     log_mass: NDArray[np.float64]

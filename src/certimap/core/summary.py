@@ -1,4 +1,4 @@
-"""Results as short text and as HTML: what a shell, a prompt and a notebook show."""
+"""Results as short text and HTML, for a shell, a prompt or a notebook."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DENSE = (
 
 
 def aligned(rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:
-    """Return rows of text as lines in aligned columns, without cutting anything."""
+    """Format rows of text as lines in aligned columns, without truncation."""
     table = [tuple(row) for row in rows]
     if not table:
         return []
@@ -46,7 +46,7 @@ def aligned(rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:
 
 
 def probability_text(log_value: float | None) -> str:
-    """Show a probability or density given by its natural log; as a power of e where it is beyond floats."""
+    """Show a probability or density given by its natural log; as a power of e if it is beyond floats."""
     if log_value is None or math.isnan(log_value):
         return "unknown"
     if log_value == math.inf:
@@ -57,12 +57,12 @@ def probability_text(log_value: float | None) -> str:
 
 
 def _is_beyond_floats(log_value: float | None) -> bool:
-    """Whether a number with this finite log has no float of full precision."""
+    """Whether a number with this finite log underflows or overflows a float of full precision."""
     return log_value is not None and 708.0 < abs(log_value) < math.inf
 
 
 def _with_log(log_value: float | None, name: str) -> str:
-    """Show a number and its log, or its log alone where the number is beyond floats."""
+    """Show a number and its log, or only its log if the number is beyond floats."""
     log = f"{name} = {log_text(log_value)}"
     return log if _is_beyond_floats(log_value) else f"{probability_text(log_value)}  ({log})"
 
@@ -77,7 +77,7 @@ def log_text(log_value: float | None) -> str:
 def certificate_sentence(
     certificate: Certificate, tolerance_shown: bool = True, *, is_density: bool = False
 ) -> str:
-    """Say in plain words what is proved about an answer."""
+    """Describe a certificate in one plain sentence."""
     if is_density:
         return in_words_of_density(certificate_sentence(certificate, tolerance_shown))
     epsilon, delta = certificate.epsilon, certificate.delta
@@ -99,14 +99,14 @@ def certificate_sentence(
 
 
 def in_words_of_density(text: str) -> str:
-    """Say of a density what a text says of a probability."""
+    """Reword a text about probabilities for densities."""
     for plain, dense in _DENSE:
         text = text.replace(plain, dense)
     return text
 
 
 def warnings_of(result: MapResult) -> list[str]:
-    """Return the sentences that must stand before an answer."""
+    """Return the warnings to print before an answer."""
     found: list[str] = []
     if not result.certified:
         found.append(f"NOT CERTIFIED. {result.status.message}")
@@ -118,7 +118,7 @@ def warnings_of(result: MapResult) -> list[str]:
 
 
 def facts_of(result: MapResult) -> list[tuple[str, str]]:
-    """Return what is known of an answer, as names and texts."""
+    """Return the facts about an answer as (name, text) pairs."""
     name = "density" if result.is_density else "probability"
     rows = [(name, _with_log(result.log_prob, "ln p"))]
     if result.log_prob is None:
@@ -159,7 +159,7 @@ def facts_of(result: MapResult) -> list[tuple[str, str]]:
 
 
 def _entropy_text(result: MapResult) -> str:
-    """Say between what -log2 p* lies, and what that means for draws."""
+    """Show the bounds on -log2 p* and the number of draws that they imply."""
     low, high = result.min_entropy_bits or (0.0, math.inf)
     text = f"{low:.4g} to {high:.4g} bits"
     if result.draws_needed is not None:
@@ -168,12 +168,12 @@ def _entropy_text(result: MapResult) -> str:
 
 
 def text_of(result: MapResult) -> str:
-    """Return an answer as a few lines: warnings, the assignment (its first variables), and what is known of it."""
+    """Return a result as a few lines: warnings, the first variables of the assignment, and facts."""
     return "\n".join([*warnings_of(result), *aligned(_assigned(result)), *aligned(facts_of(result))])
 
 
 def html_of(result: MapResult) -> str:
-    """Return an answer as HTML: the same as `text_of`, in tables."""
+    """Return the content of `text_of` as HTML tables."""
     warnings = "".join(f"<p><strong>{html.escape(text)}</strong></p>" for text in warnings_of(result))
     return warnings + _html_table(_assigned(result)) + _html_table(facts_of(result))
 
@@ -192,6 +192,6 @@ def _html_table(rows: Iterable[Sequence[str]]) -> str:
 
 
 def _pareto_text(pareto: Sequence[tuple[float, float]], limit: int = 4) -> str:
-    """Show a few pairs of a Pareto front, its ends among them."""
+    """Show a few pairs of a Pareto front, including both ends."""
     places = sorted({round(i * (len(pareto) - 1) / (limit - 1)) for i in range(limit)})
     return ", ".join(f"(epsilon {pareto[i][0]:.3g}, delta {pareto[i][1]:.3g})" for i in places)

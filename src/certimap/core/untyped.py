@@ -1,6 +1,6 @@
-"""Containers that come from outside without types (JSON, evidence, settings), told apart for the type checker.
+"""Type guards for untyped containers from outside (JSON, evidence, settings).
 
-`isinstance(value, list)` says nothing of the entries; these tests say that they may be anything.
+`isinstance(value, list)` leaves the entry type unknown to the type checker; these guards declare it `Any`.
 """
 
 from __future__ import annotations
@@ -63,5 +63,5 @@ def is_missing(value: Any) -> bool:
 
 
 def plain_scalar(value: Any) -> Any:
-    """Return a NumPy scalar as a Python number or text, and anything else as it is."""
+    """Convert a NumPy scalar to a Python number or text; return anything else unchanged."""
     return value.item() if issubclass(type(value), np.generic) else value
