@@ -1,4 +1,4 @@
-"""Named arrays in one file: a zip archive of stored `.npy` files, as numpy has them, mapped where it is large."""
+"""Named arrays in one file: a zip archive of stored numpy `.npy` files, memory-mapped if large."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PADDING_FIELD = 0xD935  # the extra field that zipalign fills up with
 
 
 def write_arrays(arrays: Mapping[str, NDArray[Any]], path: AnyPath) -> None:
-    """Write a whole file or nothing; equal arrays give equal files."""
+    """Write the whole file or nothing; equal arrays give equal files."""
     if is_packed(path):
         buffer = io.BytesIO()
         _write_archive(buffer, arrays)
@@ -48,7 +48,7 @@ def _write_archive(file: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
             np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(in_rows))
             entry = zipfile.ZipInfo(f"{name}.npy")
             before = file.tell() + _LOCAL_HEADER.size + len(entry.filename.encode()) + _ZIP64_FIELD
-            n_padding = -(before + 4) % ALIGNMENT  # numpy fills its header up to as much by itself
+            n_padding = -(before + 4) % ALIGNMENT  # numpy pads its own header to ALIGNMENT
             entry.extra = struct.pack("<HH", _PADDING_FIELD, n_padding) + bytes(n_padding)
             with archive.open(entry, "w", force_zip64=True) as member:
                 member.write(header.getvalue())
@@ -57,13 +57,13 @@ def _write_archive(file: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def read_arrays(path: AnyPath) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a file, read-only; those of large files are mapped, not copied.
+    """Return the arrays of a file, read-only; arrays of large files are mapped, not copied.
 
     Raises
     ------
     ParseError
-        For damage, found by checksums and by every size before memory is taken, and for arrays of anything but
-        numbers and text.
+        For damage, found by checksums and by checks of every size before allocation, and for arrays that hold
+        anything but numbers and text.
     """
     data = _content(path)
     limit = max(FREE_BYTES, MAX_RATIO * len(data))
@@ -84,7 +84,7 @@ def read_arrays(path: AnyPath) -> dict[str, NDArray[Any]]:
 
 
 class _Mapped(io.RawIOBase):
-    """Mapped bytes as a file that zipfile reads; closing it leaves them mapped."""
+    """A file object over mapped bytes for zipfile; closing it leaves the bytes mapped."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
@@ -114,16 +114,16 @@ class _Mapped(io.RawIOBase):
 
 
 def _content(path: AnyPath) -> bytes | mmap.mmap:
-    """Return what a file holds: mapped where it is large and not packed as a whole, else read."""
+    """Return a file's content, mapped if it is large and not gzipped, else read."""
     if not is_packed(path):
-        with suppress(OSError, ValueError), Path(path).open("rb") as file:  # reading says what is wrong with it
+        with suppress(OSError, ValueError), Path(path).open("rb") as file:  # read_bytes reports the error
             if os.fstat(file.fileno()).st_size >= MAPPED_BYTES:
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return read_bytes(path)
 
 
 def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, data: bytes | mmap.mmap) -> bytes | memoryview:
-    """Return what a member holds, its checksum compared: where it is stored in a mapped file, a view of it."""
+    """Return a member's content after comparing its checksum: a view, if it is stored in a mapped file."""
     if isinstance(data, bytes) or entry.compress_type != zipfile.ZIP_STORED:
         return archive.read(entry)
     archive.open(entry).close()  # compares the header before the member with the archive's directory
@@ -136,7 +136,7 @@ def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, data: bytes | mmap
 
 
 def _array(content: bytes | memoryview) -> NDArray[Any]:
-    """Return the array in a `.npy` file; ValueError unless its header, checked first, fits what follows."""
+    """Return the array in a `.npy` file; ValueError unless the header fits the bytes that follow."""
     file = io.BytesIO(content[:_MOST_HEADER])
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
@@ -151,7 +151,7 @@ def _array(content: bytes | memoryview) -> NDArray[Any]:
     if dtype.kind == "U" and np.any(np.frombuffer(content, f"{dtype.str[0]}u4", offset=start) > _LAST_CHARACTER):
         raise ValueError("a text with a character that does not exist")
     values: NDArray[Any] = np.frombuffer(content, dtype, offset=start)
-    if not values.flags.aligned:  # mapped from a file that others wrote; compiled code wants it aligned
+    if not values.flags.aligned:  # from another program's file; compiled code needs alignment
         values = values.copy()
         values.setflags(write=False)
     return values.reshape(shape, order="F" if in_columns else "C")

@@ -1,10 +1,10 @@
 """BIF: Bayesian networks as text (Interchange Format for Bayesian Networks, version 0.15).
 
 Accepted beyond the standard: names and states with almost any character, blanks inside quotes (or
-between commas), rows of a conditional table by the labels of the parents in any order, `default` rows,
-commas or blanks between entries. A conditional table given as one `table` counts like the standard's:
-the variable itself slowest, its last parent fastest; if only the other order (the variable fastest)
-adds to 1, that one is taken.
+between commas), table rows in any order labelled by the parents' states, `default` rows, commas or
+blanks between entries. A conditional table given as one `table` follows the standard order: the variable
+itself slowest, its last parent fastest. If only the other order (the variable fastest) adds to 1, that
+order is used.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import MAX_SCOPE, Factor
 from certimap.networks.rows import ACCEPTED, RowNormaliser, row_totals
 
-MAX_DEFAULTS = 2**24  # entries that default rows may stand for; all others are written out
+MAX_DEFAULTS = 2**24  # limit on entries filled from default rows; the file itself limits all others
 
 
 @dataclass
 class _Table:
-    """The body of a probability block as it was written."""
+    """The unparsed body of a probability block."""
 
     start: int
     scope: list[int]
@@ -47,9 +47,9 @@ def read_bif(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
     Raises
     ------
     ParseError
-        With file and line: for anything that does not follow the format, a doubled variable, a missing
-        or doubled row, a wrong number of entries, an entry that is negative or NaN, a row that is neither
-        zeros nor adds to 1 within 1e-3, a directed cycle.
+        With file and line: for a violation of the format, a duplicate variable, a missing or duplicate row, a
+        wrong number of entries, an entry that is negative or NaN, a nonzero row that does not add to 1 within
+        1e-3, a directed cycle.
 
     Warns
     -----
@@ -91,7 +91,7 @@ class _Reader:
             elif keyword[1] == "variable":
                 self.variable_block()
             else:
-                # Variables may be declared after their tables, so that these wait.
+                # Tables wait until the end: variables may be declared after them.
                 headers.append(self.at)
                 self.skip_block()
             self.skip_blank()
@@ -163,7 +163,7 @@ class _Reader:
             raise self.fail(str(error), start) from None
 
     def states(self, name: str, count: str | None, text: str, place: int) -> list[str]:
-        """Return the states that a type lists."""
+        """Return the states listed in a type."""
         wanted = None if count is None else int(count) if len(count) < 10 else MAX_STATES + 1
         found = words.states(text, wanted)
         if len(found) > 1:
@@ -226,7 +226,7 @@ class _Reader:
         self.check_counts(own, place)
 
     def check_counts(self, own: _Table, place: int) -> None:
-        """Refuse the statement just read when it has a wrong number of entries."""
+        """Reject the last statement if it has a wrong number of entries."""
         sizes = [self.variable_list[v].n_states for v in own.scope]
         name = self.variable_list[own.scope[-1]].name
         last = next(reversed(own.rows.values())) if own.rows and self.text[place] == "(" else None
@@ -242,7 +242,7 @@ class _Reader:
         if found and len(labels) == len(parents) and all(x in k for x, k in zip(labels, known, strict=True)):
             self.at = found.end()
             return tuple(k[x] for x, k in zip(labels, known, strict=True)), found[2]
-        # Labels that hold separators: only the states that are known tell where one ends.
+        # Labels may contain separators: only the declared states tell where a label ends.
         ways = words.known_rows(self.text, place, known)
         if len(ways) > 1:
             raise self.fail(
@@ -295,7 +295,7 @@ class _Reader:
             raise ParseError(str(error), self.path) from None
 
     def normalised(self, own: _Table, table: Factor) -> Factor:
-        """Return a conditional table with rows that add to 1, or are zeros for what cannot occur."""
+        """Return a conditional table with rows that add to 1; rows of zeros (impossible parents) stay."""
         found, wrong = self.normalise(table)
         if wrong is not None:
             name, total = self.variable_list[own.scope[-1]].name, abs(float(row_totals(table)[wrong]))

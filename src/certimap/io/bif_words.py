@@ -31,11 +31,11 @@ _INTERVAL_ITEM = re.compile(rf"{_INTERVAL}|[^\s,]+")
 _INTERVAL_LIST = re.compile(rf"(?:{_INTERVAL}|[^,])+")
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+")
 _GROUPED_ITEM = re.compile(rf"{_INTERVAL}|\d{{1,3}}(?:,\d{{3}})+(?!\d)|[^\s,]+")
-_STEPS = 100_000  # of a search for the states that a row may name
+_STEPS = 100_000  # limit on the search for the states named by a row
 
 
 def _kept(found: re.Match[str]) -> str:
-    """Keep quoted text, a comment that does not end, and of other comments the ends of their lines."""
+    """Keep quoted text and unterminated comments; reduce other comments to their line ends."""
     if found[0].startswith('"') or (found[0].startswith("/*") and not found[0].endswith("*/")):
         return found[0]
     return " " + "\n" * found[0].count("\n")
@@ -46,7 +46,7 @@ def unquoted(text: str) -> str:
 
 
 def items(text: str, count: int | None) -> list[str]:
-    """Split names at commas, or at blanks too when that is what gives `count` of them."""
+    """Split names at commas if that gives `count` names, else at commas and blanks."""
     if '"' not in text:
         by_comma = [" ".join(part.split()) for part in text.split(",")]
         by_comma = [part for part in by_comma if part]
@@ -58,14 +58,14 @@ def items(text: str, count: int | None) -> list[str]:
 
 
 def states(text: str, count: int | None) -> list[list[str]]:
-    """Return the lists of states that a declaration may mean; one where it is clear.
+    """Return the possible lists of states in a declaration; one list if it is unambiguous.
 
-    Discretisers write states such as `(0.5,1.2]`, `[0;10)` and `1,999` without quotes. Commas or blanks between
-    states, intervals and grouped digits kept whole, and commas with a blank behind are tried; `count` decides
-    where it is given.
+    Discretisers write states such as `(0.5,1.2]`, `[0;10)` and `1,999` without quotes. Three readings are tried:
+    commas or blanks as separators, the same with intervals and grouped digits kept whole, and only commas before
+    a blank. `count`, if given, decides.
     """
     quoted = re.findall(QUOTED, text)
-    if quoted:  # a sign that the text has not, and a number, stand for each meanwhile
+    if quoted:  # replaced meanwhile by a number between marks: a character absent from the text
         mark = next(sign for sign in map(chr, range(0xE000, 0x110000)) if sign not in text)
         numbers = iter(range(len(quoted)))
         bare = re.sub(QUOTED, lambda _: f"{mark}{next(numbers)}{mark}", text)
@@ -89,25 +89,25 @@ def states(text: str, count: int | None) -> list[list[str]]:
 
 
 def _restored(item: str, quoted: list[str], mark: str) -> str:
-    """Put quoted texts back in the places of their marks, without the quotes."""
+    """Replace marks by their quoted texts, without the quotes."""
     parts = item.split(mark)
     parts[1::2] = [quoted[int(number)][1:-1] for number in parts[1::2]]
     return "".join(parts)
 
 
 def known_rows(text: str, at: int, parents: Sequence[Mapping[str, int]]) -> list[tuple[tuple[int, ...], int]]:
-    """Return the ways to read `( LABELS )` at a position as one state of each parent, at most two.
+    """Return up to two ways to read `( LABELS )` at a position as one state per parent.
 
     Parameters
     ----------
     text, at
-        Where the opening parenthesis stands.
+        The text and the position of the opening parenthesis.
     parents
         The position of each state by its name, for each parent.
 
     Returns
     -------
-    Pairs of the states' positions and where the closing parenthesis ends.
+    Pairs of the states' positions and the end of the closing parenthesis.
     """
     found: list[tuple[tuple[int, ...], int]] = []
     waiting: list[tuple[tuple[int, ...], int]] = [((), _after_blanks(text, at + 1))]
@@ -142,5 +142,5 @@ def header_names(header: str) -> list[str]:
 
 
 def without_comments(text: str) -> str:
-    """Blank the comments of a text; its lines keep their numbers."""
+    """Blank the comments of a text; line numbers stay."""
     return COMMENT.sub(_kept, text)

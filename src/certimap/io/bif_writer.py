@@ -17,7 +17,7 @@ _PLAIN = re.compile(r'[^\s"(){}\[\],;|/]+')
 def write_bif(model: BayesianNetwork, path: AnyPath) -> None:
     """Write a Bayesian network; numbers read back exactly, state labels read back as text.
 
-    Raises ModelError when a name cannot be written, or when two states of a variable read the same.
+    Raises ModelError for a name that BIF cannot hold, or two states of a variable that are equal as text.
     """
     names = [_written(n, n) for n in model.domain.names]
     states: list[list[str]] = []

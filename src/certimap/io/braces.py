@@ -1,8 +1,8 @@
-"""Text made of blocks in braces, as .net, .dne, .dsl and .dsc files are: a tree of blocks, entries and statements.
+"""Text of blocks in braces (.net, .dne, .dsl, .dsc) as a tree of blocks, entries and statements.
 
     HEAD { KEY = VALUE; KEY = { ... }; STATEMENT; HEAD { ... } }
 
-Values stay text; long lists of numbers are read from it in one sweep.
+Values stay text; long lists of numbers are parsed in one sweep.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _WORD = re.compile(rf"{_STRING}|[^\s,;()|\"]++", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _LIST = str.maketrans("(),", "   ")
 MAX_DEPTH = 100
-SLASHES = r"//[^\n]*+|/\*(?:.*?\*/|.*\Z)"  # comments as C++ has them
-PERCENT = r"%[^\n]*+"  # comments as Hugin has them
+SLASHES = r"//[^\n]*+|/\*(?:.*?\*/|.*\Z)"  # C++ comments
+PERCENT = r"%[^\n]*+"  # Hugin comments
 
 
 @dataclass(frozen=True)
 class BraceEntry:
-    """What stands behind `KEY =`, or a statement without a key; `at` is its position in the text."""
+    """The text after `KEY =`, or a statement without a key; `at` is its position in the text."""
 
     value: str
     at: int
@@ -39,18 +39,18 @@ class BraceEntry:
 
 @dataclass
 class BraceBlock:
-    """What stands between two braces, and in front of them.
+    """The content of a pair of braces, and the text before it.
 
     Attributes
     ----------
     head
         The text before the opening brace.
     at
-        Where that text begins.
+        Where `head` begins.
     entries
         The values of each key, in order.
     statements
-        What ends in ';' (or the closing brace) and has no '='.
+        Texts that end in ';' (or the closing brace) and have no '='.
     blocks
         The blocks inside.
     """
@@ -67,7 +67,7 @@ class BraceBlock:
         return words_of(self.head)
 
     def named(self, head: str) -> Iterator[BraceBlock]:
-        """Yield the blocks inside whose head is one word, in any case of letters."""
+        """Yield the inner blocks with a given one-word head, ignoring case."""
         return (block for block in self.blocks if block.head.strip().lower() == head)
 
 
@@ -77,21 +77,21 @@ class Braces:
     Parameters
     ----------
     path, text
-        The file, and what is in it.
+        The file, and its content.
     comments
         A pattern of its comments.
     """
 
     def __init__(self, path: AnyPath, text: str, comments: str) -> None:
         self.path = path
-        # What does not end takes the rest of the text with it, so that one pass is enough.
+        # An unterminated quote or comment extends to the end of the text, so one pass is enough.
         pattern = re.compile(rf'"(?:[^"\\]|\\.)*+(?:"|\Z)|{comments}', re.DOTALL)
         self.text = pattern.sub(self._kept, text)
         self._lines = LineCounter(self.text)
         self.root = self._parsed()
 
     def _kept(self, found: re.Match[str]) -> str:
-        """Keep quoted text, and of a comment the ends of its lines."""
+        """Keep quoted text; reduce comments to their line ends."""
         if found[0].startswith('"'):
             return found[0]
         if found[0].startswith("/*") and not found[0].endswith("*/"):
@@ -131,7 +131,7 @@ class Braces:
         return root
 
     def _assigned(self, stack: list[BraceBlock], key: str, start: int, at: int) -> int:
-        """Take what follows an equals sign: a value, or the opening brace of a block."""
+        """Take the text after an equals sign: a value, or the opening brace of a block."""
         at = _skipped(_SPACES, self.text, at)
         if self.text.startswith("{", at):
             self._opened(stack, key, start)
@@ -157,7 +157,7 @@ class Braces:
         return found[0] if found else None
 
     def numbers(self, entry: BraceEntry, what: str) -> Numbers:
-        """Read a list of numbers, however deep its parentheses."""
+        """Read a list of numbers, ignoring parentheses."""
         if "_" not in entry.value:
             values = read_numbers(entry.value.translate(_LIST).split())
             if values is not None:
@@ -173,12 +173,12 @@ class Braces:
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a list; commas, blanks and parentheses separate them, and double quotes keep them."""
+    """Return the words of a list; commas, blanks and parentheses outside double quotes separate them."""
     return [unquoted(word) for word in _WORD.findall(text)]
 
 
 def unquoted(text: str) -> str:
-    """Return a word without its double quotes and the backslashes before signs."""
+    """Return a word without its double quotes and backslash escapes."""
     return _ESCAPE.sub(r"\1", text[1:-1]) if text.startswith('"') else text
 
 

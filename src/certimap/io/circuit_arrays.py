@@ -1,4 +1,4 @@
-"""A circuit as named arrays, and the checks without which compiled code would read outside of them."""
+"""A circuit as named arrays, and checks that keep compiled code within their bounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODES_TOGETHER = 2**16  # nodes that are checked together
 
 
 def arrays_of_circuit(circuit: Circuit) -> dict[str, NDArray[Any]]:
-    """Return the arrays that `circuit_of_arrays` takes."""
+    """Return the arrays for `circuit_of_arrays`."""
     arrays: dict[str, NDArray[Any]] = {
         "kind": circuit.kind,
         "child_ptr": circuit.child_ptr,
@@ -36,7 +36,7 @@ def arrays_of_circuit(circuit: Circuit) -> dict[str, NDArray[Any]]:
 
 
 def circuit_of_arrays(domain: Domain, arrays: Mapping[str, NDArray[Any]]) -> Circuit:
-    """Build a circuit from its arrays, which are kept as they are where their types fit."""
+    """Build a circuit from its arrays; arrays of the right type are not copied."""
     stored, child_ptr, children, param_ptr, leaf_var = (
         _integers(arrays[name]) for name in ("kind", "child_ptr", "children", "param_ptr", "leaf_var")
     )
@@ -69,7 +69,7 @@ def circuit_of_arrays(domain: Domain, arrays: Mapping[str, NDArray[Any]]) -> Cir
 
 
 def _with_codes(stored: NDArray[Any], names: Sequence[str]) -> NDArray[Any]:
-    """Return kinds of nodes with the codes that leaves have here, for the places of their names in the file."""
+    """Translate the file's leaf codes -k (k-th name, from 1) into this process's codes of leaf kinds."""
     if not names:
         return stored
     kind = stored.astype(np.int64)
@@ -80,9 +80,9 @@ def _with_codes(stored: NDArray[Any], names: Sequence[str]) -> NDArray[Any]:
 
 @dataclass(frozen=True, eq=False)
 class _Unchecked:
-    """The arrays of a file that says it holds a circuit.
+    """Unchecked arrays from a circuit file.
 
-    They are checked in pieces of nodes: what a check holds itself stays small, and what it reads is still near.
+    Nodes are checked in pieces, so that temporary arrays stay small and the data stays in cache.
     """
 
     domain: Domain
@@ -95,7 +95,7 @@ class _Unchecked:
     params: NDArray[np.float64]
 
     def fits(self) -> bool:
-        """Whether nothing would be read outside of the arrays."""
+        """Whether all pointers stay within the arrays."""
         n, child_ptr, param_ptr = len(self.kind), self.child_ptr, self.param_ptr
         return (
             n > 0
@@ -108,7 +108,7 @@ class _Unchecked:
         )
 
     def is_sound(self, start: int, stop: int) -> bool:
-        """Whether nodes `start` to `stop` are nodes of a circuit."""
+        """Whether nodes `start` to `stop` are valid nodes of a circuit."""
         kinds = leaf_kinds()
         kind = self.kind[start:stop].astype(np.int64)
         leaf_var = self.leaf_var[start:stop].astype(np.int64)
@@ -141,7 +141,7 @@ class _Unchecked:
 
 
 def _sound_params(kind: NDArray[np.int64], params: NDArray[np.float64], pointers: NDArray[np.int64]) -> bool:
-    """Whether leaf parameters are log weights, and what the kinds of real leaves accept (ends may be infinite)."""
+    """Whether leaf parameters are log weights, or valid for their kind of real leaf (ends may be infinite)."""
     for code, leaf in leaf_kinds().items():
         starts = pointers[:-1][kind == code]
         if not np.all(leaf.accepts(*(params[starts + k] for k in range(len(leaf.parameters))))):

@@ -1,4 +1,4 @@
-"""What circuits as JSON share: fields that are checked, the order of nodes, variables and leaves."""
+"""Shared reader of circuits in JSON: checked fields, the order of nodes, variables and leaves."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from certimap.io.files import AnyPath, cut
 
 Record = Mapping[str, Any]
 Leaf = tuple[int, list[float] | tuple[float, float]]  # a variable; log weights of its states, or mean and sd
-FREE_VARIABLES = 20_000  # variables that a file may have beyond one per node
-MAX_ENTRIES = 2**25  # of all leaves: one per state of their variable
+FREE_VARIABLES = 20_000  # limit on variables beyond one per node
+MAX_ENTRIES = 2**25  # limit on entries of all leaves: one per state of their variable
 
 
 def is_record(value: Any) -> TypeGuard[Record]:
@@ -27,7 +27,7 @@ def is_record(value: Any) -> TypeGuard[Record]:
 
 @dataclass
 class JsonNode:
-    """One node as both formats have it: its children by id, and what a leaf needs."""
+    """One node in either format: its kind, its record and its children by id."""
 
     kind: str
     record: Record
@@ -35,7 +35,7 @@ class JsonNode:
 
 
 class JsonCircuit:
-    """What both formats share: fields with checks, the order of nodes, and leaves."""
+    """Base reader of both formats: checked fields, the order of nodes, and leaves."""
 
     def __init__(self, path: AnyPath, data: Record) -> None:
         self.path = path
@@ -62,7 +62,7 @@ class JsonCircuit:
         return [self.number(item, what) for item in items(value)]
 
     def probabilities(self, value: Any, what: str) -> list[float]:
-        """Return natural logs of a list of numbers that are not negative."""
+        """Return natural logs of a list of nonnegative numbers."""
         found = self.numbers(value, what)
         if any(x < 0.0 for x in found):
             raise self.fail(f"{min(found)} is {what}; expected numbers that are not negative")
@@ -82,9 +82,9 @@ class JsonCircuit:
         return self.integer(members[0], f"a variable of node {node}")
 
     def order(self) -> list[int]:
-        """Return the nodes below the root, children before parents; refuse cycles."""
+        """Return the nodes below the root, children before parents; reject cycles."""
         found: list[int] = []
-        state: dict[int, int] = {}  # 1 while what is below is visited, 2 afterwards
+        state: dict[int, int] = {}  # 1 while its descendants are visited, 2 afterwards
         waiting = [self.root]
         while waiting:
             node = waiting[-1]
@@ -105,7 +105,7 @@ class JsonCircuit:
         return found
 
     def domain(self, sizes: Mapping[int, int], n_entries: int) -> Domain:
-        """Return variables 0 to the largest; those without a size are binary, size 0 is real."""
+        """Return variables 0 to the largest; without a size they are binary, size 0 is real."""
         largest = max(sizes, default=-1)
         if largest < 0 or largest > FREE_VARIABLES + len(self.nodes):
             raise self.fail(
@@ -126,7 +126,7 @@ class JsonCircuit:
         return Domain(variables)
 
     def leaf(self, node: int) -> Leaf:
-        """Return the variable of a leaf, with log weights of states (a list), or mean and sd (a pair)."""
+        """Return the variable of a leaf, and log weights of its states (a list) or mean and sd (a pair)."""
         raise NotImplementedError
 
     def inner(self, builder: CircuitBuilder, node: int, ids: Mapping[int, int]) -> int:
@@ -138,7 +138,7 @@ class JsonCircuit:
         raise NotImplementedError
 
     def special_scope(self, node: int) -> list[int] | None:
-        """Return the binary variables of a leaf over several, None for any other node."""
+        """Return the binary variables of a leaf over several, or None for any other node."""
         return None
 
     def is_leaf(self, node: int) -> bool:
@@ -176,10 +176,10 @@ class JsonCircuit:
 
 
 def over_own_variables(circuit: Circuit) -> Circuit:
-    """Return what the root of a circuit reaches, over the variables of its leaves alone.
+    """Return the part of a circuit reachable from its root, over the variables of its leaves alone.
 
-    Files number variables, and may leave numbers out. A variable that no leaf names would be free in the circuit,
-    with the weight 1 in each state.
+    Files number variables and may skip numbers. A variable without leaves would be free in the circuit, with
+    weight 1 in each state.
     """
     reached = np.zeros(circuit.n_nodes, np.bool_)
     reached[circuit.root] = True
@@ -189,7 +189,7 @@ def over_own_variables(circuit: Circuit) -> Circuit:
     own = np.unique(circuit.leaf_var[reached & (circuit.leaf_var >= 0)])
     if len(own) == len(circuit.domain):
         return circuit
-    place = np.full(len(circuit.domain) + 1, -1, np.int32)  # the last entry is that of inner nodes, whose -1 stays
+    place = np.full(len(circuit.domain) + 1, -1, np.int32)  # the last entry maps the -1 of inner nodes to itself
     place[own] = np.arange(len(own))
     number = np.cumsum(reached) - 1
     on_edges = np.repeat(reached, np.diff(circuit.child_ptr))
@@ -214,15 +214,15 @@ def _as_float(value: int | float) -> float:
 
 
 def is_list(value: Any) -> TypeGuard[list[Any]]:
-    """Tell whether a value is a list."""
+    """Whether a value is a list."""
     return isinstance(value, list)
 
 
 def items(value: Any) -> list[Any]:
-    """Return a list as it is, and none for anything else."""
+    """Return the value if it is a list, else an empty list."""
     return value if is_list(value) else []
 
 
 def shown(value: Any) -> str:
-    """Show a value of a file, whose length nothing limits."""
-    return cut(value) if isinstance(value, str) else reprlib.repr(value)  # values may hold one another many times
+    """Show a value from a file, shortened."""
+    return cut(value) if isinstance(value, str) else reprlib.repr(value)  # values may be deeply nested

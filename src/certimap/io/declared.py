@@ -1,4 +1,4 @@
-"""Building a Bayesian network from what a file declares; errors name the variable and the line."""
+"""Build a Bayesian network from a file's declarations; errors name the variable and the line."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from certimap.networks.noisy import MAX_TABLE, NoisyMax, Piece, expand
 from certimap.networks.rows import RowNormaliser, row_totals
 
 Floats = NDArray[np.float64]
-Pieces = list[tuple[tuple[str, ...], str, Numbers]]  # of each table: the parents, the variable, the entries
-MAX_EXPANDED = 2**24  # entries of all tables that a file describes without writing them out
+Pieces = list[tuple[tuple[str, ...], str, Numbers]]  # per table: parents, variable, entries
+MAX_EXPANDED = 2**24  # limit on entries of tables that a file describes without listing them
 
 
 @dataclass(frozen=True)
 class _Node:
-    """A variable's parents and what describes its table, built when all variables are known."""
+    """A variable's parents, and a function that builds its table when all variables are known."""
 
     parents: tuple[str, ...]
     line: int | None
@@ -73,7 +73,7 @@ class Declared:
     ) -> None:
         """Give a variable its table: its own states fastest, then its last parent, the first parent slowest.
 
-        `first_fastest` says that of the parents the first is the fastest instead.
+        With `first_fastest`, the first parent is the fastest of the parents instead.
         """
 
         def pieces(child: Categorical, above: list[Categorical]) -> Pieces:
@@ -103,7 +103,7 @@ class Declared:
         self._node(name, parents, line, pieces)
 
     def deterministic(self, name: str, parents: Sequence[str], states: Sequence[str], line: int | None) -> None:
-        """Give a variable one state per configuration of its parents, the last parent fastest."""
+        """Give a variable one certain state per configuration of its parents, the last parent fastest."""
 
         def pieces(child: Categorical, above: list[Categorical]) -> Pieces:
             if len(states) != math.prod(v.n_states for v in above):
@@ -129,15 +129,15 @@ class Declared:
     def noisy_max(
         self, name: str, parents: Sequence[str], rows: Floats, order: Sequence[int] | None, line: int | None
     ) -> None:
-        """Give a variable a noisy-max whose strongest state is its first, and whose last is that of no cause.
+        """Give a variable a noisy-max table; its first state is the strongest, its last means no cause.
 
         Parameters
         ----------
         rows
-            Flat: for each parent and each of its states, from the strongest, the states of the variable; then
-            those of the leak.
+            Flat P(state of the variable) for each parent and each of its states, from the strongest; then
+            for the leak.
         order
-            For each parent its states from the strongest; None where they stand in that order.
+            For each parent, its states from the strongest; None if they already have this order.
         """
 
         def pieces(child: Categorical, above: list[Categorical]) -> Pieces:
@@ -168,7 +168,7 @@ class Declared:
     def _strengths(
         self, name: str, sizes: Sequence[int], order: Sequence[int] | None, line: int | None
     ) -> list[list[int]]:
-        """Return for each parent its states from the strongest."""
+        """Return each parent's states, from the strongest."""
         if order is None:
             return [list(range(k)) for k in sizes]
         starts = [0, *itertools.accumulate(sizes)]
@@ -219,7 +219,7 @@ class Declared:
         ------
         ParseError
             For a table of or over an unknown variable, a variable without a table, a table of the wrong size, a
-            row that adds to anything but 1 or 0, a directed cycle.
+            row that adds to neither 1 nor 0, a directed cycle.
         """
         if not self.variables:
             raise self.fail("declares no variable; at least one is needed")
@@ -271,7 +271,7 @@ class Declared:
 
 
 def _weakest_last(piece: Piece, name: str) -> tuple[tuple[str, ...], str, Numbers]:
-    """Turn the axes of a noisy node and its helpers round, so that the first state is the strongest again."""
+    """Reverse the axes of a noisy node and its helpers, so that the first state is the strongest again."""
     axes = tuple(
         k for k, v in enumerate((*piece.parents, piece.name)) if v == name or v.startswith(f"{name}:max:")
     )

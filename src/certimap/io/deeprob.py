@@ -1,4 +1,4 @@
-"""deeprob-kit's circuits as JSON (`save_spn_json`), with `edges` or, from older versions of networkx, `links`."""
+"""deeprob-kit's circuits as JSON (`save_spn_json`), with `edges`, or `links` from older versions of networkx."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EDGE = ("source", "target", "idx")
 
 
 class DeeprobCircuit(JsonCircuit):
-    """deeprob-kit: a graph of networkx, with edges (also called links) from children to parents."""
+    """Reader for deeprob-kit: a networkx graph with edges (or links) from children to parents."""
 
     def __init__(self, path: AnyPath, data: Record) -> None:
         super().__init__(path, data)

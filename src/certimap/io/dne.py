@@ -5,8 +5,8 @@
       node B { chance = DETERMIN; states = (x, y); parents = (A); functable = (x, y); };
     };
 
-The node's own states vary fastest, then those of the last parent. Continuous nodes are read where levels cut them
-into intervals. Constants (titles), positions, comments and findings are left out.
+The node's own states vary fastest, then the last parent's. A continuous node needs levels that cut it into
+intervals. Constants (titles), positions, comments and findings are ignored.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def read_dne(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
     Raises
     ------
     ParseError
-        With file and line: for anything that does not follow the format, and for decisions, utilities,
-        continuous nodes without levels and nodes that have nothing but an equation, which it names.
+        With file and line: for a violation of the format, and for decisions, utilities, continuous nodes
+        without levels and nodes with only an equation, which it names.
 
     Warns
     -----
@@ -78,7 +78,7 @@ def _text(source: Braces, block: BraceBlock, key: str, default: str) -> str:
 
 
 def _states(source: Braces, block: BraceBlock, name: str) -> list[str]:
-    """Return the states of a node: those listed, else its levels, else numbers."""
+    """Return the states of a node: its list of states, else its levels, else numbers."""
     states, levels, count = (source.entry(block, key) for key in ("states", "levels", "numstates"))
     is_discrete = _text(source, block, "discrete", "TRUE").upper() == "TRUE"
     if not is_discrete and levels is None:
@@ -97,7 +97,7 @@ def _states(source: Braces, block: BraceBlock, name: str) -> list[str]:
 
 
 def _result(word: str, states: list[str]) -> str:
-    """Return the state that an entry of a function table names, by itself or as # and its number."""
+    """Return the state named by an entry of a function table, by label or as # and its number."""
     if word.startswith("#") and word[1:].isdecimal() and len(word) < 7 and int(word[1:]) < len(states):
         return states[int(word[1:])]
     return word
@@ -106,8 +106,8 @@ def _result(word: str, states: list[str]) -> str:
 def write_dne(model: BayesianNetwork, path: AnyPath) -> None:
     """Write a Bayesian network, parents before children; numbers read back exactly.
 
-    Names and states that are no identifiers of at most 30 characters are written in another form, with one
-    warning; variables keep theirs as titles.
+    Names and states that are not identifiers of at most 30 characters are converted, with one warning; titles
+    keep the original names of variables.
     """
     names = written_names(model, path, states_too=True, longest=LONGEST_NAME)
     lines = ["// ~->[DNET-1]->~", "", "bnet certimap {"]

@@ -5,7 +5,7 @@
     probability(A) { .1, .9; }
     probability(B | A) { (0): .2, .8; (1): .3, .7; default: .5, .5; }
 
-Rows name the states of the parents by number; names, positions and costs are left out.
+Rows number the states of the parents; names, positions and costs are ignored.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ def read_dsc(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
     Raises
     ------
     ParseError
-        With file and line: for anything that does not follow the format, and for nodes that are not discrete,
-        which it names.
+        With file and line: for a violation of the format, and for nodes that are not discrete, which it names.
 
     Warns
     -----
@@ -58,7 +57,7 @@ class _Reader:
     def network(self) -> BayesianNetwork:
         tables: list[tuple[BraceBlock, str]] = []
         for block in self.source.root.blocks:
-            # The line 'belief network NAME' has no end of its own and stands before the first block.
+            # The line 'belief network NAME' has no terminator and precedes the first block.
             head = _NETWORK.sub("", block.head, count=1).strip()
             probability, node = _PROBABILITY.fullmatch(head), _NODE.fullmatch(head)
             if probability:
@@ -94,7 +93,7 @@ class _Reader:
         name, line = names[0], self.source.line(block.at)
         known = self.declared.variables
         if any(word not in known for word in (name, *parents)) or not block.statements:
-            # Declared.network names what is unknown.
+            # Declared.network reports unknown parents.
             return self.declared.table(name, parents, Numbers(np.zeros(0)), line)
         sizes = [known[p].n_states for p in parents]
         if not parents and len(block.statements) == 1 and ":" not in block.statements[0].value:
@@ -103,7 +102,7 @@ class _Reader:
         return self.declared.table(name, parents, numbers, line)
 
     def rows(self, block: BraceBlock, name: str, sizes: list[int], size: int) -> Numbers:
-        """Return the rows of a table, those that are left out from the default."""
+        """Return the rows of a table; the default fills absent rows."""
         rows: dict[tuple[int, ...], Numbers] = {}
         default: Numbers | None = None
         for entry in block.statements:
@@ -159,7 +158,7 @@ def _joined(rows: list[Numbers]) -> Numbers:
 def write_dsc(model: BayesianNetwork, path: AnyPath) -> None:
     """Write a Bayesian network; numbers read back exactly, and states as text.
 
-    Names that are no identifiers are written in another form, with one warning, and kept in the field for names.
+    Names that are not identifiers are converted, with one warning; the `name` field keeps the originals.
     """
     names = written_names(model, path, states_too=False)
     lines = ['belief network "certimap"']

@@ -8,8 +8,8 @@
       };
     };
 
-The node's own states vary fastest, then those of the last parent. Everything but types, parents and definitions is
-left out.
+The node's own states vary fastest, then the last parent's. Everything but types, parents and definitions is
+ignored.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def read_dsl(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
     Raises
     ------
     ParseError
-        With file and line: for anything that does not follow the format, and for nodes of any other type than
-        CPT and TRUTHTABLE, which it names.
+        With file and line: for a violation of the format, and for nodes of types other than CPT and TRUTHTABLE,
+        which it names.
 
     Warns
     -----
@@ -75,8 +75,8 @@ def _read_node(source: Braces, declared: Declared, block: BraceBlock) -> None:
 def write_dsl(model: BayesianNetwork, path: AnyPath) -> None:
     """Write a Bayesian network, parents before children; numbers read back exactly.
 
-    Names and states that are no identifiers are written in another form, with one warning; variables keep
-    theirs in their headers.
+    Names and states that are not identifiers are converted, with one warning; headers keep the original names
+    of variables.
     """
     names = written_names(model, path, states_too=True)
     lines = ["net certimap", "{"]

@@ -1,7 +1,7 @@
-"""Files of evidence, of queries and of assignments: one reader per format, and a table of formats for each.
+"""Files of evidence, queries and assignments: one reader per format, and a table of formats for each.
 
-Every reader turns what a file holds into cases. A case is read only when it is asked for, so that what is
-wrong with one is found there and spoils no other.
+Every reader turns a file into cases. Each case is read on demand, so that an error in one case does not affect
+the others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Asked = tuple[list[str] | None, Evidence]
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How text files are read.
+    """Options for reading text files.
 
     Attributes
     ----------
@@ -51,21 +51,21 @@ class EvidenceCase:
     Attributes
     ----------
     place
-        Where it stands, for errors.
+        Its place in the file, for errors.
     read
-        Returns the names of the query variables (None where the file names none) and the evidence; raises a
-        typed error where the case does not fit the model.
+        Returns the names of the query variables (None if the file has none) and the evidence; raises a typed
+        error if the case does not fit the model.
     """
 
     place: str
     read: Callable[[], Asked]
 
     def __call__(self) -> Asked:
-        """Return what the case asks; errors name its place."""
+        """Return the query variables and the evidence; errors name the case's place."""
         try:
             return self.read()
         except ParseError:
-            raise  # it names its line
+            raise  # it already names its line
         except CertimapError as error:
             raise at_place(error, self.place) from None
 
@@ -79,7 +79,7 @@ def read_evidence_cases(path: AnyPath, domain: Domain, options: TextOptions = NO
 
 
 def read_query_cases(path: AnyPath, domain: Domain, options: TextOptions = NO_OPTIONS) -> list[EvidenceCase]:
-    """Return the cases of a query file, and the evidence that comes with them; see `QUERY_FORMATS`."""
+    """Return the cases of a query file, with their evidence; see `QUERY_FORMATS`."""
     return format_of(path, None, QUERY_FORMATS, "query").reader(path, domain, options)
 
 
@@ -124,7 +124,7 @@ def _json(path: AnyPath, options: TextOptions) -> Any:
         raise ParseError(f"the file is no JSON ({error.msg})", path, error.lineno) from None
     except RecursionError:
         raise ParseError("the file nests too deeply; an object or a list of objects is expected", path) from None
-    except ValueError as error:  # a number of thousands of digits
+    except ValueError as error:  # a number with thousands of digits
         raise ParseError(f"the file holds a number that is too long ({error})", path) from None
 
 
@@ -148,7 +148,7 @@ def _json_cases(path: AnyPath, domain: Domain, options: TextOptions) -> list[Evi
 
 
 def json_value(domain: Domain, name: str, value: Any) -> Any:
-    """Turn a value from JSON into evidence for `make_query`: texts become the labels that they name."""
+    """Turn a value from JSON into evidence for `make_query`: texts become labels."""
     variable = domain[name]
     if isinstance(value, str):
         return variable.parse(value)
@@ -165,12 +165,12 @@ def json_value(domain: Domain, name: str, value: Any) -> Any:
     if is_list(value) and any(isinstance(item, str) for item in value):
         return {"states": _labels_of(variable, value)}
     given: Any = value
-    label: Any = _tuples(given)  # a list stays one unless it is a label that was a tuple
+    label: Any = _tuples(given)  # a list stays a list unless it is a tuple label
     return label if label is not given and label in variable else given
 
 
 def _labels_of(variable: Categorical, content: Any) -> list[Any] | dict[Any, Any]:
-    """Turn the texts among some labels, or among the keys of a mapping, into labels."""
+    """Turn texts in a list, or in the keys of a mapping, into labels."""
     if not is_mapping(content):
         return [variable.parse(label) if isinstance(label, str) else _tuples(label) for label in content]
     weights = {variable.parse(text): weight for text, weight in content.items()}
@@ -180,7 +180,7 @@ def _labels_of(variable: Categorical, content: Any) -> list[Any] | dict[Any, Any
 
 
 def _tuples(value: Any) -> Any:
-    """Turn lists into tuples: what JSON makes of a label that is a tuple."""
+    """Turn lists into tuples: JSON writes tuple labels as lists."""
     return tuple(_tuples(item) for item in value) if is_list(value) else value
 
 
@@ -193,7 +193,7 @@ def _json_query(path: AnyPath, domain: Domain, options: TextOptions) -> list[Evi
 
 
 def _json_assignments(path: AnyPath, domain: Domain, options: TextOptions) -> list[EvidenceCase]:
-    """Read answers of `certimap solve --json`, objects from names to states, or a list of either."""
+    """Read answers from `certimap solve --json`, objects from names to states, or a list of either."""
     data = _json(path, options)
     items: list[Any] = data if is_list(data) else [data]
 
@@ -207,7 +207,7 @@ def _json_assignments(path: AnyPath, domain: Domain, options: TextOptions) -> li
 
         return EvidenceCase(f"{fspath(path)}, item {number}", read)
 
-    failed = {"label", "error", "message"}  # rows of a batch that had no answer
+    failed = {"label", "error", "message"}  # rows of a batch without an answer
     return [
         case(number, item) for number, item in enumerate(items, 1) if not (is_dict(item) and set(item) == failed)
     ]

@@ -1,4 +1,4 @@
-"""Opening, decompressing, decoding and replacing files: what every format needs."""
+"""Opening, decompressing, decoding and replacing files, for every format."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from certimap.errors import ModelError, ParseError, WriteError, did_you_mean
 
 AnyPath = str | PathLike[str]
 
-TABLES = ("csv", "tsv", "xlsx", "xls", "parquet", "feather", "arff")  # suffixes of data, no model's
+TABLES = ("csv", "tsv", "xlsx", "xls", "parquet", "feather", "arff")  # suffixes of data files, never of models
 
-FREE_BYTES = 2**24  # what any gzip file may unpack to
-MAX_RATIO = 100  # beyond that, how many times its own size; text of numbers shrinks to a tenth or so
+FREE_BYTES = 2**24  # unpacked size that is always accepted
+MAX_RATIO = 100  # limit on the ratio beyond that; numbers as text compress to about a tenth
 _CHUNK = 2**20
 _ENCODINGS = "such as 'latin-1', 'cp1252' or 'utf-16'"
 _MARKS = (
@@ -32,12 +32,12 @@ _MARKS = (
 
 
 def is_packed(path: AnyPath) -> bool:
-    """Whether a file's name says that it is compressed."""
+    """Whether a file's name ends in .gz."""
     return fspath(path).lower().endswith(".gz")
 
 
 def suffix_of(path: AnyPath) -> str:
-    """Return a path's suffix before any .gz, in small letters and without the dot; "" without one."""
+    """Return a path's suffix before any .gz, in lower case and without the dot; "" without one."""
     name = Path(fspath(path)).name.lower().removesuffix(".gz")
     return Path(name).suffix.removeprefix(".")
 
@@ -45,8 +45,8 @@ def suffix_of(path: AnyPath) -> str:
 def read_bytes(path: AnyPath) -> bytes:
     """Return a file's content, decompressed when its name ends in .gz.
 
-    Raises ParseError when it cannot be read, is no gzip file, or unpacks to more than 16 MiB and a hundred times
-    its size: the mark of a file made to fill the memory.
+    Raises ParseError for a file that cannot be read, is not a gzip file despite its name, or unpacks to more than
+    16 MiB and a hundred times its size (a decompression bomb).
     """
     try:
         data = Path(path).read_bytes()
@@ -77,7 +77,7 @@ def _unpacked(path: AnyPath, data: bytes) -> bytes:
 
 
 def _neighbours(path: AnyPath, error: OSError) -> str:
-    """Ask for files of nearly the same name when one does not exist."""
+    """Suggest files with similar names if the file does not exist."""
     if not isinstance(error, FileNotFoundError):
         return ""
     try:
@@ -93,14 +93,14 @@ def read_text(path: AnyPath, encoding: str | None = None) -> str:
     Parameters
     ----------
     path
-        The file; decompressed when its name ends in .gz.
+        The file; decompressed if its name ends in .gz.
     encoding
-        A name that Python knows; None stands for UTF-8, or what a byte order mark says.
+        A name known to Python; None means UTF-8, or the encoding of a byte order mark.
 
     Raises
     ------
     ParseError
-        When the file is not in that encoding, which the message says how to name, or the encoding is unknown.
+        If the file is not in that encoding (the message explains how to give another), or the encoding is unknown.
     """
     data = read_bytes(path)
     marked = next((name for mark, name in _MARKS if data.startswith(mark)), None)
@@ -129,11 +129,11 @@ def read_text(path: AnyPath, encoding: str | None = None) -> str:
 
 @contextmanager
 def replacing(path: AnyPath) -> Generator[io.BufferedIOBase]:
-    """Write a whole file or nothing: the content goes to a neighbour that takes the name at the end.
+    """Write a whole file or nothing: content goes to a temporary file beside it, renamed at the end.
 
-    A name that ends in .gz is compressed, without a time stamp, so that equal content gives equal files.
+    A file whose name ends in .gz is compressed, without a time stamp, so that equal content gives equal files.
 
-    Raises WriteError, with the file's name, where writing fails.
+    Raises WriteError, with the file's name, if writing fails.
     """
     target = Path(path)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -147,7 +147,7 @@ def replacing(path: AnyPath) -> Generator[io.BufferedIOBase]:
             file.flush()
             os.fsync(file.fileno())
         part.replace(target)
-    except OSError as error:  # a full disk says no name, and a neighbour's would puzzle
+    except OSError as error:  # give the target's name, not none or the temporary file's
         raise cannot_write(path, error) from None
     finally:
         with suppress(OSError):
@@ -155,7 +155,7 @@ def replacing(path: AnyPath) -> Generator[io.BufferedIOBase]:
 
 
 def cannot_write(path: AnyPath, error: OSError) -> WriteError:
-    """Return the error for a file that cannot be written, which says why."""
+    """Return the error for a file that cannot be written, with the reason."""
     reason = error.strerror or str(error)
     folder = Path(path).parent
     if isinstance(error, FileNotFoundError) and not folder.is_dir():
@@ -170,7 +170,7 @@ def write_bytes(path: AnyPath, data: bytes) -> None:
 
 
 def write_text(path: AnyPath, text: str) -> None:
-    """Write a whole text file in UTF-8, or nothing; ModelError where a name is no text that UTF-8 can hold."""
+    """Write a whole text file in UTF-8, or nothing; ModelError for text that UTF-8 cannot encode."""
     try:
         data = text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -181,22 +181,22 @@ def write_text(path: AnyPath, text: str) -> None:
 
 
 def cut(word: str) -> str:
-    """Show a word of a file, whose length nothing limits."""
+    """Show a word from a file, shortened."""
     return repr(word if len(word) <= 40 else f"{word[:40]}...")
 
 
 def line_of(text: str, position: int) -> int:
-    """Return the number, from 1, of the line that a position of a text is in."""
+    """Return the line number, from 1, of a position in a text."""
     return text.count("\n", 0, position) + 1
 
 
 class LineCounter:
-    """Numbers of the lines that positions of a text are in, for many positions.
+    """Line numbers of many positions in a text.
 
     Parameters
     ----------
     text
-        The text; its lines are found when the first number is asked for.
+        The text; its lines are found at the first call.
     """
 
     def __init__(self, text: str) -> None:
@@ -204,7 +204,7 @@ class LineCounter:
         self._ends: list[int] | None = None
 
     def __call__(self, position: int) -> int:
-        """Return the number, from 1, of the line that a position is in."""
+        """Return the line number, from 1, of a position."""
         if self._ends is None:
             self._ends = [found.start() for found in re.finditer("\n", self._text)]
         return bisect.bisect_left(self._ends, position) + 1

@@ -1,4 +1,4 @@
-"""The tables of file formats, and reading and writing models by theirs."""
+"""The tables of file formats; reads and writes models by format."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class Format:
     name
         The suffix of its files, without the dot.
     holds
-        What it can hold, in words.
+        Description of its contents.
     reader
-        A model's is `reader(path)`, or `reader(path, encoding)` for text. The module of a reader or writer is
-        loaded when it is first called.
+        For models `reader(path)`, or `reader(path, encoding)` for text. The first call loads the module of a
+        reader or writer.
     writer
-        `writer(model, path)`; None for a format that is only read.
+        `writer(model, path)`; None for a read-only format.
     writes
-        The places of the classes that it can write, each "module:Class"; empty for any.
+        The classes that it can write, each as "module:Class"; empty for any.
     is_text
         Whether its files have an encoding.
     is_weighted
-        Whether the reader takes `weights` of literals, which its files lack.
+        Whether the reader takes `weights` of literals, for files that have none.
     """
 
     name: str
@@ -59,12 +59,12 @@ _LINEAR_GAUSSIAN = ("certimap.densities.linear_gaussian:LinearGaussianNetwork",)
 
 
 def _in_room(function: str) -> Callable[..., Any]:
-    """Return a function of this room, such as "bif:read_bif"."""
+    """Return a function from this package by name, such as "bif:read_bif"."""
     return Named(f"certimap.io.{function}")
 
 
 def _of_networks(name: str, module: str, program: str = "", *, writer_in: str = "") -> Format:
-    """Return a format that holds Bayesian networks alone."""
+    """Return a format for Bayesian networks only."""
     reader, writer = _in_room(f"{module}:read_{module}"), _in_room(f"{writer_in or module}:write_{module}")
     return Format(name, f"Bayesian networks{program}", reader, writer, _BAYESIAN)
 
@@ -108,16 +108,16 @@ def suffixes(table: Mapping[str, Format] = FORMATS, between: str = " ") -> str:
 def format_of(
     path: AnyPath, format: str | None = None, table: Mapping[str, Format] = FORMATS, what: str = "model"
 ) -> Format:
-    """Return the format that a name, or else the suffix of a path before any .gz, stands for.
+    """Return the format for a name, or else for the suffix of a path before any .gz.
 
     Parameters
     ----------
     path, format
-        The file, and the name of its format where the suffix does not tell.
+        The file, and the name of its format if the suffix does not tell.
     table
         The formats to choose from.
     what
-        What they hold, for the error.
+        Their contents, for the error message.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def format_of(
     Raises
     ------
     ParseError
-        For any other name.
+        For an unknown name or suffix.
     """
     if not isinstance(path, str | PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ModelError(f"a {type(path).__name__} was given; expected the path of a {what} file")
@@ -156,9 +156,9 @@ def read(
     format
         One of these names, for a file with another suffix.
     encoding
-        Of a text format, such as "latin-1"; None stands for UTF-8, or what a byte order mark says.
+        Encoding of a text format, such as "latin-1"; None means UTF-8, or the encoding of a byte order mark.
     weights
-        Weights of literals for .nnf and .sdd, by number or as the file that has them; None for 1 each.
+        Weights of literals for .nnf and .sdd, by number or as a file; None for 1 each.
 
     Returns
     -------
@@ -167,10 +167,10 @@ def read(
     Raises
     ------
     ParseError
-        For an unknown format, a file that cannot be read, and one that does not follow its format; nothing else,
-        whatever the file holds.
+        For an unknown format, an unreadable file, and a file that violates its format. No file content leads to
+        any other error.
     ModelError
-        For weights of literals with a format that has its own, and weights that are none.
+        For weights of literals with a format that has its own, and for invalid weights.
     """
     chosen = format_of(path, format)
     if weights is not None and not chosen.is_weighted:
@@ -190,16 +190,16 @@ def write(model: Any, path: AnyPath, format: str | None = None) -> None:
     model
         A model.
     path
-        Its suffix names the format; with .gz behind it, it is compressed.
+        Its suffix names the format; a further .gz compresses the file.
     format
-        A suffix, for a file with another one.
+        Name of the format, for a file with another suffix.
 
     Raises
     ------
     ParseError
         For an unknown format.
     ModelError
-        When the format cannot hold the model.
+        If the format cannot hold the model.
     """
     chosen = format_of(path, format)
     if chosen.writer is None or (chosen.writes and not is_one_of(model, chosen.writes)):

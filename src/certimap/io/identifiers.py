@@ -1,4 +1,4 @@
-"""Names for formats that accept identifiers alone: what else stands in a model is written in another form."""
+"""Names for formats that accept only identifiers: other names are converted."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _OTHER = re.compile(r"[^A-Za-z0-9_]")
 
 @dataclass(frozen=True)
 class WrittenNames:
-    """How the variables of a model and their states are written.
+    """Written names of a model's variables and states.
 
     Attributes
     ----------
     names, states
         In the order of the domain; one list of states for each variable.
     labels
-        The names as the model has them, for formats with a field for a title.
+        The model's own names, for formats with a field for a title.
     """
 
     names: list[str]
@@ -38,19 +38,19 @@ def written_names(model: Network, path: AnyPath, *, states_too: bool, longest: i
     Parameters
     ----------
     states_too
-        Whether states have to be identifiers; if not, they are kept as text.
+        Whether states must be identifiers; if not, they are kept as text.
     longest
-        The most characters that a name may have; None for any number.
+        Maximum number of characters in a name; None for any number.
 
     Warns
     -----
     UserWarning
-        Once, when a name or a state is written in another form.
+        Once, if a name or a state is converted.
 
     Raises
     ------
     ModelError
-        When two states of a variable read the same as text.
+        If two states of a variable are equal as text.
     """
     names = _identifiers(model.domain.names, "x", longest)
     changed = [pair for pair in zip(model.domain.names, names, strict=True) if pair[0] != pair[1]]
@@ -73,7 +73,7 @@ def written_names(model: Network, path: AnyPath, *, states_too: bool, longest: i
 
 
 def _identifiers(names: Sequence[str], prefix: str, longest: int | None) -> list[str]:
-    """Return distinct identifiers, those that are some already as they are."""
+    """Return distinct identifiers; names that are already identifiers stay unchanged."""
     wanted = [_identifier(name, prefix)[:longest] for name in names]
     taken = {new for old, new in zip(names, wanted, strict=True) if old == new}
     found: list[str] = []

@@ -38,19 +38,19 @@ _LAYOUTS = {
     "P": "P ID VTREE COUNT CHILD ...",
     "S": "S ID VTREE COUNT {CHILD LOG-WEIGHT} ...",
 }
-MAX_ENTRIES = 2**25  # of all leaves: one per state of their variable
+MAX_ENTRIES = 2**25  # limit on entries of all leaves: one per state of their variable
 
 
 def read_jpc(path: AnyPath, encoding: str | None = None) -> Circuit:
-    """Read a circuit; its variables are called by the numbers that its leaves give them, from "1".
+    """Read a circuit; variables are named by their numbers in the file, from "1".
 
-    A variable that has nothing but literals has the states False and True, others 0, 1, ....
+    A variable with only literals as leaves has the states False and True, others 0, 1, ....
 
     Raises
     ------
     ParseError
-        With file and line: for anything that does not follow the format, a child that is not defined before, a
-        variable that is discrete and real.
+        With file and line: for a violation of the format, a child that is not defined before, a variable with
+        both discrete and real leaves.
     """
     data = read_bytes(path)
     if data[:1] == b"\x80":
@@ -59,7 +59,7 @@ def read_jpc(path: AnyPath, encoding: str | None = None) -> Circuit:
 
 
 class _Reader:
-    """Two passes over the lines: which variables there are, and the nodes."""
+    """Two passes over the lines: first the variables, then the nodes."""
 
     def __init__(self, lines: NodeLines) -> None:
         self.lines = lines
@@ -104,7 +104,7 @@ class _Reader:
         return Domain(variables)
 
     def leaf(self, line: Line) -> tuple[int, int]:
-        """Return the variable of a leaf and how many states it needs (0 for a real one); (0, 0) for others."""
+        """Return a leaf's variable and the number of states needed (0 if real); (0, 0) for other nodes."""
         kind, words = line.words[0], line.words
         if kind not in _LAYOUTS:
             raise self.lines.fail(f"{kind[:20]!r} is no kind of node; expected {', '.join(_LAYOUTS)}", line)
@@ -167,9 +167,9 @@ class _Reader:
 def write_jpc(model: Circuit, path: AnyPath) -> None:
     """Write a circuit; variables and states become numbers, and log weights read back exactly.
 
-    Variables that are called by rising numbers keep these, others are numbered from 1.
+    Variables named by rising numbers keep them; others are numbered from 1.
 
-    Raises ModelError for a kind of leaf that Juice does not have.
+    Raises ModelError for a kind of leaf that Juice lacks.
     """
     numbers = _numbers(model.domain.names)
     lines = [f"jpc {model.n_nodes}"]
@@ -193,14 +193,14 @@ def write_jpc(model: Circuit, path: AnyPath) -> None:
 
 
 def _numbers(names: Sequence[str]) -> list[int]:
-    """Return the numbers of variables: those they are called by, where these rise from 1 on, else 1, 2, ..."""
+    """Return the numbers of variables: their names, if these are rising numbers from 1, else 1, 2, ..."""
     called = [int(name) if name.isascii() and name.isdigit() and len(name) < 10 else 0 for name in names]
     rising = all(low < high for low, high in itertools.pairwise([0, *called]))
     return called if rising else list(range(1, len(names) + 1))
 
 
 def _discrete(model: Circuit, node: int, own: list[float], number: int) -> str:
-    """Return the line of a categorical leaf: an indicator where it is one."""
+    """Return the line of a categorical leaf, as an indicator if possible."""
     possible = np.flatnonzero(np.array(own) > -np.inf)
     if len(possible) == 1 and own[int(possible[0])] == 0.0:
         described = model.domain.variables[int(model.leaf_var[node])]

@@ -1,7 +1,7 @@
-"""Models as JSON, told apart by what they hold: circuits of deeprob-kit and SparC, linear-Gaussian networks.
+"""Models as JSON, distinguished by content: circuits of deeprob-kit and SparC, linear-Gaussian networks.
 
-Circuits name variables by number from 0, and so do those read here, without numbers that no leaf
-names; states are 0, 1, ....
+Variables of circuits are named by their numbers in the file, from 0; numbers without leaves are dropped. States
+are 0, 1, ....
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def read_json(path: AnyPath, encoding: str | None = None) -> Circuit | LinearGau
     Raises
     ------
     ParseError
-        For anything that follows none of the formats, leaves of other kinds than those named there, a cycle.
+        For a file in none of these formats, unsupported kinds of leaves, a cycle.
     """
     try:
         data = json.loads(read_text(path, encoding))
@@ -31,7 +31,7 @@ def read_json(path: AnyPath, encoding: str | None = None) -> Circuit | LinearGau
         raise ParseError(f"is no JSON ({error.msg})", path, error.lineno) from None
     except RecursionError:
         raise ParseError("nests too deeply; expected an object with a list of nodes", path) from None
-    except ValueError as error:  # a number of thousands of digits
+    except ValueError as error:  # a number with thousands of digits
         raise ParseError(f"holds a number that is too long ({error})", path) from None
     if is_record(data) and data.get("format") == linear_gaussian.FORMAT:
         return linear_gaussian.linear_gaussian_of_record(path, data)

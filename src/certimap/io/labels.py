@@ -1,4 +1,4 @@
-"""Labels of states as JSON holds them."""
+"""Labels of states in JSON."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from certimap.errors import ModelError
 
 
 def encoded_label(label: Any, variable: str) -> Any:
-    """Return what JSON holds of a label; a tuple becomes a list, which nothing else does.
+    """Return a label as a JSON value; only tuples become lists.
 
-    Raises ModelError for a label that it cannot hold.
+    Raises ModelError for a label that JSON cannot hold.
     """
     value = plain_scalar(label)
     if value is None or isinstance(value, str | bool | int | float):
@@ -26,5 +26,5 @@ def encoded_label(label: Any, variable: str) -> Any:
 
 
 def decoded_label(value: Any) -> Label:
-    """Return the label that `encoded_label` made a value of."""
+    """Invert `encoded_label`."""
     return tuple(decoded_label(part) for part in value) if is_list(value) else value

@@ -1,4 +1,4 @@
-"""Linear-Gaussian networks: JSON that people write, and the arrays of the native format.
+"""Linear-Gaussian networks: hand-written JSON, and the arrays of the native format.
 
 The JSON is an object with `format` ("linear-gaussian") and `variables`, a list of objects. A discrete variable has
 `name`, `states`, `parents` (discrete ones; absent for none) and `table`, nested lists with one level per parent
@@ -32,12 +32,12 @@ _TOP = ("format", "variables", "hidden")
 
 
 def linear_gaussian_of_record(path: AnyPath, data: Record) -> LinearGaussianNetwork:
-    """Build a network from what a file holds.
+    """Build a network from the content of a JSON file.
 
     Raises
     ------
     ParseError
-        For keys that are unknown or absent, values of another type, and whatever networks refuse.
+        For unknown or absent keys, values of a wrong type, and invalid networks.
     """
     try:
         return _network(data)
@@ -87,12 +87,12 @@ def _network(data: Record) -> LinearGaussianNetwork:
 
 
 def write_linear_gaussian(model: LinearGaussianNetwork, path: AnyPath) -> None:
-    """Write a network as JSON, numbers so that they read back exactly.
+    """Write a network as JSON; numbers read back exactly.
 
     Raises
     ------
     ModelError
-        Where the discrete variables are in a model other than a Bayesian network, and for labels that JSON lacks.
+        If the discrete part is not a Bayesian network, and for labels that JSON cannot hold.
     """
     discrete = _discrete_part(model)
     variables: list[dict[str, Any]] = []
@@ -182,7 +182,7 @@ def _numbers(value: Any, what: str) -> NDArray[np.float64]:
 
 
 def arrays_of_linear_gaussian(model: LinearGaussianNetwork) -> dict[str, NDArray[Any]]:
-    """Return what the native format holds beside the domain: tables and parameters, each kind end to end."""
+    """Return the arrays of the native format, without the domain: each kind of parameter concatenated."""
     discrete = _discrete_part(model)
     factors: tuple[Factor, ...] = () if discrete is None else discrete.factors
     nodes = model.nodes
@@ -207,7 +207,7 @@ def arrays_of_linear_gaussian(model: LinearGaussianNetwork) -> dict[str, NDArray
 
 
 def linear_gaussian_of_arrays(domain: Domain, arrays: Mapping[str, NDArray[Any]]) -> LinearGaussianNetwork:
-    """Build a network from its domain and arrays; ModelError, or an error of numpy, for what does not fit."""
+    """Build a network from its domain and arrays; ModelError or a numpy error if they do not fit."""
     sizes: list[int] = domain.n_states.tolist()
     n_discrete = sum(size > 0 for size in sizes)
     if any(size == 0 for size in sizes[:n_discrete]):

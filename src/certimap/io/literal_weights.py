@@ -1,10 +1,10 @@
-"""Weights of literals, for circuits that have none of their own.
+"""Weights of literals, for circuits without weights.
 
-A file has one of these on each of its lines, and may be the CNF itself:
+Each line of a file has one of these forms; the file may be the CNF itself:
 
-    LITERAL WEIGHT                          as d4 takes them
-    c p weight LITERAL WEIGHT 0             as the model counting competitions have them, in a CNF
-    c weights W1 W-1 W2 W-2 ...             as c2d and miniC2D have them, in a CNF
+    LITERAL WEIGHT                          d4
+    c p weight LITERAL WEIGHT 0             model counting competitions, in a CNF
+    c weights W1 W-1 W2 W-2 ...             c2d and miniC2D, in a CNF
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from certimap.errors import ModelError, ParseError
 from certimap.io.files import AnyPath, cut, read_text
 from certimap.io.numbers import log_of_text
 
-Weights = Mapping[int, float] | str | PathLike[str]  # of literals, or the file that has them
+Weights = Mapping[int, float] | str | PathLike[str]  # by literal, or a file
 
 
 def log_weights(given: Weights | None, path: AnyPath, encoding: str | None = None) -> tuple[dict[int, float], int]:
-    """Return the natural logs of the weights of literals, and the number of variables that goes with them (or 0).
+    """Return the natural logs of the weights of literals, and the file's number of variables (or 0).
 
     Parameters
     ----------
     given
-        Weights by literal (3 stands for variable 3 being true, -3 for false), or a file; a variable left out
-        weighs 1 either way.
+        Weights by literal (3: variable 3 is true, -3: it is false), or a file; absent variables weigh 1 either
+        way.
     path
         The circuit's file, for errors.
 
     Raises
     ------
     ParseError, ModelError
-        For a weight that is negative or no number, a literal that is weighted twice or 0, or one whose negation
-        has no weight.
+        For a weight that is negative or not a number, a literal with two weights, the literal 0, or a literal
+        whose negation has no weight.
     """
     if given is None:
         return {}, 0
@@ -103,7 +103,7 @@ def _of_file(path: AnyPath, encoding: str | None) -> tuple[dict[int, float], int
 
 
 def as_rows(found: Mapping[int, float], n_variables: int) -> NDArray[np.float64]:
-    """Return log weights of (false, true), shape (n_variables, 2); 0 where none are given."""
+    """Return log weights of (false, true), shape (n_variables, 2); 0 by default."""
     rows = np.zeros((n_variables, 2))
     for literal, value in found.items():
         if abs(literal) <= n_variables:

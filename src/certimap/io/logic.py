@@ -14,21 +14,21 @@ from certimap.io.files import AnyPath
 from certimap.io.literal_weights import as_rows
 
 TRUE, FALSE = -1, -2
-MAX_SCOPE_BITS = 2**33  # nodes times variables: what working out the scopes of all nodes takes
+MAX_SCOPE_BITS = 2**33  # limit on nodes times variables: the memory for the scopes of all nodes
 
 
 class LogicBuilder:
     """Builds a circuit bottom-up; constants are folded, and each method returns a node, TRUE or FALSE.
 
-    Disjunctions are taken to be deterministic (no assignment makes two children true), as they are in d-DNNF
-    and SDDs: they become sums.
+    Disjunctions are assumed deterministic (no assignment makes two children true), as in d-DNNFs and SDDs: they
+    become sums.
 
     Parameters
     ----------
     path
         The file, for errors.
     n_variables
-        Their number; they are called "1", "2", ...
+        Number of variables, named "1", "2", ...
     """
 
     def __init__(self, path: AnyPath, n_variables: int) -> None:
@@ -42,7 +42,7 @@ class LogicBuilder:
         self._some_variable: list[int] = []  # of each node, a variable in its scope
 
     def literal(self, literal: int) -> int:
-        """Add the leaf that is 1 where a literal holds."""
+        """Add the indicator of a literal."""
         if literal not in self._literals:
             variable = abs(literal) - 1
             self._literals[literal] = self._added(self._builder.indicator(variable, int(literal > 0)), variable)
@@ -86,12 +86,12 @@ class LogicBuilder:
         root
             A node.
         log_weights
-            Natural logs of the weights of literals; 0 for one left out.
+            Natural logs of the weights of literals; 0 for absent literals.
 
         Raises
         ------
         ParseError
-            When the root is false, or the circuit is too large to make smooth.
+            If the root is false, or the circuit is too large to make smooth.
         """
         if root == FALSE:
             raise ParseError("the formula is false: it has no model, and so no distribution", self.path)
@@ -108,7 +108,7 @@ class LogicBuilder:
             raise ParseError(str(error), self.path) from None
         if not log_weights:
             return circuit
-        # In a smooth circuit every variable has one leaf in each term, which takes its weight.
+        # In a smooth circuit every variable has one leaf in each term; that leaf takes the weight.
         rows = as_rows(log_weights, self.n_variables)
         leaves = circuit.leaf_var[circuit.leaf_var >= 0]
         return dataclasses.replace(circuit, params=circuit.params + rows[leaves].reshape(-1))

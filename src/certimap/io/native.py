@@ -1,9 +1,8 @@
 """The native format: any model as one `.npz`, without pickle, read back exactly.
 
-A file holds `meta`, a JSON text with the format's version, the kind of model and its domain, and the
-model's arrays. A class joins by a method `to_arrays() -> dict[str, array]`, a class method
-`from_arrays(domain, arrays)`, an attribute `domain`, and `register(kind, cls)`; classes of this package
-need no registration.
+A file holds the model's arrays and `meta`, a JSON text with the format's version, the kind of model and its
+domain. A class needs a method `to_arrays() -> dict[str, array]`, a class method `from_arrays(domain, arrays)`,
+an attribute `domain`, and `register(kind, cls)`; classes of this package are registered already.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from certimap.networks.markov import MarkovNetwork
 from certimap.networks.network import Network
 
 Arrays = dict[str, NDArray[Any]]
-VERSION = 2  # 1, which knew no factors in logs, is read too, and written where there are none
+VERSION = 2  # version 1, without factors in logs, is also read, and written for models without them
 _OWN = frozenset(  # imported on first use
     {
         "certimap.learn.hidden_model:HiddenChowLiuModel",
@@ -45,7 +44,7 @@ _registered: dict[str, type[Any]] = {}
 
 
 def register(kind: str, cls: type[Any]) -> None:
-    """Let models of a class be written and read; `kind` names it in files.
+    """Register a class of models for writing and reading; `kind` names it in files.
 
     The class has `to_arrays()` (a mapping from names to arrays of numbers or text), `domain`, and a class
     method `from_arrays(domain, arrays)`.
@@ -54,7 +53,7 @@ def register(kind: str, cls: type[Any]) -> None:
 
 
 def write_native(model: Any, path: AnyPath) -> None:
-    """Write a model; raises ModelError for a class that has no `to_arrays` or a label that JSON cannot hold."""
+    """Write a model; raises ModelError for a class without `to_arrays` or a label that JSON cannot hold."""
     kind, arrays = _to_arrays(model)
     version = VERSION if kind in _NETWORKS and "in_logs" in arrays else 1
     meta: dict[str, Any] = {
@@ -74,7 +73,7 @@ def write_native(model: Any, path: AnyPath) -> None:
 
 
 def exported(model: Any) -> tuple[str, list[dict[str, Any]], Arrays, list[str]]:
-    """Return a model as the format holds it: its kind, its variables, its arrays, and the names of hidden ones.
+    """Return a model's kind, its variables for JSON, its arrays, and the names of its hidden variables.
 
     Raises ModelError for a model that the format cannot hold.
     """
@@ -85,9 +84,9 @@ def exported(model: Any) -> tuple[str, list[dict[str, Any]], Arrays, list[str]]:
 def fingerprint(model: Any) -> str:
     """Return "sha256:" and the hash of a model's content: equal for equal variables, states and parameters.
 
-    It covers what the native format would hold, byte by byte, so that a model written and read back keeps it, and
-    the last digit of one parameter changes it. Raises ModelError for a model that the format cannot hold. Cost:
-    linear in the model's size, about a second per gigabyte.
+    It hashes the content of the native format byte by byte. A model written and read back thus keeps it, and the
+    last digit of one parameter changes it. Raises ModelError for a model that the format cannot hold. Cost: linear
+    in the model's size, about a second per gigabyte.
     """
     kind, variables, arrays, hidden = exported(model)
     digest = hashlib.sha256(json.dumps([kind, variables, hidden]).encode())
@@ -99,11 +98,11 @@ def fingerprint(model: Any) -> str:
 
 
 def read_native(path: AnyPath) -> Any:
-    """Read a model; raises ParseError when the file is damaged or of a kind that is not known.
+    """Read a model; raises ParseError if the file is damaged or of an unknown kind.
 
-    The arrays of a circuit in a file of 16 MiB and more are mapped into memory, not copied: processes that read
-    the file share them, and its pages are given up when memory is short. Such a file may be replaced, as
-    `write_native` does, but not changed in place while its model is in use.
+    The arrays of a circuit in a file of 16 MiB or more are mapped into memory, not copied: processes share them,
+    and the system drops their pages when memory is short. Such a file may be replaced, as `write_native` does,
+    but not changed in place while its model is in use.
     """
     arrays = read_arrays(path)
     try:

@@ -3,8 +3,8 @@
     node A { states = ("yes" "no"); label = "..."; position = (1 2); }
     potential (A | B C) { data = ((.1 .9)(.2 .8) ...); }
 
-The states of the variable itself vary fastest, then those of the last parent. A potential without data is
-uniform. Positions, labels and whatever else a node has are left out.
+The variable's own states vary fastest, then the last parent's. A potential without data is uniform.
+Positions, labels and other fields of nodes are ignored.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def read_net(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
     Raises
     ------
     ParseError
-        With file and line: for anything that does not follow the format, and for decisions, utilities,
-        functions, continuous nodes, instances of classes and tables given by expressions, which it names.
+        With file and line: for a violation of the format, and for decisions, utilities, functions, continuous
+        nodes, instances of classes and tables given by expressions, which it names.
 
     Warns
     -----
@@ -99,7 +99,7 @@ def _read_potential(source: Braces, declared: Declared, block: BraceBlock, heade
 def write_net(model: BayesianNetwork, path: AnyPath) -> None:
     """Write a Bayesian network; numbers read back exactly, and states as text.
 
-    Names that are no identifiers are written in another form, with one warning, and kept as labels.
+    Names that are not identifiers are converted, with one warning; labels keep the originals.
     """
     names = written_names(model, path, states_too=False)
     lines = ["net { }"]
@@ -119,7 +119,7 @@ def write_net(model: BayesianNetwork, path: AnyPath) -> None:
 
 
 def nested(numbers: list[str], shape: tuple[int, ...], between: str = " ") -> str:
-    """Put parentheses around the numbers of each axis, the last within all others."""
+    """Put parentheses around the numbers of each axis, the last axis innermost."""
     parts = numbers
     for size in reversed(shape):
         parts = [f"({between.join(parts[k : k + size])})" for k in range(0, len(parts), size)]

@@ -1,4 +1,4 @@
-"""`.nnf`: deterministic decomposable formulas as c2d and d4 compile them, with weights of literals from beside.
+"""`.nnf`: deterministic decomposable formulas from c2d and d4; weights of literals come from elsewhere.
 
 c2d (and Dsharp, miniC2D), children before parents, nodes numbered by their lines from 0, the last one the root:
 
@@ -7,7 +7,7 @@ c2d (and Dsharp, miniC2D), children before parents, nodes numbered by their line
     A COUNT CHILD ...                       a conjunction; A 0 is true
     O VARIABLE COUNT CHILD ...              a disjunction; O 0 0 is false
 
-d4, nodes and arcs in any order, node 1 the root; an arc carries literals that hold below it:
+d4, nodes and arcs in any order, node 1 the root; the literals on an arc hold below it:
 
     o ID 0      a ID 0      t ID 0      f ID 0
     PARENT CHILD LITERAL ... 0
@@ -25,21 +25,21 @@ _D4_KINDS = ("o", "a", "t", "f")
 
 
 def read_nnf(path: AnyPath, encoding: str | None = None, weights: Weights | None = None) -> Circuit:
-    """Read a formula as a circuit; its variables are called "1", "2", ... and have the states False and True.
+    """Read a formula as a circuit over variables named "1", "2", ... with the states False and True.
 
     Parameters
     ----------
     path, encoding
         The file.
     weights
-        Weights of literals, by number or as the file that has them (see `certimap.io.literal_weights`); None for 1
-        each, so that every model is equally probable.
+        Weights of literals, by number or as a file (see `certimap.io.literal_weights`); None for 1 each, so that
+        every model of the formula is equally probable.
 
     Raises
     ------
     ParseError
-        With file and line: for anything that does not follow the format, a formula that is false, weights
-        without their negation's.
+        With file and line: for a violation of the format, an unsatisfiable formula, a weighted literal whose
+        negation has no weight.
     """
     found, n_variables = log_weights(weights, path, encoding)
     lines = NodeLines(path, encoding, None)
@@ -51,7 +51,7 @@ def read_nnf(path: AnyPath, encoding: str | None = None, weights: Weights | None
 
 def _read_c2d(lines: NodeLines, weights: dict[int, float], n_variables: int) -> Circuit:
     header = lines.header
-    assert header is not None  # asked for
+    assert header is not None  # requested above
     counts = lines.integers(header, "a count")
     lines.expect(header, len(counts) == 3, "nnf NODES EDGES VARIABLES")
     rows = [_c2d_row(lines, line) for line in lines]
@@ -71,7 +71,7 @@ def _read_c2d(lines: NodeLines, weights: dict[int, float], n_variables: int) -> 
 
 
 def _c2d_row(lines: NodeLines, line: Line) -> list[int]:
-    """Return the numbers of a line, whose count is right."""
+    """Return the numbers of a line; reject a wrong count."""
     kind, row = line.words[0], lines.integers(line, "a number of the node")
     if kind == "L":
         lines.expect(line, len(row) == 1 and row[0] != 0, "L LITERAL")
@@ -85,7 +85,7 @@ def _c2d_row(lines: NodeLines, line: Line) -> list[int]:
 
 
 class _D4:
-    """The nodes of d4's flavour and what is below each."""
+    """The nodes of a d4 file and their arcs."""
 
     def __init__(self, lines: NodeLines) -> None:
         self.lines = lines
@@ -111,9 +111,9 @@ class _D4:
                         raise lines.fail(f"the node {key} is not defined", line)
 
     def order(self) -> list[int]:
-        """Return the nodes below node 1, children before parents; refuse cycles."""
+        """Return the nodes below node 1, children before parents; reject cycles."""
         found: list[int] = []
-        state: dict[int, int] = {}  # 1 while what is below is visited, 2 afterwards
+        state: dict[int, int] = {}  # 1 while its descendants are visited, 2 afterwards
         waiting = [1]
         while waiting:
             node = waiting[-1]

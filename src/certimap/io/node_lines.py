@@ -1,4 +1,4 @@
-"""Circuits with one node per line, as .nnf, .sdd, .psdd and .jpc have them: words, numbers, and limits."""
+"""Circuits with one node per line (.nnf, .sdd, .psdd, .jpc): words, numbers, and limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from certimap.errors import ParseError
 from certimap.io.files import AnyPath, cut, read_text
 
 _INTEGER = re.compile(r"[+-]?\d{1,9}", re.ASCII)
-FREE_VARIABLES = 20_000  # variables that a file may have beyond one per word
+FREE_VARIABLES = 20_000  # limit on variables beyond one per word
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class NodeLines:
     path, encoding
         The file.
     header
-        The word that its first line begins with; None for a format without a header.
+        The first word of the file; None for a format without a header.
     """
 
     def __init__(self, path: AnyPath, encoding: str | None, header: str | None) -> None:
@@ -78,7 +78,7 @@ class NodeLines:
         return found
 
     def check_variables(self, largest: int, line: Line | None = None) -> int:
-        """Return the number of variables, unless it is far beyond what the file has words for."""
+        """Return the number of variables; reject one far above the number of words in the file."""
         if not 1 <= largest <= FREE_VARIABLES + self.n_words:
             raise self.fail(
                 f"the file has {largest:,} variables and {self.n_words:,} words; expected at least one variable, "
@@ -89,14 +89,14 @@ class NodeLines:
         return largest
 
     def children(self, line: Line, given: Sequence[int], known: dict[int, int]) -> list[int]:
-        """Return the nodes that ids stand for."""
+        """Return the nodes with some ids."""
         for child in given:
             if child not in known:
                 raise self.fail(f"the child {child} is not defined on an earlier line", line)
         return [known[child] for child in given]
 
     def expect(self, line: Line, fits: bool, layout: str) -> None:
-        """Refuse a line whose number of words is wrong."""
+        """Reject a line with a wrong number of words."""
         if not fits:
             raise self.fail(f"{cut(' '.join(line.words))} does not follow {layout!r}", line)
 

@@ -1,4 +1,4 @@
-"""Numbers as text: what lies beyond the range of doubles is read into natural logs, and written from them."""
+"""Numbers as text: numbers beyond the range of doubles are read into natural logs, and written from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from certimap.networks.factor import Factor
 
 Floats = NDArray[np.float64]
 
-_EXPONENT_LIMIT = 10**17  # the largest power of ten that Decimal reckons with
+_EXPONENT_LIMIT = 10**17  # the largest power of ten in Decimal
 _EXACT = Context(prec=40, Emax=_EXPONENT_LIMIT, Emin=-_EXPONENT_LIMIT)
 _WRITTEN = Context(prec=20, Emax=_EXPONENT_LIMIT, Emin=-_EXPONENT_LIMIT)
 _HAS_DIGIT = re.compile(r"[1-9]")
@@ -27,14 +27,14 @@ _LOG_LARGEST = math.log(sys.float_info.max)
 
 @dataclass
 class Numbers:
-    """Nonnegative numbers that were text.
+    """Nonnegative numbers read from text.
 
     Attributes
     ----------
     values
-        float64; 0, inf or a denormal where the text is out of the range of doubles with all their digits.
+        float64; 0, inf or a denormal for numbers outside the range of normal doubles.
     logs
-        Natural logs, the same shape; None where `values` say it all.
+        Natural logs, same shape; None if all numbers are normal doubles.
     """
 
     values: Floats
@@ -62,7 +62,7 @@ class Numbers:
 
 
 def log_of_text(word: str) -> float:
-    """Return the natural log of a number that is not negative, at any size; ValueError for any other text."""
+    """Return the natural log of a nonnegative number of any size; ValueError for any other text."""
     if not _IS_NUMBER.fullmatch(word):
         raise ValueError(word)
     number = Decimal(word)
@@ -70,7 +70,7 @@ def log_of_text(word: str) -> float:
 
 
 def read_numbers(words: Sequence[str]) -> Numbers | None:
-    """Read numbers that are finite and not negative; None when a word is none of them.
+    """Read finite nonnegative numbers; None if a word is anything else.
 
     Cost: one conversion per word, and about 20 µs for each word beyond the range of doubles.
     """
@@ -95,7 +95,7 @@ def read_numbers(words: Sequence[str]) -> Numbers | None:
 
 
 def is_number(word: str) -> bool:
-    """Whether a word is a number that is finite and not negative."""
+    """Whether a word is a finite nonnegative number."""
     return read_numbers([word]) is not None
 
 

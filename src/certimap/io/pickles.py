@@ -1,7 +1,7 @@
 """Pickles read without running them: plain values, arrays of numbers, and instances as their attributes.
 
-Nothing that a pickle names is imported or called. Its instructions are checked first, then names of classes are
-replaced by harmless stand-ins.
+Nothing named in a pickle is imported or called. Its instructions are checked first; then harmless stand-ins
+replace the classes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_VALUES = 2**24
 
 
 class BadPickle(ValueError):
-    """A pickle that holds something else, or is cut off."""
+    """A pickle with other content, or truncated."""
 
 
 class Instance:
@@ -47,9 +47,9 @@ class Instance:
     Attributes
     ----------
     name
-        Of the class, without its module.
+        Name of the class, without its module.
     attributes
-        By name; none where the pickle has none.
+        Attributes by name; may be empty.
     """
 
     name: str = ""
@@ -61,7 +61,7 @@ class Instance:
 
 @dataclass
 class _Type:
-    """A dtype of numpy as a pickle describes it."""
+    """A numpy dtype as described in a pickle."""
 
     text: str
     order: str = "<"
@@ -71,7 +71,7 @@ class _Type:
 
 
 class _Array:
-    """An array of numpy as a pickle describes it."""
+    """A numpy array as described in a pickle."""
 
     values: NDArray[Any] | None = None
 
@@ -88,10 +88,10 @@ def _array(data: Any, dtype: Any, shape: Any, order: str) -> NDArray[Any]:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Replaces every name that a pickle asks for."""
+    """Replaces every name in a pickle by a stand-in."""
 
     def find_class(self, module_name: str, global_name: str) -> Any:
-        # Functions and classes made for this one name: a pickle may change what it is given.
+        # Make a new function or class per name: a pickle may modify it.
         def array(*_: Any) -> _Array:
             return _Array()
 
@@ -114,9 +114,9 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_pickle(data: bytes) -> Any:
-    """Return what a pickle holds, with arrays of numpy, and `Instance` for instances.
+    """Return the content of a pickle, with numpy arrays, and `Instance` for instances.
 
-    Raises BadPickle for one that is cut off or needs more than data to be read.
+    Raises BadPickle for a truncated pickle, or one that needs code to be read.
     """
     try:
         for opcode, argument, _ in pickletools.genops(data):
@@ -127,12 +127,12 @@ def read_pickle(data: bytes) -> Any:
         return _plain(_Unpickler(io.BytesIO(data)).load(), {})
     except BadPickle:
         raise
-    except Exception as error:  # unpickling raises whatever the bytes lead to
+    except Exception as error:  # damaged bytes can raise any error
         raise BadPickle(f"something that is no data ({type(error).__name__})") from None
 
 
 def _plain(value: Any, done: dict[int, Any]) -> Any:
-    """Return lists and dictionaries with the arrays themselves inside; each value is converted once."""
+    """Replace array stand-ins in lists and dictionaries by arrays; each value is converted once."""
     if isinstance(value, _Array):
         if value.values is None:
             raise BadPickle("an array without content")
@@ -143,7 +143,7 @@ def _plain(value: Any, done: dict[int, Any]) -> Any:
     if key not in done:
         if len(done) > MAX_VALUES:
             raise BadPickle(f"more than {MAX_VALUES:,} lists")
-        done[key] = None  # for a value that holds itself
+        done[key] = None  # for a value that contains itself
         if is_record(value):
             done[key] = {str(k): _plain(v, done) for k, v in value.items()}
         else:
@@ -156,5 +156,5 @@ def _is_sequence(value: Any) -> TypeGuard[Sequence[Any]]:
 
 
 def is_array(value: Any) -> TypeGuard[NDArray[Any]]:
-    """Tell whether a value is an array."""
+    """Whether a value is an array."""
     return isinstance(value, np.ndarray)

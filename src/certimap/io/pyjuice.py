@@ -1,4 +1,4 @@
-"""pyjuice's `.jpc`: a pickle of vectors of nodes in blocks, read without running it.
+"""pyjuice's `.jpc`: a pickle of node vectors in blocks, read without running it.
 
 A list of vectors, children first, the last one the root; each has `num_node_blocks` blocks of `block_size` nodes:
 
@@ -7,7 +7,7 @@ A list of vectors, children first, the last one the root; each has `num_node_blo
 - Sum: `edge_ids`, shape (2, edges): blocks of this vector, and of all child vectors one after the other; `params`,
   shape (edges, block_size, block size of the children).
 
-A vector that shares the parameters of another names it as `source_node`.
+A vector with another vector's parameters names it as `source_node`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _PER_NODE = {"Categorical": 0, "Bernoulli": 1, "Gaussian": 2, "Literal": 0, "Ind
 
 
 def read_pyjuice(path: AnyPath, data: bytes) -> Circuit:
-    """Read a circuit; its variables are called by the numbers that pyjuice gives them, from "0".
+    """Read a circuit; variables are named by pyjuice's numbers, from "0".
 
     Raises
     ------
     ParseError
-        For a pickle of anything else, other distributions than those named there, parameters that are missing or
-        do not fit, and sums with parameters from outside.
+        For a pickle of anything else, unsupported distributions, parameters that are missing or do not fit, and
+        sums with external parameters.
     """
     try:
         found = read_pickle(data)
@@ -106,7 +106,7 @@ class _Reader:
         return value.astype(np.int64)
 
     def params(self, k: int, n: int) -> Floats:
-        """Return the parameters of a vector, or of the one that it shares them with."""
+        """Return the parameters of a vector, its own or shared."""
         source = self.records[k].get("source_node", k)
         owner = source if type(source) is int and 0 <= source < len(self.records) else k
         value = self.records[owner].get("params")
@@ -123,7 +123,7 @@ class _Reader:
         return found
 
     def leaves(self, k: int) -> tuple[int, list[Floats | tuple[float, float]]]:
-        """Return the variable of a vector of leaves, and of each probabilities, or mean and sd."""
+        """Return the variable of a vector of leaves, and each leaf's probabilities, or mean and sd."""
         record = self.records[k]
         scope = items(record.get("scope"))
         if len(scope) != 1 or type(scope[0]) is not int or not 0 <= scope[0] < 2**31:
@@ -166,7 +166,7 @@ class _Reader:
         return size
 
     def domain(self, leaves: dict[int, tuple[int, list[Floats | tuple[float, float]]]]) -> Domain:
-        """Return variables 0 to the largest; those without leaves are binary."""
+        """Return variables 0 to the largest; variables without leaves are binary."""
         sizes: dict[int, int] = {}
         for variable, values in leaves.values():
             size = 0 if isinstance(values[0], tuple) else len(values[0])
@@ -199,7 +199,7 @@ class _Reader:
         blocks, block = self.size(k)
         below = [(self.ids[c], self.size(c)[1]) for c in self.children(k)]
         edges = self.integers(k, "edge_ids")
-        # One row per node where edges are sparse; where blocks have one node, both readings agree.
+        # One row per node if edges are sparse; with one node per block, both readings agree.
         width = 1 if edges.shape[0] == blocks * block and edges.shape[0] != blocks else block
         if edges.shape != (blocks * block // width, len(below)):
             raise self.fail(f"vector {k} has edges of the shape {edges.shape}; expected a row per block or node")

@@ -1,12 +1,12 @@
-"""`.sdd` and `.psdd`: (probabilistic) sentential decision diagrams, as the SDD package and PySDD write them.
+"""`.sdd` and `.psdd`: (probabilistic) sentential decision diagrams of the SDD package and PySDD.
 
     sdd NODES                                           psdd NODES
     F ID        T ID                                    T ID VTREE VARIABLE LOG-PROBABILITY
     L ID VTREE LITERAL                                  L ID VTREE LITERAL
     D ID VTREE COUNT {PRIME SUB} ...                    D ID VTREE COUNT {PRIME SUB LOG-WEIGHT} ...
 
-Children stand before parents, and the last line is the root. The file of the same name with the suffix .vtree,
-where there is one, says which variables there are; else they are those up to the largest that occurs.
+Children stand before parents, and the last line is the root. A file of the same name with the suffix .vtree, if
+present, gives the variables; else they are 1 to the largest that occurs.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from certimap.io.node_lines import Line, NodeLines, define
 
 
 def read_sdd(path: AnyPath, encoding: str | None = None, weights: Weights | None = None) -> Circuit:
-    """Read an SDD as a circuit; its variables are called "1", "2", ... and have the states False and True.
+    """Read an SDD as a circuit over variables named "1", "2", ... with the states False and True.
 
     Parameters
     ----------
     path, encoding
         The file.
     weights
-        Weights of literals, by number or as the file that has them (see `certimap.io.literal_weights`); None for 1
-        each, so that every model is equally probable.
+        Weights of literals, by number or as a file (see `certimap.io.literal_weights`); None for 1 each, so that
+        every model of the SDD is equally probable.
 
     Raises
     ------
     ParseError
-        With file and line: for anything that does not follow the format, an SDD that is false, weights without
-        their negation's.
+        With file and line: for a violation of the format, an unsatisfiable SDD, a weighted literal whose negation
+        has no weight.
     """
     found, n_variables = log_weights(weights, path, encoding)
     return _read(NodeLines(path, encoding, "sdd"), encoding, found, n_variables)
 
 
 def read_psdd(path: AnyPath, encoding: str | None = None) -> Circuit:
-    """Read a PSDD as a circuit; its variables are called "1", "2", ... and have the states False and True.
+    """Read a PSDD as a circuit over variables named "1", "2", ... with the states False and True.
 
     Raises
     ------
     ParseError
-        With file and line: for anything that does not follow the format, a probability above 1.
+        With file and line: for a violation of the format, a probability above 1.
     """
     return _read(NodeLines(path, encoding, "psdd"), encoding, {}, 0)
 
@@ -110,7 +110,7 @@ def _bernoulli(lines: NodeLines, line: Line, builder: LogicBuilder) -> int:
 
 
 def _largest_variable(lines: NodeLines) -> int:
-    """Return the largest variable of literals and, in a PSDD, of nodes that are true."""
+    """Return the largest variable of literals and, in a PSDD, of true nodes."""
     largest = 0
     for line in lines:
         if line.words[0] == "L":

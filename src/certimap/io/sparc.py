@@ -16,7 +16,7 @@ FORMAT = "gcw-circuit-v1"
 
 
 class SparcCircuit(JsonCircuit):
-    """SparC: nodes with their children, root by its id."""
+    """Reader for SparC: nodes with their children; the root by id."""
 
     def __init__(self, path: AnyPath, data: Record) -> None:
         super().__init__(path, data)
@@ -79,7 +79,7 @@ class SparcCircuit(JsonCircuit):
 
 
 def _discrete_logistic(mean: float, scale: float, size: int) -> list[float]:
-    """Return ln of the logistic mass around each of 0, ..., size - 1; the tails belong to the first and last."""
+    """Return ln of the logistic mass around each of 0, ..., size - 1; the first and last include the tails."""
     if not scale > 0.0:
         raise ModelError(f"a discrete logistic leaf has the scale {scale}; expected a positive number")
 
@@ -87,7 +87,7 @@ def _discrete_logistic(mean: float, scale: float, size: int) -> list[float]:
         return -math.log1p(math.exp(-x)) if x > -30.0 else x - math.log1p(math.exp(x))
 
     def log_between(low: float, high: float) -> float:
-        if low > -high:  # from the upper tail, where masses keep their digits
+        if low > -high:  # computed in the upper tail, where masses keep their digits
             low, high = -high, -low
         if not low < high:
             return -math.inf

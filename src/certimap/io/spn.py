@@ -1,11 +1,11 @@
-"""`.spn` text, read: circuits, one node per line, children before parents, the last line the root.
+"""Reading `.spn` text: circuits, one node per line, children before parents, the last line the root.
 
     indicator ID VAR STATE        (also: l ID VAR STATE)
     gaussian ID VAR MEAN SD       (and other kinds of leaves by their name: NAME ID VAR PARAMETER ...)
     + ID CHILD WEIGHT CHILD WEIGHT ...
     * ID CHILD CHILD ...
 
-Variables are named by their number, states are 0..K-1 with K one more than the largest state in the
+Variables are named by their number; states are 0..K-1 with K one more than the largest state in the
 file; ids are any integers. `#` begins a comment line.
 """
 
@@ -36,8 +36,8 @@ _KINDS: dict[str, int] = {
     "+": NodeKind.SUM,
 }
 _UNKNOWN = -128
-_LARGEST_INTEGER = 2.0**53  # numbers are read as float64 and integers up to here are exact
-MAX_PARAMS = 2**25  # entries of all indicators: one per state of their variable each
+_LARGEST_INTEGER = 2.0**53  # numbers are read as float64, exact for integers up to here
+MAX_PARAMS = 2**25  # limit on entries of all indicators: one per state of their variable
 
 
 def read_spn(path: AnyPath, encoding: str | None = None) -> Circuit:
@@ -46,8 +46,9 @@ def read_spn(path: AnyPath, encoding: str | None = None) -> Circuit:
     Raises
     ------
     ParseError
-        With file and line: an unknown kind of node, a wrong number of fields, an id that is defined twice
-        or used before it is, a weight that is negative or NaN, a standard deviation that is not positive.
+        With file and line: for an unknown kind of node, a wrong number of fields, an id that is defined
+        twice or used before its definition, a weight that is negative or NaN, a standard deviation that is
+        not positive.
 
     Notes
     -----
@@ -60,7 +61,7 @@ def read_spn(path: AnyPath, encoding: str | None = None) -> Circuit:
 
 
 class _Reader:
-    """The numbers of a file, and which line each belongs to.
+    """The numbers of a file, and the line of each.
 
     Attributes
     ----------
@@ -69,9 +70,9 @@ class _Reader:
     kind
         int8, shape (n_nodes,).
     numbers
-        float64: what follows the kind on each line, one line after the other.
+        float64: the numbers after the kind on each line, line after line.
     start, length
-        int64, shape (n_nodes,): where each node's numbers are.
+        int64, shape (n_nodes,): position and count of each node's numbers.
     """
 
     def __init__(self, path: AnyPath, data: bytes) -> None:
@@ -95,7 +96,7 @@ class _Reader:
         self.length = np.diff(first, append=len(word)) - 1
         self.start = np.cumsum(self.length) - self.length
         self.kind = self._kinds(text, word[first])
-        self.data = text.tobytes()  # the kinds are blank now: numbers only
+        self.data = text.tobytes()  # the kinds are blanked: only numbers are left
         self.numbers = self._numbers(len(word) - len(first))
 
     @staticmethod
@@ -135,7 +136,7 @@ class _Reader:
         return values
 
     def _refuse_words(self) -> NoReturn:
-        """Find the first word that is no number."""
+        """Raise ParseError for the first word that is not a number."""
         for number, line in enumerate(self.data.decode("utf-8", "replace").split("\n"), 1):
             for word in line.split():
                 try:
@@ -150,7 +151,7 @@ class _Reader:
         raise ParseError(message, self.path, int(self.line[node]))
 
     def require(self, good: NDArray[np.bool_], nodes: Ints, message: str) -> None:
-        """Refuse the file at the first of some nodes that is not good."""
+        """Raise ParseError at the first of some nodes that is not good."""
         wrong = np.flatnonzero(~good)
         if len(wrong):
             self.fail(int(nodes[wrong[0]]), message)
@@ -203,7 +204,7 @@ class _Reader:
             self.require(good[nodes], nodes, message)
 
     def leaves(self) -> tuple[Ints, list[Variable], Ints, Floats]:
-        """Return the variable of each node (-1 inside), the variables, and the leaves' parameters."""
+        """Return the variable of each node (-1 for inner nodes), the variables, and the leaves' parameters."""
         indicators = self.of_kind(NodeKind.CATEGORICAL)
         leaves = np.flatnonzero(self.kind < NodeKind.PRODUCT)
         real = np.flatnonzero((self.kind < NodeKind.PRODUCT) & (self.kind != NodeKind.CATEGORICAL))
@@ -273,7 +274,7 @@ class _Reader:
             logs = np.log(weights)
         beyond = np.flatnonzero((np.abs(weights) < SMALLEST_NORMAL) | np.isinf(weights))
         if len(beyond):
-            # Beyond what float64 holds: read again from the text, which can be far slower.
+            # Beyond the range of float64: read again from the text, which can be far slower.
             words = self.data.split()
             logs[beyond] = [_log_of(words[int(k)]) for k in at[beyond]]
         good = ~np.isnan(logs) & (logs < np.inf)
@@ -286,7 +287,7 @@ class _Reader:
 
 
 def _log_of(word: bytes) -> float:
-    """Return the natural log of a decimal number that may be beyond float64; NaN for any other word."""
+    """Return the natural log of a decimal number of any size; NaN for any other word."""
     try:
         return log_of_text(word.decode("ascii", "replace"))
     except ValueError:

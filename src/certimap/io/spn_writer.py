@@ -1,4 +1,4 @@
-"""`.spn` text, written; `certimap.io.spn` says what it is."""
+"""Writing `.spn` text; see `certimap.io.spn` for the format."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from certimap.io.files import AnyPath, replacing
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-NODES_TOGETHER = 2**14  # nodes that are written together
+NODES_TOGETHER = 2**14  # nodes written at a time
 
 
 def write_spn(model: Circuit, path: AnyPath) -> None:
-    """Write a circuit; names and state labels are lost, and a leaf that is no indicator becomes a sum.
+    """Write a circuit; a categorical leaf other than an indicator becomes a sum.
 
-    A variable without a leaf is lost too.
+    Names, state labels and variables without leaves are lost.
 
     Raises
     ------
     ModelError
-        When a real variable is restricted to an interval, which no line of the format says.
+        If a real variable is restricted to an interval, which the format cannot express.
     """
     used = set[int](model.leaf_var.tolist())
     for v, variable in enumerate(model.domain):
@@ -52,8 +52,8 @@ def write_spn(model: Circuit, path: AnyPath) -> None:
 class _Writer:
     """The text of a circuit, some thousand nodes at a time.
 
-    Indicators come first. The id of a node is the number of its line; that of a categorical leaf which is an
-    indicator itself is the indicator's.
+    Indicators come first. A node's id is its line number. A categorical leaf that is an indicator has no line of
+    its own and uses the indicator's id.
     """
 
     def __init__(self, model: Circuit) -> None:
@@ -87,7 +87,7 @@ class _Writer:
             yield "".join(f"indicator {first + s} {v} {s}\n" for s in range(n_states)).encode()
         for start in range(0, model.n_nodes, NODES_TOGETHER):
             yield self._lines(start, min(start + NODES_TOGETHER, model.n_nodes)).encode()
-        if self._ids[-1] != self._n_lines - 1:  # the last line is the root's, and the root may be an indicator
+        if self._ids[-1] != self._n_lines - 1:  # the last line must be the root, which may be an indicator
             yield f"* {self._n_lines} {self._ids[-1]}\n".encode()
 
     def _lines(self, start: int, stop: int) -> str:
@@ -111,9 +111,9 @@ class _Writer:
         return "".join(lines)
 
     def _edges(self, start: int, stop: int) -> tuple[Ints, Floats, Ints]:
-        """Return the edges of lines of some nodes: ids of children, log weights (none of products), and counts.
+        """Return the edges of some nodes with lines: ids of children, log weights (none for products), counts.
 
-        A categorical leaf with a line of its own weighs its variable's indicators.
+        A categorical leaf with a line of its own is a sum of its variable's indicators.
         """
         model = self._model
         kind, has_line = model.kind[start:stop], self._has_line[start:stop]
@@ -134,7 +134,7 @@ class _Writer:
 
 
 def _weights(log_weights: Floats) -> list[str]:
-    """Write weights given by their logs; those beyond float64 as mantissa and exponent."""
+    """Write weights from their logs; weights beyond float64 get a mantissa and an exponent."""
     with np.errstate(over="ignore"):
         weights = np.exp(log_weights)
     words = list(map(repr, weights.tolist()))

@@ -1,4 +1,4 @@
-"""Tables in text files: cells between separators, with names in the first row or without."""
+"""Tables in text files: cells between separators, with or without names in the first row."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ Column = NDArray[np.int64] | NDArray[np.float64] | NDArray[np.object_]
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table as it was read, every cell as stripped text.
+    """A table whose cells are stripped text.
 
     Attributes
     ----------
     path
         The file.
     names
-        The column names; "0", "1", ... where the file has none.
+        The column names; "0", "1", ... if the file has none.
     rows
-        The cells of each row; rows may have other lengths than `names`.
+        The cells of each row; their number may differ from the number of names.
     lines
-        The line of the file that each row ends on.
+        The line of the file on which each row ends.
     separator
-        What stands between cells.
+        The separator of cells.
     """
 
     path: str
@@ -49,7 +49,7 @@ class TextTable:
     separator: str
 
     def checked_row(self, k: int) -> list[str]:
-        """Return the cells of row k; ParseError where their number is wrong."""
+        """Return the cells of row k; ParseError if their number is wrong."""
         row = self.rows[k]
         if len(row) != len(self.names):
             raise ParseError(
@@ -66,12 +66,12 @@ class TextTable:
         return {name: _typed([row[k] for row in rows]) for k, name in enumerate(self.names)}
 
     def columns_of(self, domain: Domain) -> dict[str, NDArray[Any]]:
-        """Return the columns as labels and numbers of a domain (missing as None); further columns are left out.
+        """Return the columns as labels and numbers of a domain (missing as None); other columns are dropped.
 
         Raises
         ------
         ParseError
-            For a cell that names no state, with its line, and for rows of a wrong length.
+            For a cell that is not a state, with its line, and for rows of a wrong length.
         """
         rows = [self.checked_row(k) for k in range(len(self.rows))]
         out: dict[str, NDArray[Any]] = {}
@@ -96,12 +96,12 @@ class TextTable:
 
 
 def shown_separator(sign: str) -> str:
-    """Return how a separator is called."""
+    """Return the name of a separator for messages."""
     return SEPARATORS.get(sign, "space" if sign == " " else repr(sign))
 
 
 def cell_value(domain: Domain, name: str, cell: str) -> Any:
-    """Read a cell as a label or number; a mark of a missing value is one (None) unless a state is called so."""
+    """Read a cell as a label or number; a mark of a missing value gives None unless a state has this name."""
     try:
         return domain[name].parse(cell)
     except QueryError:
@@ -111,7 +111,7 @@ def cell_value(domain: Domain, name: str, cell: str) -> Any:
 
 
 def has_header(path: AnyPath) -> bool:
-    """Tell by the name whether the first row holds names: .data files have none, others do."""
+    """Whether the first row holds names, by the file's suffix: .data files have none, others do."""
     return suffix_of(path) != "data" and ".data." not in f"{fspath(path)}."
 
 
@@ -129,19 +129,19 @@ def read_text_table(
     encoding
         See `certimap.io.files.read_text`.
     separator
-        One character, or comma, semicolon, tab, bar or space; None looks which one of the first four cuts every
-        row into as many cells as the first.
+        One character, or comma, semicolon, tab, bar or space; None takes whichever of the first four gives every
+        row as many cells as the first row.
 
     Raises
     ------
     ParseError
-        For a file without rows, two columns of one name, a column without a name, and a file that two separators
-        suit equally well.
+        For a file without rows, two columns with one name, a column without a name, and a file that two
+        separators fit equally well.
 
     Warns
     -----
     UserWarning
-        When the first column has no name and holds no value twice: it is taken for row labels and left out.
+        If the first column has no name and distinct values: it is taken for row labels and dropped.
     """
     text = read_text(path, encoding)
     sign = _sniffed(path, text) if separator is None else separator_of(separator)
@@ -167,7 +167,7 @@ def read_text_table(
 
 
 def separator_of(text: str) -> str:
-    """Return the separator that a user's word names; QueryError for anything but one character."""
+    """Return the separator for a user's word; QueryError for anything but a known name or one character."""
     sign = _BY_NAME.get(text, text)
     if len(sign) != 1 or sign in '"\r\n\0' or sign.isalnum():
         raise QueryError(
@@ -177,7 +177,7 @@ def separator_of(text: str) -> str:
 
 
 def _sniffed(path: AnyPath, text: str) -> str:
-    """Return the separator that gives all of the first rows as many cells as the first row, more than one."""
+    """Return the separator that gives all of the first rows the same number of cells, more than one."""
     widths: dict[str, list[int]] = {}
     for sign in SEPARATORS:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=sign, skipinitialspace=True)
@@ -202,7 +202,7 @@ def _sniffed(path: AnyPath, text: str) -> str:
 
 
 def _with_names(table: TextTable) -> TextTable:
-    """Leave out an unnamed column of row labels, and refuse names that are missing or doubled."""
+    """Drop an unnamed column of row labels; reject missing and duplicate names."""
     names = table.names
     if len(names) > 1 and not names[0] and "" not in names[1:]:
         labels = [row[0] for row in table.rows if row]

@@ -1,12 +1,12 @@
 """UAI: networks as numbers. Their evidence, query and result files: `uai_questions`.
 
-The last variable of a scope varies fastest. Variables are named by their number, states are 0..K-1.
+The last variable of a scope varies fastest. Variables are named by their number; states are 0..K-1.
 Comments are accepted (see `uai_words.without_comments`).
 
-Some programs write tables in another order, which no word of the file says. In BAYES files of pgmpy, and in MARKOV
-files of pyagrum, the first variable of a scope varies fastest; in BAYES files of pyagrum the child does, then its
-first parent. What pyagrum wrote is known by its comments; what pgmpy wrote, where tables add to 1 in this order
-alone.
+Some programs write tables in another order without marking it. In BAYES files from pgmpy, and in MARKOV files from
+pyagrum, the first variable of a scope varies fastest; in BAYES files from pyagrum the child does, then its first
+parent. Files from pyagrum are recognised by their comments; files from pgmpy, if tables add to 1 only in this
+order.
 """
 
 from __future__ import annotations
@@ -34,20 +34,19 @@ _OF_PYAGRUM = {
     "bayes": re.compile(r"BAYES\s+\d+\s+[\d ]+\n\d+\n\d+( \d+)+   # "),
     "markov": re.compile(r"MARKOV\s+\d+ # nbr Nodes"),
 }
-FREE_STATES = 2**20  # how many states may be declared beyond one per word of the file
+FREE_STATES = 2**20  # limit on declared states beyond one per word of the file
 
 
 def read_uai(path: AnyPath, encoding: str | None = None) -> Network:
     """Read a network: a BayesianNetwork from a BAYES file, a MarkovNetwork from a MARKOV file.
 
-    Tables may be in the order of the format, or in that of pgmpy or pyagrum (see above).
+    Tables may be in the order of the format, of pgmpy or of pyagrum (see above).
 
     Raises
     ------
     ParseError
-        With file and line: for anything that does not follow the format, an entry that is negative or
-        NaN, a row of a BAYES table that is neither zeros nor adds to 1 within 1e-3, numbers of states that nothing
-        could hold.
+        With file and line: for a violation of the format, an entry that is negative or NaN, a nonzero row of a
+        BAYES table that does not add to 1 within 1e-3, numbers of states too large for any memory.
 
     Warns
     -----
@@ -99,7 +98,7 @@ def _scope(tokens: Tokens, n: int) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """A table as the file has it, the number of its first word, and the sizes of its scope."""
+    """A table in the file's order, the number of its first word, and the sizes of its scope."""
 
     scope: list[int]
     shape: tuple[int, ...]
@@ -107,7 +106,7 @@ class _Table:
     start: int
 
     def factor(self, order: Order) -> Factor:
-        """Return the factor that the entries are in an order."""
+        """Return the entries as a factor, given their order."""
         n = len(self.scope)
         slowest_first = {"last": range(n), "first": range(n - 1, -1, -1), "child": [*range(n - 2, -1, -1), n - 1]}
         axes = list(slowest_first[order]) if n else []
@@ -116,7 +115,7 @@ class _Table:
 
 
 def _order_of(path: AnyPath, text: str, tables: list[_Table], is_bayes: bool) -> Order:
-    """Return which variable of a table varies fastest, and warn where that is not the last one."""
+    """Return which variable of a table varies fastest; warn unless it is the last."""
     if _OF_PYAGRUM["bayes" if is_bayes else "markov"].search(text):
         order: Order = "child" if is_bayes else "first"
         if any(len(table.scope) > (2 if is_bayes else 1) for table in tables):
@@ -139,7 +138,7 @@ def _warn(path: AnyPath, message: str) -> None:
 
 
 def _normalised(tokens: Tokens, tables: list[_Table], factors: list[Factor]) -> list[Factor]:
-    """Return conditional tables whose rows add to 1 or are zeros; refuse a row that does neither."""
+    """Return conditional tables whose rows add to 1 or are zeros; reject other rows."""
     normalise = RowNormaliser(str(tokens.path))
     made: list[Factor] = []
     for table, factor in zip(tables, factors, strict=True):
@@ -167,7 +166,7 @@ def _function(tokens: Tokens, k: int, scope: list[int], sizes: list[int]) -> _Ta
 
 
 def _is_bayesian(path: AnyPath, scopes: list[list[int]], n: int) -> bool:
-    """Whether the scopes are those of one conditional table a variable; warn if they are not."""
+    """Whether the scopes fit one conditional table per variable; warn if not."""
     children = sorted(scope[-1] for scope in scopes if scope)
     if len(scopes) == n and children == list(range(n)):
         return True
@@ -182,8 +181,8 @@ def _is_bayesian(path: AnyPath, scopes: list[list[int]], n: int) -> bool:
 def write_uai(model: Network, path: AnyPath) -> None:
     """Write a network; names and state labels are lost.
 
-    Numbers read back exactly. Entries held as logs are written as decimal text of any exponent, and read
-    back as they were but for the last digit.
+    Numbers read back exactly. Entries held as logs are written as decimal text with any exponent, and read
+    back exactly except for the last digit.
     """
     is_bayes = isinstance(model, BayesianNetwork)
     lines = ["BAYES" if is_bayes else "MARKOV", str(len(model.domain))]

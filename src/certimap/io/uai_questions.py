@@ -25,8 +25,8 @@ def read_evidence(
         cases and then, for each, a count and its pairs. An empty file and a lone 0 are one case
         without evidence.
     kind
-        The layout; None decides. "cases" it is when its first line is one number and as many lines of
-        the right length follow; else "single" when the file has 1 + 2k numbers; else "cases".
+        The layout. None takes "cases" if the first line is one number and as many lines of the right
+        length follow; else "single" if the file has 1 + 2k numbers; else "cases".
     encoding
         Of the text; None stands for UTF-8.
 
@@ -38,7 +38,7 @@ def read_evidence(
     Raises
     ------
     ParseError
-        When neither fits, or a case gives a variable two states.
+        If neither layout fits, or a case gives a variable two states.
     """
     if kind not in (None, "single", "cases"):
         raise ModelError(f"the kind of an evidence file is {kind!r}; expected 'single' or 'cases'")
@@ -184,7 +184,7 @@ def read_map(path: AnyPath, encoding: str | None = None) -> list[tuple[list[int]
     while lines and not lines[-1][1].strip() and (len(lines) % 2 or not lines[-2][1].strip()):
         lines.pop()
     if len(lines) % 2:
-        lines.append((lines[-1][0], ""))  # the last query has no evidence and its empty line was left out
+        lines.append((lines[-1][0], ""))  # the last query has no evidence and its empty line is missing
     cases: list[tuple[list[int], Evidence]] = []
     for asked, given in zip(lines[::2], lines[1::2], strict=True):
         query, pairs = _line_integers(path, *asked), _line_integers(path, *given)
@@ -200,7 +200,7 @@ def read_map(path: AnyPath, encoding: str | None = None) -> list[tuple[list[int]
 
 
 def _lines_of(path: AnyPath, text: str) -> list[tuple[int, str]]:
-    """Return the lines with their numbers; lines that held nothing but a comment are left out."""
+    """Return the lines with their numbers; lines with only a comment are dropped."""
     bare = without_comments(path, text)
     pairs = zip(text.split("\n"), bare.split("\n"), strict=True)
     lines = [(k, new) for k, (old, new) in enumerate(pairs, 1) if new.strip() or not old.strip()]

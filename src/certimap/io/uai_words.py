@@ -8,15 +8,15 @@ from certimap.errors import ParseError
 from certimap.io.files import AnyPath, cut, line_of
 from certimap.io.numbers import Numbers, is_number, read_numbers
 
-LARGEST = 10**18  # integers beyond it name nothing that could be held
+LARGEST = 10**18  # no valid file has larger integers
 INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 
 def without_comments(path: AnyPath, text: str) -> str:
-    """Blank the comments of a text of this family, whose lines keep their numbers.
+    """Blank the comments of a UAI text; line numbers stay.
 
-    A comment is what stands between `/*` and `*/`, from a `#` to the end of its line, and a line that begins with
-    the word c.
+    Comments are text between `/*` and `*/`, text from a `#` to the end of the line, and lines that begin with the
+    word c.
     """
     if "/*" in text:
         parts = text.split("/*")
@@ -73,7 +73,7 @@ class Tokens:
         return self.integers(1, what, low, high)[0]
 
     def numbers(self, n: int, what: str) -> Numbers:
-        """Take n numbers that are finite and not negative, of any size."""
+        """Take n finite nonnegative numbers of any size."""
         words = self.words[self.at : self.at + n]
         if len(words) < n:
             raise self.fail(f"the file ends where an entry of {what} is needed", len(self.words))

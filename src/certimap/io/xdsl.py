@@ -4,9 +4,8 @@
     <noisymax id="N">... <strengths>0 1 0 1</strengths><parameters>...</parameters></noisymax>
     <deterministic id="D">... <resultingstates>yes no ...</resultingstates></deterministic>
 
-The node's own states vary fastest, then those of the last parent. aGrUM (pyAgrum) writes tables with the *first*
-parent fastest; its files are known by the program that they name, and read so. Positions and comments are left
-out.
+The node's own states vary fastest, then the last parent's. aGrUM (pyAgrum) writes tables with the *first* parent
+fastest; its files name the program and are read in its order. Positions and comments are ignored.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ def read_xdsl(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
     Raises
     ------
     ParseError
-        With file and line: for anything that does not follow the format, for XML with entities, and for nodes of
-        other kinds (decisions, utilities, equations, noisy adders) and of dynamic networks, which it names.
+        With file and line: for a violation of the format, for XML with entities, and for nodes of other kinds
+        (decisions, utilities, equations, noisy adders) and of dynamic networks, which it names.
 
     Warns
     -----
@@ -87,8 +86,8 @@ def _strengths(path: AnyPath, node: Element, name: str) -> list[int] | None:
 def write_xdsl(model: BayesianNetwork, path: AnyPath) -> None:
     """Write a Bayesian network, parents before children; numbers read back exactly.
 
-    Names and states that are no identifiers are written in another form, with one warning; variables keep
-    theirs as the names that GeNIe shows.
+    Names and states that are not identifiers are converted, with one warning; the names shown by GeNIe keep the
+    originals of variables.
     """
     names = written_names(model, path, states_too=True)
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<smile version="1.0" id="certimap">', "<nodes>"]

@@ -1,4 +1,4 @@
-"""XML as a tree of elements with their lines; entities are refused, and so is more than a network needs."""
+"""XML as a tree of elements with their lines; rejects entities and files too large or too deep for a network."""
 
 from __future__ import annotations
 
@@ -46,13 +46,12 @@ def read_xml(path: AnyPath, encoding: str | None = None) -> Element:
     Raises
     ------
     ParseError
-        For what is no XML, XML with entities of its own, more than 256 MiB, or elements more than 50 deep in
-        one another.
+        For a file that is not XML, defines entities, exceeds 256 MiB, or nests elements more than 50 deep.
     """
     try:
         n_bytes = Path(path).stat().st_size
     except (OSError, ValueError):
-        n_bytes = 0  # reading it says what is wrong
+        n_bytes = 0  # reading it reports the error
     if n_bytes <= MAX_BYTES:
         data = read_bytes(path)
         n_bytes = len(data)
@@ -117,7 +116,7 @@ class _Tree(ContentHandler):
 
 
 def numbers_of(path: AnyPath, words: list[str], what: str, line: int | None) -> Numbers:
-    """Return words as numbers that are finite and not negative; ParseError names the first that is none."""
+    """Return words as finite nonnegative numbers; ParseError names the first that is not."""
     values = read_numbers(words)
     if values is not None and not any("_" in word for word in words):
         return values
@@ -131,12 +130,12 @@ def numbers_of(path: AnyPath, words: list[str], what: str, line: int | None) -> 
 
 
 def xml_text(text: str) -> str:
-    """Return a text as the content of an element; ModelError for what XML cannot hold or would trim."""
+    """Return a text as the content of an element; ModelError for text that XML cannot hold or would trim."""
     return escape(_checked(text))
 
 
 def xml_attribute(text: str) -> str:
-    """Return a text as the value of an attribute, with its quotes; ModelError for what XML cannot hold."""
+    """Return a text as the value of an attribute, with its quotes; ModelError for text that XML cannot hold."""
     return quoteattr(_checked(text))
 
 

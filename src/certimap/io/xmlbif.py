@@ -3,7 +3,7 @@
     <VARIABLE TYPE="nature"><NAME>A</NAME><OUTCOME>yes</OUTCOME><OUTCOME>no</OUTCOME></VARIABLE>
     <DEFINITION><FOR>A</FOR><GIVEN>B</GIVEN><TABLE>.1 .9 .2 .8</TABLE></DEFINITION>
 
-The states of the variable itself vary fastest, then those of the last parent. Properties are left out.
+The variable's own states vary fastest, then the last parent's. Properties are ignored.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def read_xmlbif(path: AnyPath, encoding: str | None = None) -> BayesianNetwork:
     Raises
     ------
     ParseError
-        With file and line: for anything that does not follow the format, for XML with entities, and for decisions
-        and utilities, which it names.
+        With file and line: for a violation of the format, for XML with entities, and for decisions and
+        utilities, which it names.
 
     Warns
     -----
@@ -65,7 +65,7 @@ def _only(path: AnyPath, element: Element, tag: str) -> str:
 def write_xmlbif(model: BayesianNetwork, path: AnyPath) -> None:
     """Write a Bayesian network; numbers and names read back exactly, states as text.
 
-    Raises ModelError when a name cannot be written, or two states of a variable read the same.
+    Raises ModelError for a name that XML cannot hold, or two states of a variable that are equal as text.
     """
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<BIF VERSION="0.3">', "<NETWORK>", "<NAME>certimap</NAME>"]
     names = [xml_text(name) for name in model.domain.names]
