@@ -1,4 +1,4 @@
-"""Whether a sampler and an oracle describe one distribution: a test that may look after every draw."""
+"""An anytime-valid test of whether a sampler and an oracle describe one distribution."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-FALSE_ALARMS = 1e-6  # the probability that a run with the right sampler is ever called wrong
-OVER_ONE = 1e-6  # by how much evaluated probabilities may add to more than 1: far more than rounding makes
+FALSE_ALARMS = 1e-6  # probability that a correct sampler is ever rejected
+OVER_ONE = 1e-6  # slack for a sum of probabilities above 1: far more than rounding
 
 
 class Agreement:
-    """Counts how often the best point known before a draw is drawn, and bets against its probability.
+    """Counts how often a draw hits the best point known before it, and bets against that point's probability.
 
     The bet is a likelihood ratio: a Beta(1/2, 1/2) mixture over the frequency, against p. With the right sampler
-    it is a martingale that starts at 1, so it ever reaches 1 / `FALSE_ALARMS` with at most that probability
-    (Ville's inequality), whenever the run stops and whichever points it bets on.
+    it is a martingale that starts at 1, so that it ever reaches 1 / `FALSE_ALARMS` with probability at most
+    `FALSE_ALARMS` (Ville's inequality), whenever the run stops and whichever points it bets on.
     """
 
     def __init__(self) -> None:
-        self._draws: dict[int, int] = {}  # made while a point was the best one known
+        self._draws: dict[int, int] = {}  # draws made while a point was the best known
         self._hits: dict[int, int] = {}
         self._best, self._log_best = -1, -math.inf
 
@@ -39,7 +39,7 @@ class Agreement:
                 self._hits[point] = self._hits.get(point, 0) + int(np.sum(ids[rows] == point))
 
     def contradiction(self, log_probs: NDArray[np.float64]) -> tuple[int, int, int] | None:
-        """Return (point, hits, draws) of the point that speaks loudest when the bet is won, else None.
+        """If the bet is won, return (point, hits, draws) of the point with the largest ratio, else None.
 
         `log_probs` holds ln p by position.
         """
@@ -51,7 +51,7 @@ class Agreement:
 
 
 def _log_ratio(n: int, hits: int, log_p: float) -> float:
-    """Return ln of the likelihood of `hits` of n under the mixture, over that under probability p."""
+    """Return ln of the likelihood ratio of `hits` in n draws: the mixture against probability p."""
     mixture = math.lgamma(hits + 0.5) + math.lgamma(n - hits + 0.5) - math.lgamma(n + 1.0) - math.log(math.pi)
     log_q = math.log1p(-math.exp(log_p)) if log_p < 0.0 else -math.inf
     expected = (hits * log_p if hits else 0.0) + ((n - hits) * log_q if n > hits else 0.0)

@@ -14,10 +14,9 @@ from certimap.core.domain import Domain
 class AtomStore:
     """Distinct points in the order of their first appearance, with their log-probabilities.
 
-    Points are packed to one bit per variable when all are binary, one byte when no variable has more than 256
-    states, and are kept as they are otherwise; rows are padded to whole 8-byte words. Time is linear in
-    the number of points given; memory is 8 bytes per word, and per distinct
-    point a log-probability and a hash slot.
+    Points are packed to one bit per variable if all are binary, to one byte if no variable has more than 256
+    states, and stored unpacked otherwise; rows are padded to 8-byte words. Time is linear in the number of
+    inserted points. Memory per distinct point: its words, a log-probability and a hash slot.
     """
 
     def __init__(self, domain: Domain, *, two_sided: bool = False) -> None:
@@ -45,7 +44,7 @@ class AtomStore:
 
     @property
     def log_uppers(self) -> NDArray[np.float64]:
-        """The upper sides of ln p, shape (n,): a view; the same as `log_probs` where values are exact."""
+        """Upper bounds on ln p, shape (n,): a view; equal to `log_probs` if values are exact."""
         return self._log_uppers[: self.n]
 
     @property
@@ -55,8 +54,8 @@ class AtomStore:
     def insert(self, points: Points) -> NDArray[np.int64]:
         """Find or add points, shape (batch, n); return their positions, shape (batch,).
 
-        Points not seen before get the positions from the old `n` on, in order; the caller must then give
-        their log-probabilities by `set_log_probs`, or take them back by `truncate`.
+        New points get positions from the old `n` on, in order. The caller must then set their log-probabilities
+        by `set_log_probs`, or remove them by `truncate`.
         """
         from certimap.kernels.hashing import insert_rows
 
@@ -68,13 +67,13 @@ class AtomStore:
         return ids
 
     def set_log_probs(self, start: int, log_probs: NDArray[np.float64], log_uppers: NDArray[np.float64]) -> None:
-        """Enter ln p (the lower and the upper side of it) from position `start` on."""
+        """Store lower and upper bounds on ln p from position `start` on."""
         self._log_probs[start : start + len(log_probs)] = log_probs
         if self.two_sided:
             self._log_uppers[start : start + len(log_uppers)] = log_uppers
 
     def truncate(self, n: int) -> None:
-        """Forget every point from position n on."""
+        """Remove all points from position n on."""
         if n < self.n:
             self.n = n
             self._refill(len(self._table))

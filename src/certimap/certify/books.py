@@ -1,4 +1,4 @@
-"""The account of a search: closed boxes and open boxes must make up the whole space."""
+"""Checks that the closed and open boxes of a search together cover the whole space."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from certimap.core.posterior import Masses, Posterior, TwoSided
 from certimap.errors import UnbalancedBooks
 
 Measure = Literal["mass", "share", "none"]
-BALANCE = 1e-4  # of the whole; more than rounding moves the sum of very many boxes by
+BALANCE = 1e-4  # of the whole; more than the rounding error of a sum over very many boxes
 
 
 def measure_of(posterior: Posterior) -> Measure:
-    """Return what the boxes of a search are measured by.
+    """Return the measure of boxes in a search.
 
-    Their probability where the posterior knows it; else their share of all joint states; nothing where a
-    variable is real, for there the whole has no size.
+    It is their probability if the posterior knows it, else their share of all joint states. If a variable is
+    real, it is "none", because the whole space has no size.
     """
     if not posterior.domain.is_discrete:
         return "none"
@@ -29,7 +29,7 @@ def measure_of(posterior: Posterior) -> Measure:
 
 
 def log_whole(posterior: Posterior, measure: Measure, boxes: Boxes | None) -> float:
-    """Return ln of the measure of what is to be covered: 0 for the whole space, or that of one box."""
+    """Return ln of the measure to be covered: 0 for the whole space, or the measure of one box."""
     if boxes is None or measure == "none":
         return 0.0
     if measure == "mass" and isinstance(posterior, Masses):
@@ -38,14 +38,14 @@ def log_whole(posterior: Posterior, measure: Measure, boxes: Boxes | None) -> fl
 
 
 class Books:
-    """Adds up what a search has closed, and judges what it says to be open.
+    """Adds up the measure of closed boxes, and checks that open boxes cover the rest.
 
     Parameters
     ----------
     measure
         See `measure_of`; "none" accepts everything.
     log_total
-        ln of what closed and open boxes must add to.
+        ln of the measure of closed and open boxes together.
     """
 
     def __init__(self, measure: Measure, log_total: float = 0.0) -> None:
@@ -54,9 +54,9 @@ class Books:
         self.log_closed = -math.inf
 
     def close(self, log_measure: float | NDArray[np.float64] | None) -> None:
-        """Enter closed boxes by ln of their measure.
+        """Add closed boxes by ln of their measure.
 
-        Raises UnbalancedBooks where it is missing and could be known.
+        Raises UnbalancedBooks if the measure is missing where it applies.
         """
         if self.measure == "none":
             return
@@ -69,7 +69,7 @@ class Books:
             self.log_closed = float(np.logaddexp(self.log_closed, total))
 
     def check_open(self, log_open: float | None) -> None:
-        """Refuse an open measure that does not make up the whole with what is closed.
+        """Check that the open and the closed measure add up to the whole.
 
         Raises
         ------
@@ -84,13 +84,13 @@ class Books:
 
     @property
     def log_drawn(self) -> float:
-        """ln of the mass that draws come from where nothing is closed; raises UnbalancedBooks where unknown."""
+        """ln of the mass that draws come from before any box is closed; raises UnbalancedBooks if unknown."""
         if self.measure == "share" and self.log_total != 0.0:
             raise UnbalancedBooks("draws inside a box need a posterior that knows masses of boxes")
         return self.log_total
 
     def check_drawn(self, log_r: float) -> None:
-        """Refuse draws from less than what has not been closed; raises UnbalancedBooks."""
+        """Raise UnbalancedBooks if draws came from less than the unclosed mass; `log_r` is ln of their mass."""
         if log_r < self.log_total:
             if self.measure != "mass":
                 raise UnbalancedBooks("draws from a part of the space need a posterior that knows masses of boxes")
@@ -99,21 +99,21 @@ class Books:
                 raise self._refused(covered, "the boxes drawn from and those reported closed")
 
     def check_room(self, log_unseen: float, left: float, n_seen: int, log_size: float) -> None:
-        """Refuse a bound on what is not evaluated that is below the average there.
+        """Check a bound on unevaluated points against their average probability.
 
         Parameters
         ----------
         log_unseen
-            What is said to bound ln p of every point that is not evaluated.
+            Claimed bound on ln p of every unevaluated point.
         left
-            The probability that is not evaluated.
+            The total probability of unevaluated points.
         n_seen, log_size
-            How many points are, and ln of how many there are.
+            The number of evaluated points, and ln of the number of all points.
 
         Raises
         ------
         UnbalancedBooks
-            When so much probability cannot lie at points as improbable as that.
+            If the bound is below the average, so that it cannot hold.
         """
         left -= 1e-9
         if self.measure != "mass" or self.log_total != 0.0 or left <= 0.0:
@@ -127,11 +127,11 @@ class Books:
             )
 
     def _covered(self, log_open: float | None) -> float:
-        """Return the share of the whole that closed boxes and the open ones given hold."""
+        """Return the share of the whole that closed and open boxes hold; `log_open` is ln of the open measure."""
         if log_open is None:
             raise UnbalancedBooks(f"open boxes were reported without their {self.measure}")
         log_held = float(np.logaddexp(self.log_closed, log_open))
-        if log_held == self.log_total:  # an impossible box is covered by nothing
+        if log_held == self.log_total:  # an impossible box (both -inf) counts as covered
             return 1.0
         return math.exp(min(log_held - self.log_total, 700.0))
 

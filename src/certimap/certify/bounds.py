@@ -1,4 +1,4 @@
-"""Every formula that a certificate rests on, once, as a pure function.
+"""Every formula behind a certificate, as a pure function.
 
 Symbols: p̂ best evaluated probability; τ(ε) = p̂ / (1 - ε); p̌ residual mass; p* the maximum; m a number
 of draws; R the mass of the open boxes; w_k the weighted volume of a Hamming ball. An answer is false at ε
@@ -26,9 +26,9 @@ SLACK = 1e-12
 
 
 def slack(log_x: float, floor: float = SLACK) -> float:
-    """Return how far (nats) a log computed in float64 may be off, with room to spare.
+    """Return a generous bound (nats) on the error of a log computed in float64.
 
-    `floor` is the relative rounding error of the computation that gave it.
+    `floor` is the relative rounding error of its computation.
     """
     return floor + 1e-15 * abs(log_x) if math.isfinite(log_x) else 0.0
 
@@ -56,7 +56,7 @@ def log_tau_within(log_p_hat: float, epsilon: float, tolerance: float) -> float:
 def log_closing_threshold(log_p_hat: float, epsilon: float, tolerance: float, floor: float = SLACK) -> float:
     """Return the largest bound (nats) at which a box may close.
 
-    Rounded down so far that a bound at it stays within τ after it has been rounded up, and p̂ down.
+    It is rounded down so far that the bound, later rounded up, still stays within τ of p̂ rounded down.
     """
     log_t = log_tau_within(log_p_hat, epsilon, tolerance)
     return log_t - 3.0 * slack(log_t, floor)
@@ -68,7 +68,7 @@ def log_p_check(evaluated: float, compensation: float = 0.0, floor: float = SLAC
     Parameters
     ----------
     evaluated, compensation
-        The sum of the distinct evaluated probabilities as a compensated pair.
+        The sum of the probabilities of S, the distinct evaluated points, as a compensated pair.
     """
     residual = (1.0 - evaluated) - compensation
     residual = max(residual, 0.0) + floor * min(max(evaluated, 0.0), 1.0)
@@ -78,7 +78,7 @@ def log_p_check(evaluated: float, compensation: float = 0.0, floor: float = SLAC
 def evidence_per_draw(log_t: float, log_r: float = 0.0) -> float:
     """Rules 2 and 6: -ln(1 - τ/R) in nats; inf when τ >= R, which contradicts p* <= R.
 
-    A lower side: 0 where τ/R is below e^-745, so that such draws count for nothing.
+    Rounded down: 0 if τ/R is below e^-745, so that such draws do not count.
     """
     ratio = log_t - log_r
     if ratio >= 0.0:
@@ -103,10 +103,10 @@ def martingale_evidence(
     Parameters
     ----------
     log_t, log_t_within
-        ln τ, and the largest ln p* that leaves the answer right (`log_tau_within`).
+        ln τ, and the largest ln p* for which the answer is still right (`log_tau_within`).
     log_r, log_closed, counts
-        Shape (n,): the open mass that a group of draws was made at, the largest bound of a box closed
-        before it, and the number of draws. A group counts when that bound is within τ.
+        Shape (n,), per group of draws: ln of the open mass drawn from, the largest log bound of a box closed
+        before, and the number of draws. A group counts if that bound is within τ.
     """
     if not len(counts) or log_t == -math.inf:
         return 0.0
@@ -140,19 +140,19 @@ def log_draws_needed(log_t: float, delta: float, log_r: float = 0.0, top_k: int 
     need = required_evidence(delta, top_k)
     if ratio < -36.0:
         log_each = ratio
-    else:  # next to 1, a probability rounds to 1 itself: its complement keeps its digits
+    else:  # a probability near 1 would round to 1; its complement keeps its digits
         log_missed = math.log(-math.expm1(ratio)) if ratio > -LN2 else math.log1p(-math.exp(ratio))
         log_each = math.log(-log_missed)
     return max(0.0, math.log(need) - log_each) if need > 0.0 else 0.0
 
 
 def min_entropy_bits(log_u: float, log_p_hat: float) -> tuple[float, float]:
-    """-log2 u <= h <= -log2 p̂: the min-entropy h = -log2 p*, in bits, between what the bounds on p* allow."""
+    """-log2 u <= h <= -log2 p̂: bounds, in bits, on the min-entropy h = -log2 p*."""
     return max(-log_u / LN2, 0.0), max(-log_p_hat / LN2, 0.0)
 
 
 def draws_between(log_u: float, log_p_hat: float, epsilon: float, delta: float) -> tuple[float, float]:
-    """Rule 2 solved for the number of draws at p* = u and at p* = p̂: what certifies once the mode is known."""
+    """Rule 2 solved for the number of draws at p* = u and at p* = p̂, as if the mode had been drawn."""
     logs = (log_draws_needed(log_tau(x, epsilon), delta) for x in (log_u, log_p_hat))
     fewest, most = (math.exp(x) if x < 700.0 else math.inf for x in logs)
     return fewest, most
@@ -187,7 +187,7 @@ def log_real_ball_weight(n: int, epsilon: float, bits: float, radius: float) -> 
 
     In polar coordinates W = S_{n-1} γ(n, aρ) / a^n with a = L ln 2 and S_{n-1} the area of the unit sphere.
     """
-    special: Any = import_module("scipy.special")  # loaded where it is needed: it takes a while
+    special: Any = import_module("scipy.special")  # slow to import, so only when needed
     if bits <= 0.0:
         raise SolverError(f"the Lipschitz constant is {bits}; expected a positive number of bits per unit")
     a = bits * LN2
@@ -203,7 +203,7 @@ def log_real_ball_weight(n: int, epsilon: float, bits: float, radius: float) -> 
 
 
 def log_upper(log_p_hat: float, log_unseen: float, log_external: float) -> float:
-    """Rule 7: the upper bound on ln p*: ln max(p̂, min(every bound on what is not evaluated, proofs))."""
+    """Rule 7: the upper bound on ln p*: ln max(p̂, min(bound on unevaluated points, external proof))."""
     return max(log_p_hat, min(log_unseen, log_external))
 
 

@@ -1,4 +1,4 @@
-"""Turning what a ledger holds into the certificate that a result carries."""
+"""Makes the certificate of a result from a ledger."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from certimap.core.result import Certificate, CertificateKind, Rule
 
 
 def issue(ledger: Findings) -> Certificate:
-    """Return the strongest certificate that meets the request, or one of kind none with what is supported.
+    """Return the strongest certificate that meets the request, else one of kind none with the supported delta.
 
-    What is certain comes before what is probable, and what needs no assumption before what does.
+    Certain proofs come before probable ones, and proofs without assumptions before proofs with them.
     """
     certain = certain_epsilon(ledger)
     if certain == 0.0 or certain <= ledger.epsilon:

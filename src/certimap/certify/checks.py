@@ -1,4 +1,4 @@
-"""What a ledger accepts."""
+"""Checks of the arguments of a ledger."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from certimap.errors import SolverError
 
 
 def check_settings(epsilon: float, delta: float, top_k: int, rule: str, tolerance: float = 0.0) -> None:
-    """Refuse what is no certificate that can be asked for."""
+    """Refuse settings that request no valid certificate."""
     for name, value in (("epsilon", epsilon), ("delta", delta)):
         if not 0.0 <= check_number(name, value, "a number in [0, 1)") < 1.0:
             raise SolverError(f"{name} is {value}; expected a number in [0, 1)")
@@ -24,7 +24,7 @@ def check_settings(epsilon: float, delta: float, top_k: int, rule: str, toleranc
 
 
 def check_box(boxes: Boxes | None, domain: Domain) -> None:
-    """Refuse what is not one box with something in it."""
+    """Refuse anything but a single non-empty box, or None."""
     if boxes is None:
         return
     if len(boxes) != 1:
@@ -36,7 +36,7 @@ def check_box(boxes: Boxes | None, domain: Domain) -> None:
 
 
 def check_log_probs(log_probs: NDArray[np.float64], n: int, has_masses: bool) -> None:
-    """Refuse answers of an oracle that are no natural logs of probabilities."""
+    """Refuse oracle values that are not natural logs of probabilities."""
     if log_probs.shape != (n,):
         raise SolverError(f"log_prob returned shape {log_probs.shape} for {n} points; expected ({n},)")
     wrong = np.isnan(log_probs) | (log_probs > 1e-9 if has_masses else log_probs == np.inf)
@@ -47,7 +47,7 @@ def check_log_probs(log_probs: NDArray[np.float64], n: int, has_masses: bool) ->
 
 
 def check_uppers(lower: NDArray[np.float64], upper: NDArray[np.float64]) -> None:
-    """Refuse upper sides that are not above the lower ones."""
+    """Refuse upper bounds that lie below the lower ones."""
     if upper.shape != lower.shape:
         raise SolverError(
             f"log_prob_interval returned sides of shapes {lower.shape} and {upper.shape}; like ones are expected"

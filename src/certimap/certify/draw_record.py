@@ -1,4 +1,4 @@
-"""The draws of a run and the evidence that they give."""
+"""The draws of a run, and their evidence."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from numpy.typing import NDArray
 
 from certimap.certify import bounds
 
-OUT_OF_REACH = 2.0**40  # draws; more would never be made, and adding 1 to them would hardly move their evidence
+OUT_OF_REACH = 2.0**40  # draws; more are never made, and one more would hardly change the evidence
 
 
 class DrawRecord:
-    """Numbers of draws by the open mass that they were made at and the largest bound closed before.
+    """Counts draws, grouped by the open mass drawn from and the largest bound closed before.
 
     Parameters
     ----------
     published
-        Count tau a draw, as the paper does, rather than -ln(1 - tau).
+        Count tau per draw, as in the paper, instead of -ln(1 - tau).
     tolerance
-        Relative slack of "right".
+        Relative error up to which an answer counts as right.
     slack
         Rounding error of logs, in nats.
     is_evidence
-        False where draws depend on each other: their number then says nothing.
+        False if draws depend on each other: their number then proves nothing.
     """
 
     def __init__(self, *, published: bool, tolerance: float, slack: float, is_evidence: bool = True) -> None:
@@ -42,7 +42,7 @@ class DrawRecord:
         return any(log_r != 0.0 for log_r, _, _ in self.groups) or bool(self._splits)
 
     def add(self, log_r: float, log_closed: float, n: int) -> None:
-        """Enter n draws; those that go on from the last group join it."""
+        """Add n draws; they join the last group if mass and bound are the same."""
         self.n += n
         if self.groups and self.groups[-1][:2] == (log_r, log_closed):
             n += self.groups.pop()[2]
@@ -50,26 +50,26 @@ class DrawRecord:
         self._columns = None
 
     def append(self, other: DrawRecord) -> None:
-        """Enter the draws of an independent run over the same space."""
+        """Add the draws of an independent run over the same space."""
         for log_r, log_closed, n in other.groups:
             self.add(log_r, log_closed, n)
         self._splits += other._splits
         self.n += sum(part.n for split in other._splits for part, _ in split)
 
     def split(self, parts: Sequence[tuple[DrawRecord, float]]) -> None:
-        """Enter the draws of searches of disjoint boxes that make up the space.
+        """Add the draws of searches of disjoint boxes that make up the space.
 
-        Each part has a bound on ln p of what its search has not evaluated. A point above it lies in one box, and
-        only that box's draws missed it: together they give the least evidence that any part gives, and a part
-        whose bound settles it asks for none.
+        Each part comes with a bound on ln p of its unevaluated points. A better point lies in one box, and only
+        the draws in that box missed it. So the total evidence is the least of any part, except parts whose bound
+        already rules out a better point.
         """
         self._splits.append(list(parts))
         self.n += sum(part.n for part, _ in parts)
 
     def evidence(self, log_kth: float, epsilon: float, log_weight: float | None = None) -> float:
-        """Evidence (nats) at ε against anything above the k-th best, `log_kth`.
+        """Evidence (nats) at ε against any point better than the k-th best, `log_kth`.
 
-        `log_weight` is ln w of the Lipschitz assumption, which counts every draw alike.
+        `log_weight` is ln w of the Lipschitz assumption, under which all draws count equally.
         """
         if not self._is_evidence or log_kth == -math.inf or not (self.groups or self._splits):
             return 0.0
@@ -86,9 +86,9 @@ class DrawRecord:
         log_closed: float,
         log_weight: float | None = None,
     ) -> float:
-        """Return how many further draws, made at `log_r`, bring the evidence to `need`; inf when none do.
+        """Return how many further draws at `log_r` raise the evidence to `need`; inf if no number does.
 
-        The count of a group, not a sum of its parts, is judged, so that the answer depends on no batch.
+        It is computed from the whole group's count, not from a sum over batches, so that it depends on no batch.
         """
         if not self._is_evidence:
             return math.inf

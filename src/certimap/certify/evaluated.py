@@ -1,4 +1,4 @@
-"""The points that a run has evaluated: their values, the best of them, and what they add up to."""
+"""The evaluated points of a run: values, ranking and sum."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Floats = NDArray[np.float64]
 
 
 class Evaluated:
-    """Asks the oracle about each distinct point once, and keeps the answers. All logs are natural.
+    """Evaluates each distinct point once, and keeps the values. All logs are natural.
 
     Attributes
     ----------
     atoms
         The points.
     ranking
-        The best of them, by the lower sides of their values.
+        The best points, by the lower bounds on their values.
     log_rival
-        The largest upper side of a point that is not ranked; -inf where values are exact, for then none exceeds
-        the last ranked.
+        The largest upper bound of an unranked point; -inf if values are exact, because then none exceeds the last
+        ranked.
     mass, compensation
-        The sum of their probabilities (lower sides) as a compensated pair; 0 where masses do not apply.
+        The sum of probabilities (lower bounds) as a compensated pair; 0 if masses do not apply.
     """
 
     def __init__(self, posterior: Posterior, top_k: int, control: Control) -> None:
@@ -47,14 +47,14 @@ class Evaluated:
 
     @property
     def log_upper(self) -> float:
-        """The largest upper side of all points; -inf without any."""
+        """The largest upper bound of all points; -inf without points."""
         if not self.atoms.two_sided:
             return self.ranking.best
         return max(self.log_rival, float(np.max(self._ranked_uppers, initial=-math.inf)))
 
     @property
     def left(self) -> float:
-        """The probability that is not evaluated, where masses apply; rounded to nearest."""
+        """The total probability of unevaluated points, if masses apply; rounded to nearest."""
         return 1.0 - self.mass - self.compensation
 
     @property
@@ -62,19 +62,19 @@ class Evaluated:
         return self.atoms.log_uppers[np.array([i for _, i in self.ranking.pairs], np.int64)]
 
     def evaluate(self, points: Points) -> NDArray[np.int64]:
-        """Return the positions of points, after asking the oracle about the new ones.
+        """Evaluate the new points, and return the positions of all.
 
-        The new ones count only once they have been absorbed.
+        New points do not count until they are absorbed.
         """
         n_before = self.atoms.n
         ids = self.atoms.insert(points)
-        # Stored reals differ from those given in the sign of a zero.
+        # Stored reals may differ from the given ones in the sign of a zero.
         are_all_new = self.atoms.n - n_before == len(points) <= EVALUATION_ROWS and points.dtype == np.int16
         try:
             for start in range(n_before, self.atoms.n, EVALUATION_ROWS):
                 rows = slice(start, min(start + EVALUATION_ROWS, self.atoms.n))
                 asked = points if are_all_new else self.atoms.points(rows)
-                with self.control.interruptible():  # an interrupt may break into the oracle, not the bookkeeping
+                with self.control.interruptible():  # interrupts may stop the oracle, but not the bookkeeping
                     lower, upper = self._ask(asked)
                 check_log_probs(lower, rows.stop - rows.start, self.has_masses)
                 if upper is not lower:
@@ -86,7 +86,7 @@ class Evaluated:
         return ids
 
     def _ask(self, points: Points) -> tuple[Floats, Floats]:
-        """Return the lower and upper sides of ln p; one array where they are the same."""
+        """Return lower and upper bounds on ln p; the same array twice if values are exact."""
         if isinstance(self.posterior, TwoSided):
             lower, upper = self.posterior.log_prob_interval(points)
             return np.asarray(lower, np.float64), np.asarray(upper, np.float64)
@@ -105,12 +105,12 @@ class Evaluated:
         return sums[:0], lost[:0]
 
     def changes(self, n_before: int) -> list[tuple[int, float, float]]:
-        """Return what absorbing the new points one by one would change; see `Ranking.changes`."""
+        """Return the changes from absorbing the new points one by one; see `Ranking.changes`."""
         uppers = self.atoms.log_uppers[n_before:] if self.atoms.two_sided else None
         return self.ranking.changes(self.atoms.log_probs[n_before:], uppers, self._ranked_uppers, self.log_rival)
 
     def absorb(self, n_before: int, sums: Floats, lost: Floats) -> bool:
-        """Enter the new points into the ranking and the sum; return whether the best changed."""
+        """Add the new points to the ranking and the sum; return whether the best changed."""
         log_probs = self.atoms.log_probs[n_before:]
         if not len(log_probs):
             return False
@@ -131,7 +131,7 @@ class Evaluated:
         return is_better
 
     def settle(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Mark points as settled; return those that were not yet."""
+        """Mark points as settled; return the newly settled ones."""
         known = np.zeros(self.atoms.n, np.bool_)
         known[: len(self._settled)] = self._settled
         new = np.unique(ids[~known[ids]])
@@ -140,7 +140,7 @@ class Evaluated:
         return new
 
     def adopt(self, other: Evaluated) -> None:
-        """Take over the points of another run, with their values and marks; the oracle is not asked again."""
+        """Copy the points of another run, with their values and marks, without new evaluations."""
         for start in range(0, other.atoms.n, EVALUATION_ROWS):
             rows = slice(start, min(start + EVALUATION_ROWS, other.atoms.n))
             n_before = self.atoms.n

@@ -1,4 +1,4 @@
-"""Upper bounds that another program proved, as a user states them."""
+"""Upper bounds that a user states and another program proved."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ EXPECTED = "expected {'source': who proved it, 'log_prob': ln of a bound on p(q 
 
 @dataclass(frozen=True)
 class ExternalBound:
-    """A bound on ln p* from elsewhere; a certificate that rests on it names the source among its assumptions.
+    """An external bound on ln p*; a certificate that uses it names the source among its assumptions.
 
     Attributes
     ----------
     source
-        Who proved it.
+        The name of the prover.
     of
-        "log_prob": it bounds max ln p(q | e); "log_joint": max ln p(q, e), or of the unnormalised product.
+        "log_prob": it bounds max ln p(q | e). "log_joint": it bounds max ln p(q, e), unnormalised or not.
     log_value
         Natural log of the bound.
     """
@@ -34,9 +34,9 @@ class ExternalBound:
 
     @classmethod
     def read(cls, given: Any) -> ExternalBound | None:
-        """Return what a user gave as `upper_bound=`.
+        """Parse the argument `upper_bound=`.
 
-        Raises SolverError for anything but None and the two forms that the sentence names.
+        Raises SolverError unless it is None or a mapping from "source" and "log_prob" or "log_joint".
         """
         if given is None:
             return None
@@ -51,9 +51,9 @@ class ExternalBound:
         return cls(source, str(of), float(value))
 
     def on(self, facts: Facts) -> float:
-        """Return the bound in the logs of a posterior, rounded up.
+        """Convert the bound to the scale of a posterior's `log_prob`, rounded up.
 
-        Raises SolverError where the one given cannot be turned into that, for p(e) is unknown.
+        Raises SolverError if the conversion needs p(e), which is unknown.
         """
         if (self.of == "log_prob") == facts.is_normalised:
             return self.log_value

@@ -1,4 +1,4 @@
-"""What a run has seen and proved, to be read: by solvers as they go, and by certificates at the end."""
+"""A read-only view of a run's observations and proofs, for solvers and certificates."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ from certimap.core.posterior import Posterior
 
 
 class Findings:
-    """What a run was asked for, what it has seen, and what that proves; only a `Ledger` adds to it.
+    """The request, the observations and the proofs of a run; only a `Ledger` adds to them.
 
     All logs are natural.
 
     Parameters
     ----------
     posterior
-        Asked for its facts, `log_prob` (both sides where it is `TwoSided`), and nothing else.
+        Only its facts and `log_prob` (`log_prob_interval` if it is `TwoSided`) are used.
     epsilon, delta
-        The certificate asked for; `epsilon=0` asks for exactness within the tolerance, `delta=0` forbids
+        The requested certificate; `epsilon=0` requests exactness within the tolerance, `delta=0` forbids
         probabilistic stops.
     top_k
-        How many of the most probable points the certificate covers.
+        The number of most probable points that the certificate covers.
     tolerance
         Relative: "exact" means p* <= p̂ (1 + tolerance).
     rule
-        "sharp" counts -ln(1 - tau) a draw, "published" counts tau.
+        "sharp" counts -ln(1 - tau) per draw, "published" counts tau.
     max_draws
-        Draws beyond this number are not taken.
+        Draws beyond this number are ignored.
     early_stop
-        False: keep every draw, as a method with a fixed number of draws must.
+        False: keep every draw, for methods with a fixed number of draws.
     control
-        Of the run; an interrupt waits while the ledger writes.
+        The limits of the run; an interrupt waits while the ledger writes.
     boxes
-        One box: certify the most probable assignments inside it alone. None means the whole space.
+        A single box: certify the most probable assignments inside it. None: the whole space.
     trusting
-        Whom a proof rests on where the books cannot be checked (a search over real variables): the certificate
-        then names it. None where that is this package.
+        The name of a user's solver whose books cannot be checked (a search over real variables); the certificate
+        states this assumption. None for this package's solvers.
     recorder
-        Keeps what a proof file needs of the search; None where no proof was asked for.
+        Records the search for a proof file; None if no proof was requested.
     checks_draws
         Whether to compare how often points are drawn with their probabilities; see `Agreement`.
     """
@@ -87,9 +87,9 @@ class Findings:
         self.control = Control() if control is None else control
         self.boxes = boxes
         facts = posterior.facts
-        # p(e) unknown (ratios only) or a density: nothing that weighs a point against the mass 1 applies.
+        # If p(e) is unknown or p is a density, no rule that compares a point with the mass 1 applies.
         self.has_masses = facts.has_masses
-        # The oracle's own rounding error. Where it exceeds the tolerance, no answer is called exact.
+        # The oracle's rounding error. If it exceeds the tolerance, no answer is called exact.
         self._slack = max(bounds.SLACK, facts.log_slack)
         self._evaluated = Evaluated(posterior, self.top_k, self.control)
         self.atoms, self._ranking = self._evaluated.atoms, self._evaluated.ranking
@@ -117,7 +117,7 @@ class Findings:
 
     @property
     def n_draws(self) -> int:
-        """The number of draws taken."""
+        """The number of draws."""
         return self._draws.n
 
     @property
@@ -152,57 +152,57 @@ class Findings:
 
     @property
     def log_exact_threshold(self) -> float:
-        """The largest bound (nats) at which a box may close and leave the answer exact.
+        """The largest bound (nats) at which a box may close while the answer stays exact.
 
-        Searches work at it while that is cheap, so that epsilon only cuts what is dear.
+        Searches use it while that is cheap, and turn to epsilon only for expensive work.
         """
         best = self.log_kth_best
         return bounds.log_closing_threshold(best, 0.0, self.tolerance, self._slack) if best > -math.inf else best
 
     @property
     def log_strict_threshold(self) -> float:
-        """The largest bound (nats) at which a box may close and is known to hold no mode, whatever was rounded."""
+        """The largest bound (nats) at which a box surely holds no mode, despite rounding."""
         best = self.best_log_prob
         return best - 3.0 * bounds.slack(best, self._slack) if best > -math.inf else best
 
     @property
     def remaining_draws(self) -> int | None:
-        """How many draws the limit leaves; None when there is none."""
+        """How many more draws are allowed; None without a limit."""
         return None if self.max_draws is None else max(0, self.max_draws - self.n_draws)
 
     @property
     def log_residual(self) -> float:
-        """ln p̌, rounded up; 0 where masses do not apply."""
+        """ln p̌, rounded up; 0 if masses do not apply."""
         evaluated = self._evaluated
         return bounds.log_p_check(evaluated.mass, evaluated.compensation, self._slack) if self.has_masses else 0.0
 
     @property
     def log_unseen_bound(self) -> float:
-        """The smallest bound on ln p of every point not evaluated; inf when there is none."""
+        """The smallest bound on ln p of all unevaluated points; inf without a bound."""
         if self.is_enumerated:
             return -math.inf
         return min(self.log_frontier_bound, self.log_residual if self.has_masses else math.inf)
 
     @property
     def log_evaluated_rival(self) -> float:
-        """The largest that an evaluated point that is not among the answers can be worth: its upper side where
-        values have two, and else what the last answer is worth and the rounding of a value.
+        """Upper bound on ln p of every evaluated point that is not an answer: its own upper bound if values have
+        two sides, else the value of the last answer plus rounding.
         """
         return max(self._evaluated.log_rival, bounds.round_up(self.log_kth_best, self._slack))
 
     @property
     def log_measure(self) -> float:
-        """ln of the measure (see `Ledger.close`) of all that is searched: 0 for the whole space."""
+        """ln of the measure (see `Ledger.close`) of the searched space: 0 for the whole space."""
         return self._books.log_total
 
     @property
     def log_closed_measure(self) -> float:
-        """ln of the measure (see `close`) of all that is closed or settled."""
+        """ln of the measure (see `Ledger.close`) of all closed or settled boxes."""
         return self._books.log_closed
 
     @property
     def log_upper_bound(self) -> float:
-        """The smallest proved upper bound on ln p* (inf when there is none)."""
+        """The smallest proved upper bound on ln p*; inf without one."""
         external = math.inf if self.external is None else self.external[0]
         seen = bounds.round_up(self._evaluated.log_upper, self._slack)
         if self.has_masses:
@@ -211,23 +211,23 @@ class Findings:
 
     @property
     def log_rival_bound(self) -> float:
-        """The smallest bound on ln p of every point outside the top_k answers' reach, proofs included.
+        """The smallest bound on ln p of every point but the top_k answers, from books and external proofs.
 
-        It is compared with the answers' own values as computed, so that their rounding is added here.
+        It includes the rounding of the answers' values, because it is compared with these as computed.
         """
         external = math.inf if self.external is None else self.external[0]
         return bounds.round_up(min(max(self.log_unseen_bound, self.log_evaluated_rival), external), self._slack)
 
     @property
     def assumed_coverage(self) -> tuple[str, ...]:
-        """What a proof by closed boxes assumes: nothing where the books were checked, or are this package's."""
+        """The assumptions of a proof by closed boxes: none if the books are checked or this package's."""
         if self.trusting is None or self._books.measure != "none":
             return ()
         return (f"the boxes that {self.trusting} reported cover the whole space",)
 
     @property
     def satisfied(self) -> bool:
-        """Whether the certificate asked for is earned."""
+        """Whether the requested certificate is earned."""
         if self._stopped:
             return True
         if not self._ranking.is_full:
@@ -242,7 +242,7 @@ class Findings:
 
     @property
     def progress(self) -> tuple[object, ...]:
-        """What the run has brought so far; the same before and after a step that brought nothing new."""
+        """A summary of the run so far, equal before and after a step that brought nothing new."""
         bounds_known = (
             self.log_closed_bound,
             self.log_closed_measure,
@@ -269,8 +269,8 @@ class Findings:
     def log_delta(self, epsilon: float, *, smooth: bool = False) -> float:
         """ln δ(ε): the failure probability that the draws support at ε, valid at any moment, for all ε at once.
 
-        `smooth` uses the Lipschitz assumption. 0 (no support) where masses do not apply, and where a point that
-        has been evaluated may be too probable (its value being known between two sides only).
+        `smooth` uses the Lipschitz assumption. It is 0 (no support) if masses do not apply, or if an evaluated
+        point may be too probable, because its value is known only between two bounds.
         """
         if not (smooth or self.has_masses):
             return 0.0
@@ -281,7 +281,7 @@ class Findings:
         return bounds.log_delta(self._draws.evidence(self.log_kth_best, epsilon, weight), self.top_k)
 
     def _standing(self) -> Standing:
-        """What is asked for and proved at this moment."""
+        """The request and the proofs at this moment."""
         external = math.inf if self.external is None else self.external[0]
         return Standing(
             self.epsilon,

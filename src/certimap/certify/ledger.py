@@ -1,4 +1,4 @@
-"""The ledger: receives what a run reports, judges draws in order, and so alone decides what is proved."""
+"""The ledger: receives a run's reports, judges draws in order, and alone decides what is proved."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _ALIKE = ("variables", "measures", "epsilon", "delta", "top_k", "tolerance", "ru
 
 
 class Ledger(Findings):
-    """Receives the events of one run; `Findings` is what may be read of it, and how it is made.
+    """Receives the events of one run; see `Findings` for its parameters and properties.
 
     Solvers call `draws`, `candidates`, `settle`, `close`, `frontier`, `upper_bound`, `enumerated` and
-    `assume_lipschitz`; they read `log_threshold`, `satisfied`, `remaining_draws` and so on. The oracle is
-    called here, once a distinct point. All logs are natural.
+    `assume_lipschitz`; they read `log_threshold`, `satisfied`, `remaining_draws` and so on. The ledger calls the
+    oracle, once per distinct point. All logs are natural.
     """
 
     # --- events ------------------------------------------------------------------------------------------
@@ -39,13 +39,12 @@ class Ledger(Findings):
     def draws(self, points: Points, log_open_mass: float | None = None) -> NDArray[np.float64]:
         """Take i.i.d. draws, in order, made at ln R = `log_open_mass`; return ln p of those kept.
 
-        None stands for everything. The draws must come from p(. | e, open boxes), in proportion to mass (an
-        allocation a_j to parts of mass M_j counts as R = max M_j/a_j), with the open set fixed before any value
-        was known, and must be reported before what they lead to is closed. They are judged one by one: from the
-        draw that earns the certificate asked for on, draws are forgotten, so that the stop depends on no batch
-        size.
+        None means the whole space. The draws must come from p(. | e, open boxes), in proportion to mass (an
+        allocation a_j to parts of mass M_j counts as R = max M_j/a_j). The open set must be fixed before any value
+        is known. Report draws before closing boxes because of them. Draws are judged one by one: those after the
+        draw that earns the requested certificate are dropped, so that the stop depends on no batch size.
 
-        Raises UnbalancedBooks when R and what has been closed leave something out.
+        Raises UnbalancedBooks when R and the closed boxes do not cover the space.
         """
         points = as_rows(points, self.domain)[: self.remaining_draws]
         log_r = self._books.log_drawn if log_open_mass is None else float(log_open_mass)
@@ -85,7 +84,7 @@ class Ledger(Findings):
         return log_probs
 
     def candidates(self, points: Points) -> NDArray[np.float64]:
-        """Take points from anywhere; return their ln p, shape (batch,). They never count as draws."""
+        """Evaluate points from any source; return their ln p, shape (batch,). They never count as draws."""
         points = as_rows(points, self.domain)
         parts: list[NDArray[np.float64]] = []
         for start in range(0, len(points), EVALUATION_ROWS):
@@ -99,7 +98,7 @@ class Ledger(Findings):
         return np.concatenate(parts) if parts else np.empty(0)
 
     def settle(self, points: Points) -> NDArray[np.float64]:
-        """Evaluate points and close the boxes that hold them alone; return their ln p, shape (batch,)."""
+        """Evaluate points and close their single-point boxes; return their ln p, shape (batch,)."""
         log_probs = self.candidates(points)
         if not self.domain.is_discrete or not len(log_probs):
             return log_probs
@@ -113,15 +112,15 @@ class Ledger(Findings):
     def close(
         self, log_bound: float | NDArray[np.float64], log_measure: float | NDArray[np.float64] | None = None
     ) -> None:
-        """Close boxes: everything in them has p at most exp(`log_bound`).
+        """Close boxes: every point in them has p at most exp(`log_bound`).
 
         Parameters
         ----------
         log_bound
-            Natural log, one for all boxes or one each.
+            Natural log, one for all boxes or one per box.
         log_measure
-            ln of their probability where the posterior knows it (`Masses`), else of their share of all joint
-            states; None only where a variable is real.
+            ln of their probability if the posterior knows it (`Masses`), else of their share of all joint
+            states; None only if a variable is real.
 
         Raises
         ------
@@ -136,15 +135,15 @@ class Ledger(Findings):
             )
 
     def frontier(self, log_open_measure: float | None, log_open_bound: float) -> None:
-        """State the boxes open now: ln of their total measure (as in `close`) and of the largest bound.
+        """State the open boxes: ln of their total measure (as in `close`) and their largest log bound.
 
-        Both are -inf when none is open. What is neither open now nor closed before must have been settled.
+        Both are -inf when none is open. All other points must have been closed or settled.
 
         Raises
         ------
         UnbalancedBooks
-            When closed, settled and open boxes do not make up the space, or when the probability that is not
-            evaluated yet cannot lie at points as improbable as the bounds say.
+            When closed, settled and open boxes do not make up the space, or when the bounds are too low for the
+            probability that is not yet evaluated.
         """
         log_open_bound = float(checked_logs(float(log_open_bound), "open boxes were reported with the bound"))
         self._books.check_open(log_open_measure)
@@ -156,21 +155,21 @@ class Ledger(Findings):
         left = self._evaluated.left - self._slack
         self._books.check_room(unseen, left, self.atoms.n, self.domain.log_size)
         self.log_open_mass = log_open_mass
-        # Whatever is not evaluated was closed before, or is open now: true at this moment, so true for good.
+        # Every unevaluated point is closed or open now, so this bound holds from now on.
         self.log_frontier_bound = min(self.log_frontier_bound, unseen)
 
     def locate(self, low: NDArray[np.float64], high: NDArray[np.float64]) -> None:
-        """State that every mode lies in [low, high], shape (n,) each; of categorical variables it says nothing.
+        """State that every mode lies in [low, high], shape (n,) each; categorical entries are ignored.
 
-        Whatever lies outside was closed at a bound of at most `log_strict_threshold`.
+        Every box outside must have been closed at a bound of at most `log_strict_threshold`.
         """
         self.located = (low.copy(), high.copy())
 
     def upper_bound(self, value: float, source: Source | str) -> None:
-        """Take a proof from elsewhere that ln p* <= `value`.
+        """Take an external proof that ln p* <= `value`.
 
-        What comes from no `Source` of this package is an assumption, which the certificate names. One that a point
-        evaluated before or later contradicts is dropped, with a warning.
+        A bound that comes from no `Source` of this package is an assumption, which the certificate names. It is
+        dropped with a warning if an evaluated point, earlier or later, contradicts it.
         """
         value = float(checked_logs(float(value), "an upper bound from elsewhere is"))
         value = bounds.round_up(value, self._slack)
@@ -180,7 +179,7 @@ class Ledger(Findings):
             self._drop_refuted()
 
     def enumerated(self) -> None:
-        """State that every point of the space (of the box, where one is searched) has been evaluated (checked)."""
+        """State that every point of the space (or of the searched box) is evaluated; the ledger checks it."""
         n_points, n_seen = -1, self.atoms.n
         if self.domain.is_discrete:
             n_points = math.prod(self.domain.n_states.tolist()) if self.boxes is None else self.boxes.sizes()[0]
@@ -203,25 +202,25 @@ class Ledger(Findings):
     def merge(
         cls, ledgers: Sequence[Ledger], boxes: Boxes | None = None, control: Control | None = None
     ) -> Ledger:
-        """Return a ledger of all that several runs with independent draws have seen and proved.
+        """Merge the ledgers of several runs with independent draws.
 
-        Either each run covers the whole (its draws count beside those of the others), or their `boxes` split it
-        (draws inside a box say something of that box alone, so that the least evidence of any box counts). A
-        search may go on with what is returned, after a split with the open boxes of all.
+        Either each run covers the whole space, and all draws add up; or their `boxes` split it, and the least
+        evidence of any box counts. A search may continue with the merged ledger, after a split with the open boxes
+        of all runs.
 
         Parameters
         ----------
         ledgers
-            Of one query, with the same settings.
+            Ledgers of one query, with the same settings.
         boxes, control
-            As in the class; `boxes` is what they cover together.
+            As in the class; `boxes` is the space that they cover together.
 
         Raises
         ------
         SolverError
-            When settings differ, or the draws of a split rest on a Lipschitz constant.
+            When settings differ, or the runs of a split assume a Lipschitz constant.
         UnbalancedBooks
-            When the boxes neither are the whole each, nor split it.
+            When the boxes neither all equal the whole, nor split it.
         """
         if not ledgers:
             raise SolverError("no ledgers were given to be merged; at least one is expected")
@@ -256,13 +255,13 @@ class Ledger(Findings):
 
     @property
     def _asked(self) -> tuple[object, ...]:
-        """What runs must agree on to be merged; `_ALIKE` names it."""
+        """The settings that merged runs must share; `_ALIKE` names them."""
         assumed = None if self.lipschitz is None else (self.lipschitz.bits, self.lipschitz.radius)
         asked = (self.epsilon, self.delta, self.top_k, self.tolerance, self.rule, self.early_stop)
         return (self.domain, self._books.measure, *asked, assumed)
 
     def _join_wholes(self, ledgers: Sequence[Ledger]) -> None:
-        """Add up what runs over the same space have proved."""
+        """Combine the proofs of runs over the same space."""
         for ledger in ledgers:
             self._draws.append(ledger._draws)
         self.log_frontier_bound = min(ledger.log_frontier_bound for ledger in ledgers)
@@ -271,7 +270,7 @@ class Ledger(Findings):
         self.lipschitz = ledgers[0].lipschitz
 
     def _join_parts(self, ledgers: Sequence[Ledger]) -> None:
-        """Put together what runs over disjoint boxes have proved."""
+        """Combine the proofs of runs over disjoint boxes."""
         if ledgers[0].lipschitz is not None:
             raise SolverError("a Lipschitz constant cannot be combined with draws from parts of the space")
         unseen = [ledger.log_unseen_bound for ledger in ledgers]
@@ -299,13 +298,13 @@ class Ledger(Findings):
             )
 
     def _note_best(self, n_before: int, first_rows: NDArray[np.int64] | None) -> None:
-        """Remember how many draws it took to the best point."""
+        """Record how many draws it took to find the best point."""
         row = -1 if first_rows is None else int(first_rows[self._ranking.pairs[0][1] - n_before])
         self.n_draws_to_best = self.n_draws + row + 1
         self._drop_refuted()
 
     def _drop_refuted(self) -> None:
-        """Drop an upper bound from outside that lies below a probability which was evaluated."""
+        """Drop an external upper bound that an evaluated probability exceeds."""
         if self.external is None or self.external[2] or self.best_log_prob <= self.external[0]:
             return
         warnings.warn(

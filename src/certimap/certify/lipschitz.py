@@ -1,4 +1,4 @@
-"""The modal Lipschitz assumption: what a user promises, and what it is worth."""
+"""The modal Lipschitz assumption that a user may make, and its effect on draws."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Lipschitz:
         return self._weights[epsilon]
 
     def draws_needed(self, epsilon: float, delta: float, log_best: float) -> float:
-        """Return how many draws certify at a mode of that height, natural log; inf beyond all floats."""
+        """Return ln of the number of draws that certify a mode of height `log_best`; inf beyond floats."""
         log_m = bounds.log_draws_needed(bounds.log_tau(log_best, epsilon) + self.log_weight(epsilon), delta)
         return math.exp(log_m) if log_m < 700.0 else math.inf
 
     def describe(self, epsilon: float, delta: float, log_best: float) -> tuple[str, ...]:
-        """Say what is assumed, and in a real domain how many draws it takes at the density found."""
+        """Describe the assumption, and in a real domain the number of draws needed at the density found."""
         if self.domain.is_discrete:
             return (
                 f"within Hamming distance {int(self.radius)} of the most probable assignment, log2 p falls by "

@@ -1,4 +1,4 @@
-"""Whether the ledgers of several searches may be merged, and what their bounds prove together."""
+"""Checks whether ledgers of several searches may be merged, and combines their bounds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from certimap.core.box import Boxes
 from certimap.core.domain import Domain
 from certimap.errors import SolverError, UnbalancedBooks
 
-Proof = tuple[float, str, bool]  # ln of an upper bound, who proved it, whether this package vouches for that
+Proof = tuple[float, str, bool]  # ln of an upper bound, prover, whether it is this package's
 
 
 def check_alike(names: Sequence[str], settings: Sequence[Sequence[object]]) -> None:
-    """Refuse ledgers that were asked for different things; raises SolverError naming the first."""
+    """Raise SolverError, naming the first difference, if ledgers have different settings."""
     for name, values in zip(names, zip(*settings, strict=True), strict=True):
         if any(value != values[0] for value in values):
             shown = ", ".join(dict.fromkeys(f"{value}" for value in values))
@@ -23,12 +23,12 @@ def check_alike(names: Sequence[str], settings: Sequence[Sequence[object]]) -> N
 
 
 def is_partition(domain: Domain, parts: Sequence[Boxes | None], whole: Boxes | None) -> bool:
-    """Whether parts split the whole: False where each of them is all of it.
+    """Return True if the parts split the whole, False if each part is the whole.
 
     Raises
     ------
     UnbalancedBooks
-        When they are neither, counted exactly.
+        In any other case, counted exactly.
     """
     full = Boxes.full(domain)
     target = full if whole is None else whole
@@ -68,20 +68,20 @@ def _are_disjoint(domain: Domain, masks: np.ndarray) -> bool:
 
 
 def smallest_proof(proofs: Sequence[Proof | None]) -> Proof | None:
-    """Return the smallest of bounds on the same thing."""
+    """Return the smallest of several bounds on one maximum."""
     known = [proof for proof in proofs if proof is not None]
     return min(known, key=lambda proof: proof[0]) if known else None
 
 
 def joint_proof(parts: Sequence[tuple[float, Proof | None]], log_seen: float) -> Proof | None:
-    """Return what proofs from outside, one per part, say of the whole; None where they add nothing.
+    """Combine external proofs, one per part, into a bound on the whole; None if they add nothing.
 
     Parameters
     ----------
     parts
-        For each part what the ledger itself knows of what is not evaluated there, and the proof.
+        For each part, its ledger's own log bound on unevaluated points, and the external proof.
     log_seen
-        The largest upper side of a point that is evaluated.
+        The largest upper bound of an evaluated point.
     """
     used = [proof for log_unseen, proof in parts if proof is not None and proof[0] < log_unseen]
     if not used:

@@ -15,10 +15,9 @@ N_PAIRS = 33
 def pareto_front(ledger: Findings) -> list[tuple[float, float]]:
     """Return admissible pairs by rising epsilon; none needs an assumption.
 
-    Each delta is the smallest that the draws support at its epsilon; for every d0, the probability that some
-    pair with delta <= d0 is false is at most d0, for all pairs at once and whenever the run stopped. The
-    curve is given at the requested epsilon and on an even grid; the last pair is the one proved for certain,
-    where any upper bound is known.
+    Each delta is the smallest that the draws support at its epsilon. For every d0, the probability that any
+    pair with delta <= d0 is false is at most d0, whenever the run stopped. The curve is given at the requested
+    epsilon and on an even grid. The last pair is the one proved for certain, if any upper bound is known.
     """
     certain = certain_epsilon(ledger)
     if certain == 0.0:

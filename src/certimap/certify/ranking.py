@@ -14,7 +14,7 @@ class Ranking:
     Parameters
     ----------
     size
-        How many are kept.
+        The number of points kept.
     """
 
     def __init__(self, size: int) -> None:
@@ -32,11 +32,11 @@ class Ranking:
 
     @property
     def last(self) -> float:
-        """ln p of the last place; -inf while places are free."""
+        """ln p of the last place; -inf while a place is free."""
         return self.pairs[-1][0] if self.is_full else -math.inf
 
     def add(self, log_probs: NDArray[np.float64], start: int) -> bool:
-        """Enter new points at positions `start`, `start` + 1, ...; return whether the best changed."""
+        """Add new points at positions `start`, `start` + 1, ...; return whether the best changed."""
         contenders = np.flatnonzero(log_probs > self.last) if self.is_full else np.arange(len(log_probs))
         if len(contenders) > 4 * self.size:
             values = log_probs[contenders]
@@ -56,21 +56,21 @@ class Ranking:
         kept_uppers: NDArray[np.float64],
         log_rival: float,
     ) -> list[tuple[int, float, float]]:
-        """Return what entering new points one by one would change.
+        """Return how adding new points one by one would change the ranking.
 
         Parameters
         ----------
         log_probs, log_uppers
-            Lower and upper sides of the new points; None for the upper ones where values are exact.
+            Lower and upper bounds of the new points; `log_uppers` is None if values are exact.
         kept_uppers
-            Upper sides of those ranked now, best first.
+            Upper bounds of the ranked points, best first.
         log_rival
-            The largest upper side of a known point that is not ranked.
+            The largest upper bound of a known unranked point.
 
         Returns
         -------
-        (index, ln p of the last place from that new point on, the same for the largest upper side of what is not
-        ranked), in order.
+        (index of a new point, ln p of the last place from then on, largest upper bound of unranked points from
+        then on), in order.
         """
         if log_uppers is None:
             return [(at, last, -math.inf) for at, last in self._last_places(log_probs)]
@@ -84,7 +84,7 @@ class Ranking:
         return found
 
     def _last_places(self, log_probs: NDArray[np.float64]) -> list[tuple[int, float]]:
-        """Return (index, ln p of the last place from that new point on) where new points would change it."""
+        """Return (index, new ln p of the last place) of every new point that changes the last place."""
         kept = [value for value, _ in self.pairs]
         found: list[tuple[int, float]] = []
         at = 0

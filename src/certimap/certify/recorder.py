@@ -1,4 +1,4 @@
-"""What a run keeps of its search for a proof file: the splits of its boxes."""
+"""Records the splits of a search's boxes for a proof file."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from certimap.core.search_boxes import Layout, SearchBoxes
 if TYPE_CHECKING:
     from certimap.circuits.prober import PlanProber
 
-LEAF, SHRUNK = -1, -2  # entries of a tree besides the variables of splits
-ENTRY_BYTES = 250  # of a split in a dictionary, its masks and intervals apart
+LEAF, SHRUNK = -1, -2  # tree entries other than a split variable
+ENTRY_BYTES = 250  # memory of a split in a dictionary, without masks and intervals
 
 
 @dataclass(frozen=True)
 class Split:
-    """One split: the variable, the box at that moment as the recorder packs it, and where a real one is cut."""
+    """One split: the variable, the packed box when it was split, and the cut of a real variable."""
 
     variable: int
     kept: bytes
@@ -30,23 +30,23 @@ class Split:
 
 @dataclass(eq=False)
 class Recorder:
-    """Splits of boxes, by the box as it was opened.
+    """Splits of boxes, keyed by the box as opened.
 
     Parameters
     ----------
     max_bytes
-        Beyond this nothing is kept any more, and `is_full` says so; the run goes on.
+        Memory limit. Beyond it the recorder is cleared and sets `is_full`; the run continues.
 
     Attributes
     ----------
     splits
-        By the packed box as it was opened.
+        Splits by the packed box as opened.
     cuts
-        Values at which halves of real variables' intervals were dropped, by the variable.
+        By variable, the values at which half of a real interval was dropped.
     layout
-        Of the search by boxes that keeps its splits here; None without one.
+        The layout of the search that records here, or None.
     tightened
-        What tightened bounds by more than the box itself (by caps of subcircuits), or None.
+        The prober that tightened bounds beyond the box alone (by caps of subcircuits), or None.
     """
 
     max_bytes: int
@@ -64,7 +64,7 @@ class Recorder:
         kept: SearchBoxes,
         at: NDArray[np.float64],
     ) -> None:
-        """Enter boxes that are split: as opened and as split, the variables, and the values that cut real ones."""
+        """Record splits: boxes as opened and as split, the variables, and the cuts of real variables."""
         if self.is_full:
             return
         before, after = packed(opened), packed(kept)
@@ -76,7 +76,7 @@ class Recorder:
             self.splits[before[row]] = Split(v, after[row], float(at[row]))
 
     def cut(self, variables: NDArray[np.int64], values: NDArray[np.float64]) -> None:
-        """Enter values at which a half of a real variable's interval was dropped."""
+        """Record values at which half of a real variable's interval was dropped."""
         if self.is_full:
             return
         for v, value in zip(variables.tolist(), values.tolist(), strict=True):
@@ -86,7 +86,7 @@ class Recorder:
             self._fill()
 
     def tightens(self, prober: Prober) -> None:
-        """Have a circuit's prober keep how it tightens its bounds from now on; other probers keep nothing."""
+        """Make a circuit's prober record how it tightens its bounds; other probers record nothing."""
         from certimap.circuits.prober import PlanProber
 
         if self.tightened is None and isinstance(prober, PlanProber):
@@ -94,14 +94,14 @@ class Recorder:
             self.tightened = prober
 
     def trace(self) -> dict[str, NDArray[Any]]:
-        """Return how bounds were tightened, as proof files hold it."""
+        """Return the record of tightening in the format of proof files."""
         found = {} if self.tightened is None else self.tightened.trace()
         if found is None:
             self._fill()
         return found or {}
 
     def tree(self, layout: Layout) -> dict[str, NDArray[Any]]:
-        """Return the tree of splits in preorder, as proof files hold it: what the evidence leaves is parted."""
+        """Return the tree of splits, in preorder, in the format of proof files; its root is the whole space."""
         entries: list[tuple[int, Split | None]] = []
         waiting = packed(layout.full())[::-1]
         while waiting:
@@ -157,7 +157,7 @@ class Recorder:
 
 
 def packed(boxes: SearchBoxes) -> list[bytes]:
-    """Return each box as bytes."""
+    """Pack each box to bytes."""
     bits = np.packbits(boxes.mask, axis=1)
     rows = zip(bits, boxes.low, boxes.high, strict=True)
     return [b.tobytes() + low.tobytes() + high.tobytes() for b, low, high in rows]
@@ -171,7 +171,7 @@ def _unpacked(layout: Layout, data: bytes) -> SearchBoxes:
 
 
 def _parts(layout: Layout, node: Split) -> SearchBoxes:
-    """Return the boxes that a split makes: by the states kept, or below and above a value."""
+    """Return the parts of a split: one per kept state, or below and above a value."""
     box = _unpacked(layout, node.kept)
     start, stop = int(layout.offsets[node.variable]), int(layout.offsets[node.variable + 1])
     if layout.is_real[node.variable]:
@@ -187,7 +187,7 @@ def _parts(layout: Layout, node: Split) -> SearchBoxes:
 
 
 def _closed(low: float) -> float:
-    """Return the value at which a cell begins: upper parts of splits begin at the number behind it."""
+    """Return the value at which a cell begins; upper parts of splits begin at the next float."""
     return math.nextafter(low, -math.inf)
 
 
@@ -198,7 +198,7 @@ def _sizes(layout: Layout) -> list[int]:
 def _cuts(
     layout: Layout, splits: list[tuple[Split, SearchBoxes]], dropped: dict[int, set[float]]
 ) -> list[NDArray[np.float64]]:
-    """Return the values at which splits, boxes at that moment, and drops cut each variable, ascending."""
+    """Return the values at which splits, their boxes and drops cut each variable, ascending."""
     ends = [list(dropped.get(v, ())) for v in range(len(layout.domain))]
     for node, box in splits:
         for v in np.flatnonzero(layout.is_real).tolist():
@@ -215,7 +215,7 @@ def _cuts(
 
 
 def _columns(layout: Layout, box: SearchBoxes, cuts: list[NDArray[np.float64]]) -> NDArray[np.uint8]:
-    """Return a box's states, and the cells of its intervals, in the columns of a proof."""
+    """Return a box's states and interval cells in the columns of a proof."""
     if layout.domain.is_discrete:
         return box.mask[0]
     parts: list[NDArray[np.uint8]] = []

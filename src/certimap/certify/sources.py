@@ -1,4 +1,4 @@
-"""Who proves an upper bound that comes from outside the ledger."""
+"""Sources of upper bounds that come from outside the ledger."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A proof of upper bounds that this package makes itself; told apart by identity, not by name."""
+    """A prover of upper bounds in this package; compared by identity, not by name."""
 
     name: str
 

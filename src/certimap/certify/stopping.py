@@ -1,4 +1,4 @@
-"""When a batch of draws may stop: the first draw after which the certificate asked for is earned."""
+"""Finds the first draw of a batch after which the requested certificate is earned."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from certimap.certify.lipschitz import Lipschitz
 
 @dataclass(frozen=True)
 class Standing:
-    """What a run asks for, and what it had proved before a batch of draws; all logs are natural.
+    """The request of a run, and its proofs before a batch of draws; all logs are natural.
 
     Attributes
     ----------
     epsilon, delta, tolerance, top_k
-        As the ledger has them.
+        As in the ledger.
     slack
         Rounding error of logs, in nats.
     has_masses
         Whether draws and evaluated mass prove anything without an assumption.
     lipschitz
-        The assumption that draws are judged under as well, or None.
+        A Lipschitz assumption under which draws are judged too, or None.
     log_kth_best
         ln of the top_k-th best probability.
     log_rival
-        The largest upper side of a point evaluated by then that is not among the best.
+        The largest upper bound of an evaluated point that is not among the best.
     log_proved
-        The smallest bound on ln p of all points that are not evaluated.
+        The smallest bound on ln p of all unevaluated points.
     log_closed
-        The largest bound on ln p in boxes closed by then.
+        The largest bound on ln p in closed boxes.
     """
 
     epsilon: float
@@ -53,19 +53,19 @@ class Standing:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of evaluated draws that the ledger has not taken in yet.
+    """A batch of evaluated draws that the ledger has not absorbed yet.
 
     Attributes
     ----------
     n_rows
-        How many draws it has.
+        The number of draws.
     first_rows
         shape (n_new,): the draws that brought a new point, in order.
     sums, lost
-        shape (n_new,): the evaluated mass after each new point, and its compensation; empty where masses do
-        not apply.
+        shape (n_new,): the evaluated mass after each new point, and its compensation; empty if masses do not
+        apply.
     log_r
-        ln of the open mass at which the draws were made.
+        ln of the open mass that the draws came from.
     """
 
     n_rows: int
@@ -78,15 +78,15 @@ class Batch:
 def stopping_row(
     standing: Standing, record: DrawRecord, changes: Sequence[tuple[int, float, float]], batch: Batch
 ) -> int | None:
-    """Return the first row of a batch of draws after which the certificate asked for is earned.
+    """Return the first row of a batch of draws after which the requested certificate is earned, or None.
 
     Parameters
     ----------
     standing, record
-        As they were before the batch.
+        The state before the batch.
     changes
-        (position among the new points, ln of the top_k-th best from there on, the largest upper side of a point
-        evaluated by then that is not among these), in order.
+        (position among the new points, ln of the top_k-th best from then on, largest upper bound of an evaluated
+        point outside the top_k from then on), in order.
     batch
         The draws.
     """
@@ -99,7 +99,7 @@ def stopping_row(
         log_rival = max(log_rival, bounds.round_up(log_kth, standing.slack))
         within = bounds.log_tau_within(log_kth, standing.epsilon, standing.tolerance)
         if bounds.round_up(log_rival, standing.slack) > within:
-            continue  # an evaluated point may be too probable, whatever the draws say
+            continue  # an evaluated point may be too probable; draws cannot rule that out
         row = min(
             _proof_row(standing, log_kth, start, batch),
             _evidence_row(standing, record, log_kth, start, batch.log_r, smooth=False),
@@ -111,9 +111,9 @@ def stopping_row(
 
 
 def _proof_row(standing: Standing, log_kth: float, start: int, batch: Batch) -> float:
-    """Return the first row >= start at which what is proved for certain suffices, or inf."""
+    """Return the first row >= start at which certain proofs suffice, or inf."""
     within = bounds.log_tau_within(log_kth, standing.epsilon, standing.tolerance)
-    within = bounds.round_down(within, standing.slack)  # what the answer itself may be worth less than computed
+    within = bounds.round_down(within, standing.slack)  # the answer may be worth less than computed
     if standing.log_proved <= within:
         return start
     sums, lost = batch.sums, batch.lost
@@ -121,7 +121,7 @@ def _proof_row(standing: Standing, log_kth: float, start: int, batch: Batch) -> 
         return math.inf
     if bounds.log_p_check(sums[-1], lost[-1], standing.slack) > within:
         return math.inf
-    low, high = 0, len(sums) - 1  # the residual only falls: the first new point after which it suffices
+    low, high = 0, len(sums) - 1  # the residual only falls: bisect for the first sufficient new point
     while low < high:
         middle = (low + high) // 2
         if bounds.log_p_check(sums[middle], lost[middle], standing.slack) <= within:
