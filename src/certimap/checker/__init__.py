@@ -2,7 +2,7 @@
 
 Nothing here is shared with the code that finds answers: no kernel, bound, solver, conditioning or ledger. It takes
 a model as the plain arrays that the native format stores, and a proof as the plain arrays of its file, and needs
-numpy alone. `docs/proofs.md` says what it proves and how.
+numpy alone. `docs/proofs.md` describes the claims and the proofs.
 """
 
 from __future__ import annotations

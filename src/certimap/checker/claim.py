@@ -117,7 +117,7 @@ class Claim:
         return math.fsum(terms) - (4.0 + 4.0 * sum(map(abs, terms))) * UNIT
 
     def statement(self, log_value: float) -> str:
-        """State in a sentence what is proved about answers worth at least `log_value` (nats)."""
+        """State the proved claim in a sentence, for answers worth at least `log_value` (nats)."""
         if self.kind == "bound":
             return (
                 f"accepted: no assignment is worth more than ln p(q, e) = {shown(self.log_upper, 9)}, and the "

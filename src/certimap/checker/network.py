@@ -1,4 +1,4 @@
-"""A product of tables that steps of a proof change: what is open, what each step does, and what bounds it."""
+"""The product of tables that the steps of a proof transform: its open variables, its steps, and its bounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from certimap.checker.numbers import UNIT, Floats, Ints, log_sum, ranges, run_st
 from certimap.checker.products import maximised, summed
 
 MAX_ENTRIES = 2**24  # of one table
-WORKING, ENTRY_COST = 5, 256  # copies of tables that a step works on; bytes beside the entries of each table
+WORKING, ENTRY_COST = 5, 256  # copies of tables that a step holds; bytes per table beside its entries
 FLAT = 1e-13  # nats; a table that varies by less counts as its maximum
 Flags = NDArray[np.bool_]
 Scope = tuple[int, ...]
@@ -25,11 +25,12 @@ Scope = tuple[int, ...]
 
 @dataclass(eq=False)
 class Network:
-    """A product of tables of at least two variables each, by scope, one table per variable, and a constant.
+    """A product of a constant, one table per variable (`own`), and tables of two or more variables, by scope.
 
-    `sizes` counts the states left of each open variable; those in `hidden` are summed out, the others maximised.
-    `near` has the scopes that mention each variable, `states` which states are left of it, open or not. Values are
-    rounded to a `side`. Steps change it in place, within a `budget`; `n_entries` are those of `tables`.
+    `sizes` counts the remaining states of each open variable; variables in `hidden` are summed out, the others
+    maximised. `near` maps each variable to the scopes that contain it, `states` lists the remaining states of all
+    variables, open or not. Values are rounded to `side`. Steps change the network in place, within `budget`;
+    `n_entries` counts the entries of `tables`.
     """
 
     sizes: dict[int, int]
@@ -45,7 +46,7 @@ class Network:
 
     @classmethod
     def of(cls, problem: Reduced, side: int = 1, budget: Budget | None = None) -> Network:
-        """Return a problem as it is, tables of the same variables joined."""
+        """Return the network of a problem; tables of the same scope are multiplied together."""
         mentioned = sorted({v for t in problem.tables for v in t.scope} | set(problem.queried))
         sizes = {v: problem.sizes[v] for v in mentioned}
         hidden = frozenset(mentioned) - frozenset(problem.queried)
@@ -72,7 +73,7 @@ class Network:
         return found
 
     def copy(self) -> Network:
-        """Return a network of its own with the same numbers."""
+        """Return an independent copy."""
         near = {v: set(scopes) for v, scopes in self.near.items()}
         own, tables, constants = dict(self.own), dict(self.tables), list(self.constants)
         sizes, states = dict(self.sizes), dict(self.states)
@@ -83,11 +84,11 @@ class Network:
 
     @property
     def n_bytes(self) -> int:
-        """What its tables take, and what it takes beside them."""
+        """Bytes of the tables, with an allowance for each table and variable."""
         return FLOAT * self.n_entries + ENTRY_COST * (len(self.tables) + len(self.states))
 
     def _need(self, n_entries: int) -> None:
-        """Make sure that a step fits which works on tables of so many entries beside its own."""
+        """Reject a step whose work on `n_entries` table entries does not fit the budget."""
         self.budget.need(self.n_bytes + WORKING * FLOAT * n_entries, "a step of the proof")
 
     def add(self, table: Table) -> None:
@@ -114,11 +115,11 @@ class Network:
 
     @property
     def shapes(self) -> list[tuple[Scope, list[int]]]:
-        """The scopes in order, each with the sizes of its variables: what the numbers of a shift are of."""
+        """The scopes in order, each with the sizes of its variables: the layout of a shift's numbers."""
         return [(scope, [self.sizes[v] for v in scope]) for scope in sorted(self.tables)]
 
     def shift(self, shifts: Floats) -> None:
-        """Move costs between tables and the variables' own ones: a number per table, variable of it, and state."""
+        """Move costs between tables and the variables' own tables: one number per table, variable and state."""
         starts, end = dict[Scope, int](), 0
         self._need(self.n_entries)
         for scope, shape in self.shapes:
@@ -139,7 +140,7 @@ class Network:
 
     @property
     def laid_out(self) -> tuple[list[int], dict[int, int]]:
-        """The variables in order, and where each one's states begin among all."""
+        """The variables in order, and the offset of each variable's states among all states."""
         variables = sorted(self.sizes)
         return variables, dict(
             zip(variables, run_starts(np.array([self.sizes[v] for v in variables])).tolist(), strict=True)
@@ -147,7 +148,7 @@ class Network:
 
     @property
     def stacks(self) -> Iterator[tuple[list[Scope], Floats]]:
-        """Tables of the same shape, in order: what is done to thousands of small ones is done to all at once."""
+        """The tables stacked by shape, in order, so that thousands of small ones are processed at once."""
         shapes: dict[Scope, list[Scope]] = {}
         for scope in sorted(self.tables):
             shapes.setdefault(self.tables[scope].shape, []).append(scope)
@@ -156,13 +157,13 @@ class Network:
             yield scopes, np.array([self.tables[scope] for scope in scopes])
 
     def bound(self) -> float:
-        """Return the sum of all maxima, which no point exceeds; of a hidden variable's own table it is the sum."""
+        """Return the total of all maxima, which no point exceeds; a hidden variable's own table is summed."""
         tops = [float(log_sum(t) if v in self.hidden else t.max()) for v, t in self.own.items()]
         tops += [float(logs.max()) for logs in self.tables.values()]
         return float(up(math.fsum([*self.constants, *tops]), self.side))
 
     def bounds(self) -> tuple[float, dict[int, Floats]]:
-        """Return the bound, and one for each queried state: the sum of all maxima where no other is left."""
+        """Return the bound, and one per queried state: the total of all maxima with the state held fixed."""
         total, queried = self.bound(), [v for v in sorted(self.sizes) if v not in self.hidden]
         if total == -math.inf:
             return total, {v: np.full(self.sizes[v], -np.inf) for v in queried}
@@ -181,7 +182,7 @@ class Network:
         return total, {v: below[ptr[v] : ptr[v] + self.sizes[v]] for v in queried}
 
     def keep(self, states: Mapping[int, Flags]) -> Network:
-        """Return what is left where some states alone are; a variable with one is no longer open."""
+        """Return the network restricted to some states; a variable with one state is no longer open."""
         self._need(self.n_entries)
         left = {v: np.flatnonzero(states[v]) if v in states else np.arange(n) for v, n in self.sizes.items()}
         sizes = {v: len(s) for v, s in left.items() if len(s) > 1}
@@ -197,12 +198,12 @@ class Network:
         return self._joined(sizes, hidden, smaller, self.constants, kept, self.side, self.budget)
 
     def split(self, v: int) -> Iterator[Network]:
-        """Yield the parts by the states of a variable."""
+        """Yield one network per state of a variable."""
         for state in range(self.sizes[v]):
             yield self.keep({v: np.arange(self.sizes[v]) == state})
 
     def without_lost(self, tried: Network) -> Network:
-        """Return what is left without the queried states that a copy has lost by steps that only raise values."""
+        """Return the network without the queried states dropped in a copy, whose steps only raise values."""
         open_ones = [v for v in self.sizes if v not in self.hidden]
         return self.keep({v: np.isin(self.states[v], tried.states[v]) for v in open_ones})
 
@@ -219,9 +220,10 @@ class Network:
     def eliminate(
         self, v: int, groups: Sequence[int] = (), shifts: Sequence[Floats] = (), weights: Sequence[float] = (1.0,)
     ) -> None:
-        """Maximise or sum a variable out, or a copy of it out of each group of its tables.
+        """Maximise or sum out a variable, or one copy of it per group of its tables.
 
-        The first group has the variable's own table less the shifts, which are the own tables of the others.
+        The shifts are the own tables of the second and later copies; the first copy gets the variable's own table
+        less the shifts.
         """
         tables, own = [self.pop(scope) for scope in sorted(self.near[v])], self.own[v]
         is_hidden, sizes = v in self.hidden, dict(self.sizes)
@@ -241,7 +243,7 @@ class Network:
             self.add(found)
 
     def replace(self, v: int, by: Scope) -> None:
-        """Put a function of others in place of a variable: a table allows one of its states for each of theirs."""
+        """Replace a variable by a function of others: table `by` allows at most one state for each of theirs."""
         if v not in by or v in self.hidden:
             raise Rejected(f"variable {v} is replaced by a table that it is not in, or is summed out")
         axis, rest = by.index(v), tuple(u for u in by if u != v)
@@ -262,7 +264,7 @@ class Network:
             self.add(Table(union, np.broadcast_to(table.logs[index], shape)))
 
     def maximise(self, v: int, by: Scope) -> None:
-        """Maximise a hidden variable that a table allows one state for each of queried ones': one term."""
+        """Maximise a hidden variable that table `by` makes a function of queried ones: its sum has one term."""
         if v not in self.hidden or v not in by or not self.hidden.isdisjoint({*by} - {v}):
             raise Rejected(f"variable {v} is maximised for a table that it is not in, or that more is hidden of")
         logs = self.tables[by] + spread(Table((v,), self.own[v]), by)
@@ -271,7 +273,7 @@ class Network:
         self.hidden -= {v}
 
     def absorb(self) -> None:
-        """Multiply each table into the smallest one with all its variables; of flat ones the maximum is left."""
+        """Multiply each table into the smallest table with all its variables; replace flat ones by constants."""
         for scope in sorted(self.tables, key=lambda s: (len(s), s)):
             top = float(self.tables[scope].max())
             if top - float(self.tables[scope].min()) <= FLAT:
@@ -285,7 +287,7 @@ class Network:
                 self.tables[host] = up(self.tables[host] + spread(self.pop(scope), host))
 
     def components(self) -> list[Network]:
-        """Return what no table joins, without constants; the one with the first variable first."""
+        """Return the connected components, without constants, ordered by their first variables."""
         left, found = set(self.sizes), list[Network]()
         while left:
             members, reached = set[int](), [min(left)]
@@ -309,7 +311,7 @@ class Network:
 
 
 def _entries_of(v: int, scope: Iterable[int], sizes: Mapping[int, int]) -> int:
-    """Return how many entries a table has; refuse one too large."""
+    """Return the number of a table's entries; reject a table too large."""
     found = math.prod(sizes[u] for u in scope)
     if found > MAX_ENTRIES:
         raise Rejected(f"a step about variable {v} would take a table of more than {MAX_ENTRIES} entries")
@@ -319,7 +321,7 @@ def _entries_of(v: int, scope: Iterable[int], sizes: Mapping[int, int]) -> int:
 def value_at(
     problem: Reduced, point: Sequence[int], side: int, order: Sequence[int] = (), budget: Budget | None = None
 ) -> float:
-    """Return the log value of a point, rounded to a side: hidden variables are summed out, some in an order."""
+    """Return the log value of a point, rounded to `side`; hidden variables in `order` are summed out first."""
     fixed = zip(problem.queried, point, strict=True)
     network = Network.of(problem, side, budget).keep({v: np.arange(problem.sizes[v]) == a for v, a in fixed})
     listed = [v for v in dict.fromkeys(order) if v in network.hidden][::-1]
@@ -331,9 +333,9 @@ def value_at(
 def boxes_beside(
     problem: Reduced, answers: Sequence[Sequence[int]], budget: Budget | None = None
 ) -> list[list[Flags]]:
-    """Return the boxes of the query in which a proof makes its steps: all, or what is beside several answers.
+    """Return the boxes in which a proof makes its steps: the whole space, or the space around several answers.
 
-    One answer needs no box beside it: its own value is within the threshold.
+    A single answer is not cut out: its own value is within the threshold.
     """
     everything = [np.ones(problem.sizes[v], np.bool_) for v in problem.queried]
     points = [[np.arange(len(b)) == a for b, a in zip(everything, row, strict=True)] for row in answers]
@@ -343,7 +345,7 @@ def boxes_beside(
 def parts_of(
     problem: Reduced, boxes: Sequence[Sequence[Flags]], budget: Budget | None = None
 ) -> Iterator[Network]:
-    """Yield a problem in boxes of the query."""
+    """Yield the problem's network restricted to each box of the query."""
     whole = Network.of(problem, budget=budget)
     for box in boxes:
         yield whole.keep(dict(zip(problem.queried, box, strict=True)))

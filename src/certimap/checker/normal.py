@@ -10,12 +10,12 @@ import numpy as np
 from certimap.checker.numbers import UNIT, Floats
 
 HALF_LOG_2PI = 0.9189385332046727
-FARTHEST = 1e300  # nats below its peak beyond which a density is told no closer
-SMALLEST = 5e-324  # what the last place of numbers next to 0 is worth
+FARTHEST = 1e300  # nats below its peak; beyond, a density is bounded no closer
+SMALLEST = 5e-324  # spacing of the numbers next to 0
 
 
 def total_of(terms: Sequence[float], side: int) -> float:
-    """Return the sum of a few terms that are each right to some places, rounded to a side."""
+    """Return the sum of a few terms, each right to its last places, rounded to `side`."""
     size = sum(abs(x) for x in terms)
     if size <= FARTHEST:
         return math.fsum(terms) + side * (16.0 + 8.0 * size) * UNIT
@@ -31,18 +31,18 @@ def log_peaks(mean: Floats, sd: Floats, low: Floats, high: Floats, side: int) ->
         away = nearest - mean
         scaled = np.where(np.isfinite(away), away / sd, (0.5 * nearest - 0.5 * mean) / sd * 2.0)
         square = 0.5 * scaled * scaled
-    square = np.where(square > FARTHEST, FARTHEST if side > 0 else np.inf, square)  # what is no number stays so
+    square = np.where(square > FARTHEST, FARTHEST if side > 0 else np.inf, square)  # NaN stays NaN
     slack = 8.0 * np.where(np.isfinite(square), square, 0.0) + 2.0 * np.abs(np.log(sd)) + 4.0
     return -square - np.log(sd) - HALF_LOG_2PI + side * slack * UNIT
 
 
 def log_peak(mean: float, sd: float, low: float, high: float, side: int) -> float:
-    """The same for one leaf and one interval."""
+    """Return `log_peaks` for one leaf and one interval."""
     return float(log_peaks(np.array(mean), np.array(sd), np.array(low), np.array(high), side))
 
 
 def log_mass(mean: float, sd: float, low: float, high: float, side: int) -> float:
-    """Return the log of a Gaussian's mass in an interval, rounded to a side; of one value its density's."""
+    """Return the log of a Gaussian's mass in an interval, or of its density at a single value, rounded."""
     if low == high:
         return log_peak(mean, sd, low, high, side)
     a, b = _scaled(low, mean, sd), _scaled(high, mean, sd)
@@ -52,7 +52,7 @@ def log_mass(mean: float, sd: float, low: float, high: float, side: int) -> floa
         a, b = -b, -a  # a lies below the mean, and further from it than b
     near, far = 0.5 * math.erfc(-b / math.sqrt(2.0)), 0.5 * math.erfc(-a / math.sqrt(2.0))
     found: list[float] = []
-    if near > 1e-290:  # b is as far off as its own place, which tells below the mean, where tails are steep
+    if near > 1e-290:  # the rounding of b matters below the mean, where tails are steep
         error = (8.0 + 4.0 * min(b, 0.0) ** 2) * near + ((8.0 + 4.0 * a * a) * far if far > 0.0 else 0.0)
         mass = near - far + side * error * UNIT
         found += [total_of([math.log(mass)], side)] if mass > 0.0 else []

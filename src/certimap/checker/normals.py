@@ -1,9 +1,9 @@
 """Mixtures of Gaussians with full covariances, and linear-Gaussian networks, which are such mixtures.
 
-A covariance matrix C is never inverted in trust: W is any lower triangular matrix for which W C W' - 1, worked out
+No inverse of a covariance matrix C is trusted: W is any lower triangular matrix for which W C W' - 1, computed
 with a bound on its rounding, has absolute row sums of at most `off` < 1. Then d'C^-1 d lies between
 |W d|^2 / (1 + off) and |W d|^2 / (1 - off), and det C between (1 -+ off)^n over the squared product of W's
-diagonal. Variables that are summed out are left out of C; those with a value are coordinates that no box varies.
+diagonal. C omits the variables that are summed out; observed variables are coordinates fixed in every box.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from certimap.checker.network import value_at
 from certimap.checker.normal import HALF_LOG_2PI
 from certimap.checker.numbers import UNIT, Floats, Ints, log_sum
 
-WORKING = 8  # copies of all covariances that are held at once
+WORKING = 8  # copies of all covariances held at once
 MOST_OFF = 1e-3
 MOST_CONFIGURATIONS = 4096
 
 
 def is_normal(kind: str) -> bool:
-    """Whether models of a kind are read here."""
+    """Whether this module reads models of a kind."""
     return kind == "linear-gaussian" or kind.endswith(":GaussianMixture")
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """K Gaussians over m variables, and how far their means and covariances may be off.
+    """K Gaussians over m variables, with bounds (`_off`) on the errors of their means and covariances.
 
     `tables` has 0 or -inf per categorical state; log weights are right to `slack` nats.
     """
@@ -50,7 +50,7 @@ class Moments:
 
 @dataclass(frozen=True, eq=False)
 class Normals:
-    """Gaussians over the real query variables and, behind them, those with values; `roots` are W, `off` theirs."""
+    """Gaussians over the real query variables, then the observed ones; `roots` holds each W, `off` its bound."""
 
     tables: Floats
     tops: Floats  # (K,), logs of weighted densities at the means, rounded up
@@ -65,7 +65,7 @@ class Normals:
 
     @classmethod
     def of(cls, given: Moments, within: Floats, values: Floats) -> Normals:
-        """Find roots of the covariances; refuse those that are too nearly singular for floating point."""
+        """Find roots of the covariances; reject one too nearly singular for floating point."""
         cov, m = given.covariances, given.means.shape[1]
         try:
             lower = np.linalg.cholesky(cov)
@@ -110,7 +110,7 @@ class Normals:
         return n_parts * (8 + 6 * m + 6 * self.n_real * (m + self.n_real)) + 4 * self.tables.size
 
     def log_value(self, point: Floats, states: Ints, columns: Ints) -> float:
-        """Return the log of the density at a point, rounded down; refuse one outside of what the query allows."""
+        """Return the log density at a point, rounded down; reject a point outside the query's intervals."""
         if not np.all((self.within[:, 0] <= point) & (point <= self.within[:, 1])):
             raise Rejected("the answer lies outside of what a variable is confined to")
         d, z, err = self._whitened(point[None])
@@ -121,7 +121,7 @@ class Normals:
         return float(log_sum(self.lowest_tops - away - slack + factors, 0, -1))
 
     def _whitened(self, points: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return differences from the means, W times these, and how far the latter may be off: (B, K, m) each."""
+        """Return the differences d from the means, W d, and a bound on the error of W d: (B, K, m) each."""
         given = np.broadcast_to(self.values, (len(points), len(self.values)))
         d = np.concatenate([points, given], axis=1)[:, None] - self.means
         size, roots = np.abs(d), np.abs(self.roots)
@@ -129,7 +129,10 @@ class Normals:
         return d, np.einsum("kij,bkj->bki", self.roots, d), np.einsum("kij,bkj->bki", roots, known)
 
     def start(self, threshold: float) -> tuple[Floats, Floats] | None:
-        """Return a box outside of which all Gaussians are R standard deviations away, for an R that is enough."""
+        """Return a box outside which the mixture is at most the threshold; None if no box is needed.
+
+        Outside it every Gaussian is at least R standard deviations away, for a sufficient R.
+        """
         total = float(log_sum(self.tops, 0))
         if total <= threshold:
             return None
@@ -141,7 +144,7 @@ class Normals:
         return None if np.any(low > high) else (low, high)
 
     def majorants(self, low: Floats, high: Floats) -> Majorants:
-        """Bound the Gaussians, which are majorants of their own but for rounding."""
+        """Bound the Gaussians; each is its own majorant, up to rounding."""
         n, m = self.n_real, self.means.shape[1]
         middle = low + 0.5 * (high - low)
         reach = (np.maximum(high - middle, middle - low) * (1.0 + 4.0 * UNIT))[:, None]
@@ -168,7 +171,7 @@ class Normals:
         return Majorants(value, np.minimum(peak, rise), slope, bend)
 
     def cut(self, variable: int, low: float, high: float) -> float | None:
-        """A Gaussian has no kink."""
+        """Return None: a Gaussian has no kink."""
         return None
 
 
@@ -180,7 +183,7 @@ def normals_of(
     intervals: Floats,
     budget: Budget,
 ) -> Normals:
-    """Read a model of Gaussians under a query: `intervals` confines each real variable, or is its value twice."""
+    """Read a model of Gaussians under a query; `intervals` has the interval or (twice) value of real variables."""
     real = np.array([v for v, variable in enumerate(variables) if "states" not in variable], np.int64)
     fits = intervals.shape == (len(variables), 2) and not np.any(np.isnan(intervals))
     if not fits or not np.all(intervals[real, 0] <= intervals[real, 1]):
@@ -225,7 +228,7 @@ class _Node:
 
 
 def _nodes(arrays: Arrays, sizes: Ints) -> dict[int, _Node]:
-    """Read the real variables of a network, which stand behind the discrete ones."""
+    """Read the real variables of a network, which follow the discrete ones."""
     found: dict[int, _Node] = {}
     parents: list[int] = arrays["parents"].tolist()
     at: dict[str, int] = dict.fromkeys(("intercepts", "coefficients", "sds"), 0)
@@ -305,7 +308,7 @@ def _network(arrays: Arrays, question: Question, wanted: list[int], budget: Budg
 
 
 def _tables(question: Question, states: Mapping[int, Ints], n_parts: int) -> Floats:
-    """Return 0 in the columns of the states that a configuration gives discrete query variables, else -inf."""
+    """Return, per configuration, 0 for its states of the discrete query variables and -inf for other states."""
     parts = [np.zeros((n_parts, 0))]
     for v in question.queried.tolist():
         if question.sizes[v]:
@@ -316,7 +319,7 @@ def _tables(question: Question, states: Mapping[int, Ints], n_parts: int) -> Flo
 def _configurations(
     arrays: Arrays, question: Question, parents: list[int], budget: Budget
 ) -> tuple[dict[int, Ints], Floats, float]:
-    """Return states of discrete variables, logs of their probabilities with the evidence, and their slack."""
+    """Return configurations of discrete variables, logs of their joint probabilities with the evidence, slack."""
     sizes = question.sizes
     n_discrete = int(np.count_nonzero(sizes))
     used = sorted({*parents, *(v for v in question.queried.tolist() if sizes[v])})

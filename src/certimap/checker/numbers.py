@@ -1,7 +1,7 @@
 """Sums and products of numbers kept as natural logs, rounded to one side.
 
-A step of arithmetic moves a log by a few units of 2^-52 and one of its own last place; `up` moves it back by more
-than that, so a number made by `up` alone is an upper side: at least the true one. -inf is an exact 0.
+An operation changes a log by a few units of 2^-52 and by one unit in its last place; `up` raises it by more than
+that, so a number computed through `up` alone is at least the true one. -inf is an exact 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNIT = 2.0**-52
 def up(values: Any, steps: float = 1.0) -> Floats:
     """Round logs up by `steps` units, and by 1.5 of the last place of each; down where `steps` is negative.
 
-    Steps cover relative errors of what the log is of, the places those of the log itself.
+    The steps cover relative errors of the value, the places rounding errors of its log.
     """
     values = np.asarray(values, np.float64)
     outward = np.maximum if steps > 0.0 else np.minimum
@@ -28,7 +28,7 @@ def up(values: Any, steps: float = 1.0) -> Floats:
 
 
 def log_sum(values: Floats, axis: int = -1, side: int = 1) -> Floats:
-    """Return the log of the sum of exponentials along an axis, rounded up (down with side -1); of nothing -inf."""
+    """Return the log of the sum of exponentials along an axis, rounded up (down with side -1); no terms: -inf."""
     if values.shape[axis] == 0:
         return np.full(np.delete(np.array(values.shape), axis), -np.inf)
     top = np.max(values, axis=axis, keepdims=True)
@@ -39,7 +39,7 @@ def log_sum(values: Floats, axis: int = -1, side: int = 1) -> Floats:
 
 
 def log_sum_runs(values: Floats, starts: Ints, counts: Ints, side: int = 1) -> Floats:
-    """The same for runs of rows, none of them empty, shape (runs, columns)."""
+    """Return the log sums of runs of rows as `log_sum` does, no run empty, shape (runs, columns)."""
     top = np.maximum.reduceat(values, starts, axis=0)
     base = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):
@@ -48,7 +48,7 @@ def log_sum_runs(values: Floats, starts: Ints, counts: Ints, side: int = 1) -> F
 
 
 def run_starts(counts: Ints) -> Ints:
-    """Return where runs of these lengths begin."""
+    """Return the starts of consecutive runs, given their lengths."""
     return np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64) if len(counts) else np.empty(0, np.int64)
 
 

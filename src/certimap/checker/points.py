@@ -1,4 +1,4 @@
-"""Proofs by what points of a circuit are worth: all of them, or those listed with what probability is left."""
+"""Proofs from the values of a circuit's points: of all points, or of a list and the probability outside it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from certimap.checker.circuit import Circuit
 from certimap.checker.models import Arrays, Rejected
 from certimap.checker.numbers import UNIT, Floats, Ints, up
 
-TOGETHER, MAX_NUMBERS = 65536, 2**22  # points, and numbers of them, that are listed at once
-POINT_COST = 8  # copies of the points of a file that are held at once
+TOGETHER, MAX_NUMBERS = 65536, 2**22  # points, and numbers in them, evaluated at once
+POINT_COST = 8  # copies of a file's points held at once
 
 
 def _rows(points: NDArray[np.int64]) -> NDArray[np.void]:
-    """View rows of numbers as single things to be found."""
+    """View each row of numbers as one comparable item."""
     return np.ascontiguousarray(points).view(np.dtype((np.void, points.shape[1] * FLOAT)))[:, 0]
 
 
 def _refuted(
     circuit: Circuit, points: NDArray[np.int64], answers: NDArray[np.int64], threshold: float
 ) -> str | None:
-    """Return a sentence about a point above a threshold that is no answer, or None."""
+    """Return a sentence about a point above the threshold that is no answer, or None."""
     values = circuit.values(points)
     rivals = np.where(np.isin(_rows(points), _rows(answers)), -np.inf, values)
     worst = int(np.argmax(rivals))
@@ -48,7 +48,7 @@ def check_every_point(circuit: Circuit, answers: NDArray[np.int64], threshold: f
 
 
 def read_points(arrays: Arrays, sizes: Ints, budget: Budget) -> NDArray[np.int64]:
-    """Return the points that a proof lists, states of the query variables."""
+    """Return the points listed in a proof, as states of the query variables."""
     given = arrays["points"]
     if given.ndim != 2 or given.shape[1] != len(sizes) or given.dtype.kind not in "iu":
         raise Rejected("the points evaluated do not fit the query")
@@ -64,9 +64,9 @@ def read_points(arrays: Arrays, sizes: Ints, budget: Budget) -> NDArray[np.int64
 def check_residual(
     circuit: Circuit, points: NDArray[np.int64], lower: Floats, answers: NDArray[np.int64], threshold: float
 ) -> str | None:
-    """Check that what is not listed cannot hold the probability of a better assignment; else return a sentence.
+    """Check that the unlisted points have too little probability for a better assignment.
 
-    `lower` are the logs of the points' values, rounded down.
+    Returns a sentence if the check fails, else None. `lower` holds the log values of the points, rounded down.
     """
     refuted = _refuted(circuit, points, answers, threshold)
     if refuted is not None:

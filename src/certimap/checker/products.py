@@ -1,4 +1,4 @@
-"""A variable summed or maximised out of a product of tables, rounded to the safe side."""
+"""Sums or maximises a variable out of a product of tables, rounding to the safe side."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from certimap.checker.models import Table, spread
 from certimap.checker.numbers import UNIT, Floats, log_sum, up
 
 Scope = tuple[int, ...]
-BLOCK = 2**16  # entries of a product that are made at a time
+BLOCK = 2**16  # entries of a product computed at a time
 
 
 def summed(
@@ -25,10 +25,10 @@ def summed(
     weight: float = 1.0,
     side: int = 1,
 ) -> tuple[Table, list[float]]:
-    """Return (Σ f^(1/weight))^weight over a variable, of a product f of tables, and constants beside it.
+    """Return (Σ f^(1/weight))^weight over a variable, for a product f of tables, as a table and constants.
 
-    Together they are not below the true one (with side -1 not above it, for the weight 1). Small tables are
-    multiplied first, and the product with the largest is made a block at a time.
+    Together they are at least the true value (with side -1 and weight 1, at most). Small tables are multiplied
+    first, and the product with the largest table is computed block by block.
     """
     first, *others = sorted(tables, key=lambda t: t.logs.size)
     for table in others[:-1]:
@@ -49,18 +49,18 @@ def summed(
 
 
 def _power_sum(logs: Floats, weight: float, side: int) -> Floats:
-    """Return ln (Σ f^(1/weight))^weight along the first axis; the largest entry is kept apart, lest it go."""
+    """Return ln (Σ f^(1/weight))^weight along the first axis; factors out the largest entry against underflow."""
     if weight == 1.0:
         return log_sum(logs, 0, side)
     top = logs.max(axis=0)
     base = np.where(np.isfinite(top), top, 0.0)
-    with np.errstate(over="ignore"):  # what is -inf here is nothing beside the largest
+    with np.errstate(over="ignore"):  # an entry of -inf is negligible beside the largest
         raised = log_sum(up(up(logs - base) / weight), 0)
     return up(base + up(weight * raised), 2.0)
 
 
 def _paired(tables: Sequence[Table], sizes: Mapping[int, int], budget: Budget) -> list[Table]:
-    """Multiply tables, two at a time whose product is the smallest, until two are left or one."""
+    """Multiply the two tables with the smallest product, repeatedly, until at most two are left."""
     left = list(tables)
     while len(left) > 2:
         budget.look()
@@ -76,7 +76,7 @@ def _paired(tables: Sequence[Table], sizes: Mapping[int, int], budget: Budget) -
 def _in_blocks(
     v: int, scope: Scope, tables: Sequence[Table], sizes: Mapping[int, int], budget: Budget
 ) -> tuple[Scope, Floats]:
-    """Return the maximum over a variable of a sum of two tables, and its axes: in an order with long runs."""
+    """Return the axes and entries of the maximum over v of two tables' sum; the order of axes gives long runs."""
     *_, b, a = [Table((), np.zeros(())), *sorted(tables, key=lambda t: t.logs.size)]
     strides = dict(zip(a.scope, a.logs.strides, strict=True))
     shared, alone = {*a.scope} & {*b.scope} - {v}, {*a.scope} - {*b.scope, v}
@@ -98,10 +98,11 @@ def _in_blocks(
 def maximised(
     v: int, scope: Scope, tables: Sequence[Table], sizes: Mapping[int, int], budget: Budget
 ) -> tuple[Table, list[float]]:
-    """Return the maximum over a variable of a product of tables in the same way, a block of it at a time.
+    """Return the maximum over a variable of a product of tables, as a table and constants, block by block.
 
-    First the largest entry of each table becomes 0, so that no term is above 0: a sum s of k terms is then off by
-    at most (k + 1) 2^-53 |s| and smaller terms. s plus that grows with s, so that it may be added to the maximum.
+    Each table is first shifted to a largest entry of 0, so that no term is positive: a sum s of k terms then errs
+    by at most (k + 1) 2^-53 |s|, up to smaller terms. s plus this bound grows with s, so it suffices to add the
+    bound to the maximum.
     """
     tops = [float(t.logs.max()) for t in tables]
     constants = [top for top in tops if -math.inf < top != 0.0]

@@ -1,7 +1,7 @@
-"""Real variables as the checker sees them: cells between the values at which a proof cuts them.
+"""The checker's view of real variables: cells between the values at which a proof cuts them.
 
-A leaf counts in a cell with its largest density there, so that what is proved of cells holds for every value
-in them; where a variable is summed out, with its mass. Observed values are cells of one value.
+A leaf's value in a cell is its largest density there, so that bounds on cells hold for every value in them; if the
+variable is summed out, it is the leaf's mass. An observed value is a cell of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from certimap.checker.normal import log_mass, log_peaks
 from certimap.checker.numbers import Floats, Ints
 
 Edges = Mapping[int, Floats]
-CELLS = 256  # cells that a leaf is worked out in between two looks at the clock
+CELLS = 256  # cells of a leaf evaluated between two readings of the clock
 GAUSSIAN = 1
 REAL_KINDS = (GAUSSIAN, *KINDS)
 
@@ -29,8 +29,8 @@ def edges_of(
 ) -> Edges:
     """Return the ends of every real variable's cells, ascending, by its position in the model.
 
-    What is queried is cut as the proof says; with `point`, its value for each queried variable, it is one cell of
-    that value.
+    Queried variables are cut as the proof says. Given `point`, a value for each queried variable, such a variable
+    has one cell, which holds that value alone.
     """
     found: dict[int, Floats] = {}
     real = [v for v, variable in enumerate(variables) if "states" not in variable]
@@ -71,7 +71,7 @@ def edges_of(
 
 
 def in_cells(question: Question, edges: Edges) -> Question:
-    """Return a question in which real variables have their cells for states."""
+    """Return the question with the cells of each real variable as its states."""
     sizes, logs = question.sizes.copy(), list(np.split(question.log_weights, question.offsets[1:-1]))
     for v, ends in edges.items():
         sizes[v], logs[v] = len(ends) - 1, np.zeros(len(ends) - 1)
@@ -81,7 +81,7 @@ def in_cells(question: Question, edges: Edges) -> Question:
 def leaf_logs(
     kind: int, params: NDArray[np.float64], ends: Floats, is_queried: bool, side: int, budget: Budget
 ) -> Floats:
-    """Return what leaves of a kind (a row of parameters each) count in each cell, shape (leaves, cells).
+    """Return the log values of leaves of a kind (one row of parameters each), shape (leaves, cells).
 
     A value at which two cells meet belongs to the lower one.
     """

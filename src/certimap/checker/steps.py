@@ -1,11 +1,11 @@
 """Proofs by steps: tables reparametrised by shifts, states dropped, variables eliminated or replaced, and splits.
 
-A shift of a table adds a function of one of its variables to it and subtracts the same from the variable's own
-table: the sum over all tables stays what it is at every point, and the sum of their maxima, a bound, may fall. Any
-numbers do. Where the tables around a variable are too large together, they are put into groups, and each
-eliminates a copy of the variable: max_x Π f_i <= Π max_x f_i where it is queried, and where it is hidden, by
-Hölder's inequality, Σ_x Π f_i <= Π (Σ_x f_i^(1/w_i))^(w_i), with weights that add up to 1. The file says which
-steps to make; each is exact, or raises values only, or is verified, so that none has to be believed.
+A shift adds a function of one variable to a table and subtracts it from the variable's own table: the sum of all
+tables keeps its value at every point, while the sum of their maxima, a bound, may fall. Any function will do. If
+the product of a variable's tables is too large, they are divided into groups, and each group eliminates a copy of
+the variable: max_x Π f_i <= Π max_x f_i for a queried variable, and for a hidden one, by Hölder's inequality,
+Σ_x Π f_i <= Π (Σ_x f_i^(1/w_i))^(w_i), with weights that add up to 1. The file lists the steps. Each is exact,
+only raises values, or is verified, so that none needs trust.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from certimap.checker.network import Flags, Network, parts_of
 from certimap.checker.numbers import UNIT, Floats, up
 
 CLOSE, SHIFT, DROP, ELIMINATE, REPLACE, ABSORB, SPLIT, DIVIDE, GROUP, TRY, BACK, MAXIMISE = range(12)
-LARGEST_SHIFT = 1e100  # nats; no sum of them overflows, nor what is divided by a weight
+LARGEST_SHIFT = 1e100  # nats; no sum of shifts overflows, not even divided by a weight
 ENDS = "the proof ends before all parts are closed"
 LEAST_WEIGHT = 1e-12  # of a copy of a hidden variable
 
 
 def shares(given: Floats) -> Floats:
-    """Return the weights of copies of a hidden variable from a file's numbers: together they are at least 1."""
+    """Normalise a file's weights for the copies of a hidden variable; their sum is at least 1."""
     total = math.fsum(given)
     return given / (total if total > 0.0 else math.inf) * (1.0 + 16.0 * UNIT)
 
 
 class _Reader:
-    """Numbers of a proof in the order in which its steps use them."""
+    """Reads the numbers of a proof in the order in which its steps use them."""
 
     def __init__(self, arrays: Arrays) -> None:
         self.steps, self.shifts, self.kept = arrays["steps"], arrays["shifts"], arrays["kept"]
@@ -50,7 +50,7 @@ class _Reader:
         return int(self._next(0, self.steps, 1)[0])
 
     def variable(self, network: Network) -> int:
-        """Return the open variable that a step is about."""
+        """Read the variable of a step; reject one that is not open."""
         v = self.step()
         if v not in network.sizes:
             raise Rejected(f"a step is about variable {v}, which is not open")
@@ -68,7 +68,7 @@ class _Reader:
         return bits[start % 8 : start % 8 + n].astype(np.bool_)
 
     def grouped(self, network: Network, v: int) -> tuple[list[int], list[Floats], list[float]]:
-        """Read how a variable is eliminated in groups: that of each table, shifts, and where hidden weights."""
+        """Read an elimination in groups: each table's group, the shifts, and the weights (all 1 if queried)."""
         groups: list[int] = self._next(0, self.steps, len(network.near[v])).tolist()
         n = max(groups, default=0) + 1
         if min(groups, default=0) < 0 or n > len(groups) + 1:
@@ -89,7 +89,7 @@ class _Reader:
         return values[start : start + n]
 
     def end(self) -> None:
-        """Refuse what is left over."""
+        """Reject numbers left over."""
         if self._at[:2] != [len(self.steps), len(self.shifts)] or not 0 <= 8 * len(self.kept) - self._at[2] < 8:
             raise Rejected("the proof has steps beyond the last part")
 
@@ -97,9 +97,9 @@ class _Reader:
 def check_steps(
     problem: Reduced, boxes: Sequence[Sequence[Flags]], arrays: Arrays, threshold: float, budget: Budget
 ) -> str | None:
-    """Make the steps of a proof in boxes of the query, one after the other.
+    """Apply the steps of a proof to boxes of the query, one box after the other.
 
-    Return the sentence about a step that does not hold, or None if all parts close.
+    Return a sentence about the first step that fails, or None if all parts close.
     """
     given, n_closed = _Reader(arrays), 0
     waiting: list[Waiting] = [(((network, threshold) for network in parts_of(problem, boxes, budget)), 0)]
@@ -122,16 +122,16 @@ def check_steps(
     return None
 
 
-Parts = Iterator[tuple[Network, float]]  # each with the level that it has to be closed at
-Waiting = tuple[Parts, int]  # with the bytes of what it comes from
+Parts = Iterator[tuple[Network, float]]  # each with the level at which it must close
+Waiting = tuple[Parts, int]  # with the bytes of the network that they come from
 CLOSED = None, None, 0
 
 
 def _closed(
     network: Network, threshold: float, given: _Reader, budget: Budget
 ) -> tuple[Parts | None, str | None, int]:
-    """Make steps until a part is closed or split: return its parts, what is wrong, and bytes that stay."""
-    tried: Network | None = None  # what goes on after steps that are made on a copy
+    """Apply steps until a part closes or splits; return its parts, a sentence on failure, and the bytes kept."""
+    tried: Network | None = None  # the network to return to after steps on a copy
     before = budget.held
     while True:
         budget.need(network.n_bytes, "a part of the network")
@@ -180,7 +180,7 @@ def _without(network: Network, step: int, given: _Reader) -> None:
 
 
 def _left(network: Network, threshold: float, given: _Reader) -> tuple[Network | None, str | None]:
-    """Drop states; None where nothing is left, or a state is above the threshold."""
+    """Drop states; return None if nothing is left, and None with a sentence if a dropped state is too good."""
     _, each = network.bounds()
     kept = {v: given.flags(len(found)) for v, found in each.items()}
     for v, flags in kept.items():
@@ -191,7 +191,7 @@ def _left(network: Network, threshold: float, given: _Reader) -> tuple[Network |
 
 
 def _divided(network: Network, threshold: float, given: _Reader) -> tuple[Parts | None, str | None, int]:
-    """Give each component a level of its own: what none exceeds adds up to what their product does not."""
+    """Give each component its own level; the levels must add up to at most the threshold."""
     found = network.components()
     levels = given.shift(len(found)).tolist()
     total = float(up(math.fsum([*network.constants, *levels])))
@@ -201,7 +201,7 @@ def _divided(network: Network, threshold: float, given: _Reader) -> tuple[Parts 
 
 
 def _parts(network: Network, threshold: float, given: _Reader) -> tuple[Parts | None, str | None, int]:
-    """Split a part by the states of a variable."""
+    """Split a part on a variable, into one part per state."""
     v = given.variable(network)
     if v in network.hidden:
         return None, f"it is split on variable {v}, which is summed out", 0

@@ -14,12 +14,12 @@ LOG_HALF = -math.log(2.0)
 
 
 def square_of(p: Sequence[float], x: float) -> Fraction:
-    """Return z^2 / dof of a value."""
+    """Return z^2 / dof at x."""
     return (Fraction(x) - Fraction(p[0])) ** 2 / (Fraction(p[1]) ** 2 * Fraction(p[2]))
 
 
 def log1p_of(ratio: Fraction) -> float:
-    """Return ln(1 + ratio), right to a few places."""
+    """Return ln(1 + ratio), right to its last places."""
     if ratio < 1e300:
         return math.log1p(ratio)
     return math.log(ratio.numerator) - math.log(ratio.denominator)
@@ -28,8 +28,8 @@ def log1p_of(ratio: Fraction) -> float:
 def log_halves(p: Sequence[float], x: float, side: int) -> tuple[float, float]:
     """Return the logs of the masses between the centre and a value, and beyond the value, rounded to a side.
 
-    With r = z^2 / dof and I the regularised incomplete beta function these are I_u(1/2, dof/2) / 2 where
-    u = r / (1 + r), and I_(1-u)(dof/2, 1/2) / 2. One of them is worked out, the other is what it leaves of 1/2.
+    With r = z^2 / dof, u = r / (1 + r) and I the regularised incomplete beta function, the masses are
+    I_u(1/2, dof/2) / 2 and I_(1-u)(dof/2, 1/2) / 2. One is computed, and the other is 1/2 minus it.
     """
     if x == p[0] or math.isinf(x):
         return (-math.inf, LOG_HALF) if x == p[0] else (LOG_HALF, -math.inf)
@@ -47,15 +47,15 @@ def _log_half_beta(a: float, b: float, odds: Fraction, side: int) -> float:
     """Return ln(I_u(a, b) / 2), u = odds / (1 + odds), rounded to a side.
 
     I_u(a, b) is u^a (1-u)^b / (a B(a, b)) times the sum over n of products of u (a + b + k) / (a + 1 + k), k < n
-    (DLMF 8.17.8). All terms are positive, and factors go one way, to u: a geometric series bounds what is left
-    out.
+    (DLMF 8.17.8). All terms are positive, and their ratios tend to u monotonically, so that a geometric series
+    bounds the rest.
     """
     u, total, term, factor, n = float(odds / (1 + odds)), 1.0, 1.0, math.inf, 0
     while n < MOST_TERMS and (factor >= 1.0 or term > 1e-18 * total):
         term *= u * (a + b + n) / (a + 1.0 + n)
         total += term
         n += 1
-        factor = u * max(1.0, (a + b + n) / (a + 1.0 + n)) * (1.0 + 8.0 * UNIT)  # at least any that follows
+        factor = u * max(1.0, (a + b + n) / (a + 1.0 + n)) * (1.0 + 8.0 * UNIT)  # bounds every later ratio
     if side > 0:
         total = total + term * factor / (1.0 - factor) if factor < 1.0 else math.inf
     if not total < math.inf:

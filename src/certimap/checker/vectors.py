@@ -1,14 +1,13 @@
-"""Sets of vectors, and the reasons that a file gives for each one that goes.
+"""Sets of vectors, and a file's reason for each vector that is dropped.
 
-Of each product of sets the file lists the rows that could exceed the threshold; of each set those that
-combinations of others are at least, and which, with what weights; and the groups of the rest that become one
-maximum. Rows are numbered by the order in which products are made, which no rounding can change.
+For each product of sets the file lists the rows that could exceed the threshold. For each set it lists the rows
+dominated by combinations of others, with the members and weights of each combination, and the groups of other rows
+that are replaced by their maximum. Rows are numbered in the order of the products, which rounding cannot change.
 
-Where a file says nothing, single vectors that others dominate go, and where many are left groups become maxima
-(`Plain`).
+Without such lists, rows dominated by a single other row are dropped, and rows of large sets are grouped (`Plain`).
 
-Dropping x for a convex combination of y_i loses nothing: whatever acts on vectors is linear and nonnegative, so it
-makes at least as much of some y_i as of x. "What a certificate means" has the proof.
+Dropping x for a convex combination of y_i that dominates it loses nothing: whatever multiplies a vector later is
+linear and nonnegative, so some y_i ends at least as high as x. "What a certificate means" has the proof.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from certimap.checker.budget import FLOAT, Budget
 from certimap.checker.models import Arrays, Rejected
 from certimap.checker.numbers import UNIT, Flags, Floats, Ints, log_sum, run_starts
 
-TIE = 1e-12  # nats by which a vector may lose to another that is as large but for rounding
-MAX_SPLITS = 1000  # of boxes, where a file says nothing of them
+TIE = 1e-12  # nats by which rounding may put a vector below an equal one
+MAX_SPLITS = 1000  # of boxes, when the file has no plan
 PIECE = 4_000_000  # entries compared at once
-LARGEST_LOG = 60.0  # of an entry of a combination compared to that of the vector dropped; more counts as so much
+LARGEST_LOG = 60.0  # cap on the log ratio of a member's entry to the dropped vector's
 
 
 @dataclass(eq=False)
@@ -49,7 +48,7 @@ class Vectors:
 
 
 def maxima_of(found: Vectors, shape: tuple[int, ...]) -> Floats:
-    """Return the largest entries of each context, as they are stored."""
+    """Return the largest entry per context and hidden state, in an array of `shape`."""
     out = np.full(shape, -np.inf)
     order = np.argsort(found.context, kind="stable")
     starts = np.flatnonzero(np.diff(found.context[order], prepend=-1))
@@ -60,17 +59,17 @@ def maxima_of(found: Vectors, shape: tuple[int, ...]) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What becomes of the rows of one product, or of one set after its variable is eliminated.
+    """The rows listed, dropped and grouped, of one product, or of one set after its variable is eliminated.
 
     Attributes
     ----------
     listed
-        The rows of a product that may exceed the threshold, ascending; other attributes number these from 0 on.
+        The rows of a product that may exceed the threshold, ascending; the other attributes number these from 0.
     gone, lengths, members, counts
-        Rows that a combination of others is at least: how many make it up, which, and how often each counts.
-        Members stay, or go later in this order for a combination of two or more.
+        Rows dominated by combinations of others: the number of members of each, the members, and their weights. A
+        member is kept, or dropped later in this order for a combination of two or more.
     groups
-        For each of the other rows, in order, the number of the group whose maximum goes on; empty where each does.
+        For each row left, in order, the number of its group; a group is replaced by its maximum. Empty: no groups.
     """
 
     listed: Ints
@@ -81,7 +80,7 @@ class Step:
     groups: Ints
 
     def loss(self, found: Vectors, budget: Budget) -> float:
-        """Return the nats that ties cost in a set; refuse a drop without cause."""
+        """Return the nats lost to ties in a set; reject a row dropped without cause."""
         n_rows = PIECE // max(1, found.values.shape[1]) + int(self.lengths.max(initial=0))
         budget.need(
             5.0 * FLOAT * (n_rows * found.values.shape[1] + len(found.context)), "vectors that are compared"
@@ -107,7 +106,7 @@ class Step:
         return lost
 
     def applied(self, found: Vectors) -> Vectors:
-        """Return what goes on of a set: rows that stay, or the maxima of their groups."""
+        """Return the reduced set: the rows kept, or the maxima of their groups."""
         if len(self.gone):
             kept = np.ones(len(found.context), np.bool_)
             kept[self.gone] = False
@@ -116,7 +115,7 @@ class Step:
 
 
 def room_below(found: Vectors, rows: Ints, others: Ints) -> Floats:
-    """Return by how many nats one row lies below another one, where it does so least."""
+    """For each pair, return the largest r such that the other row exceeds the row by r nats in every column."""
     out = np.empty(len(rows))
     step = max(1, PIECE // max(1, found.values.shape[1]))
     for at in range(0, len(rows), step):
@@ -127,7 +126,7 @@ def room_below(found: Vectors, rows: Ints, others: Ints) -> Floats:
 
 
 def is_exceeded(found: Vectors, rows: Ints, lengths: Ints, members: Ints, counts: Ints) -> Flags:
-    """Whether combinations of `members`, so many (`lengths`) for each row, are at least it, rounding included."""
+    """Per row: whether the combination of its `lengths` members dominates it, rounding included."""
     starts, ends = run_starts(lengths), np.cumsum(lengths)
     out = np.zeros(len(rows), np.bool_)
     needed = 1.0 + (200.0 + float(lengths.max(initial=0))) * UNIT
@@ -139,14 +138,14 @@ def is_exceeded(found: Vectors, rows: Ints, lengths: Ints, members: Ints, counts
         with np.errstate(invalid="ignore"):
             ratio = np.where(mine == -np.inf, np.inf, found.values[members[part]] - mine)
         sums = np.add.reduceat(np.exp(np.minimum(ratio, LARGEST_LOG)) * counts[part, None], places, axis=0)
-        totals = np.add.reduceat(counts[part].astype(np.float64), places)  # which no forged count makes small
+        totals = np.add.reduceat(counts[part].astype(np.float64), places)  # floats: forged counts cannot overflow
         out[at:stop] = (totals > 0) & np.all(sums >= needed * totals[:, None], axis=1)
         at = stop
     return out
 
 
 def grouped(found: Vectors, groups: Ints) -> Vectors:
-    """Replace the rows of each group, numbered from 0 on, by their maximum; rows of a group share a context."""
+    """Replace the rows of each group, numbered from 0, by their maximum; rows of a group share a context."""
     if len(groups) != len(found.context):
         raise Rejected("a vector is neither kept nor dropped")
     if np.any(groups >= len(groups)):
@@ -161,7 +160,7 @@ def grouped(found: Vectors, groups: Ints) -> Vectors:
 
 
 def undominated(found: Vectors, budget: Budget) -> tuple[Vectors, float]:
-    """Drop rows that another one of their context, which stays, is at least everywhere; return what ties cost."""
+    """Drop the rows dominated by a kept row of their context; return the set, and the nats lost to ties."""
     alive, lost = np.ones(len(found.context), np.bool_), 0.0
     order = np.lexsort((-log_sum(found.values), found.context))
     for rows in np.split(order, np.flatnonzero(np.diff(found.context[order])) + 1):
@@ -181,7 +180,10 @@ def undominated(found: Vectors, budget: Budget) -> tuple[Vectors, float]:
 
 
 def best_room(values: Floats, kept: Floats) -> Floats:
-    """Return by how many nats each row lies below the row that is best for it, where it does so least."""
+    """For each row, return the largest r such that some kept row exceeds it by at least r nats in every column.
+
+    A negative r means that no kept row dominates the row.
+    """
     out = np.full(len(values), -np.inf)
     step = max(1, PIECE // max(1, values.size))
     for start in range(0, len(kept), step):
@@ -193,7 +195,7 @@ def best_room(values: Floats, kept: Floats) -> Floats:
 
 
 def groups_of(found: Vectors, limit: int, acting: Floats) -> Ints:
-    """Number groups, `limit` or some more: of single rows that may become most, and of like ones of a context."""
+    """Assign rows to about `limit` groups: the most promising rows alone, similar rows of a context together."""
     scores = log_sum(found.values + acting[found.context])
     order = np.argsort(-scores, kind="stable")
     best, rest = order[: limit // 2], order[limit // 2 :]
@@ -233,7 +235,7 @@ class Script:
         self.n_steps = self.n_acts = self.n_rows = 0
 
     def act(self, part: Any) -> int:
-        """Return what becomes of a box: 0 it is closed, 1 eliminated once more, from 2 on split on a variable."""
+        """Return the action on a box: 0 closes it, 1 eliminates it again, 2 + k splits it on query variable k."""
         if self.n_acts >= len(self.plan) or self.plan[self.n_acts] < 0:
             raise Rejected("the plan does not say what becomes of a box")
         self.n_acts += 1
@@ -247,10 +249,10 @@ class Script:
         self.budget.need(8.0 * FLOAT * sum(sizes), "a step of the kept vectors")
         parts = [a[j - n : j].astype(np.int64) for a, n, j in zip(self.columns, sizes, ends, strict=True)]
         self.n_steps, self.n_rows = self.n_steps + 1, 0
-        self.now = Step(np.cumsum(parts[0]) - 1, *parts[1:])  # rows are written as steps from one to the next
+        self.now = Step(np.cumsum(parts[0]) - 1, *parts[1:])  # rows are stored as differences
 
     def listed(self, scores: Floats) -> Ints:
-        """Return which of the next rows of a product are listed; refuse to leave out one that may count."""
+        """Return the listed rows among the next rows of a product; reject an unlisted row that may count."""
         first, last = np.searchsorted(self.now.listed, [self.n_rows, self.n_rows + len(scores)])
         rows = self.now.listed[first:last] - self.n_rows
         may_count = ~(scores <= self.level)
@@ -261,35 +263,35 @@ class Script:
         return rows
 
     def reduced(self, found: Vectors, acting: Floats) -> tuple[Vectors, float]:
-        """Return what goes on of a set, on which `acting` acts, and the nats that ties cost."""
+        """Return the reduced set, and the nats lost to ties; `acting` bounds the factors outside the set."""
         if len(self.now.listed) and self.now.listed[-1] >= self.n_rows:
             raise Rejected("the kept vectors name more rows than there are")
         lost = self.now.loss(found, self.budget) if len(self.now.gone) else 0.0
         return self.now.applied(found), lost
 
     def end(self) -> None:
-        """Refuse a proof of which something is left."""
+        """Reject a proof with steps left over."""
         if self.n_steps < len(self.ends) or self.n_acts < len(self.plan):
             raise Rejected("the kept vectors go on after the last box is closed")
 
 
 class Plain(Script):
-    """Decides what becomes of boxes and vectors, as plainly as can be: what is done where a file says nothing."""
+    """Decides on boxes and vectors by simple rules, when the file does not."""
 
     LIMITS: ClassVar[tuple[int, ...]] = (
         64,
         512,
         4096,
-    )  # vectors that a set may have, one elimination of a box after the other
+    )  # vectors per set, in the successive eliminations of a box
 
     def __init__(self, level: float, budget: Budget) -> None:
         super().__init__({}, level, budget)
         self.limit: int = self.LIMITS[0]
 
     def act(self, part: Any) -> int:
-        """Close a box or eliminate it, with ever larger sets; then split it where states promise least in all."""
+        """Close a box, or eliminate it with ever larger sets; then split it where state bounds sum to least."""
         if part.bound <= self.level or all(b.sum() <= 1 for b in part.box):
-            return 0  # a point that does not close is refused
+            return 0  # a point above the level is then rejected
         if part.n_runs < len(self.LIMITS):
             self.limit = self.LIMITS[part.n_runs]
             return 1
@@ -309,11 +311,11 @@ class Plain(Script):
         """Begin a step."""
 
     def listed(self, scores: Floats) -> Ints:
-        """Return which of the next rows of a product may count."""
+        """Return the next rows of a product that may exceed the threshold."""
         return np.flatnonzero(~(scores <= self.level))
 
     def reduced(self, found: Vectors, acting: Floats) -> tuple[Vectors, float]:
-        """Drop vectors for single others, and put some together where there are too many."""
+        """Drop vectors dominated by single others, and group the rest if there are too many."""
         n_contexts = len(np.unique(found.context))
         self.budget.need(4.0 * FLOAT * found.values.size, "vectors that are compared")
         if len(found.context) > 8 * self.limit:
@@ -324,4 +326,4 @@ class Plain(Script):
         return found, lost
 
     def end(self) -> None:
-        """Nothing can be left of no file."""
+        """Do nothing: without a file no step can be left over."""

@@ -1,4 +1,4 @@
-"""The checker: reads a claim, works out what the answer is worth, and has the rest of the space excluded."""
+"""The checker: reads a claim, computes the answer's value, and excludes the rest of the space."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Verdict:
     accepted
         Whether the claim follows from the model and the proof.
     message
-        What is proved, or which step fails.
+        The statement proved, or the step that fails.
     log_joint
-        ln p(answer, e) as the checker works it out, rounded down; NaN where it did not come so far.
+        ln p(answer, e) as computed by the checker, rounded down; NaN if the check ended before that.
     unchecked
-        What a claim that holds with some probability rests on, and cannot be seen in a file; and a certificate
-        that says more than what is proved.
+        The assumptions of a probabilistic claim that no file can show; also a solver's certificate that claims
+        more than the proof.
     asked
-        What is accepted is about: the answers, the evidence, and how many variables are summed out; a line each.
+        The query: the answers, the evidence, and the number of variables summed out, one line each.
     """
 
     accepted: bool
@@ -91,12 +91,12 @@ def check_arrays(
     exact
         Check a small model once more by enumeration in exact numbers.
     budget
-        Seconds and bytes after which the check gives up, and rejects; None: those of `Budget`.
+        Seconds and bytes after which the check gives up and rejects; None: the defaults of `Budget`.
 
     Returns
     -------
     Verdict
-        Rejected, with a sentence, for any proof that does not hold; a proof raises nothing.
+        Rejected, with a sentence, for any proof that does not hold; no proof raises an error.
     """
     budget = Budget.starting_now() if budget is None else budget
     try:
@@ -114,7 +114,7 @@ def check_arrays(
 
 
 def _admit(arrays: Arrays, budget: Budget) -> None:
-    """Refuse arrays of a file that are no rows or tables of numbers of this machine, and count their bytes."""
+    """Reject arrays that are not vectors or matrices of native numbers, and count their bytes."""
     for name, values in arrays.items():
         is_float = values.dtype.kind == "f" and values.dtype.itemsize == FLOAT
         if not (is_float or values.dtype.kind in "biu") or not values.dtype.isnative or values.ndim > 2:
@@ -142,7 +142,7 @@ def _checked(
 
 
 def _unchecked(claim: Claim, proof: Proof) -> tuple[str, ...]:
-    """Return what has to be believed; of what the file says nothing is printed that is not read first."""
+    """Return what the check must take on trust; every entry of the file is parsed before it is printed."""
     if claim.kind == "pac":
         seed = proof.meta["seed"]
         return tuple(text.format(seed=seed if seed is None else int(seed)) for text in DRAWS_UNCHECKED)
@@ -157,7 +157,7 @@ def _unchecked(claim: Claim, proof: Proof) -> tuple[str, ...]:
 def _circuit(
     variables: Sequence[Mapping[str, Any]], arrays: Arrays, claim: Claim, proof: Proof, budget: Budget
 ) -> tuple[float, str | None]:
-    """Return the value of the worst answer, and why not all of the rest is covered, or None."""
+    """Return the log value of the worst answer, and why the rest is not covered, or None."""
     asked, given = claim.question, proof.arrays
     point = edges_of(variables, given, asked.queried, claim.values[0])
     cells = edges_of(variables, given, asked.queried)
@@ -174,7 +174,7 @@ def _circuit(
     circuit = circuit_of(graph, graph.tables(arrays, at_most, cells, 1), at_most)
     if claim.method == DRAWS:
         return log_value, _draws(claim, proof, log_value - circuit.log_total, budget)
-    is_countable = bool(np.all(asked.query_sizes > 0))  # what is real is observed, or summed out
+    is_countable = bool(np.all(asked.query_sizes > 0))  # real variables are observed or summed out
     if claim.method == "enumeration" and is_countable:
         return log_value, check_every_point(circuit, claim.answers, threshold)
     if claim.method == "residual" and is_countable:
@@ -189,7 +189,7 @@ def _circuit(
 def _normal(
     kind: str, variables: Sequence[Mapping[str, Any]], arrays: Arrays, claim: Claim, proof: Proof, budget: Budget
 ) -> tuple[float, str | None]:
-    """The same for mixtures of Gaussians with covariances, and linear-Gaussian networks."""
+    """Check as `_circuit` does, for mixtures of Gaussians with covariances and linear-Gaussian networks."""
     if claim.method != "mixture" or claim.kind not in ("exact", "epsilon") or len(claim.answers) > 1:
         raise Rejected("of a mixture of Gaussians, one answer with delta 0 is proved, by the method 'mixture'")
     asked, columns = claim.question, _columns(claim.question)
@@ -201,13 +201,13 @@ def _normal(
 
 
 def _columns(question: Question) -> Ints:
-    """Return where the states of each categorical query variable begin, and their total."""
+    """Return the first state of each categorical query variable, then the number of all states."""
     sizes = question.query_sizes
     return np.concatenate([[0], np.cumsum(sizes[sizes > 0])]).astype(np.int64)
 
 
 def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof, budget: Budget) -> tuple[float, str | None]:
-    """Return the value of the worst answer, and why not all of the rest is covered, or None."""
+    """Return the log value of the worst answer, and why the rest is not covered, or None."""
     tables, all_sizes = tables_of(kind, claim.question.sizes, arrays)
     problem = reduce(tables, all_sizes, claim.question)
     if claim.method == BOUNDING:
@@ -229,7 +229,7 @@ def _network(kind: str, arrays: Arrays, claim: Claim, proof: Proof, budget: Budg
 
 
 def _wide(problem: Reduced, claim: Claim, proof: Proof, budget: Budget) -> tuple[float, str | None]:
-    """The same by steps, for networks too wide to be eliminated."""
+    """Check as `_network` does, by steps, for networks too wide to eliminate."""
     order, answers = proof.arrays["order"], claim.answers.tolist()
     if order.ndim != 1 or order.dtype.kind != "i" or len(order) > len(problem.sizes):
         raise Rejected("the order of an answer's sums is no list of variables")
@@ -240,7 +240,7 @@ def _wide(problem: Reduced, claim: Claim, proof: Proof, budget: Budget) -> tuple
 
 
 def _draws(claim: Claim, proof: Proof, log_prob: float, budget: Budget) -> str | None:
-    """Recompute the evidence of draws that missed anything better; the draws themselves cannot be seen."""
+    """Recompute the evidence of draws that found nothing better; the draws themselves cannot be checked."""
     log_r, closed, counts = (np.asarray(proof.arrays[name]) for name in ("log_open", "log_closed", "counts"))
     budget.need(10.0 * FLOAT * max(log_r.size, counts.size), "the record of draws")
     if not log_r.shape == closed.shape == counts.shape == counts.shape[:1] or counts.dtype.kind != "i":
