@@ -1,8 +1,8 @@
-"""The process of the command `certimap`: what holds from its first moment to its last, whatever signals come.
+"""The process of the command `certimap`: handling of signals and memory limits from start to end.
 
-SIGTERM counts as Ctrl-C: an answer that is under way ends with what it has earned. Before there is one, while
-the command line is still being imported, and once everything is said, a signal costs one sentence at most. Only
-SIGTERM does so where a script started the command in the background, with Ctrl-C ignored.
+SIGTERM acts like Ctrl-C: a running query ends with the best certificate so far. During imports, and after the last
+output, a signal prints at most one sentence. If a script started the command in the background with Ctrl-C
+ignored, only SIGTERM has this effect.
 """
 
 import signal
@@ -16,11 +16,11 @@ from typing import Any
 
 FAILED = 2
 INTERRUPTED = 130
-LEAST_MEMORY = 2**30  # bytes that libraries and compiler need to address; with less they crash or hang
+LEAST_MEMORY = 2**30  # address space in bytes needed by libraries and compiler; with less they crash or hang
 
 
 def run() -> int:
-    """Run the command line that the process was started with; return its exit code."""
+    """Run the process's command line; return its exit code."""
     try:
         _let_sigterm_interrupt()
         sys.unraisablehook = _taken_again
@@ -42,7 +42,7 @@ def run() -> int:
 
 
 def _let_sigterm_interrupt() -> None:
-    """Have SIGTERM do what Ctrl-C does at that moment, even in a process that Ctrl-C must not reach."""
+    """Make SIGTERM act like Ctrl-C, even in a process that ignores Ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -60,9 +60,9 @@ class _Presence:
 
 
 def _taken_again(unraisable: Any) -> None:
-    """Take an interrupt that came where nothing can be raised (a finalizer, a callback from C) once more.
+    """Repeat an interrupt that arrived where nothing can be raised (a finalizer, a callback from C).
 
-    A search that has noted it ends by itself; what else nobody can catch is printed.
+    A search that has noted it ends by itself. Other unraisable errors are printed.
     """
     if not issubclass(unraisable.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)
@@ -72,14 +72,14 @@ def _taken_again(unraisable: Any) -> None:
 
 
 def _interrupt_after(call: Callable[[], object]) -> None:
-    """Interrupt the main thread once a call there is over, in which an interrupt would be lost again."""
+    """Interrupt the main thread after a call in which another interrupt would be lost."""
     while call() is not None:
         time.sleep(0.001)
     interrupt_main(signal.SIGTERM)
 
 
 def _addressable() -> int:
-    """Return how many bytes this process may address at most."""
+    """Return this process's limit on addressable bytes."""
     try:
         import resource
     except ImportError:  # a system without such limits

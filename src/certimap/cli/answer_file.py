@@ -24,7 +24,7 @@ FACTS = ("log_prob", "log_upper_bound", "log_evidence", "kind", "epsilon", "delt
 
 
 def check_folder(path: Path) -> None:
-    """Refuse a file in a folder that is not there, before anything is computed."""
+    """Reject a file in a missing folder, before any computation."""
     if not path.resolve().parent.is_dir():
         raise QueryError(f"answers go to {str(path)!r}, and {str(path.parent)!r} is no folder")
 
@@ -32,10 +32,9 @@ def check_folder(path: Path) -> None:
 def write_answers(path: Path, rows: Sequence[Row], answers: Iterable[MapResult | FailedQuery]) -> int:
     """Answer rows, show progress, and write one line per row; return the exit code.
 
-    A line has the row's number, its variables (the answer's labels, and the row's own where it observes a variable
-    that another row asks for), logs (natural), the certificate, and the error of a row that failed. Ctrl-C ends
-    the batch: rows that it left out have the status "not reached". The exit code is 0, 3 when rows failed, and 130
-    after Ctrl-C.
+    A line has the row's number, its variables, natural logs, the certificate, and the error of a failed row.
+    Variables have the answer's labels, or the row's evidence for variables queried only by other rows. Ctrl-C ends
+    the batch; later rows have the status "not reached". The exit code is 0, 3 if rows failed, or 130 after Ctrl-C.
     """
     found: list[MapResult | FailedQuery] = []
     interrupted = False
@@ -61,7 +60,7 @@ def write_answers(path: Path, rows: Sequence[Row], answers: Iterable[MapResult |
 
 
 def _table(rows: Sequence[Row], found: Sequence[MapResult | FailedQuery]) -> str:
-    """Return the lines of all rows, those that were not reached included."""
+    """Return the lines of all rows, including rows not reached."""
     asked = dict.fromkeys(n for a in found if isinstance(a, MapResult) for n in a.assignment)
     facts = {name: name if name not in asked else f"{name} of the answer" for name in ("row", *FACTS)}
     text = io.StringIO()
@@ -77,7 +76,7 @@ def _table(rows: Sequence[Row], found: Sequence[MapResult | FailedQuery]) -> str
 
 
 def _observed(row: Row) -> dict[str, Any]:
-    """Return the labels and numbers that a row observes."""
+    """Return a row's evidence: labels and numbers."""
     with suppress(CertimapError):
         evidence: Mapping[str, Any] = row.ask()[1]
         forms = (Mapping, list, tuple, set, frozenset)
@@ -86,7 +85,7 @@ def _observed(row: Row) -> dict[str, Any]:
 
 
 def _facts(answer: MapResult | FailedQuery | None) -> list[Any]:
-    """Return what `FACTS` names; numbers in full."""
+    """Return the values of the columns `FACTS`; numbers in full precision."""
     if answer is None:
         return [""] * (len(FACTS) - 2) + ["not reached", ""]
     if isinstance(answer, FailedQuery):

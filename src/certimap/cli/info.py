@@ -1,4 +1,4 @@
-"""`certimap info`: what a model holds, and how hard a query is, before memory is taken."""
+"""`certimap info`: the content of a model, and the difficulty of a query before it allocates memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from certimap.core.query import Query
     from certimap.networks.network import Network
 
-LOOK_SECONDS = 10.0  # that conditioning may take before the look at a query is given up
+LOOK_SECONDS = 10.0  # time limit for conditioning, after which the first look is skipped
 _SHOWN_STATES = 8
 _SHOWN_VARIABLES = 40
 
@@ -85,7 +85,7 @@ def info(
 
 
 def _facts_of(source: Model, query: Query | None) -> dict[str, Any]:
-    """Count what a model is made of, without compiling it."""
+    """Count the parts of a model, without compiling it."""
     from certimap.circuits.circuit import Circuit
     from certimap.networks.network import Network
 
@@ -95,7 +95,7 @@ def _facts_of(source: Model, query: Query | None) -> dict[str, Any]:
 
 
 def _circuit_facts(circuit: Circuit) -> dict[str, Any]:
-    """Count nodes and edges, and compute the properties that decide which queries are easy."""
+    """Count nodes and edges, and compute the properties that make queries easy."""
     from certimap.circuits.properties import is_decomposable, is_deterministic, is_smooth
 
     return {
@@ -120,7 +120,7 @@ def _network_facts(network: Network, query: Query | None) -> dict[str, Any]:
 
 
 def _choice(source: Model, query: Query) -> dict[str, Any]:
-    """Say which representation and solver `auto` would take, and what else was considered."""
+    """Return the representation and solver that `auto` would choose, and the alternatives."""
     from certimap.conversions import plan
     from certimap.errors import ModelError
     from certimap.solvers.registry import expected
@@ -140,7 +140,7 @@ def _choice(source: Model, query: Query) -> dict[str, Any]:
 
 
 def _expectation(source: Model, query: Query, with_lipschitz: bool) -> dict[str, Any]:
-    """Say what a first look at the conditioned query tells, or why there was none."""
+    """Return first bounds for the conditioned query, or the reason for having none."""
     import certimap
     from certimap.conversions import condition
     from certimap.core.control import Control, TimeUp

@@ -1,4 +1,4 @@
-"""What the shell passes as text, turned into names, labels and settings."""
+"""Text from the shell, parsed into names, labels and settings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def split_list(text: str) -> list[str]:
 
 
 def parse_query(options: Sequence[str] | None, domain: Domain) -> list[str] | None:
-    """Return the variables that --query names: each option is one name, or names with commas between."""
+    """Return the variables of --query: each option is a name, or names separated by commas."""
     if not options:
         return None
     names: list[str] = []
@@ -44,10 +44,10 @@ def parse_query(options: Sequence[str] | None, domain: Domain) -> list[str] | No
 
 
 def parse_evidence(options: Sequence[str] | None, domain: Domain) -> Evidence:
-    """Return the evidence that --evidence names: each option is NAME=STATE, or several with commas between.
+    """Return the evidence of --evidence: each option is NAME=STATE, or several separated by commas.
 
-    A name or a label may hold commas and equals signs: an option that reads as one pair is one, and
-    double quotes protect a comma elsewhere.
+    Names and labels may contain commas and equals signs: an option that is valid as a single pair is read as one;
+    elsewhere double quotes protect a comma.
     """
     evidence: Evidence = {}
     for text in options or ():
@@ -63,7 +63,7 @@ def parse_evidence(options: Sequence[str] | None, domain: Domain) -> Evidence:
 
 
 def parse_upper_bound(text: str | None) -> dict[str, Any] | None:
-    """Return what --upper-bound says, as `map_query` takes it: SOURCE:log_joint=X or SOURCE:log_prob=X."""
+    """Parse --upper-bound, SOURCE:log_joint=X or SOURCE:log_prob=X, for `map_query`."""
     if text is None:
         return None
     source, _, rest = text.rpartition(":")
@@ -77,7 +77,7 @@ def parse_upper_bound(text: str | None) -> dict[str, Any] | None:
 
 
 def _as_pair(text: str, domain: Domain) -> tuple[str, Any] | None:
-    """Read a text as one pair if some split at an equals sign gives a variable and one of its states."""
+    """Read a text as one pair if a split at an equals sign gives a variable and one of its states."""
     for place, character in enumerate(text):
         if character == "=" and text[:place].strip() in domain:
             name = text[:place].strip()
@@ -100,7 +100,7 @@ def _pair(text: str, domain: Domain) -> tuple[str, Any]:
 
 
 def read_warm_start(text: str, domain: Domain, options: TextOptions) -> Any:
-    """Return the name of a solver, or the assignments of a file."""
+    """Return the name of a solver, or the assignments in a file."""
     from certimap.io.evidence import ASSIGNMENT_FORMATS, read_assignments
     from certimap.solvers.registry import names
 
@@ -115,7 +115,7 @@ def read_warm_start(text: str, domain: Domain, options: TextOptions) -> Any:
 
 
 def parse_settings(options: Sequence[str] | None) -> dict[str, Any]:
-    """Read NAME=VALUE settings; a value is a JSON literal where it is one, else text."""
+    """Read NAME=VALUE settings; a value is a JSON literal if valid, else text."""
     settings: dict[str, Any] = {}
     for text in options or ():
         name, equals, value = text.partition("=")
@@ -146,7 +146,7 @@ def parse_size(text: str | None) -> int | None:
 
 
 def merged(parts: Iterable[Evidence]) -> Evidence:
-    """Join evidence from several places; raise QueryError where two disagree."""
+    """Join evidence from several places; raise QueryError for contradictions."""
     out: Evidence = {}
     for part in parts:
         for name, value in part.items():

@@ -1,4 +1,4 @@
-"""Small tasks of every kind: running them all compiles what queries to models of that kind need."""
+"""Small tasks for every kind of model: running them compiles the kernels for queries to such models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COUNT_LEAVES: dict[str, tuple[float, ...]] = {"poisson": (3.0,), "geometric": (0
 
 
 def _ask(model: Any, solvers: tuple[str, ...], variables: Any = None, evidence: Any = None) -> None:
-    """Ask a query by the solver of choice and by each of the others."""
+    """Answer a query with the default solver and with each of `solvers`."""
     for solver in ("auto", *solvers):
         limits: dict[str, Any] = {"max_nodes": 200, "max_samples": 2000, "time_limit": 300.0}
         cm.map_query(model, variables, evidence, solver=solver, rng=0, progress=False, **limits)
@@ -55,7 +55,7 @@ def _rows(n: int, width: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.int1
 
 
 def small_network() -> None:
-    """A network that a tree of tables answers."""
+    """A network for a tree of tables."""
     network = _network(8, 2)
     _ask(network, ("pac", "smooth_pac", *OF_POINTS, "frontier", "set_elimination"), ["7", "5"], {"2": 1})
     _ask(network, (), None, {"2": 1})
@@ -64,7 +64,7 @@ def small_network() -> None:
 
 
 def network_of_more() -> None:
-    """Marginal MAP and soft evidence in a network of several states."""
+    """Marginal MAP and soft evidence in a network with several states per variable."""
     network = _network(16, 4, 3)
     _ask(network, ("set_elimination", "smooth_pac"), [str(i) for i in range(12)], {"14": 1})
     _ask(network, (), None, {"14": 1, "13": [0.1, 0.2, 0.3, 0.4]})
@@ -72,7 +72,7 @@ def network_of_more() -> None:
 
 
 def wide_range() -> None:
-    """Tables whose products leave the range of doubles."""
+    """Tables whose products are outside the range of doubles."""
     tables = {f"V{i}": np.array([1e-200, 1.0 - 1e-200]) for i in range(6)}
     states = {name: [0, 1] for name in tables}
     network = cm.BayesianNetwork.from_cpts(states, {}, tables)
@@ -91,9 +91,9 @@ def hidden_markov_model() -> None:
 
 
 def wide_grid() -> None:
-    """The most probable explanation of a grid that no table fits."""
+    """The most probable explanation of a grid too wide for tables."""
     _ask(_grid(7, 3), OF_NETWORKS)
-    with suppress(cm.TooLarge):  # compiling may take all of the time
+    with suppress(cm.TooLarge):  # compilation may use up the time limit
         cm.map_query(_grid(20), rng=0, time_limit=10.0, progress=False)
 
 
@@ -117,7 +117,7 @@ def binary_circuit() -> None:
 
 
 def categorical_circuit() -> None:
-    """A circuit over variables of several states."""
+    """A circuit over variables with several states."""
     domain = cm.Domain.of_sizes([3, 4, 2, 3, 5, 3])
     model = random_circuit(np.random.default_rng(1), domain)
     _ask(model, (*OF_CIRCUITS, *OF_POINTS), ["0", "1", "4", "5"], {"2": 1})
@@ -153,7 +153,7 @@ def leaves_of_counts() -> None:
 
 
 def circuit_of_gaussians() -> None:
-    """A mixture of products of Gaussians, as LearnSPN finds it in a table of numbers."""
+    """A mixture of products of Gaussians, as learned by LearnSPN from a table of numbers."""
     rng = np.random.default_rng(0)
     table = rng.normal(size=(300, 4)) + 3.0 * rng.integers(0, 2, (300, 1))
     model = cm.learn.learnspn(table, rng=0)
@@ -225,7 +225,7 @@ TASKS: dict[str, Callable[[], None]] = {
 
 
 def run(name: str) -> float:
-    """Run one task; return the processor time that it took, in seconds."""
+    """Run one task; return its processor time in seconds."""
     started = time.process_time()
     TASKS[name]()
     return time.process_time() - started

@@ -1,4 +1,4 @@
-"""`certimap kernels`: which compiled kernels are there, why some were compiled here, and the rest beforehand."""
+"""`certimap kernels`: lists compiled kernels, with reasons for local compilation, and compiles missing ones."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def kernels(
 
 
 def _records(is_shipped: bool) -> Iterator[Record]:
-    """Yield what the files of all kernels of this package say of themselves."""
+    """Yield the records in the cache files of this package's kernels."""
     import certimap
     from certimap.kernels.cache import caches
 
@@ -70,7 +70,7 @@ def _records(is_shipped: bool) -> Iterator[Record]:
 
 
 def _compile(workers: int | None) -> None:
-    """Run the tasks in processes of their own, and say what that took."""
+    """Run the tasks in separate processes, and report the time."""
     from certimap.cli.kernel_tasks import TASKS, run
     from certimap.kernels.parallel import default_workers
 

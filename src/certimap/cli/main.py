@@ -1,4 +1,4 @@
-"""The command `certimap`: its subcommands, and what an error looks like."""
+"""The command `certimap`: its subcommands and its error messages."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _LAB = "certimap_lab"
 
 
 class _Interrupted(Exception):
-    """Ctrl-C, in a form that the command line's library hands on; it would turn the original into an exit code."""
+    """Ctrl-C in a form that the command line's library passes on; it turns KeyboardInterrupt into an exit code."""
 
 
 class _LazyGroup(TyperGroup):
-    """The group of all subcommands; `bench` is imported from its own package when it is called."""
+    """The group of all subcommands; `bench` is imported from its own package on call."""
 
     def make_context(self, *arguments: Any, **extra: Any) -> Any:
         try:
@@ -61,7 +61,7 @@ class _LazyGroup(TyperGroup):
 
 
 def _has_lab() -> bool:
-    """Whether the package with the benchmarks, which lies beside this one, is installed."""
+    """Whether the separate package with the benchmarks is installed."""
     return importlib.util.find_spec(_LAB) is not None
 
 
@@ -103,13 +103,13 @@ def _root(  # pyright: ignore[reportUnusedFunction]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code.
 
-    An error that the user can act on is one sentence on standard error and exit code 2. Anything else that goes
-    wrong is one sentence and exit code 70, never a traceback, unless the environment sets CERTIMAP_TRACEBACK. An
-    answer without its certificate is no error: it exits 0 and says so first.
+    A user's error gives one sentence on standard error and exit code 2. Any other error gives one sentence and
+    exit code 70, and a traceback only if the environment sets CERTIMAP_TRACEBACK. An answer without the requested
+    certificate is not an error: the output begins with a warning, and the exit code is 0.
     """
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # names that a terminal has no letters for are escaped
+        if isinstance(stream, io.TextIOWrapper):  # escape characters that the terminal cannot show
             stream.reconfigure(errors="backslashreplace")
     try:
         with warnings.catch_warnings():
@@ -131,13 +131,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(error: Exception) -> int:
-    """Say in one sentence what went wrong; return the exit code."""
+    """Print an error as one sentence; return the exit code."""
     if isinstance(error, CertimapError):
         return _fail(str(error))
     if isinstance(error, OSError) and error.filename is not None:
         return _fail(f"{error.filename}: {error.strerror}")
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        sys.stdout = None  # what it still holds cannot be written either
+        sys.stdout = None  # its buffer cannot be written either
         return _fail(f"standard output: {error.strerror}")
     if isinstance(error, MemoryError):
         return _fail("memory ran out; lower --max-memory or --max-edges, or ask a smaller query")
@@ -152,7 +152,7 @@ def _report(error: Exception) -> int:
 
 
 def _flush() -> None:
-    """Write what standard output holds back, so that what goes wrong there is said as anything else is."""
+    """Flush standard output, so that errors of writing are reported like all others."""
     if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
         sys.stdout.flush()
 
@@ -170,7 +170,7 @@ def _show_warning(
 
 
 def _usage_error(error: Any) -> int:
-    """Report what the option parser refused."""
+    """Report an error of the option parser."""
     message = " ".join(str(error.format_message()).split()).rstrip(".")
     command = getattr(getattr(error, "ctx", None), "command_path", "certimap")
     return _fail(f"{message}; {command} --help lists what is accepted")

@@ -1,4 +1,4 @@
-"""How numbers, tables and certificates look on a terminal."""
+"""Printing of numbers, tables and certificates on a terminal."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ CUT_SHORT = 130
 
 
 def print_rows(rows: Iterable[Sequence[str]], indent: str = "") -> None:
-    """Print rows of text in aligned columns, without cutting anything."""
+    """Print rows of text in aligned columns, without truncation."""
     for line in aligned(rows, indent):
         print(line)
 
 
 def print_warning(text: str) -> None:
-    """Print a line that must not be missed: bold where the terminal can."""
+    """Print a warning, in bold if the terminal supports it."""
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.text import Text
@@ -44,7 +44,7 @@ def print_warning(text: str) -> None:
 
 
 def print_result(result: MapResult) -> None:
-    """Print an answer for people: its certificate first when it has none."""
+    """Print an answer for people; begin with a warning if it has no certificate."""
     for warning in warnings_of(result):
         print_warning(warning)
     print_rows((name, "=", str(label)) for name, label in result.assignment.items())
@@ -56,7 +56,7 @@ def print_result(result: MapResult) -> None:
 
 @contextmanager
 def _whole() -> Generator[None]:
-    """Let Ctrl-C wait until what is being printed is complete."""
+    """Delay Ctrl-C until the current output is complete."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -71,22 +71,22 @@ def _whole() -> Generator[None]:
 
 
 class AnswerPrinter:
-    """Prints the answers to a batch as they come: one by itself, several under the number of their case.
+    """Prints the answers to a batch as they come; several get their case number as a heading.
 
-    As JSON, one answer is an object and several are a list that is whole even where the batch was cut short.
+    In JSON, one answer is an object. Several are a list, which is complete JSON even if the batch was cut short.
 
     Attributes
     ----------
     rows
-        What is answered.
+        The queries.
     as_json
         Print JSON.
     describe
-        Returns how a row was asked, which JSON holds beside its answer; None where no JSON is wanted.
+        Returns a row's query and settings for the JSON; None without JSON.
     output
         A file that gets the same JSON, whole or not at all; or None.
     wishes
-        Keywords of `MapResult.explain`, where each answer is to be explained; else None.
+        Keywords of `MapResult.explain` to explain each answer; else None.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class AnswerPrinter:
     def print_all(self, answers: Iterable[MapResult | FailedQuery]) -> int:
         """Print answers until they end or Ctrl-C ends them; return the exit code.
 
-        It is 0 when every case has an answer, 3 when some failed, and 130 when Ctrl-C left some out.
+        It is 0 if every case has an answer, 3 if some failed, and 130 if Ctrl-C skipped some.
         """
         many = len(self.rows) > 1
         interrupted = False
@@ -139,7 +139,7 @@ class AnswerPrinter:
         return CUT_SHORT if interrupted else SOME_FAILED if self.failed or self.unexplained else 0
 
     def _explained(self, answer: MapResult | FailedQuery) -> Explanation | None:
-        """Explain an answer where that is wished; an answer is printed even where its explanation fails."""
+        """Explain an answer if requested; a failed explanation does not stop the answer's printing."""
         if self.wishes is None or isinstance(answer, FailedQuery):
             return None
         label = str(self.rows[self.n_printed].label)
@@ -173,7 +173,7 @@ class AnswerPrinter:
                 print("\n" + "\n".join(found.lines(with_answer=False)).strip("\n"))
 
     def _json_of(self, row: Row, answer: MapResult | FailedQuery, found: Explanation | None) -> str:
-        """Return an answer as JSON, with how it was asked and what explains it."""
+        """Return an answer as JSON, with its query, settings and explanation."""
         data = answer.to_dict()
         if found is not None:
             data["explanation"] = found.beside()
@@ -183,10 +183,10 @@ class AnswerPrinter:
         if isinstance(answer, FailedQuery) or not answer.history:
             return text
         columns = json.dumps(answer.history_columns(), allow_nan=False)
-        return f'{text[:-2]},\n  "history": {columns}\n}}'  # on one line, for it is long
+        return f'{text[:-2]},\n  "history": {columns}\n}}'  # on one line because it is long
 
     def _summary(self, interrupted: bool) -> str:
-        """Say how many cases have an answer, and which have none."""
+        """Return the number of answered cases, and a list of the others."""
         n = len(self.rows)
         parts = [f"{self.n_printed - len(self.failed)} of {n} cases answered"]
         if self.failed:

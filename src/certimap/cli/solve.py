@@ -41,7 +41,7 @@ class EvidLayout(StrEnum):
 
 
 class OnError(StrEnum):
-    """What a case that cannot be answered does to the others."""
+    """Effect of a failed case on the others."""
 
     KEEP = "keep"
     RAISE = "raise"
@@ -298,7 +298,7 @@ def solve(
 
 
 def _proved(answers: Iterable[MapResult | FailedQuery], path: Path) -> Iterator[MapResult | FailedQuery]:
-    """Write the proof of each answer; after one without, say why and end with exit code 2."""
+    """Write the proof of each answer; after an answer without a proof, give the reason and exit code 2."""
     for answer in answers:
         found = answer if isinstance(answer, MapResult) else None
         if found is not None and found.proof is not None:
@@ -309,7 +309,7 @@ def _proved(answers: Iterable[MapResult | FailedQuery], path: Path) -> Iterator[
 
 
 def _describer(model: Model, file: str, settings: Settings) -> Callable[[Row], dict[str, Any]]:
-    """Return what writes down how a row was asked, so that `certimap replay` can ask it again."""
+    """Return a function that records a row's query and settings for `certimap replay`."""
     from certimap.ask.replay import asked
     from certimap.io.native import fingerprint
 
@@ -329,7 +329,7 @@ def read_rows(
     evidence_file: Path | None,
     options: TextOptions,
 ) -> list[Row]:
-    """Join options and files into the queries to answer: one, or one for each case of a file."""
+    """Join options and files into queries: one, or one per case of a file."""
     names = inputs.parse_query(query, domain)
     given = inputs.parse_evidence(evidence, domain)
     if names is not None and query_file is not None:

@@ -1,6 +1,6 @@
-"""Models of other libraries: read from their objects, and given back to them.
+"""Models of other libraries: converted from their objects, and back to them.
 
-One module per library. None imports the library that it reads: the object at hand brings it.
+One module per library. None imports its library for reading: the given object has done so.
 """
 
 from certimap.interop.dispatch import as_model, from_object

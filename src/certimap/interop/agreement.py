@@ -1,7 +1,7 @@
-"""Whether what was read of an object agrees with the object: both are asked for the value of a few points.
+"""Check of a conversion: the converted model and the original object must agree at a few points.
 
-Half of the points are drawn from what was read, so that they are possible there; the other half take each variable
-from anywhere, so that what was lost in reading has its chance to be met. Nothing here runs a kernel.
+Half of the points are drawn from the converted model, which makes them possible there. The other half draw each
+variable independently, which can reveal parts lost in conversion. Nothing here runs a kernel.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from certimap.errors import ModelError
 from certimap.interop.reading import Floats, Reading, kind_of, log_normal
 from certimap.networks.network import Network
 
-AGREEMENT = 1e-3  # nats by which the library's own value may differ: single precision in large circuits
+AGREEMENT = 1e-3  # tolerance in nats: large circuits in single precision
 UNDERFLOW = -80.0  # nats, relative to other parts, below which single precision may call a value 0
 N_POINTS = 8
 
 
 def check_agreement(reading: Reading, x: Any) -> None:
-    """Compare what was read of an object with the library's own values of a few points.
+    """Compare a converted model with the library's own values at a few points.
 
     Parameters
     ----------
     reading
-        What was read.
+        The converted model.
     x
         The object.
 
     Raises
     ------
     ModelError
-        Where they differ by more than `AGREEMENT` nats (relative to 1 and the size of the log), where only one of
-        them is impossible, or one is no number; it names the assignment. Where the library itself fails, too.
+        If values differ by more than `AGREEMENT` nats (times the log's size, if above 1), only one is impossible,
+        or one is NaN; names the assignment. Also if the library itself fails.
     """
     model = reading.model if reading.compared is None else reading.compared
     states = model.domain.n_states if reading.states is None else np.asarray(reading.states, np.int64)
@@ -65,12 +65,12 @@ def check_agreement(reading: Reading, x: Any) -> None:
 
 
 def _asked(reading: Reading, points: Floats, x: Any) -> Floats:
-    """Return the library's own values of points."""
+    """Return the library's own values at points."""
     try:
         found = np.asarray(reading.theirs(points), np.float64).reshape(-1)
     except ModelError:
         raise
-    except Exception as error:  # whatever a library makes of an object that it cannot evaluate
+    except Exception as error:  # libraries raise any error for objects that they cannot evaluate
         said = " ".join(str(error).split()) or "no message"
         raise ModelError(
             f"this {kind_of(x)} cannot be evaluated by its own library ({type(error).__name__}: {said}); expected "
@@ -87,7 +87,7 @@ def _asked(reading: Reading, points: Floats, x: Any) -> Floats:
 def _points(model: Model, states: NDArray[np.int64], rng: np.random.Generator) -> Floats:
     """Return points, the first half drawn from the model; columns of states are below `states`."""
     drawn = np.array([_drawn(model, rng) for _ in range(N_POINTS // 2)])
-    free = rng.permuted(drawn, axis=0)  # each column by itself
+    free = rng.permuted(drawn, axis=0)  # each column independently
     discrete = states > 0
     free[:, discrete] = rng.integers(states[discrete], size=(len(free), int(discrete.sum())))
     drawn[:, discrete] = np.minimum(drawn[:, discrete], states[discrete] - 1)
@@ -107,7 +107,7 @@ def _drawn(model: Model, rng: np.random.Generator) -> Floats:
 
 
 def _walked(circuit: Circuit, rng: np.random.Generator) -> Floats:
-    """Return a point at the end of a walk down a circuit, which takes children of sums by their weights."""
+    """Draw a point by a walk down a circuit that chooses children of sums by weight."""
     point = np.zeros(len(circuit.domain))
     waiting = [circuit.root]
     while waiting:
@@ -153,7 +153,7 @@ def _chosen(log_weights: Floats, rng: np.random.Generator) -> int:
 
 
 def _filled(network: Network, rng: np.random.Generator) -> Floats:
-    """Return a point that takes each variable by the factors that it completes, parents first where it has any."""
+    """Draw a point variable by variable, parents first, each by the factors whose scope it completes."""
     order: Sequence[int] = getattr(network, "topological_order", range(len(network.domain)))
     rank = {v: k for k, v in enumerate(order)}
     completed: dict[int, list[int]] = {}
@@ -173,7 +173,7 @@ def _filled(network: Network, rng: np.random.Generator) -> Floats:
 
 def _propagated(network: LinearGaussianNetwork, rng: np.random.Generator) -> Floats:
     """Return a draw from a network of real variables."""
-    assert network.discrete is None  # no library that is read has others
+    assert network.discrete is None  # no supported library has others
     point = np.zeros(len(network.domain))
     for i, parents, intercept, coefficients, sd in network.equations():
         point[i] = intercept + coefficients @ point[parents] + sd * rng.normal()

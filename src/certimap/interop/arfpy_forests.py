@@ -1,4 +1,4 @@
-"""Adversarial random forests of arfpy: mixtures, over leaves of trees, of cut Gaussians and categories."""
+"""Adversarial random forests of arfpy: mixtures over tree leaves of truncated Gaussians and categories."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from certimap.interop.reading import (
 
 
 def convert(x: Any, wishes: Wishes) -> Reading:
-    """Read a forest after its `forde()`: one product per leaf that rows fell into, weighed by their share.
+    """Read a forest after its `forde()`: one product per nonempty leaf, weighted by its share of rows.
 
-    Raises ModelError before `forde()`, and for a leaf in which a real column has one value alone: its distribution
-    there has no density.
+    Raises ModelError before `forde()`, and for a leaf in which a real column has a single value, since that has no
+    density.
     """
     if type(x).__name__ != "arf":
         raise refuse(x, "expected an arf, after its forde()")
@@ -65,7 +65,7 @@ def convert(x: Any, wishes: Wishes) -> Reading:
 
 
 def _by_tables(x: Any, columns: list[str], is_factor: dict[str, bool], rows: Floats) -> Floats:
-    """Return the log densities of rows, leaf by leaf from arfpy's tables; it has no function for them."""
+    """Return log densities of rows, leaf by leaf from arfpy's tables; arfpy has no function for them."""
     from scipy import stats
 
     truncated: Any = stats.truncnorm
@@ -96,7 +96,7 @@ def _covers(x: Any) -> dict[tuple[int, int], float]:
 
 
 def _real_leaves(x: Any, builder: CircuitBuilder, places: dict[str, int]) -> dict[tuple[int, int, str], int]:
-    """Add the cut Gaussians of leaves that rows fell into."""
+    """Add the truncated Gaussians of nonempty leaves."""
     table = attribute(x, "params")
     if not places:
         return {}

@@ -1,4 +1,4 @@
-"""Circuits of cirkit compiled to torch: node numbers are pushed through the address book in place of values."""
+"""Circuits of cirkit compiled to torch: node numbers instead of values go through the address book."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LAYERS = (
 
 
 def convert(x: Any, wishes: Wishes) -> Reading:
-    """Read a compiled circuit, folded or not, with its parameters as they are now."""
+    """Read a compiled circuit, folded or not, with its current parameters."""
     if "TorchCircuit" not in classes_of(x):
         raise refuse(
             x, "expected a circuit compiled to torch (cirkit.pipeline.compile), for only it has parameters"
@@ -55,7 +55,7 @@ def convert(x: Any, wishes: Wishes) -> Reading:
 
 
 def _gathered(entry: Any, outputs: list[Ids]) -> Any:
-    """Return what the layer of an entry is given, shape (folds, arity, units), as `AddressBook.lookup` does."""
+    """Return the input of an entry's layer, shape (folds, arity, units), like `AddressBook.lookup`."""
     layers: list[list[int]] = attribute(entry, "in_module_ids")
     if not layers:
         return None
@@ -92,7 +92,7 @@ def _input_layer(circuit: TensorCircuit, layer: Any) -> Ids:
 
 
 def _categorical(layer: Any) -> Floats:
-    """Return logs of shape (folds, units, states); logits count as they are."""
+    """Return logs of shape (folds, units, states); logits are not normalised."""
     logits = attribute(layer, "logits")
     return logs(_nonnegative(layer, "probs")) if logits is None else numbers(logits())
 

@@ -1,4 +1,4 @@
-"""Which library an object comes from, and the module that reads it; nothing heavy is imported."""
+"""Find an object's library and the module that reads it, without heavy imports."""
 
 from __future__ import annotations
 
@@ -46,36 +46,35 @@ def from_object(x: Any, *, steps: int | None = None, names: Sequence[str] | None
         - hmmlearn: `CategoricalHMM`, `GaussianHMM` and `GMMHMM` with diagonal or spherical covariances;
         - spflow: modules with one output, with Categorical, Bernoulli, Binomial and Normal leaves;
         - cirkit: circuits compiled to torch, with real weights that are not negative;
-        - PySDD: an `SddNode` (all models weigh the same) or a `WmcManager` (literals have its weights);
+        - PySDD: an `SddNode` (equal weights for all models) or a `WmcManager` (with its weights of literals);
         - scikit-learn: `GaussianMixture`, `CategoricalNB`, `BernoulliNB`, `GaussianNB`;
         - arfpy: adversarial random forests (`arf`) after their `forde()`;
 
-        or a model of certimap, which is returned as it is.
+        or a model of certimap, which is returned unchanged.
     steps
-        The length of a hidden Markov model, which these need.
+        The number of steps; required for a hidden Markov model.
     names
-        Names of the variables of objects that number theirs (pomegranate, spflow, cirkit, PySDD, scikit-learn
-        without feature names), in order; by default "0", "1", ...
+        Variable names, in order, for objects with numbered variables (pomegranate, spflow, cirkit, PySDD,
+        scikit-learn without feature names); by default "0", "1", ...
 
     Returns
     -------
     Model
-        A `BayesianNetwork`, `LinearGaussianNetwork`, `MarkovNetwork`, `Circuit` or `GaussianMixture` with the
-        object's parameters as they are now; later changes of the object do not reach it. States have the object's
-        labels, or numbers from 0.
+        A `BayesianNetwork`, `LinearGaussianNetwork`, `MarkovNetwork`, `Circuit` or `GaussianMixture` with a copy
+        of the object's current parameters. States have the object's labels, or numbers from 0.
 
     Raises
     ------
     ModelError
-        For an object of another kind, one that is not fitted or lacks parameters, a version that keeps them
-        elsewhere, and arguments that do not apply; and where the object's own library gives some assignment
-        another value than what was read of it.
+        For an unsupported object or library version, an object that is not fitted or lacks parameters, and
+        arguments that do not apply; also if the object's own library disagrees with the converted model about an
+        assignment's value.
 
     Notes
     -----
     Cost: linear in the parameters, and eight evaluations by the object's own library. Parameters in single
-    precision are widened, and distributions rescaled to add to 1, so that logs differ from the library's own by
-    its rounding.
+    precision are widened and distributions rescaled to add to 1; logs thus differ from the library's own by its
+    rounding.
     """
     if isinstance(x, Model):
         if steps is not None or names is not None:
@@ -92,7 +91,7 @@ def from_object(x: Any, *, steps: int | None = None, names: Sequence[str] | None
         reading: Reading = convert(x, wishes)
     except CertimapError:
         raise
-    except Exception as error:  # half-made objects fail in as many ways as there are libraries
+    except Exception as error:  # incomplete objects raise any error
         said = " ".join(str(error).split()) or "no message"
         raise ModelError(
             f"this {kind_of(x)} cannot be read ({type(error).__name__}: {said}); expected a complete model, as "
@@ -103,12 +102,12 @@ def from_object(x: Any, *, steps: int | None = None, names: Sequence[str] | None
 
 
 def as_model(x: Any) -> Model:
-    """Return a model that a query can be put to: x itself, or what `from_object` makes of it.
+    """Return a model for queries: x itself, or its conversion by `from_object`.
 
     Parameters
     ----------
     x
-        A model of certimap, a fitted estimator of `certimap.learn`, or a model of a library that is read.
+        A model of certimap, a fitted estimator of `certimap.learn`, or a model of a supported library.
 
     Returns
     -------
@@ -117,7 +116,7 @@ def as_model(x: Any) -> Model:
     Raises
     ------
     QueryError
-        For anything that is no model of certimap nor of a library that is read.
+        For anything else.
     """
     x = learned(x)
     if isinstance(x, Model):
@@ -129,7 +128,7 @@ def as_model(x: Any) -> Model:
 
 
 def learned(x: Any) -> Any:
-    """Return the model that a fitted estimator of certimap has learned, and anything else itself."""
+    """Return the model of a fitted estimator of certimap, and anything else unchanged."""
     if isinstance(x, type) or library_of(x) != "certimap" or not hasattr(x, "fit"):
         return x
     if not isinstance(getattr(x, "model_", None), Model):
@@ -138,7 +137,7 @@ def learned(x: Any) -> Any:
 
 
 def _no_model(x: Any, otherwise: str) -> str:
-    """Say what an object is that was given as a model, and which function takes it."""
+    """Describe an object that is not a model, and name the function that takes it."""
     if is_path(x):
         path = fspath(x)
         if suffix_of(path) in TABLES:
@@ -153,7 +152,7 @@ def _no_model(x: Any, otherwise: str) -> str:
 
 
 def _reader_of(x: Any) -> str | None:
-    """Return the module that reads an object: by the library of its class or of a class it derives from."""
+    """Return the module that reads an object, chosen by the library of its class or a base class."""
     for cls in type(x).__mro__:
         reader = READERS.get(cls.__module__.partition(".")[0])
         if reader is not None:

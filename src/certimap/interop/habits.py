@@ -1,4 +1,4 @@
-"""What users of other libraries write out of habit."""
+"""Support for conventions of other libraries."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def with_virtual_evidence(evidence: Any, virtual: Any) -> dict[str, Any]:
     evidence
         A mapping or a Series from names to values, or None.
     virtual
-        Tables over single variables (`TabularCPD`, `DiscreteFactor`), whose entries are likelihoods of the states.
+        Tables over single variables (`TabularCPD`, `DiscreteFactor`) with likelihoods of the states.
 
     Returns
     -------
-    Evidence in which each of these variables has a likelihood for each label.
+    Evidence with a likelihood for each label of these variables.
 
     Raises
     ------

@@ -33,7 +33,7 @@ _ACCEPTED = "expected CategoricalHMM, or GaussianHMM or GMMHMM with diagonal or 
 
 
 def convert(x: Any, wishes: Wishes) -> Reading:
-    """Read a hidden Markov model for sequences of the length asked for."""
+    """Read a hidden Markov model for sequences of the given length."""
     kinds = classes_of(x)
     if not {"CategoricalHMM", "GaussianHMM", "GMMHMM"} & set(kinds):
         raise refuse(x, _ACCEPTED)
@@ -62,7 +62,7 @@ def convert(x: Any, wishes: Wishes) -> Reading:
 
 def _gaussian(x: Any, means: Floats) -> Emission:
     """Read Gaussian emissions, means of shape (K, features)."""
-    variances = _fitted(x, "_covars_")  # the property covars_ fails where they were fitted and are spherical
+    variances = _fitted(x, "_covars_")  # the property covars_ fails for fitted spherical covariances
     sds = np.sqrt(np.broadcast_to(variances[:, None] if variances.ndim == 1 else variances, means.shape))
     return lambda builder, variables, state: gaussian_product(builder, variables, means[state], sds[state])
 

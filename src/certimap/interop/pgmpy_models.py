@@ -37,7 +37,7 @@ _OTHERS = {"FunctionalBayesianNetwork", "DynamicBayesianNetwork"}
 
 
 def convert(x: Any, wishes: Wishes) -> Reading:
-    """Read a network of pgmpy; names that are no text become text."""
+    """Read a network of pgmpy; names of other types become text."""
     if wishes.names is not None:
         raise ModelError(f"the variables of a {kind_of(x)} have names of their own; leave names out")
     kinds = set(classes_of(x))
@@ -134,7 +134,7 @@ def _markov(x: Any) -> Reading:
 
 
 def _domain(x: Any, nodes: list[Any], tables: list[Any]) -> Domain:
-    """Return the variables; those tables in which one is first settle the order of its states."""
+    """Return the variables; tables with a variable on the first axis give the order of its states."""
     states: dict[Any, tuple[Any, ...]] = {}
     for table in tables:
         for variable, labels in attribute(table, "state_names").items():
@@ -179,7 +179,7 @@ def to_pgmpy(model: Any) -> Any:
     Raises
     ------
     ModelError
-        For another model, for a table with rows of zeros, which pgmpy refuses, and for factors beyond floats.
+        For another model, for a table with rows of zeros, which pgmpy rejects, and for factors beyond floats.
     MissingDependency
         Without pgmpy.
     """

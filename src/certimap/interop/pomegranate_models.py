@@ -34,8 +34,8 @@ _HMMS = {"DenseHMM", "SparseHMM"}
 def convert(x: Any, wishes: Wishes) -> Reading:
     """Read a network or a hidden Markov model.
 
-    A hidden Markov model's value is the probability of a sequence and of its end there, as pomegranate has it, so
-    that it becomes a product whose total over all sequences of the length is below 1.
+    As in pomegranate, a hidden Markov model's value is the probability of a sequence and of its end there. The
+    total over all sequences of the given length is thus below 1.
     """
     kinds = set(classes_of(x))
     if "BayesianNetwork" in kinds:
@@ -118,7 +118,7 @@ def _sequence(x: Any, wishes: Wishes) -> Reading:
 
 
 def _unpacked(x: Any) -> Any:
-    """Return the model, or a copy in which pomegranate has laid out the list of edges (`add_edge`) as tensors."""
+    """Return the model, or a copy with the list of edges (`add_edge`) turned into tensors by pomegranate."""
     if "SparseHMM" not in classes_of(x) or hasattr(x, "_edge_log_probs"):
         return x
     if not attribute(x, "edges"):
@@ -139,7 +139,7 @@ def _emissions(parts: list[Any]) -> list[Floats]:
 
 
 def _weights(x: Any, name: str, k: int) -> Floats:
-    """Return starts or ends, which are kept as logs and are uniform where nothing was said."""
+    """Return start or end weights from their logs; uniform by default."""
     value = attribute(x, name)
     return np.full(k, 1.0 / k) if value is None else np.exp(numbers(value))
 

@@ -61,7 +61,7 @@ def convert(x: Any, wishes: Wishes) -> Reading:
 
 
 def _instances(x: Any, names: list[str], rows: Floats) -> Iterator[Any]:
-    """Yield pyagrum's instantiation at each row of positions of states; it is one object, changed."""
+    """Yield pyagrum's instantiation at each row of state positions: one object, modified in place."""
     instance = attribute(x, "completeInstantiation")()
     for row in rows.astype(np.int64).tolist():
         for name, place in zip(names, row, strict=True):
@@ -70,13 +70,13 @@ def _instances(x: Any, names: list[str], rows: Floats) -> Iterator[Any]:
 
 
 def _log_joint(x: Any, instance: Any) -> float:
-    """Return ln of the joint probability; of 0 pyagrum gives the lowest float."""
+    """Return ln of the joint probability; for ln 0 pyagrum returns the lowest float."""
     log2 = float(attribute(x, "log2JointProbability")(instance))
     return math.log(2.0) * log2 if log2 > -1e300 else -math.inf
 
 
 def _linear_gaussian(x: Any) -> Reading:
-    """Read a network of real variables; `mu` is what a variable's mean has beside its parents' shares."""
+    """Read a network of real variables; `mu` is the intercept."""
     made: list[LinearGaussian] = []
     for node in sorted(attribute(x, "nodes")()):
         variable, parents = attribute(x, "variable")(node), sorted(attribute(x, "parents")(node))
@@ -99,10 +99,10 @@ def _log_densities(x: Any, rows: Floats) -> Floats:
 
 
 def _factor(tensor: Any, domain: Domain) -> Factor:
-    """Read a tensor, whose names run against the axes of its array; in a conditional table its child is last.
+    """Read a tensor, whose names are in reverse order of its array's axes; a conditional table's child is last.
 
-    Its entries are listed one by one: `toarray` of a node that is no plain table (a noisy OR, a logit, a maximum)
-    returns memory that was never set.
+    Entries are read one by one: for a node without a plain table (a noisy OR, a logit, a maximum), `toarray`
+    returns uninitialised memory.
     """
     scope = [domain.index(name) for name in reversed(attribute(tensor, "names"))]
     return Factor(scope, numbers(attribute(tensor, "tolist")()))

@@ -16,10 +16,10 @@ _TRUE = -2
 
 
 def convert(x: Any, wishes: Wishes) -> Reading:
-    """Read a node, each model of which weighs 1, or a manager of weighted counts with the weights it has now.
+    """Read a node, with weight 1 per model, or a manager of weighted counts with its current weights.
 
-    Variables are called by their numbers, from "1", and have the states False and True. The circuit is over all
-    variables of the node's manager, as weighted counts are.
+    Variables are named by their numbers, from "1", and have the states False and True. Like weighted counts, the
+    circuit is over all variables of the node's manager.
     """
     kinds = classes_of(x)
     if "SddNode" in kinds:
@@ -39,7 +39,7 @@ def convert(x: Any, wishes: Wishes) -> Reading:
 
 
 def _reading(x: Any, wishes: Wishes, node: Any, log_weight: Callable[[int], float]) -> Reading:
-    """Read a node; PySDD is asked for weighted counts in which one assignment has all the weight."""
+    """Read a node; PySDD's own values are weighted counts with all weight on one assignment."""
     circuit = _Reader(x, wishes, node, log_weight).circuit()
 
     def theirs(points: Floats) -> list[float]:
@@ -57,7 +57,7 @@ def _reading(x: Any, wishes: Wishes, node: Any, log_weight: Callable[[int], floa
 
 
 class _Reader:
-    """Reads decision nodes, primes and subs first, and fills up what their elements leave free."""
+    """Reads decision nodes, primes and subs first, and adds leaves for variables free in an element."""
 
     def __init__(self, x: Any, wishes: Wishes, root: Any, log_weight: Callable[[int], float]) -> None:
         self.root = root
@@ -127,7 +127,7 @@ class _Reader:
         return self.literals[literal]
 
     def _free_leaves(self, scope: int) -> list[int]:
-        """Return leaves that allow both literals, of the variables whose bits are set."""
+        """Return leaves that allow both literals, for the variables whose bits are set."""
         out: list[int] = []
         for v in (v for v in range(self.n) if scope >> v & 1):
             if v not in self.free:

@@ -1,4 +1,4 @@
-"""What the readers of other libraries' objects share: attributes, arrays, names."""
+"""Shared code of the readers of other libraries' objects: attributes, arrays, names."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _HALF_LOG_2PI = 0.9189385332046727
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the user said beside the object.
+    """The user's further arguments.
 
     Attributes
     ----------
     steps
-        The length of a sequence model; None where nothing was said.
+        The length of a sequence model; None if not given.
     names
-        Names of the variables, for objects that have none of their own.
+        Names of the variables, for objects without names.
     """
 
     steps: int | None = None
@@ -35,19 +35,19 @@ class Wishes:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What was read of an object, and how the object is asked whether that is right.
+    """A converted model, and the means to compare it with the original object.
 
     Attributes
     ----------
     model
-        What was read.
+        The converted model.
     theirs
-        Returns the library's own log values of points, shape (n, n_variables): positions of states, and numbers of
-        real variables; the columns of hidden variables mean nothing.
+        Returns the library's own log values at points, shape (n, n_variables): positions of states, and values of
+        real variables; it ignores the columns of hidden variables.
     compared
-        The model that is compared: a shorter sequence, for instance; None for `model` itself.
+        The model to compare, a shorter sequence for instance; None for `model` itself.
     states
-        How many states of each variable are compared, where the library refuses the others.
+        Number of states of each variable to compare, if the library rejects the others.
     hidden
         Positions of discrete variables that the library sums out.
     """
@@ -60,12 +60,12 @@ class Reading:
 
 
 def kind_of(x: object) -> str:
-    """Return how an object's class is shown in errors: library.Class."""
+    """Return the name of an object's class for errors: library.Class."""
     return f"{library_of(x)}.{type(x).__name__}"
 
 
 def library_of(x: object) -> str:
-    """Return the package that an object's class comes from."""
+    """Return the package of an object's class."""
     return type(x).__module__.partition(".")[0]
 
 
@@ -77,7 +77,7 @@ def classes_of(x: object) -> tuple[str, ...]:
 def attribute(x: Any, *names: str) -> Any:
     """Return the value of an attribute, which may be nested.
 
-    Raises ModelError where it is absent: a version of the library that has moved it.
+    Raises ModelError if it is absent, as in an unsupported version of the library.
     """
     value = x
     for name in names:
@@ -93,7 +93,7 @@ def attribute(x: Any, *names: str) -> Any:
 
 def numbers(x: Any) -> Floats:
     """Return a tensor, an array or a list as float64; a new array."""
-    if str(getattr(x, "dtype", "")) == "torch.bfloat16":  # which numpy does not have
+    if str(getattr(x, "dtype", "")) == "torch.bfloat16":  # unknown to numpy
         x = x.double()
     for step in ("detach", "cpu", "numpy"):
         if hasattr(x, step):
@@ -122,7 +122,7 @@ def log_softmax(logits: Floats, axis: int | tuple[int, ...]) -> Floats:
 
 
 def distributions(rows: Floats, what: str, slack: float = 1e-4) -> Floats:
-    """Return rows (last axis) that add to 1 in double precision; they must do so within single precision."""
+    """Rescale rows (last axis) to sum 1 in double precision; their sums may differ from 1 by `slack`."""
     totals = rows.sum(axis=-1, keepdims=True)
     if not (np.all(np.isfinite(rows)) and np.all(rows >= 0.0) and np.all(np.abs(totals - 1.0) <= slack)):
         raise ModelError(
@@ -133,9 +133,9 @@ def distributions(rows: Floats, what: str, slack: float = 1e-4) -> Floats:
 
 
 def named(wishes: Wishes, own: Sequence[str], x: Any) -> list[str]:
-    """Return the user's names for variables, else those given here.
+    """Return the user's names for variables, else `own`.
 
-    Raises ModelError where they are too few or too many, or not distinct.
+    Raises ModelError for a wrong number of names, or duplicates.
     """
     names = [str(name) for name in (own if wishes.names is None else wishes.names)]
     if len(names) != len(own):
@@ -147,7 +147,7 @@ def named(wishes: Wishes, own: Sequence[str], x: Any) -> list[str]:
 
 
 def refuse(x: object, accepted: str) -> ModelError:
-    """Return the error for an object of a kind that is not read."""
+    """Return the error for an unsupported object."""
     return ModelError(f"a {kind_of(x)} cannot be read; {accepted}")
 
 

@@ -18,7 +18,7 @@ from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
 
-MOST_STATES = 512  # of hidden states; sequences of two steps are compared up to so many, of one step beyond
+MOST_STATES = 512  # up to this many hidden states, sequences of two steps are compared; beyond, of one step
 STATE, SYMBOL = "state{}", "symbol{}"
 Emission = Callable[[CircuitBuilder, Sequence[int], int], int]  # (builder, variables, state): a node
 
@@ -29,7 +29,7 @@ class Chain(NamedTuple):
     Attributes
     ----------
     start, move
-        Weights of the first state, shape (K,), and of each state after another, shape (K, K).
+        Weights of the first state, shape (K,), and of transitions, shape (K, K).
     end
         Weights of the last state, shape (K,), or None.
     """
@@ -40,7 +40,7 @@ class Chain(NamedTuple):
 
 
 def steps_of(x: Any, wishes: Wishes) -> int:
-    """Return the length asked for; raises ModelError without one."""
+    """Return the given length; raises ModelError without one."""
     if wishes.names is not None:
         raise ModelError("a hidden Markov model names its variables state0, symbol0, ...; leave names out")
     if wishes.steps is None:
@@ -52,7 +52,7 @@ def steps_of(x: Any, wishes: Wishes) -> int:
 
 
 def symbol_names(steps: int, n_features: int) -> list[list[str]]:
-    """Return the names of each step's emissions: symbol3, or symbol3_0, symbol3_1, ... where there are several."""
+    """Return the names of each step's emissions: symbol3, or symbol3_0, symbol3_1, ... for several."""
     if n_features == 1:
         return [[SYMBOL.format(t)] for t in range(steps)]
     return [[f"{SYMBOL.format(t)}_{j}" for j in range(n_features)] for t in range(steps)]
@@ -61,14 +61,14 @@ def symbol_names(steps: int, n_features: int) -> list[list[str]]:
 def read_sequence(
     build: Callable[[int], Model], n_states: int, steps: int, theirs: Callable[[Floats], Any]
 ) -> Reading:
-    """Return a sequence model with a short one of its kind, which is compared with the library.
+    """Return a sequence model, with a shorter one for comparison with the library.
 
     Parameters
     ----------
     build
-        Makes the model of a number of steps, its hidden states first.
+        Makes the model for a number of steps; hidden states come first.
     n_states, steps
-        The number of hidden states, and of the steps asked for.
+        The numbers of hidden states and of steps.
     theirs
         Returns the log values of sequences, shape (n, steps, n_features), hidden states summed out.
     """
@@ -84,8 +84,8 @@ def read_sequence(
 def discrete_chain(chain: Chain, tables: Sequence[Floats], steps: int) -> BayesianNetwork | MarkovNetwork:
     """Build a network from one table of emissions per feature, shape (K, M) each.
 
-    With weights of the last state, or rows of moves that do not add to 1, it is a Markov network, whose total is
-    that of all sequences of this length.
+    With weights of the last state, or transition rows that do not add to 1, it is a Markov network whose total is
+    the weight of all sequences of this length.
     """
     k = len(chain.start)
     variables = [Categorical(STATE.format(t), tuple(range(k))) for t in range(steps)]

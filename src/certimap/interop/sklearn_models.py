@@ -70,7 +70,7 @@ def _fitted(x: Any, name: str) -> Any:
 
 
 def _names(x: Any, n_features: int, wishes: Wishes, *, last: Sequence[str] = ()) -> list[str]:
-    """Return the names of the features, then the others: the user's, those of the frame fitted on, or numbers."""
+    """Return the names of the features (the user's, the training frame's, or numbers), then `last`."""
     own = [str(name) for name in getattr(x, "feature_names_in_", range(n_features))]
     if wishes.names is not None and len(wishes.names) == n_features:
         return named(Wishes(names=[*wishes.names, *last]), [*own, *last], x)
@@ -89,7 +89,7 @@ def _mixture(x: Any, wishes: Wishes) -> Circuit | GaussianMixture:
     elif kind == "spherical":
         variances = np.broadcast_to(variances[:, None], means.shape)
     elif kind != "diag":  # "full", or "tied" for all components together
-        # Fitted in single precision, they are symmetric up to its rounding alone.
+        # If fitted in single precision, they are symmetric only up to its rounding.
         lopsided = np.abs(variances - variances.swapaxes(-1, -2)).max(initial=0.0)
         if lopsided <= 1e-4 * np.abs(variances).max(initial=0.0):
             variances = 0.5 * (variances + variances.swapaxes(-1, -2))
@@ -121,7 +121,7 @@ def _categorical(x: Any, wishes: Wishes) -> BayesianNetwork:
 
 
 def _bernoulli(x: Any, wishes: Wishes) -> BayesianNetwork:
-    """Read features of the states 0 and 1, which must not be the same where values are cut (`binarize`)."""
+    """Read features with states 0 and 1; the threshold `binarize` must separate the two."""
     if x.binarize is not None and not 0.0 <= x.binarize < 1.0:
         raise ModelError(
             f"this {kind_of(x)} cuts values at binarize={x.binarize}, so that 0 and 1 are the same to it; "

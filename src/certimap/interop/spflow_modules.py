@@ -1,4 +1,4 @@
-"""Modules of spflow (version 1): node numbers of shape (features, channels, repetitions) in place of values."""
+"""Modules of spflow (version 1): node numbers, shape (features, channels, repetitions), instead of values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LEAVES = "Categorical, Bernoulli, Binomial and Normal"
 
 
 def convert(x: Any, wishes: Wishes) -> Reading:
-    """Read a module with one output as a circuit over the columns that its leaves name."""
+    """Read a module with one output as a circuit over the columns of its leaves."""
     reader = _Reader()
     out = reader.ids(x)
     if out.size != 1:
@@ -46,7 +46,7 @@ def convert(x: Any, wishes: Wishes) -> Reading:
 
 
 class _Reader:
-    """Reads modules from the inputs up; a module that several share is read once."""
+    """Reads modules from the inputs up; a shared module is read once."""
 
     def __init__(self) -> None:
         self.circuit = TensorCircuit()
@@ -74,7 +74,7 @@ class _Reader:
         }
 
     def ids(self, module: Any) -> Any:
-        """Return a module's node numbers, or a list of them for what splits.
+        """Return a module's node numbers, or a list of them for a split.
 
         Modules nest as deep as the circuit's layers, some tens.
         """
@@ -91,7 +91,7 @@ class _Reader:
         return self._known[key]
 
     def _inputs(self, module: Any) -> list[Ids]:
-        """Return the inputs of a module that takes several, or one that is split."""
+        """Return the inputs of a module with several inputs or one split input."""
         inputs = attribute(module, "inputs")
         if not hasattr(inputs, "log_likelihood"):
             found: list[Any] = [self.ids(one) for one in inputs]
@@ -104,7 +104,7 @@ class _Reader:
     def _leaves(self, module: Any, log_tables: Floats, accepted: Floats | None = None) -> Ids:
         """Add categorical leaves from logs of shape (features, channels, repetitions, states).
 
-        `accepted` is how many states spflow takes in each leaf; None for all.
+        `accepted` is the number of states accepted by spflow in each leaf; None for all.
         """
         variables = self._scope(module)
         shape = log_tables.shape[:3]

@@ -1,4 +1,4 @@
-"""Circuits from libraries that compute with tensors: node numbers go through their layers in place of values."""
+"""Circuits from tensor libraries: node numbers instead of values go through their layers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ LeafTable = Floats | tuple[float, float]  # natural logs of all states, or mean 
 class TensorCircuit:
     """Collects leaves, products and sums given as arrays of node numbers.
 
-    Leaves are kept back until `build`, when the number of states of each variable is known: the most that any of
-    its leaves has, the others being 0 on the rest.
+    Leaves wait until `build`, when the number of states of each variable is known: the maximum over its leaves.
+    Smaller leaves are 0 on further states.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class TensorCircuit:
         self._fewest: dict[int, int] = {}
 
     def leaf(self, variable: int, table: LeafTable, log_scale: float = 0.0, n_accepted: int | None = None) -> int:
-        """Add a leaf, and a constant factor e^log_scale; the library itself takes `n_accepted` states, or all."""
+        """Add a leaf times e^log_scale; the library accepts `n_accepted` of its states (None: all)."""
         size = 0 if isinstance(table, tuple) else len(table)
         accepted = size if n_accepted is None else n_accepted
         self._fewest[variable] = min(self._fewest.get(variable, accepted), accepted)
@@ -49,13 +49,13 @@ class TensorCircuit:
         return len(self._order) - 1
 
     def product(self, children: Sequence[int]) -> int:
-        """Add a product; of one child, the child itself."""
+        """Add a product and return it; a single child is returned itself."""
         if len(children) == 1:
             return children[0]
         return self._add(NodeKind.PRODUCT, list(children), [0.0] * len(children))
 
     def sum(self, children: Sequence[int], log_weights: Sequence[float]) -> int:
-        """Add a sum; of one child with the weight 1, the child itself."""
+        """Add a sum and return it; a single child with weight 1 is returned itself."""
         if len(children) == 1 and log_weights[0] == 0.0:
             return children[0]
         return self._add(NodeKind.SUM, list(children), list(log_weights))
@@ -80,16 +80,16 @@ class TensorCircuit:
 
     @property
     def variables(self) -> list[int]:
-        """The numbers of the variables that leaves have named, in order."""
+        """The sorted numbers of the leaves' variables."""
         return sorted(self._states)
 
     @property
     def accepted(self) -> list[int]:
-        """How many states of each variable the library takes in all leaves; it may refuse the others."""
+        """Number of states of each variable that the library accepts in all leaves; it may reject others."""
         return [self._fewest[v] for v in self.variables]
 
     def build(self, root: int, names: Sequence[str]) -> Circuit:
-        """Return the circuit of what a root reaches; `names` are those of `variables`, in order."""
+        """Return the circuit below a root; `names` are the names of `variables`, in order."""
         place = {v: i for i, v in enumerate(self.variables)}
         domain = Domain(
             Categorical(name, tuple(range(self._states[v]))) if self._states[v] else Real(name)
@@ -120,7 +120,7 @@ class TensorCircuit:
         return builder.categorical(place[variable], log_weights=padded.tolist())
 
     def _reached(self, root: int) -> list[int]:
-        """Return what the root reaches, children first."""
+        """Return the nodes reachable from the root, children first."""
         needed = np.zeros(root + 1, np.bool_)
         needed[root] = True
         for node in range(root, -1, -1):
@@ -131,9 +131,9 @@ class TensorCircuit:
 
 
 def module_values(x: Any, ask: str, columns: Sequence[int], rows: Floats) -> Any:
-    """Ask a module of PyTorch for the values of rows, given in the columns that its leaves name.
+    """Return the values of rows under a PyTorch module; `columns` are the columns of its leaves.
 
-    A module in half precision, whose values are good for two digits, is asked as a copy in double precision.
+    Half precision gives only two digits, so a copy in double precision is evaluated.
     """
     torch: Any = sys.modules["torch"]
     parameters = [*x.parameters(), *x.buffers()]
