@@ -1,4 +1,4 @@
-"""Why an answer is what it is: its lead, the evidence that it hangs on, and how far a table may move."""
+"""Explains an answer: its lead, the evidence on which it depends, and the tolerances of table entries."""
 
 from certimap.explanations.explanation import Explanation, Lead, Swing, Tolerance
 from certimap.explanations.questions import explain

@@ -1,4 +1,4 @@
-"""What an explanation says."""
+"""The data of an explanation."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Lead:
     Attributes
     ----------
     nats
-        ln p(answer) - ln p(runner_up); 0 for a tie, inf where nothing but the answer is possible.
+        ln p(answer) - ln p(runner_up); 0 for a tie, inf if only the answer is possible.
     runner_up
         The second most probable assignment.
     kind
-        What is proved of the two together.
+        The certificate of the two together.
     """
 
     nats: float
@@ -33,18 +33,18 @@ class Lead:
 
 @dataclass(frozen=True)
 class Swing:
-    """What the answer would be with one observation taken away, or changed to another state.
+    """The effect on the answer of removing one observation, or of changing it to another state.
 
     Attributes
     ----------
     variable
-        What was observed.
+        The observed variable.
     state
-        The state put in its place; None where the observation is taken away (and the variable summed out).
+        The state put in its place; None if the observation is removed (and the variable summed out).
     changes
-        The query variables that take another state then; empty where the answer stays.
+        The new states of the query variables that change; empty if the answer stays.
     kind
-        What is proved of that answer; None where the changed evidence is impossible.
+        The certificate of the new answer; None if the changed evidence is impossible.
     """
 
     variable: str
@@ -64,13 +64,13 @@ class Tolerance:
     variable, given, state
         The entry: P(variable = state | given).
     value
-        What it is.
+        The entry's present value.
     low, high
-        The answer stays the most probable from `low` to `high`; 0 and 1 where nothing on that side changes it.
+        The answer stays the most probable from `low` to `high`; 0 or 1 if no value on that side changes it.
     rivals
-        What takes over below `low` and above `high`: the query variables that differ; None where nothing does.
+        The assignments that win below `low` and above `high`, by the states that differ; None if there is none.
     kind
-        What is proved of the searches that found no better rival inside: exact, or weaker.
+        The certificate of the searches that found no better rival inside: exact, or weaker.
     """
 
     variable: str
@@ -85,18 +85,18 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why an answer is what it is; every part names what is proved of it.
+    """The explanation of an answer; every part carries its certificate.
 
     Attributes
     ----------
     answer
         The result that is explained.
     lead
-        Over the runner-up; None where there is no other assignment.
+        The lead over the runner-up; None if there is no other assignment.
     removed
-        A `Swing` for each observation taken away.
+        A `Swing` for each observation, removed in turn.
     changed
-        A `Swing` for each other state of each observation, those that change the answer alone.
+        A `Swing` for each alternative state of an observation that changes the answer.
     log_odds_free
         Any one entry of any table may move by this much in log-odds (nats) without changing the answer: the lead,
         by the bound of Chan and Darwiche (2002). 0 where the runner-up is not proved, and for models without
@@ -104,7 +104,7 @@ class Explanation:
     tolerances
         The exact range of the entries that matter most, for Bayesian networks.
     superseded
-        The assignment that was to be explained, where another one, the answer here, proved to be more probable.
+        The assignment to be explained, if another one, which is the answer here, proved to be more probable.
     """
 
     answer: MapResult
@@ -126,7 +126,7 @@ class Explanation:
         return {"answer": self.answer.to_dict()} | self.beside()
 
     def beside(self) -> dict[str, Any]:
-        """Return what `to_dict` holds beside the answer.
+        """Return the part of `to_dict` without the answer.
 
         Returns
         -------
@@ -147,12 +147,12 @@ class Explanation:
         return "\n".join(self.lines())
 
     def lines(self, *, with_answer: bool = True) -> Iterable[str]:
-        """Yield it as text, a section per question.
+        """Yield the explanation as text, a section per question.
 
         Parameters
         ----------
         with_answer
-            Whether the answer is among it.
+            Whether to include the answer.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""The questions behind an explanation: each is a MAP query of its own, with its own certificate."""
+"""Computes an explanation by a series of MAP queries, each with its own certificate."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Asking:
     def __call__(self, evidence: Mapping[str, Any], model: Model | None = None, **more: Any) -> MapResult:
         """Return the most probable states of the query variables given evidence, under this or another model.
 
-        Ctrl-C, which ends a search with what it has, ends the questions too: it is raised again.
+        Ctrl-C ends a search early with its best answer; here it is raised again, to end the whole explanation.
         """
         asked = self.model if model is None else model
         found = map_query(asked, self.variables, evidence, epsilon=0.0, delta=0.0, **self.settings, **more)
@@ -56,21 +56,21 @@ def explain(
     workers: int | None = None,
     answer: MapResult | None = None,
 ) -> Explanation:
-    """Answer a MAP query and say why the answer is what it is.
+    """Answer a MAP query and explain the answer.
 
     Parameters
     ----------
     model, variables, evidence
-        As for `map_query`; the evidence is one assignment. Observations are hard evidence: sets, likelihoods and
-        intervals are kept as they are.
+        As for `map_query`; the evidence is one assignment. Only hard evidence is removed or changed: sets,
+        likelihoods and intervals stay.
     n_entries
-        For Bayesian networks: of how many table entries the exact range is found, those first that tell the
-        answer and the runner-up apart; 0 for none.
+        For Bayesian networks: number of table entries whose exact range is computed, those that separate answer
+        and runner-up most; 0 for none.
     rng, time_limit, workers
-        As for `map_query`; the time limit holds for each of the queries asked.
+        As for `map_query`; the time limit applies to each query separately.
     answer
-        An answer to this query that is there already, and is to be explained (`result.explain()` passes its own);
-        where another assignment proves to be more probable, that one is explained, and `superseded` is this one's.
+        An existing answer to this query, to be explained (`result.explain()` passes its own). If another proves to
+        be more probable, that one is explained, and `superseded` holds this one's assignment.
 
     Returns
     -------
@@ -137,7 +137,7 @@ def _is_exact(result: MapResult) -> bool:
 
 
 def _has_runner_up(result: MapResult) -> bool:
-    """Whether an answer comes with its runner-up, and both are proved."""
+    """Whether a result holds the runner-up too, and certifies both."""
     return _is_exact(result) and result.top is not None and len(result.top) > 1
 
 
@@ -173,7 +173,7 @@ def _other_states(model: Model, name: str, seen: Label) -> list[Label]:
 
 
 def _swing(ask: Asking, answer: MapResult, evidence: dict[str, Any], name: str, state: Label | None) -> Swing:
-    """Ask again without an observation, or with another state in its place."""
+    """Repeat the query without an observation, or with another state in its place."""
     other = {k: v for k, v in evidence.items() if k != name} | ({} if state is None else {name: state})
     try:
         result = ask(other)

@@ -2,8 +2,8 @@
 
 When an entry theta of a row moves and the rest of the row is scaled along, p(q, e) is linear in theta for every
 assignment q. The largest of these lines over q is convex, so the range where the answer's line is the largest is
-an interval. Its ends are found from the outside: at the far end of a side the best assignment is asked for; where
-it beats the answer, the two lines cross closer in, and the best assignment is asked for there. Each step finds a
+an interval. Each end is found from outside: a MAP query gives the best assignment at the far end of the side. If
+it beats the answer, the two lines cross closer in, and the next query is made at the crossing. Each step finds a
 line that crosses still closer, until none beats the answer: then the crossing is the end of the interval.
 """
 
@@ -120,7 +120,7 @@ def _tolerance(
     now: float,
     entry: TableEntry,
 ) -> Tolerance:
-    """Return an entry's range; `now` is ln p(answer, evidence) with the entry as it is."""
+    """Return an entry's range; `now` is ln p(answer, evidence) at the entry's present value."""
     variable = network.domain.variables[entry.variable]
     parents = [network.domain.variables[p] for p in network.parents[entry.variable]]
     given = {p.name: _states(p)[s] for p, s in zip(parents, entry.row, strict=True)}
@@ -148,7 +148,7 @@ def _side(
     entry: TableEntry,
     far: float,
 ) -> tuple[float, dict[str, Label] | None, CertificateKind]:
-    """Return where the answer is overtaken on one side, by what, and what is proved of the last search."""
+    """Return where a rival overtakes the answer on one side, the rival's changes, and the last certificate."""
     start, theta = entry.value(network), far
     rival: dict[str, Label] | None = None
     far_network = entry.moved(network, far)
@@ -193,8 +193,7 @@ def _crossing(own: tuple[float, float], other: tuple[float, float]) -> float:
 def _log_joint(network: BayesianNetwork, evidence: Mapping[str, Any], assignment: Mapping[str, Label]) -> float:
     """Return ln p(assignment, evidence), on the scale of `MapResult.log_joint`; -inf where it is impossible.
 
-    The assignment takes the place of evidence on query variables, whose weights are added: a likelihood of a
-    state counts as often as the state does.
+    The assignment replaces evidence on the query variables; the log weights of the assigned states are added.
     """
     soft = make_query(network.domain, list(assignment), {k: v for k, v in evidence.items() if k in assignment})
     states = soft.query_domain.encode(dict(assignment))

@@ -1,8 +1,8 @@
-"""Proof files: what a run recorded, joined with its model and query, and what has them checked.
+"""Writes proof files from the record of a run, its model and its query, and has them checked.
 
-What proves an answer to a circuit is written while the search runs (`solvers/record.py`); `circuits` makes a
-search of its own where the solver keeps no boxes. Networks are proved after the answer (`networks`): by
-elimination (`vectors`), by steps that make the network smaller (`steps`), or by a relaxation (`relaxations`).
+The proof of an answer to a circuit is written while the search runs (`solvers/record.py`); if the solver keeps no
+boxes, `circuits` searches once more. Networks are proved after the answer (`networks`): by elimination
+(`vectors`), by steps that make the network smaller (`steps`), or by a relaxation (`relaxations`).
 """
 
 from certimap.proofs.answers import answers_of

@@ -1,4 +1,4 @@
-"""The answers of a result, as proofs see them."""
+"""The answers of a result that a proof covers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dual ascent on a network of queried variables, read off as the shifts of a step."""
+"""Dual ascent on a network of queried variables; returns the shifts of one step."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from certimap.networks.problem import HARD, Problem, Table
 from certimap.networks.roof import Binary, roof
 
 SWEEPS, SHARE, MAX_ASCENTS = 20, 0.01, 15
-REACH = 4.0  # gaps below the largest entry of a table, down to which the ascent keeps entries apart
-FEWEST_PAIRS = 50  # fewer are eliminated or swept
-FLOW_BITS = 50  # the same where flows move them: of single tables, not of sums
+REACH = 4.0  # the ascent distinguishes entries down to this many gaps below a table's largest entry
+FEWEST_PAIRS = 50  # with fewer pairs, no flow is computed
+FLOW_BITS = 50  # of the integers that flows move: of single tables, not of sums
 COST_BITS = 46  # of the integers that the ascent moves, so that sums of thousands stay exact
 
 
 def ascended(network: Network, gap: float) -> Floats:
     """Return shifts that lower the bound, found by sweeps over integers.
 
-    Entries far below the largest of their table, zeros among them, are raised to what no good assignment reaches.
+    Entries far below the largest entry of their table, zeros included, are first raised to a level that no good
+    assignment reaches.
     """
     if not network.tables:
         return np.zeros(0)
@@ -32,9 +33,9 @@ def ascended(network: Network, gap: float) -> Floats:
 
 
 def cut(network: Network) -> Floats | None:
-    """Return shifts that lower the bound as far as any do, found by maximum flows, where pairs are binary.
+    """Return the shifts that lower the bound most, found by maximum flows, for binary variables in pairs.
 
-    None where there is more than binary variables in pairs, a zero, or little.
+    None if the network has other variables or tables, a zero, or fewer than FEWEST_PAIRS pairs.
     """
     tables = list(network.tables.values())
     is_binary = all(n == 2 for n in network.sizes.values()) and all(t.ndim == 2 for t in tables)
@@ -55,7 +56,7 @@ def cut(network: Network) -> Floats | None:
 
 
 def _swept(network: Network, gap: float) -> dict[Scope, Floats]:
-    """Return how costs move in each table by sweeps."""
+    """Return the changes of each table's entries after sweeps of dual ascent."""
     reach = REACH * max(gap, 1e-6)
     unit = 2.0 ** (math.ceil(math.log2(reach)) - COST_BITS)
     tables: list[Table] = []
@@ -81,7 +82,7 @@ def _swept(network: Network, gap: float) -> dict[Scope, Floats]:
 
 
 def _as_shifts(network: Network, moves: Mapping[Scope, Floats]) -> Floats:
-    """Return moves, each a sum of functions of one variable of a table, as the numbers of a step."""
+    """Return the changes of tables, each a sum of functions of one variable, as the numbers of a step."""
     starts, at = dict[Scope, int](), 0
     for scope, shape in network.shapes:
         starts[scope], at = at, at + sum(shape)
@@ -96,7 +97,7 @@ def _as_shifts(network: Network, moves: Mapping[Scope, Floats]) -> Floats:
 
 
 def _lines(stack: Floats) -> list[Floats]:
-    """Return functions of one variable each that add up to tables; the tables are such sums."""
+    """Split tables that are sums of functions of one variable each into these functions."""
     corner = stack[(slice(None), *[0] * (stack.ndim - 1))]
     lines: list[Floats] = []
     for axis in range(1, stack.ndim):
@@ -106,9 +107,9 @@ def _lines(stack: Floats) -> list[Floats]:
 
 
 def _flattening(stack: Floats) -> list[Floats]:
-    """Return shifts that leave tables flat which are sums of functions of one variable each; NaN for others.
+    """Return shifts that flatten the tables that are sums of functions of one variable each; NaN for other tables.
 
-    With all of it at the variables the bound is no higher, and the variables are apart.
+    Moving such a table to its variables does not raise the bound, and decouples the variables.
     """
     with np.errstate(invalid="ignore"):
         lines = _lines(stack)

@@ -1,4 +1,4 @@
-"""What has proof files checked."""
+"""Hands proof files to the checker."""
 
 from __future__ import annotations
 
@@ -27,36 +27,35 @@ def check(
     time_limit: float | None = SECONDS,
     max_memory: int | None = BYTES,
 ) -> Verdict:
-    """Check a proof by code that shares nothing with what found the answer; see `docs/proofs.md`.
+    """Check a proof by code that shares nothing with the solvers; see `docs/proofs.md`.
 
     Parameters
     ----------
     model
-        The model that the answer is about, or one of another library (see `certimap.from_object`).
+        The model of the query, or a model of another library (see `certimap.from_object`).
     proof
         A proof (`result.proof`), a result that has one, or the path of a proof file.
     exact
         Check a small model by enumeration in exact numbers too.
     time_limit
-        Seconds after which the check gives up, and rejects the proof for want of time; None: none. By default ten
-        minutes.
+        Seconds after which the check gives up and rejects the proof. None: no limit. By default ten minutes.
     max_memory
-        Bytes that the check may take beside the model, whatever the file holds; a proof that would take more is
-        rejected before they are taken. None: no limit. By default 2 GB.
+        Bytes that the check may use beside the model; a proof that needs more is rejected before they are
+        allocated. None: no limit. By default 2 GB.
 
     Returns
     -------
     Verdict
-        True where the claim is proved; its `message` says what is, or which step fails.
+        True if the claim is proved; its `message` gives the statement proved, or the step that fails.
 
     Raises
     ------
     ParseError
-        When the file is no proof; one that would unpack to more than `max_memory` is rejected.
+        If the file is no proof. A proof that would unpack to more than `max_memory` is rejected instead.
     ModelError
         For a model that has no plain arrays.
     QueryError
-        For what is no model, and limits that are no time and no bytes.
+        If `model` is no model, or a limit is no positive number.
     """
     model = as_model(model)
     expected = "seconds above 0, or None for no limit"
@@ -74,7 +73,7 @@ def check(
 
 
 def _proof_of(given: Any, budget: Budget) -> Proof:
-    """Return the proof that a user means; refuse models and results without a proof by name."""
+    """Return the proof meant by the user; name the mistake for a model file or a result without a proof."""
     if isinstance(given, MapResult):
         given = given.proof
     if given is None:

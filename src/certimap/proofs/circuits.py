@@ -1,4 +1,4 @@
-"""Proofs of queries to circuits: searches by boxes made for the proof alone, and the cells of real variables."""
+"""Proofs of queries to circuits: box searches for the proof alone, and the cells of real variables."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from certimap.core.result import MapResult
 from certimap.errors import TooLarge
 from certimap.proofs.answers import answers_of, least_log
 
-MAX_SEARCHES = 5  # for one proof, where each meets a better answer
+MAX_SEARCHES = 5  # per proof; a search that finds a better answer is repeated
 
 
 def searched(model: Circuit, query: Query, result: MapResult, max_bytes: int, seconds: float) -> Proof | None:
-    """Search a circuit by boxes, from an answer that something else has found; None where that does not end."""
+    """Search a circuit by boxes, starting from another solver's answer; None if the search does not end."""
     from certimap.circuits.posterior import CircuitPosterior
     from certimap.circuits.prober import PlanProber
     from certimap.solvers.box_search.frontier import Frontier
@@ -32,7 +32,7 @@ def searched(model: Circuit, query: Query, result: MapResult, max_bytes: int, se
     from certimap.solvers.request import Request
 
     class Plain(CircuitPosterior):
-        """Asked by bounds that the checker has as well; of counts it adds up no probabilities."""
+        """Uses only bounds that the checker computes as well; it adds up no probabilities of counts."""
 
         @property
         def facts(self) -> Facts:
@@ -68,7 +68,7 @@ def searched(model: Circuit, query: Query, result: MapResult, max_bytes: int, se
             return (
                 found.proof if is_discrete else Proof(found.proof.meta, _at_ends(model, query, found.proof.arrays))
             )
-        # it met a better answer and closed boxes by that one's epsilon; the one to be proved allows it less
+        # the search closed boxes around a better answer; the answer to be proved needs a smaller epsilon there
         answers.insert(0, found.assignment)
         answers = answers[: 1 if result.top is None else len(result.top)]
         log_value += gain
@@ -79,7 +79,7 @@ def searched(model: Circuit, query: Query, result: MapResult, max_bytes: int, se
 
 
 def _at_ends(model: Circuit, query: Query, arrays: dict[str, Any]) -> dict[str, Any]:
-    """Cut the cells of real variables where densities end as well: in no cell do two bars of a histogram count."""
+    """Cut the cells of real variables also where densities end, so that no cell holds two bars of a histogram."""
     ends: dict[int, set[float]] = {}
     for code, leaf in leaf_kinds().items():
         nodes = np.flatnonzero(model.kind == code)
@@ -90,7 +90,7 @@ def _at_ends(model: Circuit, query: Query, arrays: dict[str, Any]) -> dict[str, 
                 ends.setdefault(v, set()).update((math.nextafter(a, -math.inf), b))
     whole, ptr = intervals_of(query)["intervals"], arrays["cut_ptr"]
     cuts: list[NDArray[np.float64]] = []
-    columns: list[NDArray[Any]] = []  # for each new column of a variable, the one that it is a part of
+    columns: list[NDArray[Any]] = []  # for each new column of a variable, the old column that contains it
     n_columns = 0
     for k, v in enumerate(query.variables.tolist()):
         old = arrays["cuts"][ptr[k] : ptr[k + 1]]
@@ -117,7 +117,7 @@ def _at_ends(model: Circuit, query: Query, arrays: dict[str, Any]) -> dict[str, 
 
 
 def intervals_of(query: Query) -> dict[str, Any]:
-    """Return what each real variable is confined to, one value where it is observed; nothing without any."""
+    """Return the interval of each real variable (one value if observed); nothing if all are discrete."""
     if query.domain.is_discrete:
         return {}
     intervals = np.tile([-np.inf, np.inf], (len(query.domain), 1))

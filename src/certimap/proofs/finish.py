@@ -1,4 +1,4 @@
-"""Proof files: what a run recorded, joined with its model and query."""
+"""Completes proof files: joins the record of a run with its model and query."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from certimap.proofs.mixtures import NORMALS, checked_here, is_smooth, refused
 from certimap.proofs.networks import NOT_CLOSED, WITH_PROOFS, of_network
 from certimap.solvers.base import Solver
 
-LEAST_SECONDS = 10.0  # for a search for the proof alone; it may take four times the solving, or what is left, too
+LEAST_SECONDS = 10.0  # for a search for the proof alone; it may also take 4 times the solving, or the time left
 
 
 def wants_for_proof(
     model: Any, solver: str | Solver, wants: Sequence[Capability] | None
 ) -> Sequence[Capability] | None:
-    """Return what to want of a representation where a proof is asked for: on circuits, boxes that can be retraced.
+    """Return the capabilities to request for a query with a proof: on circuits, boxes that can be retraced.
 
-    Raises SolverError for what is no model.
+    Raises SolverError if `model` is no model.
     """
     if not isinstance(model, Model):
         raise SolverError(
@@ -54,9 +54,9 @@ def wants_for_proof(
 def finished(
     model: Model, query: Query, result: MapResult, max_bytes: int, time_limit: float | None = None
 ) -> MapResult:
-    """Return a result with its proof complete, or with the reason why it has none.
+    """Return a result with its completed proof, or with the reason for its absence.
 
-    `time_limit` (seconds) is the query's; a search for the proof alone may use what solving has left of it.
+    `time_limit` (seconds) is the query's; a search for the proof alone may use the rest of it.
     """
     if result.proof is None:
         return result
@@ -120,18 +120,18 @@ def _completed(
 
 
 def _asked(query: Query) -> dict[str, Any]:
-    """Return the arrays that every proof has: the evidence."""
+    """Return the arrays of every proof: the evidence."""
     return {"log_weights": query.log_weights, **intervals_of(query)}
 
 
 def _of_mixture(model: Model, query: Query) -> dict[str, Any]:
-    """Return the same for a proof that cuts no variable into cells."""
+    """Return the arrays of the evidence for a proof that cuts no variable into cells."""
     arrays = _asked(query)
     return arrays if isinstance(model, Circuit) else {name: arrays[name] for name in ("log_weights", "intervals")}
 
 
 def _meta(model: Model, result: MapResult, draft: Proof) -> dict[str, Any]:
-    """Return what a proof says of its model, answer and claim."""
+    """Return a proof's data on its model, answer and claim."""
     certificate = result.certificate
     encoded = [
         {name: encoded_label(label, name) for name, label in answer.items()} for answer in answers_of(result)
@@ -156,7 +156,7 @@ def _meta(model: Model, result: MapResult, draft: Proof) -> dict[str, Any]:
 
 
 def _refusal(model: Model, query: Query, result: MapResult, draft: Proof) -> str | None:
-    """Return the sentence why there is no proof, or None."""
+    """Return a sentence on why there is no proof, or None."""
     if "no_proof" in draft.meta:
         return draft.meta["no_proof"]
     if not len(query.variables):

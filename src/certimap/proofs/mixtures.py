@@ -1,4 +1,4 @@
-"""Proofs of mixtures over real variables: the checker searches them itself, and here it does so beforehand."""
+"""Proofs of mixtures over real variables: runs the checker's own search before the proof is handed out."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def refused(model: Model, query: Query, result: MapResult) -> str | None:
 
 
 def checked_here(model: Model, proof: Proof, seconds: float) -> Verdict:
-    """Have the checker make its search, which takes as long now as it will later."""
+    """Run the checker's search, which will take as long when the proof is checked."""
     kind, variables, arrays, hidden = exported(model)
     return check_arrays(kind, variables, arrays, proof, hidden=hidden, budget=Budget.starting_now(seconds))

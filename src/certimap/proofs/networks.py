@@ -26,12 +26,12 @@ from certimap.proofs.answers import answers_of
 WITH_PROOFS = "'frontier' and 'exhaustive' on circuits, and any solver on networks whose tables fit"
 NOT_CLOSED = "no steps that were found in {:.0f} s prove it; a higher time_limit may find some"
 NOT_ELIMINATED = "no elimination of {:.0f} s and {:,} bytes proves it; a higher time_limit or max_proof may help"
-EASY = 0.5  # seconds of solving; where it took less the checker finds by itself which vectors count
-STEPS_SHARE = 0.7  # of the time for a proof of a wide network; a relaxation, which may bound, gets the rest
+EASY = 0.5  # seconds of solving; below, the checker finds the relevant vectors itself
+STEPS_SHARE = 0.7  # of the time for a proof of a wide network; relaxations get the rest
 
 
 def reduced_network(model: Model, query: Query) -> Reduced:
-    """Return a network's tables under the evidence, as the checker sees them."""
+    """Return a network's tables under the evidence, in the checker's form."""
     kind, _, arrays, _ = exported(model)
     sizes = query.domain.n_states.astype(np.int64)
     return reduce(*tables_of(kind, sizes, arrays), Asked(sizes, query.variables, query.log_weights))
@@ -40,7 +40,7 @@ def reduced_network(model: Model, query: Query) -> Reduced:
 def of_network(
     model: Model, query: Query, result: MapResult, draft: Proof, max_bytes: int, seconds: float
 ) -> Proof:
-    """Return the proof of an answer to a network, of which a run has left a draft, or why there is none."""
+    """Return the proof of an answer to a network, given the run's draft, or the reason why there is none."""
     is_drawn = draft.meta["method"] == "draws"
     try:
         checked = reduced_network(model, query)
@@ -69,7 +69,7 @@ def of_network(
 
 
 def wide(model: Model, query: Query, result: MapResult, max_bytes: int, seconds: float) -> Proof:
-    """Prove an answer by steps, or how much better another one can be if it is not certified."""
+    """Prove an answer by steps; if it is not certified, prove an upper bound on all assignments."""
     from certimap.proofs.relaxations import bounded, covered
     from certimap.proofs.script import Script
     from certimap.proofs.steps import steps_of

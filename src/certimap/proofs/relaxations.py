@@ -1,7 +1,7 @@
 """Relaxations in proofs by steps: variables whose buckets are too large are eliminated in groups of tables.
 
-A tree of mini-buckets, whose shifts and weights the solvers' code tightens, says which tables go together; the
-steps are made by the checker's arithmetic, in the part that the tree was made for or in one below.
+A mini-bucket tree, whose shifts and weights the solvers' code tightens, determines the groups. The steps use the
+checker's arithmetic, in the part for which the tree was built or in a part below it.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from certimap.proofs.script import Arrays, Box, Open, Script
 
 MOST_ENTRIES = 2.0**25  # of all regions together
 UNSPLIT_BITS = math.log2(MAX_ENTRIES)
-FEW_BOXES, MANY_BOXES, MOST_BOXES = 80, 2000, 10**9  # tried before a relaxation is tightened further
+FEW_BOXES, MANY_BOXES, MOST_BOXES = 80, 2000, 10**9  # boxes to try before a relaxation is tightened further
 STEPS = 40  # of the optimiser at each temperature
 TIGHTENING_SHARE = 0.4  # of the time
 MOST_BYTES = 2**62
-MARGIN = 1e-10  # relative; how far below the threshold a tree's bound has to be, so that the checker's closes
+MARGIN = 1e-10  # relative; a tree's bound must be this far below the threshold, so that the checker's bound closes
 Mask = NDArray[np.uint8]
 States = dict[int, Floats]
 
 
 @dataclass(frozen=True, eq=False)
 class Relaxed:
-    """A tree of mini-buckets of a network, for parts of it too; `states` are those that the network has left."""
+    """A mini-bucket tree of a network, usable for its parts; `states` are the network's remaining states."""
 
     tree: SplitTree
     states: dict[int, NDArray[np.int64]]
 
     @classmethod
     def of(cls, network: Network, order: list[int], bits: float) -> Relaxed | None:
-        """Split a network's buckets into tables of at most 2^bits entries; None where some cannot be so small."""
+        """Split a network's buckets into tables of at most 2^bits entries; None if some table stays too large."""
         problem = problem_of(network)
         fits = limit(problem.sizes, 2.0**bits)
         sizes = [math.prod(float(problem.sizes[v]) for v in r.scope) for r in split(problem, order, fits)]
@@ -56,12 +56,12 @@ class Relaxed:
         return cls(SplitTree.of(problem, order, fits), dict(network.states))
 
     def tighten(self, network: Network, temperature: float, n_steps: int, control: Control) -> None:
-        """Lower the bound of a part by moving costs between copies, and weights."""
+        """Lower the bound of a part by moving costs and weights between copies."""
         Tightener(self.tree, PassClock(control), self._mask(network)).run(temperature, n_steps)
 
     @property
     def _regions(self) -> dict[int, list[tuple[set[int], Floats, float]]]:
-        """The copies of each variable: scope, shifts, weight."""
+        """The scope, shift and weight of each copy of each variable."""
         a, variables = self.tree.arrays, self.tree.variables
         out: dict[int, list[tuple[set[int], Floats, float]]] = {v: [] for v in variables}
         for r in range(len(a.own)):
@@ -93,13 +93,13 @@ class Relaxed:
         return self.tree.bound(self._mask(network), self._scratch)
 
     def probe(self, network: Network) -> tuple[float, States]:
-        """Bound a part, and each state that it has left of a queried variable."""
+        """Bound a part, and each remaining state of its queried variables, in nats."""
         bounds, each = self.tree.probe(self._mask(network)[None])
         queried = [v for v in sorted(network.sizes) if v not in network.hidden]
         return float(bounds[0]), {v: each[0, self._starts[v] + self._at(network, v)] for v in queried}
 
     def eliminate(self, script: Script, network: Network, hidden_only: bool = False) -> None:
-        """Eliminate variables of a part in groups, as the tree does."""
+        """Eliminate the variables of a part in the groups of the tree."""
         regions = self._regions
         order: list[int] = self.tree.order.tolist()
         for v in [self.tree.variables[k] for k in order]:
@@ -114,11 +114,11 @@ class Relaxed:
             shifts = [copies[k][1][self._at(network, v)] for k in used[1:]]
             weights = [copies[k][2] for k in used] if v in network.hidden else []
             if weights:
-                weights[0] += max(0.0, 1.0 - sum(weights))  # what copies without a table had
+                weights[0] += max(0.0, 1.0 - sum(weights))  # the weights of copies without a table
             script.group(network, v, [used.index(k) for k in groups], shifts, weights)
 
     def closes(self, script: Script, network: Network) -> bool:
-        """Close a part by eliminating all of it, if the checker's bound allows it."""
+        """Close a part by eliminating all its variables, if the checker's bound allows it."""
         mark, left = script.mark, network.copy()
         self.eliminate(script, left)
         if script.close(left):
@@ -128,7 +128,7 @@ class Relaxed:
 
 
 def problem_of(network: Network) -> Problem:
-    """Return a network as a problem that can be relaxed, table by table."""
+    """Return a network as a problem for the relaxation code, with the same tables."""
     tables = [Table(scope, logs) for scope, logs in network.tables.items()]
     tables += [Table((v,), logs) for v, logs in network.own.items()]
     queried = frozenset(network.sizes) - network.hidden
@@ -136,10 +136,10 @@ def problem_of(network: Network) -> Problem:
 
 
 def relaxations(network: Network, script: Script) -> Iterator[tuple[Relaxed, int]]:
-    """Yield relaxations, cheap ones first, each whenever it has been tightened some more, in a share of the time.
+    """Yield relaxations, cheap ones first, each again after further tightening, within a share of the time.
 
-    With each goes the number of boxes that are worth a try before the next; the one of the lowest bound comes once
-    more at the end, with no such limit.
+    Each comes with the number of boxes to try before the next one. The relaxation of the lowest bound comes once
+    more at the end, without a limit on boxes.
     """
     problem = problem_of(network)
     limits = Control.starting_now(TIGHTENING_SHARE * script.control.seconds_left)
@@ -166,10 +166,10 @@ def relaxations(network: Network, script: Script) -> Iterator[tuple[Relaxed, int
 
 
 def covered(checked: Reduced, boxes: list[Box], script: Script) -> tuple[Arrays, float] | None:
-    """Return steps by which a relaxation closes boxes, split where they stay open, and the script's threshold.
+    """Return steps that close boxes by a relaxation, splitting open ones, and the script's threshold (nats).
 
-    Where none is found, the steps by which the best relaxation bounds all, and that bound (nats); None where no
-    relaxation fits.
+    If no relaxation closes them, returns the steps of the best relaxation's bound on all boxes, and that bound;
+    None if no relaxation fits.
     """
     last: Relaxed | None = None
     for found, n_boxes in relaxations(Network.of(checked), script):
@@ -184,7 +184,7 @@ def covered(checked: Reduced, boxes: list[Box], script: Script) -> tuple[Arrays,
 
 
 def _closed(script: Script, parts: list[Network], found: Relaxed, n_boxes: int) -> bool:
-    """Close parts, splitting on the variable whose states' bounds have the smallest sum; goes into depth."""
+    """Close parts depth first, splitting on the variable whose states' bounds have the smallest sum."""
     level = script.threshold - MARGIN * (1.0 + abs(script.threshold))
     waiting = parts[::-1]
     while waiting:
@@ -207,7 +207,7 @@ def _closed(script: Script, parts: list[Network], found: Relaxed, n_boxes: int) 
 
 
 def bounded(checked: Reduced, script: Script) -> tuple[Arrays, float] | None:
-    """Return the steps by which the best relaxation bounds all of a problem, and that bound (nats)."""
+    """Return the steps of the best relaxation's bound on the whole problem, and that bound (nats)."""
     tried = [found for found, _ in relaxations(Network.of(checked), script)]
     return _bounded(checked, tried[-1]) if tried else None
 

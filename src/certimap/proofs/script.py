@@ -1,4 +1,4 @@
-"""A proof by steps in the making: each step is recorded as it is made on the network that the checker will see."""
+"""Writes a proof by steps: records each step while it is applied to the checker's own network."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from certimap.core.control import Control
 
 QUICK_ENTRIES, MOST_ENTRIES = 2.0**24, 2.0**32
 SUM_BITS, TABLE_BITS = 24.0, (10.0, 14.0, 18.0)
-MARGIN = 1e-13  # relative; how far below the threshold states are dropped, lest the checker see them above it
+MARGIN = 1e-13  # relative; states are dropped only this far below the threshold, against rounding elsewhere
 Arrays = dict[str, NDArray[Any]]
 Box = list[Flags]
 
@@ -41,10 +41,10 @@ class Open(Exception):
 
 @dataclass(eq=False)
 class Part:
-    """What waits to be closed at a level (nats), so much above what the answer is worth, below so many splits.
+    """A network to be closed at `level` (nats), which is `slack` nats above the answer, after `depth` splits.
 
-    `answer` has states of an answer, by variable, as the model numbers them; `hint` is what is known of hidden
-    variables.
+    `answer` holds the answer's states by variable, numbered as in the model; `hint` is a plan or relaxation for
+    the hidden variables.
     """
 
     network: Network
@@ -56,7 +56,7 @@ class Part:
 
     @property
     def point(self) -> dict[int, int] | None:
-        """The answer in the states that the network has left; None where it has lost it, or there is none."""
+        """The answer in the network's remaining states; None if the network lost it, or if there is none."""
         states = self.network.states
         if self.answer is None or any(a not in states[v] for v, a in self.answer.items()):
             return None
@@ -65,20 +65,20 @@ class Part:
 
 @dataclass(eq=False)
 class Script:
-    """The steps made so far, and what limits those to come.
+    """The steps made so far, and the limits on further steps.
 
     Attributes
     ----------
     threshold
-        Nats that no point may be worth more than.
+        Largest log value that any point may have (nats).
     quick_entries, most_entries
-        Of eliminations before, and after, costs have been moved.
+        Most table entries of an elimination, before and after costs have been moved.
     sum_bits
-        Log base 2 of the entries that hidden variables are summed out with before anything else is tried.
+        Hidden variables are summed out at once if that takes at most 2^sum_bits entries.
     table_bits
-        The same of the largest tables of relaxations with copies, one after the other.
+        log2 of the largest table entries of successive relaxations with copies.
     slack
-        Nats of the threshold above what the answer is worth.
+        Nats by which the threshold exceeds the answer's value.
     """
 
     threshold: float
@@ -114,7 +114,7 @@ class Script:
         network.shift(shifts)
 
     def drop(self, network: Network, each: dict[int, Floats]) -> Network | None:
-        """Drop the states that can be; return the same network where none can, and None where nothing is left."""
+        """Drop states bounded below the threshold; return the same network if there are none, None if empty."""
         level = self.threshold - MARGIN * (1.0 + abs(self.threshold))
         kept = {v: found > level for v, found in each.items()}
         if all(flags.all() for flags in kept.values()):
@@ -138,7 +138,7 @@ class Script:
     def group(
         self, network: Network, v: int, groups: list[int], shifts: list[Floats], weights: list[float]
     ) -> None:
-        """Eliminate copies of a variable, one from each group of its tables; weights are of hidden ones."""
+        """Eliminate copies of a variable, one per group of its tables; only a hidden variable has weights."""
         self.look()
         self.steps += [GROUP, v, *groups]
         numbers = np.concatenate([*shifts, weights])
@@ -155,28 +155,28 @@ class Script:
         return True
 
     def tried(self, network: Network) -> Network:
-        """Return a copy, on which the next steps are made."""
+        """Return a copy for the next steps."""
         self.steps.append(TRY)
         return network.copy()
 
     def back(self, network: Network, tried: Network) -> Network:
-        """Return what is left of a network where those states go that a copy has lost."""
+        """Return the network without the states that its copy has lost."""
         self.steps.append(BACK)
         return network.without_lost(tried)
 
     def split(self, network: Network, v: int) -> list[Network]:
-        """Return the parts of a network by the states of a variable."""
+        """Split a network on a variable, into one part per state."""
         self.look()
         self.steps += [SPLIT, v]
         return list(network.split(v))
 
     @property
     def mark(self) -> tuple[int, int, int, int]:
-        """Where the script stands, to go back to."""
+        """The current end of the script, for `forget`."""
         return len(self.steps), len(self.shifts), len(self.kept), self.n_bytes
 
     def forget(self, mark: tuple[int, int, int, int]) -> None:
-        """Take back what was written since."""
+        """Delete all steps written since a mark."""
         del self.steps[mark[0] :], self.shifts[mark[1] :], self.kept[mark[2] :]
         self.n_bytes = mark[3]
 

@@ -1,7 +1,7 @@
 """Proofs by steps, for networks too wide for the checker's own elimination.
 
-Made after the answer, whose value is the threshold from the start, and by the checker's own arithmetic: each step
-is recorded as it is made on the network that the checker will see.
+The steps are made after the answer, whose value gives the threshold, by the checker's own arithmetic: each step is
+recorded while it is applied to the checker's network.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from certimap.proofs.ascent import MAX_ASCENTS, SHARE, ascended, cut
 from certimap.proofs.script import MARGIN, Arrays, Box, Open, Part, Script
 from certimap.proofs.sums import summed_out
 
-SMALL_TABLE, SMALL_SCOPE = 64, 4  # tables that eliminating a variable may make whatever it replaces
-MADE_ENTRIES = 2.0**20  # of an elimination that is made by the writer, too
-ROUNDING_SHARE = 0.1  # of the tolerance, that rounding may take where it is not made
+SMALL_TABLE, SMALL_SCOPE = 64, 4  # an elimination that makes a table this small is always allowed
+MADE_ENTRIES = 2.0**20  # of an elimination that the writer runs as well
+ROUNDING_SHARE = 0.1  # share of the slack that rounding may use in an elimination not run here
 INNER_ASCENTS = 2  # below a split
 MAX_SPLITS = 20_000
 
@@ -34,11 +34,11 @@ MAX_SPLITS = 20_000
 def steps_of(
     checked: Reduced, boxes: list[Box], script: Script, point: Sequence[int] | None = None
 ) -> Arrays | None:
-    """Return the steps that close boxes of a problem at a script's threshold; None where none are found in time.
+    """Return steps that close boxes of a problem at a script's threshold; None if none are found in time.
 
-    What is left of a part is eliminated where that takes at most `quick_entries` table entries, and after costs
-    have been moved `most_entries`; where it takes more, the part is split. With a point worth the threshold, or
-    just less, components get levels of their own.
+    A part is eliminated if that takes at most `quick_entries` table entries, or `most_entries` after costs have
+    been moved; otherwise it is split. Given a point whose value is at or just below the threshold, components get
+    their own levels.
     """
     answer = None if point is None else dict(zip(checked.queried, point, strict=True))
     waiting = [Part(network, script.threshold, answer=answer) for network in [*parts_of(checked, boxes)][::-1]]
@@ -66,7 +66,7 @@ def steps_of(
 
 
 def _whole(checked: Reduced, boxes: list[Box], script: Script) -> Arrays | None:
-    """Return the elimination of a box as it is, which may be narrower than what reductions leave."""
+    """Return the steps that eliminate an unreduced box, which may be narrower than a reduced one."""
     (network,) = parts_of(checked, boxes)
     alone = Script(script.threshold, script.control, script.max_bytes, slack=script.slack)
     is_done = not network.hidden and _is_eliminated(
@@ -76,7 +76,7 @@ def _whole(checked: Reduced, boxes: list[Box], script: Script) -> Arrays | None:
 
 
 def _settled(script: Script, part: Part) -> list[Part]:
-    """Close a part, or split it into several, which are returned."""
+    """Close a part, or split it and return its parts."""
     _maximise_determined(script, part.network)
     if part.network.hidden:
         left = summed_out(script, part)
@@ -123,7 +123,7 @@ def _settled(script: Script, part: Part) -> list[Part]:
 
 
 def _divided(script: Script, part: Part) -> list[Part]:
-    """Return the components of a part where it has several, each to be closed just above the answer's value."""
+    """Return the components of a part if it has several, each with a level just above the answer's value."""
     answer, whole = part.point, part.network
     found = [] if answer is None else whole.components()
     if answer is None or len(found) < 2:
@@ -135,7 +135,7 @@ def _divided(script: Script, part: Part) -> list[Part]:
     slack = script.threshold - math.fsum([*whole.constants, *values])
     slack -= MARGIN * (1.0 + abs(script.threshold) + math.fsum(map(abs, values)))
     open_ones, share = len(found), slack / len(found)
-    for need in sorted(needed):  # those that close with less leave it to the others
+    for need in sorted(needed):  # components that need less leave the rest to the others
         if need > share:
             break
         open_ones, slack = open_ones - 1, slack - need
@@ -152,16 +152,13 @@ def _divided(script: Script, part: Part) -> list[Part]:
 
 
 def _value(network: Network, answer: Mapping[int, int]) -> float:
-    """Return what a point is worth, but for constants."""
+    """Return the log value of a point, without constants."""
     tables = [logs[tuple(answer[v] for v in scope)] for scope, logs in network.tables.items()]
     return math.fsum([*tables, *(logs[answer[v]] for v, logs in network.own.items())])
 
 
 def _reduced(script: Script, part: Part) -> bool:
-    """Drop states, eliminate and replace variables, until nothing is left to do.
-
-    False where the part is closed.
-    """
+    """Drop states, and eliminate and replace variables, until nothing changes; return False if the part closes."""
     while True:
         bound, each = part.network.bounds()
         if bound <= script.threshold:
@@ -181,7 +178,7 @@ def _reduced(script: Script, part: Part) -> bool:
 
 
 def _eliminate_cheap(script: Script, network: Network) -> None:
-    """Eliminate variables while that does not make tables grow."""
+    """Eliminate variables as long as the tables do not grow."""
     waiting = [(0, v) for v in sorted(network.sizes)]
     heapq.heapify(waiting)
     while waiting:
@@ -199,7 +196,7 @@ def _eliminate_cheap(script: Script, network: Network) -> None:
 
 
 def _replace_functions(script: Script, network: Network) -> None:
-    """Replace variables that a table makes a function of others, where that does not make tables grow."""
+    """Replace variables that a table makes functions of others, unless the tables would grow."""
     for v in sorted(network.sizes):
         growths = {s: _growth(network, v, s) for s in sorted(network.near[v])}
         fitting = [(growth, s) for s, growth in growths.items() if growth is not None]
@@ -208,7 +205,7 @@ def _replace_functions(script: Script, network: Network) -> None:
 
 
 def _maximise_determined(script: Script, network: Network) -> None:
-    """Maximise hidden variables that queried ones determine: their sums have one term."""
+    """Maximise the hidden variables determined by queried ones: their sums have one term."""
     waiting = sorted(network.hidden)
     while waiting:
         v = waiting.pop()
@@ -221,12 +218,12 @@ def _maximise_determined(script: Script, network: Network) -> None:
 
 
 def _determines(network: Network, v: int, by: Scope) -> bool:
-    """Whether a table allows one state of a variable, at most, for each of the others'."""
+    """Whether a table allows at most one state of `v` for each joint state of its other variables."""
     return not np.any((network.tables[by] > -np.inf).sum(axis=by.index(v)) > 1)
 
 
 def _growth(network: Network, v: int, by: Scope) -> int | None:
-    """Return by how many entries tables grow when one replaces a variable; None where it does not, or they do."""
+    """Return the change in table entries when table `by` replaces `v`; None if it cannot, or the tables grow."""
     values = network.tables[by]
     after, before = values.size // network.sizes[v], values.size
     for other in network.near[v] - {by}:
@@ -239,13 +236,13 @@ def _growth(network: Network, v: int, by: Scope) -> int | None:
 
 
 def _problem(network: Network) -> Problem:
-    """Return a network as a problem; for its scopes and sizes."""
+    """Return a network as a problem, for its scopes and sizes only."""
     tables = [Table(scope, logs) for scope, logs in network.tables.items()]
     return Problem(network.sizes, frozenset(network.sizes), tuple(tables))
 
 
 def _plan(network: Network, most: float) -> EliminationPlan | None:
-    """Return a quick order if it takes at most so many table entries."""
+    """Return a quickly found elimination plan if it takes at most `most` table entries."""
     found = cheap_plan(_problem(network), most)
     return found if found is not None and _fits(network, found, most) else None
 
@@ -257,7 +254,7 @@ def _fits(network: Network, found: EliminationPlan, most: float) -> bool:
 
 
 def _best_plan(script: Script, network: Network, most: float) -> EliminationPlan | None:
-    """Return a good order if it takes at most so many table entries."""
+    """Return a carefully found elimination plan if it takes at most `most` table entries."""
     problem = _problem(network)
     order = best_order([t.scope for t in problem.tables], problem.sizes, control=script.control)
     found = plan(problem, order)
@@ -265,10 +262,10 @@ def _best_plan(script: Script, network: Network, most: float) -> EliminationPlan
 
 
 def _is_eliminated(script: Script, network: Network, found: EliminationPlan | None) -> bool:
-    """Eliminate what is left of a part, if there is an order for it.
+    """Eliminate all variables of a part, if there is a plan for it.
 
-    A large elimination is not made: it is exact, so that it closes what an answer that is certified leaves, where
-    rounding is far below what the level is above the answer.
+    A large elimination is only recorded, not run: it is exact, so it closes the part of a certified answer if
+    rounding is far below the slack of the level.
     """
     if found is None or network.hidden:
         return False
@@ -285,14 +282,14 @@ def _is_eliminated(script: Script, network: Network, found: EliminationPlan | No
 
 
 def _rounding(network: Network) -> float:
-    """Return what rounding in eliminations takes, about."""
+    """Estimate the rounding error of an elimination (nats)."""
     tables = [*network.tables.values(), *network.own.values()]
     tops = math.fsum(abs(float(logs.max())) for logs in tables)
     return 2.0**-50 * (4.0 + max(map(len, network.near.values()), default=0)) * (tops + abs(network.bound()))
 
 
 def _eliminated_or_split(script: Script, part: Part) -> list[Part]:
-    """Eliminate what is left of a part, or split it."""
+    """Eliminate all variables of a part, or split it."""
     network = part.network
     if _is_eliminated(script, network, _best_plan(script, network, script.most_entries)):
         return []
@@ -302,7 +299,7 @@ def _eliminated_or_split(script: Script, part: Part) -> list[Part]:
 
 
 def _splitting(network: Network, threshold: float) -> int:
-    """Return the variable whose states' bounds are, together, the least above the threshold."""
+    """Return the variable whose states' bounds exceed the threshold least in sum."""
     bound, each = network.bounds()
     gaps = {v: float(np.sum((found - threshold) / (bound - threshold))) for v, found in each.items()}
     return min(gaps, key=lambda v: (gaps[v], -len(network.near[v]), v))

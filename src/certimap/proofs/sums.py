@@ -1,4 +1,4 @@
-"""Hidden variables in proofs by steps: summed out at once, below splits, or bounded in groups until they fit."""
+"""Hidden variables in proofs by steps: sums them out at once, after splits, or after relaxations drop states."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from certimap.proofs.ascent import SHARE, ascended
 from certimap.proofs.relaxations import MARGIN, Relaxed, problem_of
 from certimap.proofs.script import Open, Part, Script
 
-MOST_BITS = 31.0  # log2 of the entries that are summed out in all parts below splits
+MOST_BITS = 31.0  # log2 of the entries summed out over all parts of a split
 HANDY_BITS = 22.0  # of a table that is not split further
 TEMPERATURES, STEPS = (0.3, 0.1, 0.03, 0.01, 0.003), 30
-LEAST_DROPPED = 0.02  # of the states, for which the steps of a relaxation are worth their place
+LEAST_DROPPED = 0.02  # share of states that a relaxation must drop for its steps to be kept
 INNER_TEMPERATURE, INNER_STEPS = 0.003, 8  # below a split
 ASCENTS = 6
 
 
 @dataclass(frozen=True)
 class Sums:
-    """In which order hidden variables go once some queried ones are split on, and log2 of all table entries."""
+    """A plan: the queried variables to split on, the order of the hidden ones, and log2 of all table entries."""
 
     order: list[int]
     splits: list[int]
@@ -35,13 +35,13 @@ class Sums:
 
     @classmethod
     def of(cls, network: Network, orders: Sequence[list[int]], most_bits: float) -> Sums | None:
-        """Return what takes the least work; None where it takes more than a limit."""
+        """Return the plan with the least work; None if it exceeds the limit."""
         found = [sums for order in orders if (sums := cls._along(network, order, most_bits)) is not None]
         return min(found, key=lambda sums: (sums.log2_work, len(sums.splits)), default=None)
 
     @classmethod
     def _along(cls, network: Network, order: list[int], most_bits: float) -> Sums | None:
-        """Split on queried variables of the largest table until it fits, those first that save the most."""
+        """Split on queried variables of the largest table, the most useful first, until all tables fit."""
         splits: list[int] = []
         while True:
             work, bits, widest = _work(network, order, splits)
@@ -54,7 +54,7 @@ class Sums:
 
 
 def _work(network: Network, order: Sequence[int], splits: Sequence[int]) -> tuple[float, float, Scope]:
-    """Return log2 of the entries of all tables in all parts, that of the largest table, and its variables."""
+    """Return log2 of all table entries over all parts, log2 of the largest table's entries, and its variables."""
     near: dict[int, set[int]] = {v: set() for v in network.sizes}
     for scope in network.tables:
         left = set(scope).difference(splits)
@@ -75,22 +75,22 @@ def _work(network: Network, order: Sequence[int], splits: Sequence[int]) -> tupl
 
 
 def hidden_order(hidden: dict[int, int], scopes: Sequence[Sequence[int]], control: Control) -> list[int]:
-    """Return an order in which hidden variables (with their sizes) go at a point of the query."""
+    """Return an elimination order of the hidden variables (with their sizes) at a point of the query."""
     inside = [[v for v in scope if v in hidden] for scope in scopes]
     return list(best_order([s for s in inside if s], hidden, control=control).order) if hidden else []
 
 
 def order_of_values(checked: Reduced, control: Control) -> list[int]:
-    """Return the order in which a proof has the values of answers worked out."""
+    """Return the elimination order in which a proof evaluates its answers."""
     hidden = sorted({v for t in checked.tables for v in t.scope}.difference(checked.queried))
     return hidden_order({v: checked.sizes[v] for v in hidden}, [t.scope for t in checked.tables], control)
 
 
 def summed_out(script: Script, part: Part) -> Network | list[Part]:
-    """Return a part without its hidden variables, or the parts that it is split into; none where it is closed.
+    """Return a part's network without hidden variables, or the parts of a split; an empty list if it closes.
 
-    What does not fit is made smaller by relaxations: small ones first, larger ones where splits would take too
-    many table entries.
+    If the sums do not fit, relaxations drop states first: small relaxations, then larger ones if splits would take
+    too many table entries.
     """
     network, hint = part.network, part.hint
     if isinstance(hint, Sums):
@@ -123,7 +123,7 @@ def _orders(network: Network, control: Control) -> list[list[int]]:
 
 
 def _as_planned(script: Script, part: Part, plan: Sums) -> Network | list[Part]:
-    """Split on the next variable of a plan, or sum out what is hidden."""
+    """Split on the next variable of a plan, or sum out the hidden variables."""
     network = part.network
     splits = [v for v in plan.splits if v in network.sizes]
     if splits:
@@ -139,7 +139,7 @@ def _as_planned(script: Script, part: Part, plan: Sums) -> Network | list[Part]:
 def _narrowed(
     script: Script, network: Network, hint: Relaxed | None, table_bits: Sequence[float]
 ) -> Network | Relaxed | None:
-    """Return a network without the states that a relaxation drops, or where none does, one; None if it closes."""
+    """Return a network without the states that a relaxation drops; None if it closes, else a relaxation."""
     if hint is not None:
         hint.tighten(network, INNER_TEMPERATURE, INNER_STEPS, script.control)
         left = _tried(script, network, hint)
@@ -165,7 +165,7 @@ def _narrowed(
 
 
 def _tried(script: Script, network: Network, found: Relaxed) -> Network | None:
-    """Return a network without the states that a relaxation drops, where these are many; None where it closes."""
+    """Return a network without the states that a relaxation drops, if there are many; None if it closes."""
     script.look()
     level = script.threshold - MARGIN * (1.0 + abs(script.threshold))
     bound, each = found.probe(network)

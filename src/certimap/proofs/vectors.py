@@ -1,7 +1,7 @@
-"""Proofs for networks: an elimination in which what becomes of each vector is written down.
+"""Proofs for networks: records an elimination on sets of vectors.
 
-The checker's own elimination runs here, on the checker's tables and in its order. Kernels find the vectors that
-dominate others and the combinations that do; functions of the checker judge them before they are written.
+The checker's own elimination runs here, on the checker's tables and in its order. Kernels find the vectors and the
+combinations of vectors that dominate others; functions of the checker verify them before they are written.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from certimap.solvers.elimination.kernels.dominance import skyband
 from certimap.solvers.elimination.kernels.witnesses import dominators
 
 ROUNDS = 200  # of play for a combination
-FEW = 64  # vectors of a set that no combinations are looked for in
-BUDGET = 10**12  # multiplications of one set, more than there ever are; the clock ends what takes too long
-MARGIN = 0.2  # of the allowance, by which more vectors are listed than the checker will ask for
+FEW = 64  # with at most this many vectors in a set, no combinations are sought
+BUDGET = 10**12  # multiplications per set: no real limit, for the clock ends a long search
+MARGIN = 0.2  # of the allowance; vectors that much below the checker's level are listed too
 NOTHING = np.empty(0, np.int64)
 Arrays = dict[str, NDArray[Any]]
 
 
 class Recorder(Plain):
-    """Decides what becomes of boxes and vectors, and keeps it, in `room` bytes at most."""
+    """Decides on boxes and vectors, and records the decisions in at most `room` bytes."""
 
     LIMITS = (1024, 16384)
 
@@ -52,7 +52,7 @@ class Recorder(Plain):
         self.room, self.steps, self.acts = room, list[Step](), list[int]()
 
     def act(self, part: Part) -> int:
-        """Close a box, eliminate it or split it, and keep which."""
+        """Close a box, eliminate it or split it, and record the action."""
         self.acts.append(super().act(part))
         return self.acts[-1]
 
@@ -62,7 +62,7 @@ class Recorder(Plain):
         self.n_rows = 0
 
     def listed(self, scores: Floats) -> Ints:
-        """Return which of the next rows of a product may count."""
+        """Return the next rows of a product that may exceed the threshold, and record them."""
         rows = np.flatnonzero(~(scores <= self.level))
         self.rows.append(rows + self.n_rows)
         self.n_rows += len(scores)
@@ -72,7 +72,7 @@ class Recorder(Plain):
         return rows
 
     def reduced(self, found: Vectors, acting: Floats) -> tuple[Vectors, float]:
-        """Drop vectors for others, and put some together where there are too many; of products only if need be."""
+        """Drop dominated vectors, and group the rest if there are too many; reduce products only if large."""
         n, n_contexts, is_done, lost = len(found.context), len(np.unique(found.context)), not self.n_rows, 0.0
         limit = self.limit if is_done else 4 * self.limit
         parts = [NOTHING] * 4
@@ -97,7 +97,7 @@ class Recorder(Plain):
     def _dominated(
         self, found: Vectors, values: Floats, ptr: Ints, order: Ints
     ) -> tuple[Ints, Ints, Flags, float]:
-        """Return rows that others dominate, these others, which sorted rows are left, and what ties cost."""
+        """Return the dominated rows, their dominators, flags of sorted rows left, and the nats lost to ties."""
         alive, by = np.ones(len(order), np.bool_), np.empty(len(order), np.int64)
         self.budget.look()
         skyband(values, ptr, 1, alive)
@@ -113,7 +113,7 @@ class Recorder(Plain):
     def _mixed(
         self, found: Vectors, values: Floats, ptr: Ints, order: Ints, alive: Flags
     ) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return rows that combinations of others dominate, and these: lengths, members and counts."""
+        """Return the rows dominated by combinations of others, and the combinations: lengths, members, counts."""
         order, values = order[alive], values[alive]
         ptr = np.concatenate([[0], np.cumsum(alive)])[ptr]
         state, places, at = np.zeros(len(order), np.int8), np.empty(len(order), np.int64), np.zeros(2, np.int64)
@@ -136,7 +136,7 @@ class Recorder(Plain):
 
 
 def linear(found: Vectors, order: Ints) -> tuple[Floats, Ints]:
-    """Return rows in an order of contexts, each entry divided by the largest there, and where contexts begin."""
+    """Return rows sorted by context, each entry divided by its column's maximum, and the starts of contexts."""
     values, contexts = found.values[order], found.context[order]
     starts = np.flatnonzero(np.diff(contexts, prepend=-1))
     tops = np.maximum.reduceat(values, starts, axis=0)
@@ -146,7 +146,7 @@ def linear(found: Vectors, order: Ints) -> tuple[Floats, Ints]:
 
 
 def counted(picked: NDArray[np.int32]) -> tuple[Ints, Ints, Ints]:
-    """Return who picks whom, and how often it counts: the pick of round t counts t times."""
+    """Return the picking rows, the picked rows, and their weights: the pick of round t counts t times."""
     is_round = np.cumsum(picked < 0, axis=1) == 0
     owner, place = np.nonzero(is_round)
     n = int(picked.max(initial=0)) + 1
@@ -156,7 +156,7 @@ def counted(picked: NDArray[np.int32]) -> tuple[Ints, Ints, Ints]:
 
 
 def written(recorder: Recorder) -> Arrays:
-    """Return what was recorded as the arrays of a proof: none where every box closes at once."""
+    """Return the record as the arrays of a proof; none if every box closes at once."""
     if not any(recorder.acts):
         return {}
     steps = recorder.steps
@@ -176,16 +176,16 @@ def recorded(
     tolerance: float,
     max_bytes: int,
 ) -> Arrays | None:
-    """Return kept vectors of eliminations that exclude better assignments than some; None where none was found.
+    """Return the record of eliminations that exclude assignments better than the answers; None if none is found.
 
     Parameters
     ----------
     tree
-        The network under the evidence, as the checker eliminates it, with what that may take.
+        The checker's bucket tree of the network under the evidence, with its budget.
     points
-        The answers, states of the query variables. Several are left out of the space.
+        The answers, as states of the query variables. Several answers are cut out of the space.
     epsilon, tolerance
-        What the answers, the last of them, are claimed to be good for.
+        The claim about the answers; the worst of them sets the threshold.
     max_bytes
         The largest size of the proof.
     """

@@ -1,4 +1,4 @@
-"""Pages that show an answer, what is proved about it and where it came from, to people without certimap."""
+"""HTML pages that show an answer, its certificate and its origin to readers without certimap."""
 
 from certimap.explanations.reports.page import MAX_ANSWERS, report_page
 

@@ -1,4 +1,4 @@
-"""A report: one HTML page that holds all it needs, with charts, a slider, and tables that say the same."""
+"""A report: one self-contained HTML page with charts, a slider, and tables of the same data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def report_page(paths: Sequence[AnyPath]) -> str:
     Raises
     ------
     ParseError
-        Where a file holds anything else.
+        If a file holds anything else.
     QueryError
         With no file, or more than MAX_ANSWERS answers in all.
     """
@@ -131,7 +131,7 @@ def _answer(
 
 
 def _plain(result: MapResult) -> str:
-    """Say for a reader without the vocabulary what is proved."""
+    """State the certificate for a reader without the vocabulary."""
     text = _plain_of(result.certificate)
     return in_words_of_density(text) if result.is_density else text
 
@@ -153,7 +153,7 @@ def _plain_of(c: Certificate) -> str:
 
 
 def _question(asked: Mapping[str, Any], result: MapResult) -> str:
-    """Say what was queried and observed."""
+    """State the query and the evidence."""
     n = len(result.assignment)
     what = (
         "all variables without evidence" if asked["query"] is None else ", ".join(str(q) for q in asked["query"])
@@ -181,7 +181,7 @@ def _observed(form: Mapping[str, Any]) -> str:
 
 
 def _answers(result: MapResult) -> str:
-    """Show the assignment, and the next best where they were asked for."""
+    """Show the assignment, and the next best ones if `top_k` requested them."""
     shown = [(name, str(label)) for name, label in result.assignment.items()]
     text = table("The assignment found", ("variable", "value" if result.is_density else "state"), shown)
     if not result.top or len(result.top) < 2:
@@ -200,7 +200,7 @@ def _answers(result: MapResult) -> str:
 
 
 def _history(i: int, result: MapResult) -> str:
-    """Show how the bounds closed: a chart, and the same as a table."""
+    """Show the convergence of the bounds, as a chart and as a table."""
     columns = result.history_columns()
     if not columns["seconds"]:
         return "<h3>Bounds over time</h3><p>The file holds no history of the run.</p>"
@@ -226,7 +226,7 @@ def _log(value: float | None) -> str:
 
 
 def _front(i: int, result: MapResult) -> str:
-    """Show which pairs the run supports: a slider, a chart, a table."""
+    """Show the pairs (epsilon, delta) that the run supports: a slider, a chart, a table."""
     if not result.pareto:
         return "<h3>Tolerance against failure probability</h3><p>The run supports no pair (epsilon, delta).</p>"
     less = "how much less probable than the best the answer may be"
@@ -246,7 +246,7 @@ def _front(i: int, result: MapResult) -> str:
 
 
 def _provenance(path: AnyPath, asked: Mapping[str, Any], result: MapResult) -> str:
-    """Say what the answer was made from, and how to make it again."""
+    """State the origin of the answer, and the way to reproduce it."""
     model = asked.get("file")
     command = shlex.join(["certimap", "replay", str(path), *([] if model is None else [str(model)])])
     command += " MODEL" if model is None else ""

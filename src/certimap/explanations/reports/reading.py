@@ -1,4 +1,4 @@
-"""Records of `certimap solve --json` turned back into results."""
+"""Turns records of `certimap solve --json` back into results."""
 
 from __future__ import annotations
 

@@ -25,5 +25,5 @@ def table(caption: str, head: Sequence[str] | None, rows: Iterable[Sequence[str]
 
 
 def escaped(text: object) -> str:
-    """Return text as it may stand in HTML, in quotes as well."""
+    """Escape text for HTML, including attribute values in quotes."""
     return html.escape(str(text), quote=True)

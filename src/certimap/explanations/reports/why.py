@@ -1,4 +1,4 @@
-"""The part of a report that says why an answer is what it is."""
+"""The part of a report that explains the answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from certimap.explanations.reports.tables import escaped, table
 
 
 def why(explained: Explanation) -> str:
-    """Return what an explanation says as HTML, each part with what is proved of it."""
+    """Return an explanation as HTML, each part with its certificate."""
     parts: list[str] = []
     if explained.superseded is not None:
         text = "Another assignment is more probable than the one above. The following explains that one."
@@ -46,7 +46,7 @@ def _lead(explained: Explanation) -> str:
 
 
 def _swings(explained: Explanation) -> str:
-    """Show what becomes of the answer without each observation, and with other states that change it."""
+    """Show the answer without each observation, and with alternative states that change it."""
     if not explained.removed:
         return ""
     text = _table_of("The answer without one of the observations", "without", explained.removed)
