@@ -28,8 +28,10 @@ from certimap.networks.kernels.orders import (
     Graph,
     Rule,
 )
+from certimap.networks.small_orders import least_fill
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 # Of two orders of like cost, the one that sums more nuisance variables out beforehand is preferred:
 # its circuit decides more query variables, so that searches close earlier.
@@ -46,6 +48,7 @@ TIME_SHARE, VISITS_PER_SECOND = 0.05, 2.0**26
 SLICE = 4_000_000  # visits between two looks at the clock
 PATIENCE = 200  # tries without a better order, and two for each one before the last better one, until they end
 WORK_PER_TRY = 10_000  # that a try costs besides, in visits
+SMALL = 1024  # entries of lists of neighbours up to which least fill takes milliseconds without a kernel
 KEPT_TRIES = 4  # of so many tries all but one keep a random beginning of the best order
 _UNLIMITED = 2**58
 _FEW = 64  # log2 of states in units of 1 / _FEW are the weights of weighted fill
@@ -90,6 +93,9 @@ def min_fill(
     """
     search = _Search(scopes, sizes, {v: QUERIED for v in sizes if v not in set(first)} if first else {}, control)
     rule = Rule(FILL, _grains(log2_limit), _UNLIMITED, -1.0, 0.0)
+    small = search.small(rule, query, most_entries)
+    if small is not None:
+        return small
     found = search.greedy(rule, log2_most=math.log2(most_entries) if most_entries > 0.0 else 0.0)
     return None if found is None else search.measured(found.order, query)
 
@@ -139,7 +145,11 @@ def best_order(
     stage = dict.fromkeys(queried, QUERIED) | dict.fromkeys(last, LAST)
     search = _Search(scopes, sizes, stage, control, seed)
     limit = _grains(log2_most)
-    best = search.greedy(Rule(FILL, limit, limit, -1.0, 0.0))
+    rule = Rule(FILL, limit, limit, -1.0, 0.0)
+    small = search.small(rule, queried)
+    if small is not None and small.log2_early == 0.0 and small.log2_largest <= log2_most:
+        return small  # a search would cost more than it can save
+    best = search.greedy(rule)
     assert best is not None  # no total is too large
     for tries, most in ((search.exact_tries(limit), math.inf), (search.random_tries(limit), LITTLE)):
         n_tries = n_useful = 0
@@ -193,6 +203,10 @@ def _cost(elimination: Elimination) -> float:
 def _grains(log2: float) -> int:
     """Return a limit in the units of the kernels."""
     return min(round((log2 + _NEAR) * GRAIN), _UNLIMITED) if math.isfinite(log2) else _UNLIMITED
+
+
+def _own(log2: Floats) -> Ints:
+    return np.rint(log2 * GRAIN).astype(np.int64)
 
 
 class _Found(NamedTuple):
@@ -254,6 +268,29 @@ class _Search:
         if math.isfinite(seconds):  # in powers of two, so that it does not depend on the last millisecond
             effort = min(effort, 2.0 ** math.floor(math.log2(max(seconds, 1e-6) * TIME_SHARE * VISITS_PER_SECOND)))
         return min(effort, worth)
+
+    def small(self, rule: Rule, query: Collection[int], most_entries: float = math.inf) -> Elimination | None:
+        """Return the measured order of least fill of a small graph without a kernel; None for other graphs.
+
+        Kernels take seconds to compile. A graph is small that has few edges, and a cheap order: eliminating in it
+        costs less than one try to better it. Raises TimeUp when the time is up.
+        """
+        if len(self.near) > SMALL:
+            return None
+        self.control.check(_ORDERING)
+        near, starts, variables = self.near.tolist(), self.pointers.tolist(), self.variables
+        found = least_fill(
+            [set(near[a:b]) for a, b in itertools.pairwise(starts)],
+            _own(self.log2).tolist(),
+            self.stage.tolist(),
+            rule,
+            min(most_entries, WORK_PER_TRY / SHARE),
+        )
+        if found is None:
+            return None
+        place = {v: i for i, (v, _) in enumerate(found)}
+        separators = [tuple(variables[u] for u in sorted(around, key=place.__getitem__)) for _, around in found]
+        return measure([variables[v] for v, _ in found], separators, self.sizes, query)
 
     def exact_tries(self, limit: int) -> Iterator[_Try]:
         """Yield the tries that leave nothing to chance."""
@@ -333,7 +370,7 @@ class _Search:
         counters = np.zeros(5, np.int64)
         counters[kernels.POOL_USED] = len(self.near)
         pull = np.maximum(np.rint(self.log2 * _FEW), 1.0).astype(np.int64) if is_weighted else np.ones(n, np.int64)
-        own = np.rint(self.log2 * GRAIN).astype(np.int64)
+        own = _own(self.log2)
         weight, missing, around, heap, where, key, tie, mark, order = zeros
         graph = Graph(
             self.pointers[:-1].copy(), degrees, degrees.copy(), pool, own, pull, self.stage, self.place, weight,

@@ -78,6 +78,37 @@ def test_cliques_and_sizes_are_those_of_joining_neighbours(seed):
         assert order.log2_early == pytest.approx(plain_early(scopes, sizes, order.order, query))
 
 
+@pytest.mark.parametrize("n", [2, 6, 14, 40])
+@pytest.mark.parametrize("seed", range(60))
+def test_small_graphs_get_the_order_of_the_kernel(seed, n, monkeypatch):
+    scopes, sizes = random_graph(seed, n)
+    rng = np.random.default_rng(seed)
+    limit, most_entries = float(rng.integers(3, 14)), 2.0 ** float(rng.integers(4, 16))
+    query, last = (rng.permutation(sorted(sizes))[: rng.integers(0, n)].tolist() for _ in range(2))
+
+    def found():
+        return [
+            min_fill(scopes, sizes, query=query),
+            min_fill(scopes, sizes, query, limit, query=last, most_entries=most_entries),
+            best_order(scopes, sizes, effort=1e5),
+            best_order(scopes, sizes, query=query, effort=1e5),
+            best_order(scopes, sizes, query=query, last=last[:2], effort=1e5),
+            best_order(scopes, sizes, query=query, last=last[:2], log2_most=limit, effort=1e5),
+        ]
+
+    small = found()
+    monkeypatch.setattr(orders, "SMALL", -1)
+    assert small == found()
+
+
+def test_small_graphs_need_no_kernel(monkeypatch):
+    monkeypatch.setattr(orders, "kernels", None)
+    for steps in (1, 2, 20, 200):
+        chain, sizes = [(i, i + 1) for i in range(steps)], dict.fromkeys(range(steps + 1), 3)
+        assert best_order(chain, sizes, query=[0]).log2_early == 0.0
+        assert min_fill(chain, sizes, range(steps), 12.0) is not None
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_constraints_are_kept(seed, monkeypatch):
     monkeypatch.setattr(orders, "SHARE", 1e9)  # all kinds of tries, though these graphs are small
