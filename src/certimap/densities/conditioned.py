@@ -1,4 +1,4 @@
-"""What a query leaves of a mixture of Gaussians: values observed, intervals, and what is summed out."""
+"""Mixtures of Gaussians conditioned on a query: observed values, intervals, variables summed out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 class Hidden(NamedTuple):
     """Intervals of variables that are summed out.
 
-    `log_mass` is ln of their probability given the values observed, None where it is not known.
+    `log_mass` is ln of their probability given the observed values, None if unknown.
     """
 
     windows: Windows
@@ -31,31 +31,31 @@ class Hidden(NamedTuple):
 
 
 def hidden_variables(query: Query) -> list[int]:
-    """Return the variables that are restricted to an interval and not queried."""
+    """Return the variables restricted to an interval but not queried."""
     queried: list[int] = query.variables.tolist()
     return [i for i in sorted(query.intervals) if i not in queried]
 
 
 def limits_of(query: Query, variables: list[int]) -> tuple[Floats, Floats]:
-    """Return the ends of variables' intervals; infinite where there is none."""
+    """Return the ends of variables' intervals; infinite without an interval."""
     ends = np.array([query.intervals.get(i, (-np.inf, np.inf)) for i in variables], np.float64).reshape(-1, 2)
     return ends[:, 0].copy(), ends[:, 1].copy()
 
 
 def hide(joint: GaussianMixture, query: Query, asked: list[int]) -> tuple[GaussianMixture, Hidden | None]:
-    """Sum out of p(asked, others | values) the others, which are restricted to intervals, in that order.
+    """Sum the variables after `asked`, restricted to intervals, out of p(asked, others | values).
 
     Returns
     -------
     GaussianMixture
-        Of those asked for, without what the intervals of the others say.
+        Density of `asked`, without the intervals of the others.
     Hidden or None
-        That, where there are others.
+        The intervals of the others, if any.
 
     Raises
     ------
     ModelError
-        Where two of the others depend on each other given those asked for.
+        If two of the others depend on each other given `asked`.
     """
     names, others = query.domain.names, hidden_variables(query)
     mixture = joint.marginal([names[i] for i in asked])
@@ -65,14 +65,14 @@ def hide(joint: GaussianMixture, query: Query, asked: list[int]) -> tuple[Gaussi
     windows = windows_of(joint, len(asked), *limits)
     try:
         masses, slack = masses_of(joint.marginal([names[i] for i in others]), query)
-    except ModelError:  # they depend on each other where nothing is queried
+    except ModelError:  # they depend on each other when no variable is queried
         return mixture, Hidden(windows, None)
     log_mass = total_of(joint.log_weights + masses)
     return mixture, Hidden(replace(windows, log_slack=windows.log_slack + slack), log_mass)
 
 
 def total_of(log_masses: Floats) -> float:
-    """Return ln of the sum of the components' masses of intervals; ImpossibleEvidence where no float holds it."""
+    """Return ln of the sum of the components' interval masses; ImpossibleEvidence if it underflows."""
     total = float(log_sum(log_masses))
     if not total > 0.5 * LEAST_LOG:
         raise ImpossibleEvidence("the intervals observed are too far out: their mass is 0 in floating point")
@@ -85,7 +85,7 @@ def masses_of(joint: GaussianMixture, query: Query) -> tuple[Floats, float]:
     Raises
     ------
     ModelError
-        Where two of the variables depend on each other within a component.
+        If two of the variables depend on each other within a component.
     """
     limits = limits_of(query, [query.domain.index(name) for name in joint.domain.names])
     windows = windows_of(joint, 0, *limits)
@@ -94,9 +94,9 @@ def masses_of(joint: GaussianMixture, query: Query) -> tuple[Floats, float]:
 
 
 def log_evidence_of(model: GaussianMixture, query: Query) -> float:
-    """Return ln of the density of the values observed times the mass of the intervals, all else summed out.
+    """Return ln of the density of the observed values times the mass of the intervals, all else summed out.
 
-    Raises ModelError where intervals have no closed form, and ImpossibleEvidence where no float holds the mass.
+    Raises ModelError if the intervals' mass has no closed form, and ImpossibleEvidence if it underflows.
     """
     names, intervals = query.domain.names, sorted(query.intervals)
     known = {names[i]: value for i, value in query.values.items()}
@@ -116,16 +116,16 @@ def conditioned(model: GaussianMixture, query: Query, workers: int | None) -> No
     model
         The mixture.
     query
-        A query over its domain, of one variable at least.
+        A query over its domain, with at least one variable.
     workers
-        Threads; None for as many as there are cores.
+        Threads; None for one per core.
 
     Raises
     ------
     ModelError
-        Where variables that are summed out are restricted to intervals and depend on each other.
+        If variables that are summed out are restricted to intervals and depend on each other.
     ImpossibleEvidence
-        Where the evidence has no density.
+        If the evidence has no density.
     """
     names = query.domain.names
     queried: list[int] = query.variables.tolist()
@@ -144,9 +144,9 @@ def within_limits(
     hidden: Hidden | None = None,
     log_slack: float = 0.0,
 ) -> NormalsPosterior:
-    """Return p(real query variables | values observed) inside the query's intervals.
+    """Return p(real query variables | observed values) inside the query's intervals.
 
-    `log_slack` is how far (nats) rounding may have moved the logs of the weights.
+    `log_slack` bounds the rounding error of the log weights, in nats.
     """
     real = [i for i in query.variables.tolist() if query.domain.n_states[i] == 0]
     low, high = limits_of(query, real)

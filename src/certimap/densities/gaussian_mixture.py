@@ -18,11 +18,11 @@ from certimap.errors import ImpossibleEvidence, ModelError, QueryError
 
 Floats = NDArray[np.float64]
 LOG_2PI = math.log(2.0 * math.pi)
-ENTRIES_AT_ONCE = 1 << 23  # of an array of points, components and variables
+ENTRIES_AT_ONCE = 1 << 23  # limit on the size of an array of points, components and variables
 
 
 class GaussianMixture(Model):
-    """A density over real variables: a weighted sum of Gaussians, each with a covariance matrix of its own.
+    """A density over real variables: a weighted sum of Gaussians, each with its own covariance matrix.
 
     Queries, evidence (values, and intervals of query variables) and certified modes work as for circuits; other
     variables are integrated out. Immutable.
@@ -103,7 +103,7 @@ class GaussianMixture(Model):
         return np.concatenate([log_sum(self.log_components(part), 1) for part in parts])
 
     def log_components(self, points: Floats) -> Floats:
-        """Return ln of each weighted component's density at points; some K n^2 / 2 operations each.
+        """Return ln of each weighted component's density at points; about K n^2 / 2 operations per point.
 
         Parameters
         ----------
@@ -118,7 +118,7 @@ class GaussianMixture(Model):
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = np.einsum("kde,bke->bkd", self.factors, points[:, None] - self.means)
             logs = self.log_tops - 0.5 * np.square(scaled).sum(axis=2)
-        return np.where(logs > LEAST_LOG, logs, LEAST_LOG)  # where squares overflow, and inf - inf is NaN
+        return np.where(logs > LEAST_LOG, logs, LEAST_LOG)  # squares may overflow, and inf - inf is NaN
 
     @property
     def log_tops(self) -> Floats:
@@ -128,9 +128,9 @@ class GaussianMixture(Model):
 
     @property
     def conditions(self) -> Floats:
-        """The condition numbers of the factors in units of standard deviations, shape (K,): how rounding grows.
+        """Condition numbers of the factors in units of standard deviations, shape (K,), for rounding errors.
 
-        The unit of a variable has no influence on rounding in a Cholesky factorisation.
+        A variable's unit has no influence on rounding in a Cholesky factorisation.
         """
         sds = np.sqrt(np.diagonal(self.covariances, axis1=1, axis2=2))
         return np.linalg.cond(self.factors * sds[:, None, :])
@@ -141,7 +141,7 @@ class GaussianMixture(Model):
         Parameters
         ----------
         variables
-            Names of those that stay, in their new order; at least one.
+            Names of the remaining variables, in their new order; at least one.
 
         Returns
         -------
@@ -151,7 +151,7 @@ class GaussianMixture(Model):
         return self._with(self.log_weights, self.means[:, at], self.covariances[:, at][:, :, at], variables)
 
     def part(self, components: NDArray[np.int64]) -> GaussianMixture:
-        """Return some of the components with the weights that they have, which then add to less than 1.
+        """Return some of the components with unchanged weights, which then add to less than 1.
 
         Parameters
         ----------
@@ -183,7 +183,7 @@ class GaussianMixture(Model):
         Raises
         ------
         ImpossibleEvidence
-            Where that density is too small for any float.
+            If that density underflows.
         """
         seen = [self.domain.index(name) for name in evidence]
         rest = [i for i in range(len(self.domain)) if i not in seen]
@@ -209,7 +209,7 @@ class GaussianMixture(Model):
         ), log_evidence
 
     def to_arrays(self) -> dict[str, Floats]:
-        """Return what files hold, by name.
+        """Return the arrays for files, by name.
 
         Returns
         -------
@@ -220,7 +220,7 @@ class GaussianMixture(Model):
 
     @classmethod
     def from_arrays(cls, domain: Domain, arrays: Mapping[str, NDArray[Any]]) -> GaussianMixture:
-        """Build a mixture from what `to_arrays` returned.
+        """Build a mixture from the arrays of `to_arrays`.
 
         Parameters
         ----------
@@ -237,7 +237,7 @@ class GaussianMixture(Model):
         Raises
         ------
         ModelError
-            For what is no mixture.
+            For arrays that are not a mixture.
         """
         logs, means, covariances = (
             np.array(arrays[name], np.float64) for name in ("log_weights", "means", "covariances")
@@ -256,7 +256,7 @@ class GaussianMixture(Model):
         return variable
 
     def _with(self, logs: Floats, means: Floats, covariances: Floats, names: Sequence[str]) -> GaussianMixture:
-        """Return a mixture of some of the variables."""
+        """Return a mixture over some of the variables."""
         made = GaussianMixture.__new__(GaussianMixture)
         made._fill(self.domain.subset(self.domain.index(name) for name in names), logs, means, covariances)
         return made

@@ -1,4 +1,4 @@
-"""Networks of linear-Gaussian variables, which may also depend on discrete ones."""
+"""Networks of linear-Gaussian variables, which may also depend on discrete variables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_CONFIGURATIONS = 4096
 
 @dataclass(frozen=True, eq=False)
 class LinearGaussian:
-    """The distribution of a real variable given its parents: Gaussian around a linear function of the real ones.
+    """The distribution of a real variable given its parents: Gaussian around a linear function of real parents.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class LinearGaussian:
 
 @dataclass(frozen=True, eq=False)
 class _Node:
-    """A variable: its parents' positions in the network's domain, and arrays with an axis per discrete one."""
+    """A variable: its parents' positions in the network's domain, and arrays with an axis per discrete parent."""
 
     real: tuple[int, ...]
     discrete: tuple[int, ...]
@@ -71,13 +71,13 @@ class Components:
     log_weights
         ln p(configuration | evidence), shape (K,).
     mixture
-        The queried real variables, in the query's order, with those weights; None where there are none.
+        The queried real variables, in the query's order, with those weights; None if there are none.
     log_evidence
         ln of the probability, or density, of the evidence, without the intervals of `hidden`.
     log_slack
-        How far (nats) rounding may have moved the discrete model's logs, from which the weights come.
+        A bound on the rounding error, in nats, of the discrete model's logs, which give the weights.
     hidden
-        The intervals of real variables that are summed out, where real ones are queried.
+        The intervals of real variables that are summed out, if real variables are queried.
     """
 
     states: Ints
@@ -89,28 +89,28 @@ class Components:
 
 
 class LinearGaussianNetwork(Model):
-    """A Bayesian network of real variables with linear-Gaussian distributions, and of discrete ones before them.
+    """A Bayesian network of discrete variables and of real variables with linear-Gaussian distributions.
 
-    Discrete variables have discrete parents alone (a conditional linear Gaussian network; Lauritzen 1992). Under
-    evidence it is a mixture of Gaussians with one component per configuration of the discrete variables that
-    matter, of which there may be 4096: conditionals and marginals have closed forms, and modes are certified.
+    Discrete variables have only discrete parents (a conditional linear Gaussian network; Lauritzen 1992). Under
+    evidence it is a mixture of Gaussians with one component per configuration of the relevant discrete variables,
+    4096 at most. Conditionals and marginals have closed forms, and modes are certified.
 
     Parameters
     ----------
     nodes
         The real variables, in any order.
     discrete
-        A model of the discrete variables, a `BayesianNetwork` for instance; None where there are none.
+        A model of the discrete variables, a `BayesianNetwork` for instance; None without discrete variables.
 
     Attributes
     ----------
     nodes, discrete
-        As given; numbers that hold for all states alike stand there once per state.
+        As given; numbers valid for all states are repeated per state.
 
     Raises
     ------
     ModelError
-        For names that are taken or unknown, shapes that do not fit, standard deviations that are not positive, and
+        For duplicate or unknown names, shapes that do not fit, standard deviations that are not positive, and
         directed cycles.
     """
 
@@ -136,12 +136,12 @@ class LinearGaussianNetwork(Model):
         return f"LinearGaussianNetwork({len(self._nodes)} real variables, {self._n_discrete} discrete ones)"
 
     def equations(self) -> Iterator[tuple[int, list[int], float, Floats, float]]:
-        """Yield what each real variable is made of, for networks without discrete ones; parents before children.
+        """Yield the equation of each real variable, parents first, for networks without discrete variables.
 
         Returns
         -------
         Iterator
-            Of its position, the positions of its parents, intercept, coefficients, standard deviation.
+            Over position, parents' positions, intercept, coefficients, standard deviation.
         """
         for i, node in self._nodes.items():
             yield i, list(node.real), float(node.intercept), node.coefficients, float(node.sd)
@@ -152,19 +152,19 @@ class LinearGaussianNetwork(Model):
         Parameters
         ----------
         variables
-            Their names, in the order wanted; None for all that are not observed.
+            Their names, in the desired order; None for all unobserved ones.
         evidence
             Values of real variables, states (or likelihoods) of discrete ones, as for `map_query`.
 
         Returns
         -------
         GaussianMixture
-            With one component per possible configuration of the discrete variables that matter.
+            One component per possible configuration of the relevant discrete variables.
 
         Raises
         ------
         QueryError
-            For a discrete variable, a name that is unknown, or intervals.
+            For a discrete variable, an unknown name, or intervals.
         TooLarge
             For more than 4096 configurations.
         ImpossibleEvidence
@@ -187,7 +187,7 @@ class LinearGaussianNetwork(Model):
         return found
 
     def n_configurations(self, query: Query) -> int:
-        """Return how many configurations of discrete variables a query leaves, possible or not.
+        """Return the number of configurations of discrete variables left by a query, possible or not.
 
         Parameters
         ----------
@@ -201,7 +201,7 @@ class LinearGaussianNetwork(Model):
         return math.prod(int(self.domain.n_states[i]) for i in self._open(query)[1])
 
     def components(self, query: Query) -> Components:
-        """Condition on a query's evidence, the intervals of queried variables left aside.
+        """Condition on a query's evidence, ignoring the intervals of queried variables.
 
         Parameters
         ----------
@@ -219,7 +219,7 @@ class LinearGaussianNetwork(Model):
         ImpossibleEvidence
             Where the evidence has no probability.
         ModelError
-            Where variables that are summed out are restricted to intervals and depend on each other.
+            If variables that are summed out are restricted to intervals and depend on each other.
         """
         from certimap.densities.conditioned import hidden_variables, hide, masses_of, total_of  # compiled code
 
@@ -256,7 +256,7 @@ class LinearGaussianNetwork(Model):
         return Components(own, logs - of_intervals, None, log_evidence, log_slack + rounding)
 
     def _open(self, query: Query) -> tuple[list[int], list[int]]:
-        """Return the discrete variables that real ones depend on or that are queried, and those not observed."""
+        """Return the discrete variables that are queried or parents of real ones, and the unobserved ones of these."""
         needed = set(self._closure([*query.variables.tolist(), *query.values, *query.intervals]))
         parents = {i for real in needed for i in self._nodes[real].discrete}
         used = sorted(parents | {i for i in query.variables.tolist() if i < self._n_discrete})
@@ -271,7 +271,7 @@ class LinearGaussianNetwork(Model):
         return [i for i in self._nodes if i in needed]
 
     def _configurations(self, query: Query) -> tuple[dict[int, Ints], Floats, float, float]:
-        """Return states by variable, ln p(configuration | discrete evidence), ln p of that, and its log slack."""
+        """Return states by variable, ln p(configuration | discrete evidence), ln p(evidence), and log slack."""
         used, free = self._open(query)
         n = self.n_configurations(query)
         if n > MAX_CONFIGURATIONS:
@@ -322,7 +322,7 @@ class LinearGaussianNetwork(Model):
 
 
 def _checked(domain: Domain, node: LinearGaussian) -> _Node:
-    """Sort parents out and give all arrays their full shapes; raise ModelError for what does not fit."""
+    """Separate discrete from real parents and give all arrays their full shapes; ModelError if they do not fit."""
     name = node.variable
     for parent in node.parents:
         if parent not in domain:
@@ -344,7 +344,7 @@ def _checked(domain: Domain, node: LinearGaussian) -> _Node:
 
 
 def _full(what: str, values: ArrayLike, shape: tuple[int, ...], n_real: int | None = None) -> Floats:
-    """Return an array with one axis per discrete parent, and a last one of `n_real` where that is given."""
+    """Return an array with one axis per discrete parent, and a last axis of length `n_real` if given."""
     array = np.array(values, np.float64)
     wanted = shape if n_real is None else (*shape, n_real)
     fits = array.shape in ((), wanted) if n_real is None else array.shape in ((n_real,), wanted)
@@ -359,7 +359,7 @@ def _full(what: str, values: ArrayLike, shape: tuple[int, ...], n_real: int | No
 
 
 def _ordered(domain: Domain, nodes: Mapping[int, _Node]) -> list[int]:
-    """Return real variables with parents before children; raise ModelError for a cycle, naming one on it."""
+    """Return real variables with parents before children; raise ModelError that names a variable on a cycle."""
     order: list[int] = []
     left = dict(nodes)
     while left:

@@ -17,16 +17,16 @@ Floats = NDArray[np.float64]
 
 
 class MixedNormals:
-    """The probability of each state of the discrete query variables times the density of the real ones there.
+    """The probability of each discrete state times the density of the real query variables given it.
 
     Parameters
     ----------
     domain
         The query variables, in the query's order.
     states
-        One row per joint state that is possible, in the order of the discrete ones.
+        One row per possible joint state, in the order of the discrete variables.
     parts
-        For each row p(real ones, state | values observed), a mixture whose weights add to p(state | values).
+        For each row p(real variables, state | observed values), a mixture whose weights add to p(state | values).
     log_evidence
         ln of the probability, or density, of the evidence.
     """
@@ -46,7 +46,7 @@ class MixedNormals:
         )
 
     def log_prob(self, points: Points) -> Floats:
-        """Return ln of probability times density at each row, shape (batch,); -inf where it is impossible."""
+        """Return ln of probability times density at each row, shape (batch,); -inf if impossible."""
         points = np.asarray(points, np.float64)
         if points.ndim != 2 or points.shape[1] != len(self.domain):
             raise QueryError(f"points have shape {points.shape}; expected (batch, {len(self.domain)})")
@@ -64,15 +64,15 @@ class MixedNormals:
         return out
 
     def prober(self) -> MixedProber:
-        """Return how a search asks about boxes."""
+        """Return a prober of boxes."""
         return MixedProber(self)
 
 
 class SampledMixed(MixedNormals):
-    """One without intervals, which can be drawn from."""
+    """`MixedNormals` without intervals, with draws."""
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
-        """Draw n independent points, shape (n, n_variables); boxes are refused, their masses being unknown."""
+        """Draw n independent points, shape (n, n_variables); rejects boxes, whose masses are unknown."""
         if boxes is not None:
             raise QueryError("draws inside boxes need their masses, which a full covariance has in no closed form")
         shares = np.array([float(np.exp(part.mixture.log_weights).sum()) for part in self.parts])
@@ -87,7 +87,7 @@ class SampledMixed(MixedNormals):
 
 
 class MixedProber:
-    """Probes the mixture of each state that a box holds: its bound is the largest of theirs."""
+    """Probes the mixture of each state in a box; the box's bound is the largest of theirs."""
 
     def __init__(self, posterior: MixedNormals) -> None:
         self.posterior = posterior
@@ -103,7 +103,7 @@ class MixedProber:
         self.columns = self.layout.offsets[posterior.discrete] + posterior.states
 
     def probe(self, boxes: SearchBoxes) -> Answers:
-        """Bound boxes; a real variable is split where the mixture of the largest bound would be."""
+        """Bound boxes; the mixture with the largest bound chooses the split of a real variable."""
         posterior, batch, n = self.posterior, len(boxes), len(self.posterior.domain)
         best = np.full(batch, -np.inf)
         each = np.full(boxes.mask.shape, -np.inf)
@@ -134,11 +134,11 @@ class MixedProber:
             part.heed(control)
 
     def starts(self) -> Points:
-        """Return what climbing from the components' means reaches, in every state."""
+        """Return the points reached by climbing from the components' means, in every state."""
         return np.concatenate([self.posterior.placed(k, part.starts()) for k, part in enumerate(self.parts)])
 
     def climb(self, points: Points) -> Points:
-        """Return what expectation-maximisation reaches from each row, its state left as it is."""
+        """Return the point reached by expectation-maximisation from each row, with its state unchanged."""
         posterior = self.posterior
         out = np.array(points, np.float64)
         for k, state in enumerate(posterior.states):

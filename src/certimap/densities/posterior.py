@@ -1,4 +1,4 @@
-"""p(q | e) of a mixture of Gaussians, and how a search asks it."""
+"""p(q | e) of a mixture of Gaussians, and its prober for searches."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from certimap.kernels.parallel import default_workers, for_blocks
 Floats = NDArray[np.float64]
 BLOCK = 64  # boxes a thread takes at a time
 MAX_ROUNDS = 1000
-CLIMBED_ENTRIES = 20_000_000  # of precisions, times rows, that a step of a climb visits
-N_STARTS = 64  # component means that are climbed from
+CLIMBED_ENTRIES = 20_000_000  # limit on entries of precisions times rows per step of a climb
+N_STARTS = 64  # component means that start climbs
 
 
 class NormalsPosterior:
     """The density of the query variables, possibly restricted to intervals.
 
-    Intervals leave it unnormalised: `log_prob` is then ln p(q, e) inside them, and p(e) is unknown, since no
-    closed form gives the mass of a box under a full covariance.
+    With intervals it is unnormalised: `log_prob` is then ln p(q, e) inside them, and p(e) is unknown, since the
+    mass of a box under a full covariance has no closed form.
 
     Parameters
     ----------
     mixture
-        p(q | values observed), in the query's order.
+        p(q | observed values), in the query's order.
     log_evidence
-        ln of the density of the values observed.
+        ln of the density of the observed values.
     low, high
-        The intervals, shape (n,); infinite where there is none.
+        The intervals, shape (n,); infinite without an interval.
     workers
-        Threads, None for as many as there are cores; answers do not depend on them.
+        Threads, None for one per core; answers do not depend on them.
     """
 
     def __init__(
@@ -76,19 +76,19 @@ class NormalsPosterior:
         return np.where(inside, self.log_density(points) + self.log_shift, -np.inf)
 
     def log_density(self, points: Floats) -> Floats:
-        """Return ln of the density at points, without the shift and whatever the intervals."""
+        """Return ln of the density at points, without the shift and ignoring intervals."""
         return self.mixture.log_density(points)
 
     def prober(self) -> NormalsProber:
-        """Return how a search asks about boxes."""
+        """Return a prober of boxes."""
         return NormalsProber(self)
 
 
 class SampledNormals(NormalsPosterior):
-    """One without intervals, which can be drawn from."""
+    """`NormalsPosterior` without intervals, with draws."""
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
-        """Draw n independent points, shape (n, n_variables); boxes are refused, their masses being unknown."""
+        """Draw n independent points, shape (n, n_variables); rejects boxes, whose masses are unknown."""
         if boxes is not None:
             raise QueryError("draws inside boxes need their masses, which a full covariance has in no closed form")
         mixture = self.mixture
@@ -112,10 +112,10 @@ class NormalsProber:
         precisions = np.einsum("kde,kdf->kef", factors, factors)
         sizes = np.einsum("kde,kdf->kef", np.abs(factors), np.abs(factors))
         k, n = mixture.means.shape
-        off = 1e-9 + 8.0 * n * EPS * mixture.conditions  # how far the factors may be from the covariances
+        off = 1e-9 + 8.0 * n * EPS * mixture.conditions  # error of the factors relative to the covariances
         sds = np.sqrt(np.diagonal(mixture.covariances, axis1=1, axis2=2)) * (1.0 + off)[:, None]
         tops = mixture.log_tops + posterior.log_shift
-        # All writable: a kernel is compiled once more for arrays that are not.
+        # All writable: read-only arrays would need another compilation.
         arrays = (tops, mixture.means, factors, precisions, sizes, sds)
         self.normals = NormalArrays(*(np.require(x, np.float64, ["C", "W"]) for x in arrays))
         self.layout = Layout.of(mixture.domain, sds.min(axis=0), within=(posterior.low, posterior.high))
@@ -162,15 +162,15 @@ class NormalsProber:
         self._control = control
 
     def starts(self) -> Points:
-        """Return what climbing from the components' means reaches."""
+        """Return the points reached by climbing from the components' means."""
         order = np.argsort(-self.normals.log_tops, kind="stable")[:N_STARTS]
         return self.climb(self.normals.means[order])
 
     def climb(self, points: Points) -> Points:
-        """Return what climbing reaches from each row: every step raises the density.
+        """Return the point reached by climbing from each row: every step raises the density.
 
-        Where the time is up, rows are left where they are. Few rows go at once where components are many, so
-        that a step takes a fraction of a second.
+        Rows stay where they are when time is up. With many components, few rows climb at once, so that a step
+        takes a fraction of a second.
         """
         at: Floats = np.clip(np.asarray(points, np.float64), self.posterior.low, self.posterior.high)
         for start in range(0, len(at), self._rows_at_once):
@@ -181,9 +181,9 @@ class NormalsProber:
         return at
 
     def _climbed(self, at: Floats) -> Floats:
-        """Return what expectation-maximisation reaches from rows inside the intervals.
+        """Return the points reached by expectation-maximisation from rows inside the intervals.
 
-        The quadratic function of each step goes up variable by variable, inside the intervals.
+        Each step maximises its quadratic function by coordinate ascent inside the intervals.
         """
         low, high = self.posterior.low, self.posterior.high
         weighted = np.einsum("kde,ke->kd", self.normals.precisions, self.normals.means)

@@ -1,9 +1,9 @@
-"""Mixtures of Gaussians where variables that are summed out are known to lie in intervals ("windows").
+"""Mixtures of Gaussians in which variables that are summed out lie in intervals ("windows").
 
-Given the queried variables q, a variable that is summed out is Gaussian around a linear function of q, and the
-mass of its interval is a function of one number, which is log-concave. So each component is a Gaussian in q times
-such masses. A log-concave function lies below its tangent anywhere: in a box, a component is at most a Gaussian of
-the same covariance whose mean is shifted, and the bounds on mixtures of Gaussians hold for those.
+Given the queried variables q, a variable that is summed out is Gaussian around a linear function of q. The mass of
+its interval is a log-concave function of this one number. So each component is a Gaussian in q times such masses.
+A log-concave function lies below its tangent anywhere: in a box, a component is at most a Gaussian with the same
+covariance and a shifted mean, and the bounds on mixtures of Gaussians apply.
 """
 
 from __future__ import annotations
@@ -24,27 +24,28 @@ from certimap.errors import ModelError
 from certimap.kernels.mixture_bounds import EPS
 
 Floats = NDArray[np.float64]
-INDEPENDENT = 1e-10  # correlations below are rounding
-ROUNDS = 4  # of climbing within a box, to where a tangent is laid
-NEAR = 0.5  # standard deviations by which conditional means vary in boxes whose tangent is laid in the middle
+INDEPENDENT = 1e-10  # smaller correlations are rounding errors
+ROUNDS = 4  # rounds of climbing within a box to its point of tangency
+NEAR = 0.5  # largest variation of conditional means, in standard deviations, for tangents at a box's middle
 
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Intervals of h variables given n others, in each of K components; they are independent given these.
+    """Intervals of h variables, independent given n others, in each of K components.
 
     Attributes
     ----------
     centres
         Means of the n variables, shape (K, n).
     means, weights
-        Of the h variables: at the centres, shape (K, h), and the change per unit of each of the n, (K, h, n).
+        Conditional means of the h variables at the centres, shape (K, h), and their change per unit of each of
+        the n, shape (K, h, n).
     sds
-        Their conditional standard deviations, shape (K, h).
+        Conditional standard deviations of the h variables, shape (K, h).
     low, high
         The intervals, shape (h,).
     log_slack
-        How far (nats) rounding may have moved logs of masses.
+        A bound on the rounding error of logs of masses, in nats.
     """
 
     centres: Floats
@@ -56,7 +57,7 @@ class Windows:
     log_slack: float
 
     def part(self, components: NDArray[np.int64]) -> Windows:
-        """Return those of some components."""
+        """Return the windows of some components."""
         return replace(
             self,
             centres=self.centres[components],
@@ -87,7 +88,7 @@ class Windows:
         first, last = self.means + ends.min(axis=0).sum(axis=-1), self.means + ends.max(axis=0).sum(axis=-1)
         with np.errstate(invalid="ignore"):
             middle = 0.5 * self.low + 0.5 * self.high
-        best = np.where(np.isnan(middle), 0.0, middle)  # the whole line: anything does
+        best = np.where(np.isnan(middle), 0.0, middle)  # the whole line: any point will do
         at = np.minimum(np.maximum(np.broadcast_to(best, first.shape), first - off), last + off)
         everything = ~np.isfinite(at)  # a half-line, of which unbounded means may be inside as deeply as one likes
         logs, rest, more = np.empty_like(at), np.empty_like(at), np.empty_like(at)
@@ -98,14 +99,14 @@ class Windows:
 
 
 def windows_of(joint: GaussianMixture, n: int, low: Floats, high: Floats) -> Windows:
-    """Return the windows of the variables of a mixture after its first n, given these.
+    """Return the windows of a mixture's variables after the first n, given these.
 
     Raises
     ------
     ModelError
-        Where two of them depend on each other given the first n.
+        If two of them depend on each other given the first n.
     """
-    roots = joint.factors  # rows of the last variables: what is standard normal given those before
+    roots = joint.factors  # rows of the last variables: standard normal given earlier variables
     own = roots[:, n:, n:]
     sizes = np.diagonal(own, axis1=1, axis2=2)
     across = np.abs(own - sizes[:, :, None] * np.eye(own.shape[1])) / np.sqrt(sizes[:, :, None] * sizes[:, None])
@@ -132,17 +133,16 @@ def windows_of(joint: GaussianMixture, n: int, low: Floats, high: Floats) -> Win
 
 
 class WindowedNormals(NormalsPosterior):
-    """The density of the query variables where others, summed out, lie in intervals.
+    """The density of the query variables, with variables in intervals summed out.
 
     Parameters
     ----------
     mixture, log_evidence, low, high, workers
         As for `NormalsPosterior`; the windows are not part of `log_evidence`.
     windows
-        The intervals of what is summed out.
+        The intervals of the variables summed out.
     log_mass
-        ln of their probability given the values observed; None where it is not known, which leaves the density
-        unnormalised.
+        ln of their probability given the observed values; None if unknown, which leaves the density unnormalised.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class WindowedNormals(NormalsPosterior):
 
     @property
     def is_restricted(self) -> bool:
-        """Whether the density is left unnormalised, for want of the mass of its intervals."""
+        """Whether the density is unnormalised because the mass of its intervals is unknown."""
         return self.log_mass is None or super().is_restricted
 
     def log_components(self, points: Floats) -> Floats:
@@ -176,7 +176,7 @@ class WindowedNormals(NormalsPosterior):
         return log_sum(self.log_components(points), 1)
 
     def prober(self) -> WindowedProber:
-        """Return how a search asks about boxes."""
+        """Return a prober of boxes."""
         return WindowedProber(self)
 
 
@@ -193,7 +193,7 @@ class WindowedProber(NormalsProber):
         self.steepest: Floats = self.whole.precisions + np.einsum("khd,khe,kh->kde", weights, weights, sds**-2)
 
     def probe(self, boxes: SearchBoxes) -> Answers:
-        """Bound boxes, one after the other, each by Gaussians of its own."""
+        """Bound boxes, one after the other, each by its own Gaussians."""
         posterior = self.posterior
         low = np.clip(boxes.low, posterior.low, posterior.high)
         high = np.clip(boxes.high, posterior.low, posterior.high)
@@ -246,7 +246,7 @@ class WindowedProber(NormalsProber):
         return 0.5 * np.square(scaled).sum(axis=2), np.square(sizes).sum(axis=2)
 
     def _touching(self, low: Floats, high: Floats) -> Floats:
-        """Return where tangents are laid, (rows, K, n): middles of small boxes, else about the highest point."""
+        """Return the points of tangency, (rows, K, n): middles of small boxes, else near the highest point."""
         middle = 0.5 * low + 0.5 * high
         shape = (len(low), *self.whole.means.shape)
         moved = np.einsum("khn,rn->rkh", np.abs(self.windows.weights), 0.5 * (high - low)) / self.windows.sds
@@ -259,7 +259,7 @@ class WindowedProber(NormalsProber):
         return np.where(small[:, :, None], middle[:, None], at)
 
     def _stepped(self, at: Floats, pull: Floats, matrix: Floats, low: Floats, high: Floats) -> Floats:
-        """Go up a quadratic function of that slope and (minus) curvature, variable by variable, inside limits."""
+        """Coordinate ascent, inside limits, on a quadratic function with slope `pull` and curvature -`matrix`."""
         start = at
         at = at.copy()
         for d in range(at.shape[-1]):
@@ -269,7 +269,7 @@ class WindowedProber(NormalsProber):
         return at
 
     def _climbed(self, at: Floats) -> Floats:
-        """Return what majorisation reaches from rows inside the intervals."""
+        """Return the points reached by majorisation from rows inside the intervals."""
         posterior = self.posterior
         assert isinstance(posterior, WindowedNormals)
         for _ in range(MAX_ROUNDS):
@@ -286,7 +286,7 @@ class WindowedProber(NormalsProber):
 
 
 def _joined(found: Sequence[Answers]) -> Answers:
-    """Put answers about single boxes together."""
+    """Join the answers for single boxes."""
     middles = [x.splits if x.middles is None else x.middles for x in found]
     return Answers(
         np.concatenate([x.log_mass for x in found]),

@@ -1,8 +1,7 @@
 """Figures of results, models and benchmark runs; drawing needs matplotlib, the extra `plot`.
 
-Each figure has a function that computes what it shows (without matplotlib) and one that draws it on `ax`
-(a new figure where it is None) and returns the axes. Nothing here opens a window: `ax.figure.savefig(path)` writes
-the picture.
+Each figure has a function that computes its data (without matplotlib) and one that draws it on `ax` (a new figure
+if None) and returns the axes. Nothing here opens a window: `ax.figure.savefig(path)` writes the picture.
 """
 
 from certimap.plots.densities import DensityGrid, OpenCells, density_grid, open_cells, plot_density

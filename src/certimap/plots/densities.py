@@ -37,7 +37,7 @@ class DensityGrid:
     names
         The one or two variables.
     axes
-        The places on each, shape (n_points,) each.
+        The grid values of each variable, shape (n_points,) each.
     log_density
         Natural logs, shape (n_points,) or (n_points, n_points), the first variable first.
     """
@@ -53,11 +53,11 @@ def density_grid(posterior: Posterior, intervals: Sequence[Interval], *, n_point
     Parameters
     ----------
     posterior
-        One of one or two real variables (`certimap.condition`).
+        A posterior of one or two real variables (`certimap.condition`).
     intervals
-        (low, high) for each of them.
+        (low, high) for each variable.
     n_points
-        Places on each axis.
+        Grid values per axis.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def density_grid(posterior: Posterior, intervals: Sequence[Interval], *, n_point
     Raises
     ------
     QueryError
-        For other posteriors, and where intervals do not fit.
+        For other posteriors, and intervals that do not fit.
     """
     domain = posterior.domain
     if len(domain) not in (1, 2) or not all(isinstance(variable, Real) for variable in domain):
@@ -81,14 +81,14 @@ def density_grid(posterior: Posterior, intervals: Sequence[Interval], *, n_point
 
 @dataclass(frozen=True, eq=False)
 class OpenCells:
-    """What a search of a density has not closed yet.
+    """The open boxes in a search of a density.
 
     Attributes
     ----------
     low, high
         The ends of each box, shape (batch, n_variables).
     log_bound
-        What no density inside exceeds, natural logs, shape (batch,).
+        Upper bounds on ln of the density in each box, shape (batch,).
     """
 
     low: NDArray[np.float64]
@@ -97,29 +97,29 @@ class OpenCells:
 
 
 def open_cells(posterior: Posterior, *, epsilon: float = 0.01, max_nodes: int = 200, rng: int = 0) -> OpenCells:
-    """Search a density for a while, and return the boxes that are still open.
+    """Search a density with a node limit, and return the boxes still open.
 
     Parameters
     ----------
     posterior
-        One that a search can bound (`certimap.condition`).
+        A posterior with bounds for a search (`certimap.condition`).
     epsilon
-        What the search is to prove.
+        The search's target epsilon.
     max_nodes
-        Boxes that it looks at.
+        Number of boxes to probe.
     rng
         Its seed.
 
     Returns
     -------
     OpenCells
-        Empty where the search has ended by then.
+        Empty if the search ends before.
     """
     control = Control.starting_now(None, max_nodes=max_nodes)
     ledger = Ledger(posterior, epsilon=epsilon, delta=0.0, control=control)
     chosen = resolve(Frontier(pace=Pace(step_work=1)), posterior)
     assert isinstance(chosen, Frontier)
-    assert isinstance(posterior, Probes)  # otherwise it was refused
+    assert isinstance(posterior, Probes)  # otherwise rejected above
     state = chosen.init(posterior, control, np.random.default_rng(rng))
     while not (state.done or ledger.satisfied or control.nodes_left(state.n_nodes) == 0):
         state = chosen.step(state, ledger)
@@ -130,21 +130,21 @@ def open_cells(posterior: Posterior, *, epsilon: float = 0.01, max_nodes: int = 
 def plot_density(
     grid: DensityGrid, result: MapResult | None = None, ax: Axes | None = None, *, cells: OpenCells | None = None
 ) -> Axes:
-    """Draw a density, and where its certified mode is.
+    """Draw a density and its certified mode.
 
-    A line over one variable, with the proved bound above it; lines of equal density over two. Boxes of a search
-    are drawn at their bounds over one variable, and as outlines over two.
+    One variable gives a line, with the proved bound above it; two give contours. Boxes of a search are drawn at
+    their bounds over one variable, and as outlines over two.
 
     Parameters
     ----------
     grid
-        What `density_grid` returns.
+        A result of `density_grid`.
     result
         An answer about the same variables; None draws the density alone.
     ax
         Where to draw; None makes a figure.
     cells
-        What `open_cells` returns; None draws none.
+        A result of `open_cells`; None draws none.
 
     Returns
     -------
@@ -174,7 +174,7 @@ def plot_density(
 
 
 def _draw_cells(ax: Axes, grid: DensityGrid, cells: OpenCells) -> None:
-    """Draw the boxes that are still open, as far as they lie inside the picture."""
+    """Draw the open boxes, clipped to the picture."""
     low = np.stack([np.maximum(cells.low[:, i], axis[0]) for i, axis in enumerate(grid.axes)], axis=1)
     high = np.stack([np.minimum(cells.high[:, i], axis[-1]) for i, axis in enumerate(grid.axes)], axis=1)
     seen = np.all(low <= high, axis=1)

@@ -18,14 +18,14 @@ _CYCLE = ("#E64B35", "#4DBBD5", "#00A087", "#3C5488", "#F39B7F", "#8491B4", "#7E
 
 
 def new_figure(n_columns: int = 1, *, width: float = 6.4, height: float = 4.0) -> tuple[Figure, list[Axes]]:
-    """Return a figure with axes side by side, sized in inches, that no window shows.
+    """Return a figure with axes side by side, without a window.
 
     Parameters
     ----------
     n_columns
-        How many axes stand side by side.
+        Number of axes side by side.
     width, height
-        Of the figure, in inches.
+        Size of the figure in inches.
 
     Returns
     -------
@@ -34,7 +34,7 @@ def new_figure(n_columns: int = 1, *, width: float = 6.4, height: float = 4.0) -
     Raises
     ------
     MissingDependency
-        When matplotlib is not installed.
+        If matplotlib is not installed.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -1,4 +1,4 @@
-"""What figures of models show, as numbers."""
+"""The numbers behind figures of models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from certimap.solvers.elimination.set_elimination import SetElimination
 
 @dataclass(frozen=True)
 class NetworkPicture:
-    """A picture of a network: where each variable stands, what joins which, and its role in a query.
+    """A picture of a network: each variable's place, edges and role in a query.
 
     Attributes
     ----------
@@ -48,15 +48,15 @@ def network_graph(
 ) -> NetworkPicture:
     """Lay out a network in layers, with the evidence and the answer of a query marked.
 
-    A variable's layer is its longest path from a root (in a Markov network: its distance from the first variable),
-    and inside a layer variables stand in the order of their neighbours above.
+    A variable's layer is the length of its longest path from a root (in a Markov network: its distance from the
+    first variable). Inside a layer, variables are ordered by their neighbours above.
 
     Parameters
     ----------
     network
         Any network.
     result
-        Whose answer is marked; None marks none.
+        The answer to mark; None marks none.
     evidence
         Labels by name.
 
@@ -87,7 +87,7 @@ def network_graph(
 
 
 def _above(network: Network) -> list[tuple[int, ...]]:
-    """Return each variable's parents; in a Markov network those of its neighbours that come before it."""
+    """Return each variable's parents; in a Markov network, its neighbours with smaller numbers."""
     if isinstance(network, BayesianNetwork):
         return list(network.parents)
     before: list[set[int]] = [set() for _ in network.domain.names]
@@ -99,14 +99,14 @@ def _above(network: Network) -> list[tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class CircuitSummary:
-    """What a circuit is made of.
+    """The composition of a circuit.
 
     Attributes
     ----------
     kinds
-        How many nodes of each kind, sums and products first.
+        Number of nodes of each kind, sums and products first.
     layers
-        How many nodes at each height; leaves have the height 0.
+        Number of nodes at each height; leaves have height 0.
     n_nodes, n_edges, n_variables
         Sizes.
     """
@@ -151,16 +151,16 @@ def circuit_summary(circuit: Circuit) -> CircuitSummary:
 
 @dataclass(frozen=True)
 class RegionSeries:
-    """A region tree, and how large the sets of set elimination became in each region.
+    """A region tree, and the sizes of set elimination's sets in each region.
 
     Attributes
     ----------
     parent
         The parent of each region, -1 for the root (the last).
     names
-        The query variable of each region; "" where it sums a hidden one out.
+        The query variable of each region; "" if it sums a hidden variable out.
     set_sizes
-        The largest set of vectors that a search held per region; 0 where none was needed, or all were pruned.
+        The size of the largest set of vectors per region; 0 if none was needed or all were pruned.
     places
         (x, y) per region; one layer per unit of y, the root at the top.
     """
@@ -174,18 +174,18 @@ class RegionSeries:
 def region_series(
     posterior: Regions, *, epsilon: float = 0.0, time_limit: float | None = 10.0, seed: int = 0
 ) -> RegionSeries:
-    """Run set elimination on a posterior's region tree and note the size of the sets.
+    """Run set elimination on a posterior's region tree and record the sizes of its sets.
 
     Parameters
     ----------
     posterior
-        A posterior with a region tree, such as `condition` returns of a network.
+        A posterior with a region tree, such as `condition` returns for a network.
     epsilon
         The tolerance of the search.
     time_limit
-        Seconds; sizes are those seen until then.
+        Seconds; later sizes are not seen.
     seed
-        Of the search's draws.
+        Seed of the search's draws.
 
     Returns
     -------
@@ -207,7 +207,7 @@ def region_series(
 
 
 def _tree_places(parent: list[int]) -> list[tuple[float, float]]:
-    """Place a tree whose children come first: leaves side by side, parents above the middle of their children."""
+    """Lay out a tree with children first: leaves side by side, parents above the middle of their children."""
     n = len(parent)
     children: list[list[int]] = [[] for _ in range(n)]
     for child, p in enumerate(parent):

@@ -28,9 +28,9 @@ def plot_network(
     evidence: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a network, with the evidence and the answer of a query filled in and named.
+    """Draw a network, with the evidence and the answer of a query coloured and labelled.
 
-    Suits networks of up to some 60 variables; see `network_graph` for the layout.
+    Suitable for networks of up to about 60 variables; see `network_graph` for the layout.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def plot_network(
 
 
 def plot_circuit(circuit: Circuit, ax: Axes | None = None) -> Axes:
-    """Draw how many nodes a circuit has at each height, and write what it is made of.
+    """Draw the number of nodes of a circuit at each height, with a summary of its composition.
 
     Parameters
     ----------
@@ -98,12 +98,12 @@ def plot_circuit(circuit: Circuit, ax: Axes | None = None) -> Axes:
 
 
 def plot_region_tree(series: RegionSeries, ax: Axes | None = None) -> Axes:
-    """Draw a region tree with a disc per region, its area and number the largest set held there.
+    """Draw a region tree with a disc per region, whose area and number give the size of its largest set.
 
     Parameters
     ----------
     series
-        What `region_series` returned.
+        A result of `region_series`.
     ax
         Where to draw; None makes a figure.
 

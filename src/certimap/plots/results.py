@@ -28,7 +28,7 @@ _AXES = {
 
 
 def plot_history(result: MapResult, ax: Axes | None = None, *, against: str = "seconds") -> Axes:
-    """Draw how the bounds on ln p* closed over a run, and the mass left open.
+    """Draw the bounds on ln p* over a run, and the mass left open.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def plot_history(result: MapResult, ax: Axes | None = None, *, against: str = "s
     Raises
     ------
     QueryError
-        When the history is empty or `against` is none of these.
+        If the history is empty, or for any other `against`.
     """
     series = bound_series(result, against)
     ax = ax or new_figure()[1][0]
@@ -81,12 +81,12 @@ def plot_pareto(
     results: MapResult | Mapping[str, MapResult] | Mapping[str, Sequence[tuple[float, float]]],
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw the admissible pairs (epsilon, delta) that one or several runs support.
+    """Draw the admissible pairs (epsilon, delta) of one or several runs.
 
     Parameters
     ----------
     results
-        A result, or results or fronts by the name that the legend shows.
+        A result, or results or fronts by name for the legend.
     ax
         Where to draw; None makes a figure.
 
@@ -110,14 +110,14 @@ def plot_pareto(
 
 
 def plot_moments(results: Mapping[str, MapResult], ax: Axes | None = None, *, against: str = "seconds") -> Axes:
-    """Draw when each run found its answer and when it certified it, one line per run; see `moments`.
+    """Draw, one line per run, the times of finding and of certifying the answer; see `moments`.
 
     Runs without a certificate have an open end.
 
     Parameters
     ----------
     results
-        Results by the name that the figure shows.
+        Results by name.
     ax
         Where to draw; None makes a figure.
     against
@@ -130,7 +130,7 @@ def plot_moments(results: Mapping[str, MapResult], ax: Axes | None = None, *, ag
     Raises
     ------
     QueryError
-        Without results, and as `moments` does.
+        Without results, and as in `moments`.
     """
     if not results:
         raise QueryError("there are no results to draw")
@@ -152,12 +152,12 @@ def plot_moments(results: Mapping[str, MapResult], ax: Axes | None = None, *, ag
 
 
 def plot_regret(results: Mapping[str, MapResult], ax: Axes | None = None, *, against: str = "n_draws") -> Axes:
-    """Draw simple regret, log2(p* / best found) in bits, along runs whose answers are proved exact.
+    """Draw simple regret, log2(p* / best found) in bits, along runs with answers proved exact.
 
     Parameters
     ----------
     results
-        Results by the name that the figure shows.
+        Results by name.
     ax
         Where to draw; None makes a figure.
     against
@@ -170,7 +170,7 @@ def plot_regret(results: Mapping[str, MapResult], ax: Axes | None = None, *, aga
     Raises
     ------
     QueryError
-        As `regret_series` does.
+        As in `regret_series`.
     """
     ax = ax or new_figure()[1][0]
     for name, result in results.items():
@@ -193,7 +193,7 @@ def plot_top(result: MapResult, ax: Axes | None = None, *, n_shown: int = 3) -> 
     ax
         Where to draw; None makes a figure.
     n_shown
-        How many differences are written out per assignment.
+        Number of differences listed per assignment.
 
     Returns
     -------
@@ -202,7 +202,7 @@ def plot_top(result: MapResult, ax: Axes | None = None, *, n_shown: int = 3) -> 
     Raises
     ------
     QueryError
-        When the result does not list the k best.
+        If the result does not list the k best.
     """
     ranks = ranking(result)
     ax = ax or new_figure(width=8.0, height=1.2 + 0.4 * len(ranks))[1][0]
@@ -232,7 +232,7 @@ def plot_warm_start(
     Parameters
     ----------
     names
-        Of the datasets.
+        Names of the datasets.
     means, errors
         Mean log2 ratio per dataset, and its standard error or None.
     ax
@@ -258,14 +258,14 @@ def plot_warm_start(
 def plot_certified_over_time(
     seconds: Mapping[str, Sequence[float]], n_trials: Mapping[str, int], ax: Axes | None = None
 ) -> Axes:
-    """Draw the share of trials that each method has certified within a time.
+    """Draw each method's share of trials certified within a time.
 
     Parameters
     ----------
     seconds
-        The times of a method's certified trials, by method.
+        The times of certified trials, by method.
     n_trials
-        How many trials it had in all, by method.
+        The number of all trials, by method.
     ax
         Where to draw; None makes a figure.
 
@@ -289,9 +289,9 @@ def plot_certified_over_time(
 
 
 def plot_gaps(series: Mapping[str, Sequence[tuple[float, float]]], ax: Axes | None = None) -> Axes:
-    """Draw how the gap between upper bound and answer fell over a run, one line per method.
+    """Draw the gap between upper bound and answer over a run, one line per method.
 
-    The gap is drawn in logs, down to the smallest above 0; a gap of 0 has its place below that.
+    The gap's axis is logarithmic down to the smallest positive gap; a gap of 0 is drawn below that.
 
     Parameters
     ----------
@@ -329,8 +329,8 @@ def plot_schematic(trace: Mapping[str, Any], axes: Sequence[Axes] | None = None)
     ----------
     trace
         `n_draws`, `lower`, `upper`, `delta` as sequences (probabilities, not logs), `p_star`, the level
-        `requested_delta`, and the draws at which the mode was found, `discovered_at`, and the answer was
-        certified, `certified_at`.
+        `requested_delta`, and the numbers of draws at which the mode was found (`discovered_at`) and the
+        answer was certified (`certified_at`).
     axes
         Two axes; None makes a figure.
 

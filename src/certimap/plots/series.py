@@ -1,4 +1,4 @@
-"""What figures of results show, as numbers: computed here, drawn elsewhere, so that other tools can too."""
+"""The numbers behind figures of results, separate from drawing, for use by other tools."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ AGAINST = ("seconds", "n_draws", "n_nodes", "n_evaluations")
 
 @dataclass(frozen=True)
 class BoundSeries:
-    """How a run's two bounds on ln p* moved, in nats; all lists are as long as `x`.
+    """A run's two bounds on ln p* over time, in nats; all lists are as long as `x`.
 
     Attributes
     ----------
     x
         Seconds, draws, boxes (search nodes), or assignments evaluated.
     lower, upper
-        The best found and the upper bound.
+        The best value found and the upper bound.
     open_mass
-        ln R: what bounds the probability of all that is neither evaluated nor closed; inf where nothing does.
+        ln R, a bound on the probability of all assignments neither evaluated nor closed; inf without a bound.
     """
 
     x: list[float]
@@ -41,7 +41,7 @@ def bound_series(result: MapResult, against: str = "seconds") -> BoundSeries:
     result
         A result with a history.
     against
-        "seconds", "n_draws", "n_nodes" (the boxes that a search probed) or "n_evaluations".
+        "seconds", "n_draws", "n_nodes" (boxes probed by a search) or "n_evaluations".
 
     Returns
     -------
@@ -51,7 +51,7 @@ def bound_series(result: MapResult, against: str = "seconds") -> BoundSeries:
     Raises
     ------
     QueryError
-        When the history is empty, has no boxes where these are wanted, or `against` is none of these.
+        If the history is empty or has no boxes for "n_nodes", or for any other `against`.
     """
     if against not in AGAINST:
         raise QueryError(f"against is {against!r}; expected {', '.join(AGAINST[:-1])} or {AGAINST[-1]}")
@@ -71,7 +71,7 @@ def bound_series(result: MapResult, against: str = "seconds") -> BoundSeries:
 def pareto_series(
     results: MapResult | Mapping[str, MapResult] | Mapping[str, Sequence[tuple[float, float]]],
 ) -> dict[str, tuple[list[float], list[float]]]:
-    """Return the pairs that runs support.
+    """Return the admissible pairs (epsilon, delta) of runs.
 
     Parameters
     ----------
@@ -90,12 +90,12 @@ def pareto_series(
 
 @dataclass(frozen=True)
 class Moments:
-    """When an answer was found, and when it was certified.
+    """The times of finding and of certifying an answer.
 
     Attributes
     ----------
     found, certified
-        Seconds, draws or evaluations, as far as the history tells; `certified` is None where it never was.
+        Seconds, draws or evaluations, from the history; `certified` is None without a certificate.
     """
 
     found: float
@@ -103,10 +103,10 @@ class Moments:
 
 
 def moments(result: MapResult, against: str = "seconds") -> Moments:
-    """Return when the answer was found and when it was certified.
+    """Return the times of finding and of certifying the answer.
 
-    A certificate from draws is earned at the end of the run. One from bounds is earned as soon as the upper bound
-    is within the certificate's epsilon of the answer.
+    A certificate from draws holds from the end of the run; one from bounds, as soon as the upper bound is within
+    the certificate's epsilon of the answer.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def moments(result: MapResult, against: str = "seconds") -> Moments:
 
 @dataclass(frozen=True)
 class RegretSeries:
-    """How far a run's best answer was from the mode: simple regret log2(p* / p) in bits at each `x`."""
+    """Simple regret of a run's best answer, log2(p* / p) in bits, at each `x`."""
 
     x: list[float]
     bits: list[float]
@@ -160,7 +160,7 @@ def regret_series(result: MapResult, against: str = "n_draws") -> RegretSeries:
     Raises
     ------
     QueryError
-        Where p* is not proved, and as `bound_series` does.
+        If p* is not proved, and as in `bound_series`.
     """
     if result.certificate.kind is not CertificateKind.EXACT:
         raise QueryError(
@@ -173,14 +173,14 @@ def regret_series(result: MapResult, against: str = "n_draws") -> RegretSeries:
 
 @dataclass(frozen=True)
 class Ranked:
-    """One of the k best assignments, and where it differs from the first."""
+    """One of the k best assignments, and its differences from the best."""
 
     log_prob: float
     changes: dict[str, Label]
 
 
 def ranking(result: MapResult) -> list[Ranked]:
-    """Return the k best assignments, best first, each with the variables in which it differs from the best.
+    """Return the k best assignments, best first, each with its differences from the best.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def ranking(result: MapResult) -> list[Ranked]:
     Raises
     ------
     QueryError
-        When the result has no such list (`map_query(..., top_k=)` makes one).
+        If the result has no such list (`map_query(..., top_k=)` makes one).
     """
     if not result.top:
         raise QueryError("the result does not list the k best assignments; ask for them with top_k")

@@ -1,4 +1,4 @@
-"""What third parties need to test posteriors and solvers of their own."""
+"""Conformance tests for posteriors and solvers of third parties."""
 
 from certimap.core.function_posterior import FunctionPosterior
 from certimap.testing.check_posterior import check_posterior

@@ -1,4 +1,4 @@
-"""All cases of the conformance suite that apply to a posterior, in one call."""
+"""All applicable cases of the conformance suite for a posterior, in one call."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def check_posterior(
 ) -> None:
     """Check a discrete posterior against enumeration; raise AssertionError with a sentence on a failure.
 
-    Runs the cases of `certimap.testing.posterior_cases` for every capability that the posterior offers. Where
-    its values are two-sided nothing tells the truth, so only the cases without capabilities are run: subclass
-    the others and override `log_truth`.
+    Runs the cases of `certimap.testing.posterior_cases` for every capability of the posterior. If its values are
+    two-sided, the true values are unknown, and only the cases without capabilities run: subclass the others and
+    override `log_truth`.
 
     Parameters
     ----------
     posterior
-        Over categorical variables, with at most 20,000 joint states.
+        A posterior over categorical variables, with at most 20,000 joint states.
     rng
         Seed of the boxes and of the draws.
     n_boxes, n_samples
-        Random boxes to ask about, and draws to compare with the probabilities.
+        Numbers of random boxes to check, and of draws to compare with the probabilities.
     atol
         Allowed difference of logs, in nats.
     """

@@ -21,22 +21,28 @@ def check_solver(
 ) -> None:
     """Check a solver against enumeration; raise AssertionError with a sentence on a failure.
 
-    Checked on every posterior: that the answer has the probability that it claims; that bounds, certificates and
-    Pareto pairs without risk are true, and false ones with risk no more frequent than they admit; that `delta=0`
-    gets no probabilistic certificate; that a seed replays; that limits are kept; and that a posterior which
-    lacks what the solver needs is refused in one sentence that names another solver. That states pickle is left to
-    `SolverCases`, for a class that was defined in a notebook or in a function need not.
+    Checks on every posterior that:
+
+    - the answer has its claimed probability;
+    - bounds, certificates and Pareto pairs without risk are true, and those with risk fail no more often than
+      they admit;
+    - `delta=0` gets no probabilistic certificate;
+    - equal seeds give equal answers;
+    - limits are kept;
+    - a posterior without the solver's required capabilities is rejected in one sentence that names another solver.
+
+    Only `SolverCases` checks pickling of states: classes defined in a notebook or a function need not pickle.
 
     Parameters
     ----------
     make_solver
         Returns a fresh solver, or its registered name.
     posteriors
-        Discrete, at most 20,000 joint states each; None makes random tables.
+        Discrete posteriors, at most 20,000 joint states each; None makes random tables.
     n_posteriors, rng
-        How many tables, and the seed of everything.
+        Number of tables, and the seed for everything.
     finds_best
-        Also require the most probable assignment where the certificate asked for is exact.
+        Also require the most probable assignment if the requested certificate is exact.
     max_samples
         Draw limit of each run.
     """

@@ -1,4 +1,4 @@
-"""Cases for solvers of densities, to subclass in a test module of one's own; see `solver_cases`."""
+"""Cases for solvers of densities, to subclass in a test module; see `solver_cases`."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from certimap.solvers.registry import make, refusal, resolve
 from certimap.solvers.request import Request
 from certimap.testing.enumeration import require
 
-ASKED = (0.2, 0.01)  # epsilon; delta is 0, for draws alone prove nothing of a density
+ASKED = (0.2, 0.01)  # epsilon; delta is 0, since draws alone prove nothing about a density
 N_DRAWS = 2000
-N_CLIMBS = 12  # of the best draws, from which a local search goes up
+N_CLIMBS = 12  # number of best draws that start a local search
 SLACK = 1e-8
 
 
@@ -66,7 +66,7 @@ def random_normals(rng: np.random.Generator, n: int) -> NormalsPosterior:
 
 
 def highest_found(posterior: Any, rng: np.random.Generator) -> float:
-    """Return ln of the largest value that draws, and local searches from the best of them, find."""
+    """Return ln of the largest value found by draws and by local searches from the best draws."""
     optimize: Any = import_module("scipy.optimize")
     points = np.asarray(posterior.sample(N_DRAWS, rng), np.float64)
     values = posterior.log_prob(points)
@@ -84,14 +84,14 @@ def highest_found(posterior: Any, rng: np.random.Generator) -> float:
 
 
 class DensityCases:
-    """What every solver of densities must do. Override `make_solver`, and `make_posteriors` where it needs others.
+    """Requirements for every solver of densities. Override `make_solver`, and if necessary `make_posteriors`.
 
     Attributes
     ----------
     seed
-        Of the posteriors and of the runs.
+        Seed of the posteriors and of the runs.
     certifies
-        Also require the certificate asked for.
+        Also require the requested certificate.
     max_samples, max_nodes
         Limits of each run.
     """
@@ -106,7 +106,7 @@ class DensityCases:
         raise NotImplementedError
 
     def make_posteriors(self) -> Sequence[Any]:
-        """Return posteriors that can be drawn from, with at least one real variable each."""
+        """Return posteriors with draws and at least one real variable each."""
         rng = np.random.default_rng(self.seed)
         found: list[Any] = [random_density(rng, n) for n in (1, 1, 2, 2)]
         found += [random_density(rng, n, 3) for n in (1, 2)]
@@ -175,7 +175,7 @@ def _value(result: MapResult) -> float | None:
 
 
 def _check(posterior: Any, result: MapResult, log_best: float) -> None:
-    """Require that an answer has the value that it claims, and that nothing claimed of it is false."""
+    """Require that an answer has its claimed value, and that all claims about it are true."""
     found = float(posterior.log_prob(posterior.domain.encode(result.assignment)[None, :])[0])
     claimed = _value(result)
     upper = result.log_upper_bound if result.log_prob is not None else result.log_joint_upper_bound
@@ -198,7 +198,7 @@ def _check(posterior: Any, result: MapResult, log_best: float) -> None:
 
 
 def _check_moments(moments: Sequence[HistoryEntry], log_best: float) -> None:
-    """Require that bounds close in, and hold at every moment."""
+    """Require that bounds never loosen, and are true at every moment."""
     for before, after in pairwise(moments):
         require(after.log_prob >= before.log_prob - SLACK, "the best value found fell")
         require(after.log_upper_bound <= before.log_upper_bound + SLACK, "the upper bound rose")

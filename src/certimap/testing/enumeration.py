@@ -1,4 +1,4 @@
-"""Enumeration and comparison: what the cases of the conformance suite are made of."""
+"""Enumeration and comparison, for the cases of the conformance suite."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def random_boxes(domain: Domain, rng: np.random.Generator, n: int) -> Boxes:
     rng
         The only source of randomness.
     n
-        How many.
+        The number of boxes.
 
     Returns
     -------
@@ -39,7 +39,7 @@ def random_boxes(domain: Domain, rng: np.random.Generator, n: int) -> Boxes:
 def check_draws(
     posterior: Draws, points: Points, weights: NDArray[np.float64], boxes: Boxes | None, n: int, rng: int
 ) -> None:
-    """Require that draws replay by seed and follow `weights`, shape (n_points,), not all zero."""
+    """Require that equal seeds give equal draws, distributed as `weights`, shape (n_points,), not all zero."""
     drawn = posterior.sample(n, np.random.default_rng(rng), boxes)
     again = posterior.sample(n, np.random.default_rng(rng), boxes)
     place = "the whole space" if boxes is None else "a union of boxes"
@@ -64,7 +64,7 @@ def all_points(domain: Domain) -> Points:
 
 
 def inside(boxes: Boxes, points: Points) -> NDArray[np.bool_]:
-    """Return which points each box holds, shape (batch, n_points)."""
+    """Return which points are in each box, shape (batch, n_points)."""
     held = np.ones((len(boxes), len(points)), np.bool_)
     for i in range(len(boxes.domain)):
         held &= boxes.mask[:, boxes.domain.offsets[i] + points[:, i].astype(np.int64)]
@@ -72,7 +72,7 @@ def inside(boxes: Boxes, points: Points) -> NDArray[np.bool_]:
 
 
 def log_sums(held: NDArray[np.bool_], log_probs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ln of the sum of the probabilities of the points held, shape (batch,)."""
+    """Return ln of the total probability of the points in each box, shape (batch,)."""
     return np.logaddexp.reduce(np.where(held, log_probs, -np.inf), axis=1)
 
 

@@ -1,4 +1,4 @@
-"""Small random models with the features that break things: zeros, ties, one-state variables, shared nodes."""
+"""Small random models with difficult features: zeros, ties, one-state variables, shared nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def random_domain(rng: np.random.Generator, *, max_variables: int = 5, max_state
     rng
         The only source of randomness.
     max_variables, max_states
-        The most of either.
+        Maximum number of each.
 
     Returns
     -------
@@ -60,8 +60,8 @@ def random_circuit(
 ) -> Circuit:
     """Return a random smooth and decomposable circuit over categorical variables.
 
-    Scopes are split at random; every scope has a pool of mixtures that parents share, so that the circuit is a
-    graph, not a tree.
+    Scopes are split at random. Parents share each scope's pool of mixtures, so that the circuit is a graph, not a
+    tree.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def random_circuit(
     n_components
         Mixtures per scope.
     zeros
-        The chance of an impossible state in a leaf.
+        The probability that a state is impossible in a leaf.
 
     Returns
     -------
@@ -112,7 +112,7 @@ def random_circuit(
 def random_network(
     rng: np.random.Generator, domain: Domain, *, max_parents: int = 2, zeros: float = 0.1
 ) -> BayesianNetwork:
-    """Return a random Bayesian network: each variable has up to `max_parents` earlier ones for parents."""
+    """Return a random Bayesian network: each variable has up to `max_parents` earlier variables as parents."""
     factors: list[Factor] = []
     for child in range(len(domain)):
         n = int(rng.integers(0, min(child, max_parents) + 1))

@@ -1,7 +1,7 @@
-"""Cases for posteriors: one class per capability, to subclass in a test module of one's own.
+"""Cases for posteriors: one class per capability, to subclass in a test module.
 
-A test module derives a class whose name begins with "Test" from each of those that apply, and overrides
-`make_posterior`; pytest then runs every case under a name of its own:
+A test module derives a class whose name begins with "Test" from the applicable case classes, and overrides
+`make_posterior`; pytest then runs every case separately:
 
     class TestMine(PosteriorCases, BoundCases):
         def make_posterior(self):
@@ -27,16 +27,16 @@ MAX_STATES = 20_000
 
 
 class Cases:
-    """What all cases share: the posterior, and its values by enumeration.
+    """Base class of all cases: the posterior, and its values by enumeration.
 
-    Override `make_posterior`; and `log_truth` where the posterior knows its values between two sides only.
+    Override `make_posterior`; also `log_truth` if the posterior's values are two-sided.
 
     Attributes
     ----------
     seed
-        Of the boxes and of the draws.
+        Seed of the boxes and of the draws.
     n_boxes, n_samples
-        Random boxes to ask about, and draws to compare with the probabilities.
+        Numbers of random boxes to check, and of draws to compare with the probabilities.
     atol
         Allowed difference of logs, in nats.
     """
@@ -51,7 +51,7 @@ class Cases:
         raise NotImplementedError
 
     def log_truth(self, posterior: Any, points: Points) -> NDArray[np.float64]:
-        """Return ln p of points as exactly as it is known, shape (batch,)."""
+        """Return the most exact ln p of points, shape (batch,)."""
         return np.asarray(posterior.log_prob(points), np.float64)
 
     def enumerated(self) -> tuple[Any, Points, NDArray[np.float64]]:
@@ -69,7 +69,7 @@ class Cases:
 
 
 class PosteriorCases(Cases):
-    """What every posterior must do."""
+    """Requirements for every posterior."""
 
     def test_facts_stay_the_same(self) -> None:
         posterior = self.make_posterior()
@@ -101,7 +101,7 @@ class PosteriorCases(Cases):
 
 
 class TwoSidedCases(Cases):
-    """A posterior that knows its values between two sides; override `log_truth`, too."""
+    """A posterior with lower and upper bounds for values; override `log_truth`, too."""
 
     def test_the_truth_lies_between_the_sides(self) -> None:
         posterior, points, log_truth = self.enumerated()
@@ -125,7 +125,7 @@ class DrawCases(Cases):
         check_draws(posterior, points, probs, None, self.n_samples, self.seed)
 
     def test_draws_inside_boxes_follow_the_probabilities_there(self) -> None:
-        """Compare draws from the union of two disjoint boxes; asked for where masses are known."""
+        """Compare draws from the union of two disjoint boxes; required with masses."""
         posterior, points, log_probs = self.enumerated()
         domain: Domain = posterior.domain
         widest = int(np.argmax(domain.n_states))
@@ -143,7 +143,7 @@ class DrawCases(Cases):
 
 
 class MassCases(Cases):
-    """A posterior that knows the probability of a box."""
+    """A posterior with probabilities of boxes."""
 
     def test_masses_are_sums(self) -> None:
         posterior, points, log_probs = self.enumerated()
@@ -239,7 +239,7 @@ class ProbeCases(Cases):
 
 
 class DecodeCases(Cases):
-    """A posterior whose structure decodes good points."""
+    """A posterior that decodes good points from its structure."""
 
     def test_decoding_ends_at_points(self) -> None:
         posterior, points, _ = self.enumerated()

@@ -15,7 +15,7 @@ from certimap.errors import ModelError
 
 
 class TablePosterior:
-    """A distribution given by its table; answers every question of `BoxPosterior` by enumeration.
+    """A distribution given by its table; implements `BoxPosterior` by enumeration.
 
     Parameters
     ----------
@@ -24,9 +24,9 @@ class TablePosterior:
     probs
         Nonnegative weights, shape (K_1, ..., K_n) or flat with the last variable fastest; normalised.
     log_evidence
-        ln p(e) in nats, or None when it is unknown.
+        ln p(e) in nats, or None if unknown.
     looseness
-        Nats added to every `log_bound`, to stand for bounds that are not tight.
+        Nats added to every `log_bound`, to imitate loose bounds.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class TablePosterior:
         return self._facts
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
-        """Draw n independent points, from the union of disjoint boxes where given."""
+        """Draw n independent points, from the union of disjoint boxes if given."""
         probs = self.probs
         if boxes is not None:
             probs = probs * np.any(self._inside(boxes), axis=0)
@@ -78,7 +78,7 @@ class TablePosterior:
         return self._log_probs[self.rows(points)]
 
     def rows(self, points: Points) -> NDArray[np.int64]:
-        """Return where points stand in the table, shape (batch,)."""
+        """Return the index of each point in the flat table, shape (batch,)."""
         return np.asarray(points, np.int64) @ self._strides
 
     def log_mass(self, boxes: Boxes) -> NDArray[np.float64]:
@@ -107,7 +107,7 @@ class TablePosterior:
         return out
 
     def _inside(self, boxes: Boxes) -> NDArray[np.bool_]:
-        """Which joint states each box holds, shape (batch, n_joint)."""
+        """Whether each joint state is in each box, shape (batch, n_joint)."""
         held = np.ones((len(boxes), len(self.points)), np.bool_)
         for i in range(len(self._domain)):
             held &= boxes.mask[:, self._domain.offsets[i] + self.points[:, i].astype(np.int64)]
@@ -115,14 +115,14 @@ class TablePosterior:
 
 
 class BoundedTable:
-    """A table of ln p(q, e) that knows bounds on boxes and nothing else: no p(e), no masses, no draws.
+    """A table of ln p(q, e) with bounds on boxes only: no p(e), no masses, no draws.
 
     Parameters
     ----------
     table
         The distribution.
     log_evidence
-        ln p(e), which only `log_prob` and the bounds feel: nobody is told.
+        ln p(e), included in `log_prob` and the bounds but not in `facts`.
     """
 
     def __init__(self, table: TablePosterior, log_evidence: float = -7.0) -> None:
@@ -147,7 +147,7 @@ class BoundedTable:
 
 
 class IntervalTable(BoundedTable):
-    """A `BoundedTable` that knows its values between two sides, `gap` nats from the truth at each point.
+    """A `BoundedTable` with two-sided values, `gap` nats from the truth at each point.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Cases for solvers, to subclass in a test module of one's own; see `certimap.testing.posterior_cases`."""
+"""Cases for solvers, to subclass in a test module; see `certimap.testing.posterior_cases`."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ ASKED = ((0.0, 0.0), (0.1, 0.0), (0.0, 0.2), (0.1, 0.2))
 
 
 class SolverCases:
-    """What every solver must do. Override `make_solver`, and `make_posteriors` where it needs others.
+    """Requirements for every solver. Override `make_solver`, and if necessary `make_posteriors`.
 
     Attributes
     ----------
     seed
-        Of the posteriors and of the runs.
+        Seed of the posteriors and of the runs.
     n_posteriors
-        How many random tables.
+        Number of random tables.
     finds_best
-        Also require the most probable assignment where the certificate asked for is exact.
+        Also require the most probable assignment if the requested certificate is exact.
     max_samples
         Draw limit of each run.
     """
@@ -80,14 +80,14 @@ class SolverCases:
                         result.certificate.kind is CertificateKind.EXACT,
                         "no proof of exactness where one was asked for",
                     )
-        # Each false certificate has at most the probability that it admits; six standard deviations to spare.
+        # A certificate is false with at most its admitted probability; allow six standard deviations.
         require(
             n_false <= n_risky + 6.0 * math.sqrt(n_risky) + 1.0,
             f"{n_false} certificates are false; {n_risky:.2f} may be",
         )
 
     def test_epsilon_asked_is_epsilon_earned(self) -> None:
-        """A run that ends by itself within epsilon has a certificate: its stop left room for rounding."""
+        """A run that ends by itself within epsilon has a certificate: its stopping rule allows for rounding."""
         for number, posterior in enumerate(self.make_posteriors()):
             for epsilon in GRID:
                 result = self._run(posterior, self.seed + number, epsilon=epsilon, delta=0.0)
@@ -115,7 +115,7 @@ class SolverCases:
         for posterior in self.make_posteriors():
             few = self._run(posterior, self.seed, epsilon=0.0, delta=0.0, max_samples=7)
             require(few.n_draws <= 7, f"{few.n_draws} draws were made; the limit is 7")
-            if isinstance(posterior, Draws):  # without draws there may be nothing to answer with at once
+            if isinstance(posterior, Draws):  # without draws there may be no immediate answer
                 quick = run(posterior, Request.of(solver=self.make_solver(), time_limit=0.0), seed=self.seed)
                 require(quick.log_prob is not None, "a run that time cuts short has no answer")
 
@@ -127,7 +127,7 @@ class SolverCases:
             )
 
     def _steps(self, posterior: Any, number: int, *, pickled: bool) -> tuple[object, ...]:
-        """Return what a short run finds, its state pickled after each step or not."""
+        """Return the answer of a short run, with or without pickling its state after each step."""
         solver = resolve(self.make_solver(), posterior)
         ledger = Ledger(posterior, epsilon=0.0, delta=0.05, max_draws=500)
         state = solver.init(posterior, ledger.control, np.random.default_rng(self.seed + number))
@@ -174,7 +174,7 @@ def _check_answer(posterior: Any, result: MapResult, log_best: float, max_sample
 
 
 def _check_certificate(result: MapResult, log_best: float) -> bool:
-    """Require what is claimed for certain; return whether what is claimed with a risk is false."""
+    """Require that claims without risk are true; return whether a claim with risk is false."""
     certificate = result.certificate
     if certificate.kind is CertificateKind.NONE:
         return False
@@ -203,7 +203,7 @@ def _close(a: float, b: float) -> bool:
 
 
 def _found(result: MapResult) -> tuple[float | None, float | None]:
-    """Return ln p of the answer and the bound on ln p*, of p(q, e) where p(e) is unknown."""
+    """Return ln p of the answer and the bound on ln p*; both of p(q, e) if p(e) is unknown."""
     if result.log_prob is None:
         return result.log_joint, result.log_joint_upper_bound
     return result.log_prob, result.log_upper_bound

@@ -1,4 +1,4 @@
-"""Bounds on mixtures of Gaussians with full covariances, one row a box."""
+"""Bounds on mixtures of Gaussians with full covariances, one row per box."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def log_over_box(
 ) -> Number:
     """Return an upper bound on ln of component k in a box, rounded up.
 
-    Half the squared distance is convex: it lies above its tangent at any point, here one that coordinate descent
-    reaches. Single variables give a bound too, which unbounded boxes have alone.
+    Half the squared distance is convex and thus lies above its tangent at any point; coordinate descent chooses
+    the point. Single variables give another bound, the only one for unbounded boxes.
     """
     n, bounded = len(low), True
     single = 0.0
@@ -85,7 +85,7 @@ def log_over_box(
                 reach += of.sizes[k, d, e] * abs(at[e] - of.means[k, e])
             error += EPS * (2.0 * n + 8.0) * reach * (high[d] - low[d])
             least -= max(slope[d] * (at[d] - low[d]), slope[d] * (at[d] - high[d]), 0.0)
-        if least - error > single * (1.0 - 1e-12):  # false of NaN, which squares that overflow lead to
+        if least - error > single * (1.0 - 1e-12):  # false for NaN, from overflowing squares
             single = least - error
     if not of.log_tops[k] - single > LEAST_LOG:
         return LEAST_LOG
@@ -102,7 +102,7 @@ def expand_normal(
     square, error = half_square(of, k, middle, slope, space)
     top = of.log_tops[k]
     value = top - square + error + EPS * (n + 16.0) * (abs(top) + square)
-    x.log_value[k] = value if value < math.inf else -math.inf  # NaN where squares overflow: not expanded
+    x.log_value[k] = value if value < math.inf else -math.inf  # NaN if squares overflow: not expanded
     for d in range(n):
         spread, reach = 0.0, 0.0
         for e in range(n):
@@ -126,12 +126,12 @@ def bound_normals(
     splits: NDArray[np.float64],
     middles: NDArray[np.float64],
 ) -> None:
-    """Bound the mixture in each box (natural logs, rounded up); say where to split it, and where its middle is.
+    """Bound the mixture in each box (natural logs, rounded up); also choose a split and a middle point.
 
     `halves` (batch, 2) gets the bounds below and above the split.
 
-    An unbounded side is cut first, far from every mean. One variable gets a split; the others, and all of a box
-    too small, NaN.
+    An unbounded side is cut first, far from every mean. One variable gets a split; the others get NaN, as do all
+    variables of a box too small to split.
     """
     n_components, n = of.means.shape
     radius, at, slope, space = np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n)
@@ -171,7 +171,7 @@ def bound_normals(
 
 @jit_part
 def far_cut(of: NormalArrays, d: int, low: Number, high: Number) -> Number:
-    """Return where to split an unbounded interval: beyond all means, and farther out from there on."""
+    """Return the split of an unbounded interval: beyond all means, then ever farther out."""
     first, last = math.inf, -math.inf
     for k in range(len(of.means)):
         first = min(first, of.means[k, d] - FAR_SDS * of.sds[k, d])

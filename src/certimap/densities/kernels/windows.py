@@ -1,4 +1,4 @@
-"""Masses of intervals of variables that are summed out: logs, and how they change with the conditional mean."""
+"""Interval masses of variables that are summed out: logs, and derivatives in the conditional mean."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from certimap.kernels.jit import jit
 from certimap.kernels.mixture_bounds import EPS
 
 FAR = 1e120  # standard deviations
-SLACK = 1e-12  # of logs near 1: what the expansion of narrow intervals leaves out, and rounding
+SLACK = 1e-12  # error of logs near 1: truncation of the expansion for narrow intervals, and rounding
 
 
 @jit()
@@ -26,7 +26,7 @@ def log_window_masses(
     slopes: NDArray[np.float64],
     slacks: NDArray[np.float64],
 ) -> None:
-    """Fill in ln of the mass of [low, high] under Gaussians, its derivative in the mean, and the error of that.
+    """Fill in ln of the mass of [low, high] under Gaussians, its derivative in the mean, and the latter's error.
 
     `means` and the outputs have the shape (rows, K, h), `sds` (K, h), `low` and `high` (h,).
     """
@@ -37,7 +37,7 @@ def log_window_masses(
                 sd = sds[k, j]
                 left, right = (low[j] - means[row, k, j]) / sd, (high[j] - means[row, k, j]) / sd
                 width = (high[j] - low[j]) / sd
-                if left > FAR or right < -FAR:  # beyond what squares of floats hold
+                if left > FAR or right < -FAR:  # squares overflow
                     logs[row, k, j], slopes[row, k, j], slacks[row, k, j] = LEAST_LOG, 0.0, -LEAST_LOG
                     continue
                 log_mass = log_normal_mass(left, right, width)
