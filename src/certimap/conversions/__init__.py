@@ -1,4 +1,4 @@
-"""From one representation to another, and the choice which of them answers a query."""
+"""Conversions between representations, and the choice of a representation for a query."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load what few queries need when it is first needed."""
+    """Load rarely needed names on first use."""
     if name in _LATER:
         return at(f"{__name__}.{_LATER[name]}:{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

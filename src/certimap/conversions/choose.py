@@ -1,4 +1,4 @@
-"""Which representation answers a query: rows are tried in order, sizes first, and one is built."""
+"""Choice of a representation for a query: rows are tried in order, by estimated size, and one is built."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from certimap.errors import ModelError, TooLarge
 __all__ = ["Choice", "Option", "condition", "condition_quickly", "plan"]
 
 Wants = tuple[Capability | str, ...]
-KEPT_BYTES = 10_000  # that a posterior takes beside its tables
-# What `auto` wants, most wanted first, and why: each is enough for a solver that proves more than the next.
+KEPT_BYTES = 10_000  # size of a posterior without its tables
+# Capabilities wanted by `auto`, best first, with reasons: solvers for earlier ones prove more.
 AUTO: tuple[tuple[Wants, str], ...] = (
     (
         (ELIMINATION,),
@@ -31,13 +31,13 @@ AUTO: tuple[tuple[Wants, str], ...] = (
     ((), "nothing else fits"),
 )
 
-# What may be built when time is short.
+# Representations allowed when time is short.
 ANYTIME: tuple[Wants, ...] = (("certimap.networks.posterior:NetworkPosterior",), (Guesses,))
 
 
 @dataclass(frozen=True)
 class Option:
-    """A row of the table that was considered, with its sizes.
+    """A considered row of the table, with its sizes.
 
     Attributes
     ----------
@@ -53,16 +53,16 @@ class Option:
 
 @dataclass(frozen=True)
 class Choice:
-    """The representation that answers a query, what else was considered, in order, and why this one is taken.
+    """The representation for a query, the alternatives, and the reason for the choice.
 
     Attributes
     ----------
     case
         The model and the query.
     row
-        The way taken.
+        The chosen row.
     options
-        All that were considered, in order.
+        All considered rows, in order.
     why
         The reason, in words.
     """
@@ -89,25 +89,25 @@ def condition(
     Parameters
     ----------
     model, query
-        The model, and a query over its domain; one that observes every variable has the empty answer.
+        The model, and a query over its domain. If every variable is observed, the answer is empty.
     wants
-        The capabilities (protocols of `certimap.core.posterior`, or a posterior's own type) that it must offer;
-        None for the representation on which `solver="auto"` proves most. Where the model has no such
-        representation, it gets another: the solver then refuses it, and names an alternative.
+        The required capabilities (protocols of `certimap.core.posterior`, or a posterior's own type); None for
+        the representation on which `solver="auto"` proves most. If the model has no such representation, another
+        is returned; the solver then rejects it and names an alternative.
     limits
-        What it may take; None for the defaults.
+        Limits on time and memory; None for the defaults.
 
     Returns
     -------
     Posterior
-        Normalised but where p(e) is unknown (see its `facts`).
+        Normalised unless p(e) is unknown (see its `facts`).
 
     Raises
     ------
     ImpossibleEvidence
-        When p(e) = 0.
+        If p(e) = 0.
     TooLarge
-        When no representation that offers what is wanted fits the limits.
+        If no representation with the required capabilities fits the limits.
     """
     if type(model).condition is not Model.condition:
         return model.condition(query, limits)
@@ -124,9 +124,9 @@ def condition(
 def _kept_or_built(
     model: Model, query: Query, wants: Sequence[Capability | str] | None, limits: Limits
 ) -> Posterior:
-    """Return the posterior that the same query to the model had before, or a new one.
+    """Return the cached posterior of the same query, or a new one.
 
-    Under a limit on memory or time nothing is kept: it may have had a say in the choice.
+    Nothing is cached under a limit on memory or time: the limit may have influenced the choice.
     """
     control = limits.control
     if control.max_memory is not None:
@@ -142,9 +142,9 @@ def _kept_or_built(
 
 
 def condition_quickly(model: Model, query: Query, *, limits: Limits | None = None) -> Posterior:
-    """Return p(q | e), up to its total, in a representation that takes next to no time to make.
+    """Return p(q | e), up to a constant factor, in a representation built almost at once.
 
-    Its solvers have an answer at once, and prove what they can.
+    Its solvers have an immediate answer, and prove what they can.
 
     Parameters
     ----------
@@ -158,14 +158,14 @@ def condition_quickly(model: Model, query: Query, *, limits: Limits | None = Non
     Raises
     ------
     TooLarge
-        When the model has no such representation for this query.
+        If the model has no such representation for this query.
     """
     if not len(query.variables):
         return complete_posterior(query, lambda asked: condition_quickly(model, asked, limits=limits))
     case = Case(model, query, limits or Limits())
     for wanted in ANYTIME:
         for row in rows_of(model):
-            is_slow = Masses in row.offers and Guesses not in wanted  # it sums everything before any answer
+            is_slow = Masses in row.offers and Guesses not in wanted  # it sums over everything before any answer
             if offers(row.offers, wanted) and not is_slow and row.estimate(case).fits:
                 return row.build(case)
     raise TooLarge(f"this query to a {type(model).__name__} has no representation that answers at once")
@@ -180,7 +180,7 @@ def plan(
 ) -> Choice:
     """Choose a representation without building it.
 
-    The sizes of a structured circuit's tree are known only once it is conditioned, which this then does.
+    The sizes of a structured circuit's tree require conditioning, which this then does.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def plan(
     Raises
     ------
     TooLarge, ImpossibleEvidence
-        As `condition` does.
+        As in `condition`.
     """
     case = Case(model, query, limits or Limits())
     rows = rows_of(model)

@@ -1,9 +1,9 @@
 """From a structured circuit to a tree of regions.
 
-A circuit is *structured* when the products over one scope all split it alike, so that its scopes form a tree.
-It is then a tree of latent variables. Each scope has one whose states are the products over it; which product
-it is decides, for every part of the split, which node of the part is multiplied, and so which row of weights
-the part's latent variable is chosen by. Leaves are emitted. Summing the latent variables out gives the circuit.
+A circuit is *structured* if all products over one scope split it alike, so that its scopes form a tree. It is then
+a tree of latent variables, one per scope, whose states are the products over the scope. The chosen product
+determines, for every part of the split, the node of the part and thus the row of weights for the part's latent
+variable. Leaves are emissions. Summing the latent variables out gives the circuit.
 """
 
 from __future__ import annotations
@@ -38,29 +38,28 @@ def tree_of_circuit(
     workers: int | None = None,
     control: Control | None = None,
 ) -> BucketTreePosterior | None:
-    """Return the distribution of a structured circuit as a tree of regions, or None where there is none.
+    """Return the distribution of a structured circuit as a tree of regions, or None.
 
-    Products that split a scope more finely than others do are regrouped; a product that is shared, a sum of
-    sums, and sums of different depth over one scope need no special form.
+    Products that split a scope more finely than others are regrouped. Shared products, sums of sums, and sums of
+    different depth over one scope are supported.
 
     Parameters
     ----------
     plan
         The conditioned circuit; every node is a distribution.
     log_evidence
-        Natural log of p(e), handed on to the posterior; None stands for 0.
+        Natural log of p(e) for the posterior; None means 0.
     max_table
-        The most entries that all tables may have together.
+        Maximum number of entries of all tables together.
     workers
         Threads of the posterior; None means 1.
     control
-        Its deadline is heeded; raises TimeUp when it leaves too little time.
+        Raises TimeUp if its deadline leaves too little time.
 
     Returns
     -------
     BucketTreePosterior or None
-        None when the circuit is not structured, has a real variable, or would need more than `max_table`
-        entries.
+        None if the circuit is not structured, has a real variable, or needs more than `max_table` entries.
 
     Notes
     -----
@@ -84,14 +83,14 @@ def tree_of_circuit(
             pace=WorkClock(control, DOING, SECONDS_PER_ENTRY),
         )
     found = posterior.region_tree
-    log_error = found.log_error + plan.log_error  # what the circuit's own conditioning rounded counts as well
+    log_error = found.log_error + plan.log_error  # includes rounding in the circuit's own conditioning
     return replace(posterior, region_tree=replace(found, log_evidence=log_evidence or 0.0, log_error=log_error))
 
 
 def _may_be_structured(plan: Plan, control: Control) -> bool:
     """Whether the products below the topmost sums leave their scopes in several blocks.
 
-    A quick test that spares most circuits that are not structured the search for a tree.
+    A quick test that rejects most unstructured circuits before the search for a tree.
     """
     stands_for = _without_links(plan)
     root = int(stands_for[-1])
@@ -116,14 +115,14 @@ def _may_be_structured(plan: Plan, control: Control) -> bool:
 
 
 def _below(plan: Plan, stands_for: NDArray[np.int64], nodes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return what stands for the children of nodes."""
+    """Return the representatives of the children of nodes."""
     is_parent = np.zeros(plan.n_nodes, np.bool_)
     is_parent[nodes] = True
     return np.unique(stands_for[plan.children[is_parent[plan.parent_of_edge]]])
 
 
 def _blocks(plan: Plan, cut: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Number the parts of the circuit that hang together without edges from `cut` nodes; one for each variable."""
+    """Return each variable's connected component in the circuit without edges from `cut` nodes."""
     sparse: Any = import_module("scipy.sparse")  # no types there
     edges, leaves = ~cut[plan.parent_of_edge], ~cut[plan.parent_of_leaf]
     upper = np.concatenate([plan.parent_of_edge[edges], plan.parent_of_leaf[leaves]])
@@ -143,18 +142,18 @@ def _positions(mask: int) -> Iterator[int]:
 
 @dataclass(eq=False)
 class _Nodes:
-    """A plan's nodes without its bare links: a product of one node stands for that node, equal products for one.
+    """A plan's nodes, merged: a product of a single node is represented by that node, equal products by one.
 
     Attributes
     ----------
     stands_for
         int64, shape (n_nodes,): the node that represents each node.
     height
-        How many layers of sums lie above the products of a node's scope; 0 for a product.
+        Number of layers of sums above the products of a node's scope; 0 for a product.
     scope
         The variables of each representing node, as bits.
     parts
-        The parts of each representing product; regrouped products are added behind the plan's nodes.
+        The parts of each representing product; regrouped products follow the plan's nodes.
     """
 
     plan: Plan
@@ -187,12 +186,12 @@ class _Nodes:
         self.scope[node] = self._scope_of(parts)
 
     def children(self, node: int) -> NDArray[np.int64]:
-        """Return what stands for a node's children."""
+        """Return the representatives of a node's children."""
         begin, end = self.plan.child_ptr[node], self.plan.child_ptr[node + 1]
         return self.stands_for[self.stands_for[self.plan.children[begin:end]]]
 
     def _known(self, parts: Parts, node: int) -> int:
-        """Return the product seen first with these parts; leaves are alike when they share a vector."""
+        """Return the first product with these parts; leaves are equal if they share a vector."""
         key = (parts[0], tuple(int(self.plan.leaf_start[leaf]) for leaf in parts[1]))
         return self.known.setdefault(key, node)
 
@@ -211,7 +210,7 @@ class _Nodes:
         return found + [(1 << int(self.plan.leaf_var[leaf]), leaf, True) for leaf in leaves]
 
     def product(self, parts: Parts) -> int:
-        """Return the node that multiplies these parts: the only one, one that is known, or a new one."""
+        """Return the product of these parts: the only part itself, a known product, or a new one."""
         if len(parts[0]) == 1 and not parts[1]:
             return parts[0][0]
         node = self._known(parts, len(self.scope))
@@ -223,7 +222,7 @@ class _Nodes:
 
 
 def _without_links(plan: Plan) -> NDArray[np.int64]:
-    """Return, for each node, the first node below it that is no product of a single node."""
+    """Return, for each node, the first node from it downward that is not a product of a single node."""
     target = np.arange(plan.n_nodes, dtype=np.int64)
     n_children, n_leaves = np.diff(plan.child_ptr), np.diff(plan.leaf_ptr)
     links = np.flatnonzero(~plan.is_sum & (n_children == 1) & (n_leaves == 0))
@@ -237,7 +236,7 @@ def _without_links(plan: Plan) -> NDArray[np.int64]:
 
 @dataclass(eq=False)
 class _Tree:
-    """The tree of latent variables while it grows, one scope after another from the root's; tables are logs."""
+    """The growing tree of latent variables, scope by scope from the root's; tables are logs."""
 
     nodes: _Nodes
     max_table: int
@@ -252,7 +251,7 @@ class _Tree:
         self.emissions: list[Floats] = [np.empty((0, 0))] * n_vars
 
     def grow(self) -> bool:
-        """Add every scope; False when one is not structured or the tables grow too large."""
+        """Add every scope; False if a scope is not structured or the tables grow too large."""
         root = int(self.nodes.stands_for[self.nodes.stands_for[-1]])
         self._latent(-1, np.zeros((1, 1)))
         stack: list[tuple[int, list[int]]] = [(0, [root])]
@@ -276,7 +275,7 @@ class _Tree:
         return self.n_entries <= self.max_table
 
     def _layers(self, latent: int, states: list[int]) -> tuple[int, list[int]] | None:
-        """Put a latent variable below for each layer of sums; return the one whose states are products."""
+        """Add a latent variable per layer of sums; return the one whose states are products."""
         nodes, plan = self.nodes, self.nodes.plan
         for layer in range(max(nodes.height[s] for s in states), 0, -1):
             place: dict[int, int] = {}
@@ -343,7 +342,7 @@ class _Tree:
 def _common_blocks(scope: int, splits: Sequence[Sequence[int]]) -> dict[int, int] | None:
     """Return the finest blocks of a scope that no product cuts: a number for each variable.
 
-    None when a product's parts do not cover the scope.
+    None if a product's parts do not cover the scope.
     """
     block_of = {v: v for v in _positions(scope)}
     members = {v: [v] for v in block_of}

@@ -1,4 +1,4 @@
-"""Circuits that are mixtures of structured circuits with different trees, and how a search asks them."""
+"""Circuits that are mixtures of structured circuits with different trees, and their prober for searches."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from certimap.trees.tree_sum import TreeSum, is_simple
 MAX_TREES = 64
 MIN_DENSITY = 8  # edges per tree and variable; where they are fewer, the circuit's own bounds are cheaper
 MAX_SPREAD = 4  # table entries of all trees per edge of the circuit
-N_ROWS = 64  # of a set
-EDGES_PER_ENTRY = 6  # edge visits that a row of a set costs for each table entry
+N_ROWS = 64  # rows per set
+EDGES_PER_ENTRY = 6  # cost in edge visits of a set's row per table entry
 BLOCK = 8  # boxes a thread takes at a time
 Floats = NDArray[np.float64]
 
 
 def trees_of_circuit(plan: Plan, control: Control | None = None) -> TreeSum | None:
-    """Return a circuit whose root adds structured circuits up as a sum of trees, or None where it is none.
+    """Return a circuit as a sum of trees if its root is a sum of structured circuits, else None.
 
-    Parts of the root's sum that share nodes belong to one tree.
+    Terms of the root's sum that share nodes belong to one tree.
 
     Parameters
     ----------
     plan
         The conditioned circuit.
     control
-        Its deadline is heeded; raises TimeUp when it leaves too little time.
+        Raises TimeUp if its deadline leaves too little time.
 
     Returns
     -------
     TreeSum or None
-        None also where there are more than 64 trees, trees of fewer than eight edges per variable on average, or
-        more than four table entries per edge.
+        Also None for more than 64 trees, trees of fewer than eight edges per variable on average, or more than
+        four table entries per edge.
 
     Notes
     -----
@@ -78,7 +78,7 @@ def trees_of_circuit(plan: Plan, control: Control | None = None) -> TreeSum | No
 
 
 def _connected(plan: Plan) -> NDArray[np.int32]:
-    """Number the parts of a circuit that hang together without its root; one number per node."""
+    """Return each node's connected component in the circuit without its root."""
     sparse: Any = import_module("scipy.sparse")  # no types there
     inner = plan.parent_of_edge < plan.n_nodes - 1
     upper, lower = plan.parent_of_edge[inner], plan.children[inner]
@@ -87,7 +87,7 @@ def _connected(plan: Plan) -> NDArray[np.int32]:
 
 
 def _mixed(plan: Plan, keep: NDArray[np.bool_], parts: NDArray[np.int32], log_weights: Floats) -> Plan:
-    """Return the plan of some of a plan's nodes, under a root that adds up some of them."""
+    """Return a plan of some nodes, under a root that is a weighted sum of some of them."""
     nodes = np.flatnonzero(keep)
     place = np.full(plan.n_nodes, -1, np.int32)
     place[nodes] = np.arange(len(nodes), dtype=np.int32)
@@ -109,16 +109,16 @@ def _mixed(plan: Plan, keep: NDArray[np.bool_], parts: NDArray[np.int32], log_we
 
 
 class TreeMixturePosterior(CircuitPosterior):
-    """p(q | e) of a circuit that is a mixture of trees: as any circuit, with sharper bounds for searches.
+    """p(q | e) of a circuit that is a mixture of trees: a circuit with sharper bounds for searches.
 
     Parameters
     ----------
     posterior
         The conditioned circuit.
     trees
-        The same as a sum of trees.
+        The same distribution as a sum of trees.
     control
-        The run that its searches end with.
+        The control of the current run.
     """
 
     def __init__(self, posterior: CircuitPosterior, trees: TreeSum, control: Control) -> None:
@@ -129,12 +129,12 @@ class TreeMixturePosterior(CircuitPosterior):
         return {**super().__getstate__(), "trees": self.trees, "control": self.control}
 
     def prober(self) -> TreeMixtureProber:
-        """Return how a search asks about boxes, with nothing tightened yet."""
+        """Return a new prober, with nothing tightened yet."""
         return TreeMixtureProber(self.plan, self.workers, self.trees, self.control)
 
 
 class TreeMixtureProber(PlanProber):
-    """Probes a plan, and bounds boxes by its trees beside, once `tighten` has said what there is to get below.
+    """Probes a plan; after `tighten` has given a target, its trees also bound boxes.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class TreeMixtureProber(PlanProber):
     trees
         The plan as a sum of trees.
     control
-        Looked at between eliminations.
+        Checked between eliminations.
     """
 
     def __init__(self, plan: Plan, workers: int, trees: TreeSum, control: Control) -> None:
@@ -179,14 +179,14 @@ class TreeMixtureProber(PlanProber):
         return replace(answers, log_bound=log_bound, each_bound=each, middles=points)
 
     def starts(self) -> Points:
-        """Return max-product's point at first; later what climbing from the trees' maximisers reaches."""
+        """Return max-product's point at first; later the points reached by climbing from the trees' maximisers."""
         return super().starts() if self.found is None else self.climb(self.found)
 
     def climb(self, points: Points) -> Points:
         return super().climb(np.ascontiguousarray(points))
 
     def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:
-        """Bound all that is open by its trees, and boxes from now on: all there is to do."""
+        """Bound all open boxes, and all later ones, by the trees; one call completes the tightening."""
         is_first = not self._is_ready
         self.log_target = log_threshold
         if not is_first or not self._is_ready or not len(within):

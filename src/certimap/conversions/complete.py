@@ -1,4 +1,4 @@
-"""Queries that leave nothing to ask: every variable is observed."""
+"""Queries with an empty answer: every variable is observed."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class CompletePosterior:
-    """The distribution of no variable at all: one empty assignment, of probability 1.
+    """The distribution over no variables: one empty assignment, of probability 1.
 
     Attributes
     ----------
     log_evidence
-        Natural log of p(e), where e assigns every variable of the model; of the unnormalised product in a
-        Markov network, and a density where variables are real.
+        Natural log of p(e), where e assigns every variable of the model: of the unnormalised product in a
+        Markov network, and of a density with real variables.
     """
 
     log_evidence: float
@@ -37,7 +37,7 @@ class CompletePosterior:
 
     @property
     def facts(self) -> Facts:
-        """What solvers may know of it beforehand."""
+        """Properties of the posterior for solvers."""
         return Facts.of(self.domain, log_evidence=self.log_evidence)
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
@@ -55,15 +55,15 @@ def complete_posterior(query: Query, condition: Callable[[Query], Posterior]) ->
     Parameters
     ----------
     query
-        One without query variables.
+        A query without query variables.
     condition
-        Conditions the model on a query that has some. It is asked for one variable (the one with the fewest
-        states) given all the others, which costs what the model's cheapest query does.
+        Conditions the model on a query with query variables. It is called for one variable (with the fewest
+        states) given all others, the model's cheapest query.
 
     Raises
     ------
     ImpossibleEvidence
-        When p(e) = 0.
+        If p(e) = 0.
     """
     sizes = query.domain.n_states.tolist()
     asked = min(query.observed, key=lambda i: (sizes[i] or math.inf, i))
@@ -83,7 +83,7 @@ def complete_posterior(query: Query, condition: Callable[[Query], Posterior]) ->
         value = int(np.argmax(query.log_weights[start:end]))
     point = np.array([[value]], posterior.domain.point_dtype)
     facts = posterior.facts
-    # Where it is not normalised, log_prob is that of the joint.
+    # If it is not normalised, log_prob is ln of the joint.
     shift = facts.log_evidence if facts.is_normalised and facts.log_evidence is not None else 0.0
     log_evidence = float(posterior.log_prob(point)[0]) + shift
     if log_evidence == -math.inf:

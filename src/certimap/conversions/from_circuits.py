@@ -1,4 +1,4 @@
-"""The representations of a circuit: itself, conditioned, the tree of a structured one, the trees of a mixture."""
+"""The representations of a circuit: unchanged, conditioned, as a tree if structured, as a mixture of trees."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from certimap.errors import ModelError
 from certimap.trees.bucket_tree import BucketTreePosterior
 from certimap.trees.tree_sum import TreeSum
 
-MIN_MIXTURE = 5_500  # edges below which the search of the circuit itself takes less time than looking for trees
-MAX_SPREAD = 4  # table entries of a tree per edge of its circuit, where `auto` may choose it
+MIN_MIXTURE = 5_500  # below this number of edges, searching the circuit takes less time than finding trees
+MAX_SPREAD = 4  # limit for `auto`: table entries of a tree per edge of its circuit
 
 
 def _conditioned(case: Case[Circuit]) -> CircuitPosterior:
@@ -38,7 +38,7 @@ def _size(case: Case[Circuit]) -> Estimate:
 
 
 def _tree_of(case: Case[Circuit], max_table: int, control: Control | None = None) -> BucketTreePosterior | None:
-    """Return the tree, or None where the circuit is not structured or the tables do not fit."""
+    """Return the tree, or None if the circuit is not structured or the tables do not fit."""
     posterior = _conditioned(case)
     return case.shared(
         f"tree of {max_table}",
@@ -53,15 +53,15 @@ def _tree_of(case: Case[Circuit], max_table: int, control: Control | None = None
 
 
 def _best_limit(case: Case[Circuit]) -> int:
-    """Return the table entries up to which a tree is the better representation."""
+    """Return the number of table entries up to which a tree is better than the circuit."""
     return min(case.limits.table_allowed, MAX_SPREAD * _conditioned(case).plan.n_edges)
 
 
 def _tree_suits(case: Case[Circuit]) -> bool:
     """Whether `auto` may take the tree.
 
-    Where a sum decides a query variable the circuit's own bounds are sharp, and searches on it close at once.
-    The conditioned circuit answers as well: the tree gets half of the time that is left.
+    If a sum decides a query variable, the circuit's own bounds are sharp, and searches on it close at once. Since
+    the conditioned circuit also has an answer, the tree gets half of the remaining time.
     """
     if not _size(case).fits or np.any(_conditioned(case).plan.decides >= 0):
         return False
@@ -94,7 +94,7 @@ def _tree(case: Case[Circuit]) -> Posterior:
 
 
 def _trees_of(case: Case[Circuit]) -> TreeSum | None:
-    """Return the conditioned circuit as a sum of trees; None where it is none or small, or time is short."""
+    """Return the conditioned circuit as a sum of trees; None if it is not one, is small, or time is short."""
     if _conditioned(case).plan.n_edges < MIN_MIXTURE:
         return None
     half = replace(case.limits.control)

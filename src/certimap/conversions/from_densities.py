@@ -50,19 +50,19 @@ def _components(case: Case[LinearGaussianNetwork]) -> Components:
 
 
 class WeighedStates(CircuitPosterior):
-    """A circuit whose weights were worked out by another posterior, and are off by as much as its logs."""
+    """A circuit whose weights come from another posterior and share its error."""
 
     weight_slack: float = 0.0
 
     @property
     def facts(self) -> Facts:
-        """What solvers may know of it beforehand."""
+        """Properties of the posterior for solvers."""
         known = super().facts
         return replace(known, log_slack=known.log_slack + self.weight_slack)
 
 
 def _table_of_states(case: Case[LinearGaussianNetwork]) -> Posterior:
-    """Return p(states | evidence) by Bayes' rule: a circuit of indicators that weighs as the evidence does."""
+    """Return p(states | evidence) by Bayes' rule: a circuit of indicators weighted by the evidence."""
     found = _components(case)
     domain = case.query.query_domain
     if not len(domain):
@@ -120,7 +120,7 @@ _Network = Case[LinearGaussianNetwork]
 def _row(
     name: str, offers: frozenset[Offer], build: Callable[[_Network], Posterior], kinds: Sequence[tuple[bool, bool]]
 ) -> Row[LinearGaussianNetwork]:
-    """Return a row for queries of some kinds: whether they ask for discrete and for real variables."""
+    """Return a row for some kinds of queries: (with discrete, with real query variables)."""
 
     def suits(case: _Network) -> bool:
         return _kinds(case) in kinds

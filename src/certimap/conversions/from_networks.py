@@ -31,12 +31,12 @@ from certimap.trees.regions import ENTRIES_PER_TABLE
 
 OF_RELAXATION = frozenset({Bounds, Probes, "certimap.networks.posterior:NetworkPosterior"})
 OF_TWO_SIDES = OF_RELAXATION | {TwoSided, "certimap.networks.two_sided:TwoSidedNetworkPosterior"}
-# What building a tree takes, measured on grids; a tree that would not be ready in time is not begun.
+# Time for building a tree, measured on grids; a tree that would not be ready in time is not begun.
 SECONDS_PER_ENTRY = 5e-7
 STAGES = 4  # products, conditioning, contraction, laying out
 # Work up to which a tree of conditional tables is made at once: rows of evidence share it, at less than one
 # elimination per row takes while it is this small (public BIF networks of 20 to 76 variables, 120 rows each).
-BYTES_PER_SCOPE = 500  # of an order that is kept with the scopes that it is for
+BYTES_PER_SCOPE = 500  # memory of a cached order, per scope
 SMALL_TREE = 2.0**14
 _AS_NETWORK = Named("certimap.conversions.from_wide_networks:as_network")
 TOO_WIDE = Estimate(f"tables of more than 2^{BITS:.0f} entries", 2.0**BITS, fits=False)
@@ -47,14 +47,14 @@ def reduced_of(case: Case[Network]) -> Reduced:
 
 
 def elimination_of(case: Case[Network]) -> Elimination:
-    """Return the order that both representations use."""
+    """Return the elimination order shared by both representations."""
     return case.shared("elimination", lambda: _planned(case))
 
 
 def _planned(case: Case[Network]) -> Elimination:
-    """Return an order for what is left of the network: the same for all evidence that leaves the same.
+    """Return an order for the reduced network, shared by all evidence that reduces it to the same network.
 
-    One that was looked for under a deadline is not kept: it may be the best of a search that was cut short.
+    An order found under a deadline is not cached: the search may have been cut short.
     """
     reduced, control = reduced_of(case), case.limits.control
     scopes = tuple(f.scope for f in reduced.factors)
@@ -68,7 +68,7 @@ def _planned(case: Case[Network]) -> Elimination:
 
 
 def is_too_wide(case: Case[Network]) -> bool:
-    """Whether no order is worth looking for: a quick look finds tables far beyond any memory."""
+    """Whether a quick estimate finds tables far too large for any order."""
     reduced = reduced_of(case)
     return case.shared("too wide", lambda: looks_too_wide([f.scope for f in reduced.factors], reduced.sizes))
 
@@ -96,7 +96,7 @@ def _circuit(case: Case[Network]) -> Posterior:
 
 
 def tree_size(case: Case[Network]) -> Estimate:
-    """Return what the tree of the elimination order takes."""
+    """Return the size of the elimination order's tree."""
     if is_too_wide(case):
         return TOO_WIDE
     elimination = elimination_of(case)
@@ -107,7 +107,7 @@ def tree_size(case: Case[Network]) -> Estimate:
 
 
 def build_tree(case: Case[Network]) -> BoxPosterior:
-    """Return the tree of the elimination order; raises TimeUp where it would not be ready in time."""
+    """Return the tree of the elimination order; raises TimeUp if it would not be ready in time."""
     reduced, limits, estimate = reduced_of(case), case.limits, tree_size(case)
     order = elimination_order(reduced, elimination_of(case))
     doing = f"building an elimination tree ({estimate.text})"
@@ -120,7 +120,7 @@ def build_tree(case: Case[Network]) -> BoxPosterior:
 
 
 def _tree_work(case: Case[Network]) -> float:
-    """Return what building the tree takes, in table entries."""
+    """Return the work of building the tree, in table entries."""
     elimination = elimination_of(case)
     return 2.0 ** min(elimination.log2_size, 1000.0) + ENTRIES_PER_TABLE * len(elimination.order)
 
@@ -142,12 +142,12 @@ def _is_maximisation(case: Case[Network]) -> bool:
 
 
 def _is_wanted(case: Case[Network]) -> bool:
-    """Whether a representation is taken though nobody asks for what it alone offers."""
+    """Whether to choose a representation without a request for its special capabilities."""
     return False
 
 
 def _later(function: str) -> Callable[[Case[Network]], Any]:
-    """Return a function of `from_wide_networks`, which queries with small trees never load."""
+    """Return a function from `from_wide_networks`, a module that queries with small trees never load."""
     return Named(f"certimap.conversions.from_wide_networks:{function}")
 
 

@@ -33,15 +33,15 @@ from certimap.networks.streamed_posterior import StreamedPosterior
 from certimap.networks.sum_elimination import log_evidence, sum_all
 from certimap.networks.two_sided import PART_WORK, TwoSidedNetworkPosterior
 
-MOST_STREAMED = 2.0**36  # table entries of a sum over all variables: some minutes
-MAX_POINT_WORK = 2.0**29  # table entries that the value of one point may cost: a second, about
-QUICKLY_SUMMED = 2**16  # entries of the largest table that summing nuisance out for an elimination may make
+MOST_STREAMED = 2.0**36  # limit on table entries of a sum over all variables: some minutes
+MAX_POINT_WORK = 2.0**29  # limit on table entries for the value of one point: about a second
+QUICKLY_SUMMED = 2**16  # limit on table entries when nuisance is summed out before an elimination
 QUICKLY_MAXIMISED = 2.0**24  # entries over all products of that elimination: a few tenths of a second
-FREE_SUM = 2.0**18  # table entries for which p(e) is summed though only a maximum is asked for
+FREE_SUM = 2.0**18  # limit on table entries for computing p(e) with a query for a maximum
 
 
 def _posed(case: Case[Network]) -> tuple[Prepared, list[Function]]:
-    """Return the query's problem, which also maximises what the query determines, and what that is."""
+    """Return the query's problem, which also maximises functions of the query, and these functions."""
 
     def make() -> tuple[Prepared, list[Function]]:
         prepared = prepared_of(reduced_of(case))
@@ -52,7 +52,7 @@ def _posed(case: Case[Network]) -> tuple[Prepared, list[Function]]:
 
 
 def _quickly_summed(case: Case[Network]) -> tuple[Prepared, EliminationPlan] | None:
-    """Return what is to be maximised and an order for it; None where nuisance does not sum into small tables."""
+    """Return the maximisation problem and an order for it; None if summing nuisance needs large tables."""
 
     def make() -> tuple[Prepared, EliminationPlan] | None:
         prepared, _ = _posed(case)
@@ -112,7 +112,7 @@ def _posterior_of(case: Case[Network], kind: type[NetworkPosterior]) -> NetworkP
 
 
 def _streamed(case: Case[Network]) -> tuple[Prepared, EliminationPlan]:
-    """Return the query's problem, and a good order in which everything is summed, queried or not."""
+    """Return the query's problem, and a good order for summing all variables, queried or not."""
 
     def make() -> tuple[Prepared, EliminationPlan]:
         prepared = prepared_of(reduced_of(case))
@@ -141,7 +141,7 @@ def streamed(case: Case[Network]) -> Posterior:
 
 
 def as_network(case: Case[Network], log_total: float, log_slack: float) -> NetworkPosterior:
-    """Return the posterior of a tree as tables of its network, with the tree's ln p(e) and its error."""
+    """Return a tree's posterior as tables of its network, with the tree's ln p(e) and its error."""
     prepared, limits = prepared_of(reduced_of(case)), case.limits
     prepared = replace(prepared, problem=relative_to(prepared.problem, Total(log_total, log_slack)))
     return NetworkPosterior(
@@ -164,7 +164,7 @@ def two_sided(case: Case[Network]) -> Posterior:
 
 
 def _summed(case: Case[Network]) -> Prepared:
-    """Return the problem with nuisance variables summed out while their tables stay small."""
+    """Return the problem with nuisance variables summed out as far as tables stay small."""
     limits = case.limits
 
     def make() -> Prepared:
@@ -188,7 +188,7 @@ def maximisation(case: Case[Network]) -> Posterior:
 
 
 def _log_evidence(case: Case[Network]) -> float | None:
-    """Return ln p(e) where it takes next to nothing beside the maximisation."""
+    """Return ln p(e) if its cost is negligible beside the maximisation."""
     if isinstance(case.model, BayesianNetwork) and not case.query.log_weights.any():
         return 0.0
     if is_too_wide(case):

@@ -1,7 +1,7 @@
-"""Many queries to one network that observe the same variables: conditioned together, along one order.
+"""Many queries to one network with the same observed variables, conditioned together along one order.
 
-The rows of evidence become one more variable, which every table has an axis for and which is never eliminated.
-So each step of an elimination is done once for all rows, by the same operations as for one row alone.
+The rows of evidence become a further variable with an axis in every table, which is never eliminated. Each step of
+an elimination thus runs once for all rows, with the same operations as for a single row.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-MAX_ENTRIES = 2**22  # of all tables of all rows that are conditioned together
-RESERVED = 2  # positions that no entry of a table has: they stand for 0 and for 1
+MAX_ENTRIES = 2**22  # limit on entries of all tables of rows conditioned together
+RESERVED = 2  # reserved positions, for the constants 0 and 1
 
 
 def trees_of_rows(
     network: Network, queries: Sequence[Query], *, wants: Sequence[Capability] | None, limits: Limits
 ) -> dict[int, BucketTreePosterior]:
-    """Return the trees of those queries that can share their conditioning, by position in `queries`.
+    """Return the trees of queries that can share their conditioning, by position in `queries`.
 
-    Each is what conditioning the query by itself gives. Left out, for the caller to condition one by one, are
-    queries with soft evidence, those that no other shares variables and surviving states with, those for which
-    another representation is chosen, and those whose evidence is impossible.
+    Each tree equals the result of conditioning its query alone. The caller must condition the other queries one by
+    one: queries with soft evidence, without another query that shares variables and surviving states, with another
+    chosen representation, or with impossible evidence.
 
     Parameters
     ----------
@@ -73,12 +73,12 @@ def trees_of_rows(
 
 
 def _n_excluded(query: Query) -> int:
-    """Return how many states hard evidence alone excludes."""
+    """Return the number of states excluded by hard evidence alone."""
     return int(sum(query.domain.n_states[v] - 1 for v in query.observed))
 
 
 class _Group:
-    """Queries of the same variables given the same variables."""
+    """Queries with the same query variables and the same observed variables."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class _Group:
         self.network, self.queries, self.wants, self.limits = network, queries, wants, limits
         first = queries[0]
         self.observed = first.observed
-        told = {v for v in self.observed if network.domain.n_states[v] > 1}  # an only state tells nothing
+        told = {v for v in self.observed if network.domain.n_states[v] > 1}  # one state tells nothing
         needed = network.relevant({*first.variables.tolist(), *told})
         pairs = zip(network.factors, network.owners, strict=True)
         self.factors = [f for f, owner in pairs if owner is None or owner in needed]
@@ -124,7 +124,7 @@ class _Group:
         self.possible = np.logical_or.reduceat(self.alive, self.network.domain.offsets[:-1], axis=1).all(axis=1)
 
     def trees(self) -> dict[int, BucketTreePosterior]:
-        """Return the trees by position among the queries, of rows that share their surviving states."""
+        """Return the trees, by position among the queries, for rows that share their surviving states."""
         free = self.alive.copy()
         for v in self.observed:
             free[:, self._columns(v)] = True
@@ -181,7 +181,7 @@ class _Group:
     def _tables(
         self, rows: Ints, reduced: Reduced, axis: int
     ) -> tuple[list[tuple[tuple[int, ...], Wide]], dict[int, int], Floats]:
-        """Return tables with an axis for rows, the sizes of variables, and the log of each row's constants."""
+        """Return tables with an axis for rows, the sizes of variables, and ln of each row's constant factor."""
         n_states = self.network.domain.n_states
         sizes = dict(reduced.sizes)
         partial: dict[int, Ints] = {}
@@ -240,9 +240,9 @@ class _Group:
 def _laid_out(
     buckets: Sequence[Bucket], positions: Mapping[int, int], offsets: Ints, axis: int
 ) -> tuple[RegionTree | None, Floats]:
-    """Return the layout that all rows share, and the tables of each row in it, shape (rows, entries).
+    """Return the common layout of all rows, and the tables of each row in it, shape (rows, entries).
 
-    None where doubles cannot hold a table. The layout is found by laying out the numbers of the entries.
+    None if a table exceeds the range of doubles. Laying out the entries' numbers gives the layout.
     """
     plain: list[Bucket] = []
     flat: list[Floats] = []

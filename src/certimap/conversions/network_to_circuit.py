@@ -1,10 +1,9 @@
 """Networks become circuits: variable elimination whose messages carry circuit nodes.
 
-Every message is a table over a separator. An entry holds a natural-log weight and, once a query
-variable has been eliminated below it, the circuit node that the weight multiplies. Eliminating a
-variable turns the entries of its clique into products, and each row of the clique into one sum;
-rows that are equal up to a factor share their sum. What involves no query variable stays plain
-arithmetic.
+Every message is a table over a separator. An entry holds a natural-log weight and, after elimination of
+a query variable below it, the circuit node multiplied by the weight. Eliminating a variable turns the
+entries of its clique into products, and each row of the clique into one sum; rows that are equal up to a
+factor share their sum. Parts without query variables stay plain arithmetic.
 
 Source: variable elimination with a recorded trace, after Darwiche, 'A differential approach to inference
 in Bayesian networks', 2003, and Chavira and Darwiche, 'Compiling Bayesian networks using variable
@@ -35,7 +34,7 @@ from certimap.networks.reduction import Reduced, reduce_network
 if TYPE_CHECKING:
     from certimap.networks.network import Network
 
-SECONDS_PER_ENTRY = 2e-7  # of a clique, where nodes are made; the first large clique corrects it
+SECONDS_PER_ENTRY = 2e-7  # per clique entry with nodes; the first large clique corrects it
 TABLE_FACTOR = 4.0  # table entries allowed for each edge allowed: arithmetic is cheaper than nodes
 FAR = 32.0  # nats from 0: scales of messages beyond it are set aside
 
@@ -49,9 +48,9 @@ class Message:
     scope
         The variables.
     log_weight
-        Natural logs, one axis per variable; -inf where the entry is zero.
+        Natural logs, one axis per variable; -inf for zero entries.
     node
-        The circuit node that each entry multiplies (-1 where it is zero), or None: no node.
+        The circuit node multiplied by each entry (-1 for zero entries), or None: no nodes.
     """
 
     scope: tuple[int, ...]
@@ -67,7 +66,7 @@ def compile_query(model: Network, query: Query | None, *, max_edges: int) -> Cir
     model, query
         The network and the query; None queries all variables without evidence.
     max_edges
-        The most edges that the circuit may be estimated to have, before zeros and sharing.
+        Limit on the circuit's estimated edges, before zeros and sharing.
 
     Returns
     -------
@@ -77,13 +76,13 @@ def compile_query(model: Network, query: Query | None, *, max_edges: int) -> Cir
     Raises
     ------
     ModelError
-        When it would have more; raised before memory is taken.
+        If it would have more; raised before allocation.
     ImpossibleEvidence
-        When p(e) = 0.
+        If p(e) = 0.
 
     Notes
     -----
-    Cost: linear in the table entries of all cliques, but for sorting.
+    Cost: linear in the table entries of all cliques, except for sorting.
     """
     reduced = reduce_network(model, query)
     elimination = plan_elimination([f.scope for f in reduced.factors], reduced.sizes, reduced.query)
@@ -93,13 +92,13 @@ def compile_query(model: Network, query: Query | None, *, max_edges: int) -> Cir
 
 
 def is_large(elimination: Elimination, max_edges: int) -> bool:
-    """Whether a compilation is beyond a limit of edges, or of the table entries that go with it."""
+    """Whether a compilation exceeds a limit on edges, or the corresponding limit on table entries."""
     entries = 2.0 ** min(elimination.log2_size, 1000.0)
     return elimination.n_edges > max_edges or entries > TABLE_FACTOR * max_edges
 
 
 def refuse_large(elimination: Elimination, max_edges: int) -> None:
-    """Raise ModelError when a compilation would be too large."""
+    """Raise ModelError if a compilation would be too large."""
     if is_large(elimination, max_edges):
         raise ModelError(
             f"compiling this network has {elimination.describe()}; expected at most max_edges={max_edges} edges "
@@ -109,7 +108,7 @@ def refuse_large(elimination: Elimination, max_edges: int) -> None:
 
 
 class Compiler:
-    """One run of the elimination, over the query variables `domain`; raises TimeUp when `control` says so."""
+    """One run of the elimination, over the query variables `domain`; `control` may raise TimeUp."""
 
     def __init__(
         self, reduced: Reduced, elimination: Elimination, domain: Domain, control: Control | None = None
@@ -151,7 +150,7 @@ class Compiler:
                 message = self.message(v, separator, waiting[i])
             waiting[i] = []
             if message.scope:
-                # Where evidence piles up, its scale is set aside: small logs keep their last digits.
+                # Factor out the scale of accumulated evidence: small logs keep their last digits.
                 top = float(message.log_weight.max())
                 if FAR < abs(top) < np.inf:
                     message = replace(message, log_weight=message.log_weight - top)
@@ -168,7 +167,7 @@ class Compiler:
         return math.fsum(log_constants), roots
 
     def message(self, variable: int, separator: tuple[int, ...], incoming: list[Message]) -> Message:
-        """Eliminate one variable: combine what mentions it, and sum its states."""
+        """Eliminate one variable: combine all tables over it, and sum over its states."""
         clique = (*separator, variable)
         sizes = [self.reduced.sizes[v] for v in clique]
         log_weight = add_logs([spread(m.log_weight, m.scope, clique) for m in incoming], tuple(sizes))
@@ -186,10 +185,10 @@ class Compiler:
         return Message(separator, weights.reshape(sizes[:-1]), found.reshape(sizes[:-1]))
 
     def columns(self, incoming: list[Message], clique: tuple[int, ...], size: int) -> list[Ints]:
-        """Return node tables, spread to the clique, whose entries are to be multiplied.
+        """Return node tables, broadcast to the clique, whose entries are to be multiplied.
 
-        A message whose variables are among those of another, smaller than the clique, is multiplied
-        into that one first: the product is then shared by all entries of the clique that extend it.
+        If another message smaller than the clique contains all variables of a message, the two are
+        multiplied first; all entries of the clique that extend the product then share it.
         """
         by_scope: dict[tuple[int, ...], list[Ints]] = {}
         for message in incoming:
@@ -208,7 +207,7 @@ class Compiler:
         return out
 
     def product_table(self, nodes: list[Ints]) -> Ints:
-        """Multiply node tables entry by entry, where none is zero; the first has the shape of the product."""
+        """Multiply node tables entry by entry, if none is zero; the first has the shape of the product."""
         if len(nodes) == 1:
             return nodes[0]
         shape = nodes[0].shape
@@ -251,7 +250,7 @@ class Compiler:
         first, which = distinct([groups.key, leaf])
         pairs = len(first)
         if combos.shape[1] > 1 and pairs * (combos.shape[1] - 1) > combos.size:
-            combos = self.joined(combos)[:, None]  # shared by so many leaves that an own node pays
+            combos = self.joined(combos)[:, None]  # enough leaves share it to justify its own node
         return self.store.products(np.column_stack([combos[groups.key[first]], leaf[first]]))[which]
 
     def sums(self, groups: _Groups, nodes: Ints, n_rows: int) -> tuple[Floats, Ints]:
@@ -280,7 +279,7 @@ class Compiler:
 
 
 class _Groups:
-    """Entries of a clique grouped by row and by the nodes that they multiply.
+    """Entries of a clique grouped by row and by the nodes they multiply.
 
     Attributes
     ----------
@@ -303,7 +302,7 @@ class _Groups:
         self.log_weight = log_sum_runs(self.weight, self.start)
 
     def vectors(self, which: Ints, n_states: int) -> tuple[Floats, Ints]:
-        """Return the distinct normalised weight vectors of some groups, and which each group has."""
+        """Return the distinct normalised weight vectors of some groups, and the vector index of each group."""
         lengths = self.size[which]
         inside = spans(self.start[which], lengths)
         weights = self.weight[inside] - np.repeat(self.log_weight[which], lengths)

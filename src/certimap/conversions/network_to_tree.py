@@ -1,4 +1,4 @@
-"""From a network of moderate width to the tree of regions of an elimination order."""
+"""Conversion of a network of moderate width to the tree of regions of an elimination order."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def tree_of_network(
 ) -> BucketTreePosterior:
     """Condition a Bayesian or Markov network on a query, as a tree of regions.
 
-    Barren variables and impossible states go first.
+    Barren variables and impossible states are removed first.
 
     Parameters
     ----------
     network, query
         The network, and a query over its domain.
     max_table
-        The largest table, in entries, that may be built.
+        Limit on the entries of a table.
     order
         An elimination order of the variables without hard evidence; min-fill by default.
     workers
@@ -45,9 +45,9 @@ def tree_of_network(
     Raises
     ------
     ModelError
-        When a table would be too large, before any is built, or the order misses a variable.
+        If a table would be too large (raised before any is built), or the order misses a variable.
     ImpossibleEvidence
-        When the evidence has probability zero.
+        If the evidence has probability zero.
     """
     reduced = reduce_network(network, query)
     if order is None:
@@ -64,14 +64,14 @@ def tree_of_network(
 
 
 def elimination_order(reduced: Reduced, elimination: Elimination | None = None) -> list[int]:
-    """Return an order of all open and queried variables: that of a planned elimination, by default min-fill."""
+    """Return an order of all open and queried variables, from `elimination` or by min-fill."""
     if elimination is None:
         elimination = plan_elimination([f.scope for f in reduced.factors], reduced.sizes, reduced.query)
     return [*elimination.order, *(v for v in reduced.query if v not in reduced.sizes)]
 
 
 def largest_table(reduced: Reduced, elimination: Elimination) -> int:
-    """Return the entries of the largest table of the tree, in which query variables have all their states."""
+    """Return the entries of the tree's largest table, with all states of query variables."""
     sizes = reduced.sizes | {v: int(reduced.domain.n_states[v]) for v in reduced.query}
     return max((math.prod(sizes[u] for u in (v, *near)) for v, near in elimination.cliques), default=1)
 
@@ -85,9 +85,9 @@ def tree_of_reduced(
     workers: int | None,
     pace: WorkClock | None = None,
 ) -> BucketTreePosterior:
-    """Return the tree of what a query leaves of a network; parameters and errors as in `tree_of_network`.
+    """Return the tree of a network reduced by a query; parameters and errors as in `tree_of_network`.
 
-    `pace` is asked before each table, in table entries, and raises TimeUp.
+    `pace` is charged each table's entries before it is built, and may raise TimeUp.
     """
     factors, sizes = _with_all_states(reduced)
     buckets, constant = buckets_of_factors(factors, sizes, order, max_table, pace)
@@ -95,7 +95,7 @@ def tree_of_reduced(
 
 
 def _with_all_states(reduced: Reduced) -> tuple[list[Factor], dict[int, int]]:
-    """Return factors in which query variables have all their states, and the sizes."""
+    """Return factors with all states of query variables, and the sizes of variables."""
     n_states = reduced.domain.n_states
     out: list[Factor] = [((), Wide.of_logs(np.array(reduced.log_constant)))]
     sizes = dict(reduced.sizes)

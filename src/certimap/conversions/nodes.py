@@ -1,4 +1,4 @@
-"""Growing a circuit in batches: many like nodes at a time, each distinct one once."""
+"""Building a circuit in batches: many nodes of a kind at a time, without duplicates."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class NodeStore:
         self._params: list[Floats] = []
 
     def leaves(self, variable: int, log_weights: Floats) -> Ints:
-        """Add a categorical leaf a row of `log_weights`, shape (n, n_states); return their ids."""
+        """Add a categorical leaf per row of `log_weights`, shape (n, n_states); return their ids."""
         n, size = int(log_weights.shape[0]), int(log_weights.shape[1])
         self._params.append(log_weights.reshape(-1))
         return self._add(NodeKind.CATEGORICAL, np.zeros(n, np.int64), variable, size)
 
     def products(self, children: Ints) -> Ints:
-        """Add a product a row of `children`, shape (n, n_children); return their ids."""
+        """Add a product per row of `children`, shape (n, n_children); return their ids."""
         n, size = int(children.shape[0]), int(children.shape[1])
         self._children.append(children.reshape(-1))
         self._log_weights.append(np.zeros(n * size))
@@ -62,7 +62,7 @@ class NodeStore:
         return np.arange(self.n_nodes - n, self.n_nodes, dtype=np.int64)
 
     def circuit(self) -> Circuit:
-        """Return the circuit whose root is the last node added, without nodes that it does not reach."""
+        """Return the circuit whose root is the last node added, without unreachable nodes."""
         kind = np.concatenate(self._kinds)
         child_ptr = _starts(np.concatenate(self._n_children))
         children = np.concatenate([*self._children, np.zeros(0, np.int64)])
@@ -86,7 +86,7 @@ def _starts(counts: Ints) -> Ints:
 
 
 def _reached(child_ptr: Ints, children: Ints) -> NDArray[np.bool_]:
-    """Return which nodes the last one reaches, shape (n_nodes,); each node is expanded once."""
+    """Return which nodes are reachable from the last one, shape (n_nodes,); each node is expanded once."""
     alive = np.zeros(len(child_ptr) - 1, np.bool_)
     alive[-1] = True
     front = np.array([len(alive) - 1])
@@ -112,7 +112,7 @@ def distinct(columns: Sequence[Ints | Hashes]) -> tuple[Ints, Ints]:
     first
         int64: the first occurrence of each distinct row, in sorted order of rows.
     which
-        int64, shape (n_rows,): the distinct row that each row is.
+        int64, shape (n_rows,): the index among the distinct rows of each row.
     """
     order = np.lexsort(columns[::-1])
     new = np.zeros(len(order), np.bool_)
@@ -134,12 +134,12 @@ def scrambled(values: Ints | Hashes, seed: int) -> Hashes:
 
 
 def grains(log_weights: Floats) -> Ints:
-    """Round log weights (-inf is accepted) to integers that compare equal when the weights do."""
+    """Round log weights (-inf is accepted) to integers, equal for nearly equal weights."""
     return np.rint(np.clip(log_weights, -1e6, 1e6) / LOG_WEIGHT_GRAIN).astype(np.int64)
 
 
 def hashed_rows(parts: Sequence[Ints], starts: Ints) -> list[Hashes]:
-    """Return two 64-bit hashes of each run of entries, each entry a tuple of one integer a part.
+    """Return two 64-bit hashes of each run of entries, each entry a tuple of one integer per part.
 
     Runs begin at `starts` and are never empty; the order of entries inside a run does not count.
     """

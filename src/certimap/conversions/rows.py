@@ -1,4 +1,4 @@
-"""The table of representations: which posterior a model can become, what that offers, and what it takes."""
+"""The table of representations: posteriors available for a model, their capabilities, and their cost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from certimap.core.query import Query
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Model)
-# Classes by their place, so that a query loads the one that answers it alone.
+# Classes by import path, so that a query loads only the one that it needs.
 CIRCUIT = "certimap.circuits.posterior:CircuitPosterior"
 ELIMINATION = "certimap.networks.elimination_posterior:EliminationPosterior"
 MAXIMISATION = "certimap.networks.mpe_posterior:Maximisation"
@@ -44,16 +44,16 @@ _OWN = {
 
 @dataclass(frozen=True, eq=False)
 class Case(Generic[M]):
-    """A model and a query, with what several rows of the table would otherwise work out again.
+    """A model and a query, with intermediate results shared by several rows of the table.
 
     Attributes
     ----------
     model
-        What is asked.
+        The model.
     query
         A query over its domain.
     limits
-        What conditioning may take.
+        Limits for conditioning.
     """
 
     model: M
@@ -62,7 +62,7 @@ class Case(Generic[M]):
     _known: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
     def shared(self, name: str, make: Callable[[], T]) -> T:
-        """Return what `make` returned the first time that it was asked for under this name."""
+        """Return the cached result of `make` under a name; call it the first time."""
         if name not in self._known:
             self._known[name] = make()
         return self._known[name]
@@ -70,14 +70,14 @@ class Case(Generic[M]):
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a representation would take, known before it is built.
+    """The cost of a representation, estimated before it is built.
 
     Attributes
     ----------
     text
         The sizes in words, for `certimap info` and refusals.
     work
-        What one evaluation would cost, as in `Facts.work`.
+        The cost of one evaluation, as in `Facts.work`.
     fits
         Whether it is within the limits.
     exists
@@ -101,21 +101,21 @@ class Row(Generic[M]):
     Attributes
     ----------
     name
-        What it is called in reports.
+        Its name in reports.
     accepts
         The type of model.
     offers
         The capabilities (protocols) of the posterior, and its own type, or the place of that type.
     estimate
-        Says what it would take.
+        Returns its estimated cost.
     build
-        Returns the posterior; raises ModelError when it does not fit, before memory is taken, and
-        ImpossibleEvidence when p(e) = 0.
+        Returns the posterior; raises ModelError before allocation if it does not fit, and ImpossibleEvidence if
+        p(e) = 0.
     suits
-        Whether `auto` may take it, asked before the estimate: one that fits may still be the worse one.
+        Whether `auto` may choose it, checked before the estimate: a fitting row may still be the worse one.
     is_kept
-        Whether the posterior depends on model, query and threads alone, and never changes: it may then answer
-        the same query again.
+        Whether the posterior depends only on model, query and threads, and never changes: it may then be cached
+        for the same query.
     """
 
     name: str
@@ -131,12 +131,12 @@ _ROWS: list[Row[Any]] = []
 
 
 def register(row: Row[Any]) -> None:
-    """Add a way from a type of model to a posterior; among equals the one registered first is taken.
+    """Add a row from a type of model to a posterior; among equals, the first registered wins.
 
     Parameters
     ----------
     row
-        The way, with its estimate.
+        The row, with its estimate.
     """
     _ROWS.append(row)
 

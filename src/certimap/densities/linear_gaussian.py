@@ -256,7 +256,7 @@ class LinearGaussianNetwork(Model):
         return Components(own, logs - of_intervals, None, log_evidence, log_slack + rounding)
 
     def _open(self, query: Query) -> tuple[list[int], list[int]]:
-        """Return the discrete variables that are queried or parents of real ones, and the unobserved ones of these."""
+        """Return the discrete variables that are queried or parents of real ones, and which are unobserved."""
         needed = set(self._closure([*query.variables.tolist(), *query.values, *query.intervals]))
         parents = {i for real in needed for i in self._nodes[real].discrete}
         used = sorted(parents | {i for i in query.variables.tolist() if i < self._n_discrete})

@@ -41,8 +41,8 @@ def check_agreement(reading: Reading, x: Any) -> None:
     Raises
     ------
     ModelError
-        If values differ by more than `AGREEMENT` nats (times 1 + |log|), only one is impossible, or one is NaN; names
-        the assignment. Also if the library itself fails.
+        If values differ by more than `AGREEMENT` nats (times 1 + |log|), only one is impossible, or one is NaN;
+        names the assignment. Also if the library itself fails.
     """
     model = reading.model if reading.compared is None else reading.compared
     states = model.domain.n_states if reading.states is None else np.asarray(reading.states, np.int64)

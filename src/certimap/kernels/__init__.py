@@ -1,1 +1,1 @@
-"""Compiled code that several rooms share, and nothing else."""
+"""Compiled code shared by several packages."""

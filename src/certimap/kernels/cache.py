@@ -1,12 +1,12 @@
-"""Compiled kernels on disk: never stale, never half written, nobody else's, and compiled anew where damaged.
+"""Compiled kernels on disk: never stale, half written or another user's; damaged files are compiled again.
 
-Numba's own cache takes the file of a kernel for all that it depends on, believes whatever it finds, and numbers
-its files, so that two processes which compile at once may leave the code of one signature under the name of
-another. Here a file is named by its kernel and signature, stamped with the sources of the kernel and of all that
-it inlines and with the versions of what compiled it, and checked before it is loaded.
+Numba's own cache checks only the kernel's own source file, trusts any content, and numbers its files: two
+processes that compile at once may store one signature's code under another's name. Here a file is named by kernel
+and signature. It is stamped with the sources of the kernel and of all inlined functions and with the compiler's
+versions, and checked before loading.
 
-A wheel may hold kernels of its own in `shipped`, compiled for a processor that most have (see `Target`): they are
-loaded where nothing was compiled for this very machine.
+A wheel may contain kernels in `shipped`, compiled for a common processor (see `Target`): they are loaded if this
+machine has compiled none of its own.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class DamagedKernel(Exception):
-    """A file of the cache does not hold what was written there."""
+    """A cache file's content is not as written."""
 
 
 class ForeignKernel(Exception):
-    """A file of the cache belongs to someone else, or someone else may write to it."""
+    """A cache file belongs to another user, or another user may write to it."""
 
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Return the versions that compiled code depends on, by name."""
+    """Return the software versions on which compiled code depends, by name."""
     made_by = {name: str(importlib.import_module(name).__version__) for name in ("numba", "llvmlite")}
     return made_by | {"certimap": certimap.__version__}
 
@@ -60,8 +60,8 @@ def versions() -> dict[str, str]:
 def source_stamp(path: Path) -> bytes:
     """Return a hash of a source file and of the modules of this package that it imports.
 
-    Those in a `kernels` folder are followed in turn, for kernels are inlined into each other; raises OSError where
-    a file cannot be read.
+    Imports of modules in `kernels` folders are followed recursively, since kernels are inlined into each other.
+    Raises OSError if a file cannot be read.
     """
     content = path.read_bytes()
     parts = [content]
@@ -74,14 +74,14 @@ def source_stamp(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class Target:
-    """The processor that shipped kernels are compiled for.
+    """The target processor of shipped kernels.
 
     Attributes
     ----------
     name
-        What LLVM calls it.
+        Its LLVM name.
     needs
-        The features without which their code cannot run, as LLVM calls them.
+        LLVM names of the features required by the code.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Target:
 
     @property
     def is_here(self) -> bool:
-        """Whether this processor runs such code."""
+        """Whether this processor can run code for the target."""
         features: dict[str, bool] = _llvm.get_host_cpu_features()
         return all(features.get(name, False) for name in self.needs)
 
@@ -105,7 +105,7 @@ TARGETS = {
 
 @functools.cache
 def shipped_target() -> Target | None:
-    """Return the target of kernels shipped for processors of this kind; None where they would not run."""
+    """Return the target of kernels shipped for this processor; None if they cannot run on it."""
     target = TARGETS.get(platform.machine())
     try:
         return target if target is not None and target.is_here else None
@@ -115,20 +115,20 @@ def shipped_target() -> Target | None:
 
 @dataclass(frozen=True)
 class Record:
-    """What a file says about the kernel in it.
+    """A cache file's record about its kernel.
 
     Attributes
     ----------
     kernel
         Module and name.
     signature
-        The types of its arguments, as numba writes them.
+        The types of its arguments, in numba's notation.
     target
-        The processor that it was compiled for.
+        The processor for which it was compiled.
     reason
-        Why it was compiled.
+        The reason for compiling it.
     seconds
-        Processor time that it took, without that of kernels which it calls.
+        Processor time of its compilation, without the kernels it calls.
     versions
         See `versions`.
     """
@@ -147,11 +147,11 @@ class KernelFiles:
     Parameters
     ----------
     folder, stem
-        Where they lie, and how their names begin.
+        Their folder, and the start of their names.
     stamp
-        What the sources are now; a file with another stamp is out of date.
+        Hash of the current sources; a file with another stamp is out of date.
     source
-        The kernel's source file: whoever may write that may write to the files as well.
+        The kernel's source file: users who may write to it may also write to the files.
     """
 
     def __init__(self, folder: Path, stem: str, stamp: bytes, source: Path | None = None) -> None:
@@ -160,14 +160,14 @@ class KernelFiles:
         self._stamp = hashlib.sha256(stamp + repr(sorted(versions().items())).encode()).digest()
 
     def load(self, key: Any) -> Any:
-        """Return what was saved under a key; None where nothing was, or it is out of date.
+        """Return the data saved under a key; None if there is none or it is out of date.
 
         Raises
         ------
         DamagedKernel
-            Where the file is not as it was written.
+            If the file is not as written.
         ForeignKernel
-            Where someone else wrote it, or may write to it.
+            If another user wrote it, or may write to it.
         """
         found = self._content(self.path_of(key))
         if found is None or (found[:_SIZE] != self._stamp and len(found) > 2 * _SIZE):
@@ -178,9 +178,9 @@ class KernelFiles:
         return pickle.loads(rest[rest.index(b"\n") + 1 :])
 
     def save(self, key: Any, data: Any, record: Record | None = None) -> None:
-        """Keep data under a key, and remove what is out of date.
+        """Save data under a key, and remove outdated files.
 
-        Raises OSError where it cannot be written, and leaves nothing behind then.
+        Raises OSError if writing fails; nothing is left behind then.
         """
         head = json.dumps({} if record is None else asdict(record)).encode("ascii")
         rest: bytes = head + b"\n" + _numba.dumps(data)
@@ -199,7 +199,7 @@ class KernelFiles:
                     old.unlink()
 
     def records(self) -> list[Record]:
-        """Return what the files that are up to date say about themselves."""
+        """Return the records of all files that are up to date."""
         found: list[Record] = []
         for path in sorted(self.folder.glob(f"{self._stem}.*.kernel")):
             with suppress(OSError, ValueError, TypeError, ForeignKernel):
@@ -209,7 +209,7 @@ class KernelFiles:
         return found
 
     def is_outdated(self) -> bool:
-        """Whether there are files of this kernel, and none of them is up to date."""
+        """Whether this kernel has files, all of them out of date."""
         return any(self.folder.glob(f"{self._stem}.*.kernel")) and not self.records()
 
     def flush(self) -> None:
@@ -222,7 +222,7 @@ class KernelFiles:
         return self.folder / f"{self._stem}.{name}.kernel"
 
     def _content(self, path: Path) -> bytes | None:
-        """Return what a file holds, once it is known to be of nobody else; None where there is none."""
+        """Return a file's content after checking its owner; None if there is no file."""
         try:
             number = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
         except FileNotFoundError:
@@ -233,8 +233,8 @@ class KernelFiles:
             return file.read()
 
     def _is_trusted(self, status: os.stat_result) -> bool:
-        """Whether only this user, the administrator, or whoever may write the source can write a file."""
-        if sys.platform == "win32":  # files have the rights of their folder there
+        """Whether a file is writable only for this user, the administrator, and users who may write the source."""
+        if sys.platform == "win32":  # there files inherit their folder's permissions
             return True
         if status.st_uid in (0, os.getuid()) and not status.st_mode & OTHERS_MAY_WRITE:
             return True
@@ -249,14 +249,14 @@ class KernelFiles:
 
 
 class KernelCache:
-    """What numba asks for compiled code, in place of a cache of its own.
+    """Replacement for numba's own cache.
 
-    Whatever is wrong with the files is a warning, once in a process, and costs a compilation.
+    Any problem with the files gives a warning, once per process, and costs a compilation.
 
     Raises
     ------
     RuntimeError
-        When there is no folder that could be written to.
+        If there is no writable folder.
     """
 
     def __init__(self, function: Any) -> None:
@@ -276,7 +276,7 @@ class KernelCache:
         caches.append(self)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the compiled code of a signature, or None where it has to be compiled."""
+        """Return the compiled code of a signature, or None if it must be compiled."""
         target_context.refresh()
         codegen = target_context.codegen()
         target = shipped_target()
@@ -290,7 +290,7 @@ class KernelCache:
                     return self._inner._impl.rebuild(target_context, data)
             except ForeignKernel:
                 _warn_once(f"compiled kernels in {files.folder} may be written by others; they are not executed")
-            except Exception:  # whatever unpickling and linking may raise
+            except Exception:  # unpickling and linking may raise any error
                 _warn_once(f"compiled kernels kept in {files.folder} are damaged; they are compiled anew")
                 if files is self.own:
                     with suppress(OSError):
@@ -299,7 +299,7 @@ class KernelCache:
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep the compiled code of a signature, where that is possible."""
+        """Save the compiled code of a signature if possible."""
         started, spent = self._started.pop(repr(sig), (time.thread_time(), _clock.spent))
         seconds = max(time.thread_time() - started - (_clock.spent - spent), 0.0)
         _clock.spent += seconds
@@ -320,12 +320,12 @@ class KernelCache:
         self.own.flush()
 
     def _key(self, sig: Any, target: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return what code depends on beside sources and versions: kernel, types, processor, bytecode."""
+        """Return the cache key besides sources and versions: kernel, types, processor, bytecode."""
         _, _, hashes = self._inner._index_key(sig, _Named(target))
         return (self.kernel, repr(sig), target, hashes)
 
     def _reason(self) -> str:
-        """Say why nothing was there to be loaded."""
+        """Return the reason why no code could be loaded."""
         if not any(SHIPPED.glob("*.kernel")):
             return "no kernels are shipped with this installation"
         if shipped_target() is None:
@@ -336,7 +336,7 @@ class KernelCache:
 
 
 class _Named:
-    """A code generator as far as numba's key needs one: what it generates code for."""
+    """Stand-in for a code generator with only its target, for numba's cache key."""
 
     def __init__(self, target: tuple[Any, ...]) -> None:
         self._target = target
@@ -346,7 +346,7 @@ class _Named:
 
 
 class _Clock(threading.local):
-    """Seconds that this thread has spent on compiling kernels."""
+    """Seconds spent by this thread on compiling kernels."""
 
     spent = 0.0
 
@@ -356,7 +356,7 @@ caches: list[KernelCache] = []  # of all kernels that this process has imported
 
 
 def keep_on_disk(compiled: Any, function: Any) -> None:
-    """Let what numba has made of a function look for its code on disk, where there is a folder to write to."""
+    """Make a compiled function look for its code on disk, if there is a writable folder."""
     with suppress(RuntimeError):
         compiled._cache = KernelCache(function)
 

@@ -57,7 +57,7 @@ def insert_rows(
 
 @jit()
 def rebuild_table(kept: Words, n_kept: int, table: NDArray[np.int32]) -> None:
-    """Enter the first `n_kept` rows, which are distinct, into an empty table."""
+    """Insert the first `n_kept` rows, all distinct, into an empty table."""
     mask = np.uint64(table.shape[0] - 1)
     for i in range(n_kept):
         slot = np.int64(_hash(kept, i) & mask)

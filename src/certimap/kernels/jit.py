@@ -1,4 +1,4 @@
-"""The one place that touches numba: compiled, cached on disk, free of the interpreter lock."""
+"""The decorators for kernels: compiled by numba, cached on disk, without the interpreter lock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from certimap.kernels.cache import keep_on_disk
 
 F = TypeVar("F", bound=Callable[..., Any])
-Scalar = Any  # a number read from an array: a machine number inside a kernel, a NumPy scalar outside
+Scalar = Any  # a number from an array: a machine number inside a kernel, a NumPy scalar outside
 
 
 def jit(*, fastmath: bool | set[str] = False, inline: Literal["never", "always"] = "never") -> Callable[[F], F]:
@@ -33,7 +33,7 @@ def jit(*, fastmath: bool | set[str] = False, inline: Literal["never", "always"]
 
 
 def _quiet(function: F) -> F:
-    """Let an uncompiled kernel wrap integers around and divide by zero without a warning, as compiled ones do."""
+    """Silence warnings on integer overflow and division by zero in an uncompiled kernel, as in compiled ones."""
 
     @functools.wraps(function)
     def run(*arguments: Any) -> Any:
@@ -44,9 +44,9 @@ def _quiet(function: F) -> F:
 
 
 def jit_part(function: F) -> F:
-    """Compile a part of kernels: callable from kernels alone, and kept on disk only as part of these.
+    """Compile a part of kernels: callable only from kernels, and cached only as part of them.
 
-    It gets no entry from Python, which is what most of the compilation of a small function goes into.
+    It gets no entry point from Python, which would take most of a small function's compilation time.
     """
     return numba.njit(  # pyright: ignore
         nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True

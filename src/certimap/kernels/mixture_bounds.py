@@ -1,12 +1,12 @@
-"""An upper bound on a mixture in a box, of second order: from values, slopes and curvatures at the middle.
+"""A second-order upper bound on a mixture in a box, from values, slopes and curvatures at the middle.
 
-The formula is derived in `docs/what-a-certificate-means.md`, "Mixtures in a box". All is in coordinates t of
-the box, which is [-1, 1] in each. With p_k the share of component k at the middle, component k over the middle's
-value is p_k exp(s_k t + t C_k t / 2), C_k between known limits. Their means s and C over p are taken out, and what
-is left, z_k, has mean 0 but for the limits of C_k. As e^z <= 1 + z + kappa(max z) z^2/2, the covariance of the
-slopes, each component's share raised by its kappa, bounds the curvature that the mixture has beyond C. What
-the C_k - C may do is either a share of its own (a lift, which serves far from a maximum) or a remainder of third
-order (which serves near one), whichever is less.
+The formula is derived in `docs/what-a-certificate-means.md`, "Mixtures in a box". The box is [-1, 1] in each
+coordinate of t. With p_k the share of component k at the middle, component k divided by the mixture's value there
+is p_k exp(s_k t + t C_k t / 2), with C_k between known limits. Subtracting the means s and C over p leaves
+exponents z_k with mean 0, up to the limits of C_k. Since e^z <= 1 + z + kappa(max z) z^2/2, the covariance of the
+slopes, with each share raised by its kappa, bounds the mixture's curvature beyond C. The effect of C_k - C is
+bounded either by raised shares (a lift, better far from a maximum) or by a third-order remainder (better near
+one), whichever is smaller.
 """
 
 from __future__ import annotations
@@ -23,23 +23,22 @@ from certimap.kernels.jit import jit_part
 Floats = NDArray[np.float64]
 Number = Any
 EPS = 2.220446049250313e-16
-FAR = 4.0  # nats that a component may rise from the middle of a box and still be expanded there
-TOO_STEEP = 1e100  # slopes and bends whose squares and sums a float holds
+FAR = 4.0  # largest rise, in nats, of an expanded component from the middle of a box
+TOO_STEEP = 1e100  # limit on slopes and bends, so that squares and sums do not overflow
 TOO_FAR = 300.0  # nats of rise above the others' beyond which nothing is expanded
-HALVINGS = 6  # of the range of shares of what makes a matrix diagonally dominant
+HALVINGS = 6  # bisection steps for the fraction of the diagonally dominant shift
 SWEEPS = 4
 
 
 class BoxExpansion(NamedTuple):
-    """What is known of K components in one box of D variables, and working arrays.
+    """Expansions of K components in one box of D variables, and working arrays.
 
     `log_value` and `log_peak` (K,) are natural logs at the middle and bounds over the box, weights included and
-    rounded up. `slope` (K, D) and `bend` (K, D), or (K, D * D) where curvatures are full matrices, are first and
-    second derivatives of the log in t; `spread` (K, D) is how far a bend may be off in the box, inf where unknown.
-    `lift` (K,) is by what factor bends that differ from their mean may raise a component. `score` (D,) says by
-    which variables the bound is loose. `kept` holds what `half_bounds` needs of a bound of second order: its
-    weight, an exponent, what is added, the log of its unit with all rounding, and what u cost; the weight is 0
-    where there is none.
+    rounded up. `slope` (K, D) and `bend` (K, D), or (K, D * D) for full matrices, are first and second derivatives
+    of the log in t; `spread` (K, D) bounds the variation of a bend in the box, inf if unknown. `lift` (K,) is the
+    factor by which deviations of bends from their mean may raise a component. `score` (D,) measures how much each
+    variable loosens the bound. `kept` holds the parts of a second-order bound for `half_bounds`: its weight (0
+    without such a bound), an exponent, a constant, the log of its unit with all rounding, and the cost of u.
     """
 
     log_value: Floats
@@ -60,7 +59,7 @@ class BoxExpansion(NamedTuple):
 
 
 def room_for(n_components: int, n_variables: int, is_full: bool) -> BoxExpansion:
-    """Allocate the arrays for mixtures of so many components."""
+    """Allocate the arrays for a mixture."""
     k, d = n_components, n_variables
     e = d * d if is_full else d
     shapes = [k, k, (k, d), (k, e), (k, d), k, k, d, e, (d, d), (d, d), d, d, d, 5]
@@ -77,7 +76,7 @@ def kappa(z: Number) -> Number:
 
 @jit_part
 def has_root(matrix: Floats, lower: Floats) -> bool:
-    """Whether a Cholesky factorisation goes through with a margin far above its rounding: positive definite."""
+    """Whether a matrix is positive definite, by a Cholesky factorisation with a margin far above its rounding."""
     n, trace = len(matrix), 0.0
     for i in range(n):
         trace += abs(matrix[i, i])
@@ -102,8 +101,8 @@ def tangent_bound(
 ) -> tuple[Number, Number]:
     """Return an upper bound on max of slope t - t M t / 2, M positive semidefinite, and the size of its terms.
 
-    `t` is in [-1, 1]^n but for `variable` (-1 for none), which is in [low, high]. The function lies below its
-    tangent at `at`, a point that coordinate ascent improves in place.
+    `t` is in [-1, 1]^n, except that `variable` (-1 for none) is in [low, high]. The function lies below its
+    tangent at `at`; coordinate ascent improves this point in place.
     """
     n = len(slope)
     for _ in range(SWEEPS):
@@ -133,9 +132,9 @@ def tangent_bound(
 def largest_quadratic(slope: Floats, matrix: Floats, room: BoxExpansion) -> tuple[Number, Number]:
     """Return an upper bound on max of slope t - t M t / 2 over [-1, 1]^n, and a bound on its rounding error.
 
-    M plus a diagonal u that makes it positive definite is at least its tangent at any y, which is largest in a
-    corner; u costs half its sum. It is about the least share of what makes M diagonally dominant. `matrix` gets
-    u added.
+    A diagonal u makes M + u positive definite; the function with M + u lies below its tangent at any y, which is
+    largest in a corner. Adding u costs half its sum. u is about the smallest sufficient fraction of the diagonal
+    that makes M diagonally dominant, and is added to `matrix`.
     """
     n, lower, at, off = len(slope), room.lower, room.at, room.off
     for i in range(n):
@@ -169,10 +168,10 @@ def largest_quadratic(slope: Floats, matrix: Floats, room: BoxExpansion) -> tupl
 
 @jit_part
 def take_means(x: BoxExpansion, log_middle: Number) -> tuple[Number, Number]:
-    """Fill in the shares of the components that are expanded, and their mean slope and bend.
+    """Fill in the shares of the expanded components, and their mean slope and bend.
 
-    Returns the expanded components' part of the value at the middle, and a bound on the others over it. A
-    component is expanded where it rises little from the middle to its bound, and its curvature is known.
+    Returns the expanded components' part of the value at the middle, and a bound on the others relative to it. A
+    component is expanded if it rises little from the middle to its bound, and its curvature is known.
     """
     inside, outside = 0.0, 0.0
     x.mean_slope[:] = 0.0
@@ -205,9 +204,9 @@ def take_means(x: BoxExpansion, log_middle: Number) -> tuple[Number, Number]:
 
 @jit_part
 def take_lifts(x: BoxExpansion, inside: Number) -> tuple[Number, Number]:
-    """Return by what factor bends that differ from their mean may lift the mixture, and a remainder instead.
+    """Return the factor by which bends' deviations from their mean may lift the mixture, and a remainder instead.
 
-    The first counts all that a bend may add in the box, the second only what slopes and bends may add together,
+    The first counts the full effect of bends in the box; the second only the joint effect of slopes and bends,
     since bends alone have mean 0.
     """
     n, full = x.slope.shape[1], x.bend.shape[1] > x.slope.shape[1]
@@ -242,7 +241,7 @@ def take_lifts(x: BoxExpansion, inside: Number) -> tuple[Number, Number]:
 
 @jit_part
 def lift_shares(x: BoxExpansion, inside: Number, lifted: Number) -> None:
-    """Multiply the shares by their lifts, and take the mean slope anew."""
+    """Multiply the shares by their lifts, and recompute the mean slope."""
     x.mean_slope[:] = 0.0
     for k in range(len(x.share)):
         if x.share[k] > 0.0:
@@ -257,7 +256,7 @@ def lift_shares(x: BoxExpansion, inside: Number, lifted: Number) -> None:
 def take_squares(x: BoxExpansion, inside: Number, is_lifted: bool) -> tuple[Number, Number]:
     """Fill in the covariance of the slopes, raised by kappa, and the scores.
 
-    Returns what components of tiny shares add over the box, and the size of what was added up.
+    Returns the contribution of components with tiny shares over the box, and the size of all terms.
     """
     n, full = x.slope.shape[1], x.bend.shape[1] > x.slope.shape[1]
     x.square[:] = 0.0
@@ -290,7 +289,7 @@ def take_squares(x: BoxExpansion, inside: Number, is_lifted: bool) -> tuple[Numb
 
 @jit_part
 def log_sum_of(logs: Floats) -> Number:
-    """Return ln of the sum of numbers given by their logs."""
+    """Return ln of a sum of numbers from their logs."""
     top = -math.inf
     for k in range(len(logs)):
         top = max(top, logs[k])
@@ -304,7 +303,7 @@ def log_sum_of(logs: Floats) -> Number:
 
 @jit_part
 def second_order(x: BoxExpansion, middle: Number) -> Number:
-    """Return the bound of second order, rounded up, `middle` being ln of the value there; fill in scores."""
+    """Return the second-order bound, rounded up, given ln of the value at the middle; fill in scores."""
     n_components, n = x.slope.shape
     full = x.bend.shape[1] > n
     inside, outside = take_means(x, middle)
@@ -337,10 +336,9 @@ def second_order(x: BoxExpansion, middle: Number) -> Number:
 
 @jit_part
 def half_bounds(x: BoxExpansion, variable: int, bound: Number) -> tuple[Number, Number]:
-    """Return upper bounds on the halves of the box where a variable is below its middle, and above.
+    """Return upper bounds on the halves of the box with a variable below and above its middle.
 
-    `bound` is what `mixture_bound` said of the whole, and x as it left it. They are that where there is no bound
-    of second order.
+    `bound` and x come from `mixture_bound` for the whole box. Without a second-order bound, both are `bound`.
     """
     if not x.kept[0] > 0.0:
         return bound, bound
@@ -357,7 +355,7 @@ def half_bounds(x: BoxExpansion, variable: int, bound: Number) -> tuple[Number, 
 def mixture_bound(x: BoxExpansion) -> Number:
     """Return an upper bound on ln of the mixture's largest value in the box, rounded up; fill in `score`.
 
-    The lower of the sum of the components' own bounds and the bound of second order. Cost: K (D + 10) D / 2
+    The smaller of the sum of the components' own bounds and the second-order bound. Cost: K (D + 10) D / 2
     multiplications, 6 K exponentials.
     """
     x.score[:] = 0.0
@@ -379,7 +377,7 @@ def mixture_bound(x: BoxExpansion) -> Number:
 
 @jit_part
 def add_plain_scores(x: BoxExpansion, log_unit: Number, unexpanded: bool) -> None:
-    """Add to the scores how much each variable may raise the components that count by their own bounds."""
+    """Add to the scores each variable's possible rise of the components counted by their own bounds."""
     for k in range(len(x.log_peak)):
         if (unexpanded and x.share[k] > 0.0) or x.log_peak[k] == -math.inf:
             continue

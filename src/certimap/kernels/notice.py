@@ -1,4 +1,4 @@
-"""Says so when the first run compiles the kernels."""
+"""A notice when the first run compiles the kernels."""
 
 from __future__ import annotations
 

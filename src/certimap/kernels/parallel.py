@@ -1,8 +1,8 @@
-"""Sharing blocks of rows out among threads, so that the answer does not depend on how many there are.
+"""Distribution of blocks of rows among threads; the answer does not depend on their number.
 
-The calling thread works too, and the helpers are daemons that wait on a queue made in C. So an interrupt (Ctrl-C)
-may come anywhere in this module: it leaves no lock held, no helper that the end of the process would wait for, and
-no block at work once the call is left.
+The calling thread works too, and the helpers are daemons that wait on a queue implemented in C. An interrupt
+(Ctrl-C) may thus come anywhere in this module: it leaves no lock held, no helper that delays the end of the
+process, and no block running after the call.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from queue import SimpleQueue
 
 
 def default_workers() -> int:
-    """Return the number of processors that this process may use."""
+    """Return the number of processors available to this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 class _Job:
-    """The blocks of one call; a job that is stopped gives out no more."""
+    """The blocks of one call; a stopped job gives out no more blocks."""
 
     def __init__(self, task: Callable[[int, int], None], n_rows: int, block: int) -> None:
         self.task, self.n_rows, self.block = task, n_rows, block
@@ -34,7 +34,7 @@ class _Job:
         self.news: SimpleQueue[None] = SimpleQueue()
 
     def help(self) -> None:
-        """Do blocks until none is left; each is written down before it is begun and when it is over."""
+        """Process blocks until none is left; record each at its start and its end."""
         while not self.is_stopped and (start := next(self.starts)) < self.n_rows:
             self.taken.append(start)
             try:
@@ -46,7 +46,7 @@ class _Job:
             self.news.put(None)
 
     def run(self, n_blocks: int) -> None:
-        """Do blocks in the calling thread, and return when helpers have done the others."""
+        """Process blocks in the calling thread; return when the helpers have finished theirs."""
         while (start := next(self.starts)) < self.n_rows and not self.errors:
             self.task(start, min(start + self.block, self.n_rows))
             n_blocks -= 1
@@ -56,14 +56,14 @@ class _Job:
             raise self.errors[0]
 
     def stop(self) -> None:
-        """Return when no helper is at work any more."""
+        """Give out no more blocks, and wait until no helper is working."""
         self.is_stopped = True
         while len(self.done) < len(self.taken):
             self.news.get()
 
 
 class _Helpers:
-    """Threads of one process that help with the jobs in a queue."""
+    """Threads of one process that work on the jobs in a queue."""
 
     def __init__(self) -> None:
         self.n_threads = 0
@@ -89,15 +89,15 @@ _helpers: dict[int, _Helpers] = {}  # by process
 def for_blocks(task: Callable[[int, int], None], n_rows: int, block: int, workers: int) -> None:
     """Call `task(start, stop)` for consecutive blocks of at most `block` rows, on `workers` threads.
 
-    Each call must write to its own rows only. An exception in a task is raised here. Whatever is raised, an
-    interrupt too, the blocks then at work are done before; a second interrupt does not wait for them.
+    Each call must write to its own rows only. An exception in a task is raised here. Running blocks finish before
+    any exception or interrupt is raised; a second interrupt does not wait for them.
     """
     n_blocks = len(range(0, n_rows, block))
     if workers == 1 or n_blocks <= 1:
         for start in range(0, n_rows, block):
             task(start, min(start + block, n_rows))
         return
-    helpers = _helpers.setdefault(os.getpid(), _Helpers())  # those of a parent process do not survive a fork
+    helpers = _helpers.setdefault(os.getpid(), _Helpers())  # a parent's threads do not survive a fork
     job = _Job(task, n_rows, block)
     try:
         helpers.share(job, min(workers, n_blocks) - 1)

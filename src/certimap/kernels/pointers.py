@@ -1,8 +1,8 @@
-"""Calls of compiled functions by their address, so that kernels compiled long ago reach functions that came later.
+"""Calls of compiled functions by address, so that cached kernels can call functions compiled later.
 
 A *real function* takes four parameters of a leaf and two numbers, and returns a number; a *draw function* takes
 four parameters, the two ends of an interval and a stream of random numbers. Both are plain Python functions
-that numba can compile. An address is kept in an int64 array; with compilation off it is a place in a list.
+that numba can compile. An address is stored in an int64 array; with compilation off it is an index in a list.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from certimap.kernels.cache import keep_on_disk
 from certimap.kernels.jit import jit_part
 
-# Untyped packages, told to type checkers as such once.
+# Untyped packages, declared to type checkers once.
 numba: Any = import_module("numba")
 ir: Any = import_module("llvmlite.ir")
 types: Any = numba.types
@@ -31,7 +31,7 @@ STREAM_WORDS = 4
 def address_of(function: Callable[..., float], *, draws: bool = False) -> int:
     """Compile a function, and keep it on disk if it comes from a file; return its address.
 
-    Raises whatever numba raises where it cannot compile it.
+    Raises numba's own error if compilation fails.
     """
     if numba.config.DISABLE_JIT:
         _kept.append(function)

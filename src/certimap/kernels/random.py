@@ -2,7 +2,7 @@
 
 Generators after Blackman and Vigna, "Scrambled linear pseudorandom number generators" (2021), and
 Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014). A row's stream depends
-on the key and the row's number alone, so that draws do not depend on how rows are shared out.
+only on the key and the row's number, so that draws do not depend on the threads.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def uniform(state: NDArray[np.uint64]) -> float:
 def truncated_normal(low: Scalar, high: Scalar, state: NDArray[np.uint64]) -> float:
     """Draw a standard normal number inside [low, high], by rejection.
 
-    Proposals: the normal itself (polar method) where the interval has much of the mass, uniform on a
-    short interval, exponential in a tail (Robert, "Simulation of truncated normal variables", 1995).
+    Proposals: the normal itself (polar method) if the interval has much of the mass, uniform on a short
+    interval, exponential in a tail (Robert, "Simulation of truncated normal variables", 1995).
     """
     if low > 0 or high < 0:
         sign = 1.0

@@ -1,10 +1,10 @@
-"""Numbers with an exponent of their own, and the limits within which plain doubles need none.
+"""Numbers with their own exponents, for values beyond the range of doubles.
 
-A wide number is m 2^e with 1/2 <= m < 1 and a whole e, or m = 0: a table of them may hold entries that differ
-by any factor. Products and sums of wide numbers round as doubles do and never underflow: in a sum, what is
-dropped lies below 2^-1074 times the largest term.
+A wide number is m 2^e with 1/2 <= m < 1 and integer e, or m = 0: entries of a table may differ by any factor.
+Products and sums of wide numbers round like doubles and never underflow: a sum drops less than 2^-1074 times its
+largest term.
 
-Plain doubles are faster, and suffice under two conditions that passes over tables check: see `rounding.py`.
+Plain doubles are faster, and suffice under two conditions checked in passes over tables: see `rounding.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from certimap.kernels.jit import jit_part
 
 LN2 = math.log(2.0)
-ZERO = -(1 << 40)  # the exponent of 0: smaller than that of any other number
+ZERO = -(1 << 40)  # the exponent of 0, smaller than any other exponent
 
 _POWERS = 2.0 ** -np.arange(1075.0)
 
