@@ -18,8 +18,8 @@ from certimap.core.search_boxes import Layout, SearchBoxes
 from certimap.solvers.box_search.probe import prober_of
 
 Floats = NDArray[np.float64]
-PARTS = 3  # a cell is cut into, so that the middle one keeps its parent's centre
-REACH = 8.0  # scales beyond the outermost start, where an unbounded domain is first cut
+PARTS = 3  # children per cut cell; the middle one keeps its parent's centre
+REACH = 8.0  # scales from the outermost starts to the window's ends; widths from there to the cut of a tail
 LN2 = math.log(2.0)
 FARTHEST = 1e300  # of a first cut from 0
 Kind = TypeVar("Kind", bound=np.generic)
@@ -27,7 +27,7 @@ Kind = TypeVar("Kind", bound=np.generic)
 
 @dataclass(eq=False)
 class CellTree:
-    """Cells in the order in which they were made; the first is the whole space.
+    """Cells in the order of creation; the first is the whole space.
 
     Attributes
     ----------
@@ -36,19 +36,19 @@ class CellTree:
     value
         ln of the density at each cell's centre, shape (capacity,).
     log_bound
-        What no density in the cell exceeds, natural logs; inf where nothing is known.
+        Natural log of an upper bound on the density in each cell; inf without a bound.
     depth
         int64, shape (capacity,).
     first_child
-        int64, shape (capacity,): the first of `PARTS` children, which follow each other; -1 for a leaf.
+        int64, shape (capacity,): the first of `PARTS` consecutive children; -1 for a leaf.
     is_stuck
-        bool, shape (capacity,): cells too narrow to be cut.
+        bool, shape (capacity,): cells too narrow to cut.
     log_optimism
-        The smaller of `log_bound` and what a Lipschitz constant of `bits` leaves room for, shape (capacity,).
+        The smaller of `log_bound` and the bound from a Lipschitz constant of `bits`, shape (capacity,).
     window
-        Where an unbounded domain is looked at first: its ends, shape (n,) each.
+        The region of an unbounded domain that is searched first: its ends, shape (n,) each.
     n
-        How many cells there are.
+        The number of cells.
     """
 
     posterior: Posterior
@@ -68,7 +68,7 @@ class CellTree:
 
     @classmethod
     def of(cls, posterior: Posterior, bits: float | None, control: Control) -> CellTree:
-        """Return a tree without cells; `bits` is the Lipschitz constant that cells are bounded by, or None."""
+        """Return a tree without cells; `bits` is the Lipschitz constant that bounds cells, or None."""
         prober = prober_of(posterior, control) if isinstance(posterior, Probes) else None
         layout = Layout.of(posterior.domain) if prober is None else prober.layout
         n = len(posterior.domain)
@@ -98,20 +98,20 @@ class CellTree:
 
     @property
     def n_bytes(self) -> int:
-        """The memory that it holds."""
+        """Memory held, in bytes."""
         return self.low.nbytes * 2 + 40 * len(self.value)
 
     def plant(self, ledger: Ledger) -> None:
-        """Make the first cell: what the evidence leaves of the space."""
+        """Make the first cell: the part of the space that the evidence allows."""
         whole = self.layout.allowed()
         self._add(ledger, whole.low, whole.high, np.zeros(1, np.int64), np.full(1, np.inf))
 
     def leaves(self) -> NDArray[np.int64]:
-        """Return the cells that are not cut."""
+        """Return the cells that are not cut yet."""
         return np.flatnonzero(self.first_child[: self.n] < 0)
 
     def cut(self, ledger: Ledger, cells: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Cut leaves along their longest sides; return the children, `PARTS` for each that could be cut."""
+        """Cut leaves along their longest sides; return the children, `PARTS` per leaf that could be cut."""
         low, high = self.low[cells], self.high[cells]
         side, ends = self._places(low, high)
         rows = np.arange(len(cells))
@@ -131,25 +131,25 @@ class CellTree:
         return np.arange(start, self.n)
 
     def inside(self, cell: int, rng: np.random.Generator) -> Points:
-        """Return a point of a cell, uniform where it is bounded, shape (1, n)."""
+        """Return a random point of a cell, uniform if the cell is bounded, shape (1, n)."""
         low, high = self._finite(self.low[cell], self.high[cell])
-        share = rng.uniform(size=len(low))  # the width of a cell may exceed the largest float
+        share = rng.uniform(size=len(low))  # a convex combination, because the width of a cell may overflow
         return np.clip((1.0 - share) * low + share * high, low, high)[None, :]
 
     def centres(self, low: Floats, high: Floats) -> Points:
-        """Return the middles of cells; where a side has no end, a place inside the window or at the other end."""
+        """Return the centres of cells; an unbounded side is first cut off by `_finite`."""
         low, high = self._finite(low, high)
         return np.clip(0.5 * low + 0.5 * high, low, high)
 
     def _finite(self, low: Floats, high: Floats) -> tuple[Floats, Floats]:
-        """Cut off what has no end: at the window, or at the end that there is."""
+        """Replace infinite ends by the window's end, or by the side's other end beyond the window."""
         start, end = self.window
         bounded_low = np.where(np.isfinite(low), low, np.where(np.isfinite(high), np.minimum(start, high), start))
         bounded_high = np.where(np.isfinite(high), high, np.where(np.isfinite(low), np.maximum(end, low), end))
         return bounded_low, bounded_high
 
     def _places(self, low: Floats, high: Floats) -> tuple[NDArray[np.int64], Floats]:
-        """Return the side that each cell is cut along, and the two places, shapes (batch,) and (batch, 2)."""
+        """Return the side to cut of each cell, shape (batch,), and the two cut points, shape (batch, 2)."""
         rows = np.arange(len(low))
         with np.errstate(over="ignore", invalid="ignore"):
             lengths = high - low
@@ -159,18 +159,18 @@ class CellTree:
             first, second = a + third, b - third
         start, end, scale = self.window[0][side], self.window[1][side], self.layout.scales[side]
         width = np.maximum(end - start, scale)
-        with np.errstate(invalid="ignore"):  # tails grow with the distance from the window
+        with np.errstate(invalid="ignore"):  # pieces grow with the distance from the window
             far = np.maximum(np.where(np.isfinite(a), a - end, 0.0), np.where(np.isfinite(b), start - b, 0.0))
         width = np.maximum(width, far)
         no_low, no_high = np.isinf(a), np.isinf(b)
         reach = REACH * width
-        first = np.where(no_high & ~no_low, a + reach, first)  # a tail: two pieces that have ends, and the rest
+        first = np.where(no_high & ~no_low, a + reach, first)  # a tail: two bounded pieces, and the rest
         second = np.where(no_high & ~no_low, a + 4.0 * reach, second)
         first = np.where(no_low & ~no_high, b - 4.0 * reach, first)
         second = np.where(no_low & ~no_high, b - reach, second)
         first = np.where(no_low & no_high, start, first)
         second = np.where(no_low & no_high, end, second)
-        # From an end that lies far outside, the window is what is cut to first.
+        # If the finite end lies outside the window, the first cuts are at the window.
         first = np.where(no_high & ~no_low & (a < start), start, first)
         second = np.where(no_high & ~no_low & (a < end) & (end > first), end, second)
         second = np.where(no_low & ~no_high & (b > end), end, second)
@@ -208,12 +208,12 @@ class CellTree:
 
 
 def _grown(array: NDArray[Kind], n: int, capacity: int) -> NDArray[Kind]:
-    """Return an array of more rows, of which the first n are kept."""
+    """Return a copy with more rows, of which the first n are kept."""
     out = np.empty((capacity, *array.shape[1:]), array.dtype)
     out[:n] = array[:n]
     return out
 
 
 def is_bounded(posterior: Posterior) -> bool:
-    """Whether every real variable has an interval with two ends."""
+    """Whether every real variable has a bounded interval."""
     return all(isinstance(v, Real) and math.isfinite(v.low) and math.isfinite(v.high) for v in posterior.domain)

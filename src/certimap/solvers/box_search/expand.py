@@ -1,4 +1,4 @@
-"""One generation of the box search: probe boxes, drop what cannot win, branch on what is left."""
+"""One generation of the box search: probe boxes, drop states that cannot win, branch on the rest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from certimap.core.posterior import Prober
 from certimap.core.search_boxes import Answers, Layout, SearchBoxes
 from certimap.kernels.branching import interval_score
 
-MAX_HINTS = 4  # most promising points of a generation that are worth scoring
+MAX_HINTS = 4  # hints per generation
 Floats = NDArray[np.float64]
 
 
@@ -31,11 +31,10 @@ class Children:
 
 @dataclass(eq=False)
 class Expansion:
-    """What became of a batch of boxes; natural logs.
+    """The result of expanding a batch of boxes; natural logs.
 
-    `closed` is (largest bound, mass) of what was closed, `stuck` the largest bound of real boxes too small to
-    split; `points` are boxes of one point; `hints` are points worth scoring. Masses are whatever measure the
-    prober answers in.
+    `closed` is (largest bound, mass) of the closed boxes. `stuck` is the largest bound of real boxes too small to
+    split. `points` are boxes of one point, `hints` points worth scoring. Masses are in the prober's measure.
     """
 
     children: list[Children] = field(default_factory=list[Children])
@@ -64,11 +63,11 @@ def expand(
     threshold: float,
     recorder: Recorder | None = None,
 ) -> Expansion:
-    """Probe boxes until nothing more can be dropped from them, then branch.
+    """Probe boxes until no more columns can be dropped, then branch.
 
-    A column whose bound is at most `threshold` (nats) is dropped from its box, a box with a variable that
-    keeps no column is closed. Each remaining box is branched on the variable whose columns' bounds have
-    the smallest sum. Costs one probe of every box for each time that it shrank, plus one.
+    A column whose bound is at most `threshold` (nats) is dropped from its box. A box in which some variable has no
+    column left is closed. Each remaining box branches on the variable whose column bounds have the smallest sum.
+    Cost: one probe per box, and one more each time that it shrinks.
     """
     result = Expansion()
     before: Floats | None = None
@@ -121,7 +120,7 @@ def _part(answers: Answers, rows: NDArray[np.bool_]) -> Answers:
 def _shrink(
     layout: Layout, boxes: SearchBoxes, alive: NDArray[np.bool_], halved: NDArray[np.bool_], splits: Floats
 ) -> SearchBoxes:
-    """Drop the columns that are not alive; a real variable keeps the half that is."""
+    """Drop dead columns; a real variable keeps its live half."""
     mask = boxes.mask & (alive | layout.is_real[layout.variable_of])
     rows, variables = np.nonzero(halved)
     lower = alive[rows, layout.offsets[variables]]
@@ -139,9 +138,9 @@ def _finish(
     answers: Answers,
     each: Floats,
 ) -> NDArray[np.int64]:
-    """Sort out boxes from which nothing can be dropped: points, boxes stuck at rounding, and branches.
+    """Handle boxes that cannot shrink: record points and boxes too small to split, branch the others.
 
-    Returns the variable that each box is split on, -1 for the others.
+    Returns the split variable of each box, -1 without a split.
     """
     if not len(boxes):
         return np.empty(0, np.int64)
@@ -172,7 +171,7 @@ def _finish(
 
 
 def _promising(layout: Layout, boxes: SearchBoxes, answers: Answers, each: Floats) -> Points:
-    """Return the point of largest column bounds in each box."""
+    """Return the point in each box that takes the columns of largest bounds."""
     points = np.zeros((len(boxes), len(layout.domain)), layout.domain.point_dtype)
     for v in range(len(layout.domain)):
         columns = slice(layout.offsets[v], layout.offsets[v + 1])
@@ -223,7 +222,7 @@ def _branch(
 
 
 def _log_difference(larger: Floats, smaller: Floats) -> Floats:
-    """Return ln(exp(larger) - exp(smaller)), -inf where rounding leaves nothing."""
+    """Return ln(exp(larger) - exp(smaller)), or -inf if rounding makes the difference 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.exp(np.minimum(smaller - larger, 0.0))
         return np.where(np.isfinite(larger), larger + np.log1p(-share), -np.inf)

@@ -1,4 +1,4 @@
-"""Branch and bound on boxes, with probing, bounds that tighten, and draws from what is still open."""
+"""Branch and bound on boxes, with probing, tightening of bounds, and draws from the open boxes."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from certimap.core.posterior import Posterior
     from certimap.core.search_boxes import Layout
 
-EXACT_FACTOR = 1e-10  # nats within which a tightened bound counts as exact, at first
-TIGHTEN_WORK = 400_000_000  # edge visits before the first search, or 100 boxes' work where that is more
-APART = 1.0 / 64.0  # of the width asked for: open boxes this short that lie farther apart hold different modes
-HOPELESS = math.log(1e9)  # ln of the draws needed beyond which only a small share of work goes to them
+EXACT_FACTOR = 1e-10  # nats: initial gap within which a tightened bound counts as exact
+TIGHTEN_WORK = 400_000_000  # edge visits before the first search; at least the work of 100 boxes
+APART = 1.0 / 64.0  # of `width`: if all open boxes are this short but their hull is not, they hold several modes
+HOPELESS = math.log(1e9)  # ln of the needed draws beyond which they get only a small share of work
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Sizes of the pieces that a search works in; no certificate depends on them.
+    """Step sizes of a search; no certificate depends on them.
 
     Parameters
     ----------
@@ -44,9 +44,9 @@ class Pace:
     max_batch
         Boxes expanded together.
     open_bytes
-        Memory of the open boxes, where the user sets no limit, beyond which the search goes depth first.
+        Memory of the open boxes beyond which the search goes depth first, if the user sets no limit.
     long_list
-        Columns of all open boxes together, beyond which they are not unpacked for a draw.
+        Total columns of the open boxes beyond which they are not unpacked for a draw.
     min_draws, max_draws
         Draws in one batch.
     """
@@ -61,7 +61,7 @@ class Pace:
 
 @dataclass(eq=False)
 class FrontierState:
-    """Where a search stands; `work` is in edge visits."""
+    """The state of a search; `work` is in edge visits."""
 
     posterior: Any
     control: Control
@@ -90,38 +90,38 @@ class FrontierState:
 
 @dataclass(frozen=True)
 class Frontier(Solver):
-    """Search a partition of the query space into boxes, best first, until what is open cannot win.
+    """Search a partition of the query space into boxes, best first, until no open box can win.
 
-    The posterior's prober bounds a box and every (variable, state) of it at once (on a circuit by its mass and
-    by the circuit with its leaves at their maxima in the box, in one upward and one downward pass), and states
-    that cannot beat the best point are dropped. First the prober tightens: on circuits every sum node's own
-    maximum is found, bottom-up, and caps its value in every box, which on learned sum-product networks usually
-    settles the query. Deterministic circuits close at the first box. Meanwhile draws from the open boxes alone
-    certify what stays open.
+    The posterior's prober bounds a box and every (variable, state) of it at once. On a circuit it uses the mass,
+    and the circuit with its leaves at their maxima in the box, in one upward and one downward pass. States that
+    cannot beat the best point are dropped. Before the search the prober tightens: on circuits it finds every sum
+    node's own maximum, bottom-up, which caps the node's value in every box and usually settles queries on learned
+    sum-product networks. Deterministic circuits close at the first box. Draws from the open boxes may certify the
+    rest.
 
     Sources: probing and best-first search as in integer programming; bounds after Huang, Chavira and
     Darwiche (2006) and Mei, Jiang and Tu (2018); the caps and the rule for draws are this project's (see
-    `docs/what-a-certificate-means.md`). Cost: about 4 edge visits per box, for every edge of the circuit.
+    `docs/what-a-certificate-means.md`). Cost: about 4 visits of every edge of the circuit per box.
 
     Parameters
     ----------
     draw_share
-        Share of the work that goes to draws from the open boxes, in [0, 1); 0 makes none.
+        Share of the work for draws from the open boxes, in [0, 1); 0: no draws.
     first_draws
         Draws from the whole space before the search.
     exact_work
-        Edge visits (some tenths of a second) spent aiming for the exact answer in a discrete domain, before
-        epsilon and draws may settle the query; 0 stops at the first certificate that was asked for.
+        Edge visits (some tenths of a second) spent on the exact answer in a discrete domain before epsilon and
+        draws may settle the query; 0: stop at the first certificate that meets the request.
     caps
-        Whether to let the prober tighten its bounds first (on circuits, find the maxima of subcircuits).
+        Whether to tighten bounds before the search (on circuits, by the maxima of subcircuits).
     incumbent
-        Whether to look for a good answer before the search; False leaves that to the search itself.
+        Whether to look for a good answer before the search.
     width
-        In a real domain: go on, beyond epsilon, until every mode is known to lie in a box whose sides are at most
-        this long, in the units of the variables, or modes are told apart; `result.located` is that box. None stops
-        at epsilon.
+        In a real domain: continue beyond epsilon until every mode lies in a box with sides of at most this length,
+        in the units of the variables, or until modes are separated; `result.located` is that box. None: stop at
+        epsilon.
     pace
-        Sizes of the pieces that it works in.
+        Step sizes.
     """
 
     draw_share: float = 0.2
@@ -193,7 +193,7 @@ class Frontier(Solver):
     # --- before the search -------------------------------------------------------------------------------
 
     def _start(self, state: FrontierState, ledger: Ledger) -> None:
-        """Look for a good answer, then bound the whole space; go on to tighten unless that settles it."""
+        """Look for a good answer, then bound the whole space; continue with tightening if still unsettled."""
         if ledger.recorder is not None:
             ledger.recorder.layout = state.layout
         if not state.posterior.domain.is_discrete:
@@ -211,7 +211,7 @@ class Frontier(Solver):
             state.budget = max(TIGHTEN_WORK, 100 * state.prober.work)
 
     def _bound_whole(self, state: FrontierState, ledger: Ledger) -> None:
-        """Bound the whole space, so that a density has a finite bound if time is up with the first answers."""
+        """Bound the whole space, so that a density has a finite bound even if the time ends here."""
         bounds = state.prober.probe(state.open.boxes(slice(None))).log_bound
         state.n_nodes += len(bounds)
         state.work += len(bounds) * state.prober.work
@@ -219,7 +219,7 @@ class Frontier(Solver):
         self._report(state, ledger)
 
     def _tighten(self, state: FrontierState, ledger: Ledger) -> None:
-        """Let the prober tighten; when it pauses, or has had its share of work, search."""
+        """Let the prober tighten; when it pauses or its share of work is used up, search."""
         if ledger.recorder is not None:
             ledger.recorder.tightens(state.prober)
         came_to = state.prober.tighten(
@@ -248,7 +248,7 @@ class Frontier(Solver):
     # --- the search --------------------------------------------------------------------------------------
 
     def _search(self, state: FrontierState, ledger: Ledger) -> None:
-        """Expand batches of boxes for one step's work, then draw from what is open."""
+        """Expand batches of boxes for one step's work, then draw from the open boxes."""
         start = state.work
         while len(state.open) and state.work - start < self.pace.step_work:
             self._expand_batch(state, ledger, self._batch_size(state, ledger))
@@ -272,7 +272,7 @@ class Frontier(Solver):
             state.budget *= 4
 
     def _batch_size(self, state: FrontierState, ledger: Ledger) -> int:
-        """Return how many boxes to expand together: more and more, as far as the step's work allows."""
+        """Return how many boxes to expand together; it grows as far as the step's work allows."""
         state.batch = min(
             2 * state.batch, self.pace.max_batch, max(8, self.pace.step_work // (4 * state.prober.work))
         )
@@ -282,12 +282,12 @@ class Frontier(Solver):
         return state.batch if nodes_left is None else max(1, min(state.batch, nodes_left))
 
     def _is_full(self, state: FrontierState) -> bool:
-        """Whether the open boxes take up their memory; the search then goes depth first."""
+        """Whether the open boxes use up their memory; the search then goes depth first."""
         limit = self.pace.open_bytes if state.control.max_memory is None else state.control.max_memory // 2
         return state.open.bytes_each * (len(state.open) + 4096) > limit
 
     def _expand_batch(self, state: FrontierState, ledger: Ledger, count: int) -> None:
-        """Take boxes off the open list, expand them, and report what that closed and found."""
+        """Take boxes off the open list, expand them, and report the results."""
         boxes, bounds, masses, depths = state.open.take(count, self._is_full(state), self._scales(state))
         threshold = self._threshold(state, ledger)
         try:
@@ -305,14 +305,14 @@ class Frontier(Solver):
         self._prune(state, ledger)
 
     def _take_in(self, state: FrontierState, ledger: Ledger, found: Expansion) -> None:
-        """Pass on closed boxes and points to the ledger."""
+        """Report closed boxes and points to the ledger."""
         before = ledger.best_log_prob
         if found.points:
             ledger.settle(np.concatenate(found.points))
         if found.closed != (-math.inf, -math.inf):
             ledger.close(*found.closed)
         state.stuck = max(state.stuck, found.stuck)
-        is_real = not state.posterior.domain.is_discrete  # where boxes never become points
+        is_real = not state.posterior.domain.is_discrete  # real boxes never become points
         if found.hints and (self.incumbent or is_real):
             hints = np.concatenate(found.hints)[:N_STARTS]
             ledger.candidates(hints)
@@ -329,10 +329,9 @@ class Frontier(Solver):
             ledger.close(bound, mass)
 
     def _report(self, state: FrontierState, ledger: Ledger, *, is_last: bool = False) -> None:
-        """State the open boxes to the ledger; without any the search is done.
+        """Report the open boxes to the ledger; without any the search is done.
 
-        While the search aims for the exact answer it keeps to itself what would settle for less, lest the run end
-        on it.
+        While the search aims for the exact answer, it withholds bounds that would end the run with less.
         """
         full = state.control.nodes_left(state.n_nodes) == 0
         ends = is_last or full or state.control.should_stop
@@ -349,11 +348,11 @@ class Frontier(Solver):
             state.done = True
 
     def _scales(self, state: FrontierState) -> NDArray[np.float64] | None:
-        """Return what boxes are measured by where modes are to be located: wide ones come first then."""
+        """Return the scales by which the widest box comes first when modes are located, else None."""
         return None if self.width is None else np.where(state.layout.is_real, state.layout.scales, np.inf)
 
     def _locate(self, state: FrontierState, ledger: Ledger, width: float) -> None:
-        """State which box holds all that is open and the best point; done where its sides are short enough."""
+        """Report the hull of the open boxes and the best point; done if its sides are short enough."""
         best = ledger.best_point
         if best is None or state.stuck > ledger.log_strict_threshold:
             return
@@ -363,19 +362,19 @@ class Frontier(Solver):
             low, high = np.minimum(low, hull.low[0]), np.maximum(high, hull.high[0])
         ledger.locate(low, high)
         short = bool(np.all((high - low)[state.layout.is_real] <= width))
-        # Where each open box is far shorter than asked and all together are not, modes lie apart.
+        # If each open box is far shorter than `width` but their hull is not, modes lie apart.
         apart = state.open.longest(state.layout.is_real) <= APART * width
         state.done = state.done or ((short or apart) and ledger.satisfied)
 
     def _aims_for_exact(self, state: FrontierState) -> bool:
-        """Whether the search is young enough to go on past epsilon, which costs little where it is easy.
+        """Whether to search for the exact answer beyond epsilon: only early on, when an easy query costs little.
 
-        In a real domain it costs much: intervals around a maximum shrink step by step.
+        Never in a real domain, where intervals around a maximum shrink slowly.
         """
         return state.work < self.exact_work and state.posterior.domain.is_discrete
 
     def _tightens(self, state: FrontierState, ledger: Ledger) -> bool:
-        """Whether to let the prober tighten; what it finds of real variables has no place in a proof's cells."""
+        """Whether to let the prober tighten; a proof over real variables cannot record it."""
         return self.caps and (ledger.recorder is None or state.posterior.domain.is_discrete)
 
     def _threshold(self, state: FrontierState, ledger: Ledger) -> float:
@@ -387,7 +386,7 @@ class Frontier(Solver):
     # --- draws -------------------------------------------------------------------------------------------
 
     def _wants_draws(self, state: FrontierState, ledger: Ledger) -> bool:
-        """Whether the share of work set aside for draws pays for a batch of them."""
+        """Whether the work set aside for draws is enough for a batch."""
         if not self.draw_share or not len(state.open) or not has_masses(state.posterior):
             return False
         if not isinstance(state.posterior, Draws) or ledger.remaining_draws == 0:
@@ -395,7 +394,7 @@ class Frontier(Solver):
         return state.draw_credit >= self._draw_cost(state, self.pace.min_draws) * state.draw_at
 
     def _draw(self, state: FrontierState, ledger: Ledger) -> None:
-        """Draw from the union of the open boxes, in proportion to mass, and report it as such."""
+        """Draw from the union of the open boxes, in proportion to mass, and report the draws."""
         log_mass = ledger.log_open_mass
         assert log_mass is not None
         edges = max(state.prober.work // 4, 1)
@@ -425,7 +424,7 @@ class Frontier(Solver):
         self._prune(state, ledger)
 
     def _draw_cost(self, state: FrontierState, n: int) -> int:
-        """Return the work of n draws from the open boxes: masses of boxes, the draws, and their values."""
+        """Return the work of n draws from the open boxes: box masses, draws and values."""
         n_masses = n if self._is_long(state) else len(state.open)
         return max(state.prober.work // 4, 1) * (n_masses + 2 * n)
 
@@ -435,12 +434,12 @@ class Frontier(Solver):
 
 
 def _measure(posterior: Posterior, layout: Layout, boxes: Boxes) -> NDArray[np.float64]:
-    """Return ln of what boxes are measured by (see `Answers`), before anything was asked about them."""
+    """Return ln of the measure of boxes (see `Answers`) before they are probed."""
     if has_masses(posterior) and isinstance(posterior, Masses):
         return rounded_up(posterior.log_mass(boxes), posterior.facts.log_slack)
     return layout.log_share(layout.of_boxes(boxes)) if posterior.domain.is_discrete else np.zeros(len(boxes))
 
 
 def _factor(ledger: Ledger) -> float:
-    """Return how close (nats) a tightened bound must come to the truth where epsilon is to be used."""
+    """Return the gap (nats) at which a tightened bound is close enough for epsilon."""
     return max(EXACT_FACTOR, 1e-3 * ledger.epsilon)

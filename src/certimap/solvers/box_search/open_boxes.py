@@ -14,8 +14,8 @@ from certimap.core.search_boxes import SearchBoxes
 class OpenBoxes:
     """A growing table of boxes with natural-log bounds and masses, and depths.
 
-    Masks are packed to bits. `take` removes the boxes of largest bound, or the deepest ones (which keeps the
-    table from growing), in an order that depends on their content and history alone.
+    Masks are packed to bits. `take` removes the boxes of largest bound, or the deepest boxes (which keeps the
+    table small), in an order that depends only on their content and history.
     """
 
     def __init__(self, n_columns: int, n_real: int) -> None:
@@ -45,7 +45,7 @@ class OpenBoxes:
         return float(log_sum(self.log_masses))
 
     def hull(self) -> SearchBoxes:
-        """Return the smallest box that holds everything open; something must be."""
+        """Return the smallest box that contains all open boxes; at least one must be open."""
         bits = np.bitwise_or.reduce(self._bits[: self.n], axis=0)
         mask = np.unpackbits(bits[None], axis=1, count=self.n_columns)
         low, high = self._low[: self.n].min(axis=0), self._high[: self.n].max(axis=0)
@@ -103,7 +103,7 @@ class OpenBoxes:
     ) -> tuple[SearchBoxes, NDArray[np.float64], NDArray[np.float64], NDArray[np.int32]]:
         """Remove and return up to `count` boxes, with their bounds, masses and depths.
 
-        Given `scales` of the real variables (inf for others), the widest in units of these.
+        Given `scales` of the real variables (inf for others), take the widest boxes in these units instead.
         """
         if count >= self.n:
             rows = np.arange(self.n)
@@ -121,7 +121,7 @@ class OpenBoxes:
         return taken
 
     def cap(self, log_bound: float) -> None:
-        """Let a bound on everything open bound each box."""
+        """Lower every box's bound to at most `log_bound`, a bound on all open boxes."""
         np.minimum(self.bounds, log_bound, out=self.bounds)
 
     def prune(self, threshold: float) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Optimistic searches of real variables: cells cut in three where the density may be highest (DOO, SOO, HOO)."""
+"""Optimistic searches over real variables: cut the cell in three where the density may be highest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STEP_CELLS = 64  # cells cut in one step, at least
 
 @dataclass(eq=False)
 class OptimisticState:
-    """The tree, and what a method remembers beside it."""
+    """The tree, and the method's own records."""
 
     tree: CellTree
     control: Control
@@ -42,17 +42,17 @@ class OptimisticState:
 
 @dataclass(frozen=True)
 class Optimistic(Solver):
-    """The base of the three methods: a partition into cells that is refined where a method says.
+    """The base of DOO, SOO and HOO: a partition into cells, refined where the method chooses.
 
-    The density is evaluated at the middle of each cell. Where the posterior bounds boxes, the largest bound of any
-    cell that is not cut bounds the mode, and certifies.
+    The density is evaluated at the centre of each cell. If the posterior bounds boxes, the largest bound of an
+    uncut cell bounds the mode, and certifies.
     """
 
     name: ClassVar[str] = "optimistic"
     family: ClassVar[Family] = "search"
 
     def unsuited(self, posterior: Posterior) -> str | None:
-        """Refuse states, counts, and domains without ends where nothing bounds what lies outside."""
+        """Refuse categorical variables, counts, and unbounded domains without bounds of boxes."""
         domain = posterior.domain
         if np.any(domain.n_states):
             name = domain.names[int(np.flatnonzero(domain.n_states)[0])]
@@ -94,16 +94,16 @@ class Optimistic(Solver):
 
     @abstractmethod
     def _refine(self, state: OptimisticState, ledger: Ledger) -> None:
-        """Cut some cells; note where nothing is left to cut."""
+        """Cut some cells; set `done` when no cell is left to cut."""
 
     def _open(self, state: OptimisticState, ledger: Ledger) -> Ids:
-        """Return the leaves that can be cut and may hold something better."""
+        """Return the leaves that can be cut and may hold a better point."""
         tree = state.tree
         leaves = tree.leaves()
         return leaves[~tree.is_stuck[leaves] & (tree.log_optimism[leaves] > ledger.log_threshold)]
 
     def _report(self, state: OptimisticState, ledger: Ledger) -> None:
-        """State what the leaves prove: by their bounds, and under the assumption of a Lipschitz constant."""
+        """Report the leaves' largest bound, and the one under the Lipschitz assumption."""
         tree = state.tree
         leaves = tree.leaves()
         if tree.prober is not None:
@@ -120,19 +120,18 @@ class Doo(Optimistic):
     """Deterministic optimistic optimisation: cut the cell where the density may be highest.
 
     With `lipschitz=L`, log2 of the density is assumed to fall by at most L bits per unit of Euclidean distance
-    from its mode, so that the cell which holds the mode is worth at most p(centre) 2^(L radius); bounds of
-    boxes, where the posterior has them, are used beside that or alone. The search ends with a certificate as
-    soon as no cell may be better by more than epsilon.
+    from its mode, so that the density in the mode's cell is at most p(centre) 2^(L radius). Bounds of boxes are
+    used too, or alone, if the posterior has them. The search ends with a certificate as soon as no cell can be
+    better by more than epsilon.
 
-    Its regret after n cuts is at most the largest value that any cell may have, less the best found, which is
-    what the result's upper bound says; under the Lipschitz condition it falls like n^(-1/d), d the near-
-    optimality dimension, and like a power of e where d = 0 (Munos 2011, theorem 1). Cost: two evaluations and
-    three bounds per cut.
+    Its regret after n cuts is at most the result's upper bound less the best value found. Under the Lipschitz
+    condition it falls like n^(-1/d), d the near-optimality dimension, and exponentially if d = 0 (Munos 2011,
+    theorem 1). Cost: two evaluations and three bounds per cut.
 
     Parameters
     ----------
     lipschitz
-        In bits per unit of distance; None relies on bounds of boxes alone.
+        In bits per unit of distance; None: use bounds of boxes alone.
     """
 
     lipschitz: float | None = None
@@ -148,7 +147,7 @@ class Doo(Optimistic):
         return self.lipschitz
 
     def unsuited(self, posterior: Posterior) -> str | None:
-        """Refuse what `Optimistic` does, and a search with nothing to be optimistic about."""
+        """Refuse the same as `Optimistic`, and a search with neither bounds of boxes nor a Lipschitz constant."""
         if self.lipschitz is None and not isinstance(posterior, Probes):
             return (
                 "solver 'doo' needs lipschitz= where the posterior bounds no boxes, as a "
@@ -170,18 +169,17 @@ class Doo(Optimistic):
 
 @dataclass(frozen=True)
 class Soo(Optimistic):
-    """Simultaneous optimistic optimisation: cut the best cell of each depth that beats all of smaller depths.
+    """Simultaneous optimistic optimisation: cut the best cell of each depth that beats all smaller depths.
 
-    Nothing need be known of how fast the density falls. With depth limited to the square root of the number of
-    cuts (times the number of variables), the regret after n cuts is that of a cell at a depth which grows like
-    the square root of n: n^(-1/d) up to logs, and e^(-c sqrt n) where the near-optimality dimension d is 0
-    (Munos 2011, theorem 2). Without bounds of boxes it proves nothing; with them it certifies as `doo` does.
-    Cost: two evaluations per cut.
+    No knowledge of how fast the density falls is needed. Depth is limited to the square root of the number of cuts
+    (times the number of variables). The regret after n cuts is then n^(-1/d) up to logs, and e^(-c sqrt n) if the
+    near-optimality dimension d is 0 (Munos 2011, theorem 2). Without bounds of boxes it proves nothing; with them
+    it certifies like `doo`. Cost: two evaluations per cut.
 
     Parameters
     ----------
     max_cuts
-        After so many the search ends.
+        The search ends after this number of cuts.
     """
 
     max_cuts: int = 20_000
@@ -203,11 +201,11 @@ class Soo(Optimistic):
                 return
 
     def _sweep(self, state: OptimisticState, ledger: Ledger) -> Ids:
-        """Return one leaf per depth, as far as it is at least as good as those of smaller depths."""
+        """Return the best leaf of each depth that is at least as good as all leaves of smaller depths."""
         tree = state.tree
         leaves = self._open(state, ledger)
         deepest = len(tree.layout.domain) * (1 + math.isqrt(state.n_cut))
-        if len(leaves):  # where bounds closed all that is shallow, the shallowest is as deep as it must be
+        if len(leaves):  # if bounds closed all shallow cells, the limit is the shallowest leaf
             leaves = leaves[tree.depth[leaves] <= max(deepest, int(np.min(tree.depth[leaves])))]
         order = leaves[np.lexsort((-tree.value[leaves], tree.depth[leaves]))]
         _, first = np.unique(tree.depth[order], return_index=True)
@@ -218,22 +216,22 @@ class Soo(Optimistic):
 
 @dataclass(frozen=True)
 class Hoo(Optimistic):
-    """Hierarchical optimistic optimisation: a bandit over the tree of cells, played at points drawn inside them.
+    """Hierarchical optimistic optimisation: a bandit over the tree of cells, played at random points of cells.
 
-    A cell's worth is the mean of the densities at points drawn in it (as shares of the best known), plus sqrt(2
-    ln n / draws), plus `spread` `falloff`^depth for what the density may rise inside; it is never more than the
-    largest of its children's. Made for values that are noisy; here they are exact, so it is the slowest of the
-    three, a yardstick. Its cumulative regret after n plays is of order n^((d+1)/(d+2)) up to logs in
-    expectation, d the near-optimality dimension, so that a play's is of order n^(-1/(d+2)) (Bubeck et al. 2011,
-    theorem 6). It proves what bounds of boxes prove. Cost: one evaluation per play, and a path of the tree.
+    The worth of a cell is the mean density at points drawn in it (relative to the best known), plus sqrt(2
+    ln n / draws), plus `spread` `falloff`^depth for a possible rise inside; it never exceeds the largest worth of
+    its children. HOO is made for noisy values; here values are exact, so that it is the slowest of the three, a
+    yardstick. Its expected cumulative regret after n plays is of order n^((d+1)/(d+2)) up to logs, d the
+    near-optimality dimension, or n^(-1/(d+2)) per play (Bubeck et al. 2011, theorem 6). It proves only what bounds
+    of boxes prove. Cost: one evaluation and one path of the tree per play.
 
     Parameters
     ----------
     plays
-        After so many the search ends; the confidence terms are those of this horizon.
+        The search ends after this number of plays, which is the horizon of the confidence terms.
     spread, falloff
-        How far a share may rise inside the whole space, and by what factor less at each depth; None takes
-        3^(-2/n) for n variables, as near a smooth maximum.
+        The possible rise of the relative density in the whole space, and its factor per depth; None: 3^(-2/n) for
+        n variables, as near a smooth maximum.
     """
 
     plays: int = 20_000
@@ -258,7 +256,7 @@ class Hoo(Optimistic):
         state.done = state.n_cut >= self.plays or not len(self._open(state, ledger))
 
     def _play(self, state: OptimisticState, ledger: Ledger) -> None:
-        """Walk down to the cell of the largest worth, evaluate a point in it, and tell all cells above."""
+        """Walk down to the cell of the largest worth, evaluate a point in it, and update its ancestors."""
         tree = state.tree
         self._extend(state)
         path = [0]
@@ -281,14 +279,14 @@ class Hoo(Optimistic):
             self._judge(state, cell)
 
     def _extend(self, state: OptimisticState) -> None:
-        """Make room for the tree's new cells, which nobody has played."""
+        """Extend the records by the tree's new cells, without plays."""
         new = state.tree.n - len(state.counts)
         state.counts += [0] * new
         state.log_sums += [-math.inf] * new
         state.worths += [math.inf] * new
 
     def _judge(self, state: OptimisticState, cell: int) -> None:
-        """Work a cell's worth out; children come after their parents."""
+        """Recompute a cell's worth from its children's."""
         n = state.counts[cell]
         if not n:
             return

@@ -1,4 +1,4 @@
-"""Points that a box search reports beside its bounds: first answers, draws, and what fills a list up."""
+"""Points that a box search reports beside its bounds: first answers, draws, and fillers of a list."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ SECONDS_PER_DRAWN_EDGE = 3e-9  # to draw and to score a point, per edge of a cir
 def sample_open(state: FrontierState, n: int, *, unpack: bool) -> Points:
     """Draw n independent points from the union of the open boxes, in proportion to mass.
 
-    Where the list is too long to `unpack`, each draw first picks its box, by the masses that the search knows,
-    then a point inside.
+    If the list is too long to `unpack`, each draw first picks a box, by its known mass, then a point inside.
     """
     if unpack:
         boxes = state.layout.public(state.open.boxes(slice(None)))
@@ -37,7 +36,7 @@ def sample_open(state: FrontierState, n: int, *, unpack: bool) -> Points:
 
 
 def first_answers(state: FrontierState, ledger: Ledger, n_draws: int) -> None:
-    """Report what the prober knows without a search, then draws; where it knew nothing, climb from the best."""
+    """Report the prober's starts, then draws; without starts, climb from the best draws."""
     posterior, starts = state.posterior, state.prober.starts()
     if len(starts):
         ledger.candidates(starts)
@@ -58,7 +57,7 @@ def first_answers(state: FrontierState, ledger: Ledger, n_draws: int) -> None:
 
 
 def fill_up(state: FrontierState, ledger: Ledger) -> None:
-    """Where fewer points than `top_k` have positive probability, add impossible ones to the list."""
+    """Add impossible points to the list if fewer than `top_k` points have positive probability."""
     domain = state.posterior.domain
     if not domain.is_discrete:
         return

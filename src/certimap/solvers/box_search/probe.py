@@ -1,4 +1,4 @@
-"""Probing any posterior by its bounds on boxes, and by its masses where it knows them."""
+"""Probes any posterior by its bounds on boxes, and by its masses if it has them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 
 
 def prober_of(posterior: Probes | Bounds, control: Control) -> Prober:
-    """Return the posterior's own prober, or one made of its bounds; its climbs keep to the run's limits."""
+    """Return the posterior's own prober, or one made of its bounds; its climbs obey the run's limits."""
     prober = posterior.prober() if isinstance(posterior, Probes) else BoxProber(posterior)
     if isinstance(prober, Heeds):
         prober.heed(control)
@@ -23,14 +23,14 @@ def prober_of(posterior: Probes | Bounds, control: Control) -> Prober:
 
 
 def has_masses(posterior: Posterior) -> bool:
-    """Whether the masses of boxes are known and bound their points, and searches measure boxes by them."""
+    """Whether the posterior knows masses of boxes that bound their points, so that searches use them."""
     return posterior.facts.has_masses and posterior.domain.is_discrete and isinstance(posterior, Masses)
 
 
 class BoxProber:
-    """Probes a discrete posterior by `log_bound`, `log_bound_each` and, where they apply, its masses.
+    """Probes a discrete posterior by `log_bound`, `log_bound_each` and, if they apply, its masses.
 
-    There is nothing to tighten and nothing to start from; climbing flips one variable at a time.
+    It neither tightens nor proposes starts; climbing changes one variable at a time.
     """
 
     def __init__(self, posterior: Bounds) -> None:

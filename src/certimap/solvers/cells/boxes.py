@@ -1,4 +1,4 @@
-"""Cells of any sizes: boxes that a decision tree parts the space into, with their exact masses."""
+"""Cells of any size: the boxes of a decision tree that partitions the space, with exact masses."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class BoxMasses:
     Parameters
     ----------
     posterior
-        Of the variables that the boxes are about.
+        The posterior over the variables of the boxes.
     boxes
-        Disjoint but for their borders, and together the whole space.
+        Boxes that are disjoint except for borders and cover the whole space.
     """
 
     def __init__(self, posterior: CircuitPosterior, boxes: Boxes) -> None:
@@ -67,9 +67,9 @@ class BoxMasses:
 def grown_boxes(
     posterior: CircuitPosterior, layout: Layout, n_cells: int, n_draws: int, rng: np.random.Generator
 ) -> Boxes:
-    """Part the space by a regression tree that predicts ln of the density at draws.
+    """Partition the space by a regression tree that predicts ln of the density at draws.
 
-    Cells are so small where the density changes, and large where it does not.
+    Cells are therefore small where the density changes, and large where it does not.
 
     Raises MissingDependency without scikit-learn.
     """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class CellState:
-    """The solver at work on the cells, and where it stands."""
+    """The solver that works on the cells, and its state."""
 
     solver: Solver
     state: Any
@@ -38,15 +38,15 @@ class CellState:
 
 @dataclass(frozen=True)
 class Cells(Solver):
-    """Part the real query variables into cells, and find the most probable cell.
+    """Partition the real query variables into cells, and find the most probable cell.
 
     The exact masses of the cells make a distribution over finitely many states (categorical query variables keep
-    theirs), to which every rule about probabilities applies. The answer is one interval per real variable, and the
-    certificate is about the cells of this partition alone: the densest point may lie in another one. What is drawn
-    to place a partition never counts as evidence.
+    theirs), to which every rule about probabilities applies. The answer is one interval per real variable. The
+    certificate compares only the cells of this partition: the densest point may lie in another cell. Draws used to
+    place the partition never count as evidence.
 
     Source: the discretisation that PAC-MAP proposes for continuous queries. Cost: one mass per leaf and cell, then
-    that of a discrete query.
+    the cost of a discrete query.
 
     Parameters
     ----------
@@ -57,15 +57,15 @@ class Cells(Solver):
     n_cells
         Intervals per real variable; for a tree, cells in all.
     width
-        Of the intervals of a grid, in the units of the variables, one number or one per name; in place of
+        Width of a grid's intervals, in the units of the variables, one number or one per name; replaces
         `n_cells`.
     radius
-        The cells of a grid fit into balls of this radius, in place of `width`. Where log2 of the density falls
-        by at most L bits per unit of distance, epsilon / L leaves it constant within epsilon, nearly.
+        Make the cells of a grid fit into balls of this radius; replaces `width`. If log2 of the density falls by
+        at most L bits per unit of distance, a radius of epsilon / L keeps it constant within about epsilon.
     n_draws
-        Draws that a tree grows on.
+        Draws to grow a tree.
     by
-        The solver of the query over cells: a name, a solver, or "auto".
+        The solver for the query over cells: a name, a solver, or "auto".
     """
 
     partition: Literal["grid", "quantiles", "tree"] = "grid"
@@ -100,7 +100,7 @@ class Cells(Solver):
         return inner.judging() if isinstance(inner, Solver) else Judging()
 
     def unsuited(self, posterior: Posterior) -> str | None:
-        """Refuse a query without real variables, and widths that leave one out."""
+        """Refuse a query without real variables, and a `width` mapping that misses one."""
         places = real_positions(posterior.domain)
         if not places:
             return "solver 'cells' parts real variables, and the query has none; use solver='auto'"

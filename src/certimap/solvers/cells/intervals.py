@@ -1,4 +1,4 @@
-"""Cells side by side: ends of the intervals that each real variable is cut into."""
+"""Interval partitions: the ends of the intervals that each real variable is cut into."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from certimap.core.search_boxes import Layout
 from certimap.errors import SolverError
 
 Floats = NDArray[np.float64]
-TAIL = 1e-4  # of a variable's mass, beyond each end of a grid; the outermost cells reach to the ends of its domain
+TAIL = 1e-4  # of a variable's mass, beyond each end of a grid; the outermost cells extend to the domain's ends
 N_HALVINGS = 60
-N_DOUBLINGS = 1100  # from the smallest float to the largest takes 2,098
-N_DRAWS = 64  # that say where a variable lies; they count for nothing
+N_DOUBLINGS = 1100  # bound on loops; from the smallest float to the largest takes 2,098
+N_DRAWS = 64  # to locate a variable; they are not evidence
 
 
 class Interval(NamedTuple):
-    """A cell's side, in the units of its variable; the sides of all cells share their ends."""
+    """A side of a cell, in the units of its variable; neighbouring intervals share an end."""
 
     low: float
     high: float
@@ -53,7 +53,7 @@ def grid_edges(
     width: float | Mapping[str, float] | None,
     rng: np.random.Generator,
 ) -> list[Floats]:
-    """Cut each real variable into intervals of one width, where all but `TAIL` of its mass lies, and two tails."""
+    """Cut each real variable into equal intervals between the `TAIL` quantiles, and two tails."""
     domain = posterior.domain
     ends = quantiles(posterior, np.array([TAIL, 1.0 - TAIL]), rng)
     edges: list[Floats] = []
@@ -72,7 +72,7 @@ def grid_edges(
 
 
 def _joined(layout: Layout, i: int, inner: Floats) -> Floats:
-    """Add the ends that the evidence leaves; whole numbers are parted between neighbours."""
+    """Add the outer ends that the evidence allows; cuts of whole numbers fall between neighbours."""
     low, high = layout.low[i], layout.high[i]
     inner = np.floor(inner) + 0.5 if layout.is_whole[i] else inner
     inside = inner[(inner > low) & (inner < high)]
@@ -80,7 +80,7 @@ def _joined(layout: Layout, i: int, inner: Floats) -> Floats:
 
 
 def quantiles(posterior: CircuitPosterior, shares: Floats, rng: np.random.Generator) -> Floats:
-    """Return where each real variable has given shares of its mass below, shape (n_real, n_shares)."""
+    """Return the quantiles of each real variable at the given shares, shape (n_real, n_shares)."""
     domain = posterior.domain
     places = real_positions(domain)
     draws = np.asarray(posterior.sample(N_DRAWS, rng), np.float64)[:, places]
@@ -105,7 +105,7 @@ def _moved(
     *,
     upward: bool,
 ) -> tuple[Floats, Floats]:
-    """Move places outward, in steps that double, until the mass below them is on the right side of the shares."""
+    """Move places outward, in doubling steps, until the mass below them is beyond the shares."""
     for _ in range(N_DOUBLINGS):
         below = _log_below(posterior, places, at)
         short = below < log_shares if upward else below >= log_shares
@@ -117,7 +117,7 @@ def _moved(
 
 
 def _log_below(posterior: CircuitPosterior, places: Sequence[int], at: Floats) -> Floats:
-    """Return ln of the mass that each variable has below its places, the shape of `at`."""
+    """Return ln of each variable's mass below its places, in the shape of `at`."""
     boxes = Boxes.full(posterior.domain, at.size)
     assert boxes.high is not None
     columns = np.repeat(places, at.shape[1])
@@ -129,7 +129,7 @@ def _log_below(posterior: CircuitPosterior, places: Sequence[int], at: Floats) -
 
 
 def domain_of_cells(domain: Domain, edges: Sequence[Floats]) -> tuple[Domain, list[Floats | None]]:
-    """Return the variables with intervals for states in place of real values, and the edges by variable."""
+    """Return the domain with intervals as states of real variables, and the edges by variable."""
     found: list[Floats | None] = [None] * len(domain)
     variables = list(domain.variables)
     for i, ends in zip(real_positions(domain), edges, strict=True):

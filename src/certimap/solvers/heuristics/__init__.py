@@ -1,1 +1,1 @@
-"""Solvers that propose a point and prove nothing by themselves."""
+"""Solvers that propose points without proof."""

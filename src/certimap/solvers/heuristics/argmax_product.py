@@ -1,4 +1,4 @@
-"""Argmax-product: every node keeps one assignment, and a sum judges those of its children by its own value."""
+"""Argmax-product: every node keeps one assignment; a sum node scores its children's by its own value."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from certimap.solvers.heuristics.walk import Walk
 
 @dataclass(frozen=True)
 class ArgmaxProduct(Walk):
-    """Keeps at every node the best assignment, by the node's own value, among those its children keep.
+    """Keeps at every node the best of its children's assignments, scored by the node's own value.
 
-    Never below max-product's answer in a circuit with one sum; usually the better of the two elsewhere,
-    at a higher cost: see `certimap.circuits.kernels.decode.argmax_upward`.
+    Never worse than max-product in a circuit with one sum; elsewhere usually better, at a higher cost: see
+    `certimap.circuits.kernels.decode.argmax_upward`.
     """
 
     name: ClassVar[str] = "argmax_product"

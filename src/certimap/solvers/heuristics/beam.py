@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BeamSearch(Solver):
-    """Argmax-product with several assignments per node; all that the root keeps are scored.
+    """Argmax-product with several assignments per node; all assignments of the root are scored exactly.
 
-    When the time is up on the way, the sums above judge by the largest of their terms alone.
+    Once the time is up, the remaining sums score assignments by their largest term alone.
 
     Parameters
     ----------
     width
-        How many assignments a node keeps; 1 is argmax-product.
+        Assignments per node; 1 is argmax-product.
     """
 
     width: int = 8

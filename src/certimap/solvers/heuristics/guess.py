@@ -1,4 +1,4 @@
-"""The answer of a posterior that there was no time to condition."""
+"""The answer of a model that there was no time to condition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from certimap.solvers.heuristics.walk import OnePoint
 
 @dataclass(frozen=True)
 class Guess(OnePoint):
-    """Report the one point that the posterior names; `auto` takes it where a time limit cut conditioning short."""
+    """Report the posterior's one guess; `auto` chooses this if a time limit cut conditioning short."""
 
     name: ClassVar[str] = "guess"
     needs: ClassVar[tuple[Capability, ...]] = (Guesses,)

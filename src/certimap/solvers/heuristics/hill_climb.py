@@ -1,4 +1,4 @@
-"""Hill climbing: the best single change of a state, again and again, from many starts."""
+"""Hill climbing: repeat the best change of one variable, from many starts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from certimap.core.box import Boxes
     from certimap.core.control import Control
 
-TOO_LITTLE = 1e-12  # nats below which a change for the better may be rounding, and a climb go in a circle
+TOO_LITTLE = 1e-12  # nats: a smaller gain may be rounding, and climbs could cycle
 
 
 @dataclass(frozen=True)
 class ClimbState:
-    """Climbs under way: the points that still rise, and how many starts are left."""
+    """Climbs in progress: the points that still rise, and the number of starts left."""
 
     posterior: Posterior
     rng: np.random.Generator
@@ -35,17 +35,17 @@ class ClimbState:
 
 @dataclass(frozen=True)
 class HillClimb(Solver):
-    """Changes the one state that raises the probability most until none does, from several starts.
+    """From several starts, repeats the one-variable change that raises the probability most, until none does.
 
-    Starts are draws from the posterior (uniform points where it has no sampler). Runs on any posterior of
-    categorical variables; a step costs two passes per point where masses are known, else one evaluation per state.
+    Starts are draws from the posterior (uniform points if it has no sampler). Runs on any posterior of
+    categorical variables. A step costs two passes per point if masses are known, else one evaluation per state.
 
     Parameters
     ----------
     restarts
-        How many starts.
+        The number of starts.
     batch
-        How many climb side by side.
+        The number of simultaneous climbs.
     """
 
     restarts: int = 32
@@ -89,7 +89,7 @@ class HillClimb(Solver):
 
 
 def _risen(posterior: Posterior, points: Points) -> Points:
-    """Return each point after its best change; points that no change makes better are left out."""
+    """Return each point after its best change; points that no change improves are left out."""
     domain = posterior.domain
     log_probs = log_probs_of_neighbours(posterior, points)
     rows = np.arange(len(points))

@@ -1,4 +1,4 @@
-"""Hybrid belief propagation: max-messages for what is asked, sum-messages for all the rest."""
+"""Hybrid belief propagation: max-messages for query variables, sum-messages for the rest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PropagationState:
-    """Messages under way, and how many sweeps they have made."""
+    """Messages, and the number of sweeps done."""
 
     propagation: Propagation
     n_sweeps: int = 0
@@ -32,17 +32,17 @@ class PropagationState:
 class HybridBeliefPropagation(Solver):
     """Message passing on the circuit as a network of binary variables (Mauá et al. 2020), decoded every sweep.
 
-    Nuisance is summed out before; query variables send mixed-product messages (Liu and Ihler 2013). Loopy, so that
-    it proves nothing: every decoded assignment is scored exactly, and the best one is reported.
+    Nuisance variables are summed out before. Query variables send mixed-product messages (Liu and Ihler 2013). The
+    method is loopy and proves nothing: decoded assignments are scored exactly, and the best is reported.
 
     Parameters
     ----------
     iterations
-        Sweeps up and down, at most; the published experiments make 5.
+        Largest number of sweeps up and down; the published experiments make 5.
     damping
-        The weight of the old message in the mean (of logs) that replaces it, from 0 to below 1.
+        The weight of the old message in the mean of logs that replaces it, from 0 to below 1.
     min_change
-        Ends when no belief changes by more than this many nats.
+        Stop when no belief changes by more than this many nats.
     """
 
     iterations: int = 5

@@ -1,4 +1,4 @@
-"""Independent modes: each query variable takes the most probable state of its own posterior."""
+"""Independent modes: each query variable takes the mode of its own marginal."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from certimap.solvers.heuristics.walk import OnePoint
 
 @dataclass(frozen=True)
 class Independent(OnePoint):
-    """Each query variable takes the mode of its own posterior, all others summed out.
+    """Each query variable takes the mode of its marginal posterior.
 
-    Two passes over the circuit whatever the size of the query; blind to every dependence. A real
-    variable takes, of its components' means, the one where its own density is largest.
+    Two passes over the circuit, whatever the size of the query; dependence is ignored. A real variable takes the
+    mean of a component, the one with the largest marginal density.
     """
 
     name: ClassVar[str] = "independent"
@@ -36,7 +36,7 @@ class Independent(OnePoint):
 
 
 def modes_of(posterior: Masses) -> Points:
-    """Return the most probable states of the variables by themselves, shape (1, n); the first of equal ones."""
+    """Return the marginal modes of the variables, shape (1, n); ties take the first state."""
     domain = posterior.domain
     log_mass = posterior.log_mass_each(Boxes.full(domain))[0]
     point = [np.argmax(own) for own in np.split(log_mass, domain.offsets[1:-1])]

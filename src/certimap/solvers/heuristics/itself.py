@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class ItselfState:
-    """A network under way: what it is trained on, how far training and refining are, and whether it is over."""
+    """A network in training: its data, the progress of training and refining, and whether it is done."""
 
     posterior: CircuitPosterior
     case: TrainingCase
@@ -49,23 +49,23 @@ class Itself(Solver):
 
     A perceptron maps evidence to one distribution per query variable. Its loss is minus ln of the circuit's
     multilinear extension at these, nuisance summed out, so that no labelled answers are needed. It is trained on
-    evidence drawn from the model, once per set of query and evidence variables (for as long as the model lives),
-    then refined by the same loss on the query at hand; the most probable states at each step are scored exactly.
-    It proves nothing. Where the model yields no circuit over query and evidence together, it is trained on the one
-    query. The defaults are those of the published experiments on the Twenty Datasets.
+    evidence drawn from the model, once per set of query and evidence variables (and kept while the model lives),
+    then refined by the same loss on the current query; the most probable states at each step are scored exactly.
+    It proves nothing. If the model yields no circuit over query and evidence together, it is trained on the one
+    query. The defaults come from the published experiments on the Twenty Datasets.
 
     Parameters
     ----------
     hidden
-        Sizes of the hidden layers; None takes (64, 32) up to 17 variables, (256, 128) from 294, else (128, 64).
+        Sizes of the hidden layers. None: (64, 32) up to 17 variables, (256, 128) from 294, else (128, 64).
     learning_rate, batch, rows, epochs
-        Of Adam; evidence rows per step; rows drawn; passes over them.
+        Adam's learning rate; evidence rows per step; rows drawn; passes over the rows.
     refine_steps, refine_rate
-        Steps on the query at hand, and their learning rate.
+        Steps on the current query, and their learning rate.
     device
         "cpu", "cuda" or "cuda:N".
     train_seed
-        Of rows, weights and order. The run's own seed plays no part, so that one network serves many queries.
+        Seed of rows, weights and order. The run's seed is not used, so that one network serves many queries.
     """
 
     hidden: tuple[int, ...] | None = None
@@ -153,7 +153,7 @@ class Itself(Solver):
         return state
 
     def _advance(self, state: ItselfState, ledger: Ledger) -> None:
-        """Make one step of training, or score what the network says and make one step of refining."""
+        """Make one training step, or score the network's answer and make one refining step."""
         from certimap.solvers.heuristics.soft_network import decode
 
         if not state.is_trained:
@@ -167,7 +167,7 @@ class Itself(Solver):
         state.n_refined += 1
 
     def _hand_over(self, state: ItselfState) -> None:
-        """Let the CPU go on where a device has no room for a step, which says so once."""
+        """Move to the CPU after the device ran out of memory; warn once."""
         from certimap.solvers.heuristics.soft_network import Softening
 
         state.plan.with_less(1)
@@ -177,7 +177,7 @@ class Itself(Solver):
         state.optimizer = torch().optim.Adam(state.network.parameters(), lr=rate)
 
     def _train(self, state: ItselfState) -> None:
-        """Make one step on the next rows; each pass has an order of its own."""
+        """Make one step on the next rows; each pass has its own order."""
         from certimap.solvers.heuristics.soft_network import keep
 
         per_pass = -(-len(state.rows) // self.batch)
@@ -191,7 +191,7 @@ class Itself(Solver):
             self._begin_refining(state)
 
     def _begin_refining(self, state: ItselfState) -> None:
-        """Go on with the circuit of the query at hand, in which the evidence is folded away."""
+        """Switch to the circuit of the current query, which is conditioned on the evidence."""
         from certimap.circuits.tensors import TensorPlan
 
         state.is_trained = True
@@ -203,7 +203,7 @@ class Itself(Solver):
         return state.soften(state.network(inputs))
 
     def _descend(self, state: ItselfState, told: NDArray[np.float64]) -> None:
-        """Make one step of Adam up the circuit's value; rows of probability 0 are left out."""
+        """Make one Adam step that raises the circuit's value; rows of probability 0 are left out."""
         soft = self._soft(state, told).T
         if not state.is_trained and state.case.joint is not None:
             known = torch().as_tensor(told.T, dtype=torch().float32, device=state.plan.device)

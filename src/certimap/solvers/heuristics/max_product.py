@@ -1,4 +1,4 @@
-"""Max-product: sums become maxima on the way up, the choices are followed on the way down."""
+"""Max-product: replace sums by maxima on the way up, follow the choices on the way down."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ MAXIMA = own_source("max_product")
 
 @dataclass(frozen=True)
 class MaxProduct(Walk):
-    """The most probable path through the circuit instead of the most probable assignment.
+    """Decodes the most probable path through the circuit instead of the most probable assignment.
 
-    Every sum is replaced by the maximum of its weighted children (variables that are not queried have
-    been summed out before), then the choices are followed from the root down. Exact where each sum
-    decides a query variable; elsewhere it looks at one component of a mixture at a time. One visit per edge.
+    Every sum is replaced by the maximum of its weighted children (after summing out nuisance variables); then the
+    choices are followed from the root down. It is exact if each sum decides a query variable; otherwise it
+    considers one component of a mixture at a time. Cost: one visit per edge.
 
-    The value of the path is an upper bound only where no assignment reaches two children of a sum. Reported is
-    therefore the bound of the whole space, rounded outward: maxima at the sums that decide a query variable, sums
-    elsewhere. Where every sum decides one it is the path's own value.
+    The value of the path is an upper bound only if no assignment reaches two children of a sum. The reported bound
+    is therefore the bound of the whole space, rounded up: maxima at sums that decide a query variable, sums
+    elsewhere. If every sum decides one, it equals the value of the path.
     """
 
     name: ClassVar[str] = "max_product"
@@ -45,10 +45,10 @@ class MaxProduct(Walk):
 
 @dataclass(frozen=True)
 class PaperMaxProduct(OnePoint):
-    """Max-product as published: on the circuit as it was learned, sums over nuisance variables maximised too.
+    """Max-product as published: on the original circuit, with sums over nuisance variables maximised too.
 
-    `max_product` runs on the conditioned circuit, in which sums of nuisance variables are added up, and sums over
-    one variable or inside other sums are one step: fewer maxima stand in for sums.
+    `max_product` runs on the conditioned circuit, in which sums over nuisance variables are added up, and nested
+    sums and sums over one variable are merged, so that it replaces fewer sums by maxima.
     """
 
     name: ClassVar[str] = "paper_max_product"

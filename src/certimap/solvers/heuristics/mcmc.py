@@ -1,4 +1,4 @@
-"""Annealed Gibbs sampling: chains that redraw one variable at a time, ever more greedily."""
+"""Annealed Gibbs sampling: chains redraw one variable at a time at falling temperature."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ChainState:
-    """Chains under way: where they stand, and how many sweeps they have made."""
+    """Chains: their current points, and the number of sweeps done."""
 
     posterior: Posterior
     rng: np.random.Generator
@@ -34,15 +34,15 @@ class ChainState:
 class AnnealedGibbs(Solver):
     """Chains redraw each variable from p^(1/T) given all others while the temperature T falls from sweep to sweep.
 
-    What chains visit are candidates, never draws: they are not independent. Runs on any posterior of categorical
-    variables; a sweep costs one evaluation per chain and state of each variable.
+    Visited points count as candidates, never as draws, because they are not independent. Runs on any posterior of
+    categorical variables; a sweep costs one evaluation per chain and state of each variable.
 
     Parameters
     ----------
     chains
-        How many chains, started from draws (uniform points where there is no sampler).
+        The number of chains, started from draws (uniform points without a sampler).
     sweeps
-        How often each variable of a chain is redrawn.
+        The number of times that each variable of a chain is redrawn.
     hot, cold
         Temperatures of the first and the last sweep; between them it falls by a constant factor.
     """
@@ -94,7 +94,7 @@ class AnnealedGibbs(Solver):
 def _redraw(
     posterior: Posterior, points: Points, variable: int, temperature: float, rng: np.random.Generator
 ) -> None:
-    """Redraw one variable of every chain, in place; a chain at probability 0 in all states keeps its own."""
+    """Redraw one variable of every chain, in place; if all states have probability 0, its state stays."""
     k = int(posterior.domain.n_states[variable])
     rows = np.repeat(points, k, axis=0)
     rows[:, variable] = np.tile(np.arange(k), len(points))

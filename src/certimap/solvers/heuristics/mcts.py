@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from certimap.certify.ledger import Ledger
     from certimap.core.control import Control
 
-ENTROPY_FLOOR = 1e-9  # nats: variables that are surer than this are left to the completion
+ENTROPY_FLOOR = 1e-9  # nats: variables of less entropy are left to the completion
 
 
 @dataclass
 class TreeNode:
-    """One partial assignment: the variable that it branches on, and what is known of its children by state.
+    """A partial assignment: the variable that it branches on, and statistics of its children by state.
 
-    `value` is ln of the best completion seen below each child; `closed` tells children that hold no other points.
+    `value` is ln of the best completion seen below each child; `closed` marks children without unseen points.
     """
 
     variable: int
@@ -48,16 +48,16 @@ class MctsState:
 
 @dataclass(frozen=True)
 class TreeSearch(Solver):
-    """Walks down a tree of partial assignments, by the rule of PUCT, and completes what it reaches.
+    """Walks down a tree of partial assignments by the PUCT rule, and completes the assignment that it reaches.
 
-    A node branches on its most uncertain variable; the prior of a state is its exact conditional probability given
-    what is assigned, and a node is worth the best completion seen below it. A completion takes the mode of each
-    variable left, given what is assigned. Two passes over the posterior per simulation.
+    A node branches on its most uncertain variable. The prior of a state is its exact conditional probability given
+    the partial assignment, and the value of a node is the best completion seen below it. A completion takes the
+    conditional mode of each unassigned variable. Two passes over the posterior per simulation.
 
     Parameters
     ----------
     simulations
-        How many completions, at most; the search ends before where the whole tree has been seen.
+        The largest number of completions; the search ends earlier if the whole tree is seen.
     exploration
         The weight of the prior against the values seen.
     """
@@ -107,7 +107,7 @@ class TreeSearch(Solver):
         )
 
     def _descend(self, state: MctsState) -> tuple[list[tuple[TreeNode, int]], NDArray[np.bool_]]:
-        """Return the choices down to a partial assignment that is not in the tree, and its box."""
+        """Return the path to a partial assignment outside the tree, and its box."""
         domain = state.posterior.domain
         path: list[tuple[TreeNode, int]] = []
         mask = np.ones(domain.total_states, np.bool_)
@@ -128,7 +128,7 @@ class TreeSearch(Solver):
 
 
 def _expand(posterior: Masses, mask: NDArray[np.bool_]) -> tuple[TreeNode | None, Points]:
-    """Return the node of a partial assignment (None where it is as good as complete) and its completion."""
+    """Return the node of a partial assignment (None if nearly determined) and its completion."""
     domain = posterior.domain
     log_mass = posterior.log_mass_each(Boxes(domain, mask[None, :]))[0]
     log_mass = np.where(mask, log_mass, -np.inf)
@@ -149,7 +149,7 @@ def _expand(posterior: Masses, mask: NDArray[np.bool_]) -> tuple[TreeNode | None
 
 
 def _record(path: list[tuple[TreeNode, int]], node: TreeNode | None, log_prob: float) -> None:
-    """Hang a node into the tree, and tell all above it what its completion is worth."""
+    """Insert a node into the tree, and update its ancestors with the value of its completion."""
     is_closed = node is None
     for depth, (above, choice) in enumerate(reversed(path)):
         if depth == 0 and node is not None:

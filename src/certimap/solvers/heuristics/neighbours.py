@@ -1,4 +1,4 @@
-"""Points that differ from a point in one variable, and what they are worth."""
+"""Points that differ from a point in one variable, and their values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from certimap.core.posterior import Draws, Masses, Posterior
 def log_probs_of_neighbours(posterior: Posterior, points: Points) -> NDArray[np.float64]:
     """Return ln p of each point with variable i set to state a, shape (batch, total_states).
 
-    Two passes per point where the posterior knows masses, else one evaluation per state.
+    Two passes per point if the posterior knows masses, else one evaluation per state.
     """
     domain = posterior.domain
     if isinstance(posterior, Masses):
@@ -25,7 +25,7 @@ def log_probs_of_neighbours(posterior: Posterior, points: Points) -> NDArray[np.
 
 
 def first_points(posterior: Posterior, n: int, rng: np.random.Generator) -> Points:
-    """Return points to start from, shape (n, n_variables): draws where there is a sampler, else uniform ones."""
+    """Return starting points, shape (n, n_variables): draws if there is a sampler, else uniform points."""
     if isinstance(posterior, Draws):
         return posterior.sample(n, rng)
     domain = posterior.domain

@@ -1,4 +1,4 @@
-"""The network of `itself`: from evidence to soft values of the query variables."""
+"""The network of `itself`: maps evidence to soft values of the query variables."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from certimap.core.query import Query
 from certimap.errors import TooLarge
 
 Tensor = Any
-SMALL, LARGE = 17, 294  # variables up to, and from, which the published experiments took other networks
+SMALL, LARGE = 17, 294  # numbers of variables at which the published network sizes change
 MAX_KEPT = 16  # trained networks per model
 
 
 @contextmanager
 def one_thread() -> Generator[None]:
-    """Let PyTorch work on one thread: the batches are small, and sums then have one order on every machine."""
+    """Run PyTorch on one thread: batches are small, and sums get the same order on every machine."""
     before = torch().get_num_threads()
     torch().set_num_threads(1)
     try:
@@ -38,16 +38,16 @@ def one_thread() -> Generator[None]:
 
 
 def published_sizes(n_variables: int) -> tuple[int, ...]:
-    """Return the hidden layers of the published experiments for a model of so many variables."""
+    """Return the published hidden layer sizes for a model of `n_variables` variables."""
     if n_variables <= SMALL:
         return (64, 32)
     return (256, 128) if n_variables >= LARGE else (128, 64)
 
 
 def make_network(sizes: Sequence[int], rng: np.random.Generator) -> Any:
-    """Return a perceptron with rectified hidden layers, drawn as He et al. (2015), the last as Glorot and Bengio.
+    """Return a perceptron with ReLU layers, initialised after He et al. (2015), the last one after Glorot and Bengio.
 
-    PyTorch's own random numbers are neither used nor moved on.
+    PyTorch's own random state is neither used nor changed.
     """
     nn: Any = torch().nn
     layers: list[Any] = []
@@ -63,7 +63,7 @@ def make_network(sizes: Sequence[int], rng: np.random.Generator) -> Any:
 
 
 class Softening:
-    """Turns what a network says of all states of a domain into one distribution per variable."""
+    """Converts a network's scores of all states into one distribution per variable."""
 
     def __init__(self, domain: Domain, device: Any) -> None:
         within = np.arange(int(domain.n_states.max()))
@@ -73,7 +73,7 @@ class Softening:
         self._places = torch().as_tensor(np.flatnonzero(exists.ravel()), device=device)
 
     def __call__(self, scores: Tensor) -> Tensor:
-        """Return probabilities, shape (batch, total_states), of scores of that shape."""
+        """Convert scores to probabilities, shape (batch, total_states) both."""
         padded = torch().nn.functional.pad(scores, (0, 1), value=-torch().inf)
         soft = padded[:, self._columns].softmax(-1)
         return soft.reshape(len(scores), -1)[:, self._places]
@@ -87,17 +87,17 @@ def decode(soft: Tensor, domain: Domain) -> Points:
 
 @dataclass(frozen=True, eq=False)
 class TrainingCase:
-    """A query as the network sees it.
+    """A query in the form that the network takes.
 
     Attributes
     ----------
     joint
-        p(query, evidence variables) before anything was observed; None where the model has no such circuit, and
-        the network is then trained on the one query.
+        p(query, evidence variables) without evidence; None if the model has no such circuit (the network is then
+        trained on the one query).
     told
-        float64, shape (1, n_inputs): a weight per state of the evidence variables, a 1 without any.
+        float64, shape (1, n_inputs): a weight per state of the evidence variables, or a single 1 without any.
     key
-        Tells the partition of the variables apart from others of the same model.
+        Identifies the partition of the model's variables into query, evidence and nuisance.
     """
 
     joint: CircuitPosterior | None
@@ -106,7 +106,7 @@ class TrainingCase:
 
     @classmethod
     def of(cls, posterior: CircuitPosterior, limits: Limits) -> TrainingCase:
-        """Find out what a posterior was conditioned on."""
+        """Derive the case from a posterior's model and query."""
         alone = cls(None, np.ones((1, 1)), None)
         if posterior.origin is None:
             return alone
@@ -143,7 +143,7 @@ class TrainingCase:
 
 
 def _fixed(query: Query) -> Any:
-    """Return the evidence on real variables, which is part of the model that the network is trained on."""
+    """Return the evidence on real variables, which is fixed in the model used for training."""
     return tuple(sorted(query.values.items())), tuple(sorted(query.intervals.items()))
 
 
@@ -151,12 +151,12 @@ _KEPT: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionar
 
 
 def kept(posterior: CircuitPosterior, key: Any) -> Any | None:
-    """Return the network that was trained for the same model, variables and settings, or None."""
+    """Return the network trained for the same model, variables and settings, or None."""
     return None if posterior.origin is None else _KEPT.get(posterior.origin[0], {}).get(key)
 
 
 def keep(posterior: CircuitPosterior, key: Any, network: Any) -> None:
-    """Keep a trained network for as long as its model lives; of more than `MAX_KEPT` the oldest goes."""
+    """Cache a trained network with its model; beyond `MAX_KEPT` the oldest is dropped."""
     if posterior.origin is None:
         return
     own = _KEPT.setdefault(posterior.origin[0], {})

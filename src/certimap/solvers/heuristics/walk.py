@@ -1,4 +1,4 @@
-"""Heuristics that decode one point from the structure of a posterior, and are done."""
+"""Heuristics that decode one point from the structure of a posterior in one step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OneStepState:
 
 
 class OnePoint(Solver):
-    """What heuristics share that report one point; `point` is all that differs."""
+    """The base of heuristics that report one point; subclasses define `point`."""
 
     family: ClassVar[Family] = "heuristic"
     heuristic: ClassVar[bool] = True

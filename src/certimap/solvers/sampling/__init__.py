@@ -1,1 +1,1 @@
-"""Solvers that live on independent draws."""
+"""Solvers based on independent draws."""

@@ -1,4 +1,4 @@
-"""Budget PAC-MAP (pi_B): a fixed number of draws, and every pair (epsilon, delta) that they support."""
+"""Budget PAC-MAP (pi_B): a fixed number of draws, and all pairs (epsilon, delta) that they support."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from certimap.solvers.sampling.uniform_exploration import FixedDraws
 class Budget(FixedDraws):
     """Make a fixed number of draws; `result.pareto` holds the admissible pairs (epsilon, delta).
 
-    No pair has to be chosen beforehand: each is valid, and all of them are together. Cost is linear in the
-    number of draws. Source: the fixed-budget policy of PAC-MAP; pairs that are dominated are left out.
+    No pair has to be chosen beforehand: all pairs are valid together. Cost is linear in the number of draws.
+    Source: the fixed-budget policy of PAC-MAP; dominated pairs are left out.
     """
 
     name: ClassVar[str] = "budget"

@@ -1,4 +1,4 @@
-"""A stream of posterior draws that is the same however it is cut into batches."""
+"""A stream of posterior draws that does not depend on the batch sizes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ EDGES_PER_CHUNK = 200_000_000
 
 
 class DrawStream:
-    """Independent draws from p(q | e), made in chunks whose sizes and generators depend on nothing but the seed.
+    """Independent draws from p(q | e), made in chunks whose sizes and generators depend only on the seed.
 
-    Chunks start small and double, up to a size that keeps one within a fraction of a second.
+    Chunks start small and double, up to a size that takes a fraction of a second.
     """
 
     def __init__(self, posterior: Draws, rng: np.random.Generator, boxes: Boxes | None = None) -> None:
@@ -48,5 +48,5 @@ class DrawStream:
 
     @property
     def n_ready(self) -> int:
-        """How many draws the next chunk boundary offers: a batch size that wastes nothing."""
+        """The number of draws up to the next chunk boundary: an efficient batch size."""
         return len(self._held) or self._chunk

@@ -1,4 +1,4 @@
-"""Hamming balls around a point, for any numbers of states."""
+"""Hamming balls around a point, for variables of any number of states."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def ball_size(domain: Domain, radius: int) -> float:
 
 
 def ball(domain: Domain, centre: Points, radius: int) -> Iterator[Points]:
-    """Yield the points at distance 1 to `radius` of `centre`, shape (n,), in batches, nearest first."""
+    """Yield the points at distance 1 to `radius` from `centre`, shape (n,), in batches, nearest first."""
     changes = _changes(domain, centre, radius)
     while batch := list(itertools.islice(changes, ROWS_AT_ONCE)):
         points = np.repeat(centre[None, :], len(batch), axis=0)
@@ -32,7 +32,7 @@ def ball(domain: Domain, centre: Points, radius: int) -> Iterator[Points]:
 
 
 def grouped(parts: Iterable[Points]) -> Iterator[Points]:
-    """Join small batches into ones of about 16,384 rows."""
+    """Join small batches into batches of about 16,384 rows."""
     held: list[Points] = []
     for part in parts:
         held.append(part)

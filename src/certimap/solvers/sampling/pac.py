@@ -1,4 +1,4 @@
-"""Purely random PAC-MAP (pi_R): draw until the draws certify the best of them."""
+"""Purely random PAC-MAP (pi_R): draw until the draws certify the best one."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class DrawState:
 
 
 def next_batch(stream: DrawStream, batch: int | None, ledger: Ledger) -> int:
-    """Return how many draws to make now: `batch`, or what the stream has ready, within the limit."""
+    """Return how many draws to make now: `batch`, else up to the chunk boundary, within the limit."""
     n = stream.n_ready if batch is None else batch
     return n if ledger.remaining_draws is None else min(n, ledger.remaining_draws)
 
 
 def unsuited_to_densities(name: str, posterior: Posterior) -> str | None:
-    """Return the sentence that refuses a density to a method that counts draws, or None."""
+    """Return why a method that counts draws refuses this posterior (a density), or None."""
     if not posterior.facts.is_density:
         return None
     return (
@@ -54,18 +54,17 @@ class Pac(Solver):
     """Draw from the posterior until a residual-mass or draw-count rule certifies the best point seen.
 
     Expected cost is about ln(1/delta)/p* draws, so it suits posteriors whose mode holds noticeable mass.
-    Source: the purely random policy of PAC-MAP; `rule="published"` stops where that paper does, "sharp"
-    (default) a little earlier with the same guarantee.
+    Source: the purely random policy of PAC-MAP. `rule="published"` stops at the draw that the paper prescribes,
+    "sharp" (default) a little earlier with the same guarantee.
 
     Parameters
     ----------
     batch
-        Draws judged at a time; None lets it grow. The answer does not depend on it.
+        Draws per batch; None: growing batches. The answer does not depend on it.
     rule
         "sharp" or "published".
     max_draws
-        Cap where the user gives no `max_samples`; None means 10 million without a `time_limit`, and none
-        with one.
+        Limit if the user gives no `max_samples`. None: 10 million without a `time_limit`, unlimited with one.
     """
 
     batch: int | None = None
@@ -83,7 +82,7 @@ class Pac(Solver):
         return Judging(self.rule, max_draws=self.max_draws)
 
     def unsuited(self, posterior: Posterior) -> str | None:
-        """Refuse densities, of which draws prove nothing by themselves."""
+        """Refuse densities, for which draws alone prove nothing."""
         return unsuited_to_densities(self.name, posterior)
 
     def init(

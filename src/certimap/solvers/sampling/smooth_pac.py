@@ -1,4 +1,4 @@
-"""Smooth PAC-MAP (pi_S): draws, and sweeps of Hamming balls around good candidates."""
+"""Smooth PAC-MAP (pi_S): draws, and sweeps over Hamming balls around good candidates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GROUPS = 64
 
 @dataclass
 class SmoothState:
-    """A stream of draws, and the candidates that have not been swept around."""
+    """A stream of draws, and the candidates whose balls are not swept yet."""
 
     stream: DrawStream
     period: int
@@ -43,23 +43,23 @@ class SmoothState:
 
 @dataclass(frozen=True)
 class SmoothPac(Solver):
-    """Draw as `pac` does, and every so often evaluate all neighbours of the best candidate not swept yet.
+    """Draw like `pac`, and periodically evaluate all neighbours of the best candidate not swept yet.
 
-    Sweeps find modes whose own mass is too small to be drawn soon, and remove mass from the residual; they never
-    count as draws. With a Lipschitz constant the draws certify sooner, under that assumption, which the
-    certificate then states. Source: the smooth policy of PAC-MAP.
+    Sweeps find modes whose mass is too small to be drawn soon, and reduce the residual mass; they never count as
+    draws. A Lipschitz constant lets the draws certify sooner; the certificate then states that assumption.
+    Source: the smooth policy of PAC-MAP.
 
     Parameters
     ----------
     radius
-        Sweep all points within this many changed categorical variables; the assumption holds within it too (in a
-        real domain it is a Euclidean distance there).
+        Sweep all points within this many changed categorical variables. The Lipschitz assumption has the same
+        radius (in a real domain, a Euclidean distance).
     period
-        Draws between sweeps; None means as many as a ball has points, and at least 250, so that sweeping costs no
-        more than drawing. Then later sweeps come in groups, at every 64th part of the draws made so far.
+        Draws between sweeps. None: the number of points in a ball, at least 250, so that sweeping costs no more
+        than drawing; later sweeps then come in groups, after every 1/64 of the draws made so far.
     lipschitz
         Assume that log2 p falls by at most this many bits per changed variable (per unit of Euclidean
-        distance in a real domain) around the mode; None assumes nothing.
+        distance in a real domain) around the mode; None: no assumption.
     batch, rule, max_draws
         As in `Pac`.
     """
@@ -88,7 +88,7 @@ class SmoothPac(Solver):
         return Judging(self.rule, max_draws=self.max_draws)
 
     def unsuited(self, posterior: Posterior) -> str | None:
-        """Refuse balls that are too large, densities without a Lipschitz constant, and it over mixed variables."""
+        """Refuse too large balls, densities without a Lipschitz constant, and the constant on mixed variables."""
         domain = posterior.domain
         if self.lipschitz is None:
             sentence = unsuited_to_densities(self.name, posterior)

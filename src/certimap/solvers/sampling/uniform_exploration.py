@@ -1,4 +1,4 @@
-"""Uniform exploration (Alg. 0): a fixed number of draws, of which the best is returned."""
+"""Uniform exploration (Alg. 0): a fixed number of draws; returns the best."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ DEFAULT_DRAWS = 100_000
 
 @dataclass(frozen=True)
 class FixedDraws(Solver):
-    """What the methods with a fixed number of draws share.
+    """The base of methods with a fixed number of draws.
 
     Parameters
     ----------
     n_draws
-        The number of draws; None means `max_samples`, or 100,000 where that is not given either.
+        The number of draws. None: `max_samples`, or 100,000 without it.
     batch
-        Draws evaluated at a time; None lets it grow. The answer does not depend on it.
+        Draws per batch; None: growing batches. The answer does not depend on it.
     """
 
     n_draws: int | None = None
@@ -64,7 +64,7 @@ class FixedDraws(Solver):
 
 @dataclass(frozen=True)
 class UniformExploration(FixedDraws):
-    """Draw a fixed number of points and return the best; the certificate is whatever they happen to prove.
+    """Draw a fixed number of points and return the best, with the certificate that the draws happen to support.
 
     Source: uniform exploration, Alg. 0 of PAC-MAP.
     """
