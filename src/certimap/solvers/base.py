@@ -1,4 +1,4 @@
-"""What a solver is: settings, a first state, and steps; everything else is the driver's."""
+"""The solver interface: settings, a first state, and steps; the driver does everything else."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Judging:
     Attributes
     ----------
     rule
-        "sharp", or "published" to count draws as the paper does.
+        "sharp", or "published" to count draws as in the paper.
     early_stop
-        False keeps drawing to the solver's own end, whatever is certified before.
+        False: continue to the solver's own end even after the certificate is earned.
     max_draws
-        A cap on draws where the user sets none; None takes the driver's.
+        Limit on draws if the user sets none; None: the driver's default.
     """
 
     rule: Literal["sharp", "published"] = "sharp"
@@ -41,7 +41,7 @@ class Judging:
 
 @dataclass(frozen=True)
 class Effort:
-    """What a state has cost so far: search nodes, bytes held, and any count of work that grows with it."""
+    """The cost of a state so far: search nodes, bytes held, and any growing count of work."""
 
     n_nodes: int = 0
     n_bytes: int = 0
@@ -51,17 +51,17 @@ class Effort:
 class Solver(ABC):
     """The base of every solver: derive a frozen dataclass of settings from it.
 
-    No loop, clock, print or certificate inside. States are plain data with a flag `done` (another step can change
-    nothing); they pickle between steps.
+    A solver has no loop, clock, print or certificate. States are plain data with a flag `done` (further steps
+    change nothing), and can be pickled between steps.
 
     Attributes
     ----------
     name
-        What `solver=` and results call it.
+        Its name in `solver=` and in results.
     needs
-        The capabilities (see `certimap.core.posterior`) without which a posterior is refused.
+        The capabilities (see `certimap.core.posterior`) that a posterior must have.
     family
-        What kind of method it is; tables and figures group by it.
+        The kind of method; tables and figures group by it.
     heuristic
         Whether it proves nothing by itself.
     """
@@ -72,7 +72,7 @@ class Solver(ABC):
     heuristic: ClassVar[bool] = False
 
     def judging(self) -> Judging:
-        """Return how its draws are to be judged.
+        """Return how the ledger judges its draws.
 
         Returns
         -------
@@ -81,31 +81,31 @@ class Solver(ABC):
         return Judging()
 
     def unsuited(self, posterior: Posterior) -> str | None:
-        """Say why a posterior does not suit.
+        """Return why a posterior does not suit, or None.
 
         Parameters
         ----------
         posterior
-            It offers all that the solver `needs`.
+            A posterior with all capabilities in `needs`.
 
         Returns
         -------
         str or None
-            A sentence that names an alternative; None where it suits.
+            A sentence that names an alternative; None if the posterior suits.
         """
         return None
 
     def posed(self, posterior: Any, rng: np.random.Generator) -> Posterior:
-        """Return the posterior that the solver answers about; another one where it changes the question.
+        """Return the posterior that the solver answers about; a different one if it changes the question.
 
-        Whatever comes back is what the ledger judges, and what `init` gets.
+        The ledger and `init` get the returned posterior.
 
         Parameters
         ----------
         posterior
-            Offers all that the solver `needs`.
+            A posterior with all capabilities in `needs`.
         rng
-            For what is drawn to put the question; none of it counts as evidence.
+            For draws that define the question; they never count as evidence.
 
         Returns
         -------
@@ -114,12 +114,12 @@ class Solver(ABC):
         return posterior
 
     def decode(self, posterior: Posterior, point: Points) -> dict[str, Label]:
-        """Return the answer that a point stands for, in the words of the user.
+        """Convert a point to the user's labels.
 
         Parameters
         ----------
         posterior
-            What `posed` returned.
+            The posterior from `posed`.
         point
             One point of it, shape (n,).
 
@@ -131,20 +131,20 @@ class Solver(ABC):
         return posterior.domain.decode(point)
 
     def effort(self, state: Any) -> Effort:
-        """Return what a state has cost, for the limits on nodes and memory.
+        """Return the cost of a state so far, for the limits on nodes and memory.
 
-        Once no draws are left, a run ends after 1,000 steps in a row that change nothing of this and report
-        nothing new.
+        Once no draws are left, a run ends after 1,000 steps in a row that change neither this effort nor the
+        ledger.
 
         Parameters
         ----------
         state
-            What `init` or `step` returned.
+            A state from `init` or `step`.
 
         Returns
         -------
         Effort
-            Nodes, bytes, and whether draws are left.
+            Nodes, bytes and work.
         """
         return Effort()
 
@@ -155,28 +155,28 @@ class Solver(ABC):
         Parameters
         ----------
         posterior
-            Offers all that the solver `needs`.
+            A posterior with all capabilities in `needs`.
         control
-            Limits that a long step heeds; keep it in the state.
+            Limits that a long step must obey; keep it in the state.
         rng
             The only source of randomness.
         boxes
-            One box to search instead of the whole space; None means everything. Whoever gives one gives it to
-            the ledger as well. A solver that cannot start from one calls `refuse_boxes`.
+            One box to search; None means the whole space. The caller gives the same box to the ledger. A solver
+            that cannot start from a box calls `refuse_boxes`.
 
         Returns
         -------
         object
-            Whatever `step` takes; it has an attribute `done`.
+            A state for `step`; it has an attribute `done`.
         """
 
     def refuse_boxes(self, boxes: Boxes | None) -> None:
-        """Raise SolverError where a box is given: for solvers that know the whole space only.
+        """Raise SolverError if a box is given: for solvers that search only the whole space.
 
         Parameters
         ----------
         boxes
-            What `init` was given.
+            The argument of `init`.
         """
         if boxes is not None:
             raise SolverError(
@@ -188,13 +188,13 @@ class Solver(ABC):
     def step(self, state: Any, ledger: Ledger) -> Any:
         """Do a bounded piece of work (a fraction of a second), report events, return the next state.
 
-        Randomness comes from the generator given to `init` alone, and no choice may depend on a clock.
+        Randomness comes only from the generator given to `init`, and no choice may depend on a clock.
         A step that may take longer polls `should_stop` of the control.
 
         Parameters
         ----------
         state
-            What `init` or the last step returned.
+            The state from `init` or from the last step.
         ledger
             Takes the events.
 

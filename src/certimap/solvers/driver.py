@@ -1,4 +1,4 @@
-"""The one loop: budgets, progress, history, interruption, and the result."""
+"""The main loop of all solvers: budgets, progress, history, interruption and the result."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from certimap.solvers.ties import located_by, ties_of
 from certimap.solvers.warm_start import apply_warm_start
 
 DEFAULT_MAX_DRAWS = 10_000_000
-CEILING = own_source("ceiling")  # what a posterior's facts say, where a run ended before it had a bound
-POSING = 2  # the stream of randomness that questions are put with, see `Solver.posed`
-MAX_IDLE_STEPS = 1000  # steps without draws left and without anything new, after which a run ends
+CEILING = own_source("ceiling")  # the bound from a posterior's facts, if a run ended before it had a bound
+POSING = 2  # the random stream for `Solver.posed`
+MAX_IDLE_STEPS = 1000  # steps without draws left or progress, after which a run ends
 Progress = bool | Callable[[HistoryEntry], None] | None
 
 
@@ -52,19 +52,19 @@ def run(
     posterior
         The distribution of the query variables.
     request
-        The certificate wanted, the solver, and the limits.
+        The requested certificate, the solver and the limits.
     control
-        Limits that run already: the time that conditioning took counts then. None starts the request's budget.
+        Limits that started earlier, so that conditioning time counts. None: start the request's budget now.
     seed
-        Of the solver's randomness; the result records it.
+        The solver's seed; the result records it.
     progress
-        None shows a progress line on a terminal, True always, False never; a function gets each `HistoryEntry`.
+        Whether to show a progress line; None: only on a terminal. A function gets each `HistoryEntry`.
 
     Returns
     -------
     MapResult
-        Where a proof is wanted, its `proof` is what the run alone can say; `certimap.proofs.finished` joins it
-        with the model and the query.
+        If a proof is requested, `proof` holds the run's part of it; `certimap.proofs.finished` adds the model and
+        the query.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def run(
         except KeyboardInterrupt:
             if len(interrupts) > 1:
                 raise
-            control.interrupted = False  # what follows must run to its end
+            control.interrupted = False  # the rest must run to completion
             status = Status.INTERRUPTED
         ensure_answer(posterior, ledger, seed)
         if posterior.facts.log_ceiling < ledger.log_upper_bound:
@@ -130,7 +130,7 @@ def _loop(
     seed: int,
     warm_start: Any,
 ) -> Status:
-    """Take the warm start in, and step until something ends the run; return what did."""
+    """Apply the warm start, and step until the run ends; return why it ended."""
     if warm_start is not None:
         apply_warm_start(warm_start, posterior, ledger, _stream(seed, 0))
     history.record()
@@ -138,17 +138,17 @@ def _loop(
         return Status.CERTIFIED
     try:
         return _stepped(solver, solver.init(posterior, ledger.control, _stream(seed, 1)), ledger, history)
-    except TimeUp:  # a step that could not end in time gave itself up; what it reported stands
+    except TimeUp:  # a step that could not end in time stopped; its reports stand
         return Status.INTERRUPTED if ledger.control.interrupted else Status.TIME_LIMIT
 
 
 def _stream(seed: int, number: int) -> np.random.Generator:
-    """Return one of the generators that `default_rng(seed).spawn` makes, without the others."""
+    """Return generator `number` of `default_rng(seed).spawn`, without making the others."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
 
 
 def search_box(posterior: Posterior, solver: Solver, ledger: Ledger, rng: np.random.Generator) -> Status:
-    """Search the box of a ledger, under the ledger's control; return what ended the search."""
+    """Search the box of a ledger, under the ledger's control; return why the search ended."""
     history = History(ledger, time.perf_counter(), False)
     if ledger.early_stop and ledger.satisfied:
         return Status.CERTIFIED
@@ -161,7 +161,7 @@ def search_box(posterior: Posterior, solver: Solver, ledger: Ledger, rng: np.ran
 def assemble(
     ledger: Ledger, solver: Solver, status: Status, started: float, seed: int, *, listed: bool
 ) -> MapResult:
-    """Return the result of a ledger that was put together from parts; its history is its end.
+    """Return the result of a merged ledger; its history has only the final entry.
 
     `started` is the value of `time.perf_counter()` at which the work began.
     """
@@ -174,7 +174,7 @@ def assemble(
 
 
 def _stepped(solver: Solver, state: Any, ledger: Ledger, history: History) -> Status:
-    """Step until something ends the run; return what did."""
+    """Step until the run ends; return why it ended."""
     idle = _IdleSteps()
     while True:
         if state.done:
@@ -190,10 +190,10 @@ def _stepped(solver: Solver, state: Any, ledger: Ledger, history: History) -> St
 
 
 class _IdleSteps:
-    """Counts the steps that brought nothing new since the draws were used up.
+    """Counts consecutive steps without progress after the draws are used up.
 
-    A solver that lives on draws and never says that it is done would else step for ever. Whatever a step
-    may change (points known, masses and bounds, nodes, memory, work) starts the count afresh.
+    Otherwise a solver that needs draws and never sets `done` would step forever. Any change (known points, masses
+    and bounds, nodes, memory, work) resets the count.
     """
 
     def __init__(self) -> None:
@@ -201,7 +201,7 @@ class _IdleSteps:
         self._seen: object = None
 
     def judge(self, effort: Effort, ledger: Ledger) -> Status | None:
-        """Return the status to end with after too many such steps in a row, else None."""
+        """Return the final status after too many idle steps in a row, else None."""
         if ledger.remaining_draws != 0:
             return None
         found = (ledger.progress, effort)
@@ -211,7 +211,7 @@ class _IdleSteps:
 
 
 def trust_in(solver: Solver) -> str | None:
-    """Return whom proofs of a solver rest on where the books cannot be checked; None for those of this package."""
+    """Return the name to state in proofs whose books cannot be checked; None for this package's solvers."""
     return None if type(solver).__module__.startswith("certimap.") else f"solver {solver.name!r}"
 
 
@@ -239,7 +239,7 @@ def _limit_reached(effort: Effort, ledger: Ledger) -> Status | None:
 
 
 def ensure_answer(posterior: Posterior, ledger: Ledger, seed: int) -> None:
-    """Evaluate a point that is found quickly, or one draw, when a run was cut before there was an answer."""
+    """Evaluate a quickly found point, or one draw, if a run was cut short without an answer."""
     if ledger.best_log_prob > -math.inf:
         return
     if isinstance(posterior, Finds):
@@ -255,7 +255,7 @@ def ensure_answer(posterior: Posterior, ledger: Ledger, seed: int) -> None:
 
 
 def seed_of(rng: int | np.random.Generator | None) -> int:
-    """Return the seed that a user gave, or one drawn from the generator given or afresh."""
+    """Return the given seed, or draw one from the given or a new generator."""
     seed_checked(rng)
     if rng is None or isinstance(rng, np.random.Generator):
         return int(np.random.default_rng(rng).integers(2**63))
@@ -276,7 +276,7 @@ def _result(
     facts = ledger.posterior.facts
     evidence, normalised = facts.log_evidence, facts.is_normalised
     upper = ledger.log_upper_bound
-    # The ledger's logs are of p(q | e) or of p(q, e); the other follows where p(e) is known.
+    # The ledger's logs are of p(q | e) or of p(q, e); with p(e) known, one follows from the other.
     shift = None if evidence is None else evidence if normalised else -evidence
     other = None if shift is None else best[0][0] + shift
     other_upper = None if shift is None else _log_product_above(upper, shift, facts.log_slack)
@@ -316,12 +316,12 @@ def _result(
 
 
 def _log_product_above(log_bound: float, log_evidence: float, log_slack: float) -> float:
-    """Return the sum of the natural logs of a bound and of p(e), rounded up (p(e) was rounded to nearest)."""
+    """Return log_bound + log_evidence (nats), rounded up, since log_evidence was rounded to nearest."""
     return bounds.round_up(log_bound + bounds.round_up(log_evidence, max(bounds.SLACK, log_slack)))
 
 
 def _settled(status: Status, certificate: Certificate) -> Status:
-    """A run that a limit ended may have earned the certificate with its last step, and one stopped may not."""
+    """Correct the status by the certificate: the last step may have earned it, or the run may lack it."""
     if certificate.kind is not CertificateKind.NONE:
         return status if status is Status.INTERRUPTED else Status.CERTIFIED
     return Status.EXHAUSTED if status is Status.CERTIFIED else status

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 EDGES_PER_STEP = 200_000_000
 LARGEST_STEP = 65536
-LEAST_STEP = 64  # points, which kernels take together
-LARGEST_KEPT = 2**17  # numbers in a list of points that is kept
+LEAST_STEP = 64  # points per step, which kernels process together
+LARGEST_KEPT = 2**17  # numbers in a cached list of points
 
 
 @dataclass(frozen=True)
 class EnumerationState:
-    """How many joint states have been evaluated."""
+    """The number of joint states evaluated so far."""
 
     n_done: int
     n_total: int
@@ -97,7 +97,7 @@ class Exhaustive(Solver):
 
 
 def _bound_whole(box: Boxes, ledger: Ledger) -> None:
-    """Report what a relaxed network bounds the whole by, for where the time does not suffice to list it."""
+    """Report a relaxed network's bound on the whole, in case the time is too short for enumeration."""
     if ledger.posterior.facts.is_normalised:
         return
     from certimap.networks.posterior import NetworkPosterior
@@ -114,9 +114,9 @@ def _n_points(domain: Domain) -> int:
 
 
 def listed(domain: Domain, start: int, end: int) -> Points:
-    """Return points number `start` to `end` - 1 of a discrete domain, as `joint_states` does, to be read alone.
+    """Return points number `start` to `end` - 1 of a discrete domain like `joint_states`, read-only.
 
-    Short lists are kept, for small queries are asked many times.
+    Short lists are cached, because small queries are repeated often.
     """
     if (end - start) * len(domain) > LARGEST_KEPT:
         return joint_states(Boxes.full(domain), start, end)

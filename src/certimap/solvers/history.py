@@ -16,7 +16,7 @@ SHOW_AFTER_SECONDS = 0.5
 
 
 def is_on_terminal() -> bool:
-    """Whether standard error is a terminal, on which progress is shown unless it is turned off."""
+    """Whether standard error is a terminal, where progress is shown by default."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 
@@ -47,7 +47,7 @@ class History:
             self._line.close()
 
     def record(self, n_nodes: int | None = None, *, force: bool = False) -> None:
-        """Note the present moment unless the thinning skips it; None repeats the last count of search nodes."""
+        """Record this moment unless thinning skips it; None repeats the last count of search nodes."""
         self._n_calls += 1
         if n_nodes is not None:
             self._n_nodes = n_nodes
@@ -79,7 +79,7 @@ class History:
 
 
 class _ProgressLine:
-    """One line on standard error, shown once a run has lasted a while."""
+    """One line on standard error, shown if a run takes a while."""
 
     def __init__(self, started: float) -> None:
         self._started = started

@@ -1,4 +1,4 @@
-"""Ctrl-C during a run: the first one ends it with what it has."""
+"""Ctrl-C during a run: the first one ends it with the best answer so far."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from certimap.core.control import Control
 
 @contextmanager
 def interruptible(control: Control) -> Generator[list[int]]:
-    """Let the first Ctrl-C end the run with what it has; a second one is raised as usual.
+    """Let the first Ctrl-C end the run with its best answer; a second one is raised as usual.
 
     Yields the list of signals received so far.
     """
@@ -23,7 +23,7 @@ def interruptible(control: Control) -> Generator[list[int]]:
         return
     previous = signal.getsignal(signal.SIGINT)
     if previous is not signal.default_int_handler:
-        yield received  # whoever installed a handler of their own keeps it
+        yield received  # a user's own handler stays installed
         return
 
     def handle(signum: int, frame: FrameType | None) -> None:
@@ -40,13 +40,13 @@ def interruptible(control: Control) -> Generator[list[int]]:
         signal.signal(signal.SIGINT, previous)
 
 
-_interrupts: list[int] = []  # every Ctrl-C that `interruptible` took; signals are the process's own
+_interrupts: list[int] = []  # every Ctrl-C that `interruptible` caught, per process
 
 
 def n_interrupts() -> int:
-    """Return how many Ctrl-C the runs of this process have taken.
+    """Return how many Ctrl-C the runs of this process have caught.
 
-    A run that Ctrl-C ends early says so in its status, but one that had its proof by then does not: whoever makes
-    many runs compares this number before and after each.
+    The status of a run that Ctrl-C ended early tells it, but not if the run had its proof by then. Callers of
+    many runs therefore compare this number before and after each.
     """
     return len(_interrupts)

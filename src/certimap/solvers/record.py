@@ -1,4 +1,4 @@
-"""The part of a proof that a run knows by itself: what covers everything but the answer."""
+"""The part of a proof that a run provides: the coverage of all assignments but the answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from certimap.core.result import Certificate, CertificateKind, Rule
 
 
 def draft(ledger: Ledger, certificate: Certificate, recorder: Recorder) -> Proof:
-    """Return the method by which a certificate can be checked and its arrays, or the reason why it cannot."""
+    """Return the method and arrays for checking a certificate, or the reason why there is no proof."""
     reason = _refusal(certificate)
     if reason is not None:
         return unproved(reason)
@@ -40,7 +40,7 @@ def draft(ledger: Ledger, certificate: Certificate, recorder: Recorder) -> Proof
 
 
 def draft_of_parts(certificate: Certificate) -> Proof:
-    """Return the same for a query whose parts several workers searched: the whole has to be proved anew."""
+    """Return `draft` for a query that several workers searched in parts: the whole must be proved again."""
     reason = _refusal(certificate)
     if reason is None and certificate.delta > 0.0:
         reason = (
@@ -50,7 +50,7 @@ def draft_of_parts(certificate: Certificate) -> Proof:
 
 
 def _refusal(certificate: Certificate) -> str | None:
-    """Return why nothing can prove a certificate, or None."""
+    """Return why a certificate cannot be proved, or None."""
     if certificate.kind is CertificateKind.NONE:
         return "the run earned no certificate; raise its limits"
     if certificate.assumptions and certificate.rule is not Rule.EXTERNAL:
@@ -59,5 +59,5 @@ def _refusal(certificate: Certificate) -> str | None:
 
 
 def unproved(reason: str) -> Proof:
-    """Return what stands for a proof where there is none: the reason, in words."""
+    """Return a placeholder proof that holds the reason why there is none."""
     return Proof({"method": "none", "no_proof": reason}, {})

@@ -1,4 +1,4 @@
-"""Names of solvers, resolved lazily, and what solver="auto" picks."""
+"""Names of solvers, resolved lazily, and the choice for solver="auto"."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """A name: a solver class, or where to import it from, with settings that differ from the class's own."""
+    """A registered solver: its class or import path, and settings that differ from the class defaults."""
 
     solver: type[Solver] | str
     settings: dict[str, Any]
@@ -85,13 +85,13 @@ _SOLVERS: dict[str, Entry] = {
         ("toulbar2", "networks.toulbar2:Toulbar2", {}),
     )
 }
-ENTRY_POINTS = "certimap.solvers"  # the group in which an installed package names solvers of its own
-PROVERS = ("hbfs", "set_elimination", "portfolio", "frontier")  # what `auto` tries, in this order
+ENTRY_POINTS = "certimap.solvers"  # the entry point group for solvers of installed packages
+PROVERS = ("hbfs", "set_elimination", "portfolio", "frontier")  # tried by `auto` in this order
 SMALL_SPACE = 2**16
 SMALL_WORK = 100_000_000
 OUTSIDE_SHARE = 0.25  # of the time left in a long search, for toulbar2
-DEAR_TREE = 2.0**14  # entries of a tree from which a network's own tables are searched as well
-RELAXED_WORK = 1e9  # where boxes are bounded by a relaxation alone, which no search may ever close
+DEAR_TREE = 2.0**14  # tree entries from which the network's own tables are searched too
+RELAXED_WORK = 1e9  # limit on listing if only a relaxation bounds boxes, because a search might never close
 
 
 def names() -> tuple[str, ...]:
@@ -100,23 +100,23 @@ def names() -> tuple[str, ...]:
 
 
 def register(name: str, solver: type[Solver] | str, **settings: Any) -> None:
-    """Let `solver=name` stand for a solver, here and on the shell for as long as the process lives.
+    """Register a solver under a name for `solver=`, in this process.
 
-    An installed package registers its solvers for good by entry points of the group "certimap.solvers".
+    An installed package registers its solvers permanently by entry points of the group "certimap.solvers".
 
     Parameters
     ----------
     name
-        What users will write; a name that is taken is refused.
+        The new name; a name in use is refused.
     solver
         A class derived from `certimap.Solver`, or "module:Class" to import it when first used.
     settings
-        Settings in which this name differs from the class's own defaults.
+        Settings that differ from the class defaults.
 
     Raises
     ------
     SolverError
-        When the name is taken, or the class is no solver.
+        When the name is in use, or the class is not a solver.
     """
     if name in names():
         raise SolverError(f"solver {name!r} exists already; a new name is expected")
@@ -126,7 +126,7 @@ def register(name: str, solver: type[Solver] | str, **settings: Any) -> None:
 
 
 def entry(name: str) -> Entry:
-    """Return what a name stands for, among the solvers here, those registered and those of installed packages.
+    """Look up a name among built-in solvers, registered solvers and solvers of installed packages.
 
     Raises SolverError for an unknown name.
     """
@@ -157,7 +157,7 @@ def make(name: str, **options: Any) -> Solver:
             )
     try:
         return factory(**{**found.settings, **options})
-    except (TypeError, OverflowError) as error:  # a text where a number is compared
+    except (TypeError, OverflowError) as error:  # a text is compared with a number
         raise SolverError(f"solver {name!r} refuses the settings {options!r}: {error}") from None
 
 
@@ -167,16 +167,16 @@ def heuristics() -> tuple[str, ...]:
 
 
 def family(name: str) -> Family:
-    """Return what kind of method a name stands for; "other" where it is unknown, and "search" for "auto"."""
+    """Return the kind of method of a name; "other" if it is unknown, and "search" for "auto"."""
     if name == "auto":
         return "search"
     return _SOLVERS[name].load().family if name in _SOLVERS else "other"
 
 
 def made(solver: str | Solver, options: Mapping[str, Any] | None = None) -> Solver | Literal["auto"]:
-    """Turn what a user gives for `solver=` into a solver; "auto" stays, until there is a posterior to choose for.
+    """Convert the argument `solver=` to a solver; "auto" stays until a posterior is known.
 
-    Raises SolverError for an unknown name, and for options that the solver does not have or refuses.
+    Raises SolverError for an unknown name, and for unknown or invalid options.
     """
     if isinstance(solver, str) and solver != "auto":
         return make(solver, **options or {})
@@ -191,9 +191,9 @@ def made(solver: str | Solver, options: Mapping[str, Any] | None = None) -> Solv
 
 
 def wants_of(solver: str | Solver, warm_start: Any = None) -> tuple[Capability, ...] | None:
-    """Return what a solver, and the heuristics that warm it, want of the representation of a model.
+    """Return the capabilities that a solver and its warm-start heuristics need from a model's representation.
 
-    None where nothing in particular is wanted and the solver is "auto", which takes the best.
+    None if the solver is "auto" and needs none in particular: the best representation is then chosen.
     """
     given: list[Any] = [*warm_start] if isinstance(warm_start, list | tuple) else [warm_start]
     named = [item for item in given if isinstance(item, str | Solver)]
@@ -210,20 +210,19 @@ def _wants_of_one(solver: str | Solver) -> tuple[Capability, ...]:
 
 
 def choose(posterior: Posterior) -> Solver:
-    """Return the solver that `solver="auto"` stands for.
+    """Return the solver that `solver="auto"` chooses.
 
-    - `guess` where a posterior made in a hurry offers nothing else;
-    - `exhaustive` where the query space has at most 65,536 states, and listing them takes at most 10^8 edge
-      evaluations (10^9 where bounds come from a relaxation) or there is no other way to a proof, and points
-      have values rather than two sides;
+    - `guess` if a hurriedly made posterior offers nothing else;
+    - `exhaustive` if the query space has at most 65,536 states, points have exact values, and either listing them
+      takes at most 10^8 edge evaluations (10^9 if bounds come from a relaxation) or no other proof is possible;
     - `portfolio` for a large tree of a network, whose sets of vectors may outgrow any limit;
-    - else the first of `PROVERS` that the posterior has all it needs for, within its limits;
+    - else the first of `PROVERS` whose needs and limits the posterior meets;
     - else `smooth_pac` in a discrete domain and `pac` for counts (a sampler and an oracle are enough), and for a
-      density `soo` where its variables have two ends, else `budget`.
+      density `soo` if all variables are bounded, else `budget`.
     """
     if isinstance(posterior, Guesses):
         return make("guess")
-    is_listed = not isinstance(posterior, TwoSided)  # else listing would settle no point's value
+    is_listed = not isinstance(posterior, TwoSided)  # otherwise listing would not give exact values
     if is_listed and _is_small(posterior.domain, posterior.facts.work, _listing_limit(posterior)):
         return make("exhaustive")
     if isinstance(posterior, AsNetwork) and posterior.as_network is not None and posterior.facts.work > DEAR_TREE:
@@ -237,7 +236,7 @@ def choose(posterior: Posterior) -> Solver:
 
 
 def _last_resort(posterior: Posterior) -> str:
-    """Name a solver that lives on draws or values alone."""
+    """Name a solver that needs only draws or values."""
     if posterior.domain.is_discrete:
         return "smooth_pac"
     if not posterior.facts.is_density:
@@ -246,16 +245,16 @@ def _last_resort(posterior: Posterior) -> str:
 
 
 def _with_outside_help(solver: Solver) -> Solver:
-    """Let the search of networks ask toulbar2 where it is installed."""
+    """Let the search of networks call toulbar2 if it is installed."""
     from certimap.solvers.networks.toulbar2 import is_installed
 
     return make(solver.name, outside_share=OUTSIDE_SHARE) if is_installed() else solver
 
 
 def expected(choice: Choice) -> str:
-    """Return the name of the solver that `auto` will take on a representation that is not built yet.
+    """Predict the solver that `auto` will choose on a representation that is not built yet.
 
-    A solver's own limits are known only once it is: what is built may then go to the next one.
+    A solver's own limits are checked only after building, so that the choice may then fall to the next solver.
     """
     domain, available = choice.case.query.query_domain, choice.row.offers
     searchable, weighed = Bounds in available, Masses in available
@@ -273,14 +272,14 @@ def _is_small(domain: Domain, work: float, limit: float) -> bool:
 
 
 def _listing_limit(posterior: Posterior) -> float:
-    """Return up to how much work listing all points is the way to a proof."""
+    """Return the largest work, in edge visits, for which `auto` enumerates all points."""
     if not isinstance(posterior, Bounds):
         return math.inf
     return SMALL_WORK if isinstance(posterior, Masses) else RELAXED_WORK
 
 
 def refusal(solver: Solver, posterior: Posterior) -> str | None:
-    """Return the sentence that refuses a posterior, or None when the solver can run on it."""
+    """Return why a solver refuses a posterior, or None if it can run on it."""
     for capability in solver.needs:
         if not isinstance(posterior, capability):
             return (
@@ -291,7 +290,7 @@ def refusal(solver: Solver, posterior: Posterior) -> str | None:
 
 
 def alternative(posterior: Posterior, wanted: Family = "other") -> str:
-    """Name a solver that runs on any posterior of this kind, one that proves where `wanted` does."""
+    """Name a solver that runs on a posterior of this kind, close to the family `wanted`."""
     if isinstance(posterior, Bounds) and (wanted == "elimination" or not isinstance(posterior, Draws)):
         return "frontier"
     if isinstance(posterior, Probes) and not posterior.domain.is_discrete and wanted != "sampling":
@@ -302,12 +301,12 @@ def alternative(posterior: Posterior, wanted: Family = "other") -> str:
 
 
 def _is_whole(posterior: object) -> bool:
-    """Whether an object has all that a posterior must have; one that is refused may not."""
+    """Whether an object implements `Posterior`; a refused one may not."""
     return isinstance(posterior, Posterior)
 
 
 def resolve(solver: str | Solver, posterior: Posterior) -> Solver:
-    """Return the solver that runs on a posterior; refuse one that cannot."""
+    """Return the solver for a posterior; raise SolverError if it cannot run on it."""
     chosen = made(solver)
     if chosen == "auto":
         return choose(posterior)

@@ -1,4 +1,4 @@
-"""What is asked of a solver: the certificate wanted, the solver, and the limits. Checked once, then fixed."""
+"""The request of a query: certificate, solver and limits. Checked once, then immutable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from certimap.solvers.registry import made, make
 
 
 class QuerySettings(TypedDict, total=False):
-    """Keywords of `certimap.map_query` that say how a query is answered; see there."""
+    """Keywords of `certimap.map_query` for how a query is answered; see there."""
 
     epsilon: float
     delta: float
@@ -36,9 +36,9 @@ class QuerySettings(TypedDict, total=False):
 
 
 class Settings(QuerySettings, total=False):
-    """Everything that a `Request` is made of.
+    """The arguments of `Request.of`.
 
-    `options` holds the settings of a solver that is given by name; `proof_bytes` the most bytes of a proof.
+    `options` holds the settings of a solver given by name; `proof_bytes` is the largest size of a proof.
     """
 
     options: Mapping[str, Any]
@@ -47,7 +47,7 @@ class Settings(QuerySettings, total=False):
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits of one answer, over everything from the call on; None means no limit.
+    """Limits of one answer, counted from the call; None means no limit.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Budget:
     max_samples, max_nodes
         Draws and search nodes. Without `max_samples` and `time_limit` a run makes at most 10 million draws.
     max_memory
-        Bytes that conditioning, solver and ledger may hold, the model not counted.
+        Bytes that conditioning, solver and ledger may hold, not counting the model.
     """
 
     time_limit: float | None = None
@@ -71,7 +71,7 @@ class Budget:
                 raise SolverError(f"{name} is {value}; expected {accepted}")
 
     def start(self) -> Control:
-        """Return the control of an answer that begins at this moment."""
+        """Return the control of an answer that starts now."""
         return Control.starting_now(self.time_limit, max_nodes=self.max_nodes, max_memory=self.max_memory)
 
 
@@ -84,20 +84,20 @@ class Request:
     solver
         A solver object, or "auto", which picks one for the posterior.
     epsilon, delta
-        The certificate wanted: p(answer) >= (1 - epsilon) p* with probability at least 1 - delta. 0 and 0 ask for
-        a proof of exactness.
+        The requested certificate: p(answer) >= (1 - epsilon) p* with probability at least 1 - delta. 0 and 0
+        request a proof of exactness.
     tolerance
-        Relative slack that counts as exact.
+        The relative error that still counts as exact.
     top_k
-        How many of the most probable assignments the result lists; None lists none beside the answer.
+        How many of the most probable assignments the result lists; None: only the answer.
     warm_start
         See `certimap.solvers.warm_start.apply_warm_start`.
     upper_bound
-        What another program proved, or None.
+        An upper bound that another program proved, or None.
     proof_bytes
-        The most bytes that a proof may take; None wants no proof.
+        The largest size of a proof in bytes; None: no proof.
     budget, limits
-        Limits of each answer, and of building what answers it.
+        Limits of each answer, and of conditioning.
     """
 
     solver: Solver | Literal["auto"] = "auto"
@@ -116,12 +116,12 @@ class Request:
 
     @classmethod
     def of(cls, **given: Unpack[Settings]) -> Request:
-        """Make a request from what a user gives: names, options and numbers.
+        """Make a request from a user's names, options and numbers.
 
         Raises
         ------
         SolverError
-            For an unknown solver or option, and for a setting out of range; the message names it.
+            For an unknown solver or option, and for a setting out of range, which the message names.
         """
         workers, max_edges, device = given.get("workers"), given.get("max_edges"), given.get("device")
         if workers is not None:
@@ -152,21 +152,21 @@ class Request:
 
     @property
     def n_answers(self) -> int:
-        """How many assignments are wanted."""
+        """The number of requested assignments."""
         return 1 if self.top_k is None else self.top_k
 
     def raising(self, *names: str) -> Request:
-        """Return the same for a caller who can raise these limits alone: messages name no others."""
+        """Return a copy for a caller who can raise only these limits; messages name no others."""
         return replace(self, limits=replace(self.limits, raisable=names))
 
     def of_worker(self) -> Request:
-        """Return the same for a worker of an executor: one thread, unless a number of threads was given."""
+        """Return a copy for a worker of an executor: one thread unless `workers` is given."""
         return replace(self, limits=replace(self.limits, workers=self.limits.workers or 1))
 
     def of_empty_domain(self) -> Request:
-        """Return the same for a query without variables, whose answer needs no search."""
+        """Return a copy for a query without variables, whose answer needs no search."""
         return replace(self, solver=make("exhaustive"), warm_start=None)
 
     def in_a_hurry(self) -> Request:
-        """Return the same for a posterior that answers quickly, when the one wanted was not ready in time."""
+        """Return a copy for a quick posterior, used if the intended one is not ready in time."""
         return replace(self, solver="auto", warm_start=None, upper_bound=None)

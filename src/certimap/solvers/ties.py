@@ -1,4 +1,4 @@
-"""What is as good as the answer, and where a search has located it."""
+"""Assignments as good as the answer, and the intervals that hold all modes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from certimap.core.domain import Label, Real
 from certimap.core.posterior import Posterior
 from certimap.solvers.base import Solver
 
-MAX_PEAKS = 64  # points of the answer's height that are looked at
-N_BETWEEN = 15  # places between two points at which a dip would show
-DIP = 100.0  # tolerances by which the density must fall between two peaks
+MAX_PEAKS = 64  # points of the answer's height that are compared
+N_BETWEEN = 15  # places between two points where a dip is tested
+DIP = 100.0  # tolerances by which the density must dip between two peaks
 
 
 def ties_of(ledger: Ledger, solver: Solver) -> list[dict[str, Label]] | None:
-    """Return the other assignments as probable as the answer; None unless these are known to be all.
+    """Return the other assignments as probable as the answer; None unless all are known.
 
-    Of a density: the other peaks of the same height that were found, None without any.
+    For a density: the other peaks found with the same height, or None if there are none.
     """
     best = ledger.best_log_prob
     margin = math.log1p(ledger.tolerance)
@@ -43,7 +43,7 @@ def ties_of(ledger: Ledger, solver: Solver) -> list[dict[str, Label]] | None:
 
 
 def _other_peaks(posterior: Posterior, answer: Points, points: Points, log_low: float) -> Points:
-    """Return those of the points that lie on peaks of their own: on the way to any other the density falls."""
+    """Return the points on separate peaks: the density dips between each two of them."""
     kept = [answer]
     for point in points:
         if all(_is_apart(posterior, point, other, log_low) for other in kept):
@@ -60,7 +60,7 @@ def _is_apart(posterior: Posterior, a: Points, b: Points, log_low: float) -> boo
 
 
 def located_by(ledger: Ledger) -> dict[str, tuple[float, float]] | None:
-    """Return the intervals in which a search has located all modes, by name."""
+    """Return the intervals, by variable name, that hold all modes."""
     if ledger.located is None:
         return None
     low, high = ledger.located

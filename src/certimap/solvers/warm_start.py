@@ -1,4 +1,4 @@
-"""Warm starts: assignments from anywhere, or the name of a heuristic."""
+"""Warm starts: given assignments, or the name of a heuristic."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def apply_warm_start(warm_start: Any, posterior: Posterior, ledger: Ledger, rng: np.random.Generator) -> None:
-    """Give a warm start to the ledger: probabilities are recomputed, doubles dropped, nothing counts as a draw.
+    """Give a warm start to the ledger; probabilities are recomputed, and nothing counts as a draw.
 
     Parameters
     ----------
     warm_start
         None; the name of a solver that finishes by itself (such as "argmax_product"), or a solver object; an
-        assignment of labels by name; a data frame of labels, one assignment a row; points as an array of state
+        assignment of labels by name; a data frame of labels, one assignment per row; an array of state
         positions, shape (batch, n) or (n,); or a list of any of these.
 
     Raises
@@ -33,7 +33,7 @@ def apply_warm_start(warm_start: Any, posterior: Posterior, ledger: Ledger, rng:
     QueryError
         For an assignment with unknown, missing or misspelt names or labels.
     SolverError
-        For anything else that is not one of the above.
+        For anything else.
     """
     if warm_start is None:
         return
@@ -48,7 +48,7 @@ def apply_warm_start(warm_start: Any, posterior: Posterior, ledger: Ledger, rng:
 
 
 def as_points(given: Any, domain: Domain) -> Points:
-    """Turn an assignment, a frame of assignments or an array of positions into points, shape (batch, n)."""
+    """Convert an assignment, a frame of assignments or an array of positions to points, shape (batch, n)."""
     if is_mapping(given):
         return domain.encode(dict(given))[None, :]
     if hasattr(given, "to_dict") and hasattr(given, "columns"):

@@ -1,4 +1,4 @@
-"""Shapes of a region tree as contexts and hidden states, and the bounds that eliminations tighten."""
+"""Region tree shapes as (contexts, hidden states), and bounds that eliminations tighten."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Shape = tuple[int, int, int, int, int]
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """The shapes of a region tree as (contexts, hidden states), computed once a posterior.
+    """The shapes of a region tree as (contexts, hidden states), computed once per posterior.
 
-    A context is a configuration of queried variables. A separator position ((shared_query, shared_hidden),
+    A context is a configuration of query variables. A separator position ((shared_query, shared_hidden),
     (rest_query, rest_hidden)) is context (shared_query, rest_query) and hidden state (shared_hidden,
-    rest_hidden); a joint position adds the own variable to the one or the other.
+    rest_hidden). A joint position adds the own variable to the context if it is queried, else to the hidden state.
     """
 
     tree: RegionTree
@@ -29,7 +29,7 @@ class Geometry:
     links: list[Link | None]
     order_of_children: list[list[int]]
     is_query: NDArray[np.bool_]
-    longest_sum: int  # the most operations on a path from the root: behind an outside functional and a score
+    longest_sum: int  # the most operations on a path from the root, in computing a score
 
     @classmethod
     def of(cls, tree: RegionTree) -> Geometry:
@@ -80,9 +80,9 @@ class Geometry:
         return a.mantissas[start:stop], a.exponents[start:stop] if self.tree.is_delicate else a.exponents
 
     def table_from(self, r: int, inside: ExponentFrame, bound: Wide) -> tuple[Floats, ExponentFrame]:
-        """Return a region's table as it acts on vectors of a frame, and the frame of the results.
+        """Return a region's table rescaled for vectors in the frame `inside`, and the frame of the results.
 
-        `bound` is at least each result that matters.
+        `bound` is an upper bound on each result that matters.
         """
         table, exponents = self._wide_table(r)
         outside = ExponentFrame.of(bound)
@@ -106,7 +106,7 @@ class Geometry:
 def _worked_out(
     tree: RegionTree,
 ) -> tuple[list[Shape], list[Link | None], list[list[int]], NDArray[np.bool_], int]:
-    """Return the fields of a tree's geometry, all but the tree."""
+    """Return all fields of a tree's geometry except the tree."""
     a = tree.arrays
     shapes: list[Shape] = [
         (sq, sh, rq, rh, k)

@@ -1,4 +1,4 @@
-"""One elimination of a box: regions from the leaves up, every set filtered from outside and by dominance."""
+"""One elimination of a box: regions from the leaves up, sets filtered by outside bounds and dominance."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ from certimap.solvers.elimination.sets import (
 )
 from certimap.trees.wide import Wide
 
-CROWD = 16  # sets this many times over their limit are merged before dominance is looked for
-COMPARED = 1_000_000  # rows times answers: above it dominance by so many others costs more than it saves
-WORK = 4_000_000  # done between two looks at limits and draws
-# The longer its vectors, the fewer a set keeps, and the fewer a product of two may have before it is filtered:
-# each takes a few tenths of a second at most. A first elimination with a small limit gets a share of these.
+CROWD = 16  # sets this many times over their limit are merged before the dominance test
+COMPARED = 1_000_000  # rows times answers; above it the dominance test costs more than it saves
+WORK = 4_000_000  # table entries between two checks of limits and draws
+# Entries that a set may keep, and a product of two sets may have before filtering, so that each takes a few tenths
+# of a second at most. A first elimination with a small limit gets a share of these.
 SET_ENTRIES, PRODUCT_ENTRIES = 2**22, 2**24
 FULL_LIMIT = 1024
 NO_THRESHOLD = -1.0  # every score exceeds it
-FEWEST_ROWS = 16  # that a set may keep, whatever their length
+FEWEST_ROWS = 16  # least number of rows that a set may keep
 DOING = "multiplying sets of vectors"
 
 
 @dataclass
 class Outcome:
-    """What one elimination found.
+    """The result of one elimination.
 
     Attributes
     ----------
     log_bound
         An upper bound on ln p of every assignment in the box that exceeds the threshold; -inf when none can.
     root
-        The last set: whole assignments, or None when nothing was left.
+        The last set: complete assignments, or None when it is empty.
     messages
         Tightened bounds.
     log_states
-        shape (total_states,): upper bounds with a variable set to a state, for what exceeds the threshold.
+        shape (total_states,): upper bounds with a variable set to a state, for assignments above the threshold.
     """
 
     log_bound: float
@@ -63,9 +63,9 @@ class Outcome:
 class SetPass:
     """An elimination in progress; `advance` does a piece of it.
 
-    Numbers inside sets are doubles in units of frames (see `Frame`). What underflows is less than 2^-893 of
-    the most that the set can reach with the outside's help, so a threshold of at least 2^`SET_FLOOR` of that loses
-    nothing. A lower one is raised to it, and then what lies between stays open.
+    Numbers inside sets are doubles in units of frames (see `ExponentFrame`). Underflow loses less than 2^-893 of
+    the largest value that the set can reach. So a threshold of at least 2^`SET_FLOOR` of that value loses nothing.
+    A lower threshold is raised to it, and assignments in between stay open.
 
     Parameters
     ----------
@@ -74,14 +74,14 @@ class SetPass:
     messages
         Upper bounds inside the box.
     log_threshold
-        Natural log; what cannot exceed it is dropped.
+        Natural log; vectors that cannot exceed it are dropped.
     limit
         Sets are merged down to about this many rows.
     top_k
-        A row is dropped when `top_k` others are at least it.
+        A row is dropped when `top_k` others dominate it.
     control
-        The run that it ends with: asked before every piece that may take a few tenths of a second. An elimination
-        that raised TimeUp is of no more use.
+        The run's limits, checked before every piece that may take a few tenths of a second. An elimination
+        that raised TimeUp cannot be continued.
 
     Attributes
     ----------
@@ -90,9 +90,9 @@ class SetPass:
     sets
         The sets of all regions, to decode the root's rows.
     sizes
-        How many rows they had, by region, before their memory was released.
+        By region, the rows of the set before its memory was released.
     n_merged
-        How often sets were merged; 0 means that the elimination was exact.
+        The number of merges; 0 means that the elimination was exact.
     peak
         The largest set.
     """
@@ -148,22 +148,22 @@ class SetPass:
         return self.work - before
 
     def row_limit(self, width: int) -> int:
-        """Return how many vectors of a length a set may keep."""
+        """Return how many vectors of length `width` a set may keep."""
         return min(self.limit, self._rows_of(SET_ENTRIES, width))
 
     def pair_limit(self, width: int) -> int:
-        """Return how many rows a product of two sets may have before it is filtered."""
+        """Return how many rows a product of two sets may have before filtering."""
         return min(max(8 * self.limit, 65536), self._rows_of(PRODUCT_ENTRIES, width))
 
     def _rows_of(self, entries: int, width: int) -> int:
-        """Return how many vectors of a length the elimination's share of so many entries holds."""
+        """Return how many vectors of length `width` fit into this elimination's share of `entries`."""
         return max(FEWEST_ROWS, 4 * self.top_k, min(entries, entries * self.limit // FULL_LIMIT) // width)
 
     def threshold(self, top: int, is_whole: bool) -> float:
-        """Return the threshold in units of 2^top, about the most that a set can reach.
+        """Return the threshold in units of 2^top, about the largest value that a set can reach.
 
-        One below the floor filters nothing out of a set (or out of the product of two) in which nothing
-        underflowed; else it is raised to the floor.
+        If it lies below the floor and nothing has underflowed (`is_whole`), nothing is filtered; otherwise the
+        threshold is raised to the floor.
         """
         if top == ZERO:
             return 0.0
@@ -193,7 +193,7 @@ class SetPass:
 
 
 class RegionVisit:
-    """A region between its descent and its set."""
+    """A region whose children are being eliminated."""
 
     def __init__(self, run: SetPass, region: int, outside: Wide) -> None:
         self.run, self.region, self.outside = run, region, outside
@@ -218,7 +218,7 @@ class RegionVisit:
         return link
 
     def _suffixes(self, children: list[int]) -> list[Wide]:
-        """Return, for each child in order, the joint functional times the bounds of the later ones."""
+        """Return, for each child in order, the joint functional times the bounds of all later children."""
         if not children:
             return []
         out = [self.joint]
@@ -238,7 +238,7 @@ class RegionVisit:
         return self._link(self.children[self.at]).reduce(functional)
 
     def child_done(self) -> None:
-        """Fold the tightened bound of the child just finished in."""
+        """Multiply in the tightened bound of the finished child."""
         child = self.children[self.at]
         self.at += 1
         if self.at < len(self.children):
@@ -306,7 +306,7 @@ class RegionVisit:
         return found.merged(scores, limit)[0]
 
     def _crowded(self, found: VectorSet, scores: Floats) -> tuple[VectorSet, Floats]:
-        """Merge a set in which comparing all pairs would cost more than it saves."""
+        """Merge a set that is too large to compare all pairs of rows."""
         self.run.control.check(DOING)
         crowd = CROWD * self.run.row_limit(found.values.shape[1])
         if len(found) <= crowd:
@@ -317,9 +317,9 @@ class RegionVisit:
         return found, scores[rows]
 
     def _shrink(self, found: VectorSet, scores: Floats, mixtures: bool = False) -> VectorSet:
-        """Drop rows that others dominate, or mixtures of them, and merge what are still too many.
+        """Drop rows that others, or mixtures of others, dominate; merge the rest if there are still too many.
 
-        Mixtures serve one answer only: of several, the better ones that they promise may be one and the same.
+        Mixtures are sound for one answer only: with several, one better row could account for all of them.
         """
         found, scores = self._crowded(found.rescaled(), scores)
         self.run.work += len(found) * 64
@@ -342,7 +342,7 @@ class RegionVisit:
         functional, top = found.frame.scaled(self.joint, bound)
         scores, _ = found.scores(functional)
         state = np.repeat(np.arange(len(found.ptr) - 1) % k, np.diff(found.ptr))
-        # Where the threshold lies below the floor, a score that underflowed may exceed it: it is below the floor.
+        # If the threshold is below the floor, an underflowed score may exceed it; such a score is below the floor.
         best = np.full(k, 2.0**SET_FLOOR if run.log_threshold / LN2 - top < SET_FLOOR else 0.0)
         np.maximum.at(best, state, scores)
         with np.errstate(divide="ignore"):

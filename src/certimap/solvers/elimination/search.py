@@ -1,4 +1,4 @@
-"""The search of set elimination: boxes, their eliminations, and draws between them."""
+"""The search of set elimination: eliminations of boxes, with draws in between."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ UNIT = 2.0**-53
 START_WORK = 200_000_000
 DRAW_ROWS = 1024
 HOPELESS_WORK = 1e13
-ROWS_PER_ANSWER = 4  # the least that sets may hold for each answer beyond the first
-FEW_POINTS = 4096  # a box of so few is enumerated where its threshold lies too deep for vectors
+ROWS_PER_ANSWER = 4  # least set limit per answer beyond the first
+FEW_POINTS = 4096  # boxes up to this size are enumerated if the threshold was raised
 
 
 @dataclass(eq=False)
@@ -53,15 +53,15 @@ class SetSearchState:
     Attributes
     ----------
     slack
-        What bounds and thresholds are moved by for rounding, in nats.
+        The rounding slack of bounds and thresholds, in nats.
     climb, neighbours
-        What the incumbent is found with; no climb before the first step.
+        The searches for an incumbent; `climb` is None before the first step.
     box, elimination
         The box being eliminated, and its elimination.
     n_whole
-        How many eliminations have begun; the first ones are of the whole space.
+        The number of eliminations begun; the first ones cover the whole space.
     set_sizes
-        The most rows of a region's set so far, by region.
+        By region, the largest number of rows in its set so far.
     """
 
     posterior: Regions
@@ -83,7 +83,7 @@ class SetSearchState:
     set_sizes: dict[int, int] = field(default_factory=dict[int, int])
 
     def __post_init__(self) -> None:
-        # Each of at most two sets a region loses a factor of 1 + 1e-14 to dominance, and as much to its sums.
+        # Each of at most two sets per region loses a factor of 1 + 1e-14 to dominance, and as much to its sums.
         n_sets = 2 * self.posterior.region_tree.n_regions
         sums = 4 * UNIT * self.geometry.longest_sum
         self.slack = 4.0 * self.posterior.facts.log_slack + 2e-14 * n_sets + sums
@@ -97,14 +97,14 @@ class SetSearchState:
 
 
 class Search:
-    """A run's settings, state and ledger: what `step` advances the state with."""
+    """A run's settings, state and ledger; `advance` makes one step."""
 
     def __init__(self, settings: SetElimination, state: SetSearchState, ledger: Ledger) -> None:
         self.settings, self.state, self.ledger = settings, state, ledger
         self.posterior = state.posterior
 
     def advance(self) -> int:
-        """Do one piece of work: incumbent, eliminations of the whole space, then boxes, draws between."""
+        """Do one piece of work: incumbent, eliminations of the whole space, then boxes, with draws between."""
         state = self.state
         if state.climb is None:
             return self._start()
@@ -121,7 +121,7 @@ class Search:
             return 0
         try:
             work = state.elimination.advance()
-        except TimeUp:  # its box stays open as it was
+        except TimeUp:  # its box stays open, unchanged
             state.elimination, state.box, state.n_whole = None, None, state.n_whole - 1
             return 0
         if state.elimination.outcome is not None:
@@ -130,7 +130,7 @@ class Search:
         return work
 
     def _start(self) -> int:
-        """Find an incumbent by draws, or by decoding the maximum where that settles the query."""
+        """Find an incumbent by draws, or decode the maximum if that settles the query."""
         posterior, state = self.posterior, self.state
         n_entries = posterior.region_tree.n_entries
         affordable = START_WORK // (4 * n_entries)
@@ -145,9 +145,9 @@ class Search:
         return n * self._draw_cost()
 
     def _maximum(self, box: OpenBox) -> bool:
-        """Decode the maximum of a query without hidden variables from the pass that bounds it.
+        """Decode the maximum from the bounding pass, which is exact without hidden variables.
 
-        Returns whether that settled it.
+        Returns whether that settled the query.
         """
         self.ledger.candidates(self.posterior.max_product())
         log_bound = float(self.posterior.log_bound(self._boxes(box.mask[None]))[0])
@@ -161,8 +161,8 @@ class Search:
     def _begin(self) -> None:
         """Begin the elimination of the next box.
 
-        The first, small elimination aims for the exact answer: where sets stay small that costs next to
-        nothing, and a better answer within epsilon is not passed over.
+        The first, small elimination aims for the exact answer: that is cheap while sets stay small, and finds a
+        better answer within epsilon.
         """
         state, ledger, limits = self.state, self.ledger, self.settings.limits
         box = max(state.open, key=lambda b: b.log_bound)
@@ -179,7 +179,7 @@ class Search:
         )
 
     def _finish(self, elimination: SetPass, outcome: Outcome) -> None:
-        """Close the box of an elimination, or tighten it and split it once the whole space has had its turns."""
+        """Close an elimination's box, else shrink it; split it after all eliminations of the whole space."""
         state, ledger, box = self.state, self.ledger, self.state.box
         assert box is not None
         state.n_nodes += 1
@@ -208,7 +208,7 @@ class Search:
         state.done = not state.open
 
     def _messages(self, box: OpenBox) -> RegionMessages:
-        """Return bounds inside the box: of a pass over it, and what earlier eliminations found."""
+        """Return bounds inside the box, from a pass over it and from earlier eliminations."""
         mantissas, exponents = self.posterior.bound_messages(box.mask)
         geometry = self.state.geometry
         ptr = self.posterior.region_tree.arrays.message_ptr.tolist()
@@ -221,7 +221,7 @@ class Search:
         return fresh if box.messages is None else fresh.tightened(box.messages)
 
     def _candidates(self, elimination: SetPass, outcome: Outcome) -> float:
-        """Evaluate the best rows of the root; return a bound on what was not evaluated."""
+        """Evaluate the best rows of the root; return a bound on the other assignments."""
         root, slack = outcome.root, self.state.slack
         if root is None:
             return elimination.log_threshold + slack
@@ -234,7 +234,7 @@ class Search:
             logs = np.log(values) + root.frame.exponent * LN2
         if root.relaxed.any():
             left.append(float(logs[root.relaxed].max()))
-        if len(logs) >= self.ledger.top_k:  # what others dominate is at most the k-th of the root
+        if len(logs) >= self.ledger.top_k:  # dominated assignments are at most the root's k-th
             left.append(float(logs[order[self.ledger.top_k - 1]]))
         return max(left) + slack
 
@@ -242,7 +242,7 @@ class Search:
         self.state.open = [b for b in self.state.open if b is not box]
 
     def _prune(self) -> None:
-        """Close every open box that the threshold has overtaken."""
+        """Close every open box whose bound is at most the threshold."""
         threshold = self.ledger.log_threshold
         closed = [b for b in self.state.open if b.log_bound <= threshold]
         if closed:
@@ -250,7 +250,7 @@ class Search:
             self.state.open = [b for b in self.state.open if b.log_bound > threshold]
 
     def _shrink(self, box: OpenBox, log_states: Floats, elimination: SetPass) -> None:
-        """Drop the states of a box that cannot exceed the threshold, where the elimination went down to it."""
+        """Drop the states of a box that cannot exceed the threshold, unless the threshold was raised."""
         slack = self.state.slack
         box.log_states = np.where(box.mask, log_states + slack, -np.inf)
         alive = box.mask & (log_states > elimination.log_threshold)
@@ -271,7 +271,7 @@ class Search:
         return Boxes(self.posterior.domain, masks)
 
     def _mass(self, masks: NDArray[np.bool_]) -> list[float]:
-        """ln of the masses of boxes, rounded up."""
+        """Return ln of the masses of boxes, rounded up."""
         masses = self.posterior.log_mass(self._boxes(masks)) + self.state.slack
         return [min(float(m), 0.0) for m in masses]
 
@@ -293,7 +293,7 @@ class Search:
         self._prune()
 
     def _split(self, box: OpenBox) -> list[OpenBox]:
-        """Split a box by the states of the variable whose parts' bounds have the smallest sum."""
+        """Split a box by the states of the variable for which the bounds of the parts have the smallest sum."""
         domain = self.posterior.domain
         counts = np.add.reduceat(box.mask.astype(np.int64), domain.offsets[:-1])
         bounds = np.minimum(box.log_states, box.log_bound)
@@ -330,7 +330,7 @@ class Search:
         return tree.n_entries + 50 * tree.n_regions
 
     def _draws_are_due(self) -> bool:
-        """Whether draws from the open boxes have not had their share of the work, and may settle something."""
+        """Whether draws from the open boxes are below their share of the work and can still certify."""
         state, ledger, share = self.state, self.ledger, self.settings.draw_share
         if ledger.delta <= 0.0 or state.n_nodes == 0 or not state.open or share == 0.0:
             return False
@@ -350,7 +350,7 @@ class Search:
 
 
 def _log_difference(log_larger: float, log_smaller: float) -> float:
-    """Return ln of a difference, for the ledger's books; -inf where rounding leaves nothing."""
+    """Return ln of a difference, for the ledger's books; -inf if rounding makes it 0."""
     if log_smaller >= log_larger:
         return -math.inf
     return log_larger + math.log(-math.expm1(log_smaller - log_larger))

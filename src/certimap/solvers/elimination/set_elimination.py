@@ -25,24 +25,23 @@ STEP_WORK = 20_000_000
 class SetElimination(Solver):
     """Dynamic programming on sets of vectors along a tree of regions.
 
-    A choice of the query variables below a region is a vector over the hidden states of its separator.
-    Sets of them are multiplied and mapped upward; a vector is dropped when the best that the outside can
-    make of it stays at or below the threshold, or when another is at least it everywhere. Whole
-    assignments come out at the root. Where a set outgrows `limits`, like vectors are merged into their
-    maxima, which leaves a bound instead of a value; a box whose bound stays too high is split by the states
-    of one variable. Between eliminations, draws from the open boxes may earn the probabilistic certificate.
+    An assignment of the query variables below a region gives a vector over the hidden states of its separator.
+    Sets of vectors are multiplied and mapped upward. A vector is dropped if an upper bound on its best completion
+    is at most the threshold, or if another vector dominates it. The root's set holds complete assignments. If a
+    set outgrows `limits`, similar vectors are merged into their maxima, which are bounds instead of values. A box
+    whose bound stays too high is split by the states of one variable. Between eliminations, draws from the open
+    boxes may earn the probabilistic certificate.
 
     Parameters
     ----------
     limits
-        Rows a set may have in the successive eliminations of the whole space.
+        Largest rows per set in the successive eliminations of the whole space.
     split_limit
-        Rows a set may have in the eliminations of its parts.
+        Largest rows per set in the eliminations of parts of the space.
     n_starts, n_first_draws
-        Hill climbs, and draws to choose their starts from.
+        The number of hill climbs, and of draws from which their starts are chosen.
     draw_share
-        The share of the work that goes into draws once the first eliminations have left something open and
-        `delta` is positive.
+        The share of the work for draws, after the first elimination and if `delta` is positive.
 
     Notes
     -----

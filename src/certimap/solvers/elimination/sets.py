@@ -1,4 +1,4 @@
-"""Sets of vectors over a separator's hidden states, with pointers that decode each to an assignment."""
+"""Sets of vectors over a separator's hidden states, with pointers to decode each to an assignment."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 NO_OFFSETS: Ints = np.empty((0, 0), np.int64)
-LARGEST_EXPONENT = 400  # entries of vectors in a frame are cut here; those that matter are at most 2^129
+LARGEST_EXPONENT = 400  # exponents are capped here; entries that matter are at most 2^129
 LARGEST = 2.0**LARGEST_EXPONENT
-ROUNDS = 200  # of play before a mixture of vectors that dominates another one is given up
+ROUNDS = 200  # of play before the search for a dominating mixture is given up
 MIXING_PIECE, MOST_MIXING = 100_000_000, 20_000_000_000  # multiplications in one call, and for one set
 
 
@@ -30,15 +30,15 @@ MIXING_PIECE, MOST_MIXING = 100_000_000, 20_000_000_000  # multiplications in on
 class ExponentFrame:
     """The unit of every entry of a set's vectors: 2^(exponent + offset), by context and hidden state.
 
-    Chosen from a bound on the vectors, so that an entry is 1 or so where it is as large as it can be, however much
-    the hidden states differ. What underflows in a frame is less than 2^-893 of what the set can reach.
+    It is chosen from a bound on the vectors, so that the largest possible entry of each hidden state is about 1.
+    Underflow in a frame loses less than 2^-893 of the largest value that the set can reach.
 
     Attributes
     ----------
     exponent
         The exponent of the whole set.
     offsets
-        int64, shape (contexts, hidden states); empty where all are 0, the ordinary case.
+        int64, shape (contexts, hidden states); empty if all are 0, which is usual.
     """
 
     exponent: int = 0
@@ -57,9 +57,9 @@ class ExponentFrame:
         return self.offsets.size == 0
 
     def scaled(self, functional: Wide, bound: Wide) -> tuple[Floats, int]:
-        """Return doubles that act on vectors of this frame as a functional does, and the exponent of their unit.
+        """Convert a functional to doubles for vectors in this frame; return them and the exponent of their unit.
 
-        The vectors are at most `bound`; the exponent is `ZERO` where the functional makes nothing of it.
+        The vectors are at most `bound`; the exponent is `ZERO` if the functional maps them all to 0.
         """
         out = np.empty(functional.shape)
         matrix = (functional.mantissa, functional.exponent)
@@ -75,7 +75,7 @@ class ExponentFrame:
         return ExponentFrame(exponent, spread if self.is_flat else self.offsets + spread)
 
     def factors_to(self, other: ExponentFrame) -> Floats:
-        """Return what entries are multiplied by to go to another frame, shape (contexts, hidden states)."""
+        """Return the factors that convert entries to another frame, shape (contexts, hidden states)."""
         difference = np.zeros((1, 1), np.int64) + (self.exponent - other.exponent)
         if not self.is_flat:
             difference = difference + self.offsets
@@ -100,13 +100,13 @@ class VectorSet:
     ptr
         int64, shape (contexts + 1,): rows `ptr[c]:ptr[c + 1]` belong to context c.
     relaxed
-        bool, shape (rows,): the row is the maximum of several, or made of such: a bound, not a value.
+        bool, shape (rows,): whether the row is a bound instead of a value, because it comes from merged rows.
     pointers
-        For each child of the region multiplied so far: (child, row of the child's set for each row here).
+        For each child of the region multiplied so far: (child, row of the child's set for each row).
     state
         int16, shape (rows,): the state of the region's own query variable, or None before it is decided.
     is_whole
-        Whether nothing has underflowed: in one frame of one unit, each vector was made of products of two numbers
+        Whether nothing has underflowed: the frame is flat, and each vector was made of products of two numbers
         that are 0 or at least `SAFE`.
     """
 
@@ -129,16 +129,16 @@ class VectorSet:
 
     @property
     def crowding(self) -> float:
-        """Rows for each context that has any."""
+        """Average number of rows per nonempty context."""
         return len(self) / max(1, int(np.count_nonzero(np.diff(self.ptr))))
 
     def release(self) -> None:
-        """Forget the vectors, which only the parent's product needs; what decodes rows stays."""
+        """Free the vectors, which only the parent's product needs; keep the pointers for decoding."""
         self.values = np.empty((len(self.values), 0))
         self.relaxed = np.empty(0, np.bool_)
 
     def keep(self, alive: NDArray[np.bool_]) -> VectorSet:
-        """Return the rows that are alive."""
+        """Return the set of live rows."""
         if alive.all():
             return self
         kept = np.concatenate([[0], np.cumsum(alive)])
@@ -156,7 +156,7 @@ class VectorSet:
         )
 
     def scores(self, functional: Floats, threshold: float = -1.0) -> tuple[Floats, NDArray[np.bool_]]:
-        """Return each row's value under its context's functional, and which exceed a threshold."""
+        """Return each row's value under its context's functional, and whether it exceeds the threshold."""
         alive = np.empty(len(self), np.bool_)
         scores = np.empty(len(self))
         kernels.filter_rows(self.values, self.ptr, functional, threshold, alive, scores)
@@ -168,16 +168,16 @@ class VectorSet:
         return self.keep(alive), scores[alive]
 
     def undominated(self, k: int) -> tuple[VectorSet, NDArray[np.bool_]]:
-        """Drop rows that k others of their context dominate; return the mask of the kept, too."""
+        """Drop rows that k others of their context dominate; also return the mask of kept rows."""
         alive = np.ones(len(self), np.bool_)
         if len(self) > k:
             skyband(self.values, self.ptr, k, alive)
         return self.keep(alive), alive
 
     def unmixed(self, control: Control) -> tuple[VectorSet, NDArray[np.bool_], int]:
-        """Drop rows that a convex combination of others of their context is at least.
+        """Drop rows that a convex combination of others of their context dominates.
 
-        Returns the mask of the kept and the multiplications done, too. Raises TimeUp.
+        Also returns the mask of kept rows and the number of multiplications. Raises TimeUp.
         """
         state, order, at = np.zeros(len(self), np.int8), np.empty(len(self), np.int64), np.zeros(2, np.int64)
         work, picked = 0, np.empty((0, ROUNDS), np.int32)
@@ -190,8 +190,8 @@ class VectorSet:
     def merged(self, scores: Floats, limit: int) -> tuple[VectorSet, Ints]:
         """Shrink to about `limit` rows: the best by score stay, the others merge into pointwise maxima.
 
-        Every row of the old set is at most some row of the new one. Returns the row of the old set that
-        each new row points to, too.
+        Some row of the new set dominates each row of the old set. Also returns the old row that each new row
+        points to.
         """
         n_contexts = int(np.count_nonzero(np.diff(self.ptr)))
         n_exact = min(len(self), max(limit // 2, 0))
@@ -230,7 +230,7 @@ class VectorSet:
 
 
 def ones(n_contexts: int, n_hidden: int, alive: NDArray[np.bool_]) -> VectorSet:
-    """Return the set that holds the vector of ones in every context that is alive."""
+    """Return the set that holds a vector of ones in every live context."""
     ptr = np.concatenate([[0], np.cumsum(alive)]).astype(np.int64)
     n = int(ptr[-1])
     return VectorSet(np.ones((n, n_hidden)), ptr, np.zeros(n, np.bool_), ExponentFrame(), [])
@@ -238,7 +238,7 @@ def ones(n_contexts: int, n_hidden: int, alive: NDArray[np.bool_]) -> VectorSet:
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """How a child's contexts and hidden states lie in its parent's joint space.
+    """The map from a parent's joint space to a child's contexts and hidden states.
 
     Attributes
     ----------
@@ -247,7 +247,7 @@ class Link:
     hidden
         int64, shape (joint hidden states,): the child's hidden state in each.
     n_contexts, n_hidden
-        The child's counts.
+        The child's numbers of contexts and hidden states.
     """
 
     context: Ints
@@ -279,7 +279,7 @@ class Link:
 
 
 class ProductOverflowError(Exception):
-    """More pairs survive than may be built at once."""
+    """More pairs pass the threshold than may be built at once."""
 
 
 def product(
@@ -294,8 +294,8 @@ def product(
 ) -> tuple[VectorSet, Floats, int]:
     """Multiply two sets, keeping the pairs whose value under the functional exceeds the threshold.
 
-    The functional acts on products in the frame `left.frame.times(right.frame, link)`; `bound`, on the joint
-    space, is at least each product that matters.
+    The functional applies to products in the frame `left.frame.times(right.frame, link)`. `bound`, on the joint
+    space, is an upper bound on the products that matter.
 
     Returns
     -------
@@ -304,7 +304,7 @@ def product(
     Raises
     ------
     ProductOverflowError
-        When more than `max_pairs` pairs survive.
+        When more than `max_pairs` pairs pass the threshold.
     """
     room = min(max_pairs, max(1024, 2 * (len(left) + len(right))))
     total_work = 0

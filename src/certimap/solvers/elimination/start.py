@@ -1,4 +1,4 @@
-"""A first incumbent: hill climbing by flips of one or several variables, and flips of the best for a list."""
+"""A first incumbent: hill climbing by changes of one or several variables; a list of neighbours of the best."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ BATCH = 64
 
 @dataclass(eq=False)
 class Climb:
-    """Points on their way up; everything evaluated goes to the ledger.
+    """Hill climbs; all evaluated points go to the ledger.
 
-    Each round asks once for every one-variable change of all points that moved last, then tries all improving
-    changes of a point together, the better half of them, and the best alone.
+    Each round computes all one-variable changes of the points that moved last. For each point it then tries all
+    improving changes together, the better half of them, and the best alone.
     """
 
     points: Points
@@ -31,13 +31,13 @@ class Climb:
 
     @classmethod
     def from_points(cls, points: Points, values: NDArray[np.float64] | None = None) -> Climb:
-        """Start from points whose ln p are known."""
+        """Start from points with known ln p."""
         known = np.empty(0) if values is None else values.copy()
         return cls(points.copy(), known, np.arange(len(points)))
 
     @property
     def is_done(self) -> bool:
-        """Whether no change of one variable helps any point."""
+        """Whether no one-variable change improves any point."""
         return not len(self.active)
 
     def round(self, posterior: Regions, ledger: Ledger) -> int:
@@ -67,16 +67,16 @@ class Climb:
 
 @dataclass(eq=False)
 class Neighbours:
-    """A list of the best points, grown by flips of one variable of those already in it, the best first.
+    """A list of the best points, grown by one-variable changes of its points, best first.
 
-    The k-th best known is the threshold of the search, so a good list spares it most of its work.
+    The k-th best known point sets the threshold of the search, so that a good list saves most of its work.
     """
 
     expanded: set[int] = field(default_factory=set[int])
     is_done: bool = False
 
     def round(self, posterior: Regions, ledger: Ledger) -> int:
-        """Evaluate what the flips of the best points not yet looked at add to the list; return the work."""
+        """Evaluate promising one-variable changes of the best unexpanded points; return the work."""
         waiting = [atom for _, atom in ledger.best if atom not in self.expanded][:BATCH]
         if not waiting:
             self.is_done = True
@@ -87,7 +87,7 @@ class Neighbours:
         each = posterior.log_mass_each(Boxes.of_points(domain, points))
         last = ledger.log_kth_best
         rows, columns = np.nonzero(each > last)
-        if len(rows) > 4 * ledger.top_k:  # no more of them can enter the list
+        if len(rows) > 4 * ledger.top_k:  # keep those that can enter the list
             kept = np.argpartition(-each[rows, columns], ledger.top_k)[: ledger.top_k]
             rows, columns = rows[kept], columns[kept]
         variable = np.searchsorted(domain.offsets, columns, side="right") - 1
@@ -100,7 +100,7 @@ class Neighbours:
 
 
 def _changed(point: Points, variables: NDArray[np.int64], each: NDArray[np.float64], posterior: Regions) -> Points:
-    """Return a point with some variables moved to their best states."""
+    """Return a copy of a point with some variables moved to their best states."""
     out = point.copy()
     offsets = posterior.domain.offsets
     for v in variables:

@@ -45,7 +45,7 @@ def published_sizes(n_variables: int) -> tuple[int, ...]:
 
 
 def make_network(sizes: Sequence[int], rng: np.random.Generator) -> Any:
-    """Return a perceptron with ReLU layers, initialised after He et al. (2015), the last one after Glorot and Bengio.
+    """Return a perceptron with ReLU layers, initialised after He et al. (2015), the last after Glorot and Bengio.
 
     PyTorch's own random state is neither used nor changed.
     """

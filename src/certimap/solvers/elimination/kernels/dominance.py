@@ -1,4 +1,4 @@
-"""Sets of nonnegative vectors: spatial order, and the vectors that no other ones dominate.
+"""Sets of nonnegative vectors: spatial order, and filtering of dominated vectors.
 
 A set is a matrix of rows with pointers: rows `ptr[c]:ptr[c + 1]` belong to context c, a configuration of
 the queried variables that the rows' region shares with the rest of the tree. Rows of different contexts
@@ -24,9 +24,9 @@ SMALL = 96  # segments up to this size are compared pair by pair
 
 @jit(inline="never")
 def spatial_order(values: Floats, start: int, stop: int, leaf: int, order: Ints) -> None:
-    """Write an order of rows start..stop in which neighbours are alike.
+    """Write an order of rows start..stop in which neighbours are similar.
 
-    Halves by the median of the widest coordinate until at most `leaf` rows remain. Cuts fall on multiples
+    Halves the rows by the median of the widest coordinate until at most `leaf` rows remain. Cuts fall on multiples
     of `leaf` within the segment, so that consecutive runs of `leaf` rows are the cells.
     """
     width = values.shape[1]
@@ -108,7 +108,7 @@ def _covers(maxima: Floats, b: int, values: Floats, v: int) -> bool:
 
 @jit(inline="never")
 def _leading(values: Floats, v: int, means: Floats, lead: Ints) -> None:
-    """Write the coordinates in which a row is largest for its set: few others reach it there."""
+    """Write the coordinates in which a row is largest compared to its set, where few rows reach it."""
     for j in range(len(lead)):
         best = -1
         for d in range(values.shape[1]):
@@ -159,7 +159,7 @@ def _skyband_segment(values: Floats, start: int, stop: int, k: int, alive: NDArr
         b = i // BLOCK
         first_rank[b] = min(first_rank[b], rank[order[i] - start])
         top_rank[b // GROUP] = min(top_rank[b // GROUP], rank[order[i] - start])
-    recent = np.zeros(16, np.int64)  # rows that dominated lately often dominate again
+    recent = np.zeros(16, np.int64)  # recently dominating rows often dominate again
     n_recent = 0
     width = values.shape[1]
     columns = np.empty((width, n))
@@ -222,8 +222,8 @@ def _skyband_segment(values: Floats, start: int, stop: int, k: int, alive: NDArr
 def skyband(values: Floats, ptr: Ints, k: int, alive: NDArray[np.bool_]) -> None:
     """Clear `alive` of rows that k kept rows of their context dominate, up to a factor of `NEARLY`.
 
-    Rows are taken by falling sum; only rows that come earlier and are kept may drop one, so that the factor
-    is lost once and of equal rows the first k stay.
+    Rows are visited by falling sum. Only earlier kept rows can drop a row, so that the factor is lost only once,
+    and the first k of equal rows stay.
     """
     for c in range(len(ptr) - 1):
         if ptr[c + 1] - ptr[c] > 1:

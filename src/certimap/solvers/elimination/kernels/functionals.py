@@ -1,7 +1,7 @@
 """Bounds over (contexts, hidden states) in wide numbers: see `certimap.kernels.wide`.
 
-They are upper bounds on vectors inside a region, or on the functionals by which the outside acts on these. A
-matrix is a pair of arrays, mantissas and exponents. A context is a configuration of queried variables.
+They are upper bounds on vectors inside a region, or on linear functionals that map these vectors to values of the
+whole. A matrix is a pair of arrays, mantissas and exponents. A context is a configuration of query variables.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from certimap.kernels.wide import ZERO, larger, normal, plus, shifted, times
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-STEP = 256  # frames have exponents in steps of this
+STEP = 256  # exponents of frames are multiples of this
 
 
 @jit()
@@ -29,7 +29,7 @@ def fold(
     out: Floats,
     out_exponents: Ints,
 ) -> None:
-    """Multiply a matrix over a joint space by a child's; (c, h) lies in the child's (context[c], hidden[h])."""
+    """Multiply a joint matrix by a child's; entry (c, h) meets the child's (context[c], hidden[h])."""
     for c in range(len(context)):
         for h in range(len(hidden)):
             out[c, h], out_exponents[c, h] = times(
@@ -42,7 +42,7 @@ def fold(
 
 @jit()
 def reduce(matrix: Floats, exponents: Ints, context: Ints, hidden: Ints, out: Floats, out_exponents: Ints) -> None:
-    """Carry a functional on the joint space to a child: sum over hidden states, maximise over contexts."""
+    """Map a functional on the joint space to a child: sum over hidden states, maximise over contexts."""
     n_hidden = out.shape[1]
     out[:, :] = 0.0
     out_exponents[:, :] = ZERO
@@ -70,10 +70,10 @@ def project(
     out: Floats,
     out_exponents: Ints,
 ) -> None:
-    """Carry a functional on a region's separator down to its joint space, through its table.
+    """Map a functional on a region's separator down to its joint space, through its table.
 
     `shape` is (shared_query, shared_hidden, rest_query, rest_hidden, own states) and `table` is flat in that
-    order; `table_exponents` may be empty. The hidden rest is summed, the queried rest maximised.
+    order; `table_exponents` may be empty. `rest_hidden` is summed over, `rest_query` maximised over.
     """
     n_sq, n_sh, n_rq, n_rh, k = shape
     has_exponents = len(table_exponents) > 0
@@ -118,8 +118,8 @@ def smaller(
 def scaled(matrix: Floats, exponents: Ints, offsets: Ints, bound: Floats, out: Floats) -> int:
     """Write doubles out = matrix 2^(offsets - top), the largest in [1/2, 1); return the exponent top.
 
-    `offsets` may be empty (all 0). What is below 2^-1074 becomes 0, and so does what acts on entries that are 0,
-    as `bound` on the vectors shows. The top of zeros is `ZERO`.
+    `offsets` may be empty (all 0). Results below 2^-1074 become 0, and so do entries for which `bound`, a bound on
+    the vectors, is 0. If all are 0, top is `ZERO`.
     """
     has_offsets = offsets.size > 0
     top = ZERO
@@ -141,7 +141,7 @@ def scaled(matrix: Floats, exponents: Ints, offsets: Ints, bound: Floats, out: F
 
 @jit()
 def frame(matrix: Floats, exponents: Ints, offsets: Ints) -> tuple[int, bool]:
-    """Choose exponents for the entries of vectors that a matrix bounds: base + offsets, in steps of `STEP`.
+    """Choose exponents base + offsets, in steps of `STEP`, for vectors that the matrix bounds.
 
     An entry of a vector is then at most 2^(STEP/2). Returns the base, and whether any offset is not 0.
     """
@@ -182,9 +182,9 @@ def framed_table(
     limit: int,
     out: Floats,
 ) -> None:
-    """Write a region's table as it acts between two frames: table 2^(shift + joint offset - out offset).
+    """Rescale a region's table between two frames: table 2^(shift + joint offset - out offset).
 
-    Exponents above `limit` are cut; any of the exponents and offsets may be empty.
+    Exponents are capped at `limit`; exponents and offsets may be empty.
     """
     n_sq, n_sh, n_rq, n_rh, k = shape
     has_exponents, has_joint, has_out = len(table_exponents) > 0, joint_offsets.size > 0, out_offsets.size > 0

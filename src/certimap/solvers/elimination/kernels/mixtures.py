@@ -1,10 +1,10 @@
-"""Vectors that no single other one dominates but a convex combination of several does.
+"""Finds vectors that a convex combination of other vectors dominates.
 
-The best completion of a vector is worth the maximum of linear functionals of it, so of the vectors in a convex
-combination that is at least x everywhere, one completes at least as well as x. A combination is looked for by
-play: one player picks a coordinate, the other a kept vector as large as can be there, compared to x. Either the
-average of what was picked is at least x everywhere, or some mixture of coordinates shows a direction in which x
-exceeds all that is kept.
+The value of a vector's best completion is a maximum of linear functionals. So if a convex combination dominates x,
+one of its vectors completes at least as well as x. The combination is found by a two-player game (regret
+matching): one player picks a coordinate, the other the kept vector that is largest there relative to x. Either
+the average of the picked vectors dominates x, or a mixture of coordinates gives a direction in which x exceeds all
+kept vectors.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from certimap.core.rounding import SURELY
 from certimap.kernels.jit import jit
 from certimap.solvers.elimination.kernels.dominance import Floats, Ints
 
-MOST = 4.0  # entries are compared up to this many times those of x: larger ones count as so much
+MOST = 4.0  # cap on ratios to x: larger ratios count as this
 MIXED, EXCEEDS, UNKNOWN = 0, 1, 2
 UNDECIDED, KEPT, DROPPED = 0, 1, 2
-FEWEST = 3  # rows of a context
+FEWEST = 3  # least rows of a context to look for combinations
 
 
 @jit(inline="never")
 def _ratios(values: Floats, row: int, columns: Floats, n_kept: int, out: Floats) -> int:
-    """Write the kept vectors divided by a row, for its positive coordinates; return how many these are."""
+    """Write the kept vectors divided by a row in its positive coordinates; return their number."""
     n = 0
     for d in range(values.shape[1]):
         x = values[row, d]
@@ -46,10 +46,10 @@ def _play(
     scores: Floats,
     picks: NDArray[np.int32],
 ) -> tuple[int, int]:
-    """Play a round of regret matching for each of `picks`; return the outcome and the multiplications done.
+    """Play up to one round of regret matching per entry of `picks`; return the outcome and the multiplications.
 
-    After `EXCEEDS` `weight` is a mixture of the `n` coordinates in which the row exceeds what is kept. After
-    `MIXED` the kept vector picked in round t counts t times in the combination; -1 ends the picks.
+    After `EXCEEDS`, `weight` is a mixture of the `n` coordinates in which the row exceeds all kept vectors. After
+    `MIXED`, the kept vector picked in round t counts t times in the combination; -1 ends the picks.
     """
     work = 0
     picks[0] = -1
@@ -94,7 +94,7 @@ def _play(
 
 @jit(inline="never")
 def _furthest(values: Floats, start: int, state: NDArray[np.int8], row: int, weight: Floats) -> int:
-    """Return the undecided row that is largest, compared to a row, in a mixture of its positive coordinates."""
+    """Return the undecided row that is largest relative to `row` under `weight` on its positive coordinates."""
     best, most = row, -1.0
     for i in range(len(state)):
         if state[i] == 0:
@@ -122,7 +122,7 @@ def _keep(values: Floats, row: int, columns: Floats, kept: Ints, n_kept: int) ->
 def _start(
     values: Floats, start: int, stop: int, state: NDArray[np.int8], order: Ints, columns: Floats, kept: Ints
 ) -> int:
-    """Order a segment's rows by falling sum and keep those that are largest in a coordinate; return how many."""
+    """Order a segment's rows by falling sum, keep the largest row of each coordinate; return their number."""
     n, n_kept = stop - start, 0
     totals = np.zeros(n)
     for i in range(n):
@@ -151,15 +151,15 @@ def unmixed(
     at: Ints,
     picked: NDArray[np.int32],
 ) -> int:
-    """Mark rows DROPPED that a convex combination of kept rows of their context is at least, everywhere.
+    """Mark rows DROPPED that a convex combination of kept rows of their context dominates.
 
-    Only rows that are kept are combined. A combination is found where there is one with room to spare; one that
-    would take more than `rounds` of play is passed over. The call returns after about `budget` multiplications,
-    with the number done, and goes on when called again with the same arrays: `state`, `order` (one entry per row)
-    and `at` (context, place in it), all zeros at first. It is done when `at[0]` is the number of contexts.
+    A combination is found if one dominates by a margin, within `rounds` of play. The call returns the number of
+    multiplications done after about `budget` of them. Call it again with the same arrays to continue: `state`,
+    `order` (one entry per row) and `at` (context, place in it), all zeros at first. It is done when `at[0]` is the
+    number of contexts.
 
-    `picked`, shape (rows, rounds) or without rows, gets for each row dropped what it is dropped for: that
-    picked in round t (from 1 on) counts t times, and -1 ends the rounds.
+    `picked`, shape (rows, rounds) or without rows, receives the combination of each dropped row: the row picked in
+    round t (from 1 on) counts t times, and -1 ends the rounds.
     """
     width = values.shape[1]
     weight, regret, mean = np.empty(width), np.empty(width), np.empty(width)

@@ -53,16 +53,16 @@ def select_pairs(
     scores: Floats,
     out_ptr: Ints,
 ) -> tuple[int, int]:
-    """Find the pairs (a, b) of one context whose product exceeds a bound, without building the products.
+    """Find the pairs (a, b) in each context whose product exceeds a threshold, without building the products.
 
     Context c pairs its rows of `left` with the rows of `right` in context `right_context[c]`; column h of
-    the left goes with column `hidden_map[h]` of the right. A pair is kept when
-    sum_h functional[c, h] left[a, h] right[b, hidden_map[h]] > threshold. Blocks of like rows are skipped by
+    the left matches column `hidden_map[h]` of the right. A pair is kept when
+    sum_h functional[c, h] left[a, h] right[b, hidden_map[h]] > threshold. Blocks of similar rows are skipped by
     their pointwise maxima.
 
     Returns
     -------
-    The number of pairs written (-1 when the output arrays are too short) and the dot products done.
+    The number of pairs written (-1 when the output arrays are too short) and the number of dot products done.
     """
     n_out = 0
     work = 0
@@ -137,7 +137,7 @@ def select_pairs(
 def multiply_pairs(
     left: Floats, right: Floats, left_rows: Ints, right_rows: Ints, hidden_map: Ints, out: Floats
 ) -> None:
-    """Build the products of the pairs that survived."""
+    """Build the products of the selected pairs."""
     for i in range(len(left_rows)):
         a, b = left_rows[i], right_rows[i]
         for h in range(left.shape[1]):
@@ -156,7 +156,7 @@ def lift(
     source: Ints,
     state: NDArray[np.int16],
 ) -> None:
-    """Eliminate a region's own variable: sum it where hidden, unite over its states where queried.
+    """Eliminate a region's own variable: sum over it if hidden, unite the sets of its states if queried.
 
     `shape` is (shared_query, shared_hidden, rest_query, rest_hidden, own states) and `table` is flat in that
     order. Output contexts are (shared_query, rest_query), output columns (shared_hidden, rest_hidden).
@@ -208,7 +208,7 @@ def filter_rows(
 
 @jit()
 def extremes(values: Floats) -> tuple[float, float]:
-    """Return the smallest positive entry (inf where all are 0) and the largest."""
+    """Return the smallest positive entry (inf if all are 0) and the largest entry."""
     smallest, largest = np.inf, 0.0
     for i in range(values.shape[0]):
         for h in range(values.shape[1]):
@@ -221,7 +221,7 @@ def extremes(values: Floats) -> tuple[float, float]:
 
 @jit()
 def context_maxima(values: Floats, ptr: Ints, out: Floats) -> None:
-    """Write the pointwise maximum of each context's rows (0 where it has none)."""
+    """Write the pointwise maximum of each context's rows (0 without rows)."""
     for c in range(len(ptr) - 1):
         for h in range(values.shape[1]):
             out[c, h] = 0.0
@@ -234,10 +234,10 @@ def context_maxima(values: Floats, ptr: Ints, out: Floats) -> None:
 def merge_rows(
     values: Floats, ptr: Ints, scores: Floats, cutoff: float, cell: int, out: Floats, out_ptr: Ints, source: Ints
 ) -> int:
-    """Keep rows with a score above `cutoff`; replace cells of up to `cell` like others by their maxima.
+    """Keep rows with a score above `cutoff`; replace groups of up to `cell` similar other rows by their maxima.
 
-    `source[i]` is the row with the best score among those that output row i stands for; -1 - row marks one
-    that stands for several. Returns the number of output rows.
+    `source[i]` is the best-scoring input row of output row i, or -1 - row if output row i merges several. Returns
+    the number of output rows.
     """
     n_out = 0
     for c in range(len(ptr) - 1):

@@ -1,4 +1,4 @@
-"""Which kept vector is at least one that was dropped."""
+"""Finds a kept vector that dominates each dropped one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from certimap.core.rounding import NEARLY
 from certimap.kernels.jit import jit
 from certimap.solvers.elimination.kernels.dominance import Floats, Ints
 
-RECENT = 16  # rows that dominated lately often dominate again
+RECENT = 16  # recently dominating rows often dominate again
 
 
 @jit(inline="never")
@@ -24,9 +24,9 @@ def _is_below(values: Floats, row: int, other: int, lead: int) -> bool:
 
 @jit()
 def dominators(values: Floats, ptr: Ints, alive: NDArray[np.bool_], by: Ints) -> None:
-    """Write, for each row that is not alive, one of its context that is and is at least it, up to `NEARLY`.
+    """Write, for each dropped row, a live row of its context that dominates it up to a factor of `NEARLY`.
 
-    Rows without any, and those alive, get -1.
+    Live rows, and dropped rows without such a row, get -1.
     """
     recent = np.empty(RECENT, np.int64)
     for c in range(len(ptr) - 1):
