@@ -1,1 +1,1 @@
-"""The doors: queries, rows of queries, shared queries, and the questions beside the best answer."""
+"""The public entry points: queries, batches, shared queries, and questions other than MAP."""

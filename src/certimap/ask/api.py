@@ -40,13 +40,13 @@ def read(
     Parameters
     ----------
     path
-        A file whose suffix names its format (see `certimap.io.FORMATS`), or with .gz behind it.
+        The file; its suffix names the format (see `certimap.io.FORMATS`), and .gz may follow.
     format
-        A name of `certimap.io.FORMATS`, for a file with another suffix.
+        A name from `certimap.io.FORMATS`, for a file with another suffix.
     encoding
-        Of a text format, such as "latin-1"; None stands for UTF-8, or what a byte order mark says.
+        Encoding of a text format, such as "latin-1"; None: from the byte order mark, else UTF-8.
     weights
-        Weights of literals for .nnf and .sdd, by number or as the file that has them; None for 1 each.
+        Weights of literals for .nnf and .sdd, by number or in a file; None: 1 each.
 
     Returns
     -------
@@ -56,9 +56,9 @@ def read(
     Raises
     ------
     ParseError
-        For an unknown format, and a file that cannot be read or does not follow its format.
+        For an unknown format, or a file that cannot be read or violates its format.
     ModelError
-        For weights that do not suit the format.
+        For weights with a format that takes none.
     """
     from certimap.io import read as read_model
 
@@ -82,7 +82,7 @@ class MapSettings(QuerySettings, total=False):
 
 
 class Labelled(Protocol):
-    """What tells a pandas Series, whose labels are names of variables, apart from a frame."""
+    """The attributes that identify a pandas Series, whose labels are names of variables."""
 
     @property
     def name(self) -> Any: ...
@@ -90,7 +90,7 @@ class Labelled(Protocol):
 
 
 class Frame(Protocol):
-    """What tells a data frame of evidence rows apart."""
+    """The attributes that identify a data frame of evidence rows."""
 
     @property
     def index(self) -> Any: ...
@@ -207,57 +207,58 @@ def map_query(
     ----------
     model
         A circuit, a network, a fitted model, or a posterior (then `variables` and `evidence` stay None). A model
-        of another library is read first, at each call: see `certimap.from_object`, which reads it once.
+        from another library is converted at each call; `certimap.from_object` converts it once.
     variables
-        Names of the query variables; None means every variable that has no hard evidence (MPE).
+        Names of the query variables; None: every variable without hard evidence (MPE).
     evidence
-        A mapping or pandas Series from names to labels: None and NaN mean unobserved, a set of labels restricts,
-        one likelihood per state weighs, a number observes a real variable, a (low, high) tuple bounds it. Evidence
-        that assigns every variable has the empty assignment for an answer, with ln p = 0 and ln p(e) in
-        `log_evidence`. A data frame with one column per variable asks one query per row.
+        A mapping or pandas Series from names to values: a label; None or NaN for unobserved; a set of labels as a
+        restriction; one likelihood per state; a number for a real variable, or a (low, high) tuple as its
+        interval. If the evidence assigns every variable, the answer is the empty assignment, with ln p = 0 and
+        ln p(e) in `log_evidence`. A data frame with one column per variable asks one query per row.
     epsilon, delta
-        The certificate asked for: p(answer | e) >= (1 - epsilon) p* with probability at least 1 - delta.
-        `epsilon=0` asks for exactness within `tolerance`; `delta=0` accepts no probabilistic stop.
+        The requested certificate: p(answer | e) >= (1 - epsilon) p* with probability at least 1 - delta.
+        `epsilon=0` requests exactness within `tolerance`; `delta=0` forbids probabilistic stops.
     solver
-        A name (`certimap.solvers.registry.names`), a solver object, or "auto", which picks by what the
-        posterior offers (`certimap.solvers.registry.choose`); further keywords are settings of a named solver.
+        A name (`certimap.solvers.registry.names`), a solver object, or "auto", which chooses by the posterior's
+        capabilities (`certimap.solvers.registry.choose`). Further keywords are settings of a named solver.
     rng
-        A seed, a numpy Generator, or None; the seed used is recorded, and replays the answer.
+        A seed, a numpy Generator, or None. The result records the seed, which replays the answer.
     time_limit, max_samples, max_nodes, max_memory
-        Limits in seconds, draws, search nodes and bytes, over everything from the call on: orders, conditioning,
-        search and decoding. A run that one ends returns what it has earned; where conditioning cannot end in
-        time, a quicker method answers and `note` says what was cut short. Without `max_memory` a run may take what
-        leaves room on the machine (see `certimap.core.control.default_max_memory`).
+        Limits in seconds, draws, search nodes and bytes, counted from the call: orders, conditioning, search and
+        decoding. A run that reaches a limit returns its best answer and certificate so far. If conditioning cannot
+        end in time, a quicker method answers and `note` names the step that was cut short. Default of
+        `max_memory`: see `certimap.core.control.default_max_memory`.
     warm_start
         Assignments (labels by name, frames, or arrays of state positions) or the name of a heuristic.
     upper_bound
-        What another program proved: `{"source": "daoopt", "log_joint": -12.3}` bounds ln p(q, e), and `log_prob`
-        ln p(q | e), for every q. A certificate that rests on it names the source among its `assumptions`.
+        A bound that another program proved: `{"source": "daoopt", "log_joint": -12.3}` bounds ln p(q, e), and
+        `log_prob` bounds ln p(q | e), for every q. A certificate that uses it names the source among its
+        `assumptions`.
     top_k
-        Ask for the k most probable assignments, in `result.top`.
+        Return the k most probable assignments in `result.top`.
     tolerance
-        Relative slack that counts as exact.
+        The relative error that still counts as exact.
     max_edges
-        Build no circuit of more edges, and no table of more entries, than this; None leaves it to the memory.
+        Largest circuit (edges) and largest table (entries) to build. None: limited only by `max_memory`.
     workers
-        Threads; None uses every core. The answer does not depend on it.
+        Threads; None: one per core. The answer does not depend on it.
     device
-        "cpu", "cuda" or "cuda:N": a circuit draws and scores points there, by PyTorch, for solvers that live on
-        draws ("auto" is then `smooth_pac`); None for the compiled kernels, which also bound boxes.
+        "cpu", "cuda" or "cuda:N": a circuit samples and scores points there, by PyTorch, for solvers based on
+        draws ("auto" is then `smooth_pac`). None: compiled kernels, which also bound boxes.
     progress
-        None shows a line on a terminal, True always, False never; a function receives history entries. Where lines
-        are shown, one says when kernels are compiled, which happens once.
+        Whether to show progress; None: only on a terminal. A function receives history entries. Compilation of
+        kernels, which happens once, is shown too.
     errors
-        For data frames. "raise": the first row that fails ends the batch, with an error that names the row.
-        "keep": a `FailedQuery` with the error's sentence stands for such a row, and the others are answered.
+        For data frames. "raise": the first failing row ends the batch, with an error that names the row.
+        "keep": a failing row gets a `FailedQuery` with the error message, and the other rows are answered.
     virtual_evidence, show_progress
-        As pgmpy has them: tables over single variables, which join `evidence` as likelihoods; and `progress`.
+        pgmpy's names: tables over single variables, which join `evidence` as likelihoods; and `progress`.
     proof, max_proof
-        Whether `result.proof` is wanted (see `certimap.check`), and the most bytes that it may take.
+        Whether to make `result.proof` (see `certimap.check`), and its largest size in bytes.
     n_jobs, executor
-        Who answers the rows of a data frame, or searches the parts of one hard query: so many processes of this
-        machine (-1 for one per core), or any `concurrent.futures.Executor`, such as a cluster's. Each worker has
-        one thread unless `workers` says otherwise; answers depend on neither number. See docs/many-machines.md.
+        Workers for the rows of a data frame, or for the parts of one hard query: a number of local processes
+        (-1 for one per core), or any `concurrent.futures.Executor`, such as a cluster's. Each worker has
+        one thread unless `workers` is given; answers depend on neither number. See docs/many-machines.md.
     **solver_options
         Settings of a named solver.
 
@@ -265,12 +266,12 @@ def map_query(
     -------
     MapResult or ResultList
         One result, or one per row of a data frame. Logs are natural. Ctrl-C ends a data frame's batch: the list
-        then holds the rows that are done, and its `interrupted` is true.
+        then holds the finished rows, and its `interrupted` is true.
 
     Raises
     ------
     QueryError, ImpossibleEvidence
-        For a query that names something unknown, contradicts itself, or has evidence of probability 0.
+        For a query that names unknown variables or states, contradicts itself, or has evidence of probability 0.
     TooLarge
         When no representation of the model fits `max_memory` and `max_edges`, or none was ready in time.
     SolverError
@@ -306,7 +307,7 @@ def map_query(
     session = Session(model_of(model), request)
     if _is_frame(evidence):
         return _answer_frame(session, variables, evidence, rng, (errors, n_jobs, executor), told)
-    given: Any = evidence.copy() if is_dict(evidence) else evidence  # theirs may change later
+    given: Any = evidence.copy() if is_dict(evidence) else evidence  # the caller may change it later
     seed, ask = seed_of(rng), lambda: (variables, given)
     if n_jobs is None and executor is None:
         return session.answer(ask, seed, told)
@@ -325,7 +326,7 @@ def _answer_frame(
     how: tuple[OnError, int | None, Executor | None],
     progress: Progress,
 ) -> ResultList[Any]:
-    """Answer each row of a data frame; `how` holds `errors`, `n_jobs` and `executor` of `map_query`."""
+    """Answer each row of a data frame; `how` is (errors, n_jobs, executor) as in `map_query`."""
     if session.request.upper_bound is not None:
         raise SolverError("upper_bound is of one query, and a data frame asks many; ask them one by one")
     check_names(askable(session.model).domain, variables, frame.columns)
@@ -349,23 +350,23 @@ def condition(
 ) -> Posterior:
     """Return p(variables | evidence) as a posterior, to sample, to score, or to query several times.
 
-    It is in the representation that `map_query(model, ..., solver=solver)` works on. That of "auto" cannot always
-    be sampled (for MPE on networks it only maximises); `solver="pac"` asks for one that can. With `device="cuda"`
-    a circuit draws and scores points there, and answers nothing else.
+    It has the representation that `map_query(model, ..., solver=solver)` uses. For "auto" this may lack a sampler
+    (for MPE on networks it only maximises); `solver="pac"` requires one. With `device="cuda"` a circuit samples
+    and scores points there, and offers nothing else.
 
     Parameters
     ----------
     model, variables, evidence
-        As for `map_query`; the evidence is one assignment.
+        As for `map_query`; the evidence is a single row.
     max_edges, workers, device
         As for `map_query`.
     solver
-        Whose representation is wanted: a name, a solver, or "auto".
+        The solver that the representation must suit: a name, a solver, or "auto".
 
     Returns
     -------
     Posterior
-        With what its representation offers (see `certimap.core.posterior`).
+        Its capabilities depend on the representation (see `certimap.core.posterior`).
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Many queries of one model: a row's failure is that row's own, and answers come as they are found."""
+"""Many queries to one model: a failing row does not affect others, and answers are yielded as found."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from certimap.solvers.driver import Progress, seed_of
 from certimap.solvers.interrupts import n_interrupts
 
 OnError = Literal["raise", "keep"]
-TOGETHER = 256  # rows that are looked at together
-N_PARTS = 64  # parts that few rows are shared out in, for up to so many workers
+TOGETHER = 256  # rows conditioned together
+N_PARTS = 64  # parts that rows are split into; serves up to this many workers
 Outcome = MapResult | CertimapError | MemoryError
 _NO_MEMORY = "memory ran out; lower max_memory or max_edges, or ask a smaller query"
 
@@ -34,11 +34,11 @@ class Row:
     Attributes
     ----------
     label
-        What the row is called in results.
+        The row's name in results.
     ask
-        Returns variables and evidence, as `map_query` takes them; what it raises is the row's own failure.
+        Returns variables and evidence for `map_query`; its exceptions count as the row's failure.
     place
-        What stands before the row's errors where these are raised; "" where nothing need.
+        A prefix of the row's errors when they are raised; "" for none.
     """
 
     label: Any
@@ -47,7 +47,7 @@ class Row:
 
 
 class _Sent(NamedTuple):
-    """A row as it goes to a worker."""
+    """A row in the form that is sent to a worker."""
 
     number: int
     label: Any
@@ -64,21 +64,21 @@ def map_rows(
     executor: Executor | None = None,
     progress: Progress = None,
 ) -> Iterator[MapResult | FailedQuery]:
-    """Yield the answer to each row, in order, as soon as it is there.
+    """Yield the answer to each row, in order, as soon as it is ready.
 
-    Each row has a seed of its own, drawn before anything can fail, so that one row's failure changes no other
-    row's answer; a row alone has the seed given. Ctrl-C ends the batch: the row at work is yielded with what it
-    has earned, and KeyboardInterrupt is raised after it.
+    Each row has its own seed, drawn in advance, so that one row's failure changes no other row's answer; a single
+    row uses the given seed. Ctrl-C ends the batch: the current row is yielded with its best answer, and then
+    KeyboardInterrupt is raised.
 
     Parameters
     ----------
     session, rows, rng
-        What is asked, and the seed of all.
+        The model and request, the queries, and the seed of all.
     errors
-        "raise" ends the batch at the first row that fails, with its error, which names the row; "keep" lets a
-        `FailedQuery` stand for the row.
+        "raise" ends the batch at the first failing row, with an error that names the row; "keep" yields a
+        `FailedQuery` for the row.
     executor
-        Its workers answer the rows, with one thread each unless the request says otherwise; Ctrl-C then raises
+        Its workers answer the rows, with one thread each unless the request sets a number; Ctrl-C then raises
         KeyboardInterrupt at once.
     progress
         As for `certimap.solvers.driver.run`.
@@ -100,7 +100,7 @@ def map_rows(
 def _outcomes(
     session: Session, rows: Sequence[Row], seeds: Sequence[int], progress: Progress
 ) -> Iterator[Outcome]:
-    """Yield a result, or why there is none, for each row in order; after Ctrl-C raise KeyboardInterrupt."""
+    """Yield a result or an exception for each row, in order; after Ctrl-C raise KeyboardInterrupt."""
     for start in range(0, len(rows), TOGETHER):
         part = rows[start : start + TOGETHER]
         ready = _conditioned_together(session, part)
@@ -108,7 +108,7 @@ def _outcomes(
             before = n_interrupts()
             outcome = _outcome(session, row, seeds[start + k], ready.get(k), progress)
             is_last = n_interrupts() > before
-            if not is_last or isinstance(outcome, MapResult):  # a row cut short has not failed
+            if not is_last or isinstance(outcome, MapResult):  # a row that was cut short has not failed
                 yield outcome
             if is_last:
                 raise KeyboardInterrupt
@@ -117,7 +117,7 @@ def _outcomes(
 def _spread_outcomes(
     session: Session, rows: Sequence[Row], seeds: Sequence[int], executor: Executor
 ) -> Iterator[Outcome]:
-    """Yield the same outcomes, found by workers. The number of rows alone decides how they are shared out."""
+    """Yield the same outcomes from workers; only the number of rows decides how they are split."""
     session = Session(session.model, session.request.of_worker())
     size = max(1, min(TOGETHER, -(-len(rows) // N_PARTS)))
     parts = [range(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
@@ -128,7 +128,7 @@ def _spread_outcomes(
         for k in parts[i]:
             try:
                 sent.append(_Sent(k, rows[k].label, *rows[k].ask(), seeds[k]))
-            except CertimapError as error:  # the row's own failure, when it is its turn
+            except CertimapError as error:  # kept as the row's failure, until its turn
                 refused[k] = error
         return sent
 
@@ -136,14 +136,14 @@ def _spread_outcomes(
     for part, outcomes in zip(parts, results, strict=True):
         for k in part:
             outcome = refused[k] if k in refused else outcomes[k]
-            is_answer = isinstance(outcome, MapResult)  # it comes without the model, which the worker has
+            is_answer = isinstance(outcome, MapResult)  # it was sent without the model
             yield replace(outcome, origin=Origin(session.model, rows[k].ask)) if is_answer else outcome
 
 
 def _conditioned_together(session: Session, rows: Sequence[Row]) -> Mapping[int, Ready]:
-    """Return the checked queries of rows, and the posteriors of those that share their conditioning.
+    """Return the checked queries of rows, with posteriors for rows that share their conditioning.
 
-    A row whose query is refused is left out, to be refused when it is its turn.
+    A row with an invalid query is left out here, and fails in its turn.
     """
     queries: dict[int, Query | None] = {}
     if len(rows) < 2 or not session.shares:
@@ -165,7 +165,7 @@ def _outcome(session: Session, row: Row, seed: int, ready: Ready | None, progres
 
 
 def _judged(row: Row, outcome: Outcome, errors: OnError) -> MapResult | FailedQuery:
-    """Return a result as it is; raise what stands for one, or keep it as the row's failure."""
+    """Return a result unchanged; raise an exception, or convert it to the row's `FailedQuery`."""
     if isinstance(outcome, MapResult):
         return outcome
     if isinstance(outcome, MemoryError):
@@ -179,7 +179,7 @@ def _judged(row: Row, outcome: Outcome, errors: OnError) -> MapResult | FailedQu
 
 
 def seeds_of(rng: int | np.random.Generator | None, n_rows: int) -> list[int]:
-    """Return a seed per row; a row alone has the seed given."""
+    """Return a seed per row; a single row gets the given seed."""
     seed = seed_of(rng)
     if n_rows == 1:
         return [seed]
@@ -188,14 +188,14 @@ def seeds_of(rng: int | np.random.Generator | None, n_rows: int) -> list[int]:
 
 
 def _answer_part(session: Session, sent: Sequence[_Sent]) -> dict[int, Outcome]:
-    """Answer rows in a worker; return what became of each, by its number."""
+    """Answer rows in a worker; return their outcomes by row number."""
     rows = [Row(s.label, lambda s=s: (s.variables, s.evidence), "") for s in sent]
     outcomes = _outcomes(session, rows, [s.seed for s in sent], False)
     return {s.number: outcome for s, outcome in zip(sent, outcomes, strict=True)}
 
 
 def check_errors(errors: str) -> None:
-    """Refuse what says nothing of rows that fail."""
+    """Raise SolverError unless `errors` is "raise" or "keep"."""
     if errors not in ("raise", "keep"):
         raise SolverError(f"errors is {errors!r}; expected 'raise' or 'keep'")
 
@@ -216,7 +216,7 @@ def rows_of_frame(variables: Any, frame: Any) -> list[Row]:
 
 
 def collect(answers: Iterable[MapResult | FailedQuery]) -> tuple[list[Any], bool]:
-    """Return the answers that come before Ctrl-C, and whether it cut the batch short.
+    """Return the answers before Ctrl-C, and whether Ctrl-C cut the batch short.
 
     Ctrl-C before the first answer is raised as usual.
     """

@@ -1,4 +1,4 @@
-"""Which observations contradict each other: a set that is impossible and of which none can be left out."""
+"""Finds observations that contradict each other: a minimal impossible set."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from certimap.core.untyped import is_missing
 from certimap.errors import ImpossibleEvidence, TooLarge
 from certimap.solvers.registry import wants_of
 
-SUMMED = "set_elimination"  # its representation sums exactly; where a model has no such tree, it gets its circuit
-PATIENCE = 3.0  # seconds that naming a conflict may take where evidence was found to be impossible, and
-FIRST = 10.0  # seconds that the first sum may take, which may compile kernels
+SUMMED = "set_elimination"  # its representation (a tree, else a circuit) sums exactly
+PATIENCE = 3.0  # seconds for naming a conflict after the evidence was found impossible, and
+FIRST = 10.0  # seconds for the first sum, which may compile kernels
 MOST_NAMED = 8  # observations of a conflict that an error names
 
 
@@ -41,13 +41,13 @@ def conflict(
 
     Returns
     -------
-    A part of the evidence that has probability 0 by itself, and whether it is smallest: possible without any one
-    of its observations. It is empty where the model gives no assignment any weight. None where the evidence is
-    possible, or where nobody can tell within the limits.
+    A part of the evidence that has probability 0 by itself, and whether it is minimal: possible without any one
+    of its observations. The part is empty if the model gives every assignment weight 0. None if the evidence is
+    possible, or if this cannot be decided within the limits.
 
     Notes
     -----
-    Cost: a pass over n observations leaves out larger parts first, so that some k ln n sums find k of them.
+    Cost: it removes large parts of the n observations first, so that about k ln n sums find k of them.
     """
     control = Control() if control is None else control
     kept = {name: value for name, value in items_of(evidence) if not is_missing(value)}
@@ -75,7 +75,7 @@ def conflict(
 
 
 def with_conflict(error: ImpossibleEvidence, model: Any, evidence: Any, limits: Limits) -> ImpossibleEvidence:
-    """Return an error that names the observations which contradict each other, or the error itself."""
+    """Return an error that names the contradicting observations, or the given error if none are found."""
     seconds = min(FIRST, limits.control.seconds_left)
     control = replace(limits.control, deadline=Control.starting_now(seconds).deadline)
     found = conflict(model, evidence, control, PATIENCE) if seconds > 0.0 else None
@@ -95,7 +95,7 @@ def with_conflict(error: ImpossibleEvidence, model: Any, evidence: Any, limits: 
 
 
 def _is_impossible(model: Model, evidence: Mapping[str, Any], control: Control) -> bool:
-    """Whether evidence has probability 0; where sums are out of reach, False may mean that nobody knows."""
+    """Whether evidence has probability 0; if sums are too large, False may mean unknown."""
     from certimap.conversions import condition
 
     query = _cheap_query(model, evidence)
@@ -113,7 +113,7 @@ def _is_impossible(model: Model, evidence: Mapping[str, Any], control: Control) 
 
 
 def _cheap_query(model: Model, evidence: Mapping[str, Any]) -> Query:
-    """Return a query of one variable, the one with the fewest states, so that everything else is summed out."""
+    """Return a query for the one variable with the fewest states, so that all others are summed out."""
     query = make_query(model.domain, None, evidence)
     if not len(query.variables):
         return query

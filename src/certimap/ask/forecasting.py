@@ -1,4 +1,4 @@
-"""What to expect of a query before a long run: how probable its best answer can be, and what draws would cost."""
+"""Forecasts a query before a long run: bounds on its best answer's probability, and the cost of draws."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LN2 = math.log(2.0)
-N_DRAWS = 256  # points that a look at the posterior draws
+N_DRAWS = 256  # draws from the posterior
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is known of a query before it is solved; nothing of it is a certificate.
+    """Facts about a query before it is solved; none of them is a certificate.
 
     Attributes
     ----------
     assignment
-        The best assignment that a first look found, by names and labels.
+        The best assignment found so far, by names and labels.
     log_found
-        Natural log of its probability (density in real variables): p* is at least that.
+        Natural log of its probability (density in real variables), a lower bound on ln p*.
     log_upper
-        Natural log of an upper bound on p*, proved; where none is known, 0 for a probability, inf for a density.
+        Natural log of a proved upper bound on p*; if none is known, 0 for a probability, inf for a density.
     min_entropy_bits
-        -log2 p* lies between these two, (-log2 u, -log2 of what was found); None for densities.
+        Bounds on -log2 p*: (-log2 of the upper bound, -log2 of the probability found); None for densities.
     draws
-        How many draws `pac` would need for (epsilon, delta): at least the first number (if p* were `log_upper`),
-        about the second if nothing better than `assignment` turns up; None where draws certify nothing. For a
-        density, how many `smooth_pac` would need under the Lipschitz constant given.
+        How many draws `pac` would need for (epsilon, delta): at least the first number (if ln p* is `log_upper`),
+        about the second if `assignment` is the best. None if draws certify nothing. For a density, how many draws
+        `smooth_pac` would need under the given Lipschitz constant.
     no_draws
-        Why draws certify nothing, and what else to ask, in words; None where they do.
+        Why draws certify nothing, and which method to use instead, in words; None if they do.
     work
-        What one evaluation costs, in edge visits.
+        Cost of one evaluation, in edge visits.
     log_space
         Natural log of the number of assignments; inf with a real variable.
     solver
@@ -72,14 +72,14 @@ class LipschitzEstimate:
     Attributes
     ----------
     bits
-        The largest log2(p / p') over neighbours that differ in one variable and are possible, in bits. The modal
-        Lipschitz constant is at least that if the assignment is the mode; what lies farther off may fall faster.
+        The largest log2(p / p') over possible neighbours that differ in one variable, in bits. If the assignment
+        is the mode, the modal Lipschitz constant is at least this; p may fall faster farther off.
     median_bits
-        The median of the same.
+        The median of log2(p / p').
     n_neighbours, n_impossible
-        How many neighbours were measured, and how many have probability 0: with one, no finite constant holds.
+        The numbers of neighbours, and of those with probability 0; if any is impossible, no finite constant holds.
     n_better
-        How many are more probable than the assignment: with one, it is not the mode.
+        The number of neighbours more probable than the assignment; if any is, it is not the mode.
     """
 
     bits: float
@@ -90,7 +90,7 @@ class LipschitzEstimate:
 
     @property
     def sentence(self) -> str:
-        """What it says and what it does not, in one sentence."""
+        """The estimate and its limits, in one sentence."""
         if self.n_better:
             return f"{self.n_better} neighbours are more probable: the assignment is not the mode, nothing follows"
         if self.n_impossible:
@@ -113,7 +113,7 @@ def forecast(
     lipschitz: float | None = None,
     radius: float = math.inf,
 ) -> Forecast:
-    """Say what to expect of a query: bounds on the min-entropy, draws that `pac` would need, the solver of `auto`.
+    """Forecast a query: bounds on the min-entropy, draws that `pac` would need, the solver of `auto`.
 
     Parameters
     ----------
@@ -122,9 +122,9 @@ def forecast(
     epsilon, delta
         The tolerance and failure probability that draws would have to certify.
     rng
-        A seed or a numpy Generator, for the few draws of a first look.
+        A seed or a numpy Generator, for a few draws.
     lipschitz, radius
-        For a density: log2 of it is promised to fall by at most so many bits per unit of Euclidean distance from
+        For a density: assume that its log2 falls by at most `lipschitz` bits per unit of Euclidean distance from
         the mode, within the radius, as for `smooth_pac`.
 
     Returns
@@ -187,7 +187,7 @@ def forecast(
 def estimate_lipschitz(posterior: Posterior, assignment: dict[str, Label]) -> LipschitzEstimate:
     """Measure how fast p(q | e) falls off around an assignment of categorical variables, per changed variable.
 
-    Two passes over the posterior. It proves nothing: a Lipschitz constant is a promise about all of a ball.
+    Cost: two passes over the posterior. It proves nothing, because a Lipschitz constant concerns a whole ball.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ def estimate_lipschitz(posterior: Posterior, assignment: dict[str, Label]) -> Li
     Raises
     ------
     QueryError
-        For a real query variable, or an assignment that is not one of the query variables.
+        For a real query variable, or an assignment that does not match the query variables.
     """
     domain = posterior.domain
     if not domain.is_discrete:

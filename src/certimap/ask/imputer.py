@@ -32,19 +32,19 @@ except ImportError:
     raise MissingDependency("MapImputer needs scikit-learn 1.6 or later: pip install 'certimap[learn]'") from None
 
 METHODS = {"hclt": HiddenChowLiuTree, "learnspn": LearnSPN, "chow-liu": ChowLiuTree}
-ROWS_TOGETHER = 128  # rows per task of the pool; seeds go by tasks, so that the pool's size changes no answer
+ROWS_TOGETHER = 128  # rows per task of the pool; seeds are per task, so that the pool's size changes no answer
 
 
 class Imputation(NamedTuple):
-    """A filled table and what is proved about it.
+    """A filled table, with certificates.
 
     Attributes
     ----------
     filled
-        The table, of the kind that was given.
+        The table, of the same type as the input.
     results
-        For each row the `MapResult` of its missing cells, with its certificate; None for a row without any.
-        Intervals of numbers (see `MapImputer`) are states by number there.
+        For each row the `MapResult` of its missing cells, with its certificate; None for a complete row.
+        Intervals of numbers (see `MapImputer`) appear as their state numbers.
     """
 
     filled: Any
@@ -52,12 +52,12 @@ class Imputation(NamedTuple):
 
 
 class NotFitted(DataError, _exceptions.NotFittedError):
-    """An imputer is used before it is fitted."""
+    """Raised when an imputer is used before it is fitted."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Intervals:
-    """How a column of numbers is cut: inner edges, and what a missing number in each interval is filled with."""
+    """The intervals of a numeric column: inner edges, and the fill value of each interval."""
 
     edges: NDArray[np.float64]
     fill: NDArray[np.float64]
@@ -71,7 +71,7 @@ class _Intervals:
         return cls(edges, np.array([np.median(values[place == k]) for k in range(len(edges) + 1)]))
 
     def place(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the interval of each value, NaN for NaN."""
+        """Return the interval number of each value, NaN for NaN."""
         known = ~np.isnan(values)
         return np.where(known, np.searchsorted(self.edges, np.where(known, values, 0.0), side="right"), np.nan)
 
@@ -79,46 +79,45 @@ class _Intervals:
 class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseEstimator):
     """Fill the missing cells of each row with their most probable joint state, given the row's other cells.
 
-    Unlike a fill cell by cell, the filled cells fit each other, and `impute` returns for each row what is proved:
-    that no other fill is more probable under the model.
+    Unlike a cell-by-cell fill, the filled cells are jointly consistent, and `impute` returns a certificate for
+    each row: that no other fill is more probable under the model.
 
     Parameters
     ----------
     model
-        How a model is learned from the table: "hclt" (a hidden Chow-Liu tree, which takes missing cells),
-        "learnspn" or "chow-liu" (which take none, so that `fit` needs complete rows); an estimator of
-        `certimap.learn`; or a model (of another library too), whose variables are the columns by name.
+        How to learn a model from the table: "hclt" (a hidden Chow-Liu tree, which accepts missing cells),
+        "learnspn" or "chow-liu" (for which `fit` needs complete rows); an estimator from `certimap.learn`; or a
+        model, possibly from another library, whose variables are the columns by name.
     max_levels
         Columns of numbers with more distinct values than this are cut into intervals.
     bins
         The intervals of such a column, of about equal frequency. A missing number is filled with the median of the
         training values in its most probable interval.
     epsilon
-        The certificate asked for: a fill is at least (1 - epsilon) times as probable as the best. 0 asks for the
+        The requested certificate: a fill is at least (1 - epsilon) times as probable as the best. 0 requests the
         best.
     time_limit
-        Seconds for each row; a row cut short has the best fill found, and its certificate says what holds.
+        Seconds per row; a row that reaches the limit gets the best fill found, with the certificate earned so far.
     n_jobs
         Processes for rows, as in scikit-learn; None means 1, -1 all processors. The answer does not depend on it.
     random_state
-        Seed or generator, for learning and for solvers that draw.
+        Seed or generator, for learning and for solvers that sample.
 
     Attributes
     ----------
     model_
         The model.
     domain_
-        Its variables: one per column that it knows, intervals as the states 0, 1, ...
+        Its variables: one per known column, with intervals as the states 0, 1, ...
     seed_
-        The number that the run was seeded with.
+        The seed of the run.
     n_features_in_, feature_names_in_
-        How many columns were seen, and their names where a frame was given.
+        The number of columns, and their names if a frame was given.
 
     Notes
     -----
-    NaN, None and the missing marks of pandas are missing. Arrays, lists and pandas frames come back as they are:
-    same dtypes, categories and index. A label that was not seen in `fit` is refused, for the model says nothing
-    about it.
+    NaN, None and pandas' missing values count as missing. Arrays, lists and pandas frames keep their type, dtypes,
+    categories and index. A label not seen in `fit` is refused, because the model gives it no probability.
 
     Examples
     --------
@@ -150,7 +149,7 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
         self.random_state = random_state
 
     def __sklearn_tags__(self) -> Any:
-        """Say that missing values, labels and categories are taken."""
+        """Declare that missing values, labels and categories are accepted."""
         above: Any = super()
         tags = above.__sklearn_tags__()
         tags.input_tags.allow_nan = True
@@ -162,7 +161,7 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
     # ------------------------------------------------------------ fitting
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn a model from a table, or check that the model given knows its columns.
+        """Learn a model from a table, or check that the given model knows its columns.
 
         Parameters
         ----------
@@ -179,7 +178,7 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
         Raises
         ------
         DataError
-            For an unknown method, a column without any value, infinite numbers, and what the method cannot take.
+            For an unknown method, a column without any value, infinite numbers, and input the method cannot take.
         """
         self._check()
         array: Any = _validated(self, X, reset=True)
@@ -210,13 +209,13 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
                 raise DataError(f"{name} is {value!r}; a whole number from {least} is expected")
 
     def _given_model(self) -> Model | None:
-        """Return the model that was given, if one was."""
+        """Return the given model, or None."""
         if isinstance(self.model, str | DensityEstimator):
             return None
         return as_model(self.model)
 
     def _learner(self) -> Any:
-        """Return an estimator, set to the domain and the seed."""
+        """Return an estimator, configured with the domain and the seed."""
         if isinstance(self.model, DensityEstimator):
             return _base.clone(self.model).set_params(domain=self.domain_)
         if self.model not in METHODS:
@@ -224,7 +223,7 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
         return METHODS[self.model](progress=False, domain=self.domain_, random_state=self.seed_)
 
     def _discrete(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Put the numbers of intervals in place of numbers that are cut."""
+        """Replace the numbers of cut columns by interval numbers."""
         out = dict(columns)
         for name, intervals in self._intervals.items():
             numbers = _numbers(columns[name])
@@ -246,7 +245,7 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
         Returns
         -------
         table
-            Of the kind that was given, or that `set_output` asks for.
+            Of the input's type, or the type chosen by `set_output`.
         """
         return self.impute(X).filled
 
@@ -268,9 +267,9 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
         NotFitted
             Before `fit`.
         DataError
-            For other columns, and for values that are no states.
+            For other columns, and for unknown values.
         ImpossibleEvidence
-            For a row whose known cells have the probability 0 under a model that was given.
+            For a row whose known cells have probability 0 under a given model.
         """
         if not hasattr(self, "model_"):
             raise NotFitted("this MapImputer is not fitted; call fit first")
@@ -301,7 +300,7 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
         return [answer for part in parts for answer in part]
 
     def _filled(self, X: Any, array: Any, missing: NDArray[np.bool_], results: Sequence[MapResult | None]) -> Any:
-        """Put answers in place of missing cells, in a copy of the table."""
+        """Fill the missing cells with the answers, in a copy of the table."""
         is_frame = hasattr(X, "iloc")
         out = _copy(X if is_frame else array)
         for j, name in enumerate(self._names):
@@ -320,7 +319,7 @@ class MapImputer(_base.OneToOneFeatureMixin, _base.TransformerMixin, _base.BaseE
         return out
 
     def _value(self, name: str, label: Any) -> Any:
-        """Return what a cell is filled with."""
+        """Return the fill value of a label."""
         if name not in self._intervals:
             return label
         return float(self._intervals[name].fill[label])
@@ -331,12 +330,12 @@ def _copy(table: Any) -> Any:
 
 
 def _validated(imputer: Any, X: Any, *, reset: bool) -> Any:
-    """Check a table as scikit-learn does; return it as an array."""
+    """Validate a table with scikit-learn; return it as an array."""
     return _validation.validate_data(imputer, X, reset=reset, dtype=None, ensure_all_finite="allow-nan")
 
 
 def _columns(X: Any, array: Any) -> dict[str, Any]:
-    """Return the columns by name: those of a frame as they are, those of an array by number."""
+    """Return the columns by name (frames) or by number as text (arrays)."""
     if hasattr(X, "iloc"):
         return {str(name): X.iloc[:, j] for j, name in enumerate(X.columns)}
     if hasattr(X, "columns"):
@@ -346,7 +345,7 @@ def _columns(X: Any, array: Any) -> dict[str, Any]:
 
 
 def _numbers(column: Any) -> NDArray[np.float64] | None:
-    """Return a column of numbers with NaN where it misses one; None for other columns."""
+    """Return a numeric column with NaN for missing values; None for other columns."""
     dtype = getattr(column, "dtype", None)
     kind = getattr(dtype, "kind", "O")
     if kind in "iuf" and not hasattr(column, "cat"):
@@ -357,7 +356,7 @@ def _numbers(column: Any) -> NDArray[np.float64] | None:
 
 
 def _known(domain: Domain, columns: Mapping[str, Any]) -> Domain:
-    """Return the variables of a model that are columns; refuse columns that it does not know."""
+    """Return the variables of a model that are columns; refuse unknown columns and real variables."""
     for name in columns:
         domain.index(name)  # QueryError names near misses
     places = [i for i, variable in enumerate(domain) if variable.name in columns]

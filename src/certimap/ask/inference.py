@@ -1,4 +1,4 @@
-"""Everyday inference beside MAP: marginals, the probability of evidence, samples, likelihoods of rows."""
+"""Other inference than MAP: marginals, the probability of evidence, samples, likelihoods of rows."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def marginals(
     time_limit: float | None = None,
     max_memory: int | None = None,
 ) -> dict[str, dict[Label, float]]:
-    """Return P(variable = label | evidence) of single variables, each for itself, all at once.
+    """Return the marginals P(variable = label | evidence) of several variables at once.
 
     Parameters
     ----------
     model
-        A circuit, a network or a learned model; a model of another library is read first (see
+        A circuit, a network or a learned model; a model from another library is converted first (see
         `certimap.from_object`).
     variables
-        Names; None for every categorical variable that has no hard evidence.
+        Names; None: every categorical variable without hard evidence.
     evidence
         As for `map_query`.
     workers
@@ -53,14 +53,13 @@ def marginals(
     virtual_evidence
         As for `map_query`: tables of pgmpy over single variables, which join `evidence` as likelihoods.
     time_limit
-        Seconds; TimeUp is raised where they do not suffice.
+        Seconds; TimeUp is raised if they do not suffice.
     max_memory
-        Bytes, or None for what leaves room on the machine. A network whose tables do not fit together is summed
-        in stretches.
+        Bytes; None: the machine's default limit. A network whose tables do not fit together is summed in pieces.
 
     Returns
     -------
-    For each variable in order, its labels with their probabilities, which add to 1.
+    For each variable in order, the probabilities of its labels, which add up to 1.
 
     Raises
     ------
@@ -84,7 +83,7 @@ def marginals(
     found: dict[str, NDArray[np.float64]] = {}
     limits = _limits(workers, time_limit, max_memory)
     if not open_names:
-        _log_evidence(model, evidence, limits)  # which refuses impossible evidence
+        _log_evidence(model, evidence, limits)  # refuses impossible evidence
     else:
         posterior = _summed(model, open_names, evidence, limits)
         if not isinstance(posterior, Masses):
@@ -103,13 +102,13 @@ def marginals(
 
 
 def _limits(workers: int | None, time_limit: float | None, max_memory: int | None) -> Limits:
-    """Return what a sum may take; refuse limits that are no numbers of at least 0."""
+    """Return the limits of a sum; refuse limits that are not numbers of at least 0."""
     request = Request.of(workers=workers, time_limit=time_limit, max_memory=max_memory).raising("max_memory")
     return replace(request.limits, control=request.budget.start())
 
 
 def _summed(model: Model, variables: Any, evidence: Any, limits: Limits) -> Posterior:
-    """Condition a model, in a representation that is summed exactly: one that streams, if no other fits."""
+    """Condition a model in an exactly summing representation; one that streams if no other fits."""
     session = Session(model, Request(made(SUMMED), limits=limits))
     try:
         return session.conditioned_on(variables, evidence)
@@ -119,7 +118,7 @@ def _summed(model: Model, variables: Any, evidence: Any, limits: Limits) -> Post
 
 
 def _joined(evidence: Any, virtual: Any) -> Any:
-    """Return evidence with what pgmpy calls virtual evidence."""
+    """Return evidence joined with pgmpy's virtual evidence."""
     if virtual is None:
         return evidence
     from certimap.interop.habits import with_virtual_evidence
@@ -138,18 +137,18 @@ def log_evidence(
 ) -> float:
     """Return ln p(evidence).
 
-    Of a Markov network it is the log of the unnormalised sum, so that a difference of two is a conditional
-    probability.
+    For a Markov network it is the log of the unnormalised sum, so that a difference of two such values is the log
+    of a conditional probability.
 
     Parameters
     ----------
     model, evidence, workers, virtual_evidence, time_limit, max_memory
-        As in `marginals`; likelihoods weigh, so that the result is the log of their mean under p.
+        As in `marginals`. Likelihoods weight the sum: the result is the log of their mean under p.
 
     Returns
     -------
     float
-        In nats; of the density, where real variables are observed.
+        In nats; a log density if real variables are observed.
 
     Raises
     ------
@@ -178,7 +177,7 @@ def _log_evidence(model: Any, evidence: Any, limits: Limits) -> float:
         except TooLarge as error:
             raise TooLarge(f"{error}; log_evidence_bounds() gives two sides of ln p(e)") from None
     names = [domain.names[int(i)] for i in query.variables]
-    # One variable is asked, so that everything else is summed out; the one with the fewest states costs least.
+    # Query one variable, so that all others are summed out; the one with the fewest states is cheapest.
     asked = min(names, key=lambda name: domain[name].n_states or np.inf, default=None)
     found = _summed(model, asked, evidence, limits).facts.log_evidence
     if found is None:
@@ -187,7 +186,7 @@ def _log_evidence(model: Any, evidence: Any, limits: Limits) -> float:
 
 
 def _log_mass(model: Any, query: Query) -> float | None:
-    """Return ln p(e) of intervals under a Gaussian density; None for other models, which any query tells it."""
+    """Return ln p(e) of intervals under a Gaussian density; None for models where any query gives it."""
     from certimap.densities.conditioned import log_evidence_of
     from certimap.densities.gaussian_mixture import GaussianMixture
     from certimap.densities.linear_gaussian import LinearGaussianNetwork
@@ -216,30 +215,30 @@ def log_evidence_bounds(
     iterations: int = 30,
     time_limit: float | None = None,
 ) -> EvidenceBounds:
-    """Return natural logs between which p(evidence) lies, for a network of any width.
+    """Return lower and upper bounds on ln p(evidence), for a network of any width.
 
     Parameters
     ----------
     model, evidence
         A network, and evidence as in `marginals`; p(e) is the unnormalised sum of a Markov network.
     i_bound
-        The most variables in a message of the relaxation that bounds it from above; more is tighter, and dearer.
+        Largest number of variables in a message of the relaxation for the upper bound; more is tighter and slower.
     iterations
-        Steps that tighten that bound.
+        Steps that tighten the upper bound.
     time_limit
-        Seconds after which no further step is taken.
+        Seconds after which no new step starts.
 
     Returns
     -------
     EvidenceBounds
-        (lower, upper), nats; equal but for rounding where the network can be summed.
+        (lower, upper), nats; equal up to rounding if the network can be summed.
 
     Raises
     ------
     QueryError
-        For a model that is no network, or settings out of range.
+        For a model that is not a network, or settings out of range.
     ImpossibleEvidence
-        When the evidence is seen to have probability 0.
+        When the evidence is found to have probability 0.
     """
     from certimap.networks.log_partition import log_partition
     from certimap.networks.network import Network
@@ -307,11 +306,11 @@ def sample(
     model, evidence
         As in `marginals`.
     n
-        How many.
+        The number of rows.
     variables
-        Names; None for all variables without hard evidence. The others are summed out.
+        Names; None: all variables without hard evidence. The others are summed out.
     rng
-        A seed or a generator; the same seed draws the same rows, for any number of workers.
+        A seed or a generator; the same seed gives the same rows for any number of workers.
     as_frame
         Return a pandas DataFrame.
     workers
@@ -357,7 +356,7 @@ def log_likelihood(model: Any, rows: Any) -> NDArray[np.float64]:
     Raises
     ------
     DataError
-        For a column that is absent, or a value that is no state of its variable.
+        For a missing column, or a value that is not a state of its variable.
     """
     from certimap.learn.scoring import score_samples
 
@@ -365,7 +364,7 @@ def log_likelihood(model: Any, rows: Any) -> NDArray[np.float64]:
 
 
 def _asked(domain: Domain, variables: Sequence[str] | str | None, observed: frozenset[int]) -> list[str]:
-    """Return the names whose marginals are wanted; refuse real variables that are named."""
+    """Return the names of the requested marginals; refuse named real variables."""
     if variables is None:
         return [v.name for i, v in enumerate(domain) if v.n_states and i not in observed]
     names = names_of(variables)
@@ -378,7 +377,7 @@ def _asked(domain: Domain, variables: Sequence[str] | str | None, observed: froz
 
 
 def _observed(domain: Domain, name: str, log_weights: NDArray[np.float64]) -> int | None:
-    """Return the only state that the evidence leaves, or None."""
+    """Return the only state that the evidence allows, or None."""
     i = domain.index(name)
     left = np.flatnonzero(log_weights[domain.offsets[i] : domain.offsets[i + 1]] > -np.inf)
     return int(left[0]) if len(left) == 1 else None

@@ -1,9 +1,8 @@
-"""Records from which an answer can be made again, and comparing what comes out with what came out then.
+"""Records of queries for replay, and comparison of a replayed answer with the record.
 
-A record is a result as `certimap solve --json` writes it, with the entry `asked`: the query, the evidence, all
-settings, the fingerprint of the model, and what it ran on. Evidence is written by positions of states, so that
-labels of any type survive JSON, and as the weights that the query had, so that the numbers are the same to the
-last bit.
+A record is a result in the format of `certimap solve --json`, with the entry `asked`: the query, the evidence, all
+settings, the fingerprint of the model, and the machine. Evidence is stored as state positions, so that labels of
+any type survive JSON, and as the query's log weights, so that numbers are identical to the last bit.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def asked(
     model_fingerprint: str | None = None,
     file: str | None = None,
 ) -> dict[str, Any]:
-    """Return what was asked, ready for JSON.
+    """Return the record of a query, ready for JSON.
 
     Parameters
     ----------
@@ -62,9 +61,9 @@ def asked(
         Keywords of `map_query` that are not its defaults, and the solver's own settings as `options`; see
         `certimap.solvers.request.Settings`.
     model_fingerprint
-        `certimap.io.native.fingerprint(model)`, where it is known already.
+        `certimap.io.native.fingerprint(model)`, if already known.
     file
-        Where the model was read from, for people; replaying goes by the fingerprint.
+        The model's file, for people; replaying uses the fingerprint.
     """
     domain: Domain = model.domain
     return {
@@ -82,7 +81,7 @@ def asked(
 
 
 def machine() -> dict[str, Any]:
-    """Return what may change the last digits of an answer, or the choice of a method."""
+    """Return properties of the machine that may change last digits or the choice of a method."""
     facts: dict[str, Any] = {"processor": _processor(), "memory": physical_memory()}
     facts |= {"certimap": __version__, "python": platform.python_version()}
     for package in _PACKAGES:
@@ -147,7 +146,7 @@ def _written_starts(domain: Domain, given: Any) -> list[Any]:
 def read_records(path: AnyPath) -> list[dict[str, Any]]:
     """Return the records of a file of `certimap solve --json`: one answer, or a list of them.
 
-    Raises ParseError where it holds anything else.
+    Raises ParseError if the file holds anything else.
     """
     try:
         held = json.loads(read_text(path))
@@ -162,7 +161,7 @@ def read_records(path: AnyPath) -> list[dict[str, Any]]:
 
 
 def _check_record(record: Any, path: AnyPath, what: str) -> None:
-    """Refuse what is no answer, or does not say how it was asked."""
+    """Refuse a record that is not an answer, or lacks the query."""
     entries: dict[str, Any] = record if is_dict(record) else {}
     if "error" in entries and "message" in entries:
         return  # a case that failed
@@ -185,7 +184,7 @@ def _check_record(record: Any, path: AnyPath, what: str) -> None:
 
 
 def _read_evidence(domain: Domain, written: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn written evidence into what `map_query` takes."""
+    """Convert recorded evidence to evidence for `map_query`."""
     evidence: dict[str, Any] = {}
     form: Any
     for name, form in written.items():
@@ -225,16 +224,16 @@ def _position(variable: Categorical, k: Any) -> int:
 
 @dataclass(frozen=True)
 class Replay:
-    """What became of a recorded query when it was asked again.
+    """The result of replaying a recorded query.
 
     Attributes
     ----------
     result
         The new answer.
     differences
-        Sentences: what the record says, and what came out now.
+        Sentences: the recorded value and the new value.
     notes
-        Sentences: what may explain differences, such as another version or processor.
+        Sentences: possible causes of differences, such as another version or processor.
     """
 
     result: MapResult
@@ -243,7 +242,7 @@ class Replay:
 
     @property
     def same(self) -> bool:
-        """Whether everything but times came out as recorded."""
+        """Whether everything but times equals the record."""
         return not self.differences
 
 
@@ -255,25 +254,25 @@ def replay(
     time_limit: float | None = None,
     model_fingerprint: str | None = None,
 ) -> Replay:
-    """Ask a recorded query again, with its seed and settings, and compare everything but times.
+    """Run a recorded query again, with its seed and settings, and compare everything but times.
 
     Parameters
     ----------
     model
-        The model that was asked.
+        The model of the recorded query.
     record
         One answer of `certimap solve --json`.
     workers
         Threads; the answer does not depend on them.
     time_limit
-        Seconds, in place of the recorded limit.
+        Seconds, instead of the recorded limit.
     model_fingerprint
-        `certimap.io.native.fingerprint(model)`, where it is known already.
+        `certimap.io.native.fingerprint(model)`, if already known.
 
     Raises
     ------
     ModelError
-        When the model is not the one that was asked.
+        When the model is not the recorded one.
     """
     how = record["asked"]
     own = fingerprint(model) if model_fingerprint is None else model_fingerprint
@@ -314,7 +313,7 @@ def _shown(value: Any) -> str:
 
 
 def _notes(record: Mapping[str, Any], result: MapResult) -> list[str]:
-    """Return what is different about this run, whether or not its answer is."""
+    """Return possible causes of differences: version, machine, and runs that a limit cut short."""
     notes: list[str] = []
     then, here = record["asked"].get("machine", {}), machine()
     for name in dict.fromkeys((*then, *here)):

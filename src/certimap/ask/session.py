@@ -1,7 +1,7 @@
-"""One model and one request: a session conditions, solves and proves query after query.
+"""Binds a model to one request; conditions, solves and proves query after query.
 
-A query goes straight down: `query` checks it, `posterior` conditions the model, `run` (the driver) searches, and
-`finished` completes the proof. Where conditioning does not end in time, a quicker posterior answers.
+Each query takes one path: `query` checks it, `posterior` conditions the model, `run` (the driver) searches, and
+`finished` completes the proof. If conditioning does not end in time, a quicker posterior answers.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from certimap.solvers.request import Request
 if TYPE_CHECKING:
     from certimap.networks.network import Network
 
-Ask = Callable[[], tuple[Any, Any]]  # returns variables and evidence, as `map_query` takes them
-Ready = tuple[Query | None, Posterior | None]  # a query that is checked, and its posterior where that is made
-EXACT_SHARE = 0.6  # of the time limit, for conditioning; where it needs more, the rest is for what is quick
-GRACE = 0.4  # seconds that finding any answer may take when nothing is left of the time limit
+Ask = Callable[[], tuple[Any, Any]]  # returns variables and evidence for `map_query`
+Ready = tuple[Query | None, Posterior | None]  # a checked query, and its posterior if already made
+EXACT_SHARE = 0.6  # of the time limit, for conditioning; the rest is for a quick answer if that was too short
+GRACE = 0.4  # seconds for finding any answer when no time is left
 
 
 class Session:
-    """A model, and how its queries are to be answered.
+    """A model, and the request that its queries share.
 
     Parameters
     ----------
     model
-        A model of this package, or a posterior, which answers one query: its own.
+        A model of this package, or a posterior, which answers only its own query.
     request
-        The certificate wanted, the solver and the limits; they hold for each query by itself.
+        The requested certificate, the solver and the limits; they apply to each query separately.
 
     Raises
     ------
     SolverError
-        Where a proof is wanted and there is no model that it could be about.
+        If a proof is requested for a posterior, which has no model to prove about.
     """
 
     def __init__(self, model: Model | Posterior, request: Request) -> None:
@@ -57,7 +57,7 @@ class Session:
             self.wants = wants_for_proof(model, request.solver, self.wants)
 
     def query(self, variables: Any, evidence: Any) -> Query | None:
-        """Check a query against the model; None is the query that a posterior answers by itself.
+        """Check a query against the model; return None for a posterior, which has its own query.
 
         Raises QueryError for a query that does not fit the model, and for any query to a posterior.
         """
@@ -84,7 +84,7 @@ class Session:
         return on_device(posterior, limits.device)
 
     def quick_posterior(self, query: Query | None, control: Control) -> Posterior:
-        """Return, quickly, a posterior on which some solver finds answers; raise ModelError without one."""
+        """Return a quickly made posterior on which some solver finds answers; raise ModelError without one."""
         from certimap.conversions import condition_quickly
 
         if query is None:
@@ -100,7 +100,7 @@ class Session:
         return isinstance(self.model, Network) and self.request.limits.device is None
 
     def posteriors(self, queries: Mapping[int, Query | None]) -> Mapping[int, Posterior]:
-        """Return the posteriors of those queries, by number, that share their conditioning."""
+        """Return posteriors, by number, of the queries that share their conditioning."""
         from certimap.conversions import trees_of_rows
 
         numbered = {i: query for i, query in queries.items() if query is not None}
@@ -109,7 +109,7 @@ class Session:
         return {places[k]: tree for k, tree in found.items()}
 
     def conditioned_on(self, variables: Any, evidence: Any) -> Posterior:
-        """Return the posterior of a query, to be asked by the caller; raises as `answer` does."""
+        """Return the posterior of a query for the caller's use; raises like `answer`."""
         control, query = self.request.limits.control, self.query(variables, evidence)
         try:
             return self.posterior(query, control)
@@ -117,23 +117,23 @@ class Session:
             raise self.explained(error, evidence, control) from None
 
     def answer(self, ask: Ask, seed: int, progress: Progress = None, ready: Ready | None = None) -> MapResult:
-        """Answer one query; the limits cover everything from here on.
+        """Answer one query; the limits count from this call.
 
         Parameters
         ----------
         ask
-            Returns variables and evidence; what it raises is raised.
+            Returns variables and evidence; its exceptions propagate.
         seed, progress
             As for `certimap.solvers.driver.run`.
         ready
-            The query, and its posterior or None, where they are made already.
+            The checked query, and its posterior or None, if already made.
 
         Raises
         ------
         QueryError, ImpossibleEvidence
             For a query that does not fit the model, and for evidence of probability 0.
         TooLarge
-            When the time was up, or memory ran out, and there is no answer to give: it says what was too large.
+            When time or memory ran out without an answer; the message names the step that was too large.
         """
         control = self.request.budget.start()
         query, posterior = (self.query(*ask()), None) if ready is None else ready
@@ -147,28 +147,28 @@ class Session:
         return self.finished(found, ask, query)
 
     def explained(self, error: ImpossibleEvidence, evidence: Any, control: Control) -> ImpossibleEvidence:
-        """Return an error that names the observations which contradict each other."""
+        """Return an error that names the contradicting observations."""
         return with_conflict(error, self.model, evidence, replace(self.request.limits, control=control))
 
     def solved(self, query: Query | None, control: Control, seed: int, progress: Progress = None) -> MapResult:
-        """Answer a query that is checked; what the model adds to the result is left to `finished`."""
+        """Answer a checked query; `finished` adds the origin and the proof."""
         posterior, cut, status = self.conditioned(query, control)
         if posterior is not None:
             try:
                 return self.run(posterior, control, seed, progress)
-            except TimeUp as late:  # the posterior made something when first needed, which took too long
+            except TimeUp as late:  # a part of the posterior, made on first use, took too long
                 cut = str(late)
         return self.answered_quickly(query, control, seed, (cut, status), progress)
 
     def conditioned(self, query: Query | None, control: Control) -> tuple[Posterior | None, str, Status]:
-        """Condition within its share of the time that is left.
+        """Condition within its share of the remaining time.
 
         Returns
         -------
-        The posterior, or None where it was cut short, what cut it short, and the status of an answer without it.
+        The posterior, or None if conditioning was cut short; the reason in words; the status of a quick answer.
         """
         deadline = control.deadline
-        if deadline is not None:  # a posterior keeps the control that it is given, so it must be the run's
+        if deadline is not None:  # a posterior keeps its control, so it must be the run's
             control.deadline = Control.starting_now(EXACT_SHARE * control.seconds_left).deadline
         posterior, cut, status = None, "", Status.TIME_LIMIT
         with interruptible(control) as interrupts:
@@ -181,7 +181,7 @@ class Session:
                 cut, status = "the user interrupted conditioning", Status.INTERRUPTED
             except TimeUp as late:
                 cut = str(late)
-                if control.interrupted:  # seen by a poll, where none could be raised
+                if control.interrupted:  # a poll saw it while none could be raised
                     deadline, control.interrupted = time.perf_counter(), False
                     cut, status = "the user interrupted conditioning", Status.INTERRUPTED
             except MemoryError:
@@ -190,14 +190,14 @@ class Session:
         return posterior, cut, status
 
     def run(self, posterior: Posterior, control: Control, seed: int, progress: Progress = None) -> MapResult:
-        """Run the solver on a posterior; one without variables has an answer that no solver need look for."""
+        """Run the solver on a posterior; a posterior without variables needs no search."""
         request = self.request if len(posterior.domain) else self.request.of_empty_domain()
         return run(posterior, request, control=control, seed=seed, progress=progress)
 
     def answered_quickly(
         self, query: Query | None, control: Control, seed: int, cut: tuple[str, Status], progress: Progress = None
     ) -> MapResult:
-        """Answer by a posterior that is quick to make; `cut` says what was cut short, and the status of that."""
+        """Answer with a quickly made posterior; `cut` is the reason why conditioning stopped, and the status."""
         if control.deadline is not None:
             control.deadline = max(control.deadline, time.perf_counter() + GRACE)
         try:
@@ -211,7 +211,7 @@ class Session:
         return replace(result, status=result.status if result.certified else cut[1], note=cut[0])
 
     def finished(self, found: MapResult, ask: Ask, query: Query | None) -> MapResult:
-        """Note in a result what was asked, and complete the proof where one is wanted."""
+        """Store the query in a result, and complete the proof if one is requested."""
         signed, request = replace(found, origin=Origin(self.model, ask)), self.request
         if request.proof_bytes is None or query is None:
             return signed
@@ -222,7 +222,7 @@ class Session:
 
 
 def askable(model: Model | Posterior) -> Model:
-    """Return a model; refuse a posterior, which takes no query."""
+    """Return a model unchanged; refuse a posterior, which takes no query."""
     if is_posterior(model):
         raise QueryError(
             f"a {type(model).__name__} is a posterior already; its query and evidence are fixed, so leave "
@@ -232,7 +232,7 @@ def askable(model: Model | Posterior) -> Model:
 
 
 def model_of(given: Any) -> Model | Posterior:
-    """Return a model or a posterior of this package; read one of another library first."""
+    """Return a model or posterior of this package, converted from another library if necessary."""
     if isinstance(given, Model) or is_posterior(given):
         return given
     from certimap.interop import as_model

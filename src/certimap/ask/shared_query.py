@@ -1,4 +1,4 @@
-"""One hard query shared out: its space is split into boxes, workers search them, their ledgers are merged."""
+"""Parallel search of one query: split its space into boxes, let workers search them, merge the ledgers."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from certimap.solvers.record import draft_of_parts
 from certimap.solvers.registry import resolve
 from certimap.solvers.warm_start import apply_warm_start
 
-N_PARTS = 32  # boxes that a space is split into, for whatever number of workers
-WINDOW = 16  # parts under way; a part starts from the best points of all that lie so far before it
-SHARED = ("frontier", "set_elimination", "hbfs", "pac", "smooth_pac")  # what else `auto` picks is done in no time
+N_PARTS = 32  # boxes that a space is split into, for any number of workers
+WINDOW = 16  # parts in progress; a part starts from the best points of all parts at least this far before it
+SHARED = ("frontier", "set_elimination", "hbfs", "pac", "smooth_pac")  # other choices of `auto` are instant
 BOUND = own_source("bound of a box")
 
 
 @dataclass
 class _Question:
-    """What all parts share. A worker conditions once, and keeps the posterior."""
+    """The data that all parts share. A worker conditions once, and keeps the posterior."""
 
     session: Session
     query: Query | None
@@ -57,7 +57,7 @@ class _Question:
 
 
 class _Part(NamedTuple):
-    """A box to be searched, and from where."""
+    """A box to search, with starting points, seed and limits."""
 
     mask: NDArray[np.bool_]
     points: Points
@@ -70,17 +70,17 @@ class _Part(NamedTuple):
 def answer_shared(
     session: Session, ask: Ask, seed: int, executor: Executor, progress: Progress = None
 ) -> MapResult:
-    """Answer one query by the workers of an executor.
+    """Answer one query with the workers of an executor.
 
-    The space is split into `N_PARTS` boxes where the posterior's bounds fall most, whatever the number of workers;
-    each is searched from the best points of the parts that lie `WINDOW` before it, and the ledgers are merged in
-    order. So the answer depends on no worker's pace, unless time ends a part. Where conditioning cannot end in
-    time, the answer is what is quick, as for any query.
+    The space is split into `N_PARTS` boxes where the posterior's bounds fall most, whatever the number of workers.
+    Each part starts from the best points of the parts at least `WINDOW` before it, and the ledgers are merged in
+    order. So the answer does not depend on the workers' pace, unless the time limit ends a part. If conditioning
+    cannot end in time, a quicker method answers, as for any query.
 
     Raises
     ------
     SolverError
-        For real variables, and for a solver that looks at the whole space only.
+        For real variables, and for a solver that can search only the whole space.
     """
     shared = Session(session.model, session.request.of_worker())
     control, query = shared.request.budget.start(), shared.query(*ask())
@@ -97,7 +97,7 @@ def answer_shared(
                 found = shared.run(posterior, control, seed, progress)
             else:
                 found = _answer_parts(_Question(shared, query, chosen, posterior), control, seed, executor)
-        except TimeUp as late:  # the posterior made something when first needed, which took too long
+        except TimeUp as late:  # a part of the posterior, made on first use, took too long
             cut = str(late)
     if found is None:
         found = shared.answered_quickly(query, control, seed, (cut, status), progress)
@@ -105,7 +105,7 @@ def answer_shared(
 
 
 def _answer_parts(question: _Question, control: Control, seed: int, executor: Executor) -> MapResult:
-    """Split the space of a conditioned query, have the parts searched, and merge what is found."""
+    """Split the space of a conditioned query, let workers search the parts, and merge their ledgers."""
     started, request = time.perf_counter(), question.session.request
     chosen, posterior = question.solver, question.conditioned()
     if not posterior.domain.is_discrete:
@@ -122,14 +122,14 @@ def _answer_parts(question: _Question, control: Control, seed: int, executor: Ex
     found = assemble(merged, chosen, status, started, seed, listed=request.top_k is not None)
     if request.proof_bytes is None:
         return found
-    # parts keep no trees of splits: one of the whole is made once more from the answer, or a network eliminated
+    # parts record no splits: the proof searches the whole again from the answer, or eliminates the network
     return replace(found, proof=draft_of_parts(found.certificate))
 
 
 def _searched(
     question: _Question, boxes: Sequence[Boxes], seed: int, control: Control, executor: Executor
 ) -> tuple[list[Ledger], list[Status]]:
-    """Search boxes; return what is known of each, of those that Ctrl-C left out as well."""
+    """Search boxes; return a ledger of each, also of boxes that Ctrl-C left unsearched."""
     posterior, request = question.conditioned(), question.session.request
     ledgers: list[Ledger] = []
     statuses: list[Status] = []
@@ -162,7 +162,7 @@ def _share(limit: int | None, n_parts: int) -> int | None:
 
 
 def _unsearched(question: _Question, box: Boxes) -> Ledger:
-    """Return a ledger of a box that nobody searched: what the posterior's bound says of it."""
+    """Return a ledger of an unsearched box, with only the posterior's bound."""
     ledger, posterior = _ledger_of(question, box), question.conditioned()
     if isinstance(posterior, Bounds):
         ledger.upper_bound(float(posterior.log_bound(box)[0]), BOUND)
@@ -172,7 +172,7 @@ def _unsearched(question: _Question, box: Boxes) -> Ledger:
 
 
 def _is_impossible(posterior: Posterior, box: Boxes) -> bool:
-    """Whether a box is known to hold nothing, so that there is nothing to search or to draw."""
+    """Whether a box is known to have probability 0, so that there is nothing to search or draw."""
     if isinstance(posterior, Masses) and float(posterior.log_mass(box)[0]) == -math.inf:
         return True
     return isinstance(posterior, Bounds) and float(posterior.log_bound(box)[0]) == -math.inf
@@ -198,7 +198,7 @@ def _ledger_of(
 
 
 def _search_part(question: _Question, part: _Part) -> tuple[bytes, str]:
-    """Search a box in a worker; return its ledger without the posterior, and what ended the search."""
+    """Search a box in a worker; return its pickled ledger without the posterior, and the final status."""
     posterior, max_memory = question.conditioned(), question.session.request.budget.max_memory
     if _is_impossible(posterior, Boxes(posterior.domain, part.mask)):
         ledger = _unsearched(question, Boxes(posterior.domain, part.mask))
@@ -213,7 +213,7 @@ def _search_part(question: _Question, part: _Part) -> tuple[bytes, str]:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves out the posterior, which whoever reads the pickle has."""
+    """Pickles without the posterior, which the reader already has."""
 
     def __init__(self, file: io.BytesIO, posterior: Posterior) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
@@ -245,9 +245,9 @@ def _unpacked(packed: bytes, posterior: Posterior) -> Ledger:
 def split(posterior: Posterior, n_parts: int) -> list[Boxes]:
     """Split the space into at most `n_parts` disjoint boxes, the most promising first.
 
-    The box of the largest bound is split again and again, on the variable whose states have the least bounds
-    together; the state of the largest bound is one part and all others are the other. Without bounds the largest
-    box is split, on its first variable that can be.
+    The box of the largest bound is split repeatedly, on the variable whose state bounds have the smallest sum; one
+    part has the state of the largest bound, the other all other states. Without bounds the largest box is split,
+    on its first variable with several states.
     """
     domain = posterior.domain
     boxes: list[tuple[float, Boxes]] = [(0.0, Boxes.full(domain))]
@@ -262,7 +262,7 @@ def split(posterior: Posterior, n_parts: int) -> list[Boxes]:
 
 
 def _halves(posterior: Posterior, domain: Domain, box: Boxes) -> list[tuple[float, Boxes]]:
-    """Return two parts of a box, with their bounds."""
+    """Return the two parts of a box, with their bounds."""
     held = box.mask[0]
     each = posterior.log_bound_each(box)[0] if isinstance(posterior, Bounds) else np.zeros(domain.total_states)
     each = np.where(held, each, -math.inf)
@@ -270,7 +270,7 @@ def _halves(posterior: Posterior, domain: Domain, box: Boxes) -> list[tuple[floa
     together = np.where(free, log_sum_runs(each, domain.offsets[:-1]), math.inf)
     v = int(np.argmin(together)) if isinstance(posterior, Bounds) else int(np.argmax(free))
     own = slice(int(domain.offsets[v]), int(domain.offsets[v + 1]))
-    states = np.flatnonzero(held[own])  # the box may be impossible, and then no bound tells these from others
+    states = np.flatnonzero(held[own])  # in an impossible box the bounds cannot identify the allowed states
     top = own.start + int(states[np.argmax(each[own][states])])
     one, others = held.copy(), held.copy()
     one[own] = False
