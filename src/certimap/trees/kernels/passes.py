@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from certimap.core.region_tree import Floats, Ints, RegionArrays
 from certimap.core.rounding import LEAST_PLACES, RESCALE, SAFE
-from certimap.kernels.jit import jit
+from certimap.kernels.jit import jit, jit_part
 from certimap.kernels.wide import LN2
 
 
-@jit(inline="never")
+@jit_part
 def rescale(values: Floats, start: int, stop: int, exponents: Floats, flags: NDArray[np.uint8]) -> None:
     """Scale rows of `values[start:stop]` whose maximum is small; flag rows that come near underflow."""
     n_rows = values.shape[1]
@@ -42,7 +42,7 @@ def rescale(values: Floats, start: int, stop: int, exponents: Floats, flags: NDA
                 values[j, b] *= factor
 
 
-@jit(inline="never")
+@jit_part
 def contract(table: Floats, joint: Floats, n_shared: int, n_rest: int, k: int, is_max: bool, out: Floats) -> None:
     """Write out[(shared, rest), row] = sum (or max) over v of table[shared, rest, v] * joint[(shared, v), row]."""
     n_rows = joint.shape[1]
@@ -126,20 +126,20 @@ def upward(
         mp = a.message_ptr[r]
         stop = mp + n_shared * n_rest
         table = a.tables[a.table_ptr[r] : a.table_ptr[r + 1]]
-        if column < 0:
-            contract(table, joint[jp : jp + size], n_shared, n_rest, k, False, message[mp:stop])
-        else:
+        values = joint[jp : jp + size]
+        if column >= 0:
             for s in range(n_shared):
                 for v in range(k):
                     for b in range(n_rows):
-                        masked[s * k + v, b] = joint[jp + s * k + v, b] * mask[column + v, b]
-            contract(table, masked[:size], n_shared, n_rest, k, is_bound, message[mp:stop])
+                        masked[s * k + v, b] = values[s * k + v, b] * mask[column + v, b]
+            values = masked[:size]
+        contract(table, values, n_shared, n_rest, k, is_bound and column >= 0, message[mp:stop])
         for b in range(n_rows):
             message_exponent[r, b] = joint_exponent[r, b]
         rescale(message, mp, stop, message_exponent[r], flags)
 
 
-@jit(inline="never")
+@jit_part
 def project_down(
     table: Floats,
     down: Floats,
@@ -174,7 +174,7 @@ def project_down(
                         out[o, b] += total[b]
 
 
-@jit(inline="never")
+@jit_part
 def scatter_down(values: Floats, order: Ints, breaks: Ints, is_bound: bool, out: Floats) -> None:
     """Reduce a joint vector to a child's separator.
 
@@ -299,7 +299,7 @@ def downward(
                 rescale(outer, 0, size, down_exponent[r], flags)
 
 
-@jit(inline="never")
+@jit_part
 def own_values(
     joint: Floats, outer: Floats, shared_query: int, shared_hidden: int, k: int, is_bound: bool, out: Floats
 ) -> None:
