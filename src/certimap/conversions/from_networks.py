@@ -38,6 +38,9 @@ STAGES = 4  # products, conditioning, contraction, laying out
 # elimination per row takes while it is this small (public BIF networks of 20 to 76 variables, 120 rows each).
 BYTES_PER_SCOPE = 500  # memory of a cached order, per scope
 SMALL_TREE = 2.0**14
+FEWEST_CUT = 150  # variables; an order of fewer takes no longer than to see whether a cut does
+FAR_BEYOND = 16.0  # times the entries that may be held: no better order makes up for that
+_MAY_BE_CUT = Named("certimap.conversions.from_wide_networks:may_be_cut")
 _AS_NETWORK = Named("certimap.conversions.from_wide_networks:as_network")
 TOO_WIDE = Estimate(f"tables of more than 2^{BITS:.0f} entries", 2.0**BITS, fits=False)
 
@@ -133,7 +136,24 @@ def _sums_nothing(case: Case[Network]) -> bool:
 
 def _eliminates(case: Case[Network]) -> bool:
     """Whether a tree of conditional tables would take long to make."""
-    return is_too_wide(case) or _tree_work(case) > SMALL_TREE
+    return _has_tables(case) and (is_too_wide(case) or _tree_work(case) > SMALL_TREE)
+
+
+def _has_tables(case: Case[Network]) -> bool:
+    """Whether an order may be worth looking for, because no minimum cut answers sooner."""
+    return not is_left_to_cut(case)
+
+
+def is_left_to_cut(case: Case[Network]) -> bool:
+    """Whether a minimum cut finds the maximum, and a quick order needs far more entries than may be held."""
+
+    def decide() -> bool:
+        sizes, scopes = reduced_of(case).sizes, [f.scope for f in reduced_of(case).factors]
+        if len(sizes) < FEWEST_CUT or max(sizes.values()) > 2 or max(map(len, scopes), default=0) > 2:
+            return False
+        return _sums_nothing(case) and _MAY_BE_CUT(case, FAR_BEYOND * case.limits.entries_allowed)
+
+    return case.shared("left to a cut", decide)
 
 
 def _is_maximisation(case: Case[Network]) -> bool:
@@ -151,9 +171,9 @@ def _later(function: str) -> Callable[[Case[Network]], Any]:
     return Named(f"certimap.conversions.from_wide_networks:{function}")
 
 
-TREE = Row("elimination tree", Network, OF_TREE, tree_size, build_tree, is_kept=True)
+TREE = Row("elimination tree", Network, OF_TREE, tree_size, build_tree, _has_tables, is_kept=True)
 ROWS = (
-    Row("compiled circuit", Network, OF_CIRCUIT, _circuit_size, _circuit, is_kept=True),
+    Row("compiled circuit", Network, OF_CIRCUIT, _circuit_size, _circuit, _has_tables, is_kept=True),
     TREE,
     Row("elimination", Network, OF_ELIMINATION, _later("elimination_size"), _later("elimination"), _eliminates),
     Row(

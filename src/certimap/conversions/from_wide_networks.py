@@ -10,6 +10,7 @@ from certimap.conversions.from_networks import (
     TOO_WIDE,
     build_tree,
     elimination_of,
+    is_left_to_cut,
     is_too_wide,
     reduced_of,
     tree_size,
@@ -21,8 +22,9 @@ from certimap.errors import TooLarge
 from certimap.kernels.parallel import default_workers
 from certimap.networks.bayesian import BayesianNetwork
 from certimap.networks.conditional import Total, relative_to
+from certimap.networks.cuts import is_settled
 from certimap.networks.determined import Function, functions_of, maximised
-from certimap.networks.elimination_plan import EliminationPlan, plan
+from certimap.networks.elimination_plan import EliminationPlan, cheap_plan, plan
 from certimap.networks.elimination_posterior import EliminationPosterior
 from certimap.networks.mpe_posterior import MAX_SUMMED, WORK_PER_TABLE, MpePosterior
 from certimap.networks.network import Network
@@ -191,7 +193,17 @@ def _log_evidence(case: Case[Network]) -> float | None:
     """Return ln p(e) if its cost is negligible beside the maximisation."""
     if isinstance(case.model, BayesianNetwork) and not case.query.log_weights.any():
         return 0.0
-    if is_too_wide(case):
+    if is_too_wide(case) or is_left_to_cut(case):
         return None
-    total = log_evidence(_summed(case).problem, most_entries=FREE_SUM, control=case.limits.control)
+    problem, nuisance = _summed(case).problem, _posed(case)[0].problem.nuisance
+    known = cheap_plan(problem, FREE_SUM) if nuisance else plan(problem, elimination_of(case))
+    if known is None:
+        return None
+    total = log_evidence(problem, known=known, most_entries=FREE_SUM, control=case.limits.control)
     return None if total is None else total.log_value
+
+
+def may_be_cut(case: Case[Network], most_entries: float) -> bool:
+    """Whether a minimum cut finds the maximum, and a quick order takes more table entries than `most_entries`."""
+    problem = _posed(case)[0].problem
+    return is_settled(problem) and cheap_plan(problem, most_entries) is None

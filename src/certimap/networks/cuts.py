@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from certimap.core.control import Control
-from certimap.networks.integers import above_nats, to_fine_integers
+from certimap.networks.integers import FineIntegers, above_nats, to_fine_integers
 from certimap.networks.problem import FLOOR, HARD, Problem, Table
 from certimap.networks.roof import OPEN, Binary, Bools, Ints, Roof, is_balanced, roof, settled
 from certimap.networks.simplify import Kept, Simplified, impossible
@@ -62,6 +62,25 @@ def solved(problem: Problem, control: Control | None = None) -> tuple[dict[int, 
     control
         Looked at between flows.
     """
+    balanced = _balanced(problem)
+    if balanced is None:
+        return None
+    fine, variables, model = balanced
+    found = roof(model, control)
+    states, _ = settled(found)
+    if np.any(states == OPEN):
+        return None
+    bound = above_nats(fine.constant + found.constant, fine.unit)
+    return dict(zip(variables.tolist(), states.tolist(), strict=True)), bound
+
+
+def is_settled(problem: Problem) -> bool:
+    """Whether a minimum cut finds a best assignment of a problem of floats: see `solved`, without the flow."""
+    return _balanced(problem) is not None
+
+
+def _balanced(problem: Problem) -> tuple[FineIntegers, Ints, Binary] | None:
+    """Return a binary pairwise problem in integers, its variables and tables; None if a cycle is frustrated."""
     if not is_binary(problem):
         return None
     joined = problem.joined
@@ -69,14 +88,7 @@ def solved(problem: Problem, control: Control | None = None) -> tuple[dict[int, 
     spans = np.where(joined.tops > -np.inf, joined.tops - joined.lowest(), 0.0)
     fine = to_fine_integers(problem, 4 * (degree + 1), max(float(spans.max(initial=0.0)), 1.0))
     variables, model = binary_of(problem, fine.values)
-    if not is_balanced(model):
-        return None
-    found = roof(model, control)
-    states, _ = settled(found)
-    if np.any(states == OPEN):
-        return None
-    bound = above_nats(fine.constant + found.constant, fine.unit)
-    return dict(zip(variables.tolist(), states.tolist(), strict=True)), bound
+    return (fine, variables, model) if is_balanced(model) else None
 
 
 def cut(problem: Problem, control: Control | None = None) -> Simplified:

@@ -150,6 +150,23 @@ def test_balanced_grids_are_exact_at_once(swaps: bool) -> None:
     assert wide.certificate.kind.value == "exact"
 
 
+def test_a_cut_needs_no_elimination_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("an order was looked for")
+
+    monkeypatch.setattr("certimap.conversions.from_networks.plan_elimination", refuse)
+    monkeypatch.setattr("certimap.networks.elimination_plan.best_order", refuse)
+    found = cm.map_query(grid(31, 3, swaps=True), max_memory=2**30, rng=0)
+    assert found.certificate.kind.value == "exact"
+    with pytest.raises(AssertionError, match="order"):
+        cm.map_query(grid(13, 3, swaps=True), max_memory=2**30, rng=0)
+
+
+def test_only_balanced_problems_are_settled_by_a_cut() -> None:
+    assert cuts.is_settled(_problem(grid(4, 1, swaps=True)))
+    assert not cuts.is_settled(_problem(frustrated()))
+
+
 def _problem(model: cm.MarkovNetwork) -> Problem:
     from certimap.networks.problem import problem_of
 
@@ -172,10 +189,14 @@ def test_flows_may_add_up_to_more_than_64_bits() -> None:
     assert sum(entries) == found.constant
 
 
-def test_frustrated_models_are_left_to_the_search() -> None:
+def frustrated() -> cm.MarkovNetwork:
     domain = cm.Domain([cm.Categorical(f"v{i}", (0, 1)) for i in range(3)])
     factors = [cm.Factor.from_log([i, (i + 1) % 3], [[-1.0, 1.0], [1.0, -1.0]]) for i in range(3)]
-    assert cuts.solved(_problem(cm.MarkovNetwork(domain, factors))) is None
+    return cm.MarkovNetwork(domain, factors)
+
+
+def test_frustrated_models_are_left_to_the_search() -> None:
+    assert cuts.solved(_problem(frustrated())) is None
 
 
 def test_only_what_fits_nowhere_looks_too_wide() -> None:

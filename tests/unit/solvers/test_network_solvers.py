@@ -6,15 +6,19 @@ from problem_twin import random_problem, value_array
 
 import certimap as cm
 from certimap.ask.api import map_query
+from certimap.core.control import Control
 from certimap.core.query import make_query
 from certimap.core.result import CertificateKind
+from certimap.networks.elimination_plan import plan
 from certimap.networks.factor import Factor
 from certimap.networks.markov import MarkovNetwork
 from certimap.networks.posterior import NetworkPosterior
+from certimap.networks.problem import Problem, Table
 from certimap.networks.relaxation.tighten import Tightener
 from certimap.solvers.networks.and_or import AndOrSpace
 from certimap.solvers.networks.and_or_graph import AndOrGraph
 from certimap.solvers.networks.aobf import dive
+from certimap.solvers.networks.context import Context
 from certimap.solvers.networks.parts import Reduction
 from certimap.testing import check_solver
 
@@ -200,6 +204,20 @@ def test_hbfs_that_cuts_by_epsilon_earns_it(epsilon, top_k):
         )
         assert result.certificate.kind in (CertificateKind.EPSILON, CertificateKind.EXACT)
         assert result.log_upper_bound - result.log_prob <= -np.log1p(-epsilon)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "quick_entries", "is_cut_short"),
+    [(None, 1.0, True), (1e4, 1.0, True), (1e-3, 1.0, False), (None, 0.0, False)],
+)
+def test_a_search_is_cut_short_by_an_elimination_that_fits_the_time(seconds, quick_entries, is_cut_short):
+    """An elimination of 2^20 entries; the shares of its work that a search may take."""
+    problem = Problem(
+        dict.fromkeys(range(20), 2), frozenset(range(20)), (Table(tuple(range(20)), np.zeros((2,) * 20)),)
+    )
+    control = Control() if seconds is None else Control.starting_now(seconds)
+    context = Context(control, 1, quick_entries, 2.0**34, 2**30, 1, 0)
+    assert (context.share_searched(plan(problem)) < 1.0) == is_cut_short
 
 
 def test_hbfs_begins_anew_where_margins_add_up_to_more_than_epsilon(monkeypatch):

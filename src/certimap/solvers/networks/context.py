@@ -10,6 +10,11 @@ from certimap.core.control import Control
 from certimap.networks.elimination_plan import EliminationPlan
 from certimap.networks.problem import HARD
 
+ENTRIES_PER_SECOND = 2.0**27  # that elimination gets through on one core, at least
+AFFORDABLE = 10.0  # seconds of an elimination that begins soon
+TIME_SHARE = 0.5  # of the time left, that it may take
+SHARE_SEARCHED = 0.1  # of its work, that a search gets before it
+
 
 @dataclass
 class Context:
@@ -57,6 +62,15 @@ class Context:
         """Return the key of the next stream of random numbers."""
         self._n_keys += 1
         return np.uint64((self.seed + 0x9E3779B97F4A7C15 * self._n_keys) % 2**64)
+
+    def share_searched(self, elimination: EliminationPlan) -> float:
+        """Return how long a search may go on before an elimination, as a share of what that takes.
+
+        Where the time left is far more than the elimination needs, most searches as long as it are best cut short.
+        """
+        seconds = elimination.n_entries / ENTRIES_PER_SECOND
+        is_affordable = seconds <= min(AFFORDABLE, TIME_SHARE * self.control.seconds_left)
+        return SHARE_SEARCHED if is_affordable and self.quick_entries else 1.0
 
     def fits(self, elimination: EliminationPlan) -> bool:
         """Whether an elimination keeps to the limits."""

@@ -15,9 +15,10 @@ from certimap.networks.best_first import BestFirstSearch, copy_of
 from certimap.networks.climbing import STALLED, climb
 from certimap.networks.costs import Costs, DualState
 from certimap.networks.cuts import cut
+from certimap.networks.elimination import Elimination
 from certimap.networks.elimination_plan import plan
 from certimap.networks.max_elimination import MaxElimination
-from certimap.networks.orders import best_order
+from certimap.networks.orders import HOPELESS, best_order, min_fill
 from certimap.networks.problem import FLOOR, HARD, Problem, components, value_at
 from certimap.networks.simplify import Simplified, impossible, simplify
 from certimap.solvers.networks import root_bound
@@ -31,6 +32,7 @@ Ints = NDArray[np.int64]
 
 PIECE = 20_000_000  # table entries visited in one piece of work
 ENTRIES_PER_VISIT = 4.0  # entries that elimination gets through while a search visits one
+LEAST_PIECE = 1_000_000
 SWEEPS, MAX_ASCENTS = 20, 15
 KEPT_SHARE = 0.9  # a problem is reduced anew when it has kept at most this share of its states
 KEPT_SHARE_AGAIN = 0.75  # and in the middle of a search, when it would keep at most this one
@@ -226,12 +228,15 @@ class Searching:
 
     def advance(self, component: Component, context: Context) -> Phase:
         search, costs = self._search, self._costs
-        if search.work > component.plan.n_entries / ENTRIES_PER_VISIT and context.fits(component.plan):
+        budget = context.share_searched(component.plan) * component.plan.n_entries / ENTRIES_PER_VISIT
+        fits = context.fits(component.plan)
+        if search.work > budget and fits:
             return Eliminating(self).advance(component, context)
+        piece = min(PIECE, max(int(budget) - search.work, LEAST_PIECE)) if fits else PIECE
         incumbent = incumbent_of(component, costs, context)
         threshold = context.threshold - costs.constant if context.lists_all else HARD
         work, n_nodes = search.work, search.n_nodes
-        leaf = search.advance(PIECE, threshold, context.margin, incumbent)
+        leaf = search.advance(piece, threshold, context.margin, incumbent)
         context.work += search.work - work
         context.n_nodes += search.n_nodes - n_nodes
         if leaf is not None:
@@ -383,6 +388,15 @@ class Reduction:
         return [self.simplified.decode(states) for part in self.parts for states in part.drain()]
 
 
+def _order_of(problem: Problem, context: Context) -> Elimination:
+    """Return an order for a search, and for an elimination: a better one where that may ever be affordable."""
+    scopes = [t.scope for t in problem.tables]
+    quick = min_fill(scopes, problem.sizes, control=context.control)
+    assert quick is not None  # no total is too large
+    is_hopeless = quick.log2_size > HOPELESS
+    return quick if is_hopeless else best_order(scopes, problem.sizes, control=context.control)
+
+
 class Component:
     """A connected problem with the best assignment known, an upper bound, and the phase that its solution is in.
 
@@ -394,8 +408,7 @@ class Component:
 
     def __init__(self, problem: Problem, context: Context, known: Mapping[int, int] | None) -> None:
         self.problem = problem
-        scopes = [t.scope for t in problem.tables]
-        self.plan = plan(problem, best_order(scopes, problem.sizes, control=context.control))
+        self.plan = plan(problem, _order_of(problem, context))
         self.value = HARD
         self.states: States = {}
         self.closed = HARD
