@@ -1,4 +1,4 @@
-"""Bayesian networks: one conditional distribution a variable."""
+"""Bayesian networks: one conditional distribution per variable."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class BayesianNetwork(Network):
         The variables, all categorical.
     cpts
         One `Factor` per variable, in any order: its scope is the variable's parents followed by the
-        variable itself, and its rows (last axis) add to 1 within 1e-3 (they are rescaled) or are zeros: that
-        configuration of the parents cannot occur, and has the weight 0.
+        variable itself. Each row (last axis) adds up to 1 within 1e-3 (it is rescaled), or is all zeros: that
+        configuration of the parents cannot occur, and has weight 0.
     hidden
-        Names of helper variables that a query for everything leaves out.
+        Names of helper variables that a query for all variables leaves out.
 
     Raises
     ------
     ModelError
-        For a variable without a table or with two, a row that adds to anything else, or a directed cycle.
+        For a variable without a table or with two, a row with any other sum, or a directed cycle.
 
     Warns
     -----
@@ -145,7 +145,7 @@ class BayesianNetwork(Network):
 
     @cached_property
     def log_total_slack(self) -> float:
-        """How far (nats) the log of the sum of all joint probabilities may be off 0; inf where rows are 0."""
+        """Bound (nats) on |ln of the sum of all joint probabilities|; inf if a table has rows of zeros."""
         if self._gates:
             return math.inf
         off = [float(np.abs(row_totals(f) - 1.0).max()) + 2.0**-52 * f.shape[-1] for f in self.factors]
@@ -162,7 +162,7 @@ class BayesianNetwork(Network):
         return self._topological_order
 
     def relevant(self, variables: set[int]) -> set[int]:
-        """Return some variables with all their ancestors; the others are barren for them.
+        """Return the given variables with all their ancestors; all other variables are barren.
 
         Parameters
         ----------
@@ -179,7 +179,7 @@ class BayesianNetwork(Network):
     def log_prob(self, points: Points) -> NDArray[np.float64]:
         """Return the natural log of the probability of full assignments, shape (batch,).
 
-        Where a row of zeros can be reached it is that of the unnormalised product.
+        If a row of zeros can be reached, the value is the log of the unnormalised product.
 
         Parameters
         ----------
@@ -201,7 +201,7 @@ class BayesianNetwork(Network):
         Parameters
         ----------
         n
-            How many.
+            The number of assignments.
         rng
             A seed, a generator, or None for a fresh seed.
 
@@ -213,7 +213,7 @@ class BayesianNetwork(Network):
         Raises
         ------
         ModelError
-            When a draw reaches a row of zeros, whose configuration the network calls impossible.
+            When a draw reaches a row of zeros, which is an impossible configuration.
         """
         generator = np.random.default_rng(rng)
         points = np.zeros((n, len(self.domain)), np.int16)
@@ -261,7 +261,7 @@ def _given(domain: Domain, scope: Sequence[int], states: Iterable[int]) -> str:
 
 
 def _pieces(declared: Mapping[str, Categorical], name: str, parents: tuple[str, ...], table: Any) -> list[Piece]:
-    """Return the conditional tables that a variable's description stands for."""
+    """Return the conditional tables of a variable's description."""
     child, above = declared[name], [declared[p] for p in parents]
     if isinstance(table, NoisyMax | NoisyOr):
         return expand(table, child, above)

@@ -1,4 +1,4 @@
-"""Hybrid best-first search: depth first below the open node with the largest bound, for so many backtracks.
+"""Hybrid best-first search: depth-first dives with limited backtracks below the open node of largest bound.
 
 After Allouche, de Givry, Katsirelos, Schiex and Zytnicki, "Anytime hybrid best-first search with tree
 decomposition for weighted CSP" (2015). Each dive leaves its open branches to the list.
@@ -43,23 +43,23 @@ MAX_LEVELS = 4_000
 
 
 class BestFirstSearch:
-    """The open nodes of a search and the dive that is under way.
+    """The open nodes of a search and the current dive.
 
     Parameters
     ----------
     costs, dual
         The problem and its state at the root, after sweeps.
     max_bytes
-        For the stack and for the list of open nodes: when the list is full, dives go to their end.
+        Memory of the stack and of the list of open nodes; when the list is full, dives run to their end.
     lists_all
-        Report every full assignment above the threshold rather than better ones only.
+        Report every full assignment above the threshold, not only improvements.
 
     Attributes
     ----------
     open_bound
         The largest bound of a node that is open or being searched; `HARD` when none is left.
     closed_bound
-        The largest threshold that a branch was cut at.
+        The largest threshold at which a branch was cut.
     """
 
     def __init__(self, costs: Costs, dual: DualState, *, max_bytes: int, lists_all: bool) -> None:
@@ -103,7 +103,7 @@ class BestFirstSearch:
         return int(self.dual.n_touched[0])
 
     def advance(self, max_work: int, threshold: int, margin: int, incumbent: Ints) -> Ints | None:
-        """Search on for about `max_work` table entries; return a leaf (value and states) where one is reported.
+        """Search for about `max_work` more table entries; return a leaf (value and states) if one is reported.
 
         `incumbent` (value and states) is updated; `threshold` and `margin` are those of the kernels.
         """
@@ -138,7 +138,7 @@ class BestFirstSearch:
         return None
 
     def _begin(self, level: int, threshold: int, margin: int, incumbent: Ints) -> bool:
-        """Take up the best open node; False where it turns out closed, or none is left."""
+        """Start a dive at the best open node; return False if it is closed, or none is left."""
         if not self._heap:
             return False
         bound, _, decisions = heapq.heappop(self._heap)
@@ -172,7 +172,7 @@ class BestFirstSearch:
         return True
 
     def _end(self, status: int) -> None:
-        """Put what a dive leaves open into the list."""
+        """Put the nodes that a dive leaves open into the list."""
         assert self._dive is not None
         bound, decisions = self._dive
         self._dive = None

@@ -1,4 +1,4 @@
-"""An elimination laid out flat, so that thousands of small buckets are one compiled pass."""
+"""An elimination in flat arrays, so that one compiled pass handles thousands of small buckets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from certimap.networks.kernels.buckets import BucketArrays
 from certimap.networks.problem import Problem, Table, Values
 
 Ints = NDArray[np.int64]
-ENTRIES_PER_RUN = 2**22  # entries of products between two looks at the clock
+ENTRIES_PER_RUN = 2**22  # entries of products between two checks of the clock
 
 
 class Run(NamedTuple):
@@ -30,11 +30,11 @@ class Run(NamedTuple):
     Attributes
     ----------
     first, last
-        From number `first` to the one before `last`.
+        Bucket numbers `first` to `last` - 1.
     is_small
-        Whether a compiled pass takes them all.
+        Whether a compiled pass handles them all.
     n_entries
-        Entries over their products.
+        Total entries of their products.
     """
 
     first: int
@@ -44,25 +44,25 @@ class Run(NamedTuple):
 
 
 class Buckets:
-    """The buckets of an elimination, the tables that each of them multiplies, and room for its messages.
+    """The buckets of an elimination, the tables that each bucket multiplies, and room for its messages.
 
     Parameters
     ----------
     problem
-        Its tables.
+        The tables.
     plan
-        The order.
+        The elimination order.
 
     Attributes
     ----------
     arrays
-        For the kernels. Tables and messages of up to `SMALL_PRODUCT` entries share a buffer.
+        Arrays for the kernels. Tables and messages of up to `SMALL_PRODUCT` entries share a buffer.
     n_buffered
         Entries of that buffer.
     n_tables
-        Tables, which are the first pieces; the others are the buckets' messages.
+        The number of tables. Tables are the first pieces; the others are the buckets' messages.
     is_small
-        Which buckets a compiled pass may take.
+        Which buckets a compiled pass may handle.
     largest
         The entries of the largest small product.
     """
@@ -113,19 +113,19 @@ class Buckets:
 
 
 class Pieces:
-    """The entries of all tables and messages of one pass: large messages each in an array, the others in one.
+    """The entries of all tables and messages of one pass: an array per large message, one for all others.
 
     Parameters
     ----------
     buckets
-        Whose they are.
+        The buckets of the pass.
     tables
-        The entries of all tables, one after another.
+        The concatenated entries of all tables.
 
     Attributes
     ----------
     buffer
-        All but the large messages.
+        All entries except large messages.
     """
 
     def __init__(self, buckets: Buckets, tables: Values) -> None:
@@ -135,7 +135,7 @@ class Pieces:
         self._large: dict[int, Values] = {}
 
     def put(self, i: int, message: Values) -> None:
-        """Keep the message of a bucket."""
+        """Store the message of a bucket."""
         start = int(self._buckets.arrays.start[self._buckets.n_tables + i])
         if start < 0:
             self._large[i] = message
@@ -153,7 +153,7 @@ class Pieces:
         return Table(scope, self.buffer[start : start + math.prod(shape)].reshape(shape))
 
     def inputs(self, i: int) -> list[Table]:
-        """Return what a bucket multiplies, axes in elimination order."""
+        """Return the tables that a bucket multiplies, axes in elimination order."""
         found: list[Table] = []
         for scope, values in map(self.get, self._buckets.inputs(i)):
             ordered = tuple(v for v in self._buckets.scope(i) if v in scope)
@@ -161,13 +161,13 @@ class Pieces:
         return found
 
     def drop_inputs(self, i: int) -> None:
-        """Give back the memory of the large messages that a bucket has multiplied."""
+        """Free the large messages that a bucket has multiplied."""
         for piece in self._buckets.inputs(i):
             self._large.pop(piece - self._buckets.n_tables, None)
 
 
 def _grouped(group: Ints, n_groups: int) -> tuple[Ints, Ints]:
-    """Return where each group's members begin, and the members of all groups in order; -1 is no group."""
+    """Return the start of each group's members, and all members in group order; -1 means no group."""
     pointers = np.zeros(n_groups + 1, np.int64)
     np.cumsum(np.bincount(group[group >= 0], minlength=n_groups), out=pointers[1:])
     members = np.argsort(group, kind="stable")

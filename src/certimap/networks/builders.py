@@ -1,4 +1,4 @@
-"""Networks that people build: hidden Markov models and naive Bayes."""
+"""Builders of common networks: hidden Markov models and naive Bayes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def hidden_markov_model(
     states, symbols
         Labels; 0..K-1 and 0..M-1 by default.
     names
-        How the variables of step t are called, {} standing for t, from 0.
+        Name patterns of the variables of step t; {} is replaced by t, from 0.
 
     Returns
     -------
@@ -92,8 +92,8 @@ def naive_bayes(
     name, prior
         The class variable, and the probability of each of its labels.
     features
-        For each feature a mapping from class labels to its distribution (a mapping from labels); a label that is
-        left out has probability 0.
+        For each feature a mapping from class labels to its distribution (a mapping from labels); a missing label
+        has probability 0.
 
     Returns
     -------

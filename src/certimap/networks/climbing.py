@@ -1,4 +1,4 @@
-"""Sweeps of dual ascent, and local search, on an integer problem: what comes before a search's nodes."""
+"""Dual ascent sweeps and local search on an integer problem, before a search begins."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ PERTURBED = 0.05
 
 
 def sweep(costs: Costs, dual: DualState, incumbent: Ints, n_sweeps: int, threshold: int | None = None) -> bool:
-    """Shift costs until that stalls; return False where nothing can matter any more.
+    """Shift costs until progress stalls; return False if no relevant assignment is left.
 
-    What matters is better than the incumbent (value and states), whose states stay alive, so that it stays known;
-    or, where a `threshold` (units, less the constant) is given, everything above it.
+    Relevant assignments are better than the incumbent (value and states), or above `threshold` (units, less the
+    constant) if it is given. The states of the incumbent are kept.
     """
     level = HARD if threshold is None else max(HARD, threshold)
     return bool(ascend(costs.arrays, dual, n_sweeps, STALLED, level, threshold is None, -1, incumbent) < 0)
 
 
 def climb(costs: Costs, dual: DualState, incumbent: Ints, key: np.uint64) -> int:
-    """Improve the incumbent: tabu search from it, from it perturbed and from the decoded costs, then kicks.
+    """Improve the incumbent: tabu search from it, from perturbed copies and from decoded costs, then kicks.
 
     `key` seeds it. Returns the work, in table entries.
     """

@@ -1,4 +1,4 @@
-"""Values of a problem at points of its query: all else summed out by elimination, many points at a time."""
+"""Values of a problem at points of its query: other variables are summed out for many points at a time."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ BLOCK_BYTES = 256 * 2**20  # messages of one block of points
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 MAX_ROWS = 32
-DEAR = 1e5  # entries per point beyond which the neighbours of a point are evaluated together
+DEAR = 1e5  # entries per point above which a point's neighbours are evaluated together
 WORK_PER_LOOK = 32.0  # of entries of a sum: what a look at some entries of a table takes
-VERY_DEAR = 1e7  # entries per point beyond which values are remembered
+VERY_DEAR = 1e7  # entries per point above which values are cached
 MANY_NEIGHBOURS = 256
-WORK_BETWEEN_LOOKS = 2e8  # entries that changes of a point may cost between two looks at the clock
+WORK_BETWEEN_LOOKS = 2e8  # entries for changes of a point between two checks of the clock
 
 
 @dataclass(frozen=True, eq=False)
 class ConditionalSum:
-    """Sums the nuisance variables of one component out at given states of its query variables.
+    """Sums out the nuisance variables of one component, given states of its query variables.
 
     Attributes
     ----------
     query
-        The query variables that it depends on, as columns of the points that the evaluator takes.
+        The query variables in its scope, as columns of the evaluator's points.
     arrays
         See `kernels.SumArrays`.
     log_scale
@@ -47,9 +47,9 @@ class ConditionalSum:
     reach
         See `SumLayout`.
     n_entries
-        Joint states of all cliques: the work of one point.
+        Joint states of all cliques: the work per point.
     buffer_size
-        Entries of the messages that are held at once.
+        Entries of the messages held at once.
     """
 
     query: Ints
@@ -61,7 +61,7 @@ class ConditionalSum:
 
     @property
     def n_roundings(self) -> int:
-        """How many operations, each off by a unit of the last place at most, the sum goes through."""
+        """The number of operations in the sum, each off by at most a unit of the last place."""
         a = self.arrays
         return int(len(a.table_start) + len(a.input_start) + a.own.sum() + 8 * len(a.own))
 
@@ -86,14 +86,14 @@ class ConditionalSum:
 
 
 class Part(NamedTuple):
-    """A group of connected nuisance variables with all that they meet, and an order in which to sum them."""
+    """A group of connected nuisance variables, their neighbours and tables, and an elimination order."""
 
     problem: Problem
     order: Elimination
 
     @property
     def n_entries(self) -> float:
-        """Joint states of all cliques: what summing it at one point takes."""
+        """Joint states of all cliques: the work of summing at one point."""
         return 2.0 ** min(self.order.log2_size, 1000.0)
 
 
@@ -109,12 +109,12 @@ class Evaluator:
     workers
         Threads; the values do not depend on it.
     parts
-        What `ordered_parts` returns for the problem, if that is known already.
+        The result of `ordered_parts` for the problem, if already known.
 
     Attributes
     ----------
     work
-        Table entries that climbs have visited so far.
+        Table entries visited by climbs so far.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Evaluator:
         return total + lost
 
     def _distinct(self, part: ConditionalSum, points: Ints) -> Floats:
-        """Ask a sum once per distinct state of the variables that it depends on."""
+        """Evaluate a sum once per distinct state of the variables in its scope."""
         own = points[:, part.query]
         if not own.shape[1]:
             return np.full(len(points), part.log_values(np.zeros((1, 0), np.int64))[0])
@@ -183,9 +183,9 @@ class Evaluator:
         max_work: float = math.inf,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> Ints:
-        """Improve a point one variable at a time until none helps, or `max_work` entries are visited.
+        """Improve a point one variable at a time until no change helps, or `max_work` entries are visited.
 
-        Cost: one evaluation per state of every variable and sweep, of the sums that depend on it alone.
+        Cost per sweep: for each variable and state, one evaluation of the sums that depend on the variable.
         """
         now = np.array(point, np.int64)
         if self.n_entries > DEAR and int(n_states.sum()) <= MANY_NEIGHBOURS:
@@ -217,7 +217,7 @@ class Evaluator:
         return now
 
     def _climb_together(self, now: Ints, n_states: Ints, max_work: float, should_stop: Callable[[], bool]) -> Ints:
-        """Climb by the best of all single changes, their sums computed in batches: more rows cost little."""
+        """Climb by the best single change, evaluating all changes in batches, which cost little more per row."""
         variables = np.repeat(np.arange(len(n_states)), n_states)
         states = np.arange(len(variables)) - np.repeat(np.cumsum(n_states) - n_states, n_states)
         n_together = max(1, int(WORK_BETWEEN_LOOKS / self.n_entries))
@@ -240,7 +240,7 @@ class Evaluator:
         return now
 
     def _changed(self, now: Ints, variables: Ints, states: Ints) -> Floats:
-        """Return the value of a point with one variable moved, for each variable and state given."""
+        """Return the value of a point after changing one variable, for each given variable and state."""
         rows = np.repeat(now[None, :], len(variables), axis=0)
         rows[np.arange(len(rows)), variables] = states
         return self.log_values(rows)
@@ -259,19 +259,19 @@ class Evaluator:
 
 
 class Total(NamedTuple):
-    """The natural log of a total, and how far (nats) rounding may have moved it, at most."""
+    """The natural log of a total, and a bound (nats) on its rounding error."""
 
     log_value: float
     log_slack: float
 
 
 def log_total(problem: Problem, max_work: float, control: Control | None = None) -> Total | None:
-    """Return the log (nats) of the sum over all variables; None where it would visit more than `max_work` entries.
+    """Return the log (nats) of the sum over all variables; None if it needs more than `max_work` entries.
 
     Raises
     ------
     TimeUp
-        When `control` says that the time was up before an order was found.
+        When the time is up before an order is found.
     ImpossibleEvidence
         When the sum is 0.
     """
@@ -296,22 +296,22 @@ def relative_to(problem: Problem, total: Total) -> Problem:
 
 
 def conditional_work(problem: Problem, effort: float = EFFORT) -> float:
-    """Return how many joint states the cliques of a conditional elimination have, before any table is built."""
+    """Return the number of joint states of all cliques of a conditional elimination, without building tables."""
     return work_of(problem, ordered_parts(problem, effort=effort))
 
 
 def work_of(problem: Problem, parts: Sequence[Part]) -> float:
-    """Return the same where the parts are known."""
+    """Return `conditional_work` for known parts."""
     return len(problem.tables) + sum(part.n_entries for part in parts)
 
 
 def ordered_parts(problem: Problem, control: Control | None = None, effort: float = EFFORT) -> list[Part]:
-    """Order the nuisance variables of each part well, as if the query were observed; `effort` as in `best_order`.
+    """Find a good order of each part's nuisance variables given the query; `effort` as in `best_order`.
 
     Raises
     ------
     TimeUp
-        When `control` says that the time is up.
+        When the time is up.
     """
     return [Part(part, _nuisance_order(part, control, effort)) for part in _nuisance_parts(problem)]
 
@@ -323,7 +323,7 @@ def _nuisance_order(part: Problem, control: Control | None, effort: float) -> El
 
 
 def _nuisance_parts(problem: Problem) -> list[Problem]:
-    """Split off what each group of connected nuisance variables has to do with: its variables and tables."""
+    """Return a problem per group of connected nuisance variables, with its neighbours and tables."""
     parent = {v: v for v in problem.nuisance}
 
     def root(v: int) -> int:
@@ -355,7 +355,7 @@ def _nuisance_parts(problem: Problem) -> list[Problem]:
 
 
 def _conditional_sum(ordered: Part, column: dict[int, int]) -> ConditionalSum:
-    """Lay the elimination of one group of nuisance variables out as arrays."""
+    """Convert the elimination of one group of nuisance variables to arrays."""
     part, found = ordered
     place = {v: i for i, v in enumerate(found.order)}
     query = sorted({column[v] for t in part.tables for v in t.scope if v in part.query})

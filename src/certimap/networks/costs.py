@@ -1,4 +1,4 @@
-"""Integer problems laid out for the compiled kernels."""
+"""Integer problems as arrays for the compiled kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact reductions of binary pairwise problems by cuts: the lowest bound of its kind, and fixed states."""
+"""Exact reductions of binary pairwise problems by cuts: the roof dual bound, and fixed states."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FEWEST_VARIABLES = 12  # fewer are eliminated sooner
 
 
 def is_binary(problem: Problem) -> bool:
-    """Whether every variable of a problem has two states and every table is of one or two of them."""
+    """Whether every variable of a problem has two states and every table one or two variables."""
     joined = problem.joined
     if not len(problem.tables):
         return False
@@ -24,7 +24,7 @@ def is_binary(problem: Problem) -> bool:
 
 
 def binary_of(problem: Problem, values: Ints) -> tuple[Ints, Binary]:
-    """Return the variables of a binary pairwise problem, and its tables, those of a pair added up.
+    """Return the variables of a binary pairwise problem, and its tables, added up per pair.
 
     `values` are all entries of its tables, as integers.
     """
@@ -45,7 +45,7 @@ def binary_of(problem: Problem, values: Ints) -> tuple[Ints, Binary]:
 
 
 def _summed(rows: Ints, at: Ints, n: int) -> Ints:
-    """Add rows up by their numbers; what is impossible in one is so in the sum."""
+    """Add up rows by number; an entry that is impossible in one row is impossible in the sum."""
     total, hard = np.zeros((n, rows.shape[1]), np.int64), np.zeros((n, rows.shape[1]), np.bool_)
     np.add.at(total, at, np.where(rows > FLOOR, rows, 0))
     np.logical_or.at(hard, at, rows <= FLOOR)
@@ -53,7 +53,7 @@ def _summed(rows: Ints, at: Ints, n: int) -> Ints:
 
 
 def solved(problem: Problem, control: Control | None = None) -> tuple[dict[int, int], float] | None:
-    """Return a best assignment and its bound (nats) where a minimum cut finds it: no cycle is frustrated.
+    """Return a best assignment and its bound (nats) if a minimum cut finds it, because no cycle is frustrated.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def _balanced(problem: Problem) -> tuple[FineIntegers, Ints, Binary] | None:
 
 
 def cut(problem: Problem, control: Control | None = None) -> Simplified:
-    """Move the costs of a binary pairwise problem to where their bound is lowest, and fix persistent states.
+    """Move the costs of a binary pairwise problem to minimise their bound, and fix persistent states.
 
     Where states agree best (or do so after those of some variables are swapped) nothing is left open. Other
     problems are returned as they are. Cost: see `roof`.
@@ -123,7 +123,7 @@ def cut(problem: Problem, control: Control | None = None) -> Simplified:
 
 
 def _left(problem: Problem, variables: Ints, found: Roof, states: Ints) -> Problem:
-    """Return what is open once some variables have their states."""
+    """Return the problem over the open variables after fixing the others."""
     model = found.model
     unary, is_open = model.unary.copy(), states == OPEN
     left, right = model.ends[:, 0], model.ends[:, 1]

@@ -1,4 +1,4 @@
-"""Orders that sums allow, with queried variables delayed as far as tables stay small."""
+"""Elimination orders that delay query variables as long as tables stay small."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from certimap.networks.problem import Problem
 
 
 class DelayedOrder(NamedTuple):
-    """An elimination order of all variables, and what it takes.
+    """An elimination order of all variables, and its cost.
 
     Attributes
     ----------
@@ -19,7 +19,7 @@ class DelayedOrder(NamedTuple):
     log2_largest, log2_work
         Log base 2 of the joint states of its largest clique, and of all cliques together.
     n_early
-        Queried variables that go before a hidden one.
+        The number of query variables eliminated before a hidden one.
     """
 
     order: list[int]
@@ -31,7 +31,7 @@ class DelayedOrder(NamedTuple):
 def delayed(
     problem: Problem, base: Sequence[int], bits: float, gains: Mapping[int, float] | None = None
 ) -> DelayedOrder:
-    """Follow an order, but let queried variables wait while cliques have at most 2^`bits` joint states.
+    """Follow an order, but delay query variables while cliques have at most 2^`bits` joint states.
 
     A queried variable whose turn has come waits, until a hidden variable goes whose clique, or whose going would
     make the waiting one's own clique, larger than that. Those that have waited to the end go by smallest clique.

@@ -1,4 +1,4 @@
-"""Nuisance variables that the query determines: their sums have one term, and are maxima."""
+"""Nuisance variables that the query determines: their sums have one term, so that they equal maxima."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from certimap.networks.problem import Problem, States, is_hard
 
 
 class Function(NamedTuple):
-    """A variable that others determine: the one state that may be possible, given the states of the scope."""
+    """A variable that others determine: its only possible state, given the states of the scope."""
 
     variable: int
     scope: tuple[int, ...]
@@ -53,9 +53,9 @@ def functions_of(problem: Problem) -> list[Function]:
 
 
 def maximised(problem: Problem, functions: Sequence[Function]) -> Problem:
-    """Return a problem that maximises variables which the query determines, too.
+    """Return a problem that also maximises over variables which the query determines.
 
-    A sum of which one term, at most, is not 0 is the largest of its terms.
+    A sum with at most one nonzero term equals its largest term.
     """
     return replace(problem, query=problem.query | {f.variable for f in functions})
 
@@ -63,7 +63,7 @@ def maximised(problem: Problem, functions: Sequence[Function]) -> Problem:
 def with_functions(
     functions: Sequence[Function], points: States, variables: Sequence[int]
 ) -> tuple[NDArray[np.int64], list[int]]:
-    """Add the states that functions take at points of the query.
+    """Append the states of determined variables to points of the query.
 
     Parameters
     ----------

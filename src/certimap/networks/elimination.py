@@ -1,4 +1,4 @@
-"""An elimination order with its cliques, and what an elimination costs before any memory is taken."""
+"""An elimination order with its cliques, and its cost, computed before memory is taken."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Elimination:
         return zip(self.order, self.separators, strict=True)
 
     def asked_of(self, sizes: Mapping[int, int], query: Collection[int]) -> Elimination:
-        """Return the same order for another query."""
+        """Return this order with the costs for another query."""
         return measure(self.order, self.separators, sizes, query)
 
     def describe(self) -> str:
-        """Say the size in words, for messages."""
+        """Describe the size in words, for messages."""
         return (
             f"induced width {self.induced_width}, 2^{self.log2_size:.1f} table entries "
             f"and about {self.n_edges:.3g} circuit edges"
@@ -63,7 +63,7 @@ def measure(
     sizes: Mapping[int, int],
     query: Collection[int],
 ) -> Elimination:
-    """Return the cost of an order whose separators are known, each in elimination order."""
+    """Return the cost of an order with known separators, each in elimination order."""
     place = {v: i for i, v in enumerate(order)}
     log2, queried = {v: math.log2(sizes[v]) for v in order}, set(query)
     n_messages = [0] * len(order)  # messages with nodes that arrive at each clique

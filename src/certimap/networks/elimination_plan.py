@@ -1,4 +1,4 @@
-"""An elimination order laid out flat, and what maximising along it takes."""
+"""An elimination order in flat arrays, and the cost of maximising along it."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from certimap.networks.orders import best_order, min_fill
 from certimap.networks.problem import Problem
 
 Ints = NDArray[np.int64]
-SMALL_PRODUCT = 2**13  # entries of a product that a compiled pass holds as a whole
+SMALL_PRODUCT = 2**13  # largest product, in entries, that a compiled pass holds entirely
 PRODUCTS = 3  # of one bucket, that a sum holds at once
 MOST_STRETCHES = 64
 MOST_LOG2 = 500.0  # sizes beyond any memory are not told apart
 
 
 class Cliques(NamedTuple):
-    """The cliques of an elimination order, variables named by their places in it.
+    """The cliques of an elimination order; variables are numbered by their places in it.
 
     Attributes
     ----------
     place
         The place of each variable, by its position in the model.
     pointers, members
-        For each place where its clique begins among the members: first itself, then its separator in order.
+        For each place, the start of its clique among the members: the variable itself, then its separator.
     parents
-        For each place the one that its message goes to, -1 where it has none.
+        For each place, the receiver of its message, or -1.
     """
 
     place: Ints
@@ -68,14 +68,14 @@ class Cliques(NamedTuple):
 
 @dataclass(frozen=True)
 class EliminationPlan:
-    """An elimination order and what it takes.
+    """An elimination order and its cost.
 
     Attributes
     ----------
     order
         Variables, the first eliminated first.
     separators
-        For each of them the variables that its message is over, in elimination order.
+        For each variable, the scope of its message, in elimination order.
     n_entries
         Table entries over all products: the work.
     n_bytes
@@ -100,7 +100,7 @@ class EliminationPlan:
     cliques: Cliques = field(repr=False, compare=False)
 
     def within(self, problem: Problem) -> EliminationPlan:
-        """Return the same order for a problem of which some variables are gone."""
+        """Return this order for a problem with fewer variables."""
         left = [(v, near) for v, near in zip(self.order, self.separators, strict=True) if v in problem.sizes]
         return _costed(
             problem,
@@ -110,7 +110,7 @@ class EliminationPlan:
 
 
 def plan(problem: Problem, known: Elimination | None = None, control: Control | None = None) -> EliminationPlan:
-    """Return the cost of eliminating in an order of the variables and perhaps more; None looks for a good one."""
+    """Return the plan of a known order, which may have extra variables; None: find a good order."""
     if known is None:
         known = best_order([t.scope for t in problem.tables], problem.sizes, control=control)
     order = tuple(v for v in known.order if v in problem.sizes)
@@ -176,14 +176,14 @@ def stretches(problem: Problem, plan: EliminationPlan, control: Control) -> list
 
 
 def cheap_plan(problem: Problem, most_entries: float) -> EliminationPlan | None:
-    """Return a quick order if it takes at most so many table entries; None after as much of it as that took."""
+    """Return a quickly found order if it takes at most `most_entries` table entries, else None."""
     order = min_fill([t.scope for t in problem.tables], problem.sizes, most_entries=most_entries)
     found = None if order is None else plan(problem, order)
     return None if found is None or found.n_entries > most_entries else found
 
 
 def most_added(problem: Problem, plan: EliminationPlan) -> int:
-    """Return how many tables, messages included, meet in one bucket at most."""
+    """Return the largest number of tables, messages included, in one bucket."""
     if not plan.order:
         return 0
     parents = plan.cliques.parents

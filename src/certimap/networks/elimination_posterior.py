@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class EliminationPosterior(MpePosterior):
     """A normalised product of tables over the query variables.
 
-    Points are scored by the tables themselves. What is asked about boxes, and draws, are answered from a tree of
-    conditional tables, which takes many times as long to make as the maximum: it is made when first needed.
+    Points are scored by the tables themselves. Questions about boxes, and draws, use a tree of conditional tables.
+    The tree takes many times as long to make as the maximum, so that it is made on first use.
 
     Parameters
     ----------

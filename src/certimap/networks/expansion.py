@@ -1,4 +1,4 @@
-"""Answers to pairwise problems of several states, by moves of many variables at once: each a cut.
+"""Alpha-expansion for pairwise problems of several states: each move changes many variables by one cut.
 
 After Boykov, Veksler and Zabih, "Fast approximate energy minimization via graph cuts" (2001).
 """
@@ -20,7 +20,7 @@ MAX_ROUNDS = 10
 def expanded(
     problem: Problem, start: Mapping[int, int] | None = None, control: Control | None = None
 ) -> dict[int, int] | None:
-    """Return an assignment that no move betters: of any variables to one state.
+    """Return an assignment that no expansion move (any variables to one state) improves.
 
     A move is a binary problem, solved where states attract each other; elsewhere roof duality tells a part of it,
     and the other variables stay. None for problems of other kinds, and where no possible assignment is found.
@@ -88,7 +88,7 @@ class _Pairwise:
         return cls(variables, unary, ends, pairs)
 
     def value(self, states: Ints) -> int:
-        """Return what an assignment is worth, in units less the constant."""
+        """Return the value of an assignment, in units, less the constant."""
         own = self.unary[np.arange(len(states)), states]
         shared = self.pairs[np.arange(len(self.pairs)), states[self.ends[:, 0]], states[self.ends[:, 1]]]
         if (own <= FLOOR).any() or (shared <= FLOOR).any():

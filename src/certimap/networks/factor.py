@@ -34,17 +34,17 @@ class Factor:
     Attributes
     ----------
     in_logs
-        Whether the entries are held as natural logs (`from_log`) and `table` is computed from them, or the
-        other way round.
+        Whether the entries are stored as natural logs (`from_log`) and `table` is computed from them; otherwise
+        logs are computed from `table`.
 
     Raises
     ------
     ModelError
-        For a doubled variable, a scope of anything but positions, a table that is no array of numbers or does not
-        fit the scope, or an entry that is negative, NaN or infinite.
+        For a duplicate variable, a scope of anything but positions, a table that is not an array of numbers or
+        does not fit the scope, or an entry that is negative, NaN or infinite.
     """
 
-    has_taken_logs = False  # whether `take_logs` has been here
+    has_taken_logs = False  # whether `take_logs` has handled this factor
 
     def __init__(self, scope: Iterable[int], table: Sequence[object] | Floats | float) -> None:
         self.scope: tuple[int, ...] = _checked_scope(scope)
@@ -73,7 +73,7 @@ class Factor:
 
     @classmethod
     def from_log(cls, scope: Iterable[int], log_table: Floats) -> Factor:
-        """Build a factor from natural logs, which may exceed what `table` can hold.
+        """Build a factor from natural logs, which may exceed the range of `table`.
 
         Parameters
         ----------
@@ -156,7 +156,7 @@ class Factor:
         return f"Factor(scope={self.scope}, shape={self.shape})"
 
     def multiply(self, other: Factor) -> Factor:
-        """Return the product, over this scope followed by what only the other has.
+        """Return the product, over this scope followed by the other's extra variables.
 
         Cost: the size of the product's table.
 
@@ -266,7 +266,7 @@ class Factor:
 
 
 def take_logs(factors: Iterable[Factor]) -> None:
-    """Take the logs of factors that hold none yet; of small ones, of all entries at once."""
+    """Compute the logs of factors that lack them; for small factors, all entries at once."""
     missing = [f for f in factors if not (f.in_logs or f.has_taken_logs) and f.table.size <= SMALL_TABLE]
     if not missing:
         return
@@ -282,7 +282,7 @@ def take_logs(factors: Iterable[Factor]) -> None:
 def add_logs(parts: Iterable[Floats], shape: tuple[int, ...]) -> Floats:
     """Add arrays of natural logs (-inf is accepted) that broadcast to `shape`, with compensation.
 
-    Thousands of logs add up without more than the rounding of the sum.
+    Even thousands of logs add up with only the rounding of the final sum.
     """
     total, lost = np.zeros(shape), np.zeros(shape)
     with np.errstate(invalid="ignore"):
