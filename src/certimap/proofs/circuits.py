@@ -32,7 +32,7 @@ def searched(model: Circuit, query: Query, result: MapResult, max_bytes: int, se
     from certimap.solvers.request import Request
 
     class Plain(CircuitPosterior):
-        """Uses only bounds that the checker computes as well; it adds up no probabilities of counts."""
+        """Uses only bounds that the checker computes as well: no masses of counts, for example."""
 
         @property
         def facts(self) -> Facts:
