@@ -139,7 +139,7 @@ def _costed(problem: Problem, order: tuple[int, ...], separators: tuple[tuple[in
 
 
 def _live(messages: NDArray[np.float64], parents: Ints) -> NDArray[np.float64]:
-    """Return the entries of the messages that are held when each bucket is worked out, its own included."""
+    """Return the message entries held while each bucket is computed, its own message included."""
     released = np.zeros(len(messages))
     goes = np.flatnonzero(parents >= 0)
     np.add.at(released, parents[goes], messages[goes])
@@ -147,9 +147,9 @@ def _live(messages: NDArray[np.float64], parents: Ints) -> NDArray[np.float64]:
 
 
 def stretches(problem: Problem, plan: EliminationPlan, control: Control) -> list[int]:
-    """Return the borders of as few stretches of an order as let a sum along it go back in the memory allowed.
+    """Split an order into the fewest stretches for which a backward pass fits into memory; return the borders.
 
-    At each border the messages that are still to be used are held, and all those of one stretch at a time.
+    The pass holds the live messages at each border, and all messages of one stretch at a time.
 
     Raises
     ------

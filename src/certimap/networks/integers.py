@@ -1,4 +1,4 @@
-"""Problems in integers: logs rounded up to multiples of a unit, so that sums and maxima are exact, and back."""
+"""Conversion of problems to integers, so that sums and maxima are exact: logs rounded up to a unit."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ WIDE_REACH = 1000.0  # nats below the largest entry of a table that `to_fine_int
 def to_integers(problem: Problem) -> Problem:
     """Round the logs of a problem without nuisance variables up to multiples of a unit (a power of two).
 
-    The value of no assignment falls: its slack and the rounding of each entry are added, so that every upper bound
-    for the integers is one for the problem. From here on sums and maxima are exact, whatever their order.
+    Values never decrease: the slack and the rounding of each entry are added, so that every upper bound on the
+    integers also bounds the problem. From here on sums and maxima are exact in any order.
     """
     if problem.is_integral:
         return problem
@@ -43,7 +43,7 @@ class FineIntegers(NamedTuple):
     Attributes
     ----------
     values
-        The entries of all tables one after another, the largest of each being 0; `HARD` for zeros.
+        The concatenated entries of all tables, the largest of each 0; `HARD` for zeros.
     constant
         In units, an integer of any size.
     lowest
@@ -59,17 +59,17 @@ class FineIntegers(NamedTuple):
 
 
 def to_fine_integers(problem: Problem, n_added: int, reach: float = WIDE_REACH) -> FineIntegers:
-    """Round as `to_integers` does, to a unit that does not grow with the number of tables.
+    """Round like `to_integers`, to a unit that does not grow with the number of tables.
 
-    The largest entry of each table goes to the constant, and finite entries below the lowest are raised to
-    it, so that sums of `n_added` entries fit: values still fall nowhere.
+    The largest entry of each table moves to the constant. Finite entries below `lowest` are raised to it, so that
+    sums of `n_added` entries fit. Values never decrease.
 
     Parameters
     ----------
     n_added
         The most tables, messages included, that are ever added up.
     reach
-        Nats below the largest entry of a table or message, down to which entries are kept apart. The unit is
+        Range, in nats below the largest entry of a table or message, in which entries stay distinct. The unit is
         proportional to it.
     """
     lowest = -(2**58 // max(n_added, 1))
@@ -131,7 +131,7 @@ def above_units(log_value: float, unit: float) -> int:
 
 
 def to_floats(problem: Problem) -> Problem:
-    """Return an integer problem in nats, without its constant; `log_slack` has what that rounds off."""
+    """Return an integer problem in nats, without its constant; `log_slack` holds the rounding error."""
     tables = tuple(
         Table(t.scope, np.where(t.log_values > FLOOR, t.log_values * problem.unit, -np.inf))
         for t in problem.tables

@@ -1,4 +1,4 @@
-"""Tables one after another: what is done to thousands of small ones is done to all entries at once."""
+"""Concatenated tables, for operations on the entries of thousands of small tables at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 
 class Joined:
-    """Tables one after another.
+    """Concatenated tables.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Joined:
         return flattened([t.log_values.shape for t in self.tables])[1]
 
     def each(self, of_table: NDArray[Any]) -> NDArray[Any]:
-        """Return a number per table once for each of its entries."""
+        """Repeat a number per table for each of its entries."""
         return np.repeat(of_table, self.sizes)
 
     def lowest(self) -> Floats:
@@ -85,7 +85,7 @@ class Joined:
 
 
 def flattened(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-    """Return where each row begins, and all rows one after another."""
+    """Return the start of each row, and the concatenated rows."""
     pointers = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=pointers[1:])
     return pointers, np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(pointers[-1]))

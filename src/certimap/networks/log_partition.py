@@ -1,4 +1,4 @@
-"""Two sides of ln p(e) of a network too wide to sum: weighted mini-buckets above, a part of the sum below."""
+"""Bounds on ln p(e) of a network too wide to sum: weighted mini-buckets above, a partial sum below."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEFAULT_I_BOUND, DEFAULT_ITERATIONS = 10, 30
 
 
 class EvidenceBounds(NamedTuple):
-    """Natural logs of numbers between which p(e) lies; equal but for rounding where it was summed exactly."""
+    """Lower and upper bounds on ln p(e); equal up to rounding if the sum was exact."""
 
     lower: float
     upper: float
@@ -76,7 +76,7 @@ def log_partition(
 
 
 def _lower(everything: Problem, i_bound: int, control: Control) -> float:
-    """Return the log of a part of the sum, rounded down; -inf where the states found are impossible."""
+    """Return the log of a partial sum, rounded down; -inf if the fixed states are impossible."""
     maximised = replace(everything, query=frozenset(everything.sizes))
     fits = limit(everything.sizes, i_bound=i_bound)
     states = decode(SplitTree.of(maximised, nuisance_first(maximised), fits, control.memory_limit))
@@ -100,7 +100,7 @@ def _lower(everything: Problem, i_bound: int, control: Control) -> float:
 
 
 def _part_of_sum(part: Problem, most_entries: float) -> float | None:
-    """Return the log of a sum, rounded down; None where it takes more."""
+    """Return the log of a sum, rounded down; None if it needs more than `most_entries` entries."""
     try:
         known = cheap_plan(replace(part, query=frozenset()), most_entries)
         total = None if known is None else log_evidence(part, known=known)

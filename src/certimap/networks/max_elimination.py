@@ -1,4 +1,4 @@
-"""Exact maximisation of an integer problem by eliminating its variables one by one, with decoding and k best."""
+"""Exact maximisation of an integer problem by variable elimination, with decoding and the k best."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class MaxElimination:
     workers
         Threads for large products; the result does not depend on it.
     control
-        Looked at between blocks of a product; TimeUp is raised when work should stop.
+        Checked between blocks of a product; TimeUp is raised when work should stop.
     keep_tables
         Keep every table, for `ranked`.
     fine
-        The problem in a unit of its own (`to_fine_integers`): the largest entry of each message is taken off then.
+        The problem in its own unit (`to_fine_integers`); the largest entry of each message is then subtracted.
 
     Raises
     ------
@@ -111,7 +111,7 @@ class MaxElimination:
         return value
 
     def _lowered(self, message: Values, top: int) -> Values:
-        """Take the largest entry off a message, and raise finite ones to the lowest that is allowed."""
+        """Subtract the largest entry from a message, and raise finite entries to the lowest allowed value."""
         if self._fine is None:
             return message
         is_possible = message > FLOOR
@@ -178,8 +178,8 @@ class MaxElimination:
     def ranked(self) -> Iterator[tuple[int, dict[int, int]]]:
         """Yield values and assignments, the best first, every possible one once; needs `keep_tables`.
 
-        The tables tell exactly how much the best completion of a partial assignment loses by a state, so a
-        best-first search expands nothing that it does not yield. Cost of each: the variables times their states.
+        The tables give the exact loss of each state in the best completion, so that the best-first search expands
+        only assignments that it yields. Cost per assignment: the variables times their states.
         """
         n = len(self.plan.order)
         heap: list[tuple[int, int, int, _Link]] = [(0, 0, 0, None)]

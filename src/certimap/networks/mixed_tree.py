@@ -35,7 +35,7 @@ class Message(NamedTuple):
     values
         Its entries, first variable slowest, in units of 2^`exponent`.
     least, most
-        Log base 2 of what no positive entry is below, and of what no entry is above.
+        Log base 2 of a lower bound on the positive entries, and of an upper bound on all entries.
     """
 
     scope: tuple[int, ...]
@@ -51,11 +51,11 @@ class Bounds(NamedTuple):
     Attributes
     ----------
     log_value
-        Of the problem's value: the least that any bucket says.
+        The bound on the problem's value: the least over all buckets.
     log_total
-        What the roots say alone.
+        The bound from the roots alone.
     each
-        By queried variable and state, from the variable's own bucket, where it goes last.
+        By query variable and state, from the variable's own bucket, where it is eliminated last.
     """
 
     log_value: float
@@ -123,7 +123,7 @@ class MixedTree:
         return Bounds(bound, total, found)
 
     def order_towards(self, v: int) -> list[int]:
-        """Return the order whose messages all run to the bucket of a variable, which goes last."""
+        """Return an order in which all messages run to a variable's bucket, so that it is eliminated last."""
         goal = next(r for r, region in enumerate(self.regions) if region.own == v)
         path = [goal]
         while self.parent[path[-1]] >= 0:
@@ -138,7 +138,7 @@ class MixedTree:
 
     @property
     def n_bytes(self) -> float:
-        """What `bounds` holds at one time, at most: messages that are waiting or kept, and the next one."""
+        """Peak memory of `bounds`, in bytes: waiting and kept messages, and the next one."""
         sizes = self.problem.sizes
         size = [math.prod(float(sizes[v]) for v in r.separator) for r in self.regions]
         held = most = 0.0
@@ -219,7 +219,7 @@ class MixedTree:
 
     @property
     def log_slack(self) -> float:
-        """How far (nats) rounding may have moved what was computed so far."""
+        """Bound (nats) on the rounding error of the computation so far."""
         return self.problem.log_slack + 2.0 * ROUNDING * (self._n_roundings + self._reach + 8)
 
     # --- steps -------------------------------------------------------------------------------------------
@@ -260,11 +260,11 @@ class MixedTree:
         return inputs[0]
 
     def _free(self, message: Message) -> None:
-        """Keep the memory of a message for the next of its size."""
+        """Keep the memory of a message for the next message of its size."""
         self._spare.setdefault(message.values.size, []).append(message.values)
 
     def _room(self, n_entries: int) -> Floats:
-        """Return memory for a message, of any content."""
+        """Return uninitialised memory for a message."""
         spare = self._spare.get(n_entries)
         return spare.pop() if spare else np.empty(n_entries)
 

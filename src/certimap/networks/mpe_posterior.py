@@ -29,7 +29,7 @@ WORK_PER_TABLE = 50.0  # of scoring one row
 
 @runtime_checkable
 class Maximisation(Posterior, Protocol):
-    """A posterior that is a product of tables over its query variables, to be maximised as it stands."""
+    """A posterior that is a product of tables over its query variables, to be maximised directly."""
 
     @property
     def problem(self) -> Problem:
@@ -52,11 +52,11 @@ class Maximisation(Posterior, Protocol):
 
 @runtime_checkable
 class Ordered(Maximisation, Protocol):
-    """A maximisation whose variables can be eliminated at little cost as they stand."""
+    """A maximisation whose variables can be eliminated at little cost."""
 
     @property
     def order(self) -> EliminationPlan:
-        """The order, and what it takes."""
+        """The order and its cost."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What Bayesian and Markov networks share: a product of factors that can be asked and compiled."""
+"""The base of Bayesian and Markov networks: a product of factors that can be queried and compiled."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Network(Model):
         return add_logs((factor.log_value(rows) for factor in self.factors), (len(rows),))
 
     def size_report(self, query: Query | None = None) -> Elimination:
-        """Return induced width and estimated sizes of a compilation; takes no memory to speak of.
+        """Return induced width and estimated sizes of a compilation, using little memory.
 
         Evidence is absorbed, and barren variables and impossible states are removed, as compiling does;
         raises ImpossibleEvidence when that alone shows the evidence to be impossible.

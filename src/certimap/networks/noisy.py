@@ -21,7 +21,7 @@ MAX_FUNCTION_TABLE = 2**24
 
 @dataclass(frozen=True)
 class NoisyMax:
-    """A node that takes the largest of what its parents, each for itself, would make of it.
+    """A node that takes the largest of independent contributions of its parents.
 
     In the order of the node's states, parent i in state s contributes state k with a probability; the
     contributions are independent, and the node is their maximum (Diez, 'Parameter adjustment in Bayes networks:
@@ -31,10 +31,10 @@ class NoisyMax:
     Attributes
     ----------
     contributions
-        For each parent a mapping from its labels to a row of probabilities, one per state of the node; a label
-        that is left out contributes the first state for certain.
+        For each parent a mapping from its labels to a row of probabilities, one per state of the node; a missing
+        label contributes the first state for certain.
     leak
-        The row of what happens without any parent; None for the first state for certain.
+        The row of probabilities without any parent; None: the first state for certain.
     """
 
     contributions: Mapping[str, Mapping[Any, Sequence[float]]]
@@ -43,9 +43,9 @@ class NoisyMax:
 
 @dataclass(frozen=True)
 class NoisyOr:
-    """A node with two states, the second of which each active parent brings about with a probability of its own.
+    """A node with two states; each active parent causes the second state with its own probability.
 
-    P(first state | parents) = (1 - leak) times the product of (1 - p) over what is active.
+    P(first state | parents) = (1 - leak) times the product of (1 - p) over the active parents.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class NoisyOr:
         For each parent either the probability p of its last state (the others are inactive), or a mapping from
         labels to probabilities.
     leak
-        The probability that nothing but chance brings it about.
+        The probability of the second state without any active parent.
     """
 
     causes: Mapping[str, float | Mapping[Any, float]]
@@ -70,7 +70,7 @@ class Piece:
 
 
 def as_noisy_max(node: NoisyOr, child: Categorical, parents: Sequence[Categorical]) -> NoisyMax:
-    """Return a noisy-or as the noisy-max that it is."""
+    """Convert a noisy-or to a noisy-max."""
     if child.n_states != 2:
         raise ModelError(
             f"variable {child.name!r} is a noisy-or with {child.n_states} states; two are expected, or a NoisyMax"
@@ -145,7 +145,7 @@ def table_of_function(
 
 
 def _contribution(node: NoisyMax, child: Categorical, parent: Categorical) -> Floats:
-    """Return what each state of a parent contributes, shape (parent's states, child's states)."""
+    """Return each parent state's contribution, shape (parent's states, child's states)."""
     if parent.name not in node.contributions:
         raise ModelError(
             f"parent {parent.name!r} of the noisy node {child.name!r} contributes nothing; a mapping from its "

@@ -1,4 +1,4 @@
-"""Elimination orders: least fill at once, better ones where that one is dear, and constrained ones."""
+"""Elimination orders: min-fill first, better ones if that is expensive, and constrained ones."""
 
 from __future__ import annotations
 
@@ -218,14 +218,14 @@ class _Found(NamedTuple):
     log2_early: float
 
     def rank(self, log2_most: float) -> tuple[float, float, float]:
-        """Return what orders are compared by: within memory, nothing early, cheap."""
+        """Return the sort key of orders: within memory, nothing early, cheap."""
         over = max(0.0, self.log2_largest - log2_most - _NEAR) if math.isfinite(log2_most) else 0.0
         return over, self.log2_early, self.log2_size
 
 
 @dataclass(frozen=True)
 class _Try:
-    """A way to an order: a rule, its random stream, and which share of the best order is kept."""
+    """A recipe for an order: a rule, its random stream, and the share of the best order to keep."""
 
     rule: Rule
     row: int = 0
@@ -233,7 +233,7 @@ class _Try:
 
 
 class _Search:
-    """Tries orders on one graph, and counts what that costs.
+    """Tries orders on one graph, and counts the cost.
 
     Attributes
     ----------
@@ -293,7 +293,7 @@ class _Search:
         return measure([variables[v] for v, _ in found], separators, self.sizes, query)
 
     def exact_tries(self, limit: int) -> Iterator[_Try]:
-        """Yield the tries that leave nothing to chance."""
+        """Yield the deterministic tries."""
         sparse: Any = import_module("scipy.sparse")
         sweeps: Any = import_module("scipy.sparse.csgraph")
         n = len(self.variables)

@@ -1,4 +1,4 @@
-"""A split tree over some of the states of a query's domain, asked in the domain's own columns."""
+"""A split tree over some states of a query's domain, addressed by the domain's columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def restricted(problem: Problem, states: QueryStates, kept: Mask) -> Problem:
 
 @dataclass(frozen=True, eq=False)
 class PlacedTree:
-    """A tree, and where its states are among the domain's columns.
+    """A tree, and the map from its states to the domain's columns.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class PlacedTree:
         return cls(tree, states, alive, np.concatenate(columns), np.concatenate(at), np.concatenate(fixed))
 
     def masks(self, mask: Mask) -> Mask:
-        """Return the tree's masks of rows of the domain's, shape (batch, states of the tree)."""
+        """Convert masks over the domain's columns to masks over the tree's states, shape (batch, states)."""
         inner = np.ones((len(mask), int(self.tree.arrays.state_ptr[-1])), np.uint8)
         inner[:, self.at] = mask[:, self.columns]
         return inner
@@ -102,7 +102,7 @@ class PlacedTree:
         return self._point(decode(self.tree, self.masks(mask[None])[0], clock=clock))
 
     def decode_possible(self, mask: Mask, clock: PassClock, should_stop: Callable[[], bool]) -> Ints | None:
-        """Return one that no table gives probability 0, where one is found soon."""
+        """Return a decoded point of nonzero probability, or None if none is found soon."""
         found = decode_possible(self.tree, self.masks(mask[None])[0], clock, should_stop)
         return None if found is None else self._point(found)
 

@@ -36,27 +36,26 @@ DEAR_POINT = 2.0**24  # table entries per point from which points are valued one
 class NetworkPosterior:
     """A network and a query whose tables need not fit: p(q, e) of points, and bounds of boxes.
 
-    Where even p(e) is too dear it stays unknown: values are then ln p(q, e) (of the unnormalised product for a
-    Markov network), and nothing is weighed against the mass 1. A point costs one elimination of the nuisance
-    variables, with the query fixed; a box one or two passes over a relaxed tree (see
-    `certimap.networks.relaxation`).
+    If p(e) is too expensive, it stays unknown: values are then ln p(q, e) (unnormalised for a Markov network), and
+    are not compared with the total mass 1. A point costs one elimination of the nuisance variables with the query
+    fixed; a box costs one or two passes over a relaxed tree (see `certimap.networks.relaxation`).
 
     Parameters
     ----------
     domain
         The query variables, in the user's order.
     prepared
-        What evidence and zeros leave of the network; its constant holds - ln p(e) where that is known.
+        The network's problem after evidence and zeros; its constant includes -ln p(e) if known.
     log_evidence
         Natural log of p(e), or None.
     workers
         Threads; the answer does not depend on it.
     control
-        The run that it belongs to: climbs and optimisation steps end with it.
+        The limits of the run, which climbs and optimisation steps obey.
     plan
         How large relaxations may grow.
     log_ceiling
-        Nats that no point exceeds whatever a relaxation says: probabilities are at most 1, and p(q, e) of a
+        Upper bound (nats) on all points, independent of relaxations: probabilities are at most 1, and p(q, e) of a
         Bayesian network is at most the product of the largest likelihoods of its soft evidence.
     """
 
@@ -104,12 +103,12 @@ class NetworkPosterior:
 
     @property
     def problem(self) -> Problem:
-        """What is to be maximised, over surviving states; variables by their positions in the model."""
+        """The problem to maximise, over surviving states; variables by their positions in the model."""
         return self.prepared.problem
 
     @cached_property
     def states(self) -> QueryStates:
-        """How the problem's states lie among those of the query's domain."""
+        """The map from the problem's states to the states of the query's domain."""
         return QueryStates.of(self.domain, self.prepared)
 
     @cached_property
@@ -143,7 +142,7 @@ class NetworkPosterior:
     def log_prob(self, points: Points) -> Floats:
         """Natural log of p(q | e), or of p(q, e) where p(e) is unknown, shape (batch,).
 
-        Raises TimeUp between two points that are dear, when the run should stop; the first always has a value.
+        Raises TimeUp between two expensive points when the run should stop; the first point always gets a value.
         """
         inner, possible = self.states.to_problem(np.asarray(points))
         out = np.full(len(inner), -np.inf)
@@ -167,7 +166,7 @@ class NetworkPosterior:
         return self._bounds(boxes)[0]
 
     def log_bound_each(self, boxes: Boxes) -> Floats:
-        """Return the same with variable i set to state a, in the box or not; shape (batch, total_states)."""
+        """Return `log_bound` with variable i set to state a, in the box or not; shape (batch, total_states)."""
         out = self._bounds(boxes)[1]
         missing = ~boxes.mask
         if np.any(missing):
@@ -187,13 +186,13 @@ class NetworkPosterior:
         return self._probers[0].bounds(boxes.mask.astype(np.uint8))
 
     def prober(self) -> NetworkProber:
-        """Return a fresh prober, whose relaxation tightens as a search asks for it."""
+        """Return a fresh prober, whose relaxation tightens at a search's request."""
         problem, states, evaluator = self.prepared.problem, self.states, self.evaluator
         return NetworkProber(problem, states, evaluator, self.control, self.workers, self.plan, self.log_ceiling)
 
 
 def _evidence(network: Network, query: Query, problem: Problem, control: Control) -> Total | None:
-    """Return ln p(e) where it is known beforehand or soon summed."""
+    """Return ln p(e) if it is known beforehand or cheap to sum."""
     if isinstance(network, BayesianNetwork) and not query.log_weights.any() and network.log_total_slack < EXACT:
         return Total(0.0, network.log_total_slack)
     most = min(KNOWN_WORK, TIME_SHARE * control.seconds_left / SECONDS_PER_ENTRY)
@@ -201,7 +200,7 @@ def _evidence(network: Network, query: Query, problem: Problem, control: Control
 
 
 def largest_product(problem: Problem) -> float:
-    """Return nats that no value of a problem exceeds, rounded up: tables at their largest, nuisance counted."""
+    """Return an upper bound (nats) on a problem's values: largest table entries, times nuisance states."""
     tops = [float(problem.constant), *(float(t.log_values.max()) for t in problem.tables)]
     tops += [math.log(problem.sizes[v]) for v in problem.nuisance]
     if -math.inf in tops:
@@ -210,10 +209,10 @@ def largest_product(problem: Problem) -> float:
 
 
 def log_largest_joint(network: Network, query: Query) -> float:
-    """Return nats that ln p(q, e) of a Bayesian network never exceeds, rounded up; inf for other networks.
+    """Return an upper bound (nats) on ln p(q, e) of a Bayesian network; inf for other networks.
 
-    The rows of its tables add up to 1 (within `rows.EXACT`) or 0, so that over all assignments the product of the
-    tables adds up to at most 1; each likelihood multiplies it by its largest entry at most.
+    The rows of its tables add up to 1 (within `rows.EXACT`) or 0, so that the product of the tables adds up to at
+    most 1 over all assignments. Each likelihood multiplies it by at most its largest entry.
     """
     if not isinstance(network, BayesianNetwork):
         return math.inf

@@ -35,31 +35,30 @@ MEMORY_SHARE = 0.25  # that tables larger than the first ones may take
 
 
 class NetworkProber:
-    """Probes the split tree of a problem, and tightens it: costs shift, states go, tables grow, at last it is
-    exact.
+    """Probes the split tree of a problem, and tightens it by shifting costs, dropping states and enlarging tables.
 
-    A state whose bound is within the search's threshold is dropped from the relaxation, and its bound kept: no
-    answer for a box that holds it falls below that.
+    A state whose bound is at most the search's threshold is dropped from the relaxation. Its bound is kept as a
+    floor of the answers for boxes that contain the state.
 
     Parameters
     ----------
     problem, states, evaluator
-        What is maximised, how its states are numbered, and the values of points.
+        The problem, the numbering of its states, and the evaluator of points.
     control
-        The run that climbs and optimisation steps end with.
+        The limits of the run, which climbs and optimisation steps obey.
     workers
         Threads for batches of boxes.
     plan
         How large the relaxation may grow.
     log_ceiling
-        Nats that no point exceeds, known beforehand.
+        Upper bound (nats) on all points, known beforehand.
 
     Attributes
     ----------
     log_bound
-        Nats that no point exceeds in the boxes that `tighten` was last given: the lowest bound so far.
+        The lowest upper bound so far (nats) on all points in the box last given to `tighten`.
     credit
-        Table entries that climbs may visit until more is probed or tightened.
+        Table entries that climbs may visit until more probing or tightening is done.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class NetworkProber:
 
     @property
     def work(self) -> int:
-        """What one box costs, in table entries; a good share of all boxes become points, which count too."""
+        """Cost of one box, in table entries, including points, which many boxes become."""
         return int(max(4 * self.now.tree.n_entries, self.evaluator.n_entries)) + 100
 
     @property
@@ -202,7 +201,7 @@ class NetworkProber:
         return self._next_stage(steps * cost)
 
     def _shrink(self, within: Mask, log_threshold: float) -> bool:
-        """Drop the states that are closed or bounded by the threshold; False when nothing is left."""
+        """Drop states that are closed or whose bound is at most the threshold; return False if none is left."""
         self.kept &= within
         for _ in range(SHRINK_ROUNDS):
             bound, each = self.now.bounds(self.kept[None], 1, self.clock)
@@ -219,7 +218,7 @@ class NetworkProber:
         return True
 
     def _note(self, bound: float) -> None:
-        """Keep a bound on what is kept, as one on everything within: what was dropped from it counts as well."""
+        """Turn a bound on the kept states into one on the whole box, dropped states included; keep the lowest."""
         self.log_bound = min(self.log_bound, max(bound, float(np.max(self.dropped, initial=-np.inf))))
 
     def _drop(self, gone: NDArray[np.bool_], bounds: Floats) -> None:
@@ -257,7 +256,7 @@ class NetworkProber:
         return True
 
     def _simplify_tree(self) -> bool:
-        """Take a tree without copies over what is left, where one fits and bounds better than the present one."""
+        """Switch to a tree without copies over the kept states if it fits and bounds better."""
         problem = restricted(self.original, self.states, self.kept)
         tree = exact_tree(problem, self.plan.exact_entries) or mixed_tree(problem, self.plan.exact_entries / 4.0)
         if tree is None:

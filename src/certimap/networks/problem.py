@@ -1,4 +1,4 @@
-"""Maximisation over some variables of a product of tables, the others summed out: what a query leaves to solve."""
+"""The problem of a query: maximise over some variables a product of tables, the others summed out."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 Values = NDArray[Any]  # float64 in nats, or int64 in units of `Problem.unit` nats
 States = NDArray[np.int64]
 ROUNDING = 2.0**-53
-HARD = -(2**60)  # the integer that stands for ln 0
-FLOOR = -(2**59)  # integers at or below it stand for ln 0 as well: no finite product comes near
-KEPT_ENTRIES = 2**22  # of joined tables that are kept, so that no large model lies in memory twice
+HARD = -(2**60)  # represents ln 0
+FLOOR = -(2**59)  # integers at or below it represent ln 0 too: no finite product comes near
+KEPT_ENTRIES = 2**22  # largest cached joined tables, so that no large model is in memory twice
 
 
 class Table(NamedTuple):
@@ -51,12 +51,12 @@ class Problem:
     constant
         Added to the sum of the tables: float in nats, or an integer in units.
     log_slack
-        How far (nats) constant and tables together may be off the true log at any assignment: every inexact
-        operation adds its worst rounding error. 0 for integers, whose arithmetic is exact.
+        Bound (nats) on the error of constant plus tables at any assignment: every inexact operation adds its worst
+        rounding error. 0 for integers, whose arithmetic is exact.
     unit
         Nats per unit of constant and tables: 1.0 for floats, a power of two for integers.
     known
-        What `joined` has found, if anything.
+        The cache of `joined`.
     """
 
     sizes: Mapping[int, int]
@@ -149,7 +149,7 @@ def largest(log_values: Values) -> float:
 
 
 def product(tables: Sequence[Table], scope: Sequence[int], shape: Sequence[int]) -> Values:
-    """Return the sum of log tables over a scope that holds all of theirs, as an array of its own.
+    """Return the sum of log tables over a scope that contains all their scopes, as a new array.
 
     Of floats, each entry is off by a unit of its last place, however many tables there are. Cost: the size of the
     result times the number of tables.
@@ -171,7 +171,7 @@ def product(tables: Sequence[Table], scope: Sequence[int], shape: Sequence[int])
 
 
 def is_hard(log_values: Values) -> NDArray[np.bool_]:
-    """Return which entries stand for probability 0."""
+    """Return which entries represent probability 0."""
     if log_values.dtype.kind == "i":
         return log_values <= FLOOR
     return log_values == -np.inf
@@ -285,7 +285,7 @@ def entries_at(table: Table, points: NDArray[np.integer], column: Mapping[int, i
 
 
 def _value_at_one(problem: Problem, states: States) -> float | int:
-    """Return what `value_at` does of one point, rounded once; states by position in the model."""
+    """Return `value_at` for one point, rounded once; states are indexed by position in the model."""
     if problem.n_entries <= KEPT_ENTRIES:
         entries = problem.joined.entries_at(states).tolist()
     else:  # joining the tables would take longer than to look into each
@@ -296,5 +296,5 @@ def _value_at_one(problem: Problem, states: States) -> float | int:
 
 
 def rounding_at(problem: Problem) -> float:
-    """Return how far (nats) `value_at` may be off the sum of the entries that it adds, at any point."""
+    """Return a bound (nats) on the rounding error of `value_at` at any point."""
     return 2.0 * ROUNDING * (abs(float(problem.constant)) + problem.joined.reach())

@@ -1,4 +1,4 @@
-"""What a query leaves of a network: evidence absorbed, barren variables and impossible states gone."""
+"""Reduction of a network by a query: absorb evidence, remove barren variables and impossible states."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def reduce_network(model: Network, query: Query | None = None, *, control: Contr
     model
         A network; it is not changed.
     query
-        None stands for the query of all variables without evidence.
+        None: query all variables without evidence.
     control
         Polled; TimeUp is raised when the time is up.
 
@@ -98,7 +98,7 @@ def reduce_network(model: Network, query: Query | None = None, *, control: Contr
 
 
 def _with_evidence(model: Network, query: Query) -> tuple[list[Factor], dict[int, NDArray[np.int64]]]:
-    """Return the factors that matter, weights of soft evidence added, and the states allowed."""
+    """Return the relevant factors, with soft evidence added, and the allowed states."""
     domain = model.domain
     weights = query.log_weights
     is_weighed = np.logical_or.reduceat(weights != 0.0, domain.offsets[:-1])

@@ -47,17 +47,17 @@ class Binary(NamedTuple):
 
 
 class Roof(NamedTuple):
-    """A model whose costs have moved so that the sum of its maxima is lowest, and what flows say of its states.
+    """A model whose costs are moved to minimise the sum of its maxima, and the states that flows fix.
 
     Attributes
     ----------
     model
-        The same sum at every assignment, but for `constant`; every table's largest entry is 0.
+        A model with the same sum at every assignment, less `constant`; every table's largest entry is 0.
     constant
-        Units: a bound.
+        An upper bound, in units.
     states
-        For each variable the state that some best assignment has, `OPEN` where flows do not tell. Without a
-        frustrated cycle they tell all: a best assignment.
+        For each variable its state in some best assignment, or `OPEN` if flows do not determine it. Without a
+        frustrated cycle they determine all: a best assignment.
     """
 
     model: Binary
@@ -83,7 +83,7 @@ def roof(model: Binary, control: Control | None = None) -> Roof:
 
 
 def _finite_energies(model: Binary) -> tuple[Ints, Ints]:
-    """Return costs to be minimised, with a large finite one in place of what is impossible."""
+    """Return costs to be minimised, with a large finite cost for impossible entries."""
     degree = int(np.bincount(model.ends.ravel(), minlength=1).max(initial=0))
     parts = [model.unary.reshape(-1, 2), model.pairs.reshape(-1, 4)]
     spans = [np.where(p > FLOOR, p, 0).max(axis=1) - np.where(p > FLOOR, p, 0).min(axis=1) for p in parts]
@@ -216,7 +216,7 @@ class _Flows:
         return reached[: self.source]
 
     def _push(self, whole: Ints, unit: int) -> int:
-        """Let whole units flow; return how many."""
+        """Push flow in whole units; return how many."""
         sparse, graphs = _libraries()
         shape = (len(self.pointers) - 1,) * 2
         graph = sparse.csr_matrix((whole[self.order].astype(np.int32), self.indices, self.pointers), shape=shape)
@@ -266,7 +266,7 @@ def _plus(costs: Ints, moved: Ints) -> Ints:
 
 
 def _lowered(rows: Ints) -> tuple[Ints, int]:
-    """Take the largest entry off each row that has a possible one; return their sum, too."""
+    """Subtract the largest entry from each row that has a possible entry; also return the sum of these."""
     tops = rows.max(axis=1, initial=HARD)
     tops = np.where(tops > FLOOR, tops, 0)
     return _plus(rows, -tops[:, None]), _total(tops)

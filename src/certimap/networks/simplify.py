@@ -58,7 +58,7 @@ class Simplified:
     steps: tuple[Chosen | Kept, ...] = ()
 
     def decode(self, assignment: Mapping[int, int]) -> dict[int, int]:
-        """Return the assignment of the original problem's query that one of the smaller problem stands for."""
+        """Convert an assignment of the smaller problem to one of the original problem's query."""
         states = dict(assignment)
         for step in reversed(self.steps):
             if isinstance(step, Chosen):
@@ -91,9 +91,9 @@ def simplify(problem: Problem, *, keep_all: bool = False, control: Control | Non
     Parameters
     ----------
     keep_all
-        Leave out the reductions that keep only a best assignment: what asks for the k best needs them all.
+        Skip reductions that preserve only one best assignment; needed for the k best.
     control
-        Looked at between reductions of single variables.
+        Checked between reductions of single variables.
 
     Raises
     ------
@@ -242,7 +242,7 @@ class _Work:
         return math.prod(self.sizes[u] for u in self.bucket(v))
 
     def reduce(self, *, keep_all: bool) -> None:
-        """Eliminate what does not grow the tables, until nothing does; then absorb tables."""
+        """Eliminate variables while this does not grow the tables; then absorb tables."""
         for _ in range(len(self.sizes) + 1):
             n_before = len(self.sizes)
             self.eliminate_cheap(keep_all=keep_all)
@@ -337,7 +337,7 @@ class _Work:
         self.tables[host] = Table(scope, total)
 
     def complete(self, number: int, lost: dict[int, Values]) -> None:
-        """Add what rounding has taken away to a table: it is then off by one rounding, however many were added."""
+        """Add the lost rounding errors to a table, which is then off by only one rounding."""
         if number in lost:
             scope, values = self.tables[number]
             total = values + lost.pop(number)

@@ -1,7 +1,7 @@
-"""Sums with each variable held, and draws, from an elimination whose messages are not all held at once.
+"""Sums with each variable fixed, and draws, from an elimination whose messages do not all fit into memory.
 
-The messages towards the roots are worked out once, and kept at a few borders alone. On the way back they are
-worked out again, from one border to the next, so that memory holds the messages of one stretch.
+The messages towards the roots are computed once, and kept only at a few borders. On the way back they are
+recomputed from border to border, so that memory holds the messages of one stretch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Part(NamedTuple):
 
 
 class StreamedSum:
-    """The sum of a problem over all its variables, with each of them held at each state, and draws in proportion.
+    """The sum of a problem over all variables, also with each variable fixed at each state, and draws.
 
     Parameters
     ----------
@@ -54,9 +54,9 @@ class StreamedSum:
     plan
         The order.
     control
-        Its memory decides how much is worked out twice; TimeUp is raised when a pass would end too late.
+        Its memory limit decides how much is computed twice; TimeUp is raised when a pass would end too late.
     masks
-        Which states count, for variables of which not all do.
+        The allowed states of restricted variables.
 
     Raises
     ------
@@ -84,10 +84,10 @@ class StreamedSum:
         self._roots: dict[int, float] = {}
 
     def log_each(self) -> tuple[float, dict[int, Floats]]:
-        """Return natural logs of the sum, and of the sum with each variable held at each of its states.
+        """Return natural logs of the sum, and of the sum with each variable fixed at each of its states.
 
-        A variable's own mask does not count where it is held. Cost: two passes up, and one down, which multiplies
-        some three times as much.
+        A fixed variable's own mask is ignored. Cost: two passes up, and one down, which multiplies some three
+        times as much.
         """
         return self._in_range(self._log_each)
 
@@ -154,7 +154,7 @@ class StreamedSum:
     # --- up ----------------------------------------------------------------------------------------------
 
     def _back(self) -> Iterator[tuple[int, list[_Part]]]:
-        """Yield the buckets, the last first, with what each multiplies."""
+        """Yield the buckets in reverse order, with the functions that each multiplies."""
         messages: dict[int, _Part] = {}
         kept: list[dict[int, _Part]] = []
         for first, last in itertools.pairwise(self._borders):
@@ -175,7 +175,7 @@ class StreamedSum:
             yield i, self._inputs(i, messages)
 
     def _up(self, first: int, last: int, messages: dict[int, _Part], *, drops: bool) -> None:
-        """Work out the messages of some buckets, and drop those that are used up."""
+        """Compute the messages of some buckets, and optionally drop used ones."""
         for i in range(first, last):
             scope = self._buckets.scope(i)
             self._pace.ahead(ENTRIES_PER_BUCKET + self._n_entries(scope))
@@ -234,7 +234,7 @@ class StreamedSum:
         return _Part(onto, total.sum(axis=axes), scale)
 
     def _settled(self, part: _Part) -> _Part:
-        """Take the largest number out of a function."""
+        """Divide a function by its largest number; its scale absorbs the factor."""
         values = part.values
         top = float(values.max())
         if self._in_logs:

@@ -1,4 +1,4 @@
-"""Networks whose sum over all variables streams, however wide what a query asks of them is: masses and draws."""
+"""Networks with a feasible sum over all variables, for queries of any width: masses and draws."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class MassProber(NetworkProber):
 
     @property
     def work(self) -> int:
-        """What one box costs, in table entries."""
+        """Cost of one box, in table entries."""
         return super().work + int(PASSES * self.posterior.n_summed)
 
     def probe(self, boxes: SearchBoxes) -> Answers:
@@ -70,7 +70,7 @@ class StreamedPosterior(NetworkPosterior):
     Parameters
     ----------
     known
-        The order.
+        The elimination order of the sum.
     """
 
     known: EliminationPlan | None = None
@@ -79,7 +79,7 @@ class StreamedPosterior(NetworkPosterior):
     def of_sum(
         cls, prepared: Prepared, order: EliminationPlan, query: Query, workers: int, control: Control
     ) -> StreamedPosterior:
-        """Condition a network on a query, whose problem and whose order for a sum are known.
+        """Condition a network on a query, given its problem and an order for the sum.
 
         Raises
         ------
@@ -128,14 +128,14 @@ class StreamedPosterior(NetworkPosterior):
         return min(total.log_value, 0.0)
 
     def log_mass_each(self, boxes: Boxes) -> Floats:
-        """The same with variable i restricted to state a alone, shape (batch, total_states).
+        """`log_mass` with variable i restricted to state a, shape (batch, total_states).
 
-        Cost: for each box two eliminations, and a pass back of some three times as much.
+        Cost per box: two eliminations, and a backward pass of about three times as much.
         """
         return self.log_masses(boxes)[1]
 
     def log_masses(self, boxes: Boxes) -> tuple[Floats, Floats]:
-        """Return what `log_mass` and `log_mass_each` do, at the cost of the latter."""
+        """Return `log_mass` and `log_mass_each`, at the cost of the latter."""
         whole, out = np.full(len(boxes.mask), -np.inf), np.full(boxes.mask.shape, -np.inf)
         for b, mask in enumerate(boxes.mask):
             masks, is_open, closed = self._masks(mask)
@@ -148,11 +148,14 @@ class StreamedPosterior(NetworkPosterior):
         return np.minimum(whole, 0.0), np.minimum(out, 0.0)
 
     def prober(self) -> MassProber:
-        """Return a fresh prober, which knows the masses of boxes as well as what a relaxation bounds."""
+        """Return a fresh prober with both masses of boxes and bounds from a relaxation."""
         return MassProber(self)
 
     def _masks(self, mask: NDArray[np.bool_]) -> tuple[Masks, bool, list[int]]:
-        """Return what a box leaves of the problem's variables, and which others it leaves nothing of."""
+        """Return a box's masks of the problem's variables, and which other variables keep no state.
+
+        The second value tells whether all other variables keep a state.
+        """
         masks: Masks = {}
         closed: list[int] = []
         for v, own in zip(self.states.variables, self.states.columns, strict=True):

@@ -47,11 +47,11 @@ def log_evidence(
     most_entries
         Entries of products that it may visit.
     control
-        Its memory has to hold the messages still to be used.
+        Its memory limit must hold the live messages.
 
     Returns
     -------
-    The log and how far rounding may have moved it, or None where the sum would take more.
+    The log and a bound on its rounding error, or None if the sum needs more entries.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def log_evidence(
 
 
 def log_evidence_of(network: Network, query: Query, control: Control | None = None) -> float:
-    """Return ln p(e) of a network (of a Markov network, the log of its sum) for a query's evidence.
+    """Return ln p(e) of a network (for a Markov network, the log of its sum) under a query's evidence.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def log_evidence_of(network: Network, query: Query, control: Control | None = No
 
 
 def sum_all(problem: Problem, order: EliminationPlan, control: Control | None = None) -> Total:
-    """Sum a problem over all its variables, whether they are queried or not.
+    """Sum a problem over all its variables, including query variables.
 
     Cost: `order.n_entries` multiplications per table. A product that might leave the range of doubles is not
     formed: the sum is then worked out by `log_total`, which goes to logs where it must.
@@ -162,7 +162,7 @@ class _Pass:
         )  # fmt: skip
 
     def large(self, i: int) -> int:
-        """Do the same for one large bucket."""
+        """Sum over the variable of one large bucket; return whether that was safe and possible."""
         if float(self._log2_least[self.buckets.inputs(i)].sum()) < SAFE_LOG2:
             return UNSAFE
         tables, scope = self._pieces.inputs(i), self.buckets.scope(i)

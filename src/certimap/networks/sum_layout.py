@@ -1,4 +1,4 @@
-"""How the sums of a conditional elimination lie in arrays: regions in order, messages in one buffer."""
+"""Array layout of a conditional elimination's sums: regions in order, messages in one buffer."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Ints = NDArray[np.int64]
 
 
 class Room:
-    """Places blocks in a buffer, first fit, and takes them back."""
+    """A first-fit allocator of blocks in a buffer."""
 
     def __init__(self) -> None:
         self.size = 0
         self.gaps: list[tuple[int, int]] = []  # (start, size), in order, none adjacent
 
     def take(self, size: int) -> int:
-        """Return where a block may lie."""
+        """Allocate a block; return its start."""
         for k, (start, room) in enumerate(self.gaps):
             if room >= size:
                 self.gaps[k : k + 1] = [(start + size, room - size)] if room > size else []
@@ -36,7 +36,7 @@ class Room:
         return start
 
     def free(self, start: int, size: int) -> None:
-        """Take a block back."""
+        """Free a block."""
         merged: list[tuple[int, int]] = []
         for gap in sorted([*self.gaps, (start, size)]):
             if merged and sum(merged[-1]) == gap[0]:

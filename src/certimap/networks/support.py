@@ -1,4 +1,4 @@
-"""An assignment to which no table gives probability 0, by search with propagation."""
+"""Finds an assignment of nonzero probability, by search with propagation."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Masks = Mapping[int, Bools]
 
 
 class Guide(ABC):
-    """Picks states for a search of assignments without zeros.
+    """Chooses states for a search for assignments of nonzero probability.
 
     Attributes
     ----------
     within
-        The states to begin with, of every variable.
+        The initially allowed states of every variable.
     """
 
     within: Masks
@@ -42,7 +42,7 @@ def supported_states(
     should_stop: Callable[[], bool] = lambda: False,
     guide: Guide | None = None,
 ) -> dict[int, int] | None:
-    """Return states of all variables, queried or not, at which no table is 0; None where none is found.
+    """Return states of all variables, queried or not, at which no table is 0; None if none are found.
 
     Depth first: the variable with the fewest states left takes the state that its tables weigh most, and states
     without support in some table are dropped (generalised arc consistency). It gives up after
@@ -90,7 +90,7 @@ def supported_states(
 
 
 class _Left(NamedTuple):
-    """The states left of every variable, as masks (replaced, never written to), and how many they are."""
+    """The remaining states of every variable, as masks (replaced, never modified), and their numbers."""
 
     masks: dict[int, Bools]
     counts: dict[int, int]
@@ -161,7 +161,7 @@ class _Search:
 
 
 def _open(scope: tuple[int, ...], left: dict[int, Bools]) -> Bools:
-    """Return which entries of a table over a scope have all their states left."""
+    """Return which entries of a table over a scope have only remaining states."""
     found = np.ones((1,) * len(scope), np.bool_)
     for axis, v in enumerate(scope):
         found = found & left[v].reshape([-1 if a == axis else 1 for a in range(len(scope))])
