@@ -1,4 +1,4 @@
-"""Beam search up a circuit: every node keeps the k best assignments among those that its children keep."""
+"""Beam search up a circuit: every node keeps the k best assignments from its children's beams."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ BLOCK = 64  # candidates that one walk of a subcircuit evaluates together
 
 @dataclass(frozen=True, eq=False)
 class BeamEntry:
-    """Assignments that a node keeps, best first: points (0 outside of the node's scope) and ln of its value."""
+    """A node's beam, best first: points (0 outside the node's scope) and ln of the node's value there."""
 
     points: Floats
     log_values: Floats
 
 
 def beam(plan: Plan, width: int, should_stop: Callable[[], bool]) -> Points:
-    """Return the assignments that the root keeps, best first, shape (at most width, n).
+    """Return the root's beam, best first, shape (at most width, n).
 
-    A sum judges the assignments that its children keep by its own value; once `should_stop` says so, by the
-    largest of its terms, which takes no evaluation.
+    A sum ranks its children's assignments by its own value; once `should_stop` returns True, by its largest
+    term, without evaluation.
 
-    Cost: like argmax-product's, times `width`: in a tree its depth times its edges, times the candidates of a sum.
+    Cost: `width` times the cost of argmax-product; in a tree, depth times edges times candidates per sum.
     """
     search = _Beam(plan, width, should_stop)
     for node in range(plan.n_nodes):
@@ -52,10 +52,10 @@ class _Beam:
     def __post_init__(self) -> None:
         self.nodes, self.peaks = walk_arrays(self.plan)
         self.scratch = make_scratch(self.plan, BLOCK)
-        self.n_waiting = np.bincount(self.plan.children, minlength=self.plan.n_nodes)  # parents still to come
+        self.n_waiting = np.bincount(self.plan.children, minlength=self.plan.n_nodes)  # parents not yet processed
 
     def add(self, node: int) -> None:
-        """Fill in what a node keeps, and forget what no other will ask for."""
+        """Compute a node's beam, and drop beams with no parents left."""
         plan = self.plan
         below = plan.children[plan.child_ptr[node] : plan.child_ptr[node + 1]].tolist()
         if not plan.is_sum[node]:
@@ -68,18 +68,18 @@ class _Beam:
                 del self.kept[child]
 
     def _product(self, node: int, below: list[int]) -> BeamEntry:
-        """Combine the best of all children and leaves, keeping the best combinations on the way."""
+        """Combine the beams of children and leaves one by one, keeping the best combinations."""
         points, log_values = np.zeros((1, len(self.plan.domain))), np.zeros(1)
         parts = [self._leaf(leaf) for leaf in range(self.plan.leaf_ptr[node], self.plan.leaf_ptr[node + 1])]
         for part in (*parts, *(self.kept[child] for child in below)):
             pairs = (log_values[:, None] + part.log_values[None, :]).ravel()
             best = _largest(pairs, self.width)
             left, right = np.divmod(best, len(part.log_values))
-            points, log_values = points[left] + part.points[right], pairs[best]  # scopes do not meet
+            points, log_values = points[left] + part.points[right], pairs[best]  # scopes are disjoint
         return BeamEntry(points, log_values)
 
     def _leaf(self, leaf: int) -> BeamEntry:
-        """Return the best states of a leaf, or where its density peaks."""
+        """Return the best states of a leaf, or the peak of its density."""
         plan, size = self.plan, int(self.nodes.leaf_size[leaf])
         if size == 0:
             values, log_values = self.peaks.peak_at[leaf : leaf + 1], self.peaks.peak_log[leaf : leaf + 1]
@@ -93,7 +93,7 @@ class _Beam:
         return BeamEntry(points, log_values)
 
     def _sums(self, node: int, below: list[int]) -> None:
-        """Fill in all sums over the same children: their candidates are the same, and evaluated together."""
+        """Compute the beams of all sums over the same children: they share candidates and evaluations."""
         stopped = self.should_stop()
         parts = [self.kept[child] for child in below]
         if stopped:
@@ -130,5 +130,5 @@ class _Beam:
 
 
 def _largest(values: Floats, n: int) -> NDArray[np.int64]:
-    """Return where the n largest values stand, largest first, the first of equal ones first."""
+    """Return the indices of the n largest values, largest first; ties in order of index."""
     return np.argsort(-values, kind="stable")[:n]

@@ -1,7 +1,7 @@
-"""Caps: the exact maxima of subcircuits, found bottom-up, that tighten the bound of every box.
+"""Caps: the exact maxima of subcircuits, found bottom-up, which tighten the bound of every box.
 
-Every sum node's maximum over its own scope is found by a small search that uses the caps below it. A cap
-bounds its node in every box, so the search of the whole space starts from bounds that are nearly exact.
+A small search with the caps below finds every sum node's maximum over its own scope. A cap bounds its node in
+every box, so the search of the whole space starts from nearly exact bounds.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from certimap.core.box import Points
 from certimap.core.domain import Domain
 from certimap.core.rounding import SMALLEST_FACTOR
 
-MAX_SCOPE_ENTRIES = 30_000_000  # places in all scopes together; circuits beyond this get no caps
+MAX_SCOPE_ENTRIES = 30_000_000  # limit on the size of all scopes together; larger circuits get no caps
 MAX_SCOPE_WORDS = 50_000_000
 POOL_BYTES = 64_000_000
-TRACE_ENTRIES = 1 << 14  # of a trace at first; it grows fourfold
+TRACE_ENTRIES = 1 << 14  # initial entries of a trace; it grows fourfold
 TRACE_COLUMNS = 32  # bytes of columns for each entry
 
 
 @dataclass(frozen=True, eq=False)
 class PlanView:
-    """A plan's arrays as the box search's kernels take them.
+    """A plan's arrays for the kernels of the box search.
 
     Attributes
     ----------
     domain
         The query variables.
     arrays
-        What the kernels read. A categorical variable has one column per state; a real one has two, the
-        halves of its interval below and above the split that a probe proposes.
+        Input of the kernels. A categorical variable has one column per state; a real one has two, the
+        halves of its interval below and above a probe's proposed split.
     low, high
         float64, shape (n,): the intervals of the real variables.
     roundings
-        float64, shape (5,): what the outward rounding of bounds is made of, see `rounding.py`.
+        float64, shape (5,): numbers of roundings for outward rounding of bounds, see `rounding.py`.
     """
 
     domain: Domain
@@ -92,12 +92,12 @@ class PlanView:
 
     @cached_property
     def n_edges(self) -> int:
-        """Edges to inner nodes and leaves: what one pass visits."""
+        """Edges to inner nodes and leaves, all visited by one pass."""
         return len(self.arrays.children) + len(self.arrays.leaf_var)
 
 
 def _in_logs(plan: Plan) -> NDArray[np.bool_]:
-    """Mark the leaves whose products might underflow, bool (n_leaves,): real ones, and those with a tiny entry."""
+    """Mark leaves whose products might underflow, bool (n_leaves,): real leaves, and leaves with a tiny entry."""
     tiny = np.isfinite(plan.log_tables) & (plan.log_tables < math.log(SMALLEST_FACTOR))
     before = np.concatenate([[0], np.cumsum(tiny)])
     sizes = plan.domain.n_states[plan.leaf_var]
@@ -131,23 +131,23 @@ def roundings_of(plan: Plan, in_logs: NDArray[np.bool_]) -> NDArray[np.float64]:
 
 @dataclass(eq=False)
 class Caps:
-    """The caps of a plan's sum nodes, as far as they are known; `advance` works on them.
+    """The known caps of a plan's sum nodes; `advance` computes more.
 
     Parameters
     ----------
     view
         The plan.
     log_factor
-        A node counts as solved when its bound is within this (nats) of its best value.
+        A node is solved when its bound is within this (nats) of its best value.
     max_boxes
-        Boxes that one node's search may open; doubled eightfold for the unsolved ones in every further round.
+        Limit on boxes of one node's search; raised for unsolved nodes in every further round.
     max_trace
-        Bytes within which to keep how searches covered their boxes; 0 keeps nothing.
+        Limit in bytes for recording how searches covered their boxes; 0 records nothing.
 
     Attributes
     ----------
     is_traced
-        Whether all of that is kept: it was asked for, and did not take too many bytes.
+        Whether the record is complete: it was requested, and fits its limit.
     """
 
     view: PlanView
@@ -173,7 +173,7 @@ class Caps:
 
     @property
     def round_done(self) -> bool:
-        """Whether every node has been tried in the present round."""
+        """Whether every node has been tried in the current round."""
         return self._row >= len(self.table.targets)
 
     @property
@@ -182,7 +182,7 @@ class Caps:
         return bool(np.all(self.table.solved))
 
     def start_round(self) -> None:
-        """Go back to the unsolved nodes with more boxes allowed to each."""
+        """Return to the unsolved nodes with a higher limit on boxes."""
         self.max_boxes *= 8
         self._row, self._pool = 0, None
 
@@ -212,7 +212,7 @@ class Caps:
         self.work += int(counters[0])
 
     def _grow_trace(self) -> None:
-        """Make more room for the trace, or give it up where that takes too many bytes; a search is repeated."""
+        """Enlarge the trace, or drop it if too large; the last search is repeated."""
         assert self._pool is not None
         self._pool.stamp[:] = -1
         n = 4 * len(self._trace.kinds)
@@ -225,10 +225,10 @@ class Caps:
         self._trace = larger
 
     def trace(self) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint8]]:
-        """Return how searches covered their boxes: nodes, and for each in turn kinds of entries and columns left.
+        """Return the record of how searches covered their boxes: nodes, and per node kinds of entries and columns.
 
-        Entries are in preorder: the variable that a box was split on, -1 for none, -2 where columns were dropped;
-        of these the columns left of the node's scope follow, as bits with the first highest, whole bytes each.
+        Entries are in preorder: the splitting variable of a box, -1 for none, -2 for dropped columns. Each -2 has
+        the remaining columns of the node's scope, as bits, highest bit first, padded to whole bytes.
         """
         roots = self._trace.roots
         searched = (roots >= 0) & (self._trace.kinds[np.maximum(roots, 0)] != LEAF) if len(roots) else roots > 0
@@ -238,7 +238,7 @@ class Caps:
         return self.table.targets[searched], kinds[: used[0]], kept[: used[1]]
 
     def best_point(self) -> Points | None:
-        """Return the root's best point, put together from those of the nodes below it, shape (1, n); or None."""
+        """Return the root's best point, assembled from best points below it, shape (1, n); or None."""
         arrays, table = self.view.arrays, self.table
         point = np.full(len(self.view.domain), np.nan)
         stack = [self.view.n_nodes - 1]
@@ -271,7 +271,7 @@ class Caps:
 
 
 def empty_table(view: PlanView) -> CapTable:
-    """Return a table that caps nothing."""
+    """Return a table without caps."""
     n = view.n_nodes
     return CapTable(
         np.zeros(0, np.int64),
@@ -286,7 +286,7 @@ def empty_table(view: PlanView) -> CapTable:
 
 
 def _make_table(view: PlanView) -> CapTable:
-    """Lay out the caps of all sum nodes; of none where the scopes would not fit."""
+    """Lay out the caps of all sum nodes, or of none if their scopes are too large."""
     n, n_nodes = len(view.domain), view.n_nodes
     words = n // 64 + 1
     if n_nodes * words > MAX_SCOPE_WORDS:
@@ -322,7 +322,7 @@ def _make_table(view: PlanView) -> CapTable:
 
 
 def _make_trace(n_targets: int, n_entries: int) -> Trace:
-    """Allocate a trace; without entries it is one that nothing is entered in."""
+    """Allocate a trace; without entries it records nothing."""
     counts = np.zeros((3, n_entries), np.int64)
     return Trace(
         np.zeros(n_entries, np.int32),
@@ -358,5 +358,5 @@ def _make_pool(view: PlanView, max_boxes: int) -> Pool:
 
 
 def small_pool(view: PlanView) -> Pool:
-    """Return scratch for climbing alone."""
+    """Return scratch for climbing only."""
     return _make_pool(view, 8)

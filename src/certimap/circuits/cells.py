@@ -1,4 +1,4 @@
-"""A circuit over real variables as one over the cells of a partition, by the exact masses of its leaves."""
+"""A circuit over real variables turned into one over the cells of a partition, by exact masses of its leaves."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ Edges = Sequence[NDArray[np.float64] | None]
 
 
 def cut_plan(plan: Plan, cells: Domain, edges: Edges) -> tuple[Circuit, float]:
-    """Give every real leaf a table of the masses of its variable's cells, in place of its density.
+    """Replace the density of every real leaf by a table of its masses in its variable's cells.
 
     Parameters
     ----------
     plan
         A conditioned circuit.
     cells
-        Its variables, with one state per cell where they are real.
+        Its variables, with one state per cell for real ones.
     edges
-        For each real variable the ends of its cells, rising, one more than there are cells; None for others.
+        For each real variable, the rising ends of its cells, one more than cells; None for others.
 
     Returns
     -------
     circuit
         Over `cells`; the value of a point is the mass of a box.
     log_error
-        How far (nats) the masses may be off, beside what grows with their own logs.
+        A bound on the error (nats) of log masses, apart from errors relative to the logs' size.
     """
     is_real = plan.domain.n_states[plan.leaf_var] == 0
     starts, first = np.unique(plan.leaf_start[is_real], return_index=True)

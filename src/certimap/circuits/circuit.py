@@ -19,13 +19,13 @@ from certimap.core.model import Model
 from certimap.core.query import make_query
 from certimap.errors import ImpossibleEvidence, ModelError
 
-TOTAL_TOLERANCE = 1e-3  # as rows of a table of a Bayesian network
+TOTAL_TOLERANCE = 1e-3  # as for rows of a table in a Bayesian network
 
 
 class NodeKind(IntEnum):
-    """What a node of a circuit computes.
+    """The kind of a node in a circuit.
 
-    Kinds of real leaves besides Gaussians have the negative codes that `certimap.circuits.leaves` gives them.
+    Real leaves other than Gaussians have negative codes from `certimap.circuits.leaves`.
     """
 
     CATEGORICAL = 0
@@ -43,7 +43,7 @@ class Circuit(Model):
     domain
         The variables.
     kind
-        int8, shape (n_nodes,): a `NodeKind` each, or the negative code of a kind of leaf (`circuits.leaves`).
+        int8, shape (n_nodes,): a `NodeKind`, or the negative code of a kind of leaf (`circuits.leaves`).
     child_ptr, children
         int64, shapes (n_nodes + 1,) and (n_edges,): the children of node i are
         `children[child_ptr[i]:child_ptr[i + 1]]`; leaves have none.
@@ -54,7 +54,7 @@ class Circuit(Model):
     param_ptr, params
         int64 and float64: the parameters of leaf i are `params[param_ptr[i]:param_ptr[i + 1]]`. A
         categorical leaf has one natural-log weight per state (-inf is accepted: an indicator is 0 and
-        -inf); a Gaussian one has mean and standard deviation, and others what their kind says.
+        -inf); a Gaussian leaf has mean and standard deviation, others the parameters of their kind.
     """
 
     domain: Domain
@@ -84,7 +84,7 @@ class Circuit(Model):
 
     @property
     def is_normalised(self) -> bool:
-        """Whether the values of all assignments add to 1; worked out in one pass over the edges."""
+        """Whether the values of all assignments add to 1, by one pass over the edges."""
         return self._adds_to_one
 
     @cached_property
@@ -130,10 +130,10 @@ class Circuit(Model):
 
 
 class CircuitBuilder:
-    """Builds a circuit bottom-up; each method returns the id of the node that it added.
+    """Builds a circuit bottom-up; each method returns the id of the added node.
 
-    The last node added is the root. Identical indicators and categorical leaves are the caller's to
-    share. Raises ModelError for an unknown child, a NaN or infinite weight, and an empty circuit.
+    The last node added is the root. Sharing identical indicators and categorical leaves is up to the
+    caller. Raises ModelError for an unknown child, a NaN or infinite weight, and an empty circuit.
 
     Parameters
     ----------
@@ -162,14 +162,14 @@ class CircuitBuilder:
         probs: Iterable[float] | None = None,
         log_weights: Iterable[float] | None = None,
     ) -> int:
-        """Add a leaf on a categorical variable; one of `probs`, `log_weights` and `logs` is expected.
+        """Add a leaf on a categorical variable; give one of `probs`, `log_weights` and `logs`.
 
         Parameters
         ----------
         variable
             Its position.
         logs
-            As `log_weights`, where none is above 0: numbers that may be meant as probabilities are refused.
+            Like `log_weights`, but none above 0: numbers that may be meant as probabilities are rejected.
         probs
             One probability, or weight, per state; 0 is accepted.
         log_weights
@@ -218,7 +218,7 @@ class CircuitBuilder:
         variable
             A real variable's position.
         mean, sd
-            Of the density; sd is positive.
+            Mean and standard deviation of the density; sd is positive.
 
         Returns
         -------
@@ -265,20 +265,20 @@ class CircuitBuilder:
         masses: Iterable[float] | None = None,
         log_masses: Iterable[float] | None = None,
     ) -> int:
-        """Add a piecewise constant density: a sum of uniform leaves that share no point.
+        """Add a piecewise constant density: a sum of uniform leaves without common points.
 
         Parameters
         ----------
         variable
             A real variable.
         edges
-            The n + 1 ends of n neighbouring intervals, in rising order; inner ones belong to the interval above.
+            The n + 1 ends of n neighbouring intervals, in rising order; inner ends belong to the interval above.
         logs
-            As `log_masses`, where none is above 0.
+            Like `log_masses`, but none above 0.
         masses
-            Those of the n intervals; 0 leaves one out.
+            Masses of the n intervals; 0 omits an interval.
         log_masses
-            Their natural logs; -inf leaves one out.
+            Natural logs of the masses; -inf omits an interval.
 
         Returns
         -------
@@ -293,13 +293,13 @@ class CircuitBuilder:
                 "than masses"
             )
         used = [k for k, mass in enumerate(values) if mass != -math.inf]
-        # an inner edge is the next bar's, so that no two bars share a point
+        # an inner edge belongs to the next bar, so that bars are disjoint
         ends = [math.nextafter(edge, -math.inf) for edge in edges[1:-1]] + list(edges[-1:])
         bars = [self.real("uniform", variable, edges[k], ends[k]) for k in used]
         return self.sum(bars, log_weights=[values[k] for k in used])
 
     def product(self, children: Sequence[int]) -> int:
-        """Add the product of nodes added before.
+        """Add a product of earlier nodes.
 
         Parameters
         ----------
@@ -321,14 +321,14 @@ class CircuitBuilder:
         weights: Iterable[float] | None = None,
         log_weights: Iterable[float] | None = None,
     ) -> int:
-        """Add a weighted sum of nodes added before; one of `weights`, `log_weights` and `logs` is expected.
+        """Add a weighted sum of earlier nodes; give one of `weights`, `log_weights` and `logs`.
 
         Parameters
         ----------
         children
             Their numbers.
         logs
-            As `log_weights`, where none is above 0: numbers that may be meant as weights are refused.
+            Like `log_weights`, but none above 0: numbers that may be meant as weights are rejected.
         weights
             One weight per child; 0 drops its mass.
         log_weights
@@ -373,9 +373,9 @@ class CircuitBuilder:
         Parameters
         ----------
         normalised
-            Whether the values of all assignments add to 1, which is checked in one pass over the edges. With False
-            they may add to anything; where that is not 1, results show the total of what the evidence allows in
-            place of p(e).
+            Whether the values of all assignments must add to 1, checked in one pass over the edges. With False
+            they may have any total; if it is not 1, results show the total over assignments consistent with the
+            evidence instead of p(e).
 
         Returns
         -------
@@ -384,7 +384,7 @@ class CircuitBuilder:
         Raises
         ------
         ModelError
-            When no node was added, or the total is off 1 by more than 1e-3.
+            If no node was added, or the total differs from 1 by more than 1e-3.
         """
         if not len(self):
             raise ModelError("a circuit needs at least one node")
@@ -411,7 +411,7 @@ def _logs_of(
     weights: Iterable[float] | None,
     log_name: str = "log_weights",
 ) -> list[float]:
-    """Return the natural logs of weights that were given in one of three ways; ModelError for anything else."""
+    """Return the natural logs of weights given in one of three ways; ModelError for anything else."""
     ways = [way for way in (logs, log_weights, weights) if way is not None]
     if len(ways) != 1:
         raise ModelError(f"{what} was given {len(ways)} lists of weights; expected one, {name}= or {log_name}=")
@@ -433,7 +433,7 @@ def _logs_of(
 
 
 def _check_total(circuit: Circuit) -> None:
-    """Refuse a circuit whose values do not add to 1; one that no query accepts is left to the query to refuse."""
+    """Reject a circuit whose values do not add to 1; queries reject circuits that are invalid otherwise."""
     try:
         total = circuit.condition(make_query(circuit.domain)).facts.log_evidence
     except ImpossibleEvidence:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 SECONDS_PER_EDGE = 2e-7
-MOST = 2**31 - 2**8  # nodes, edges and parameters, which are numbered in 32 bits
+MOST = 2**31 - 2**8  # limit on nodes, edges and parameters, numbered in 32 bits
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class ConditionedLeaves:
     Attributes
     ----------
     position
-        int32, shape (n_vars,): the place of each variable in the query, else -1.
+        int32, shape (n_vars,): the position of each variable in the query, else -1.
     log_mass
         float64, shape (n_nodes,): natural logs of the masses of leaves, 0 on inner nodes.
     queried
@@ -51,36 +51,36 @@ def condition(
 ) -> tuple[Plan, float]:
     """Fold evidence and nuisance variables away and normalise.
 
-    Evidence becomes weights, nuisance leaves are summed or integrated, constants move up into the
-    weights of sums, children of zero mass disappear, sums over one categorical variable become leaves,
-    products inside products and sums inside sums are dissolved where they have no other parent, and
-    every node is normalised. Linear in the edges.
+    Evidence becomes weights; nuisance leaves are summed or integrated; constants move up into the weights
+    of sums; children of zero mass disappear; sums over one categorical variable become leaves; products
+    inside products and sums inside sums dissolve if they have no other parent; every node is normalised.
+    Linear in the edges.
 
     Parameters
     ----------
     circuit
-        Smooth and decomposable up to observed variables; where a categorical variable is missing it is
-        taken as a constant over its states. May be unnormalised.
+        Smooth and decomposable up to observed variables; a missing categorical variable counts as a
+        constant over its states. May be unnormalised.
     query
         Positions in the circuit's domain.
     max_edges
-        Refuse circuits with more edges.
+        Reject circuits with more edges.
     control
-        Its deadline is heeded: rewriting, nearly all of the time, does not begin unless it should end in time.
+        Raises TimeUp before rewriting, the slowest step, if that would miss the deadline.
 
     Returns
     -------
     The plan over the query variables in the query's order, and the natural log of the circuit's mass
-    under the evidence (ln p(e) when the circuit is normalised).
+    under the evidence (ln p(e) if the circuit is normalised).
 
     Raises
     ------
     ImpossibleEvidence
-        When that mass is zero.
+        If that mass is zero.
     ModelError
-        When the circuit is not decomposable, cannot be made smooth, or is too large.
+        If the circuit is not decomposable, cannot be made smooth, or is too large.
     TimeUp
-        When `control` leaves too little time.
+        If `control` leaves too little time.
     """
     control = control or Control()
     pace = WorkClock(control, f"conditioning a circuit of {circuit.n_edges} edges", SECONDS_PER_EDGE)
@@ -102,12 +102,12 @@ def condition(
 
 
 def fill_log_mass(circuit: Circuit, log_mass: NDArray[np.float64]) -> float:
-    """Complete ln of the masses of leaves, shape (n_nodes,), by those of inner nodes; return ln p(e).
+    """Add ln of the masses of inner nodes to those of leaves, shape (n_nodes,); return ln p(e).
 
     Raises
     ------
     ImpossibleEvidence, ModelError
-        When that is -inf, or not finite.
+        If ln p(e) is -inf, or otherwise not finite.
     """
     from certimap.circuits.kernels import structure as kernels
 
@@ -121,7 +121,7 @@ def fill_log_mass(circuit: Circuit, log_mass: NDArray[np.float64]) -> float:
 
 
 def checked(circuit: Circuit, query: Query) -> Circuit:
-    """Return the circuit, made smooth where needed, or raise ModelError when it does not decompose."""
+    """Return the circuit, made smooth if necessary, or raise ModelError if it is not decomposable."""
     ignored = query.observed
     found = properties.structure(circuit, ignored)
     if found.rough_sum >= 0 or found.missing:
@@ -137,9 +137,9 @@ def checked(circuit: Circuit, query: Query) -> Circuit:
 
 
 def leaves_of(circuit: Circuit, query: Query) -> tuple[ConditionedLeaves, NDArray[np.float64]]:
-    """Return the leaves of a checked circuit under a query, and how far their log masses may be off.
+    """Return the leaves of a checked circuit under a query, and bounds on the errors of their log masses.
 
-    The latter, shape (n_nodes,), is in units of the last place of 1, and 0 on inner nodes.
+    The bounds, shape (n_nodes,), are in units of the last place of 1, and 0 on inner nodes.
     """
     n_nodes, domain = circuit.n_nodes, circuit.domain
     log_mass, log_error = np.empty(n_nodes), np.empty(n_nodes)
@@ -159,7 +159,7 @@ def _with_real_leaves(
     log_error: NDArray[np.float64],
     categorical: QueriedLeaves,
 ) -> QueriedLeaves:
-    """Return the queried leaves with the real ones among them, and fill in the masses of all real ones."""
+    """Return the queried leaves, real ones included, and fill in the masses of all real leaves."""
     from certimap.circuits.kernels.arrays import QueriedLeaves
 
     real = np.flatnonzero((circuit.kind < NodeKind.PRODUCT) & (circuit.kind != NodeKind.CATEGORICAL))
@@ -183,7 +183,7 @@ def _with_real_leaves(
 
 
 def _refuse_mixed_measures(circuit: Circuit, nodes: NDArray[np.int64]) -> None:
-    """Raise ModelError where a variable has leaves of whole numbers and others: no measure fits both."""
+    """Raise ModelError if a variable has leaves on whole numbers and on real numbers: no measure fits both."""
     whole = np.isin(circuit.kind[nodes], [code for code, leaf in leaf_kinds().items() if leaf.is_whole])
     both = np.intersect1d(circuit.leaf_var[nodes[whole]], circuit.leaf_var[nodes[~whole]])
     if len(both):
@@ -228,10 +228,10 @@ def _keep_touching(
     log_error: NDArray[np.float64],
     log_total: float,
 ) -> None:
-    """Keep queried leaves whose support shares with the evidence one number alone, an end of both.
+    """Keep queried leaves whose support meets the evidence in a single number, an end of both.
 
-    Intervals are closed: the density there counts, though the leaf has no mass. It gets one that e^-800 of the
-    whole exceeds, lest conditioning drop it, and its density is divided by that.
+    Intervals are closed: the density there counts, though the leaf has no mass. To survive conditioning it gets a
+    mass below e^-800 of the whole, and its density is divided by this mass.
     """
     from certimap.circuits.kernels.real import fill_touching
     from certimap.circuits.leaves.kind import function_table
@@ -257,7 +257,7 @@ def _keep_touching(
 class _Folded(NamedTuple):
     """The live part of a circuit, rewritten: new nodes up to a root, and the vectors of the leaves.
 
-    `sums` tells which new node each sum of the circuit became (-1: none), `error` how far ln p(e) may be off, in
+    `sums` gives the new node of each sum of the circuit (-1: none), `error` a bound on the error of ln p(e) in
     units of the last place of 1.
     """
 
@@ -270,7 +270,7 @@ class _Folded(NamedTuple):
 
 
 def _folded(circuit: Circuit, query: Query) -> _Folded:
-    """Rewrite the live part of a circuit; what this needs beside its result is given up at its end."""
+    """Rewrite the live part of a circuit; temporary arrays are freed at the end."""
     from certimap.circuits.kernels import simplify, structure
     from certimap.circuits.kernels.arrays import NewNodes
 
@@ -316,7 +316,7 @@ def _folded(circuit: Circuit, query: Query) -> _Folded:
 def _decide_histograms(
     circuit: Circuit, parents: NDArray[np.int32], single: NDArray[np.int32], decides: NDArray[np.int32]
 ) -> None:
-    """Mark the sums of leaves of one real variable whose supports are disjoint: at most one of them is not 0."""
+    """Mark sums of leaves of one real variable with disjoint supports: at most one leaf is nonzero."""
     low, high = np.full(circuit.n_nodes, -np.inf), np.full(circuit.n_nodes, np.inf)
     for code, leaf in leaf_kinds().items():
         nodes = np.flatnonzero(circuit.kind == code)
@@ -356,7 +356,7 @@ def _laid_out(domain: Domain, folded: _Folded) -> Plan:
     simplify.lay_out(root, new, work, out)
     n_nodes, n_inner, n_leaves = (int(x) for x in out.sizes)
     for array in (out.is_sum, out.decides):
-        array.resize(n_nodes, refcheck=False)  # in place: nobody has seen it yet
+        array.resize(n_nodes, refcheck=False)  # in place: no other references exist
     for array in (out.child_ptr, out.leaf_ptr):
         array.resize(n_nodes + 1, refcheck=False)
     for array in (out.children, out.log_weights):
@@ -388,8 +388,8 @@ def _laid_out(domain: Domain, folded: _Folded) -> Plan:
 def _sum_numbers(
     sums: NDArray[np.int32], final: NDArray[np.int32], is_sum: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Return which of the circuit's sums each node of the plan was made from, else -1."""
-    found = np.flatnonzero((sums >= 0) & (sums < len(final)))[::-1]  # of several that became one, the first counts
+    """Return the circuit's sum from which each node of the plan was made, else -1."""
+    found = np.flatnonzero((sums >= 0) & (sums < len(final)))[::-1]  # the first wins if several became one
     places = final[sums[found]]
     numbers = np.full(len(is_sum), -1, np.int64)
     numbers[places[places >= 0]] = found[places >= 0]
@@ -416,7 +416,7 @@ def _workspace(n_nodes: int, n_pool: int) -> Workspace:
 def _probabilities(
     domain: Domain, leaf_var: NDArray[np.int32], leaf_start: NDArray[np.int64], log_tables: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the entries of categorical leaves as probabilities, those of real leaves as they are."""
+    """Return the entries of categorical leaves as probabilities; entries of real leaves stay unchanged."""
     with np.errstate(over="ignore"):
         tables = np.exp(log_tables)
     if not domain.is_discrete:

@@ -1,4 +1,4 @@
-"""A plan laid out for evaluation: kinds of leaves in order, numbers with exponents, floors of all nodes."""
+"""A plan laid out for evaluation: leaves ordered by kind, numbers with exponents, floors of all nodes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ LN_2 = math.log(2.0)
 # nothing would be fetched ahead of its use.
 MANY_VARIABLES = 4096
 LN_UNIT = UNIT_BITS * LN_2
-NUMBERS_TOGETHER = 2**16  # that are split together: what this holds meanwhile stays small, and near
+NUMBERS_TOGETHER = 2**16  # numbers split together: temporary arrays stay small and in cache
 
 
 def split_logs(logs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return natural logs, at most 0, as values and counts: `value * 2^(-256 count)`.
 
-    Values with a count are in (2^-384, 2^-128], so that a sum of fewer than 2^128 of them is at most 1; those
-    without are in (2^-384, 1], and -inf becomes 0. Counts of parts that have none take no memory until written.
+    Values with a count are in (2^-384, 2^-128], so that a sum of fewer than 2^128 of them is at most 1. Values
+    without are in (2^-384, 1], and -inf becomes 0. Unused parts of the counts take no memory.
     """
     values, counts = np.empty_like(logs), np.zeros(len(logs))
     for start in range(0, len(logs), NUMBERS_TOGETHER):
@@ -34,7 +34,7 @@ def split_logs(logs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[
         finite = np.isfinite(logs[part])
         safe = np.where(finite, logs[part], 0.0)
         some = np.maximum(np.floor((-safe / LN_2 - NARROW_BITS) / UNIT_BITS), 0.0)
-        # Of logs of -1e17 and less, what is left is off by more than a unit: within its range it stays.
+        # For logs below -1e17 the remainder is off by more than 1: clip it to its range.
         rest = np.clip(safe + some * LN_UNIT, -(NARROW_BITS + UNIT_BITS) * LN_2, 0.0)
         values[part] = np.where(finite, np.exp(rest), 0.0)
         if some.any():
@@ -43,7 +43,7 @@ def split_logs(logs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[
 
 
 def arrays_of(plan: Plan) -> PlanArrays:
-    """Lay a plan out as the evaluation kernels take it; linear in its edges."""
+    """Lay a plan out for the evaluation kernels; linear in its edges."""
     from certimap.circuits.kernels.arrays import PlanArrays
     from certimap.circuits.kernels.statistics import find_floors
 
@@ -88,7 +88,7 @@ def arrays_of(plan: Plan) -> PlanArrays:
 
 
 def _leaves_in_order(plan: Plan, mantissas: NDArray[np.float64]) -> LeafPlaces:
-    """Return the leaves as products take them: by rank, and by variable where these are many."""
+    """Return the leaves in the order of products: by rank, and with many variables by variable."""
     from certimap.circuits.kernels import statistics
     from certimap.circuits.kernels.arrays import LeafPlaces
 
@@ -118,7 +118,7 @@ def _leaves_in_order(plan: Plan, mantissas: NDArray[np.float64]) -> LeafPlaces:
 
 
 def functions_of(plan: Plan) -> NDArray[np.int64]:
-    """Return the addresses of what kernels ask real leaves; none, and nothing compiled, in a discrete domain."""
+    """Return the addresses of real leaves' functions; none, without compilation, in a discrete domain."""
     if plan.domain.is_discrete:
         return np.zeros((0, 8), np.int64)
     from certimap.circuits.leaves.kind import function_table

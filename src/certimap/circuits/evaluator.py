@@ -1,4 +1,4 @@
-"""Answering questions about points and boxes from a plan: blocks of rows, and threads."""
+"""Evaluation of a plan on points and boxes: blocks of rows, and threads."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Floats = NDArray[np.float64]
 POINT, MASS, BOUND = 0, 1, 2
 _LANES = 8
 _LINE = 64  # lanes that fill whole cache lines of inputs, one byte a lane
-_BLOCK_NUMBERS = 1 << 18  # numbers that a block of rows keeps at hand: 2 MB
-_TASK_EDGES = 1 << 26  # edge evaluations that one task does, so that a task lasts some 10 ms
+_BLOCK_NUMBERS = 1 << 18  # numbers per block of rows: 2 MB
+_TASK_EDGES = 1 << 26  # edge evaluations per task, so that a task lasts about 10 ms
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -48,7 +48,7 @@ class Block:
 
     @classmethod
     def empty(cls, n_rows: int, width: int) -> Block:
-        """Return a block of which nothing is set; memory of counts that are never used is never touched."""
+        """Return an uninitialised block; memory of unused counts is never touched."""
         return cls(np.empty((n_rows, width)), np.empty((n_rows, width)), np.zeros(n_rows, np.bool_))
 
     def logs(self, rows: slice, lanes: int) -> Floats:
@@ -61,13 +61,13 @@ class Block:
 
 
 class PerThread(Generic[T]):
-    """What a thread makes once and uses for all its tasks: fresh memory costs more than a small task."""
+    """A value made once per thread and used for all its tasks: fresh memory costs more than a small task."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make, self._made = make, threading.local()
 
     def get(self) -> T:
-        """Return the calling thread's own."""
+        """Return the calling thread's value."""
         try:
             return self._made.it
         except AttributeError:
@@ -78,13 +78,12 @@ class PerThread(Generic[T]):
 class Evaluator:
     """Evaluates a plan on batches of points and boxes.
 
-    Rows are evaluated by multiplying and adding numbers with exponents of their own, so that no row is too
-    improbable and nothing possible becomes 0.
+    Numbers have their own exponents, so that no row is too improbable and no possible value becomes 0.
 
     Attributes
     ----------
     relative_error
-        No computed probability is off by more than this factor of itself (rounding alone, conditioning included).
+        Bound on the relative rounding error of any computed probability, conditioning included.
     """
 
     def __init__(self, plan: Plan, workers: int) -> None:
@@ -106,7 +105,7 @@ class Evaluator:
 
     @cached_property
     def arrays(self) -> PlanArrays:
-        """The plan as the kernels take it."""
+        """The plan's arrays for the kernels."""
         return arrays_of(self.plan)
 
     @cached_property
@@ -128,9 +127,9 @@ class Evaluator:
         return int(np.max(np.diff(plan.leaf_ptr) + np.diff(plan.child_ptr)))
 
     def _task_rows(self, n_rows: int, cost: int = 1) -> int:
-        """Return how many rows one task takes: about `_TASK_EDGES` evaluations, and 16 tasks where that pays.
+        """Return the number of rows per task: about `_TASK_EDGES` evaluations, and 16 tasks if worthwhile.
 
-        `cost` is the work of an edge, in evaluations. The number of workers plays no part.
+        `cost` is the work of an edge, in evaluations. The number of workers has no influence.
         """
         edges = cost * max(self.plan.n_edges, 1)
         few = max(n_rows * edges // (_TASK_EDGES >> 5), 1)
@@ -139,7 +138,7 @@ class Evaluator:
 
     @staticmethod
     def _width(n_rows: int, numbers_a_lane: int, largest: int = 256) -> int:
-        """Return how many lanes a block has: as many as keep its numbers at hand, 8 at least."""
+        """Return the number of lanes of a block: as many as keep its numbers in cache, at least 8."""
         fitting = max(_BLOCK_NUMBERS // max(numbers_a_lane, 1), 4 * _LANES)
         if numbers_a_lane > _BLOCK_NUMBERS * 32:
             fitting = _LANES
@@ -147,7 +146,7 @@ class Evaluator:
         return max(-(-n_rows // (max(n_blocks, 1) * _LANES)) * _LANES, _LANES)
 
     def box_width(self, n_boxes: int) -> int:
-        """Return how many boxes to evaluate at once when the values of all nodes are kept."""
+        """Return the number of boxes to evaluate at once when the values of all nodes are kept."""
         return self._width(n_boxes, self.plan.n_nodes + self.plan.domain.total_states, 64)
 
     def log_values(self, mode: int, points: Points | None, boxes: Boxes | None) -> Floats:
@@ -176,7 +175,7 @@ class Evaluator:
     def log_each(self, mode: int, boxes: Boxes) -> Floats:
         """Return the root's log value with variable i set to state a, shape (batch, total_states).
 
-        Bounds are rounded up, and a state that a box holds gets no larger bound than the box.
+        Bounds are rounded up, and a state inside a box gets no larger bound than the box.
         """
         from certimap.circuits.kernels.each import downward
 
@@ -208,14 +207,14 @@ class Evaluator:
         return out
 
     def empty_inputs(self, n_inputs: int, width: int) -> NDArray[Any]:
-        """Return memory for a block's inputs: a byte each where states and masks fit into one."""
+        """Return memory for a block's inputs: one byte each if states and masks fit."""
         fits = self.is_discrete and int(self.plan.domain.n_states.max(initial=0)) <= 256
         return np.empty((n_inputs, width), np.uint8 if fits else np.float64)
 
     def upward_values(self, mode: int, rows: Rows, inputs: NDArray[Any], block: Block) -> int:
-        """Evaluate all nodes on the first rows, node i in row i of `block`; return how many lanes hold a row.
+        """Evaluate all nodes on the first rows, node i in row i of `block`; return the number of lanes in use.
 
-        `inputs` (total_states, width) is filled in; `block` has a row more than there are nodes, at least.
+        `inputs` (total_states, width) is filled in; `block` has at least one more row than nodes.
         """
         from certimap.circuits.kernels.evaluate import upward
         from certimap.circuits.kernels.load import load_block
@@ -237,10 +236,10 @@ class Evaluator:
         return Places(context, members, prefix, total, total + n_states, total + 2 * n_states)
 
     def outward(self, log_bounds: Floats) -> Floats:
-        """Round upper bounds up: by the error of the bound and that of a probability held against it.
+        """Round upper bounds up by the errors of the bound and of a probability compared with it.
 
-        Sums and products keep a relative error of one rounding an operation, and parameters that are logs err
-        relative to their size; `docs/what-a-certificate-means.md` adds this up.
+        Sums and products add a relative error of one rounding per operation; log parameters have errors relative
+        to their size. `docs/what-a-certificate-means.md` adds these up.
         """
         with np.errstate(invalid="ignore"):
             raised = log_bounds + (3 * self.relative_error + 32 * _EPS * np.abs(log_bounds))
@@ -249,7 +248,7 @@ class Evaluator:
 
 
 class Rows:
-    """A batch of points or boxes as the kernels take it: whichever is not asked about is empty."""
+    """A batch of points or boxes for the kernels; the other kind is empty."""
 
     def __init__(self, points: Points | None, boxes: Boxes | None) -> None:
         self.points: NDArray[Any] = np.zeros((0, 0), np.int16) if points is None else points

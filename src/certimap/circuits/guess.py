@@ -1,4 +1,4 @@
-"""A circuit asked as it is, for where there is no time to condition it: single points, and one good guess."""
+"""An unconditioned circuit, for short time limits: log-probabilities of single points, and one good guess."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class GuessedCircuit:
 
     @classmethod
     def of(cls, circuit: Circuit, query: Query) -> GuessedCircuit:
-        """Return the posterior; raises as conditioning does, and TooLarge where a real variable is queried."""
+        """Return the posterior; raises the errors of conditioning, and TooLarge if a real variable is queried."""
         if not query.query_domain.is_discrete:
             raise TooLarge("real variables cannot be guessed without conditioning the circuit")
         circuit = checked(circuit, query)
@@ -42,16 +42,16 @@ class GuessedCircuit:
 
     @property
     def facts(self) -> Facts:
-        """What solvers may know of it beforehand."""
+        """Properties of the posterior for solvers."""
         return Facts.of(
             self.domain, log_evidence=self.log_evidence, work=self.circuit.n_edges, log_slack=self._log_slack
         )
 
     @cached_property
     def _log_slack(self) -> float:
-        """How far ln p of any possible point may be off, in nats: the error of its own pass and that of ln p(e).
+        """A bound on the error of ln p of any possible point, in nats: the errors of its own pass and of ln p(e).
 
-        Nothing is scaled by the evidence before they are subtracted, so that far observations cost digits here.
+        The two logs are subtracted unscaled, so very improbable evidence costs digits.
         """
         from certimap.circuits import properties
         from certimap.circuits.kernels import structure
@@ -90,7 +90,7 @@ class GuessedCircuit:
         return self._walk_down(value)
 
     def most_probable_path(self) -> Points:
-        """Max-product on the circuit as it is: every sum is a maximum, leaves at their maxima; shape (1, n)."""
+        """Max-product on the unconditioned circuit, shape (1, n): sums are maxima, leaves at their maxima."""
         from certimap.circuits import properties
         from certimap.circuits.kernels import paths
 
@@ -107,7 +107,7 @@ class GuessedCircuit:
         return value
 
     def _walk_down(self, value: NDArray[np.float64]) -> Points:
-        """Follow the children of largest weighted value from the root, all children of products; shape (1, n)."""
+        """Follow the child of largest weighted value at sums, and all children at products; shape (1, n)."""
         circuit, queried, position = self.circuit, self.leaves.queried, self.leaves.position
         point = np.zeros((1, len(self.domain)), np.int16)
         stack = [circuit.root]

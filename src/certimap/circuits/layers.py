@@ -1,4 +1,4 @@
-"""A plan cut into layers whose nodes depend on earlier layers alone: what tensors are computed by."""
+"""A plan cut into layers whose nodes depend only on earlier layers, for computation with tensors."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """Nodes of one kind with about as many members each, all of which stand in earlier layers.
+    """Nodes of one kind with similar numbers of members, all from earlier layers.
 
     Attributes
     ----------
     rows
         int64, shape (n,): the nodes' rows.
     members
-        int64, shape (n, k): rows of their members; row 0, which is ln 1, fills up.
+        int64, shape (n, k): rows of their members, padded with row 0 (ln 1).
     log_weights
-        float64, shape (n, k), for sums: natural logs, -inf where a member fills up. None for products.
+        float64, shape (n, k), for sums: natural logs, -inf for padding. None for products.
     """
 
     rows: Ints
@@ -40,7 +40,7 @@ class Layers:
     Attributes
     ----------
     n_rows
-        How many rows there are; the root's is the last.
+        Number of rows; the root's is the last.
     leaf_var
         int64, shape (n_leaves,): the variable of the leaf in row 1 + i.
     leaf_log_tables
@@ -59,12 +59,12 @@ class Layers:
 
     @property
     def widest(self) -> int:
-        """The most numbers per row of a batch that a layer has at hand."""
+        """The largest number of values of a layer per row of a batch."""
         return max((layer.members.size for layer in self.layers), default=1)
 
     @classmethod
     def of(cls, plan: Plan) -> Layers:
-        """Cut a plan; some sorting, linear in its edges but for logarithms.
+        """Cut a plan; linear in its edges up to logarithms, for sorting.
 
         Raises
         ------
@@ -119,14 +119,14 @@ def _layers(plan: Plan, leaf_of: Ints, n_leaves: int) -> tuple[Layer, ...]:
 
 
 def _rounded(counts: Ints) -> Ints:
-    """Return numbers rounded up to 1, 2, 3, 4, 6, 8, 12, 16, ...: few sizes, and little that fills up."""
+    """Return numbers rounded up to 1, 2, 3, 4, 6, 8, 12, 16, ...: few sizes, and little padding."""
     power = 2 ** np.ceil(np.log2(np.maximum(counts, 1))).astype(np.int64)
     between = power - power // 4
     return np.where(counts <= between, between, power)
 
 
 def _heights(plan: Plan) -> Ints:
-    """Return the longest way from each node down to a leaf, shape (n_nodes,)."""
+    """Return the length of the longest path from each node down to a leaf, shape (n_nodes,)."""
     heights = [0] * plan.n_nodes
     ptr: list[int] = plan.child_ptr.tolist()
     children: list[int] = plan.children.tolist()

@@ -1,9 +1,9 @@
 """Hybrid belief propagation on a circuit read as a network of binary variables (Mauá et al. 2020).
 
-Every node is a binary variable: a leaf is 1 with the probability that it gives the state of its variable, a
-product is the AND of its children, and a sum is 1 with the probability that its weights give its children that
-are 1. Then P(root = 1 | x) is the circuit's value at x. Messages inside are sums; the query variables, which are
-maximised, send mixed-product messages (Liu and Ihler 2013): sums over the states that maximise their belief.
+Every node is a binary variable: a leaf is 1 with its probability of the variable's state, a product is the AND of
+its children, and a sum is 1 with the total weight of its children that are 1. Then P(root = 1 | x) is the
+circuit's value at x. Inner messages are sums. The query variables, which are maximised, send mixed-product
+messages (Liu and Ihler 2013): sums over the states that maximise their belief.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Propagation:
-    """Loopy message passing under way; `advance` does one sweep up and down. Exact on no kind of circuit.
+    """State of loopy message passing; `advance` does one sweep up and down. Not exact on any kind of circuit.
 
     Cost of a sweep: a few logs and exponentials per edge, and one per state of each leaf.
 
@@ -32,7 +32,7 @@ class Propagation:
     plan
         A circuit over categorical query variables.
     damping
-        The weight of the old message in the mean (of logs) that replaces it, 0 for none.
+        The weight of the old message in the mean (of logs) that replaces it; 0 means no damping.
     """
 
     plan: Plan
@@ -45,7 +45,7 @@ class Propagation:
         self._belief = np.empty_like(self._messages.belief)
 
     def advance(self) -> tuple[Points, float]:
-        """Do one sweep; return what it decodes, shape (1, n), and the largest change of a belief, in nats."""
+        """Do one sweep; return the decoded point, shape (1, n), and the largest change of a belief, in nats."""
         from certimap.circuits.kernels import messages as kernels
 
         kernels.ask_variables(self._graph, self._messages)
@@ -58,7 +58,7 @@ class Propagation:
 
 
 def _start(plan: Plan) -> tuple[MessageGraph, Messages]:
-    """Return the arrays of a plan and messages that know nothing."""
+    """Return the arrays of a plan, and uniform messages."""
     from certimap.circuits.kernels.messages import MessageGraph, Messages
 
     n_states: NDArray[np.int64] = plan.domain.n_states.astype(np.int64)

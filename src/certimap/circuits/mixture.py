@@ -1,4 +1,4 @@
-"""Circuits that are small mixtures of products, and how a search asks them: by bounds of second order."""
+"""Circuits that are small mixtures of products, and their prober with second-order bounds."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from certimap.kernels.mixture_bounds import room_for
 from certimap.kernels.parallel import for_blocks
 
 MAX_COMPONENTS = 8000
-MAX_MIXED = 2000  # where categorical variables are queried too: caps, which are given up, help with these
+MAX_MIXED = 2000  # limit with categorical query variables: caps, unused here, help with these
 MAX_LEAVES = 64_000  # of all components together
 BLOCK = 64  # boxes a thread takes at a time
 Floats = NDArray[np.float64]
-N_STARTS = 64  # components whose peaks are climbed from
-N_SLOW_STARTS = 8  # the same where a step is a pass through the circuit
+N_STARTS = 64  # components whose peaks start climbs
+N_SLOW_STARTS = 8  # number of starts if a step is a pass through the circuit
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class FlatMixture:
     log_weights
         Natural logs, shape (K,).
     starts
-        Where each variable's leaf has its vector in the plan's tables, int64, shape (K, n).
+        Start of the vector of each variable's leaf in the plan's tables, int64, shape (K, n).
     """
 
     log_weights: NDArray[np.float64]
@@ -42,10 +42,10 @@ class FlatMixture:
 
 
 def flattened(plan: Plan) -> FlatMixture | None:
-    """Multiply a plan out; None where that has no use, or takes too many components.
+    """Multiply a plan out; None if that has no use, or gives too many components.
 
-    It has a use where a variable has a density whose curvature is known. Whole numbers have none, and the bars of
-    a histogram are better kept apart.
+    It is useful if a variable has a density with known curvature. Whole numbers have none, and the bars of a
+    histogram are better kept apart.
     """
     domain = plan.domain
     real = domain.n_states == 0
@@ -83,7 +83,7 @@ def _count(plan: Plan) -> float:
 
 
 class MixtureProber(PlanProber):
-    """Probes a plan by the bounds of `kernels/mixture_bounds.py` beside those of `PlanProber`.
+    """Probes a plan by the bounds of `kernels/mixture_bounds.py` and of `PlanProber`.
 
     Parameters
     ----------
@@ -136,19 +136,19 @@ class MixtureProber(PlanProber):
             return Answers(unknown, log_bound, np.full((batch, columns), np.nan), each, splits, middles)
         answers = super().probe(boxes)
         log_bound = np.minimum(log_bound, answers.log_bound)
-        of_reals = self.layout.is_real[self.layout.variable_of]  # those answers are about halves at other splits
+        of_reals = self.layout.is_real[self.layout.variable_of]  # those answers are for halves at other splits
         each = np.where(of_reals, log_bound[:, None], np.minimum(answers.each_bound, log_bound[:, None]))
         return replace(answers, log_bound=log_bound, each_bound=each, splits=splits, middles=middles)
 
     def starts(self) -> Points:
-        """Return max-product's point, and what climbing from the components' peaks reaches."""
+        """Return max-product's point, and the points reached by climbing from the components' peaks."""
         first = super().starts()
         n_starts = N_STARTS if self.is_gaussian else N_SLOW_STARTS
         order = np.argsort(-self._log_tops, kind="stable")[:n_starts]
         return np.concatenate([first, self.climb(self._peaks(order))])
 
     def climb(self, points: Points) -> Points:
-        """Return the points that climbing reaches, shape (batch, n): by Newton steps where leaves are Gaussian."""
+        """Return the points reached by climbing, shape (batch, n); with Gaussian leaves by Newton steps."""
         if not self.is_gaussian:
             return super().climb(points)
         work = np.array(points, np.float64)
@@ -161,7 +161,7 @@ class MixtureProber(PlanProber):
         return work
 
     def _peaks(self, rows: NDArray[np.int64]) -> Points:
-        """Return the point of largest leaves of some components, shape (len(rows), n)."""
+        """Return the points at the peaks of all leaves of some components, shape (len(rows), n)."""
         from certimap.circuits.kernels.real import fill_peaks
 
         arrays, view = self.view.arrays, self.view
@@ -178,5 +178,5 @@ class MixtureProber(PlanProber):
         return points
 
     def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:
-        """There is nothing to tighten: bounds of second order are better than caps."""
+        """There is nothing to tighten: second-order bounds are better than caps."""
         return Tightening(0, True, True)

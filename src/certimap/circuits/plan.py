@@ -1,4 +1,4 @@
-"""The arrays that every kernel of the engine walks: a conditioned, simplified, normalised circuit."""
+"""The arrays for all kernels of the engine: a conditioned, simplified, normalised circuit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from certimap.circuits.leaves import leaf_kinds
 from certimap.core.domain import Domain
 from certimap.errors import ModelError
 
-REAL_SIZE = 8  # of a real leaf's vector, laid out as `kernels/real.py` says
+REAL_SIZE = 8  # size of a real leaf's vector; `kernels/real.py` describes its layout
 REAL_LOW, REAL_HIGH, REAL_LOG_NORM, REAL_FIRST = 1, 2, 3, 4
 
 
@@ -35,8 +35,8 @@ class Plan:
         int64, shape (n_nodes + 1,), and int32, shape (n_edges,): inner children of node i are
         `children[child_ptr[i]:child_ptr[i + 1]]`.
     weights, log_weights
-        float64, shape (n_edges,): weights of the sums (those of one sum add to 1) and their natural
-        logs; 1 and 0 on the edges of products. A weight may underflow to 0 where its log is finite.
+        float64, shape (n_edges,): weights of the sums (each sum's weights add to 1) and their natural
+        logs; 1 and 0 on the edges of products. A weight may underflow to 0 though its log is finite.
     leaf_ptr, leaf_var, leaf_start
         int64, shape (n_nodes + 1,), int32 and int64, shape (n_leaves,): the leaves of product i are
         `leaf_ptr[i]:leaf_ptr[i + 1]`; a leaf's variable (position in `domain`) and the start of its
@@ -49,10 +49,9 @@ class Plan:
         int32, shape (n_nodes,): the query variable that a sum decides (its children allow disjoint
         sets of that variable's states), else -1.
     sum_numbers
-        int64, shape (n_nodes,): for each sum, which of the sums of the circuit it was made from, in their order;
-        else -1.
+        int64, shape (n_nodes,): for each sum, its source's index among the original circuit's sums; else -1.
     log_error
-        How far (nats) conditioning may have moved the log of a probability: weights and leaves are rounded.
+        A bound (nats) on the error of log-probabilities from conditioning: weights and leaves are rounded.
     """
 
     domain: Domain
@@ -85,7 +84,7 @@ class Plan:
 
     @property
     def n_edges(self) -> int:
-        """How many edges the circuit has, those to its leaves included."""
+        """Number of edges, including edges to leaves."""
         return len(self.children) + len(self.leaf_var)
 
     @cached_property
@@ -100,7 +99,7 @@ class Plan:
 
     @cached_property
     def ends(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The interval that the evidence and the domain leave each variable, shape (n,) each."""
+        """The interval of each variable left by the evidence and the domain, shape (n,) each."""
         low, high = np.full(len(self.domain), np.inf), np.full(len(self.domain), -np.inf)
         real = self.domain.n_states[self.leaf_var] == 0
         starts, variables = self.leaf_start[real], self.leaf_var[real]
@@ -125,7 +124,7 @@ class Plan:
     def to_circuit(self) -> Circuit:
         """Return the same distribution as a `Circuit`; leaves that share a vector become one node.
 
-        Raises ModelError when real leaves are restricted to intervals: a `Circuit` has none such.
+        Raises ModelError if real leaves are restricted to intervals, which a `Circuit` cannot express.
         """
         is_real = self.domain.n_states[self.leaf_var] == 0
         restricted = self.log_tables[self.leaf_start[is_real] + REAL_LOG_NORM] != 0.0

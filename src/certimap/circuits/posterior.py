@@ -41,9 +41,9 @@ class CircuitPosterior:
     log_evidence
         ln p(e), or ln of the unnormalised mass under the evidence.
     workers
-        Threads; None takes one a processor.
+        Threads; None takes one per processor.
     origin
-        The model and the query that it comes from, for methods that learn from other evidence.
+        The original model and query, for methods that learn from other evidence.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class CircuitPosterior:
     ) -> CircuitPosterior:
         """Condition a circuit on a query; `log_scale` is added to ln p(e), `origin` is the circuit and the query.
 
-        Raises ImpossibleEvidence, ModelError and TimeUp as `certimap.circuits.condition.condition` does.
+        Raises ImpossibleEvidence, ModelError and TimeUp as in `certimap.circuits.condition.condition`.
         """
         from certimap.circuits.condition import condition
 
@@ -86,7 +86,7 @@ class CircuitPosterior:
 
     @property
     def facts(self) -> Facts:
-        """What solvers may know of it beforehand."""
+        """Properties of the posterior for solvers."""
         return self._facts
 
     @cached_property
@@ -101,7 +101,7 @@ class CircuitPosterior:
 
     @property
     def n_edges(self) -> int:
-        """Edges of the conditioned circuit, those to leaves included: the work of evaluating one row."""
+        """Edges of the conditioned circuit, including edges to leaves: the work of evaluating one row."""
         return self.plan.n_edges
 
     @cached_property
@@ -125,19 +125,19 @@ class CircuitPosterior:
         return {"plan": self.plan, **given}
 
     def cut(self, cells: Domain, edges: Sequence[NDArray[np.float64] | None]) -> CircuitPosterior:
-        """Return the distribution of the cells of a partition, a circuit of the same structure.
+        """Return the distribution over the cells of a partition, a circuit with the same structure.
 
         Parameters
         ----------
         cells
-            The query variables, with one state per cell in place of a real one.
+            The query variables, with one state per cell for real ones.
         edges
-            For each real variable the ends of its cells, rising, one more than there are cells; None for others.
+            For each real variable, the rising ends of its cells, one more than cells; None for others.
 
         Returns
         -------
         CircuitPosterior
-            Whose `log_prob` is ln P(box | e). Cost: one mass per leaf and cell.
+            Its `log_prob` is ln P(box | e). Cost: one mass per leaf and cell.
         """
         from certimap.circuits.cells import cut_plan
 
@@ -149,7 +149,7 @@ class CircuitPosterior:
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
         """Draw n independent points, shape (n, n_vars), from p(q | e) or from the union of disjoint boxes.
 
-        Raises QueryError when the boxes have no mass.
+        Raises QueryError if the boxes have no mass.
         """
         if boxes is None:
             return self.sampler.sample(n, rng)
@@ -165,17 +165,17 @@ class CircuitPosterior:
         return np.minimum(values, 0.0)
 
     def log_bound(self, boxes: Boxes) -> NDArray[np.float64]:
-        """Return an upper bound on ln max over the box of p(q | e), shape (batch,), rounded up.
+        """Return an upper bound on the maximum of ln p(q | e) in each box, shape (batch,), rounded up.
 
         Leaves take their maximum over the box, sums that decide a query variable take their largest
-        term, other sums add up; exact on a single point and on a deterministic circuit.
+        term, other sums add up. Exact on a single point and on a deterministic circuit.
         """
         return self.evaluator.outward(self.evaluator.log_values(BOUND, None, self._boxes(boxes)))
 
     def log_mass_each(self, boxes: Boxes) -> NDArray[np.float64]:
         """Return ln P(box with variable i set to state a | e), shape (batch, total_states).
 
-        One upward and one downward pass; on a point this is its whole Hamming sweep of radius 1.
+        One upward and one downward pass. For a single point this gives all its neighbours at Hamming distance 1.
         """
         values = self.evaluator.log_each(MASS, self._boxes(boxes))
         return np.minimum(values, 0.0, out=values)
@@ -183,12 +183,12 @@ class CircuitPosterior:
     def log_bound_each(self, boxes: Boxes) -> NDArray[np.float64]:
         """Return an upper bound over each box with variable i set to state a, shape (batch, total_states).
 
-        One upward and one downward pass. A state that the box holds is never given more than the box.
+        One upward and one downward pass. A state inside the box gets no larger bound than the box.
         """
         return self.evaluator.log_each(BOUND, self._boxes(boxes))
 
     def prober(self) -> PlanProber:
-        """Return how a search asks about boxes, with nothing tightened yet."""
+        """Return a new prober, with nothing tightened yet."""
         from certimap.circuits.mixture import MixtureProber, flattened
         from certimap.circuits.prober import PlanProber
 
@@ -204,25 +204,25 @@ class CircuitPosterior:
         return walks.max_product(self.plan)
 
     def argmax_product(self) -> Points:
-        """Return the assignment that the root keeps when every node keeps one of its children's, shape (1, n)."""
+        """Return the root's assignment when every node keeps the best of its children's, shape (1, n)."""
         from certimap.circuits import walks
 
         return walks.argmax_product(self.plan)
 
     def beam(self, width: int, should_stop: Callable[[], bool]) -> Points:
-        """Return what the root keeps when every node keeps `width` of its children's assignments, best first."""
+        """Return the root's assignments, best first, when every node keeps the `width` best of its children's."""
         from certimap.circuits.beam import beam
 
         return beam(self.plan, width, should_stop)
 
     def propagation(self, damping: float) -> Propagation:
-        """Return hybrid belief propagation on the circuit that has not begun."""
+        """Return hybrid belief propagation on the circuit, not yet started."""
         from certimap.circuits.messages import Propagation
 
         return Propagation(self.plan, damping)
 
     def modes(self) -> Points:
-        """Return the variables' own modes, each with all others summed out, shape (1, n)."""
+        """Return the modes of the variables' marginals, shape (1, n)."""
         from certimap.circuits import walks
 
         log_mass = self.log_mass_each(Boxes.full(self.domain))[0] if self.domain.total_states else np.empty(0)
@@ -237,7 +237,7 @@ class CircuitPosterior:
         is_plain = (
             points.size and points.dtype == np.int16 and points.flags.c_contiguous and self.domain.is_discrete
         )
-        # The usual case at the price of one pass: read as unsigned, what is negative is large.
+        # The usual case in one pass: read as unsigned, negative numbers are large.
         if is_plain and int(points.view(np.uint16).max()) < int(n_states.min()):
             return points
         discrete = n_states > 0

@@ -1,4 +1,4 @@
-"""How a search asks a circuit: one compiled upward and downward pass per box, under the caps of its sum nodes."""
+"""Prober of a circuit: one compiled upward and downward pass per box, with the caps of its sum nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BLOCK = 8  # boxes a thread takes at a time
 
 
 class PlanProber:
-    """Probes a plan; `tighten` finds the maxima of its subcircuits, which cap every later bound.
+    """Probes a plan; `tighten` finds the maxima of its subcircuits, which cap all later bounds.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class PlanProber:
         each_mass, each_bound = np.empty((batch, columns)), np.empty((batch, columns))
         splits = np.empty((batch, len(self.view.domain)))
         intervals = (boxes.low, boxes.high)
-        if self.view.domain.is_discrete:  # never read; the kernel takes a row each
+        if self.view.domain.is_discrete:  # never read, but the kernel expects one row per box
             intervals = (np.zeros((batch, 1)), np.zeros((batch, 1)))
 
         def task(start: int, stop: int) -> None:
@@ -83,7 +83,7 @@ class PlanProber:
         self._control = control
 
     def starts(self) -> Points:
-        """Return the root's best point as the caps know it; max-product's before there are any."""
+        """Return the root's best point from the caps; without caps, max-product's point."""
         if self.caps is None:
             return walks.max_product(self.plan)
         point = self.caps.best_point()
@@ -105,7 +105,7 @@ class PlanProber:
         return work.astype(view.domain.point_dtype)
 
     def tighten(self, work: int, log_factor: float, within: SearchBoxes, log_threshold: float) -> Tightening:
-        """Search sum nodes bottom-up for their maxima; a round done, the next allows each node more boxes."""
+        """Search sum nodes bottom-up for their maxima; each further round allows a node more boxes."""
         if self.caps is None:
             self.caps = Caps(self.view, log_factor, max_trace=self._max_trace)
             self._log_caps = self.caps.log_caps

@@ -1,4 +1,4 @@
-"""Structural properties of a circuit, computed from its arrays and never trusted."""
+"""Structural properties of a circuit, always computed from its arrays."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CategoricalParams:
     values
         float64: natural-log weights, one per state.
     states
-        int64: the state that each entry of `values` is about.
+        int64: the state of each entry of `values`.
     """
 
     nodes: NDArray[np.int64]
@@ -52,7 +52,7 @@ def categorical_params(circuit: Circuit) -> CategoricalParams:
 
 
 def circuit_arrays(circuit: Circuit) -> CircuitArrays:
-    """Return the inner structure of a circuit as the kernels take it."""
+    """Return the inner structure of a circuit for the kernels."""
     from certimap.circuits.kernels.arrays import CircuitArrays
 
     return CircuitArrays(circuit.kind, circuit.child_ptr, circuit.children, circuit.log_weights, circuit.leaf_var)
@@ -65,7 +65,7 @@ def categorical_leaves(
     log_mass: NDArray[np.float64],
     log_error: NDArray[np.float64],
 ) -> QueriedLeaves:
-    """Return those categorical leaves that are queried, and fill in the masses of all, with their errors.
+    """Return the queried categorical leaves, and fill in the masses of all, with their errors.
 
     Parameters
     ----------
@@ -74,10 +74,10 @@ def categorical_leaves(
     log_weights
         One natural-log weight per state, float64, shape (total_states,).
     position
-        int32, shape (n_vars,): the place of each variable in the query, -1 where it has none.
+        int32, shape (n_vars,): the position of each variable in the query, or -1.
     log_mass, log_error
-        float64, shape (n_nodes,), to be filled in: natural logs of masses (0 of nodes other than categorical
-        leaves), and how far these may be off, in units of the last place of 1.
+        float64, shape (n_nodes,), outputs: natural logs of masses (0 for nodes other than categorical leaves),
+        and bounds on their errors, in units of the last place of 1.
     """
     from certimap.circuits.kernels import leaf_masses
     from certimap.circuits.kernels.arrays import QueriedLeaves
@@ -105,19 +105,19 @@ def full_state_sets(domain: Domain) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """What one pass over a circuit tells about its scopes.
+    """Properties of a circuit's scopes.
 
     Attributes
     ----------
     parents
-        int32, shape (n_nodes,): edges into each node from nodes that the root reaches; 0 is unreachable.
+        int32, shape (n_nodes,): edges into each node from reachable nodes; 0 for unreachable nodes.
     rough_sum
         The first reachable sum whose children differ in scope, or -1.
     overlapping
-        Whether some reachable product multiplies two children that share a variable (known only when
-        `rough_sum` is -1).
+        Whether some reachable product has two children that share a variable (valid only if `rough_sum` is
+        -1).
     missing
-        Variables that count but that the root does not reach.
+        Variables, except ignored ones, not reachable from the root.
     """
 
     parents: NDArray[np.int32]
@@ -129,8 +129,8 @@ class Structure:
 def structure(circuit: Circuit, ignored: Iterable[int] = ()) -> Structure:
     """Check smoothness and decomposability in two passes, leaving out the `ignored` variables.
 
-    Each pass compares scopes by random fingerprints of 63 bits, so that the cost is linear in the edges whatever
-    the number of variables; two different scopes agree in both passes by chance with probability about 2^-126.
+    Each pass compares scopes by random fingerprints of 63 bits. The cost is thus linear in the edges whatever the
+    number of variables. Two different scopes agree by chance in both passes with probability about 2^-126.
     """
     from certimap.circuits.kernels import structure as kernels
 
@@ -152,12 +152,12 @@ def structure(circuit: Circuit, ignored: Iterable[int] = ()) -> Structure:
 
 
 def is_smooth(circuit: Circuit) -> bool:
-    """Tell whether the children of every reachable sum have one scope; linear in the edges."""
+    """Whether the children of every reachable sum have the same scope; linear in the edges."""
     return structure(circuit).rough_sum < 0
 
 
 def is_decomposable(circuit: Circuit) -> bool:
-    """Tell whether the children of every reachable product have disjoint scopes.
+    """Whether the children of every reachable product have disjoint scopes.
 
     Linear in the edges on a smooth circuit; otherwise explicit scopes are built.
     """
@@ -166,11 +166,11 @@ def is_decomposable(circuit: Circuit) -> bool:
 
 
 def decided_variables(circuit: Circuit) -> NDArray[np.int32]:
-    """Return for each node the variable that it decides, int32, shape (n_nodes,), else -1.
+    """Return the variable decided by each node, int32, shape (n_nodes,), else -1.
 
-    A sum decides a variable when its children allow pairwise disjoint sets of that variable's states;
-    at most one of them is then nonzero on any point. Linear in the edges; a node tracks a bounded number
-    of restricted variables, so that in rare cases a decided variable is overlooked.
+    A sum decides a variable if its children allow pairwise disjoint sets of that variable's states; at
+    most one child is then nonzero on any point. Linear in the edges: a node tracks a bounded number of
+    restricted variables, so that in rare cases a decided variable is overlooked.
     """
     from certimap.circuits.kernels import structure as kernels
 
@@ -190,7 +190,7 @@ def find_decided(
     leaves: QueriedLeaves,
     full_sets: NDArray[np.int64],
 ) -> NDArray[np.int32]:
-    """Return the variable that each live sum decides, variables renumbered by `position` and leaves restricted."""
+    """Return the variable decided by each live sum, numbered by `position`, given restricted leaves."""
     from certimap.circuits.kernels import structure as kernels
 
     n_nodes = len(arrays.kind)
@@ -209,7 +209,7 @@ def find_decided(
 
 
 def is_deterministic(circuit: Circuit) -> bool:
-    """Tell whether every reachable sum with several children decides a variable (sufficient, not necessary)."""
+    """Whether every reachable sum with several children decides a variable (sufficient, not necessary)."""
     decided = decided_variables(circuit)
     parents = structure(circuit).parents
     starts = circuit.child_ptr[:-1]
@@ -235,7 +235,7 @@ def _bits(scope: int) -> list[int]:
 
 
 def overlapping_product(circuit: Circuit, ignored: Iterable[int] = ()) -> tuple[int, int] | None:
-    """Return a reachable product and a variable that two of its children share, or None."""
+    """Return a reachable product and a variable shared by two of its children, or None."""
     skipped = sum(1 << i for i in ignored)
     parents = structure(circuit).parents
     scopes = _explicit_scopes(circuit, parents)
@@ -254,13 +254,13 @@ def overlapping_product(circuit: Circuit, ignored: Iterable[int] = ()) -> tuple[
 def smoothed(circuit: Circuit, ignored: Iterable[int] = ()) -> Circuit:
     """Return an equal circuit in which every sum is smooth and the root has every variable in scope.
 
-    Where a child of a sum (or the root) lacks a categorical variable, it is multiplied by a leaf of
+    If a child of a sum (or the root) lacks a categorical variable, it is multiplied by a leaf with
     weight 1 on every state: the function does not change. `ignored` variables may stay missing.
 
     Raises
     ------
     ModelError
-        When a real variable is missing: a constant over it has no finite mass.
+        If a real variable is missing: a constant over it has no finite mass.
     """
     skipped = sum(1 << i for i in ignored)
     parents = structure(circuit).parents
@@ -351,7 +351,7 @@ class _Patch:
         )
 
     def _numbering(self) -> tuple[NDArray[np.int64], list[int]]:
-        """Return new ids of the old nodes, and of the wideners; each widener follows its child."""
+        """Return new ids of the old nodes, and of the widening products; each follows its child."""
         n_after = np.zeros(self.circuit.n_nodes, np.int64)
         for child, _ in self.widened:
             n_after[child] += 1

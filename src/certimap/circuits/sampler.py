@@ -16,7 +16,7 @@ _TASK_ROWS = 4096
 
 
 class Sampler:
-    """Draws independent points; a row's numbers depend on the key and the row alone, not on threads."""
+    """Draws independent points; a row's random numbers depend only on the key and the row, not on threads."""
 
     def __init__(self, evaluator: Evaluator) -> None:
         self.evaluator = evaluator
@@ -68,7 +68,7 @@ class Sampler:
         Raises
         ------
         QueryError
-            When the boxes have no mass.
+            If the boxes have no mass.
         """
         log_mass = self.evaluator.log_values(MASS, None, boxes)
         largest = float(log_mass.max(initial=-np.inf))

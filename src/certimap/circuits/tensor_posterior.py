@@ -1,4 +1,4 @@
-"""The posterior of a circuit that draws and scores points on a device of PyTorch."""
+"""The posterior of a circuit that draws and scores points on a PyTorch device."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from certimap.core.posterior import Posterior
 from certimap.core.rounding import ALL_SUMS, ENTROPY, STEPS, ULP
 from certimap.errors import SolverError
 
-DEVICE_ERROR = 2.0  # units of the last place by which a device's exp and log may err, in those of the CPU's
+DEVICE_ERROR = 2.0  # error of a device's exp and log, relative to the CPU's, in units of the last place
 
 
 class TensorPosterior:
-    """p(q | e) of a conditioned circuit, with `sample` and `log_prob` alone, on a device and in float64.
+    """p(q | e) of a conditioned circuit on a device in float64, with only `sample` and `log_prob`.
 
-    It is for methods that live on draws and on values of points. What is drawn depends on the device, but not on
-    threads. All logs are natural.
+    It is for methods based on draws and on values of points. Draws depend on the device, but not on threads. All
+    logs are natural.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class TensorPosterior:
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
         """Draw n independent points, shape (n, n_vars), from p(q | e).
 
-        Raises SolverError when boxes are given: they are drawn from by the compiled kernels alone.
+        Raises SolverError if boxes are given: only the compiled kernels draw from boxes.
         """
         if boxes is not None:
             raise SolverError("draws inside boxes were asked for on a device; leave device= out")
@@ -72,7 +72,7 @@ def on_device(posterior: Posterior, device: str) -> TensorPosterior:
     Raises
     ------
     SolverError
-        For a posterior that is no circuit; and what `TensorPosterior` raises.
+        For a posterior that is not a circuit; also the errors of `TensorPosterior`.
     """
     if not isinstance(posterior, CircuitPosterior):
         raise SolverError(
@@ -83,9 +83,9 @@ def on_device(posterior: Posterior, device: str) -> TensorPosterior:
 
 
 def log_error(plan: Plan) -> float:
-    """Return how far (nats) a log may be off that is computed by adding logs and by sums of exponentials.
+    """Return a bound (nats) on the error of a log computed by adding logs and by sums of exponentials.
 
-    The bound for the logs of a box search (see `rounding.py`), at the least value that is possible.
+    The bound for the logs of a box search (see `rounding.py`), at the smallest possible value.
     """
     from certimap.circuits.kernels.statistics import count_roundings
 

@@ -19,15 +19,15 @@ from certimap.core.box import Points
 from certimap.errors import QueryError
 
 Tensor = Any
-BLOCK_NUMBERS = 1 << 25  # that a block of rows keeps at hand: 256 MB of doubles
+BLOCK_NUMBERS = 1 << 25  # numbers per block of rows: 256 MB of doubles
 Precision = Literal["float32", "float64"]
 
 
 class TensorPlan:
     """A plan over categorical variables on a device.
 
-    Equal to `Evaluator` up to rounding (1e-10 nats in float64 on values above e^-10,000). The same inputs give the
-    same bits on a CPU; on a GPU, gradients add up in no fixed order.
+    Equal to `Evaluator` up to rounding (1e-10 nats in float64 on values above e^-10,000). Equal inputs give equal
+    bits on a CPU; on a GPU, gradients add up in no fixed order.
 
     Parameters
     ----------
@@ -82,8 +82,8 @@ class TensorPlan:
     def log_prob(self, points: Points) -> NDArray[np.float64]:
         """Return ln p at each row of states, shape (batch,).
 
-        A device that runs out of memory gets smaller blocks; one that cannot take a single row hands over to the
-        CPU, with one warning.
+        A device that runs out of memory gets smaller blocks; if even a single row does not fit, the CPU takes
+        over, with one warning.
         """
         n_variables = len(self.plan.domain)
         if np.ndim(points) != 2 or np.shape(points)[1] != n_variables:
@@ -106,11 +106,11 @@ class TensorPlan:
 
     @property
     def block(self) -> int:
-        """How many rows are evaluated at once."""
+        """Number of rows evaluated at once."""
         return max(1, BLOCK_NUMBERS // (self.layers.n_rows + 2 * self.layers.widest))
 
     def with_less(self, block: int) -> int:
-        """Return half of a block that did not fit; hand over to the CPU where nothing fits."""
+        """Return half of a block size that did not fit; switch to the CPU if nothing fits."""
         if self.device.type == "cuda":
             torch().cuda.empty_cache()
         if block > 1:
@@ -122,7 +122,7 @@ class TensorPlan:
         return self.block
 
     def sample(self, n: int, rng: np.random.Generator) -> Points:
-        """Draw n independent points, shape (n, n_variables); what is drawn depends on the device."""
+        """Draw n independent points, shape (n, n_variables); draws depend on the device."""
         domain = self.plan.domain
         out = np.empty((n, len(domain)), domain.point_dtype)
         start, block = 0, self.block
@@ -142,7 +142,7 @@ class TensorPlan:
         return self._log_tables.gather(1, states[self._leaf_var])
 
     def _values(self, log_leaves: Tensor) -> Tensor:
-        """Return all rows, shape (n_rows, batch), given those of the leaves."""
+        """Return all rows, shape (n_rows, batch), given the rows of leaves."""
         n_leaves, batch = log_leaves.shape
         values = torch().zeros((self.layers.n_rows, batch), dtype=self.dtype, device=self.device)
         values[1 : 1 + n_leaves] = log_leaves
@@ -168,7 +168,7 @@ class TensorPlan:
         return points
 
     def _choose(self, weights: Tensor, generator: Any) -> Tensor:
-        """Draw a column of each row in proportion to its weights, shape (n,)."""
+        """Draw a column for each row in proportion to its weights, shape (n,)."""
         running = weights.cumsum(1)
         uniform = torch().rand((len(weights), 1), dtype=torch().float64, device=self.device, generator=generator)
         chosen = (running <= uniform * running[:, -1:]).sum(1)
@@ -176,7 +176,7 @@ class TensorPlan:
         return torch().minimum(chosen, last)
 
     def flows(self, values: Tensor, upward: Tensor) -> Tensor:
-        """Return derivatives of the root's logs by the leaves' logs, times `upward`, shape (n_leaves, batch)."""
+        """Return derivatives of the root's logs in the leaves' logs, times `upward`, shape (n_leaves, batch)."""
         flow = torch().zeros_like(values)
         flow[-1] = upward
         for rows, members, log_weights in reversed(self._steps):
@@ -192,7 +192,7 @@ class TensorPlan:
         return leaves, self._values(leaves.log())
 
     def backward(self, leaves: Tensor, values: Tensor, upward: Tensor, total_states: int) -> Tensor:
-        """Return the derivatives by the weights of states, shape (total_states, batch)."""
+        """Return the derivatives in the weights of states, shape (total_states, batch)."""
         flow = self.flows(values, upward)
         by_value = torch().where(leaves > 0, flow / leaves, torch().zeros_like(flow))
         by_state = by_value[:, None, :] * self._tables[:, :, None]
@@ -205,7 +205,7 @@ def _seed(rng: np.random.Generator) -> int:
 
 
 def _log_sum(terms: Tensor) -> Tensor:
-    """Return ln of sums over axis 1; -inf where all terms are."""
+    """Return ln of sums over axis 1; -inf if all terms are -inf."""
     top = _finite(terms.amax(1))
     return (terms - top[:, None]).exp().sum(1).log() + top
 
@@ -217,7 +217,7 @@ def _finite(logs: Tensor) -> Tensor:
 
 @cache
 def _function() -> Any:
-    """Return the evaluation as a function of PyTorch, whose derivative is a pass downward."""
+    """Return the evaluation as a PyTorch function, whose derivative is a downward pass."""
     base: Any = torch().autograd.Function
 
     class Root(base):

@@ -1,4 +1,4 @@
-"""PyTorch, an optional package: whether it is there, and the devices that it has."""
+"""PyTorch, an optional package: whether it is installed, and its devices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def torch() -> Any:
     Raises
     ------
     MissingDependency
-        Where it is not installed.
+        If it is not installed.
     """
     try:
         return import_module("torch")
@@ -34,12 +34,12 @@ def torch() -> Any:
 
 
 def device_of(name: str) -> Any:
-    """Return the device of a name such as "cpu", "cuda" or "cuda:1".
+    """Return the device with a name such as "cpu", "cuda" or "cuda:1".
 
     Raises
     ------
     MissingDependency, SolverError
-        Without PyTorch, for a name that is none, and for a device that this machine has not.
+        Without PyTorch, for an invalid name, and for a device that this machine lacks.
     """
     try:
         device = torch().device(name)

@@ -1,4 +1,4 @@
-"""Walks over a plan that decode one good point: max-product, argmax-product, and the variables' own modes."""
+"""Walks over a plan that decode one good point: max-product, argmax-product, and modes of marginals."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def max_product(plan: Plan) -> Points:
-    """Return the assignment that max-product decodes, shape (1, n).
+    """Return the assignment decoded by max-product, shape (1, n).
 
-    Of equal states and equal children the first is taken; a real leaf gives its peak.
+    Among equal states or children the first wins; a real leaf gives its peak.
     """
     from certimap.circuits.kernels.decode import max_upward
 
@@ -28,9 +28,9 @@ def max_product(plan: Plan) -> Points:
 
 
 def argmax_product(plan: Plan) -> Points:
-    """Return the assignment that argmax-product keeps at the root, shape (1, n).
+    """Return argmax-product's assignment at the root, shape (1, n).
 
-    Of equal states and equal candidates the first is taken; a real leaf gives its peak.
+    Among equal states or candidates the first wins; a real leaf gives its peak.
     """
     from certimap.circuits.kernels.decode import BLOCK, argmax_upward
 
@@ -55,7 +55,7 @@ def make_scratch(plan: Plan, width: int) -> DecodeScratch:
 
 
 def modes(plan: Plan, log_mass: NDArray[np.float64]) -> Points:
-    """Return the modes of the variables' own distributions, shape (1, n); the first of equal states.
+    """Return the modes of the variables' marginals, shape (1, n); the first of equal states.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def modes(plan: Plan, log_mass: NDArray[np.float64]) -> Points:
 
 
 def walk_arrays(plan: Plan) -> tuple[Nodes, WalkArrays]:
-    """Return what the walks read and what they fill; the peaks of the leaves are filled already."""
+    """Return the walks' input and output arrays; the peaks of the leaves are already filled."""
     from certimap.circuits.kernels.decode import Nodes, WalkArrays, leaf_peaks
 
     group, next_in_group = _groups(plan)
@@ -105,7 +105,7 @@ def walk_arrays(plan: Plan) -> tuple[Nodes, WalkArrays]:
 
 
 def _decoded(plan: Plan, nodes: Nodes, kept: WalkArrays) -> Points:
-    """Return the assignment that the root keeps, shape (1, n)."""
+    """Return the root's assignment, shape (1, n)."""
     from certimap.circuits.kernels.decode import decode
 
     point = np.zeros(len(plan.domain))
@@ -116,8 +116,8 @@ def _decoded(plan: Plan, nodes: Nodes, kept: WalkArrays) -> Points:
 def _groups(plan: Plan) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return, for every node, the first with the same children (see `Nodes.group`) and the next one.
 
-    Hashes decide; two unlike nodes that collide could only cost the heuristic its quality, since its
-    answer is scored exactly, and like lengths are checked.
+    Nodes are compared by hashes, and lengths are checked. A collision of different nodes could only worsen
+    the heuristic's answer, which is scored exactly.
     """
     from certimap.circuits.kernels.decode import hash_nodes
 

@@ -1,1 +1,1 @@
-"""Trees of regions: tables, passes, draws, and the posterior that answers from them."""
+"""Trees of regions: tables, passes, draws, and their posterior."""

@@ -1,4 +1,4 @@
-"""Posteriors of networks of moderate width, answered from the tables of an elimination tree."""
+"""Posteriors of networks of moderate width, computed from the tables of an elimination tree."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from certimap.trees.work import WideWork, Work
 
 Fill = Callable[[Floats, int, int], None]  # writes masks of rows (first row, number) into a block's columns
 MAX_TABLE = 4_000_000
-BLOCK_NUMBERS = 2**17  # that a block of rows keeps at hand: 1 MiB
-_LOG_ERROR = 32 * 2.3e-16  # of a log, relative to its size: some sums of entries that are logs themselves
+BLOCK_NUMBERS = 2**17  # numbers per block of rows: 1 MiB
+_LOG_ERROR = 32 * 2.3e-16  # relative error of a log: some sums of entries that are logs themselves
 
 
 @dataclass(frozen=True, eq=False)
 class BucketTreePosterior:
     """A normalised posterior over the query variables, with nuisance variables summed inside.
 
-    Answers every question of `BoxPosterior` by passes over a `RegionTree`, whose regions `set_elimination`
-    works on. All logs are natural. Upper bounds and masses of boxes used as bounds carry the rounding
-    error of the pass, at most `log_slack` nats; `log_bound` is rounded outward by it.
+    Implements `BoxPosterior` by passes over a `RegionTree`, whose regions `set_elimination` also uses. All
+    logs are natural. Upper bounds, and masses used as bounds, carry the rounding error of the pass, at most
+    `log_slack` nats; `log_bound` is rounded outward by it.
 
-    One row of `log_prob`, `log_mass` or `log_bound` costs `region_tree.n_entries` multiplications; one of
-    the `_each` methods about three times that, whatever the number of states.
+    One row of `log_prob`, `log_mass` or `log_bound` costs `region_tree.n_entries` multiplications; one row of
+    the `_each` methods about three times as many, whatever the number of states.
 
     Parameters
     ----------
@@ -54,9 +54,9 @@ class BucketTreePosterior:
     region_tree
         The conditional tables; see `RegionTree`.
     workers
-        Threads for the passes; the answer does not depend on it.
+        Threads for the passes; the answer does not depend on them.
     as_network
-        Returns the same posterior as tables of a network that nothing was multiplied into, see `AsNetwork`.
+        Returns the same posterior as the unmultiplied tables of a network, see `AsNetwork`.
     """
 
     domain: Domain
@@ -78,39 +78,39 @@ class BucketTreePosterior:
         workers: int | None = None,
         pace: WorkClock | None = None,
     ) -> BucketTreePosterior:
-        """Condition a tree (or forest) of latent variables with one emission an observable variable.
+        """Condition a tree (or forest) of latent variables with one emission per observable variable.
 
         Hidden Chow-Liu trees and hidden Markov models are such trees. Tables are arrays of doubles, or
-        `Wide` where entries lie beyond their range.
+        `Wide` for entries beyond their range.
 
         Parameters
         ----------
         parent
             int64, shape (n_latents,): the parent of each latent variable, -1 for roots.
         transitions
-            One array a latent i, shape (states of parent, states of i): P(i | parent); unused for roots.
+            One array per latent i, shape (states of parent, states of i): P(i | parent); unused for roots.
         priors
             P(root), shape (states,), for every root.
         latent_of
             int64, shape (n,): the latent variable that emits each variable of `query.domain`.
         emissions
-            One array a variable of `query.domain`, shape (states of its latent, its states).
+            One array per variable of `query.domain`, shape (states of its latent, its states).
         query
             The query and its evidence.
         root
-            The latent variable to root the region tree at; by default the one whose sides hold the fewest
+            The root of the region tree; by default the latent variable whose largest side has the fewest
             query variables.
         workers
             Threads; None means 1.
         pace
-            Asked before each table, in table entries; None for no limit.
+            Charged each table's entries before it is built; None for no limit.
 
         Raises
         ------
         ImpossibleEvidence
-            When the evidence has probability zero.
+            If the evidence has probability zero.
         TimeUp
-            When `pace` says so.
+            At the limit of `pace`.
         """
         if not query.domain.is_discrete:
             raise ModelError("a bucket tree needs categorical variables; the model has a real one")
@@ -136,14 +136,14 @@ class BucketTreePosterior:
         workers: int | None = None,
         pace: WorkClock | None = None,
     ) -> BucketTreePosterior:
-        """Condition the buckets of an elimination order, children first; `constant` is a factor's natural log.
+        """Condition the buckets of an elimination order, children first; `constant` is ln of a constant factor.
 
         Raises
         ------
         ImpossibleEvidence
-            When the evidence has probability zero.
+            If the evidence has probability zero.
         TimeUp
-            When `pace`, which is asked before each table in its entries, says so.
+            At the limit of `pace`, which is charged each table's entries before it is built.
         """
         positions = {v: i for i, v in enumerate(_ints(query.variables))}
         conditioned, log_evidence, log_error = condition(buckets, positions, pace)
@@ -162,7 +162,7 @@ class BucketTreePosterior:
 
     @property
     def facts(self) -> Facts:
-        """What solvers may know of it beforehand."""
+        """Properties of the posterior for solvers."""
         return self._facts
 
     @cached_property
@@ -176,7 +176,7 @@ class BucketTreePosterior:
 
     @property
     def log_slack(self) -> float:
-        """A bound on the rounding error of ln p, in nats: of the tables, and of one pass over them.
+        """A bound on the rounding error of ln p, in nats, from the tables and one pass over them.
 
         Every value is a sum of positive products, so its relative error is at most the number of operations
         times the unit roundoff.
@@ -204,7 +204,7 @@ class BucketTreePosterior:
         return self._outward(np.minimum(bound, self._upward(boxes.mask, is_bound=False)))
 
     def _outward(self, log_bounds: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Round upper bounds up: by the error of the pass, and by that of the logs, relative to their size."""
+        """Round upper bounds up by the error of the pass and the relative error of the logs."""
         with np.errstate(invalid="ignore"):
             raised = log_bounds + (self.log_slack + _LOG_ERROR * np.abs(log_bounds))
         return np.minimum(np.where(log_bounds == -np.inf, -np.inf, raised), 0.0)
@@ -214,11 +214,11 @@ class BucketTreePosterior:
         return self._sweep(boxes.mask, is_bound=False)[1]
 
     def log_bound_each(self, boxes: Boxes) -> NDArray[np.float64]:
-        """Return upper bounds as `log_bound` does, with variable i set to state a; shape (batch, total_states)."""
+        """Return upper bounds like `log_bound` with variable i set to state a, shape (batch, total_states)."""
         return self.probe(boxes.mask)[1]
 
     def probe(self, mask: NDArray[np.bool_]) -> tuple[Floats, Floats, Floats, Floats]:
-        """Return what a search asks about boxes, by one upward and one downward pass for bounds and for masses.
+        """Return bounds and masses of boxes for a search, by one upward and one downward pass for each.
 
         Parameters
         ----------
@@ -227,7 +227,7 @@ class BucketTreePosterior:
 
         Returns
         -------
-        Bounds as `log_bound` and `log_bound_each` give them, then masses as `log_mass` and `log_mass_each` do.
+        Bounds as in `log_bound` and `log_bound_each`, then masses as in `log_mass` and `log_mass_each`.
         """
         mass, each_mass = self._sweep(mask, is_bound=False)
         bound, each_bound = self._sweep(mask, is_bound=True)
@@ -239,13 +239,13 @@ class BucketTreePosterior:
         )
 
     def prober(self) -> TreeProber:
-        """Return what a search asks this posterior through."""
+        """Return a prober of this posterior."""
         return TreeProber(self)
 
     def sample(self, n: int, rng: np.random.Generator, boxes: Boxes | None = None) -> Points:
-        """Draw n independent points from p(q | e), or from it restricted to a union of disjoint boxes.
+        """Draw n independent points from p(q | e), optionally restricted to a union of disjoint boxes.
 
-        Cost: one pass for each box that is drawn from, and one search a region and draw.
+        Cost: one pass per box with draws, and one search per region and draw.
         """
         key = rng.integers(0, 2**64, dtype=np.uint64)
         if boxes is None:
@@ -273,10 +273,9 @@ class BucketTreePosterior:
         return points
 
     def max_product(self) -> Points:
-        """Decode the upward pass of bounds: the most probable point where nothing is hidden, shape (1, n).
+        """Decode the upward pass of bounds, shape (1, n): the most probable point if no variable is hidden.
 
-        Where hidden variables are left it follows their most probable states, which proves nothing. Cost: that
-        of two passes.
+        With hidden variables it follows their most probable states, which proves nothing. Cost: two passes.
         """
         tree = self.region_tree
         work = WideWork.make(tree)
@@ -308,7 +307,7 @@ class BucketTreePosterior:
             list(pool.map(function, parts))
 
     def _block_rows(self, batch: int) -> int:
-        """Return the rows of a block: as many as keep its buffers in the cache, but 32 at least."""
+        """Return the number of rows per block: as many as keep its buffers in the cache, at least 32."""
         a = self.region_tree.arrays
         size = int(a.message_ptr[-1]) + int(a.joint_ptr[-1])
         return max(1, min(max(BLOCK_NUMBERS // size, 64 if size < 20_000 else 32), batch))
@@ -333,7 +332,7 @@ class BucketTreePosterior:
         return self._whole(len(mask), _of_mask(mask), is_bound=is_bound)
 
     def _whole(self, batch: int, fill: Fill, *, is_bound: bool) -> NDArray[np.float64]:
-        """Return the natural logs that rows come to at the root, shape (batch,)."""
+        """Return the natural logs of rows at the root, shape (batch,)."""
         out = np.empty(batch)
 
         def block(start: int, count: int, part: Floats, work: Work) -> None:
@@ -345,7 +344,7 @@ class BucketTreePosterior:
     def _blocks(
         self, batch: int, fill: Fill, use: Callable[[int, int, Floats, Work], None], *, is_bound: bool
     ) -> None:
-        """Pass blocks of rows up the tree, and hand each on: first row, number of rows, their masks, buffers."""
+        """Pass blocks of rows up the tree; call `use` with first row, number of rows, masks and buffers."""
         rows = self._block_rows(batch)
 
         def block(start: int) -> None:
@@ -359,7 +358,7 @@ class BucketTreePosterior:
         self._map(block, range(0, batch, rows))
 
     def _roots(self, work: Work, mask: Floats, count: int, *, is_bound: bool) -> Floats:
-        """Return the natural logs that the first `count` columns of a block came to at the root."""
+        """Return the natural logs of the first `count` columns of a block at the root."""
         with np.errstate(divide="ignore"):
             value: Floats = np.log(work.message[-1, :count]) + work.message_exponent[-1, :count] * LN2
         for b in np.flatnonzero((work.flags[:count] > 0) & (value < LOG_FLOOR)):
@@ -392,7 +391,7 @@ class BucketTreePosterior:
 
 
 def _of_mask(mask: NDArray[np.bool_]) -> Fill:
-    """Return what writes rows of masks into the columns of a block."""
+    """Return a function that writes rows of masks into the columns of a block."""
 
     def fill(part: Floats, start: int, count: int) -> None:
         part[:, :count] = mask[start : start + count].T

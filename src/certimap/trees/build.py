@@ -24,7 +24,7 @@ def buckets_of_factors(
     max_table: int,
     pace: WorkClock | None = None,
 ) -> tuple[list[Bucket], float]:
-    """Build the bucket tree of an elimination order; `pace` is asked before each table, in table entries.
+    """Build the bucket tree of an elimination order; `pace` is charged each table's entries before it is built.
 
     Returns
     -------
@@ -33,7 +33,7 @@ def buckets_of_factors(
     Raises
     ------
     ModelError
-        When a table would have more than `max_table` entries, before any is built.
+        If a table would have more than `max_table` entries; raised before any is built.
     """
     pace = pace or WorkClock.unhurried()
     place = {v: i for i, v in enumerate(order)}
@@ -102,10 +102,10 @@ def rooted(parent: NDArray[np.int64], root: int) -> tuple[list[int], NDArray[np.
 
 
 def centroid(parent: NDArray[np.int64], weight: NDArray[np.float64]) -> int:
-    """Return the node whose largest neighbouring subtree weighs least.
+    """Return the node whose largest neighbouring subtree has the smallest weight.
 
-    Sets of vectors grow with the number of query variables below a region, so the root is put where no
-    side has more than half of them.
+    Sets of vectors grow with the number of query variables below a region, so at the root no side should
+    have more than half of them.
     """
     first = int(np.flatnonzero(parent < 0)[0])
     order, up = rooted(parent, first)
@@ -131,7 +131,7 @@ def centroid(parent: NDArray[np.int64], weight: NDArray[np.float64]) -> int:
 
 
 def _only_states(query: Query) -> list[int]:
-    """Return, for each variable, the state that hard evidence leaves it (with weight 1), else -1."""
+    """Return, for each variable, its only state under hard evidence (with weight 1), else -1."""
     domain = query.domain
     starts = domain.offsets[:-1]
     possible = query.log_weights > -np.inf
@@ -165,7 +165,7 @@ def buckets_of_latent_tree(
     only_state = _only_states(query)
 
     def weighed(v: int) -> Wide:
-        """Return a variable's emissions times the weights that its states have by the evidence."""
+        """Return a variable's emissions times the evidence's weights of its states."""
         if not is_weighed[v]:
             return emissions[v]
         evidence = weights.view(lambda values: values[domain.offsets[v] : domain.offsets[v + 1]])

@@ -1,4 +1,4 @@
-"""How a search asks a tree of regions: one upward and one downward pass per box for bounds, and for masses."""
+"""Prober of a tree of regions: one upward and one downward pass per box for bounds, and for masses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class TreeProber:
     """Probes a posterior along a tree of regions; there is nothing to tighten.
 
-    Where nothing is hidden the bound of a box is attained, and the upward pass decodes the point.
+    Without hidden variables, a box's bound is attained, and the upward pass decodes the point.
     """
 
     def __init__(self, posterior: BucketTreePosterior) -> None:

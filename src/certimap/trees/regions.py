@@ -1,9 +1,9 @@
 """Region trees: the conditional tables of an elimination tree, as flat arrays.
 
-A *bucket* eliminates one variable: its table is over its separator (what it shares with the rest of the
-tree) and its own variable. After conditioning, every bucket holds P(own variable | separator, evidence),
-so that a message upward is the probability of a box below given the separator's state, and everything
-without a query variable below has vanished.
+A *bucket* eliminates one variable: its table is over its separator (the variables shared with the rest of
+the tree) and its own variable. After conditioning, every bucket holds P(own variable | separator, evidence).
+A message upward is then the probability of a box below given the separator's state, and buckets without a
+query variable below are dropped.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from certimap.core.region_tree import RegionArrays, RegionTree
 from certimap.core.rounding import SAFE_EXPONENT
 from certimap.trees.wide import Floats, Ints, Wide
 
-ENTRIES_PER_TABLE = 150  # what making any table costs besides, in its entries
-WORK_OF_MAPS = 4  # table entries that could be made while one entry is mapped to a child's
+ENTRIES_PER_TABLE = 150  # fixed cost of making a table, in table entries
+WORK_OF_MAPS = 4  # cost of mapping an entry to a child's, in table entries
 
 
 @dataclass
 class Bucket:
-    """One bucket of an elimination tree: `table` has one axis a separator variable, in order, then `own`."""
+    """One bucket of an elimination tree: `table` has one axis per separator variable, in order, then `own`."""
 
     own: int
     separator: tuple[int, ...]
@@ -43,7 +43,7 @@ class Bucket:
 def condition(
     buckets: Sequence[Bucket], queried: Iterable[int], pace: WorkClock | None = None
 ) -> tuple[list[Bucket], float, float]:
-    """Do as `conditionals` does, and return the natural log of the total in place of its factors."""
+    """Like `conditionals`, but return the log partition function as one number."""
     kept, totals, log_error = conditionals(buckets, queried, pace)
     return kept, sum(float(total.logs()) for total in totals), log_error
 
@@ -51,7 +51,7 @@ def condition(
 def conditionals(
     buckets: Sequence[Bucket], queried: Iterable[int], pace: WorkClock | None = None
 ) -> tuple[list[Bucket], list[Wide], float]:
-    """Turn tables into conditional probabilities and drop what has no query variable below.
+    """Turn tables into conditional probabilities and drop buckets without a query variable below.
 
     Parameters
     ----------
@@ -60,19 +60,18 @@ def conditionals(
     queried
         Variables to keep.
     pace
-        Asked before each table, in table entries; None for no limit.
+        Charged each table's entries before it is built; None for no limit.
 
     Returns
     -------
-    The kept buckets, with tables that sum to 1 over the last axis (or to 0 where the separator's state is
-    impossible); the totals of the roots, over their separators; and a bound on the rounding error of ln p of any
-    point.
+    The kept buckets, with tables that sum to 1 over the last axis (or to 0 for impossible separator states); the
+    totals of the roots, over their separators; and a bound on the rounding error of ln p of any point, in nats.
 
     Notes
     -----
-    An error of a message is in the table of the parent, which it multiplies, and in the child's, which it
-    divides. These cancel along each path through the tree but for the total at the root, so ln p of a point
-    is off by at most twice the total's error, and one division per bucket.
+    A message multiplies the parent's table and divides the child's, so its error occurs in both. These errors
+    cancel along each path through the tree except at the root: ln p of a point is off by at most twice the
+    total's error, and one division per bucket.
     """
     pace, keep_variables = pace or WorkClock.unhurried(), set(queried)
     children: list[list[int]] = [[] for _ in buckets]
@@ -108,9 +107,9 @@ def conditionals(
 def contract_chains(
     buckets: Sequence[Bucket], queried: Iterable[int], pace: WorkClock | None = None
 ) -> list[Bucket]:
-    """Sum out hidden variables that only one child sees, where that makes the tables no larger.
+    """Sum out hidden variables that only one child contains, unless tables would grow.
 
-    Tables whose products might underflow are left as they are: contraction only saves work.
+    Tables whose products might underflow stay unchanged: contraction only saves work.
     """
     pace, keep_variables = pace or WorkClock.unhurried(), set(queried)
     alive: list[Bucket | None] = [Bucket(b.own, b.separator, b.table, b.parent) for b in buckets]
@@ -177,10 +176,10 @@ def make_tree(
     log_error: float = 0.0,
     pace: WorkClock | None = None,
 ) -> RegionTree:
-    """Lay conditioned buckets out as arrays; `pace` is asked before each table, in table entries.
+    """Lay conditioned buckets out as arrays; `pace` is charged each table's entries before it is built.
 
     `positions` maps query variables to their positions in the query's domain, whose `offsets` give their
-    mask columns. Several roots are joined under a region of one state.
+    mask columns. Several roots are joined under a region with one state.
     """
     pace, buckets = pace or WorkClock.unhurried(), list(buckets)
     roots = [i for i, b in enumerate(buckets) if b.parent < 0]
@@ -232,7 +231,7 @@ def make_tree(
 
 
 def _laid_out(tables: Sequence[Wide], pace: WorkClock) -> tuple[Floats, Floats, Ints]:
-    """Join tables: as doubles, and as mantissas and exponents, without these where doubles lose nothing."""
+    """Join tables as doubles, and as mantissas and exponents unless doubles hold all entries."""
     parts: list[Floats] = []
     for table in tables:
         pace.ahead(ENTRIES_PER_TABLE + table.size)

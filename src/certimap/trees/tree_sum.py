@@ -1,8 +1,7 @@
 """Upper bounds on sums of trees: each tree's maximum in a box.
 
-What is bounded is the sum of w_t f_t(q), where tree t is a distribution f_t of weight w_t. It is at most the sum
-of the trees' own maxima, each of which is bounded by an elimination on sets of vectors (see
-`kernels/vector_bounds.py`).
+The sum of w_t f_t(q), where tree t is a distribution f_t of weight w_t, is at most the sum of the trees' own
+maxima. An elimination on sets of vectors bounds each of these (see `kernels/vector_bounds.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from certimap.trees.kernels import vector_bounds as kernels
 
 DOING = "bounding a mixture of trees"
 Floats = NDArray[np.float64]
-LARGEST_ROOM = 2**23  # numbers that the sets of one tree may hold
+LARGEST_ROOM = 2**23  # limit on numbers in the sets of one tree
 FEWEST_ROWS = 8
 POOL = 16  # products held before they are merged, in limits of a set
 MARGIN = 0.25  # of a tree's best known value: how far below it values are told apart, but this at most:
@@ -30,14 +29,14 @@ MOST_MARGIN = 0.2  # of the target
 
 @dataclass(frozen=True, eq=False)
 class BoxBound:
-    """What is known of a box; natural logs.
+    """Bounds on a box; natural logs.
 
     Attributes
     ----------
     log_bound
         An upper bound on every value in the box.
     log_states
-        float64, shape (columns,): the same with a state held; -inf outside the box.
+        float64, shape (columns,): upper bounds with each state fixed; -inf outside the box.
     points
         int16, shape (trees, n): the trees' own maximisers.
     largest
@@ -70,22 +69,22 @@ class TreeSum:
         self.slack = max(4.0 * tree.log_slack for tree in trees) + 64.0 * ULP * max(len(t.own) for t in self.trees)
 
     def room(self, limit: int) -> kernels.VectorRoom:
-        """Return arrays for sets of at most `limit` rows, fewer where vectors are long."""
+        """Return arrays for sets of at most `limit` rows, fewer for long vectors."""
         return _room(self.trees, limit)
 
     def bound(
         self, mask: NDArray[np.bool_], log_target: float, room: kernels.VectorRoom, control: Control
     ) -> BoxBound:
-        """Bound a box, with each of its states held too.
+        """Bound a box, and the box with each of its states fixed.
 
         Parameters
         ----------
         mask
             bool, shape (columns,): the box.
         log_target
-            Natural log of the value to get below; more than `rounding.LOG_FLOOR`, so that nothing underflows.
+            Natural log of the target value; more than `rounding.LOG_FLOOR`, so that nothing underflows.
         room
-            Where trees are eliminated.
+            Working arrays for the eliminations.
         control
             The run's limits; raises TimeUp between two trees.
         """
@@ -112,7 +111,7 @@ class TreeSum:
         point: NDArray[np.int16],
         each: Floats,
     ) -> float:
-        """Bound one tree's values, and those with each state held; find a maximiser."""
+        """Bound one tree's values, also with each state fixed; find a maximiser."""
         tree = self.trees[t]
         root = len(tree.own) - 1
         kernels.bound_messages(tree, mask, room.tops)
@@ -123,7 +122,7 @@ class TreeSum:
         floor -= min(MOST_MARGIN, MARGIN * max(floor, 1.0 / len(self.trees)))
         kernels.bound_messages(tree, mask, room.tops)
         value, row = kernels.eliminate(tree, mask, scale, floor, room)
-        if row < 0:  # nothing exceeds the floor
+        if row < 0:  # no value exceeds the floor
             value = max(min(floor, ceiling), 0.0)
             each[:] = np.where(mask, value, -np.inf)
             return value
@@ -142,7 +141,7 @@ class TreeSum:
 
 
 def is_simple(tree: BucketTreePosterior) -> bool:
-    """Whether separators are single hidden variables, leaves the queried ones, and no entry is tiny."""
+    """Whether separators are single hidden variables, leaves are the query variables, and no entry is tiny."""
     found = tree.region_tree
     a = found.arrays
     shared = (a.shared_query == 1) & (a.shared_hidden == 1) & (a.rest_query == 1)

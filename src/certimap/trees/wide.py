@@ -1,4 +1,4 @@
-"""Tables of wide numbers: each entry has an exponent of its own, so that nothing underflows."""
+"""Tables of wide numbers: each entry has its own exponent, so that nothing underflows."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from certimap.trees.kernels import wide_tables as kernels
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_LN2_HIGH = float.fromhex("0x1.62e42fee00000p-1")  # times a whole number below 2^21 it is exact
+_LN2_HIGH = float.fromhex("0x1.62e42fee00000p-1")  # exact when multiplied by an integer below 2^21
 _LN2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
 _UNIT = 2.0**-53
-_MANY = 512  # mantissas multiplied before they are brought back to [1/2, 1)
+_MANY = 512  # mantissas multiplied before renormalisation to [1/2, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class Wide:
     exponent
         int64, the same shape; `ZERO` where the mantissa is 0.
     log_error
-        A bound on how far the log of any entry is from that of the number meant, in nats: rounding so far.
+        A bound on the accumulated rounding error of the log of any entry, in nats.
     """
 
     mantissa: Floats
@@ -42,7 +42,7 @@ class Wide:
 
     @classmethod
     def of_values(cls, values: Floats) -> Wide:
-        """Take doubles as they are."""
+        """Convert doubles exactly."""
         values = np.asarray(values, np.float64)
         mantissa, exponent = np.empty(values.shape), np.empty(values.shape, np.int64)
         kernels.split(values.ravel(), mantissa.reshape(-1), exponent.reshape(-1))
@@ -50,7 +50,7 @@ class Wide:
 
     @classmethod
     def of_logs(cls, logs: Floats) -> Wide:
-        """Take natural logs; -inf is 0."""
+        """Convert natural logs; -inf becomes 0."""
         finite = np.isfinite(logs)
         logs = np.where(finite, logs, 0.0)
         exponent = np.rint(logs / LN2)
@@ -91,19 +91,19 @@ class Wide:
 
     @property
     def smallest_exponent(self) -> int:
-        """The exponent of the smallest positive entry, 0 when there is none below 1."""
+        """The exponent of the smallest positive entry, 0 if none is below 1."""
         return int(kernels.smallest_exponent(self.mantissa.ravel(), self.exponent.ravel()))
 
     def view(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Wide:
-        """Apply what only moves entries (an index, a transposition, a new shape)."""
+        """Apply a function that only moves entries (an index, a transposition, a new shape)."""
         return Wide(change(self.mantissa), change(self.exponent), self.log_error)
 
     def spread(self, scope: Sequence[int], target: Sequence[int]) -> Wide:
-        """View a table over `scope` with the axes of `target`, of length one where `scope` lacks the variable."""
+        """View a table over `scope` with the axes of `target`; axes not in `scope` have length one."""
         return self.view(lambda values: spread(values, scope, target))
 
     def values(self) -> Floats:
-        """Return doubles; what is too small becomes a denormal or 0."""
+        """Return doubles; tiny numbers become denormals or 0."""
         values = np.empty(self.shape)
         kernels.join(self.mantissa.ravel(), self.exponent.ravel(), values.reshape(-1))
         return values
@@ -131,5 +131,5 @@ class Wide:
 
 
 def as_wide(values: Floats | Wide) -> Wide:
-    """Return doubles as wide numbers, and wide numbers as they are."""
+    """Return doubles as wide numbers, and wide numbers unchanged."""
     return values if isinstance(values, Wide) else Wide.of_values(values)

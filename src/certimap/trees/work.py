@@ -63,7 +63,7 @@ class Work:
 
 
 def _buffers(tree: RegionTree) -> tuple[int, int, int]:
-    """Return the numbers that a row holds: in all joint spaces, in all messages, in the largest joint space."""
+    """Return the numbers per row in all joint spaces, in all messages, and in the largest joint space."""
     a = tree.arrays
     return int(a.joint_ptr[-1]), int(a.message_ptr[-1]), int(np.max(np.diff(a.joint_ptr)))
 

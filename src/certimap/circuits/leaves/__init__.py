@@ -1,6 +1,6 @@
-"""Kinds of leaves over real variables: one file per kind, and the table that kernels and file formats read.
+"""Kinds of leaves over real variables: one file per kind, and a table for kernels and file formats.
 
-The table of the package's own kinds is at the end of this file; the Gaussian, whose code is fixed, comes first.
+The table of the package's own kinds is at the end of this file; the Gaussian, with a fixed code, comes first.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ def _is_interval(low: _Array, high: _Array) -> NDArray[np.bool_]:
 
 
 def _has_room(mean: _Array, sd: _Array, low: _Array, high: _Array) -> NDArray[np.bool_]:
-    """Whether a truncated Gaussian is one: rounding leaves room between its limits."""
+    """Whether a truncated Gaussian is valid: its limits are distinct and not absurdly far from the mean."""
     with np.errstate(invalid="ignore", over="ignore"):
         reach = np.abs(np.clip(mean, low, high) - mean) / sd
     return np.isfinite(mean) & _positive(sd) & (low < high) & (reach < 1e100)

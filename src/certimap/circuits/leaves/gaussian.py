@@ -11,8 +11,8 @@ from certimap.kernels.random import Scalar, truncated_normal
 
 _NEG_INF = -math.inf
 _HALF_LOG_2PI = 0.9189385332046727
-FARTHEST = 1e150  # standard deviations whose square a float holds
-NARROW_WIDTH = 1e-3  # what the expansion leaves out is of relative size 1e-3^4 / 1920
+FARTHEST = 1e150  # standard deviations; squares of larger ones overflow
+NARROW_WIDTH = 1e-3  # relative truncation error of the expansion: 1e-3^4 / 1920
 
 
 @jit()
@@ -33,7 +33,7 @@ def log_normal_cdf(x: Scalar) -> Scalar:
 def log_normal_mass(low: Scalar, high: Scalar, width: Scalar) -> Scalar:
     """Return ln of the mass of [low, high] under the standard normal distribution.
 
-    `width` is high - low, given apart because standardised ends may be too close to be told apart.
+    `width` is high - low, given separately because standardised ends may round to the same number.
     """
     if not width > 0.0:
         return _NEG_INF

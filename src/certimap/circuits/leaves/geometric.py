@@ -10,7 +10,7 @@ from certimap.kernels.random import Scalar, uniform
 
 
 def log_density(p: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, x: Scalar, _y: Scalar) -> Scalar:
-    """Return ln of the probability of x; -inf where it is no whole number, or negative."""
+    """Return ln of the probability of x; -inf if x is negative or not a whole number."""
     if x < 0.0 or x != math.floor(x):
         return -math.inf
     return math.log(p) + x * math.log1p(-p)
@@ -29,7 +29,7 @@ def log_mass(p: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: S
 
 
 def peak(_p: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
-    """Return the least whole number in [low, high] from 0 on; an end where it holds none."""
+    """Return the smallest nonnegative whole number in [low, high]; an end if there is none."""
     least = 0.0 if low <= 0.0 else (low if low == math.inf else math.ceil(low))
     return min(max(least, low), high)
 

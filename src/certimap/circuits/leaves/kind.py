@@ -1,4 +1,4 @@
-"""What a kind of real leaf is, and the table of kinds."""
+"""The definition of a kind of real leaf, and the table of kinds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from certimap.errors import ModelError
 
 MAX_PARAMETERS = 4
-LEAST_LOG = -1e250  # what a log that would overflow counts as: possible, however far out
+LEAST_LOG = -1e250  # replaces logs that would overflow: possible, but extremely improbable
 GAUSSIAN = 1  # the code of the first kind, as `NodeKind` has it; the kinds after it are -1, -2, ...
 
 
@@ -31,12 +31,12 @@ def _no_largest(_a: float, _b: float, _c: float, _d: float, _low: float, _high: 
 
 @dataclass(frozen=True)
 class LeafFunctions:
-    """What kernels ask a kind of leaf; plain functions of numbers that numba can compile.
+    """A kind of leaf's functions for kernels: plain functions of numbers that numba can compile.
 
-    Each takes the leaf's parameters first, always four of them (0 where a kind has fewer), then two numbers.
-    All logs are natural. The density has one peak in every interval, and falls away from it on both sides. That of
-    a kind of whole numbers is the probability of a number, and -inf (in logs) between them. A log of -inf says
-    that something is impossible; what is merely far out is at least `LEAST_LOG`.
+    Each takes four parameters of the leaf first (unused ones are 0), then two numbers. All logs are natural. The
+    density has one peak in every interval, and falls away from it on both sides. For a kind on whole numbers it is
+    the probability of a number, and -inf (in logs) between them. A log of -inf means impossible; the log of a
+    possible but extremely improbable value is at least `LEAST_LOG`.
 
     Attributes
     ----------
@@ -46,18 +46,18 @@ class LeafFunctions:
         (a, b, c, d, low, high): ln of the mass of [low, high], low < high; either may be infinite, and both tails
         keep their digits.
     peak
-        (a, b, c, d, low, high): where in [low, high] the density is largest.
+        (a, b, c, d, low, high): the maximiser of the density in [low, high].
     scale
         (a, b, c, d, 0, 0): a length over which the density changes, a standard deviation for instance.
     draw
-        (a, b, c, d, low, high, stream): a draw from the density inside [low, high]; `stream` is what
-        `certimap.kernels.random.uniform(stream_of(stream))` draws from.
+        (a, b, c, d, low, high, stream): a draw from the density inside [low, high], with random numbers from
+        `certimap.kernels.random.uniform(stream_of(stream))`.
     slope
-        (a, b, c, d, x, x): the derivative of ln of the density at x. It and the next two are for searches near a
-        maximum, which do without them where a kind has none.
+        (a, b, c, d, x, x): the derivative of ln of the density at x. It and the next two are optional, and help
+        searches near a maximum.
     least_curvature, largest_curvature
         (a, b, c, d, low, high): bounds on the second derivative of ln of the density in [low, high]; -inf and inf
-        where the interval holds a kink, or a place where the density is 0.
+        if the interval contains a kink, or a point of density 0.
     """
 
     log_density: Callable[..., float]
@@ -77,23 +77,23 @@ class LeafKind:
     Attributes
     ----------
     name
-        As files have it: `NAME ID VAR PARAMETER ...` is its line in `.spn`.
+        Its name in files: `NAME ID VAR PARAMETER ...` is its line in `.spn`.
     parameters
         The names of its parameters, one to four.
     accepts
         Whether parameters are valid, given as arrays of one entry per leaf.
     expected
-        What valid parameters are, for error messages.
+        A description of valid parameters, for error messages.
     functions
-        Returns its functions, or names the module of this package that has them as `FUNCTIONS`: they load numba,
-        and are asked for when a circuit with such a leaf is first evaluated.
+        Returns its functions, or names this package's module that has them as `FUNCTIONS`. They load numba, and
+        are first needed when a circuit with such a leaf is evaluated.
     support
-        Returns the ends of the interval outside of which the density is 0, given the parameters as arrays; None
-        for the whole line. Sums over disjoint supports are histograms, whose bounds are their largest bars.
+        Returns the ends of the interval outside which the density is 0, given the parameters as arrays; None for
+        the whole line. Sums over disjoint supports are histograms, whose bounds are their largest bars.
     is_whole
-        Whether it is a distribution of whole numbers: intervals are then split between them.
+        Whether it is a distribution on whole numbers: intervals are then split between them.
     roundings
-        How far its log masses may be off, in units of the last place of 1, beside 4 of the log itself.
+        Error of its log masses, in units of the last place of 1, in addition to 4 units of the log itself.
     """
 
     name: str
@@ -116,7 +116,7 @@ _kinds: list[LeafKind] = []
 def register_leaf(kind: LeafKind) -> None:
     """Add a kind to the table, for builders, kernels and files alike.
 
-    Raises ModelError when the name is taken or is none, or when there are no parameters or more than four.
+    Raises ModelError if the name is taken or invalid, or if there are no parameters or more than four.
     """
     if not kind.name.isidentifier() or kind.name in ("indicator", "l", *(k.name for k in _kinds)):
         raise ModelError(f"a kind of leaf is called {kind.name!r}; expected a name that is not taken")

@@ -62,7 +62,7 @@ def slope(mean: Scalar, scale: Scalar, _c: Scalar, _d: Scalar, x: Scalar, _y: Sc
 
 
 def least_curvature(mean: Scalar, _scale: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
-    """Return 0 on one side of the mean, -inf where [low, high] holds it."""
+    """Return 0 on one side of the mean, -inf if [low, high] contains it."""
     return 0.0 if high < mean or low > mean else -math.inf
 
 

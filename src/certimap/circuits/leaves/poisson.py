@@ -13,7 +13,7 @@ from certimap.kernels.pointers import stream_of
 from certimap.kernels.random import Scalar, uniform
 
 _HALF_LOG_2PI = 0.9189385332046727
-NEGLIGIBLE = 1e-18  # of the sum so far: a term, and all beyond it, do not show in it
+NEGLIGIBLE = 1e-18  # relative to the sum so far: smaller terms, and all beyond, are lost in rounding
 
 
 @jit()
@@ -51,14 +51,14 @@ def log_probability(mean: Scalar, k: Scalar) -> Scalar:
 
 @jit()
 def densest(mean: Scalar, low: Scalar, high: Scalar) -> Scalar:
-    """Return the whole number in [low, high] of largest probability; one outside where it holds none."""
+    """Return the most probable whole number in [low, high]; one outside if there is none."""
     first = 0.0 if low <= 0.0 else math.ceil(low)
     top = max(math.floor(mean), first)
     return top if top <= high else math.floor(high)
 
 
 def log_density(mean: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, x: Scalar, _y: Scalar) -> Scalar:
-    """Return ln of the probability of x; -inf where it is no whole number, or negative."""
+    """Return ln of the probability of x; -inf if x is negative or not a whole number."""
     if x < 0.0 or x == math.inf or x != math.floor(x):
         return -math.inf
     return log_probability(mean, x)
@@ -67,7 +67,7 @@ def log_density(mean: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, x: Scalar, _y:
 def log_mass(mean: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
     """Return ln of the mass of the whole numbers in [low, high]: a sum from the largest term outward.
 
-    Some 12 square roots of the mean terms at most.
+    At most about 12 sqrt(mean) terms.
     """
     if low <= 0.0 and high == math.inf:
         return 0.0
@@ -94,7 +94,7 @@ def log_mass(mean: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high
 
 
 def peak(mean: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, low: Scalar, high: Scalar) -> Scalar:
-    """Return the whole number in [low, high] of largest probability; an end where it holds none."""
+    """Return the most probable whole number in [low, high]; an end if there is none."""
     if low == math.inf:
         return low
     return min(max(densest(mean, low, high), low), high)

@@ -14,13 +14,13 @@ from certimap.kernels.random import Scalar, uniform
 _LOG_PI = 1.1447298858494002
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 NARROW = 0.5  # in units of the length over which the density changes: 20 nodes integrate that to rounding
-LEAST_SHARE = 0.05  # of the mass, above which draws from the whole line are cheaper than solving for one
+LEAST_SHARE = 0.05  # share of the mass above which rejection from the whole line is cheaper than bisection
 _MAX_TERMS = 20000
 
 
 @jit()
 def log_gamma_ratio(z: Scalar) -> Scalar:
-    """Return ln Gamma(z + 1/2) - ln Gamma(z); its asymptotic series from 12 on, where the two would cancel."""
+    """Return ln Gamma(z + 1/2) - ln Gamma(z); by its asymptotic series from z = 12, since the two would cancel."""
     if z < 12.0:
         return math.lgamma(z + 0.5) - math.lgamma(z)
     y = 1.0 / (z * z)
@@ -58,7 +58,7 @@ def beta_fraction(a: Scalar, b: Scalar, x: Scalar) -> Scalar:
 
 @jit()
 def is_central(df: Scalar, z: Scalar) -> bool:
-    """Whether the mass between 0 and z is the one whose fraction converges."""
+    """Whether the continued fraction converges for the mass between 0 and z (rather than the tail)."""
     return z * z * (0.5 * df + 1.0) < 1.5 * df
 
 
@@ -140,8 +140,8 @@ def length(_mean: Scalar, scale: Scalar, df: Scalar, _d: Scalar, _x: Scalar, _y:
 def draw(mean: Scalar, scale: Scalar, df: Scalar, _d: Scalar, low: Scalar, high: Scalar, stream: Scalar) -> Scalar:
     """Draw inside [low, high].
 
-    From the whole line (Bailey, "Polar generation of random variates with the t-distribution", 1994) where much
-    of the mass is inside, else by bisection of the mass.
+    By rejection from the whole line (Bailey, "Polar generation of random variates with the t-distribution", 1994)
+    if much of the mass is inside, else by bisection of the mass.
     """
     a, b = (low - mean) / scale, (high - mean) / scale
     total = log_t_mass(df, a, b, b - a)
@@ -181,7 +181,7 @@ def slope(mean: Scalar, scale: Scalar, df: Scalar, _d: Scalar, x: Scalar, _y: Sc
 
 @jit()
 def bend(df: Scalar, u: Scalar) -> Scalar:
-    """Return the second derivative of ln of the standard density where z^2 = u; it grows up to u = 3 df."""
+    """Return the second derivative of ln of the standard density at z^2 = u; it increases up to u = 3 df."""
     return -(df + 1.0) * (df - u) / (df + u) / (df + u)
 
 

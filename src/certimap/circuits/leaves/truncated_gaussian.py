@@ -1,4 +1,4 @@
-"""Gaussian leaves that are cut at two limits, either of which may be infinite."""
+"""Gaussian leaves truncated at two limits, either of which may be infinite."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def log_mass(mean: Scalar, sd: Scalar, low: Scalar, high: Scalar, x: Scalar, y: 
 
 
 def peak(mean: Scalar, _sd: Scalar, low: Scalar, high: Scalar, x: Scalar, y: Scalar) -> Scalar:
-    """Return the place in [x, y] nearest to the mean, inside the limits where there is one."""
+    """Return the point of [x, y] nearest to the mean, inside the limits if possible."""
     return min(max(min(max(mean, low), high), x), y)
 
 
 def scale(_mean: Scalar, sd: Scalar, low: Scalar, high: Scalar, _x: Scalar, _y: Scalar) -> Scalar:
-    """Return the standard deviation, or the distance of the limits where that is less."""
+    """Return the standard deviation, or the distance between the limits if smaller."""
     return min(sd, high - low)
 
 
@@ -55,12 +55,12 @@ def slope(mean: Scalar, sd: Scalar, _low: Scalar, _high: Scalar, x: Scalar, _y: 
 
 
 def least_curvature(_mean: Scalar, sd: Scalar, low: Scalar, high: Scalar, x: Scalar, y: Scalar) -> Scalar:
-    """Return the second derivative of ln of the density, -inf where [x, y] reaches beyond a limit."""
+    """Return the second derivative of ln of the density, -inf if [x, y] reaches beyond a limit."""
     return -1.0 / sd / sd if low <= x and y <= high else -math.inf
 
 
 def largest_curvature(_mean: Scalar, sd: Scalar, low: Scalar, high: Scalar, x: Scalar, y: Scalar) -> Scalar:
-    """Return the second derivative of ln of the density, inf where [x, y] reaches beyond a limit."""
+    """Return the second derivative of ln of the density, inf if [x, y] reaches beyond a limit."""
     return -1.0 / sd / sd if low <= x and y <= high else math.inf
 
 

@@ -23,7 +23,7 @@ def log_mass(low: Scalar, high: Scalar, _c: Scalar, _d: Scalar, x: Scalar, y: Sc
 
 
 def peak(low: Scalar, high: Scalar, _c: Scalar, _d: Scalar, x: Scalar, y: Scalar) -> Scalar:
-    """Return the middle of what [x, y] and the support share, else the end of [x, y] nearest to it."""
+    """Return the middle of the intersection of [x, y] and the support, else the end of [x, y] nearest to it."""
     return min(max(0.5 * max(x, low) + 0.5 * min(y, high), x), y)
 
 
@@ -39,12 +39,12 @@ def draw(low: Scalar, high: Scalar, _c: Scalar, _d: Scalar, x: Scalar, y: Scalar
 
 
 def least_curvature(low: Scalar, high: Scalar, _c: Scalar, _d: Scalar, x: Scalar, y: Scalar) -> Scalar:
-    """Return 0 inside the support, -inf where [x, y] reaches beyond it."""
+    """Return 0 inside the support, -inf if [x, y] reaches beyond it."""
     return 0.0 if low <= x and y <= high else -math.inf
 
 
 def largest_curvature(low: Scalar, high: Scalar, _c: Scalar, _d: Scalar, x: Scalar, y: Scalar) -> Scalar:
-    """Return 0 inside the support, inf where [x, y] reaches beyond it."""
+    """Return 0 inside the support, inf if [x, y] reaches beyond it."""
     return 0.0 if low <= x and y <= high else math.inf
 
 

@@ -65,9 +65,9 @@ def follow_maxima(
     position: Ints,
     point: NDArray[np.int16],
 ) -> None:
-    """Give every region, from the root down, the state of the largest weight; of equal ones the first.
+    """Give every region, from the root down, the first state with the largest weight.
 
-    `joint` and `joint_exponent`, shape (joint positions,), are what the wide upward pass of bounds wrote.
+    `joint` and `joint_exponent`, shape (joint positions,), come from the wide upward pass of bounds.
     """
     has_exponents = len(a.exponents) > 0
     for r in range(len(a.own_states) - 1, -1, -1):

@@ -1,9 +1,9 @@
 """Batched passes over a tree of regions: messages upward, derivatives downward.
 
 Rows of a batch are the inner axis, so that every inner loop runs over contiguous memory. Values are
-linear and at most 1; a vector whose largest entry falls below `RESCALE` is scaled up by a power of two, which
-rounds nothing, and the exponent is kept beside it. Rows in which an entry comes near underflow are flagged: see
-`certimap.kernels.wide` for what that means, and `certimap.trees.kernels.wide_passes` for how they are computed.
+linear and at most 1. A vector whose largest entry falls below `RESCALE` is scaled up by a power of two, without
+rounding, and its exponent is kept. Rows with an entry near underflow are flagged (see `certimap.kernels.wide`);
+`certimap.trees.kernels.wide_passes` computes them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from certimap.kernels.wide import LN2
 
 @jit_part
 def rescale(values: Floats, start: int, stop: int, exponents: Floats, flags: NDArray[np.uint8]) -> None:
-    """Scale rows of `values[start:stop]` whose maximum is small; flag rows that come near underflow."""
+    """Scale rows of `values[start:stop]` with a small maximum; flag rows near underflow."""
     n_rows = values.shape[1]
     top = np.zeros(n_rows)
     low = np.ones(n_rows)
@@ -88,9 +88,9 @@ def upward(
 ) -> None:
     """Send all messages to the root.
 
-    `mask` has shape (total_states, rows); `masked` is scratch of the largest joint. `joint` (before the
-    mask of the region's own variable) and `message` are written; `joint_exponent` and `message_exponent` are the
-    exponents of their scales, powers of two.
+    `mask` has shape (total_states, rows); `masked` is scratch for the largest joint. Outputs are `joint` (before
+    the mask of the region's own variable) and `message`, with the exponents (of two) of their scales in
+    `joint_exponent` and `message_exponent`.
     """
     n_rows = mask.shape[1]
     for r in range(len(a.own_states)):
@@ -150,7 +150,7 @@ def project_down(
     is_bound: bool,
     out: Floats,
 ) -> None:
-    """Write out[(shared, v), row]: `down` times the table, hidden rest summed, queried summed (or maximised)."""
+    """Write out[(shared, v), row]: `down` times the table, hidden rest summed, queried rest summed or maximised."""
     n_rows = down.shape[1]
     total = np.empty(n_rows)
     for s in range(shared):
@@ -224,8 +224,8 @@ def downward(
 ) -> None:
     """Write each[(variable, state), row] = ln of the value with that variable set to that state.
 
-    Uses what `upward` wrote. `outer` (largest joint), `suffix` (most children of one region times its
-    joint) and `suffix_exponent` are scratch.
+    Uses the outputs of `upward`. `outer` (largest joint), `suffix` (largest number of children of a region
+    times its joint) and `suffix_exponent` are scratch.
     """
     n_rows = mask.shape[1]
     n = len(a.own_states)

@@ -32,7 +32,7 @@ class VectorTreeArrays(NamedTuple):
     table_ptr, tables
         P(own | separator), in the order (separator, own).
     child_ptr, children
-        Children come before parents; the root is last.
+        Children of each region; children come before parents, the root is last.
     """
 
     own: Ints
@@ -46,9 +46,9 @@ class VectorTreeArrays(NamedTuple):
 
 
 class VectorRoom(NamedTuple):
-    """What an elimination writes to: by region, and buffers for a region's products.
+    """Outputs of an elimination by region, and buffers for a region's products.
 
-    `tops` bounds a region's vectors, `outs` what the outside makes of them.
+    `tops` are bounds on a region's vectors, `outs` the outside's linear functional on them.
     """
 
     tops: Floats
@@ -93,7 +93,7 @@ def bound_messages(t: VectorTreeArrays, mask: Flags, tops: Floats) -> None:
 
 @jit()
 def _enter(t: VectorTreeArrays, r: int, c: int, room: VectorRoom, joint: Floats) -> None:
-    """Write what the outside makes of a child's vectors; `joint` is the parent's functional on its own states."""
+    """Write the outside's functional on a child's vectors, from `joint`, the one on the parent's own states."""
     for j in range(t.own[r]):
         room.outs[c, j] = joint[j]
     for e in range(t.child_ptr[r], t.child_ptr[r + 1]):
@@ -105,7 +105,7 @@ def _enter(t: VectorTreeArrays, r: int, c: int, room: VectorRoom, joint: Floats)
 
 @jit()
 def _project(t: VectorTreeArrays, r: int, outs: Floats, joint: Floats) -> None:
-    """Carry the functional on a region's separator to its own states."""
+    """Turn the functional on a region's separator into one on its own states."""
     k, start = t.own[r], t.table_ptr[r]
     for j in range(k):
         joint[j] = 0.0
@@ -118,7 +118,7 @@ def _project(t: VectorTreeArrays, r: int, outs: Floats, joint: Floats) -> None:
 def bound_states(
     t: VectorTreeArrays, mask: Flags, scale: float, floor: float, room: VectorRoom, each: Floats
 ) -> None:
-    """Write bounds on the values with each state held, at least `floor`; -inf outside the box."""
+    """Write bounds, at least `floor`, on the values with each state fixed; -inf outside the box."""
     root = len(t.own) - 1
     joint = np.empty(room.outs.shape[1])
     room.outs[root, 0] = scale
@@ -141,7 +141,7 @@ def bound_states(
 
 @jit()
 def _compress(room: VectorRoom, n: int, width: int, functional: Floats, limit: int) -> int:
-    """Write the pool's rows to `kept`: the best by score, none dominated, the others as maxima of like ones."""
+    """Write the pool's undominated rows to `kept`: the best by score; similar others merge into their maxima."""
     order = np.argsort(-room.pool_scores[:n])
     n_exact = limit - limit // 4
     n_kept = 0
@@ -190,7 +190,7 @@ def _back_to_pool(room: VectorRoom, n: int, width: int, functional: Floats) -> N
 
 @jit()
 def _states(t: VectorTreeArrays, r: int, mask: Flags, floor: float, room: VectorRoom, limit: int) -> int:
-    """Put a queried variable's states into the pool; return how many rows it has."""
+    """Put a queried variable's states into the pool; return its number of rows."""
     k, start, first = t.own[r], t.table_ptr[r], t.column[r]
     n = 0
     for v in range(k):
@@ -213,7 +213,7 @@ def _states(t: VectorTreeArrays, r: int, mask: Flags, floor: float, room: Vector
 
 @jit()
 def _products(t: VectorTreeArrays, r: int, floor: float, room: VectorRoom, limit: int, joint: Floats) -> int:
-    """Multiply the children's sets into the pool, and eliminate the own variable; return how many rows it has."""
+    """Multiply the children's sets into the pool, and eliminate the own variable; return its number of rows."""
     k, start = t.own[r], t.table_ptr[r]
     first, last = t.child_ptr[r], t.child_ptr[r + 1]
     functional, weighted = np.empty(k), np.empty(k)
@@ -297,8 +297,8 @@ def eliminate(t: VectorTreeArrays, mask: Flags, scale: float, floor: float, room
 
     Returns
     -------
-    The larger of `floor` and a bound on every value, and the root's best row (-1 where nothing exceeds `floor`).
-    Afterwards `room.tops` bounds what belongs to values above `floor`.
+    The larger of `floor` and a bound on every value, and the root's best row (-1 if no value exceeds `floor`).
+    Afterwards `room.tops` bounds the vectors that contribute to values above `floor`.
     """
     root, limit = len(t.own) - 1, room.rows.shape[1]
     stack, at = np.empty(root + 1, np.int64), np.zeros(root + 1, np.int64)
@@ -349,7 +349,7 @@ def best_states(t: VectorTreeArrays, each: Floats, point: NDArray[np.int16]) -> 
 
 @jit()
 def decode(t: VectorTreeArrays, row: int, room: VectorRoom, point: NDArray[np.int16]) -> None:
-    """Write the assignment of a row of the root's set; where rows were merged, of the best one among them."""
+    """Write the assignment of a row of the root's set; for merged rows, of the best one."""
     root = len(t.own) - 1
     at = np.zeros(root + 1, np.int64)
     at[root] = row

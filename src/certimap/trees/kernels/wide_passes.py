@@ -1,7 +1,7 @@
-"""Passes over a tree of regions for one row, in which every number has an exponent of its own.
+"""Passes over a tree of regions for one row, in which every number has its own exponent.
 
-They do what the batched passes do, for rows in which plain doubles would underflow. Each vector is a pair of
-arrays, mantissas and exponents; see `certimap.kernels.wide`.
+They replace the batched passes for rows in which plain doubles would underflow. Each vector is a pair of arrays,
+mantissas and exponents; see `certimap.kernels.wide`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def upward_wide(
 def _project_down(
     a: RegionArrays, r: int, is_bound: bool, down: Floats, down_exponent: Ints, outer: Floats, outer_exponent: Ints
 ) -> None:
-    """Write `outer`, over (shared, own), as `down` times the table: hidden rest summed, queried maximised."""
+    """Write `outer`, over (shared, own): `down` times the table, hidden rest summed, queried maximised."""
     has_exponents = len(a.exponents) > 0
     k = a.own_states[r]
     for s in range(a.shared_query[r] * a.shared_hidden[r]):
@@ -173,7 +173,7 @@ def downward_wide(
 ) -> None:
     """Write each[(variable, state)] = ln of the value with that variable set to that state, after `upward_wide`.
 
-    `suffix` is scratch of (most children of a region + 1) times the largest joint.
+    `suffix` is scratch of size (largest number of children + 1) times the largest joint.
     """
     n = len(a.own_states)
     down[a.message_ptr[n - 1]] = 0.5
@@ -190,7 +190,7 @@ def downward_wide(
             for j in range(size):
                 if not mask[column + j % k]:
                     outer[j], outer_exponent[j] = 0.0, ZERO
-        # The (i + 1)-th part of `suffix` is the product of what is outside and the messages after child i.
+        # Part i + 1 of `suffix` is the product of the outside and the messages after child i.
         for i in range(last - first - 1, -1, -1):
             after, here = (0 if i == last - first - 1 else i + 2), i + 1
             child = a.children[min(first + i + 1, last - 1)]
@@ -230,7 +230,7 @@ def downward_wide(
 def cumulate_wide(a: RegionArrays, mask: Bools, joint: Floats, joint_exponent: Ints, cumulative: Floats) -> None:
     """Write, for each region and separator state, the running sums of its own variable's posterior weights.
 
-    The weights of each separator state have a scale of their own.
+    The weights of each separator state have their own scale.
     """
     has_exponents = len(a.exponents) > 0
     for r in range(len(a.own_states)):

@@ -27,14 +27,14 @@ def split(values: Floats, mantissa: Floats, exponent: Ints) -> None:
 
 @jit()
 def join(mantissa: Floats, exponent: Ints, values: Floats) -> None:
-    """Write wide numbers as doubles; what is too small becomes a denormal or 0."""
+    """Write wide numbers as doubles; tiny numbers become denormals or 0."""
     for i in range(len(mantissa)):
         values[i] = math.ldexp(mantissa[i], int(min(max(exponent[i], -2000), 2000)))
 
 
 @jit()
 def smallest_exponent(mantissa: Floats, exponent: Ints) -> Any:
-    """Return the exponent of the smallest positive entry, 0 when there is none below 1."""
+    """Return the exponent of the smallest positive entry, 0 if none is below 1."""
     smallest = 0
     for i in range(len(mantissa)):
         if mantissa[i] > 0.0:
