@@ -140,7 +140,7 @@ class Caps:
     log_factor
         A node is solved when its bound is within this (nats) of its best value.
     max_boxes
-        Limit on boxes of one node's search; raised for unsolved nodes in every further round.
+        Limit on boxes of one node's search; multiplied by 8 for unsolved nodes in every further round.
     max_trace
         Limit in bytes for recording how searches covered their boxes; 0 records nothing.
 

@@ -11,7 +11,7 @@ from certimap.kernels.jit import Scalar as Scalar
 
 
 class CircuitArrays(NamedTuple):
-    """The inner structure of a `Circuit`; node kinds are those of `NodeKind` (0 and 1 are leaves)."""
+    """The inner structure of a `Circuit`, with node kinds from `NodeKind` (0 and 1 are leaves)."""
 
     kind: NDArray[np.int8]
     child_ptr: NDArray[np.int64]
@@ -21,10 +21,10 @@ class CircuitArrays(NamedTuple):
 
 
 class QueriedLeaves(NamedTuple):
-    """The queried leaves of a circuit, in rising order: what passes over all nodes in order meet one by one.
+    """The queried leaves of a circuit in rising order, so that passes over all nodes meet them one by one.
 
-    Leaf `nodes[k]` has its vector from `start[k]` on in `log_tables`, and allows the states whose bits (state
-    modulo 64) `states[k]` has; 0 for a real leaf.
+    The vector of leaf `nodes[k]` starts at `start[k]` in `log_tables`. `states[k]` has the bits of its allowed
+    states (modulo 64); 0 for a real leaf.
     """
 
     nodes: NDArray[np.int32]
@@ -37,7 +37,7 @@ class NewNodes(NamedTuple):
     """Nodes of a rewritten circuit, with members in a pool; kinds are 0 leaf, 1 product, 2 sum.
 
     Node i has the members `pool_child[ptr[i]:ptr[i + 1]]` with natural-log weights `pool_weight`. A
-    leaf has a variable and the start of its vector. `inlined` nodes dissolve into their only parent.
+    leaf has a variable and a start of its vector. `inlined` nodes dissolve into their only parent.
     """
 
     kind: NDArray[np.int8]
@@ -55,7 +55,7 @@ class Workspace(NamedTuple):
     """Scratch memory of `lay_out`: stacks, and final numbers (-1 at first).
 
     The members of the nodes on the stack, without inlined ones, lie from `flat_begin` to `flat_end` in the pool
-    `flat_child` and `flat_weight`. What is not reached is not touched, and takes no memory.
+    `flat_child` and `flat_weight`. Unused parts are never touched, and take no memory.
     """
 
     stack: NDArray[np.int32]
@@ -84,7 +84,7 @@ class LeafLayout(NamedTuple):
 
 
 class LeafPlaces(NamedTuple):
-    """What `PlanArrays` says of leaves, while it is written; `floors` (n_leaves + 1,) are its `leaf_floors`."""
+    """The leaf arrays of `PlanArrays` while they are written; `floors` (n_leaves + 1,) becomes `leaf_floors`."""
 
     leaf_ptr: NDArray[np.int64]
     binary_end: NDArray[np.int64]
@@ -99,19 +99,18 @@ class LeafPlaces(NamedTuple):
 
 
 class PlanArrays(NamedTuple):
-    """A `Plan` as the evaluation kernels take it.
+    """A `Plan` for the evaluation kernels.
 
-    Numbers are `value * 2^(-256 count)` (see `scaled.py`): a weight is that of `weights` and `weight_counts`, an
-    entry of a leaf's vector that of `mantissas` and `table_counts`. A leaf is narrow when it is categorical and
-    no positive entry is below 2^-128. In each product the narrow leaves of binary variables come first and end at
-    `binary_end`, then the other narrow ones up to `narrow_end`, then the other categorical ones (binary ones
-    first) up to `wide_end`, and then the real ones. `first` and `second` are the first two entries of each leaf's
-    vector. `offsets` gives a variable's columns; a real variable has none. `functions` are those of
-    `kernels/real.py`.
+    Numbers are `value * 2^(-256 count)` (see `scaled.py`): weights from `weights` and `weight_counts`, entries of
+    leaves' vectors from `mantissas` and `table_counts`. A leaf is narrow if it is categorical and has no positive
+    entry below 2^-128. In each product the narrow leaves of binary variables come first and end at `binary_end`,
+    then the other narrow ones up to `narrow_end`, then the other categorical ones (binary ones first) up to
+    `wide_end`, and then the real ones. `first` and `second` are the first two entries of each leaf's vector.
+    `offsets` gives a variable's columns; a real variable has none. For `functions` see `kernels/real.py`.
 
-    Floors are lower bounds on log2 of positive values: `leaf_floors` (n_leaves + 1,) sums those of leaves up to
-    each, `floors` (n_nodes,) holds those of nodes, and `settles` marks the sums whose terms may be below their
-    floor. `probabilities` are the entries as they are, some of which underflow; for draws.
+    Floors are lower bounds on log2 of positive values: `leaf_floors` (n_leaves + 1,) are running sums over leaves,
+    `floors` (n_nodes,) are floors of nodes, and `settles` marks sums whose terms may be below their floor.
+    `probabilities` are the plain entries for draws; some underflow.
     """
 
     is_sum: NDArray[np.bool_]

@@ -1,4 +1,4 @@
-"""Kernels that search every subcircuit for its maximum (its cap)."""
+"""Kernels that find the maximum (cap) of every subcircuit by search."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from certimap.circuits.kernels.space import (
 from certimap.kernels.branching import interval_score_in_kernels
 from certimap.kernels.jit import jit, jit_part
 
-MAX_STARTS = 8  # assembled points that a subcircuit's search scores before it climbs
-PROBED_POINTS = 8  # boxes of a subcircuit's search whose most promising point is scored
-LEAF, SHRUNK = -1, -2  # kinds of entries of a trace that are no splits
+MAX_STARTS = 8  # assembled points scored by a subcircuit's search before it climbs
+PROBED_POINTS = 8  # boxes of a subcircuit's search with a scored promising point
+LEAF, SHRUNK = -1, -2  # kinds of entries in a trace other than splits
 
 
 class Trace(NamedTuple):
-    """How searches covered their boxes, one entry per box.
+    """A record of how searches covered their boxes, one entry per box.
 
-    `kinds` has the variable that a box was split on, else `LEAF`, or `SHRUNK` where columns were dropped. The
-    parts of a split, in the order of their columns, are the `n_below` entries from `below` on; what was left of a
-    box that shrank is the one entry there, and the columns left of the scope of the node searched, a byte each,
-    lie in `kept` from `kept_at` on. `roots` has the first entry of each row of the table, -1 without one. `used`
-    counts entries and bytes; its last number is 1 where they did not fit, and then nothing more is entered.
+    `kinds` has the splitting variable of a box, else `LEAF`, or `SHRUNK` for dropped columns. The parts of a
+    split, in the order of their columns, are the `n_below` entries from `below` on. A shrunk box has one entry
+    there for its remainder; its remaining columns in the scope of the searched node, a byte each, are in `kept`
+    from `kept_at` on. `roots` has the first entry of each row of the table, or -1. `used` counts entries and
+    bytes; its last number is 1 if they did not fit, and then no more entries are added.
     """
 
     kinds: NDArray[np.int32]
@@ -48,7 +48,7 @@ class Trace(NamedTuple):
 
 @jit_part
 def trace_below(trace: Trace, entry: int, kind: int, count: int) -> int:
-    """Give an entry a kind and leaves below it; return the number of the first."""
+    """Set an entry's kind and add `count` leaves below it; return the number of the first."""
     first = trace.used[0]
     if first + count > len(trace.kinds):
         trace.used[2] = 1
@@ -62,7 +62,7 @@ def trace_below(trace: Trace, entry: int, kind: int, count: int) -> int:
 
 @jit_part
 def trace_shrunk(plan: ProbeArrays, variables: Indices, pool: Pool, trace: Trace) -> None:
-    """Enter that of the box at work only those columns are left that it has now."""
+    """Record the remaining columns of the current box."""
     work = len(pool.bound) - 1
     entry, at = pool.entries[work], trace.used[1]
     pool.entries[work] = trace_below(trace, entry, SHRUNK, 1)
@@ -82,7 +82,7 @@ def trace_shrunk(plan: ProbeArrays, variables: Indices, pool: Pool, trace: Trace
 
 @jit_part
 def gather(plan: ProbeArrays, top: int, pool: Pool) -> int:
-    """List the nodes under `top`, children first and itself last, in `pool.nodes`; return their number."""
+    """List the nodes under `top` in `pool.nodes`, children first, `top` last; return their number."""
     count, depth = 0, 1
     pool.stack[0] = top
     pool.cursor[0] = plan.child_ptr[top]
@@ -116,10 +116,10 @@ def shrink(
     pool: Pool,
     space: Space,
 ) -> tuple[int, bool]:
-    """Drop from the box at work the columns that cannot beat `tau`; return (variable to branch on, dropped any).
+    """Drop the current box's columns that cannot beat `tau`; return (branching variable, whether any dropped).
 
-    The variable is the one whose columns' bounds have the smallest sum; -1: nothing is left to branch on;
-    -2: the box is closed. `pool.each` gets the bounds.
+    The branching variable has the smallest sum of its columns' bounds; -1: none is left; -2: the box is
+    closed. `pool.each` gets the bounds.
     """
     choice, dropped, least = -1, False, np.inf
     work = len(pool.bound) - 1
@@ -177,7 +177,7 @@ def copy_box(plan: ProbeArrays, variables: Indices, source: int, target: int, po
 def push_children(
     plan: ProbeArrays, variables: Indices, choice: int, n_open: int, pool: Pool, trace: Trace, space: Space
 ) -> int:
-    """Append the columns of variable `choice` as boxes of their own; return the new number of open boxes."""
+    """Append one box for each column of variable `choice`; return the new number of open boxes."""
     work = len(pool.bound) - 1
     count = int(np.sum(pool.mask[work, plan.offsets[choice] : plan.offsets[choice + 1]]))
     entry = trace_below(trace, pool.entries[work], choice, count)
@@ -217,7 +217,7 @@ def take_best(plan: ProbeArrays, variables: Indices, n_open: int, pool: Pool) ->
 
 @jit_part
 def promising_point(plan: ProbeArrays, variables: Indices, pool: Pool, space: Space) -> None:
-    """Write the point of largest column bounds in the box at work to `pool.point`."""
+    """Write the point of largest column bounds in the current box to `pool.point`."""
     work = len(pool.bound) - 1
     for v in variables:
         if plan.n_states[v] == 0:
@@ -251,9 +251,9 @@ def search_cap(
 ) -> tuple[float, float, int]:
     """Search the box space of row `row`'s node for its maximum; return (upper bound, best value, passes).
 
-    Best first; a box's columns that cannot beat the best value by more than `log_factor` are dropped. The
-    best point found goes to the table. With too many boxes the bound is the largest open one. How boxes were
-    covered goes to the trace.
+    Best first; columns of a box that cannot beat the best value by more than `log_factor` are dropped. The
+    best point found goes to the table. At the limit on boxes, the bound is the largest open one. The trace
+    records how boxes were covered.
     """
     top = table.targets[row]
     saved = table.best[table.scope_ptr[row] : table.scope_ptr[row + 1]]
@@ -337,9 +337,9 @@ def solve_caps(
 ) -> int:
     """Find the caps of `table.targets` from row `start` on, until `work_limit` edges were visited.
 
-    Rows that are solved already are passed over. Returns the row to go on with, also where a search did not fit
-    into the trace, unless that is empty; `counters` gains (edges visited, passes). Writes `caps`, `values`, `best`
-    and `solved` of the table, and the trace.
+    Skips solved rows. Returns the row to continue with, which is also the row of a search that did not fit into a
+    nonempty trace; `counters` gains (edges visited, passes). Writes `caps`, `values`, `best` and `solved` of the
+    table, and the trace.
     """
     space = new_space(plan)
     work, done = 0, start
@@ -380,7 +380,7 @@ def solve_caps(
 def write_traces(
     plan: ProbeArrays, table: CapTable, trace: Trace, kinds: NDArray[np.int32], kept: Bytes, used: Ints
 ) -> None:
-    """Write the trace of every row that split or shrank its box, in preorder, columns as bits, the first highest.
+    """Write the trace of every row with a split or shrunk box, in preorder, columns as bits, highest bit first.
 
     `used` gets the numbers of entries and bytes.
     """
@@ -415,7 +415,7 @@ def write_traces(
 
 @jit()
 def scopes(plan: ProbeArrays, bits: NDArray[np.uint64]) -> None:
-    """Set bit v of row i where node i's scope holds variable v; `bits` is (n_nodes, n // 64 + 1), zeroed."""
+    """Set bit v of row i if node i's scope contains variable v; `bits` is (n_nodes, n // 64 + 1), zeroed."""
     one = np.uint64(1)
     for i in range(len(plan.is_sum)):
         for leaf in range(plan.leaf_ptr[i], plan.leaf_ptr[i + 1]):

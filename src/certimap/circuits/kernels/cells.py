@@ -25,7 +25,7 @@ def fill_cell_masses(
     """Write ln of the mass of every leaf in every cell of its variable.
 
     Leaf i has `first_cell[i + 1] - first_cell[i]` cells, between neighbours of `edges` from `first_edge[i]` on.
-    What is possible is at least `least`.
+    Logs of possible cells are at least `least`.
     """
     for i in range(len(starts)):
         at = first_edge[i]

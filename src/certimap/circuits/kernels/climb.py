@@ -1,4 +1,4 @@
-"""Kernels that climb from points, and the tables that these and the searches for caps share."""
+"""Kernels for hill climbing, and the tables shared with the searches for caps."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ MAX_CLIMB_ROUNDS = 200
 
 
 class CapTable(NamedTuple):
-    """Caps and best points of the sum nodes, in the order in which they are solved.
+    """Caps and best points of the sum nodes, in the order of their solution.
 
     `targets` are sum nodes, children first; `slot` maps a node to its row, or -1; the scope of row s is
     `scope_vars[scope_ptr[s]:scope_ptr[s + 1]]` and `best` runs parallel to it (states as floats). `caps` has one
-    natural log a node, inf where unknown; `solved` says whether a row's cap is its maximum within the tolerance.
+    natural log per node, inf if unknown; `solved` marks rows whose cap is their maximum within the tolerance.
     """
 
     targets: Ints
@@ -43,9 +43,9 @@ class CapTable(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """Room for the open boxes of one subcircuit's search, and scratch; the last row is the box at work.
+    """Room for the open boxes of one subcircuit's search, and scratch; the last row is the current box.
 
-    `entries` are those of the boxes in a trace (`kernels/caps.py`).
+    `entries` are the boxes' entries in a trace (`kernels/caps.py`).
     """
 
     mask: NDArray[np.uint8]
@@ -117,7 +117,7 @@ def propose(
 
 @jit_part
 def assemble(plan: ProbeArrays, product: Number, table: CapTable, low: Floats, high: Floats, pool: Pool) -> None:
-    """Write a product's best point, built of its leaves' modes and of the best points below, to `pool.trial`."""
+    """Write a product's best point, assembled from leaves' modes and best points below, to `pool.trial`."""
     depth = 1
     pool.stack[0] = product
     while depth:
@@ -161,8 +161,8 @@ def climb(
     """Climb from `pool.point`, in place, to a value of at least `enough`; return (log value, points scored).
 
     With `n_starts`, first take the best of that many points assembled from the children of the top node. Each
-    round moves all variables at once to their best values given the others; where that does not help, the
-    best single variable; real ones take mean-shift steps.
+    round moves all variables at once to their best values given the others, or if that does not help, the
+    best single variable; real variables take mean-shift steps.
     """
     top = nodes[count - 1]
     value, tries, starts, spare = -np.inf, 0, n_starts, False
@@ -190,7 +190,7 @@ def climb(
                 continue
         elif starts > 0:
             continue
-        elif tries == n_starts:  # the best start was not the last: score it again, to climb from it
+        elif tries == n_starts:  # the best start was not the last: score it again before climbing
             for v in variables:
                 pool.trial[v] = pool.point[v]
             value -= 1.0

@@ -24,7 +24,7 @@ BLOCK = 8  # candidates that one walk of a subcircuit evaluates together
 
 
 class Nodes(NamedTuple):
-    """A plan's arrays as the walks read them; the first eight are described at `Plan`.
+    """A plan's arrays for the walks; `Plan` describes the first eight.
 
     `leaf_size` holds the number of states of a leaf's variable, 0 for a real one; `group` the first sum
     with the same children, or the first product that is the same; `next_in_group` the next one, or -1.
@@ -45,10 +45,10 @@ class Nodes(NamedTuple):
 
 
 class WalkArrays(NamedTuple):
-    """What the walks keep: the peak of each leaf (place, ln of the value), and at each node what it picked.
+    """Results of the walks: the peak of each leaf (place, ln of the value), and the pick of each node.
 
     `log_value` is ln of a node at its pick, `choice` the position of a sum's picked child, and
-    `edge_log`, on the edges of sums, ln of the sum at the assignment that the edge's child keeps.
+    `edge_log`, on the edges of sums, ln of the sum at the assignment of the edge's child.
     """
 
     peak_at: Floats
@@ -81,10 +81,10 @@ def hash_nodes(
     is_sum: Flags, child_ptr: Ints, children: Ints32, weight_bits: Ints, leaf_ptr: Ints, leaf_words: Ints,
     identity: Ints, key: Ints,
 ) -> None:  # fmt: skip
-    """Fill hashes by which like nodes are found, children first.
+    """Fill in hashes of nodes, children first, to find equal nodes.
 
-    Nodes that compute the same have the same `identity`. Sums over the same children, whatever the
-    weights, have the same `key`; a product's key is its identity. `leaf_words` tells leaves apart.
+    Equal nodes have equal `identity`. Sums over the same children, whatever the weights, have equal `key`; a
+    product's key is its identity. `leaf_words` distinguishes leaves.
     """
     for node in range(len(is_sum)):
         hashed = np.int64(1) if is_sum[node] else np.int64(2)
@@ -101,7 +101,7 @@ def hash_nodes(
 
 @jit()
 def leaf_log_density(size: int, start: int, functions: Ints, log_tables: Floats, x: float) -> float:
-    """Return ln of a leaf's probability of state `x`, or of its density at `x` when `size` is 0."""
+    """Return ln of a leaf's probability of state `x`, or of its density at `x` if `size` is 0."""
     if size > 0:
         return log_tables[start + int(x)]
     return log_density(functions, log_tables, start, x)
@@ -109,7 +109,7 @@ def leaf_log_density(size: int, start: int, functions: Ints, log_tables: Floats,
 
 @jit()
 def leaf_peaks(nodes: Nodes, kept: WalkArrays) -> None:
-    """Find where each leaf is largest: its first most probable state, or where its density peaks."""
+    """Find the maximum of each leaf: its first most probable state, or the peak of its density."""
     tables = nodes.log_tables
     for leaf in range(len(nodes.leaf_size)):
         start = nodes.leaf_start[leaf]
@@ -160,7 +160,7 @@ def max_upward(nodes: Nodes, kept: WalkArrays) -> None:
 
 @jit()
 def decode(root: int, nodes: Nodes, kept: WalkArrays, stack: Ints32, point: Floats) -> None:
-    """Follow the choices down from `root` and write the peaks of the leaves met into `point`.
+    """Follow the choices down from `root` and write the peaks of visited leaves into `point`.
 
     `stack` has n_nodes entries: scopes are disjoint, so no node is met twice.
     """
@@ -183,10 +183,10 @@ def decode(root: int, nodes: Nodes, kept: WalkArrays, stack: Ints32, point: Floa
 
 @jit()
 def _aligned_value(product: int, candidate: int, nodes: Nodes, kept: WalkArrays, point: Floats) -> float:
-    """Return ln of `product` at the assignment that `candidate` keeps, or NaN where it is not known yet.
+    """Return ln of `product` at the assignment of `candidate`, or NaN if not known yet.
 
-    It is known when every inner child of `product` has a sibling under `candidate` with the very same
-    children: what that sibling picked was then one of the candidates at which the child was evaluated.
+    It is known if every inner child of `product` has a sibling under `candidate` with the same children: that
+    sibling's pick was then one of the candidates at which the child was evaluated.
     """
     if nodes.group[product] == nodes.group[candidate]:
         return kept.log_value[product]
@@ -212,9 +212,9 @@ def _aligned_value(product: int, candidate: int, nodes: Nodes, kept: WalkArrays,
 
 @jit()
 def _list_below(first: int, n_children: int, nodes: Nodes, scratch: DecodeScratch) -> int:
-    """List the wanted children and all nodes below them in `order`, highest first; return how many.
+    """List the wanted children and all nodes below them in `order`, highest first; return their number.
 
-    `slot` gives a node's place in the list; the caller resets it.
+    `slot` gives a node's index in the list; the caller resets it.
     """
     lowest, highest = len(scratch.slot), -1
     for j in range(n_children):
@@ -332,11 +332,11 @@ def _evaluate_candidates(
 
 @jit()
 def argmax_upward(nodes: Nodes, kept: WalkArrays, scratch: DecodeScratch) -> int:
-    """Let every sum keep the assignment, among those its children keep, at which it is largest itself.
+    """Let every sum pick, among its children's assignments, the one at which its own value is largest.
 
-    The candidates of all sums of a group are evaluated together, and only where `_aligned_value` does
-    not know the answer already: a circuit with a fixed tree of regions costs one visit for each edge and
-    candidate, a tree its depth times its edges, times the children of a sum. Returns the edges visited.
+    The candidates of all sums of a group are evaluated together, unless `_aligned_value` already knows the
+    value. A circuit with a fixed tree of regions costs one visit per edge and candidate; a tree costs its
+    depth times its edges times the children of a sum. Returns the edges visited.
     """
     work = 0
     for node in range(len(nodes.is_sum)):
@@ -362,7 +362,7 @@ def argmax_upward(nodes: Nodes, kept: WalkArrays, scratch: DecodeScratch) -> int
 
 @jit()
 def flow_downward(nodes: Nodes, log_flow: Floats) -> None:
-    """Fill ln of the probability that a draw from the root passes through each node.
+    """Fill in ln of the probability that a draw from the root passes through each node.
 
     `log_flow` holds 0 at the root and -inf elsewhere on entry.
     """

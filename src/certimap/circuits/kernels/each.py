@@ -1,7 +1,7 @@
-"""The downward pass: what the root becomes when one variable is set to one state, for all at once.
+"""The downward pass: the root's value with one variable set to one state, for all variables and states at once.
 
-All rows of a block lie in one pair of arrays with counts (see `scaled.py`): node i in row i, then scratch, and
-from `Places` on the contexts of nodes, the members and prefixes of one product, and the results by column.
+All rows of a block lie in one pair of arrays with counts (see `scaled.py`): node i in row i, then scratch, then at
+`Places` the contexts of nodes, the members and prefixes of one product, and the results by column.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Flags = NDArray[np.bool_]
 
 
 class Places(NamedTuple):
-    """Where in the block each group of rows begins; `n_rows` counts them all."""
+    """First row in the block of each group; `n_rows` is the total."""
 
     context: int
     members: int
@@ -81,7 +81,7 @@ def _backward_binary(
 
 @jit(fastmath={"contract"})
 def _credit_binary(use_max: bool, p0: Scalar, p1: Scalar, at: Scalar, row: Scalar, values: Floats) -> None:
-    """Credit both states of a binary variable in rows `row` and `row + 1`, none of which has counts."""
+    """Credit both states of a binary variable in rows `row` and `row + 1`, both without counts."""
     if use_max:
         for b in range(values.shape[1]):
             values[row, b] = max(values[row, b], p0 * values[at, b])
@@ -128,7 +128,7 @@ def _member(
     counts: Floats,
     has: Flags,
 ) -> None:
-    """Write the value of a leaf that is not narrow and binary in row `row`."""
+    """Write the value of a leaf, except narrow binary ones, to row `row`."""
     has[row] = False
     variable, start, tables = plan.leaf_var[leaf], plan.leaf_start[leaf], plan.mantissas
     if leaf < plan.narrow_end[node]:
@@ -156,15 +156,15 @@ def downward(
     counts: Floats,
     has: Flags,
 ) -> None:
-    """Fill in the rows `total` of every column; scratch are `largest` and all others but those of nodes.
+    """Fill in the rows `total` of every column; `largest` and all other rows except the nodes' are scratch.
 
-    A node's context is what its value is multiplied by on the way to the root. Inside a product it is
-    the product of the other members, taken from prefixes and suffixes, so that zeros need no division.
-    `is_top` marks nodes all of whose ancestors are products and deciding sums: there the largest
-    occurrence of a leaf counts. Everywhere else occurrences add up, which is exact for masses, and for
-    bounds errs upward. A deciding sum gives every child its weight, not the largest one alone.
+    A node's context is its value's factor in the root's value. Inside a product it is the product of the
+    other members, from prefixes and suffixes, so that zeros need no division. `is_top` marks nodes whose
+    ancestors are all products and deciding sums: there the largest occurrence of a leaf counts. Elsewhere
+    occurrences add up, which is exact for masses and an upper bound for bounds. A deciding sum gives its
+    weight to every child, not only to the largest.
     """
-    # Helpers without calls of their own are cheap; one that makes calls, or is inlined, costs counting references.
+    # Helpers that call nothing are cheap; a helper with calls, or inlined, costs reference counting.
     is_sum, child_ptr, children, offsets = plan.is_sum, plan.child_ptr, plan.children, plan.offsets
     weights, weight_counts, first, second = plan.weights, plan.weight_counts, plan.first, plan.second
     leaf_ptr, binary_end, narrow_end, wide_end = plan.leaf_ptr, plan.binary_end, plan.narrow_end, plan.wide_end
@@ -218,7 +218,7 @@ def downward(
             if row_floors[k + 1] < ROW_FLOOR:
                 settle(at, values, counts, has)
                 row_floors[k + 1] = SETTLED
-        last = at  # the product of everything is not needed: its row holds the suffix
+        last = at  # the full product is not needed: its row holds the suffix
         _fill(last, 1.0, values, has)
         suffix_floor = 0.0
         for edge in range(past - 1, begin - 1, -1):

@@ -4,11 +4,11 @@ Rows are taken in blocks of `width` and laid out batch-inner: one array of `widt
 (variable, or (variable, state)) and for each node, so that every inner loop is a run of multiplications
 and additions over lanes. Lanes past the last row repeat row 0 and are not written out.
 
-Modes: 0 evaluates points; 1 the mass of boxes; 2 the upper bound of boxes, where a leaf is the largest
-probability (or density) that its box allows and a deciding sum takes the largest term.
+Modes: 0 evaluates points; 1 the mass of boxes; 2 the upper bound of boxes, where a leaf is its largest
+probability (or density) in its box and a deciding sum takes the largest term.
 
 A product keeps a floor, a lower bound on its positive lanes, and settles them before the next factor could take
-them below the normal numbers: every forty leaves or so, and without effect where they are not that small.
+them below the normal numbers: about every forty leaves, without effect on larger numbers.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def assign_slots(
 
 @jit()
 def run_of(leaf: Scalar, end: Scalar, floor: Scalar, floors: NDArray[np.float64]) -> Scalar:
-    """Return where to settle a product of the leaves `leaf:end` that stands at `floor`; after one at least."""
+    """Return the leaf before which to settle a product of `leaf:end` with floor `floor`; after at least one."""
     if floor + floors[end] - floors[leaf] >= LEAST_FLOOR:
         return end
     stop = leaf + 1
@@ -80,7 +80,7 @@ def run_of(leaf: Scalar, end: Scalar, floor: Scalar, floors: NDArray[np.float64]
 
 @jit()
 def wide_binary_end(leaf: Scalar, end: Scalar, leaf_var: NDArray[np.int32], offsets: NDArray[np.int64]) -> Scalar:
-    """Return where the run of binary variables ends that begins the leaves `leaf:end`."""
+    """Return the end of the run of binary variables at the start of the leaves `leaf:end`."""
     while leaf < end and offsets[leaf_var[leaf] + 1] - offsets[leaf_var[leaf]] == 2:
         leaf += 1
     return leaf
@@ -102,7 +102,7 @@ def multiply_others(
     counts: NDArray[np.float64],
     has: NDArray[np.bool_],
 ) -> float:
-    """Multiply the row `at`, whose floor is given, by leaves of `node` from `start_leaf` on; return its floor."""
+    """Multiply row `at`, with floor `floor`, by leaves of `node` from `start_leaf` on; return its new floor."""
     leaf_var, leaf_start, offsets, leaf_floors = plan.leaf_var, plan.leaf_start, plan.offsets, plan.leaf_floors
     mantissas, table_counts, narrow, wide = plan.mantissas, plan.table_counts, plan.narrow_end, plan.wide_end
     for leaf in range(start_leaf, plan.leaf_ptr[node + 1]):

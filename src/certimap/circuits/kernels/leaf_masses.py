@@ -1,4 +1,4 @@
-"""Categorical leaves under a query: their masses, and the normalised vectors of those that are queried."""
+"""Categorical leaves under a query: their masses, and the normalised vectors of queried ones."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from certimap.circuits.kernels.arrays import CircuitArrays, QueriedLeaves
 from certimap.kernels.jit import jit
 
 _NEG_INF = -math.inf
-NEGLIGIBLE = 40.0  # nats below a leaf's mass, under which the rounding of an entry does not show in it
+NEGLIGIBLE = 40.0  # nats below a leaf's mass at which the rounding of an entry becomes negligible
 
 
 @jit()
 def count_queried(
     circuit: CircuitArrays, param_ptr: NDArray[np.int64], position: NDArray[np.int32]
 ) -> tuple[int, int]:
-    """Return how many categorical leaves are queried, and how many entries their vectors have together."""
+    """Return the number of queried categorical leaves, and the total number of their vectors' entries."""
     n_leaves, n_entries = 0, 0
     for node in range(circuit.kind.shape[0]):
         if circuit.kind[node] == 0 and position[circuit.leaf_var[node]] >= 0:
@@ -41,8 +41,8 @@ def fill_categorical(
 ) -> None:
     """Fill in ln of the mass of each categorical leaf, its error, and the queried ones in rising order.
 
-    `log_weights` (total_states,) are those of the query, `position` (n_vars,) the place of each variable in it.
-    All other nodes get a mass of 0 and no error. Errors are in units of the last place of 1.
+    `log_weights` (total_states,) are the query's, `position` (n_vars,) the position of each variable in it. All
+    other nodes get log mass 0 and error 0. Errors are in units of the last place of 1.
     """
     k, used = 0, 0
     for node in range(circuit.kind.shape[0]):

@@ -29,7 +29,7 @@ def multiply_binary_points(
 ) -> None:
     """Multiply `values[at]` by leaves of binary variables at points, four at a time.
 
-    The probability is selected, not interpolated: p0 + (p1 - p0) x would round a small p1 away beside a large p0.
+    The probability is selected, not interpolated: p0 + (p1 - p0) x would lose a small p1 beside a large p0.
     """
     out = values[at]
     width = out.shape[0]
@@ -127,7 +127,7 @@ def wide_leaf(
     counts: NDArray[np.float64],
     has: NDArray[np.bool_],
 ) -> None:
-    """Write a leaf's value in each lane of row `k`, where entries have counts of their own."""
+    """Write a leaf's value in each lane of row `k`, for entries with their own counts."""
     out, count = values[k], counts[k]
     has[k] = True
     column, past = offsets[variable], offsets[variable + 1]

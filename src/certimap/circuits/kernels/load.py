@@ -20,8 +20,8 @@ BYTES = np.uint64(0x00FF00FF00FF00FF), np.uint64(8)
 def load_block(mode: int, first: int, points: NDArray[Any], mask: NDArray[np.bool_], inputs: NDArray[Any]) -> int:
     """Transpose rows `first`, ... of `points` (mode 0) or `mask` into lanes of `inputs`.
 
-    `inputs` is (n_inputs, width), of bytes where every input fits into one, and of float64 elsewhere. Lanes past
-    the last row repeat the first. Returns how many lanes hold a row.
+    `inputs` is (n_inputs, width), of bytes if every input fits into one, else of float64. Lanes past the last row
+    repeat the first. Returns the number of lanes in use.
     """
     n_rows = points.shape[0] if mode == 0 else mask.shape[0]
     width = inputs.shape[1]
@@ -42,7 +42,7 @@ def load_block(mode: int, first: int, points: NDArray[Any], mask: NDArray[np.boo
 def _load_tiles(
     mode: int, first: int, lanes: Scalar, points: NDArray[Any], mask: NDArray[np.bool_], inputs: NDArray[Any]
 ) -> int:
-    """Load the inputs that fill tiles; return how many these are."""
+    """Load the inputs that fill whole tiles; return their number."""
     n_inputs, width = inputs.shape
     tile = np.zeros((width, TILE), np.uint8)
     rows, lines = tile.view(np.uint64), inputs.view(np.uint64)

@@ -1,7 +1,7 @@
 """Compiled message passing on a circuit read as a network of binary variables; see `certimap.circuits.messages`.
 
-All messages are pairs of natural logs, for the value 1 and the value 0 of a binary variable. What would be ln 0 is
-`FLOOR`, so that leave-one-out sums are differences and no infinity meets another.
+All messages are pairs of natural logs, for the value 1 and the value 0 of a binary variable. `FLOOR` replaces
+ln 0, so that leave-one-out sums are differences without infinities.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Ints = NDArray[np.int64]
 Ints32 = NDArray[np.int32]
 Flags = NDArray[np.bool_]
 
-FLOOR = -1e6  # stands for ln 0: a message decides nothing by itself, its answers are scored exactly
+FLOOR = -1e6  # replaces ln 0: harmless, since decoded answers are scored exactly
 TIE = 1e-9  # nats below the best belief up to which a state counts as a maximiser
 
 
@@ -44,8 +44,8 @@ class Messages(NamedTuple):
     """Messages on the inner edges and on the leaves, and the beliefs of the query variables' states.
 
     `up` and `down` have shape (n_edges, 2), `leaf_up` and `leaf_down` (n_leaves, 2), with ln of the value 1 first;
-    `told` holds what each leaf tells its variable, one entry per state from `told_ptr` on; `belief` has one entry
-    per state of the domain.
+    `told` holds each leaf's message to its variable, one entry per state from `told_ptr` on; `belief` has one
+    entry per state of the domain.
     """
 
     up: Floats
@@ -75,10 +75,10 @@ def log_add(a: Any, b: Any) -> Any:
 
 @jit()
 def ask_variables(graph: MessageGraph, messages: Messages) -> None:
-    """Tell each leaf how its variable stands: the mean of its table over the states that maximise the belief.
+    """Send each leaf its variable's message: the mean of its table over the states that maximise the belief.
 
-    What the leaf itself told the variable is taken out first (the mixed-product message from a maximised
-    variable to a summed one).
+    The leaf's own message to the variable is removed first (the mixed-product message from a maximised variable
+    to a summed one).
     """
     for leaf in range(len(graph.leaf_var)):
         v = graph.leaf_var[leaf]
@@ -102,7 +102,7 @@ def ask_variables(graph: MessageGraph, messages: Messages) -> None:
 
 @jit()
 def pass_up(graph: MessageGraph, messages: Messages) -> None:
-    """Send every node's probability to the nodes above it, without what the receiver itself has sent."""
+    """Send every node's probability to the nodes above it, without the receiver's own message."""
     up, down = messages.up, messages.down
     for node in range(len(graph.is_sum)):
         first, last = graph.child_ptr[node], graph.child_ptr[node + 1]
@@ -203,7 +203,7 @@ def pass_down(graph: MessageGraph, messages: Messages, damping: float, before: F
 
 @jit()
 def tell_variables(graph: MessageGraph, messages: Messages, belief: Floats) -> float:
-    """Gather what the leaves say of each state into beliefs; return the largest change of one, in nats.
+    """Sum the leaves' messages about each state into beliefs; return the largest change, in nats.
 
     Beliefs are scaled to a maximum of 0 per variable; `belief` is working space of the same shape.
     """

@@ -1,4 +1,4 @@
-"""Bounds of second order on circuits that are small mixtures of products, one row a box."""
+"""Second-order bounds on circuits that are small mixtures of products, one row per box."""
 
 from __future__ import annotations
 
@@ -29,17 +29,16 @@ from certimap.kernels.mixture_bounds import EPS, BoxExpansion, half_bounds, has_
 
 GAUSSIAN = 1.0
 MAX_ROUNDS = 200  # of a climb
-LEAST_RISE = 1e-12  # nats that a step of a climb must bring
-LEAF_ROUNDINGS = 64.0  # of a leaf's log, in units of the last place of its size
+LEAST_RISE = 1e-12  # minimum gain, in nats, of a step of a climb
+LEAF_ROUNDINGS = 64.0  # error of a leaf's log, in units of the last place of its size
 
 
 class LeafProducts(NamedTuple):
     """A circuit multiplied out: K products of leaves of n variables.
 
-    `log_weights` (K,) are natural logs; `starts` (K, n) says where leaves have their vectors. Of real leaves,
-    `tops` (K, n) are the logs at their peaks,
-    and `means` and `precisions` (K, n) those of Gaussian ones (1/sd; NaN for
-    others). `low` and `high` (n,) hold the peaks of a real variable between them.
+    `log_weights` (K,) are natural logs; `starts` (K, n) are the starts of leaves' vectors. For real leaves, `tops`
+    (K, n) are the logs at their peaks. Gaussian leaves have `means` and `precisions` (K, n) (1/sd; NaN for
+    others). `low` and `high` (n,) enclose the peaks of each real variable.
     """
 
     log_weights: Floats
@@ -53,7 +52,7 @@ class LeafProducts(NamedTuple):
 
 @jit()
 def find_peaks(plan: ProbeArrays, components: LeafProducts) -> None:
-    """Fill in what `LeafProducts` says of real leaves."""
+    """Fill in the arrays of `LeafProducts` for real leaves."""
     starts = components.starts
     for v in range(starts.shape[1]):
         components.low[v], components.high[v] = math.inf, -math.inf
@@ -76,7 +75,7 @@ def expand_leaf(
 ) -> tuple[Number, Number, Number, Number, Number]:
     """Return a leaf's log value at the middle of [low, high], its peak there, and slope, bend and spread.
 
-    Where the curvature is unknown, the rise to the peak in place of the slope says by how much the bound is loose.
+    If the curvature is unknown, the slope is replaced by the rise to the peak, a measure of the bound's looseness.
     """
     middle = 0.5 * low + 0.5 * high
     radius = (1.0 + 4.0 * EPS) * max(high - middle, middle - low)
@@ -152,12 +151,13 @@ def bound_mixture(
     splits: NDArray[np.float64],
     middles: NDArray[np.float64],
 ) -> None:
-    """Bound the mixture in each box (natural logs, rounded up); say where to split it, and where its middle is.
+    """Bound the mixture in each box (natural logs, rounded up); also choose a split and a middle point.
 
     `halves` (batch, 2) gets the bounds below and above the split.
 
-    All leaves of a real variable rise towards the hull of their peaks, so that what a box has beyond it counts by
-    its end nearest to the hull. One variable gets a split; the others, and all of a box too small, NaN.
+    All leaves of a real variable rise towards the hull of their peaks, so a part of a box beyond the hull counts
+    by its end nearest to it. One variable gets a split; the others get NaN, as do all variables of a box too small
+    to split.
     """
     n = len(plan.n_states)
     near, far = np.zeros(n), np.zeros(n)
@@ -187,9 +187,9 @@ def bound_mixture(
 class Slopes(NamedTuple):
     """Derivatives of a mixture's log at one point, and working arrays, for n variables.
 
-    `gradient` (n,) and `curvature` (n, n), the negative second derivatives; `shift` (n,) is where a mean-shift
-    step goes. `logs` (K,) are the components' natural logs; `pulls` and `steep` (n,), `root` (n, n) and `step`
-    (n,) are scratch.
+    `gradient` (n,) and `curvature` (n, n), the negative second derivatives; `shift` (n,) is the target of a
+    mean-shift step. `logs` (K,) are the components' natural logs; `pulls` and `steep` (n,), `root` (n, n) and
+    `step` (n,) are scratch.
     """
 
     gradient: Floats
@@ -203,7 +203,7 @@ class Slopes(NamedTuple):
 
 
 def slopes_for(n_components: int, n_variables: int) -> Slopes:
-    """Allocate the arrays for mixtures of so many components."""
+    """Allocate the arrays for a mixture."""
     k, n = n_components, n_variables
     return Slopes(*(np.zeros(shape) for shape in (n, (n, n), n, k, n, n, (n, n), n)))
 
@@ -247,7 +247,7 @@ def look_at(of: LeafProducts, log_tops: Floats, point: Floats, s: Slopes) -> Num
 
 @jit_part
 def newton_step(s: Slopes) -> bool:
-    """Fill in the step to the top of the quadratic function with these derivatives; False where it has none."""
+    """Fill in the step to the maximum of the quadratic function with these derivatives; False if it has none."""
     if not has_root(s.curvature, s.root):
         return False
     n = len(s.step)
@@ -270,8 +270,8 @@ def climb_gaussians(
 ) -> None:
     """Climb from each row of points, in place, to a stationary point of a mixture of Gaussians in [low, high].
 
-    `log_tops` (K,) are natural logs of weighted components at their peaks. Newton's steps, and where these do not
-    rise, mean-shift ones, which always do. Cost of a step: an exponential and D (D + 10) / 2 multiplications per
+    `log_tops` (K,) are natural logs of weighted components at their peaks. Steps are Newton's; if these do not
+    rise, mean-shift steps, which always do. Cost of a step: an exponential and D (D + 10) / 2 multiplications per
     component.
     """
     n = points.shape[1]
@@ -282,7 +282,7 @@ def climb_gaussians(
             trial[d] = points[row, d]
         for _ in range(MAX_ROUNDS):
             reached = look_at(of, log_tops, trial, s)
-            if reached > value + LEAST_RISE:  # false of NaN, which squares that overflow lead to
+            if reached > value + LEAST_RISE:  # false for NaN, from overflowing squares
                 value = reached
                 by_newton = newton_step(s)
                 for d in range(n):

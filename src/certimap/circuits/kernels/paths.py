@@ -1,4 +1,4 @@
-"""The most probable path through a circuit as it is. Twin: `tests/reference/circuits.py`, `log_maximum`."""
+"""The most probable path through an unconditioned circuit. Twin: `tests/reference/circuits.py`, `log_maximum`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Kernels of the box search: bounds of every (variable, state) of a box, and caps of subcircuits.
 
-All work on the shared arrays of a plan, on a box given as one byte a column. A categorical variable has one
-column a state; a real one has two, the halves of its interval below and above the split that the downward
-pass picks. Upward values are natural logs, so nothing underflows; what flows down is relative to the root.
+All work on the shared arrays of a plan, on a box given as one byte per column. A categorical variable has one
+column per state; a real one has two, the halves of its interval below and above the split picked by the downward
+pass. Upward values are natural logs, so nothing underflows; downward flows are relative to the root.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ def upward(
 ) -> None:
     """Fill in the mass and the bound of the first `count` of `nodes` (children first) in one box.
 
-    The bound of a node is the least of: its leaves' maxima carried up (the largest child at a sum that
-    decides a variable, the sum elsewhere), its mass in the box, its cap. On a point both are its value.
+    The bound of a node is the least of: its leaves' maxima carried up (the largest term at a sum that
+    decides a variable, the total elsewhere), its mass in the box, its cap. On a point, mass and bound are
+    its value.
     """
     for index in range(count):
         i = nodes[index]
@@ -136,10 +137,10 @@ def upward(
 
 @jit_part
 def flow_down(plan: ProbeArrays, nodes: Indices, count: int, space: Space) -> None:
-    """Fill in each node's flow: what it passes on to the root's value, relative to that value.
+    """Fill in each node's flow: its contribution to the root's value, relative to that value.
 
-    A sum that decides a variable passes its weight to every child, not to its largest alone: the others
-    may be where the best point is.
+    A sum that decides a variable passes its weight to every child, not only to its largest: the best point
+    may be in another.
     """
     for index in range(count):
         space.flow_mass[nodes[index]] = 0.0
@@ -169,7 +170,7 @@ def flow_down(plan: ProbeArrays, nodes: Indices, count: int, space: Space) -> No
 
 @jit_part
 def between_whole(split: Number, low: Number, high: Number) -> Number:
-    """Return a place half-way between two whole numbers of [low, high], near `split`; NaN if it holds but one."""
+    """Return a midpoint between two whole numbers of [low, high], near `split`; NaN if it has only one."""
     first, last = np.ceil(low) + 0.5, np.floor(high) - 0.5
     return min(max(np.floor(split) + 0.5, first), last) if first <= last else np.nan
 
@@ -178,10 +179,10 @@ def between_whole(split: Number, low: Number, high: Number) -> Number:
 def choose_splits(
     plan: ProbeArrays, nodes: Indices, count: int, variables: Indices, low: Floats, high: Floats, space: Space
 ) -> None:
-    """Pick where each real variable would be split: at the mean of its leaves' peaks, weighted by flow.
+    """Choose a split of each real variable: the mean of its leaves' peaks, weighted by flow.
 
     A variable whose interval cannot be split gets NaN. Whole numbers are split between two of them. The upper half
-    begins at the next floating-point number, so that a density's jumps come to lie between boxes.
+    begins at the next floating-point number, so that a density's jumps lie between boxes.
     """
     for v in variables:
         space.moment[v], space.weight[v] = 0.0, 0.0
@@ -205,7 +206,7 @@ def choose_splits(
             if plan.is_whole[v]:
                 split = between_whole(split, low[v], high[v])
             elif not split < high[v]:
-                split = low[v]  # of two neighbouring numbers
+                split = low[v]  # between neighbouring numbers
             if not (low[v] <= split < high[v]):
                 split = np.nan
             space.split[v] = split
@@ -213,7 +214,7 @@ def choose_splits(
 
 @jit_part
 def credit(log_value: Number, log_leaf_value: Number, flow: Number) -> Number:
-    """Return what a leaf's column adds to a result when its leaf's value is replaced; 0 where impossible."""
+    """Return a leaf column's contribution to a result, with its leaf's value replaced; 0 if impossible."""
     if log_value == -np.inf or flow == 0.0:
         return 0.0
     return max(flow * np.exp(log_value - log_leaf_value), SMALLEST_NORMAL)
@@ -223,7 +224,7 @@ def credit(log_value: Number, log_leaf_value: Number, flow: Number) -> Number:
 def credit_logs(
     plan: ProbeArrays, leaf: int, flow_mass: Number, flow_bound: Number, low: Floats, high: Floats, space: Space
 ) -> None:
-    """Credit the columns of a leaf that is read in logs."""
+    """Credit the columns of a leaf stored in logs."""
     v, start = plan.leaf_var[leaf], plan.leaf_start[leaf]
     offset, mass, bound = plan.offsets[v], space.leaf_mass[leaf], space.leaf_bound[leaf]
     if bound == -np.inf:
@@ -255,10 +256,10 @@ def downward(
     high: Floats,
     space: Space,
 ) -> None:
-    """Fill in, for every column of `variables`, the top's mass and bound with the variable held there.
+    """Fill in, for every column of `variables`, the top's mass and bound with the variable fixed there.
 
     The top is the last of `nodes` and `variables` are its scope; results are relative to its mass and bound.
-    From a point, the columns outside the box are its one-variable neighbours; of a larger box they mean nothing.
+    For a point, the columns outside the box are its one-variable neighbours; for a larger box, meaningless.
     """
     flow_down(plan, nodes, count, space)
     if not plan.discrete:
@@ -292,7 +293,7 @@ def downward(
 
 @jit_part
 def slack_of(value: Number, roundings: Floats) -> float:
-    """Return what floating point may have taken from a node's log (nats), given `Roundings` as an array."""
+    """Return a bound on the rounding error of a node's log (nats), given `Roundings` as an array."""
     if value == -np.inf:
         return 0.0
     reach = abs(value) + roundings[ENTROPY]
@@ -302,9 +303,9 @@ def slack_of(value: Number, roundings: Floats) -> float:
 
 @jit_part
 def log_column(log_top: Number, relative: Number, roundings: Floats) -> float:
-    """Return the log of a top's value times a relative flow, rounded up; no more than the top, rounded up.
+    """Return ln of a top's value times a relative flow, rounded up, at most the top's own rounded-up log.
 
-    NaN and overflow give the top, what is impossible -inf.
+    NaN and overflow give the top, impossible columns -inf.
     """
     most = log_top + slack_of(log_top, roundings)
     if relative == 0.0:
@@ -329,9 +330,9 @@ def probe_rows(
     each_bound: NDArray[np.float64],
     splits: NDArray[np.float64],
 ) -> None:
-    """Bound a batch of boxes and every column of each, one row a box (natural logs, masses and bounds rounded up).
+    """Bound a batch of boxes and all their columns, one row per box (natural logs; masses and bounds rounded up).
 
-    `each_mass` is the mass with the column's variable held there; `each_bound` bounds the points there. Columns
+    `each_mass` is the mass with the column's variable fixed there; `each_bound` bounds the points there. Columns
     outside a box get -inf. `log_bound` is at most `log_mass` in a discrete domain.
     """
     nodes = np.arange(len(plan.is_sum))

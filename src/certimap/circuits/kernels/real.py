@@ -1,7 +1,7 @@
-"""Leaves over real variables as kernels see them: a vector of eight numbers, and functions called by address.
+"""Leaves over real variables in kernels: a vector of eight numbers, and functions called by address.
 
-A leaf's vector holds the code of its kind, the interval that it is restricted to, ln of the mass that it has there
-without the restriction, and four parameters. `functions` is `certimap.circuits.leaves.kind.function_table()`.
+A leaf's vector holds the code of its kind, its interval, ln of the unrestricted leaf's mass in the interval, and
+four parameters. `functions` is `certimap.circuits.leaves.kind.function_table()`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 
 @jit_part
 def ask(functions: Functions, question: Scalar, tables: Floats, start: Scalar, x: Scalar, y: Scalar) -> Scalar:
-    """Ask the unrestricted leaf whose vector begins at `start`."""
+    """Call a function of the unrestricted leaf whose vector begins at `start`."""
     row = 1 - int(tables[start])
     a, b = tables[start + FIRST], tables[start + FIRST + 1]
     c, d = tables[start + FIRST + 2], tables[start + FIRST + 3]
@@ -33,7 +33,7 @@ def ask(functions: Functions, question: Scalar, tables: Floats, start: Scalar, x
 
 @jit_part
 def log_density(functions: Functions, tables: Floats, start: Scalar, x: Scalar) -> Scalar:
-    """Return ln of a leaf's density at x; -inf where it is impossible, and nowhere else."""
+    """Return ln of a leaf's density at x; -inf if and only if x is impossible."""
     if not tables[start + LOW] <= x <= tables[start + HIGH]:
         return -math.inf
     return ask(functions, DENSITY, tables, start, x, x) - tables[start + LOG_NORM]
@@ -41,7 +41,7 @@ def log_density(functions: Functions, tables: Floats, start: Scalar, x: Scalar) 
 
 @jit_part
 def log_mass(functions: Functions, tables: Floats, start: Scalar, low: Scalar, high: Scalar) -> Scalar:
-    """Return ln of the mass that a leaf has in [low, high]."""
+    """Return ln of a leaf's mass in [low, high]."""
     low, high = max(low, tables[start + LOW]), min(high, tables[start + HIGH])
     if not low < high:
         return -math.inf
@@ -50,14 +50,14 @@ def log_mass(functions: Functions, tables: Floats, start: Scalar, low: Scalar, h
 
 @jit_part
 def peak_in(functions: Functions, tables: Floats, start: Scalar, low: Scalar, high: Scalar) -> Scalar:
-    """Return where in [low, high] a leaf is densest; at an end where it is 0 throughout."""
+    """Return the maximiser of a leaf's density in [low, high]; an end if the density is 0 throughout."""
     low, high = max(low, tables[start + LOW]), min(high, tables[start + HIGH])
     return ask(functions, PEAK, tables, start, low, max(low, high))
 
 
 @jit_part
 def log_peak(functions: Functions, tables: Floats, start: Scalar, low: Scalar, high: Scalar) -> Scalar:
-    """Return ln of the largest density that a leaf has in [low, high]."""
+    """Return ln of a leaf's largest density in [low, high]."""
     if max(low, tables[start + LOW]) > min(high, tables[start + HIGH]):
         return -math.inf
     return log_density(functions, tables, start, peak_in(functions, tables, start, low, high))
@@ -83,7 +83,7 @@ def draw_in(
 
 @jit()
 def fill_log_masses(functions: Functions, tables: Floats, starts: NDArray[np.int64], out: Floats) -> None:
-    """Write ln of the mass of every leaf in its interval, or of its density where the interval is a point."""
+    """Write ln of the mass of every leaf in its interval, or of its density if the interval is a point."""
     for i in range(len(starts)):
         low, high = tables[starts[i] + LOW], tables[starts[i] + HIGH]
         out[i] = ask(functions, DENSITY if low == high else MASS, tables, starts[i], low, high)
@@ -91,7 +91,7 @@ def fill_log_masses(functions: Functions, tables: Floats, starts: NDArray[np.int
 
 @jit()
 def fill_touching(functions: Functions, tables: Floats, starts: NDArray[np.int64], out: NDArray[np.bool_]) -> None:
-    """Say of every leaf whether it has a density at one of the ends of its interval."""
+    """Write, for every leaf, whether its density is positive at one of the ends of its interval."""
     for i in range(len(starts)):
         out[i] = False
         for end in (tables[starts[i] + LOW], tables[starts[i] + HIGH]):
@@ -110,7 +110,7 @@ def fill_scales(functions: Functions, tables: Floats, starts: NDArray[np.int64],
 def fill_peaks(
     functions: Functions, tables: Floats, starts: NDArray[np.int64], low: Floats, high: Floats, out: Floats
 ) -> None:
-    """Write where in [low, high] every leaf is densest."""
+    """Write the maximiser of every leaf's density in [low, high]."""
     for i in range(len(starts)):
         out[i] = peak_in(functions, tables, starts[i], low[i], high[i])
 

@@ -1,4 +1,4 @@
-"""Kernels that draw from a plan: a walk from the root to one leaf for each variable."""
+"""Kernels for draws from a plan: a walk from the root to one leaf per variable."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ def _pick_state_in(
     mask: NDArray[np.bool_],
     u: Scalar,
 ) -> Scalar:
-    """Return a state of a categorical leaf at `u` among those that a box allows; never an impossible one.
+    """Return a categorical leaf's state at `u` among a box's allowed states; never an impossible one.
 
-    Probabilities are taken relative to the largest allowed one: all of them may be too small for float64.
+    Probabilities are relative to the largest allowed one: all of them may be too small for float64.
     """
     top, total = -math.inf, 0.0
     for s in range(size):
@@ -179,7 +179,7 @@ def sample_in_boxes(
 ) -> None:
     """Draw row `chosen[k]` inside the box `lanes[k]` of `mask` and `low_high`.
 
-    Lane `lanes[k]` of row i of `values`, `counts` and `has` is the mass that node i has in that box.
+    Lane `lanes[k]` of row i of `values`, `counts` and `has` is the mass of node i in that box.
     """
     is_sum, child_ptr, children, leaf_ptr = plan.is_sum, plan.child_ptr, plan.children, plan.leaf_ptr
     weights, weight_counts = plan.weights, plan.weight_counts

@@ -1,12 +1,12 @@
-"""Rows of numbers with exponents: nothing underflows, whatever the depth, and ordinary rows pay nothing.
+"""Rows of numbers with exponents: no underflow at any depth, and no cost for ordinary rows.
 
 A number is `value * 2^(-256 count)`. A block holds `values` (rows, lanes), `counts` (rows, lanes) and `has`
-(rows,), which says whether a row's counts are in use; they are 0 where it is False. Counts appear when `settle`
-finds a value below 2^-256, so that shallow blocks never touch them. Factors of 2^256 are exact: a number is
-rounded alike with counts and without.
+(rows,), which marks rows whose counts are in use; other counts are 0. Counts appear when `settle` finds a value
+below 2^-256, so that shallow blocks never touch them. Factors of 2^256 are exact: numbers round alike with and
+without counts.
 
-A zero may carry any count; it says that its lane is impossible. When rows are added, each lane is aligned to the
-smallest count among its positive terms. Terms three and more counts smaller are left out: see `rounding.py`.
+A zero may carry any count; it marks an impossible lane. When rows are added, each lane is aligned to the smallest
+count among its positive terms. Terms smaller by three or more counts are dropped: see `rounding.py`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from certimap.core.rounding import HIGH, HIGH2, HIGH3, LOW, LOW2, LOW3, UNIT_BIT
 from certimap.kernels.jit import jit
 
 LN_UNIT = UNIT_BITS * math.log(2.0)
-NEVER = 2.0**900  # the count of a zero where the smallest is looked for
-MOST = 2.0**890  # the largest count of a number read from its log: thousands of them add up to less than `NEVER`
+NEVER = 2.0**900  # the count of a zero in a search for the smallest count
+MOST = 2.0**890  # the largest count from a log: thousands of these add up to less than `NEVER`
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -60,7 +60,7 @@ def settle(at: Scalar, values: Floats, counts: Floats, has: Flags) -> None:
 
 @jit(inline="always")
 def from_log(log_value: Scalar) -> tuple[Scalar, Scalar]:
-    """Return the value, in (2^-256, 1], and the count of a number given by its natural log; zero for -inf."""
+    """Return the value, in (2^-256, 1], and the count of a number from its natural log; zero for -inf."""
     if log_value == -math.inf:
         return 0.0, 0.0
     # Not `math.floor`, whose integers end at logs of -1e21, such as densities 1e11 standard deviations away.
@@ -70,7 +70,7 @@ def from_log(log_value: Scalar) -> tuple[Scalar, Scalar]:
 
 @jit()
 def add_counts(k: Scalar, at: Scalar, counts: Floats, has: Flags) -> None:
-    """Add the counts of row `k`, if it has any, to those of row `at`, as their values were multiplied."""
+    """Add the counts of row `k`, if any, to the counts of row `at`, after multiplication of their values."""
     if not has[k]:
         return
     if has[at]:
@@ -92,7 +92,7 @@ def shift_of(d: Scalar) -> Scalar:
 
 @jit()
 def lower_counts(weight_count: Scalar, k: Scalar, at: Scalar, values: Floats, counts: Floats, has: Flags) -> None:
-    """Lower the counts of row `at` to those of row `k`, plus `weight_count`, where that is positive."""
+    """Lower the counts of row `at` to those of row `k` plus `weight_count`, in the positive lanes of row `k`."""
     if has[k]:
         for b in range(values.shape[1]):
             counts[at, b] = min(counts[k, b] + weight_count if values[k, b] > 0.0 else NEVER, counts[at, b])
@@ -103,7 +103,7 @@ def lower_counts(weight_count: Scalar, k: Scalar, at: Scalar, values: Floats, co
 
 @jit(fastmath={"contract"})
 def credit(use_max: Scalar, weight: Scalar, source: Scalar, target: Scalar, values: Floats) -> None:
-    """Add `weight` times row `source` to row `target`, or take the larger of the two; none has counts."""
+    """Add `weight` times row `source` to row `target`, or take the larger of the two; both without counts."""
     if use_max:
         for b in range(values.shape[1]):
             values[target, b] = max(values[target, b], weight * values[source, b])
@@ -123,7 +123,7 @@ def credit_mixed(
     counts: Floats,
     has: Flags,
 ) -> None:
-    """Do the same where a row, or the weight, has counts."""
+    """Like `credit`, for rows or a weight with counts."""
     settle(source, values, counts, has)
     use_counts(source, counts, has)
     if not has[target]:
@@ -143,10 +143,10 @@ def credit_aligned(
     counts: Floats,
     has: Flags,
 ) -> None:
-    """Do the same where both rows use counts; the target keeps them only where one is not 0.
+    """Like `credit`, for two rows with counts; the target keeps counts only if one is not 0.
 
-    The source is settled, so that its weighted lanes are at least 2^-640; a target gets there once, and then keeps
-    being the sum of an unshifted term and others.
+    The source is settled, so its weighted lanes are at least 2^-640. From its first credit on, a target is the sum
+    of an unshifted term and others.
     """
     found = 0
     for b in range(values.shape[1]):

@@ -65,14 +65,14 @@ def fold(
     new: NewNodes,
     alias: NDArray[np.int32],
 ) -> int:
-    """Rewrite the live part of a circuit as normalised nodes; return how many there are.
+    """Rewrite the live part of a circuit as normalised nodes; return their number.
 
-    Constants disappear into the weights; a product or sum of one thing is that thing (`alias`); a
-    sum over one categorical variable becomes a leaf whose vector is appended to `log_tables` at
-    `n_table`. Products inside products and sums inside sums that have no other parent are marked to be
-    inlined by `lay_out`; a sum only into one that decides the same variable, or none as it does. `leaf_start` is
-    the start of each queried leaf's vector, in their order; `position` (n_vars,) tells which leaves are queried.
-    `seen_by` (-1 at first) and `seen_at` find equal members of a sum.
+    Constants move into the weights; a product or sum of one node is that node (`alias`); a sum over one
+    categorical variable becomes a leaf whose vector is appended to `log_tables` at `n_table`. Products inside
+    products and sums inside sums without other parents are marked for `lay_out` to inline; a sum only into a sum
+    that decides the same variable, or if neither decides one. `leaf_start` is the start of each queried leaf's
+    vector, in their order; `position` (n_vars,) marks query variables. `seen_by` (-1 at first) and `seen_at` find
+    equal members of a sum.
     """
     n_new, used, leaf = 0, np.int64(0), -1  # no literal: one signature of the helpers is enough
     new.ptr[0] = 0
@@ -178,7 +178,7 @@ def _write_node(
     work: Workspace,
     out: LeafLayout,
 ) -> None:
-    """Write one node whose members are written; a leaf or a sum below a sum gets a product of its own."""
+    """Write one node after its members; a leaf or a sum below a sum gets its own product."""
     flat_child, flat_weight, final = work.flat_child, work.flat_weight, work.final
     is_sum = new.kind[node] == SUM
     decides, wrapper_decides, wrapper_is_sum = new.decides[node], np.int32(-1), new.kind[node] == LEAF
@@ -211,7 +211,7 @@ def _write_node(
 
 @jit()
 def lay_out(root: int, new: NewNodes, work: Workspace, out: LeafLayout) -> None:
-    """Write the nodes that the root reaches in depth-first postorder, leaves folded into products."""
+    """Write the nodes reachable from the root in depth-first postorder, leaves folded into products."""
     stack, cursor, final = work.stack, work.cursor, work.final
     flat_begin, flat_end, flat_child = work.flat_begin, work.flat_end, work.flat_child
     used = np.int64(0)
@@ -248,7 +248,7 @@ def lay_out(root: int, new: NewNodes, work: Workspace, out: LeafLayout) -> None:
 
 @jit()
 def count_parts(root: int, new: NewNodes) -> tuple[int, int, int]:
-    """Return the most nodes, inner edges and leaves that `lay_out` can write."""
+    """Return upper limits on the numbers of nodes, inner edges and leaves written by `lay_out`."""
     n_nodes, n_inner, n_leaves = 1, 0, 1
     for node in range(root + 1):
         if new.kind[node] == LEAF:
@@ -274,9 +274,9 @@ def compact_tables(
     place: NDArray[np.int32],
     log_tables: NDArray[np.float64],
 ) -> int:
-    """Move the vectors that leaves point to together, in place and in order; return how many entries these are.
+    """Compact the leaves' vectors, in place and in order; return the number of entries.
 
-    `sizes` (n_vars,) are those of the vectors, `place` (as long as `log_tables`) holds zeros at first.
+    `sizes` (n_vars,) are the vectors' sizes; `place` (as long as `log_tables`) holds zeros at first.
     """
     for leaf in range(leaf_var.shape[0]):
         place[leaf_start[leaf]] = sizes[leaf_var[leaf]]

@@ -1,4 +1,4 @@
-"""A plan's arrays, and the working arrays of the passes over it, as the kernels take them."""
+"""A plan's arrays, and the working arrays of passes over it, for the kernels."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from certimap.kernels.jit import jit_part
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
-# The type checker takes an element of an array for an array; these spare it.
+# The type checker takes an element of an array for an array; `Any` avoids this.
 Indices = Any  # int64 arrays
 Number = Any  # a float, or an int
 
 
 class ProbeArrays(NamedTuple):
-    """A plan's arrays as the kernels take them; see `certimap.circuits.plan.Plan` for their meaning.
+    """A plan's arrays for the kernels; see `certimap.circuits.plan.Plan` for their meaning.
 
-    `offsets` (n + 1,) gives every variable's columns and `n_states` (n,) is 0 for real variables, whose smallest
-    standard deviation `scales` (n,) holds; `is_whole` (n,) marks those of whole numbers; `in_logs` (n_leaves,)
-    marks the leaves that are read from `log_tables`:
-    those with an entry so small that products of it might underflow, and the real ones. `discrete` says whether
-    there are no real ones, so that a box's mass bounds its points.
+    `offsets` (n + 1,) gives every variable's columns. `n_states` (n,) is 0 for real variables; `scales` (n,) has
+    their smallest standard deviations, and `is_whole` (n,) marks variables on whole numbers. `in_logs` (n_leaves,)
+    marks leaves read from `log_tables`: real leaves, and leaves with an entry so small that products might
+    underflow. `discrete` marks a domain without real variables, where a box's mass bounds its points.
     """
 
     is_sum: NDArray[np.bool_]
@@ -47,13 +46,13 @@ class ProbeArrays(NamedTuple):
 
 
 class Space(NamedTuple):
-    """What one upward and downward pass fills in; allocated once per call of a kernel.
+    """Outputs of one upward and downward pass; allocated once per call of a kernel.
 
     Logs of each node's mass and bound, leaf terms (in logs where the leaf is), linear edge terms relative to their
     node's largest, and flows relative to the root's value; `relative_*` (columns,) are the results by column.
 
-    Edge terms, flows and results are upper sides: 0 says that something is impossible, and what would underflow is
-    `SMALLEST_NORMAL`.
+    Edge terms, flows and results are upper bounds: 0 means impossible, and `SMALLEST_NORMAL` replaces numbers that
+    would underflow.
     """
 
     mass: Floats

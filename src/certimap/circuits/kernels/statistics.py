@@ -1,4 +1,4 @@
-"""Passes over a plan for what the evaluator must know about rounding, underflow and maxima."""
+"""Passes over a plan for the evaluator's data on rounding, underflow and maxima."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ def find_floors(
     floors: NDArray[np.float64],
     settles: NDArray[np.bool_],
 ) -> None:
-    """Fill in a lower bound on log2 of each node's positive values, given those of weights and (added up) leaves.
+    """Fill in a lower bound on log2 of each node's positive values, from floors of weights and (summed) leaves.
 
-    No floor is below -256, for a node's value is settled where it may be; `settles` says of which sums that is
-    true.
+    No floor is below -256, since a node whose value may be smaller is settled; `settles` marks such sums.
     """
     for node in range(is_sum.shape[0]):
         floor = 0.0 if is_sum[node] else leaf_floors[leaf_ptr[node + 1]] - leaf_floors[leaf_ptr[node]]
@@ -44,10 +43,10 @@ def survey_leaves(
     rank: NDArray[np.int8],
     floors: NDArray[np.float64],
 ) -> bool:
-    """Rank leaves in the order in which products take them, and fill in lower bounds on log2 of positive values.
+    """Rank leaves by their order in products, and fill in lower bounds on log2 of their positive values.
 
-    Narrow leaves of binary variables are 0, other narrow ones 1, wide ones 2 and 3, real ones 4 (`PlanArrays`
-    explains them). Returns whether any is not 0.
+    Narrow leaves of binary variables have rank 0, other narrow ones 1, wide ones 2 and 3, real ones 4 (see
+    `PlanArrays`). Returns whether any rank is not 0.
     """
     any_other = False
     for leaf in range(leaf_var.shape[0]):
@@ -77,8 +76,8 @@ def sort_leaves(
 ) -> None:
     """Order the leaves of each product by rank, and within a rank by variable unless `stride` is 0.
 
-    Two stable distributions, linear in the leaves: over the keys `stride * rank + variable`, then over the
-    products. `counters` holds as many zeros as there are keys, and one more; `by_key` and `owner` are scratch.
+    Two stable counting sorts, linear in the leaves: by the keys `stride * rank + variable`, then by product.
+    `counters` holds zeros, one more than keys; `by_key` and `owner` are scratch.
     """
     for node in range(leaf_ptr.shape[0] - 1):
         owner[leaf_ptr[node] : leaf_ptr[node + 1]] = node
@@ -107,7 +106,7 @@ def place_leaves(
     leaf_start: NDArray[np.int64],
     plan: LeafPlaces,
 ) -> None:
-    """Write leaves out in their order, and where the ranks of each product end."""
+    """Write leaves in their order, and the end of each rank in each product."""
     plan.floors[0] = 0.0
     for node in range(plan.leaf_ptr.shape[0] - 1):
         begin, past = plan.leaf_ptr[node], plan.leaf_ptr[node + 1]
@@ -128,7 +127,7 @@ def place_leaves(
 def summarise(plan: PlanArrays, n_roundings: NDArray[np.float64], is_top: NDArray[np.bool_]) -> None:
     """Fill in, for each node, two things.
 
-    - `n_roundings`: how many roundings lie at most on the way from the parameters to its value;
+    - `n_roundings`: the largest number of roundings between the parameters and its value;
     - `is_top`: whether all its ancestors are products and deciding sums.
     """
     n_nodes = plan.is_sum.shape[0]
@@ -164,7 +163,7 @@ def count_roundings(
     n_states: NDArray[np.int64],
     in_logs: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
-    """Count what the rounding errors of a box search's logs are made of: the five numbers of `rounding.py`."""
+    """Count the roundings behind a box search's logs: the five numbers of `rounding.py`."""
     n_nodes = is_sum.shape[0]
     at = np.zeros((n_nodes, 4))
     for node in range(n_nodes):
@@ -192,7 +191,7 @@ def count_roundings(
         at[node, STEPS] += 4.0
         at[node, SUMS] += 2.0 + 3.0 * n_logs + (past - begin)
         at[node, ALL_SUMS] += 2.0 + 3.0 * n_logs + (past - begin) + n_linear // 3
-    flows = np.zeros(n_nodes)  # roundings of what flows from the root to a node, at most
+    flows = np.zeros(n_nodes)  # upper bound on roundings of the flow from the root to a node
     n_parents = np.zeros(n_nodes)
     for child in children:
         n_parents[child] += 1.0

@@ -14,12 +14,12 @@ from certimap.circuits.kernels.arrays import CircuitArrays
 from certimap.kernels.jit import jit
 
 _NEG_INF = -math.inf
-MAX_TRACKED = 16  # how many restricted variables a node keeps at most; dropping some only loosens
+MAX_TRACKED = 16  # limit on restricted variables per node; dropping some only loosens bounds
 
 
 @jit()
 def count_parents(circuit: CircuitArrays, log_mass: NDArray[np.float64], out: NDArray[np.int32]) -> None:
-    """Count the edges into each node from nodes that the root reaches; the root itself counts one.
+    """Count the edges into each node from nodes reachable from the root; the root itself counts one.
 
     Edges of zero weight, and edges into nodes of zero mass, do not count.
     """
@@ -44,9 +44,9 @@ def check_scopes(
 ) -> int:
     """Fill in the scopes of nodes as fingerprints of multisets; return the first sum that is not smooth.
 
-    `fingerprints` (n_vars,) holds a random word for each variable (0 for variables that do not count); `scopes` is
-    (n_nodes,). A product adds those of its children, so a variable that occurs twice below a product counts twice
-    all the way up to the root. Returns -1 when every reachable sum is smooth.
+    `fingerprints` (n_vars,) holds a random word for each variable (0 for ignored ones); `scopes` is (n_nodes,). A
+    product adds its children's fingerprints, so a variable that occurs twice below a product counts twice up to
+    the root. Returns -1 if every reachable sum is smooth.
     """
     for node in range(circuit.kind.shape[0]):
         if parents[node] == 0:
@@ -71,11 +71,11 @@ def check_scopes(
 
 @jit()
 def upward_log_mass(circuit: CircuitArrays, out: NDArray[np.float64]) -> None:
-    """Fill in the log masses of inner nodes; those of the leaves are given in `out`."""
+    """Fill in the log masses of inner nodes; `out` holds the leaves' masses on entry."""
     for node in range(circuit.kind.shape[0]):
         start, stop = circuit.child_ptr[node], circuit.child_ptr[node + 1]
         if circuit.kind[node] == 2:
-            total, lost = 0.0, 0.0  # compensated: thousands of observed leaves may be multiplied here
+            total, lost = 0.0, 0.0  # compensated, since thousands of observed leaves may be multiplied here
             for edge in range(start, stop):
                 term = out[circuit.children[edge]]
                 if term == _NEG_INF:
@@ -100,10 +100,10 @@ def upward_log_mass(circuit: CircuitArrays, out: NDArray[np.float64]) -> None:
 
 @jit()
 def upward_error(circuit: CircuitArrays, log_mass: NDArray[np.float64], out: NDArray[np.float64]) -> None:
-    """Fill in how far the log mass of each inner node may be off, in units of the last place of 1.
+    """Fill in bounds on the errors of inner nodes' log masses, in units of the last place of 1.
 
-    Each sum of logs errs relative to its size, each log-sum-exp by a little more; errors of a product's children
-    add up, those of a sum's do not. The errors of the leaves are given in `out`.
+    Each sum of logs has an error relative to its size, each log-sum-exp slightly more. Errors of a product's
+    children add up; those of a sum's children do not. `out` holds the leaves' errors on entry.
     """
     for node in range(circuit.kind.shape[0]):
         start, stop = circuit.child_ptr[node], circuit.child_ptr[node + 1]
@@ -125,9 +125,9 @@ def upward_error(circuit: CircuitArrays, log_mass: NDArray[np.float64], out: NDA
 
 @jit()
 def upward_reach(circuit: CircuitArrays, out: NDArray[np.float64]) -> None:
-    """Fill in how large the log of each inner node's value may be, in either direction, where it is possible.
+    """Fill in bounds on |ln| of each inner node's value at any possible point.
 
-    Whatever the point; those of the leaves are given in `out`.
+    `out` holds the leaves' bounds on entry.
     """
     for node in range(circuit.kind.shape[0]):
         start, stop = circuit.child_ptr[node], circuit.child_ptr[node + 1]
@@ -147,9 +147,9 @@ def upward_reach(circuit: CircuitArrays, out: NDArray[np.float64]) -> None:
 def single_variables(
     circuit: CircuitArrays, parents: NDArray[np.int32], position: NDArray[np.int32], out: NDArray[np.int32]
 ) -> None:
-    """Tell how many query variables a live node has: -1 none, v exactly v, -2 more than one.
+    """Write a live node's query variables: -1 for none, v for v alone, -2 for more than one.
 
-    `position` (n_vars,) is the position of each variable in the query, -1 when it is not queried.
+    `position` (n_vars,) is the position of each variable in the query, -1 if it is not queried.
     """
     for node in range(circuit.kind.shape[0]):
         if parents[node] == 0:
@@ -179,7 +179,7 @@ def _restrict_product(
     states: NDArray[np.int64],
     used: int,
 ) -> int:
-    """Collect the sets of a product's children, leaves first: the nearest is the likeliest to decide."""
+    """Collect the state sets of a product's children, leaves first: the nearest is the likeliest to decide."""
     kept = 0
     for near in range(2):
         for edge in range(circuit.child_ptr[node], circuit.child_ptr[node + 1]):
@@ -207,7 +207,7 @@ def _restrict_sum(
     used: int,
     out: NDArray[np.int32],
 ) -> int:
-    """Unite the sets of a sum's live children; note the variable that they share out, if any."""
+    """Unite the state sets of a sum's live children; record the variable with disjoint sets, if any."""
     first, stop = circuit.child_ptr[node], circuit.child_ptr[node + 1]
     while first < stop and (circuit.log_weights[first] == _NEG_INF or parents[circuit.children[first]] == 0):
         first += 1
@@ -259,15 +259,14 @@ def decided_variables(
     used: int,
     out: NDArray[np.int32],
 ) -> int:
-    """Find for each live sum a variable whose states its children share out among themselves, else -1.
+    """Find for each live sum a variable of which its children allow disjoint sets of states, else -1.
 
-    `position` (n_vars,) is the position of each variable in the query, or -1; `leaf_states` is, for each queried
-    leaf in order, the set of states that it allows, as bits (state modulo 64), `all_states` the full sets of the
-    query's variables. A node keeps the sets of at most `MAX_TRACKED` variables that it restricts, so that the cost
-    stays linear; what is dropped can hide a decided variable but never invent one. Node i keeps `count[i]` sets
-    from `start[i]` on in the pools `variables` and `states`, of which `used` entries are taken. Starts at
-    `first_node`, before which there are `first_leaf` queried leaves, and returns the node at which the pools are
-    full, or the number of nodes.
+    `position` (n_vars,) is the position of each variable in the query, or -1. `leaf_states` holds each queried
+    leaf's set of allowed states, as bits (state modulo 64); `all_states` the full sets of the query's variables. A
+    node keeps the sets of at most `MAX_TRACKED` restricted variables, so that the cost stays linear; dropped sets
+    can hide a decided variable but never invent one. Node i keeps `count[i]` sets from `start[i]` on in the pools
+    `variables` and `states`, of which `used` entries are in use. Starts at `first_node`, preceded by `first_leaf`
+    queried leaves. Returns the node at which the pools are full, or the number of nodes.
     """
     leaf = first_leaf
     for node in range(first_node, circuit.kind.shape[0]):

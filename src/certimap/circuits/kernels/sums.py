@@ -76,7 +76,7 @@ def add_scaled_children(
     counts: NDArray[np.float64],
     has: NDArray[np.bool_],
 ) -> None:
-    """Do the same where some child, or some weight, has counts."""
+    """Like `add_children`, for children or weights with counts."""
     has[at] = True
     for b in range(values.shape[1]):
         values[at, b], counts[at, b] = 0.0, NEVER
@@ -97,7 +97,7 @@ def is_scaled(
     slot: NDArray[np.int32],
     has: NDArray[np.bool_],
 ) -> Scalar:
-    """Tell whether a term of a sum has counts."""
+    """Whether a term of a sum has counts."""
     scaled = False
     for edge in range(start, stop):
         scaled |= has[slot[children[edge]]] or weight_counts[edge] > 0.0

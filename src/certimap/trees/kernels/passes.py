@@ -150,7 +150,7 @@ def project_down(
     is_bound: bool,
     out: Floats,
 ) -> None:
-    """Write out[(shared, v), row]: `down` times the table, hidden rest summed, queried rest summed or maximised."""
+    """Write out[(shared, v), row]: `down` times the table, summed over the rest (bounds maximise its queries)."""
     n_rows = down.shape[1]
     total = np.empty(n_rows)
     for s in range(shared):
