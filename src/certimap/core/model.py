@@ -83,7 +83,7 @@ class Model:
         path
             The file; its suffix names the format, and .gz may follow.
         format
-            A suffix that overrides that of the path.
+            A suffix that overrides the path's suffix.
 
         Raises
         ------

@@ -172,7 +172,7 @@ class BayesianNetwork(Network):
         Returns
         -------
         set of int
-            Their positions and those of all their ancestors.
+            Their positions and their ancestors' positions.
         """
         return ancestors(self.parents, variables | self._gates)
 
@@ -344,7 +344,7 @@ def _position(domain: Domain, variable: int, label: Label) -> int:
 
 
 def _topological(domain: Domain, parents: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Order variables parents first, by position among those that are ready; refuse cycles."""
+    """Order variables parents first, ties by position; refuse cycles."""
     import heapq
 
     waiting = [len(p) for p in parents]

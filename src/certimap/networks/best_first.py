@@ -105,7 +105,7 @@ class BestFirstSearch:
     def advance(self, max_work: int, threshold: int, margin: int, incumbent: Ints) -> Ints | None:
         """Search for about `max_work` more table entries; return a leaf (value and states) if one is reported.
 
-        `incumbent` (value and states) is updated; `threshold` and `margin` are those of the kernels.
+        `incumbent` (value and states) is updated; see the kernels for `threshold` and `margin`.
         """
         until = self.work + max_work
         while self.work < until:

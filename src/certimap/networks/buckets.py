@@ -104,7 +104,7 @@ class Buckets:
             yield Run(first, last, bool(self.is_small[first]), float(self._n_entries[first:last].sum()))
 
     def scope(self, i: int) -> tuple[int, ...]:
-        """Return the variable of a bucket and those of its separator."""
+        """Return the variable of a bucket, followed by its separator."""
         return (self.plan.order[i], *self.plan.separators[i])
 
     def inputs(self, i: int) -> list[int]:

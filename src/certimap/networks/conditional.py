@@ -135,7 +135,7 @@ class Evaluator:
         reach = abs(problem.constant) + sum(largest(t.log_values) for t in self.plain)
         reach += sum(s.reach for s in self.sums)
         # Sums of positive products keep a relative error per operation; logs, each off by its own last place, add
-        # up to `reach`, and what is lost in adding them is kept.
+        # up to `reach`, and rounding errors of the addition are compensated.
         self.log_slack = problem.log_slack + 4.0 * ROUNDING * (terms + reach)
 
     @property

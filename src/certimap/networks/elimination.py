@@ -27,9 +27,9 @@ class Elimination:
         An estimate of the compiled circuit's edges from above: zeros and sharing only remove some.
         Cliques that are plain arithmetic (nothing queried below them) have none.
     log2_early
-        Log base 2 of the joint states of the queried variables that go before one that is summed and lies above
-        them in the tree of cliques. 0 where the order maximises what it sums; else maximising in it bounds the
-        maximum of the sum from above.
+        Log base 2 of the joint states of the query variables eliminated before a summed variable above them in
+        the tree of cliques. 0: maximising in this order is exact; otherwise it gives an upper bound on the maximum
+        of the sum.
     """
 
     order: tuple[int, ...]

@@ -62,7 +62,7 @@ class _Pairwise:
 
     @classmethod
     def of(cls, problem: Problem) -> _Pairwise | None:
-        """Return a problem's tables, those of a pair added up; None for other kinds and small ones."""
+        """Return a problem's tables, added up per pair; None for other kinds of problems and small ones."""
         most, n = max(problem.sizes.values(), default=0), len(problem.sizes)
         if n < FEWEST_VARIABLES or most < 3 or any(len(t.scope) > 2 for t in problem.tables):
             return None

@@ -21,10 +21,10 @@ from certimap.networks.relaxation.split_tree import SplitTree
 from certimap.networks.relaxation.tighten import TEMPERATURES, Tightener
 from certimap.networks.sum_elimination import SECONDS_PER_ENTRY, log_evidence
 
-EXACT_WORK = 2.0**31  # table entries up to which a sum is worked out as it stands: ten seconds or so
+EXACT_WORK = 2.0**31  # table entries up to which a sum is computed directly: about ten seconds
 EXACT_SHARE = 0.5  # of the time left that this may take
-PART_WORK = 2.0**24  # table entries up to which a part of the sum is worked out
-ROUNDS = 24  # in so many steps at most all variables are fixed
+PART_WORK = 2.0**24  # table entries up to which a partial sum is computed
+ROUNDS = 24  # largest number of steps in which all variables are fixed
 DEFAULT_I_BOUND, DEFAULT_ITERATIONS = 10, 30
 
 

@@ -39,7 +39,7 @@ class MarkovNetwork(Network):
     def log_partition(self) -> float:
         """Natural log of the sum of the product over all assignments, by elimination.
 
-        Raises TooLarge when what it holds at once does not fit into memory, ImpossibleEvidence when the sum is 0.
+        Raises TooLarge when its tables do not fit into memory, ImpossibleEvidence when the sum is 0.
         """
         from certimap.core.query import make_query
         from certimap.networks.sum_elimination import log_evidence_of

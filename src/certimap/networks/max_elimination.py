@@ -20,9 +20,9 @@ from certimap.networks.kernels.max_elimination import MAX_TABLES, max_out
 from certimap.networks.problem import FLOOR, HARD, Problem, Table, Values, product
 from certimap.networks.simplify import impossible
 
-SMALL_TABLE = 2**12  # tables are multiplied beforehand while the result has at most so many entries
+SMALL_TABLE = 2**12  # largest product, in entries, for multiplying tables beforehand
 LEAST_ROW, LARGEST_ROW = 16, 2048
-ROWS_PER_TASK = 2**20  # entries of a product between two looks at the clock
+ROWS_PER_TASK = 2**20  # entries of a product between two checks of the clock
 
 _NO_TABLE = np.zeros(1, np.int64)
 

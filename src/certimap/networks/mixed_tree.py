@@ -18,7 +18,7 @@ from certimap.networks.relaxation.partition import Region, split
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-PIECE = 2.0**25  # products that are formed between two looks at the clock
+PIECE = 2.0**25  # products between two checks of the clock
 SHARED = 2.0**20  # products from which several threads share them
 SECONDS_PER_PRODUCT = 4e-10
 DOING = "eliminating at full width"
@@ -157,7 +157,7 @@ class MixedTree:
     # --- passes ------------------------------------------------------------------------------------------
 
     def _up(self, keep: bool) -> None:
-        """Send the messages towards the roots; keep those that `_down` needs."""
+        """Send the messages towards the roots; keep the messages that `_down` needs."""
         self._messages: dict[int, Message] = {}
         self._locals: dict[int, Message | None] = {}
         self._tops: list[float] = []  # nats taken out of the tables
@@ -246,7 +246,7 @@ class MixedTree:
         return Message(scope, values, 0, max(-lowest / LN2 - SLACK_BITS, -MIXED_BITS), SLACK_BITS)
 
     def _eliminated(self, inputs: Sequence[Message], gone: Sequence[int], scope: tuple[int, ...]) -> Message:
-        """Multiply functions, and eliminate variables one after another; `scope` is what is left, in order."""
+        """Multiply functions and eliminate variables one by one; `scope` is the result's, in order."""
         if not gone:
             return self._step(inputs, None, scope)
         left = [v for v in gone if v not in scope]

@@ -69,7 +69,7 @@ class MpePosterior:
     Parameters
     ----------
     query
-        What is asked.
+        The query.
     prepared
         The network's problem for it, nuisance variables summed out.
     log_evidence

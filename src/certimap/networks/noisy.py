@@ -15,7 +15,7 @@ from certimap.core.domain import Categorical, Label
 from certimap.errors import ModelError, QueryError
 
 Floats = NDArray[np.float64]
-MAX_TABLE = 4096  # a table of so many entries is written out; a larger one becomes a chain of small ones
+MAX_TABLE = 4096  # a table up to this size is written out; a larger one becomes a chain of small tables
 MAX_FUNCTION_TABLE = 2**24
 
 

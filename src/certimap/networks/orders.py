@@ -45,11 +45,11 @@ EFFORT = 2.0**27
 SHARE = 0.25  # visits per entry of the best order so far: a search never costs more than it can save
 HOPELESS, LITTLE = 64.0, 2.0**23  # log2 of entries that nothing will ever visit, and the visits spent on such
 TIME_SHARE, VISITS_PER_SECOND = 0.05, 2.0**26
-SLICE = 4_000_000  # visits between two looks at the clock
+SLICE = 4_000_000  # visits between two checks of the clock
 PATIENCE = 200  # tries without a better order, and two for each one before the last better one, until they end
-WORK_PER_TRY = 10_000  # that a try costs besides, in visits
+WORK_PER_TRY = 10_000  # fixed cost of a try, in visits
 SMALL = 1024  # entries of lists of neighbours up to which least fill takes milliseconds without a kernel
-KEPT_TRIES = 4  # of so many tries all but one keep a random beginning of the best order
+KEPT_TRIES = 4  # of this many tries, all but one keep a random beginning of the best order
 _UNLIMITED = 2**58
 _FEW = 64  # log2 of states in units of 1 / _FEW are the weights of weighted fill
 _NEAR = 1e-4  # log2 by which a clique may exceed a limit: sizes are rounded to grains
@@ -258,9 +258,9 @@ class _Search:
         self.is_mixed = bool(np.any(self.stage == QUERIED) and np.any(self.stage == HIDDEN))
 
     def effort_for(self, log2_size: float, effort: float, hopeless: float) -> float:
-        """Return how much work orders are worth, log2 of the entries of the best being known.
+        """Return how much work to spend on orders, given log2 of the entries of the best one.
 
-        inf stands for an order to be improved whatever that costs, `hopeless` is for those that nothing fits.
+        `log2_size` inf means that the order must be improved at any cost; `hopeless` is the work if no order fits.
         """
         is_hopeless = HOPELESS < log2_size < math.inf
         worth = hopeless if is_hopeless else SHARE * 2.0 ** min(log2_size, HOPELESS)

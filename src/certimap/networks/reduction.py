@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from certimap.core.query import Query
     from certimap.networks.network import Network
 
-POLL_EVERY = 64  # factors looked at between two looks at the clock
+POLL_EVERY = 64  # factors between two checks of the clock
 _REDUCING = "absorbing the evidence"
 
 
@@ -194,7 +194,7 @@ def _impossible(domain: Domain) -> ImpossibleEvidence:
 
 
 def ancestors(parents: Iterable[tuple[int, ...]], of: set[int]) -> set[int]:
-    """Return the variables `of` with all their ancestors; `parents[i]` are those of variable i."""
+    """Return the variables `of` with all their ancestors; `parents[i]` are the parents of variable i."""
     lists = list(parents)
     found = set(of)
     stack = list(of)

@@ -96,7 +96,7 @@ def _finite_energies(model: Binary) -> tuple[Ints, Ints]:
 
 
 class _Arcs:
-    """The arcs between literals: number i says that variable i has the state 1, number n + i that it has not.
+    """The arcs between literals: literal i means that variable i has state 1, literal n + i that it has state 0.
 
     A literal on the side of the source holds. Pair e costs `forth[e]` where its first literal holds and its second
     does not, and `back[e]` the other way round; its mirror, between the negated literals, says the same.
@@ -121,7 +121,7 @@ class _Arcs:
 
     @cached_property
     def mirrored(self) -> tuple[Ints, Ints]:
-        """The literals that arcs lead from and to: first those of the pairs, then their mirrors."""
+        """The literals that arcs lead from and to: first the arcs of the pairs, then their mirrors."""
         n = len(self.terminal)
         first = self.ends[:, 0]
         second = self.ends[:, 1] + np.where(self.signs, 0, n)

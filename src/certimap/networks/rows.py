@@ -16,7 +16,7 @@ from certimap.networks.factor import Factor, log_sum
 
 Floats = NDArray[np.float64]
 
-EXACT = 1e-9  # rows this close to 1 are left as they are
+EXACT = 1e-9  # rows this close to 1 are left unchanged
 SILENT = 1e-6 + 1e-12  # rows this close to 1 were rounded to single precision: renormalised without a word
 ACCEPTED = 1e-3 + 1e-12  # rows this close to 1 are renormalised; sums of decimals at the limit are rounded
 

@@ -30,7 +30,7 @@ from certimap.networks.problem import (
     restrict,
 )
 
-SMALL_TABLE = 64  # a new table of at most so many entries may be larger than those that it replaces
+SMALL_TABLE = 64  # a new table up to this size may be larger than the tables that it replaces
 SMALL_SCOPE = 4
 DOING = "reducing a network exactly"
 
@@ -187,7 +187,7 @@ class _Work:
     Attributes
     ----------
     tables, touching
-        The tables by number, and the numbers of those that mention each open variable.
+        The tables by number, and for each open variable the numbers of its tables.
     """
 
     def __init__(self, problem: Problem, control: Control | None = None) -> None:

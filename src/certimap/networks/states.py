@@ -1,4 +1,4 @@
-"""From states of the query's domain to those of a problem in which evidence and zeros have left some, and back."""
+"""Maps states of the query's domain to a problem's surviving states, and back."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ T = TypeVar("T")
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 SECONDS_PER_ENTRY = 6e-9  # of a product, and one way
-LOWEST = -1e308  # what is taken out of logs instead of -inf
-ENTRIES_PER_BUCKET = 10_000  # that a bucket costs besides
+LOWEST = -1e308  # subtracted from logs instead of -inf
+ENTRIES_PER_BUCKET = 10_000  # fixed cost of a bucket
 DOING = "summing a network"
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 LN2 = math.log(2.0)
 SECONDS_PER_ENTRY = 3e-9  # to multiply one of a table, or to add it to a sum
-ENTRIES_PER_SUM = 5_000  # that a sum over one variable costs besides, in entries
+ENTRIES_PER_SUM = 5_000  # fixed cost of a sum over one variable, in entries
 
 
 def log_evidence(

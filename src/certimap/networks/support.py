@@ -66,7 +66,7 @@ def supported_states(
             left.put(v, mask)
     if not search.propagate(left, range(len(problem.tables))):
         return None
-    decisions: list[tuple[_Left, int, int]] = []  # what was left before, the variable and its state
+    decisions: list[tuple[_Left, int, int]] = []  # remaining states before, the variable and its state
     n_failures = 0
     most = (FAILURES_PER_VARIABLE if guide is None else GUIDED_FAILURES_PER_VARIABLE) * len(problem.sizes)
     while not should_stop():

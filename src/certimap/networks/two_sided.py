@@ -25,7 +25,7 @@ UPPER_BITS = 10.0  # log base 2 of the largest table of the relaxation whose bou
 TEMPERATURE, UPPER_STEPS = 0.1, 8
 UPPER_WORK = 6_000_000  # entries of the relaxation times steps: a large one gets fewer, and one at least
 CLIMB_WORK = 2.0**22
-ROUNDS = 32  # to one in so many is settled how many nuisance variables have to be fixed
+ROUNDS = 32  # resolution (one part in this many) of the number of nuisance variables to fix
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from certimap.networks.joined import flattened
 
-FEW_VARIABLES = 1000  # an order of so many is found in no time
+FEW_VARIABLES = 1000  # an order of this many is found instantly
 PART = 4000  # variables that are looked at
 BITS = 50.0  # log2 of the entries of a table; other orders may take half of that, and even this fits nowhere
 
